@@ -1,0 +1,2 @@
+//! duramen binary
+fn main() {}
