@@ -1,1 +1,22 @@
-//! duramen-storage
+//! # Room card: storage
+//!
+//! Purpose:    keep what was synced: every replica's log on one node, through one journal.
+//! Owns:       the journal, segments and their indexes, replica state on disk, recovery.
+//! Interface:  [`Storage::open`], [`Storage::submit`], [`Storage::begin_round`],
+//!             [`Storage::write_segments`], [`Storage::on_sync`], [`Reader`], [`Disk`].
+//! Invariants: a replica's log is a gapless run of whole batches; nothing is reported persisted
+//!             before the syncs that carry it have returned; after a failed write or sync nothing
+//!             more is written.
+//! Never:      requests, Raft, threads, async, clocks.
+//! Tests:      the unit tests here; `duramen-sim` crashes this crate's real code on a simulated disk.
+//! Start at:   [`Storage::begin_round`].
+
+pub mod descriptor;
+pub mod disk;
+pub mod op;
+pub mod reader;
+
+pub use descriptor::Descriptor;
+pub use disk::Disk;
+pub use op::{Done, Op, OpKind, ReplicaId};
+pub use reader::Reader;

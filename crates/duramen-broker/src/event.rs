@@ -1,0 +1,144 @@
+//! # Room card: event
+//!
+//! Purpose:    all that goes into a node and all that comes out, as data.
+//! Owns:       [`Event`], [`Action`], [`Reply`], [`Now`].
+//! Interface:  all of it.
+//! Invariants: a node learns of the world only by events, and acts on it only by actions.
+//! Never:      behaviour.
+//! Tests:      those of the crate; the simulator is built from these types.
+//! Start at:   [`Event`].
+
+
+use duramen_storage::op::{Done, Op, ReplicaId};
+
+use crate::session::{Prepared, RequestContext};
+
+/// The two clocks, read once per turn by whoever drives the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Now {
+    /// Monotonic, microseconds since the node was opened.
+    pub mono_us: u64,
+    /// Wall clock, milliseconds since the epoch. It may leap.
+    pub wall_ms: i64,
+}
+
+/// One client connection, numbered by the listener and never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnectionId(pub u64);
+
+/// What happens to a node.
+#[derive(Debug)]
+pub enum Event {
+    /// A decoded, checked request. Every one gets exactly one [`Action::Reply`] or
+    /// [`Action::Close`], unless its connection was [`Event::Disconnected`] before.
+    Request {
+        /// Whose.
+        connection: ConnectionId,
+        /// The session's number for it: replies leave the connection in this order.
+        sequence: u64,
+        /// Who asks, how, by which version.
+        context: RequestContext,
+        /// What is asked.
+        request: Box<Prepared>,
+    },
+    /// The connection is gone: forget its waiting requests.
+    Disconnected(ConnectionId),
+    /// Storage reports.
+    Storage(Done),
+    /// Nothing but time passed. Sent when [`crate::Node::deadline`] has come.
+    Tick,
+}
+
+/// What a node wants done.
+#[derive(Debug)]
+pub enum Action {
+    /// Answer a request.
+    Reply {
+        /// Whose.
+        connection: ConnectionId,
+        /// The request's number.
+        sequence: u64,
+        /// The answer.
+        reply: Reply,
+    },
+    /// Close the connection (an `acks=0` produce failed, or the like).
+    Close {
+        /// Which.
+        connection: ConnectionId,
+        /// For the log line.
+        reason: String,
+    },
+    /// Give storage this op. All of one turn's are submitted together.
+    Storage(Op),
+    /// The process must end: what happened may not be survived in memory.
+    Fatal(String),
+}
+
+/// An answer, or how to make it off the node's thread.
+#[derive(Debug)]
+pub enum Reply {
+    /// Nothing is sent (`acks=0`).
+    Nothing,
+    /// A finished response, encoded by the session.
+    Response(Box<duramen_protocol::Response>),
+    /// A Fetch whose record bytes are still in the segments.
+    Fetch(Box<FetchPlan>),
+    /// A ListOffsets with lookups by time.
+    ListOffsets(Box<TimePlan>),
+}
+
+/// A Fetch response whose records are found and sent off the node's thread.
+#[derive(Debug)]
+pub struct FetchPlan {
+    /// The response, with empty records where a [`FetchPart`] fills them in.
+    pub response: duramen_protocol::messages::FetchResponse,
+    /// The parts, in the order of the request.
+    pub parts: Vec<FetchPart>,
+    /// The whole response's limit of record bytes; the first non-empty part may exceed it by its
+    /// first batch.
+    pub bytes_max: u32,
+}
+
+/// One partition's share of a [`FetchPlan`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FetchPart {
+    /// Index of the topic in the response.
+    pub topic: usize,
+    /// Index of the partition in the topic.
+    pub partition: usize,
+    /// Where the records are.
+    pub replica: ReplicaId,
+    /// From which offset.
+    pub offset: i64,
+    /// The committed (or stable) end: nothing at or past it may be sent.
+    pub end: i64,
+    /// This partition's limit of record bytes.
+    pub bytes_max: u32,
+}
+
+/// A ListOffsets response some of whose offsets are found off the node's thread.
+#[derive(Debug)]
+pub struct TimePlan {
+    /// The response, with placeholders where a [`TimePart`] fills them in.
+    pub response: duramen_protocol::messages::ListOffsetsResponse,
+    /// The lookups.
+    pub parts: Vec<TimePart>,
+}
+
+/// One lookup of a [`TimePlan`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TimePart {
+    /// Index of the topic in the response.
+    pub topic: usize,
+    /// Index of the partition in the topic.
+    pub partition: usize,
+    /// Where the records are.
+    pub replica: ReplicaId,
+    /// Milliseconds, or -3 for the record of the largest timestamp.
+    pub timestamp: i64,
+    /// The first offset to consider.
+    pub start: i64,
+    /// One past the last offset to consider.
+    pub end: i64,
+}
+

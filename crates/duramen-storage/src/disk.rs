@@ -1,0 +1,56 @@
+//! # Room card: disk
+//!
+//! Purpose:    the one seam between storage and the machine.
+//! Owns:       the contract that the real disk and the simulated one both keep.
+//! Interface:  [`Disk`].
+//! Invariants: paths are relative to the data directory, with `/` between their parts.
+//! Never:      decisions: a disk does what it is told, and says when it could not.
+//! Tests:      `duramen-sim/src/disk.rs` is the adversarial implementation.
+//! Start at:   [`Disk`].
+
+use std::io;
+
+/// Blocking access to one data directory.
+///
+/// What survives a power loss is exactly what [`Disk::sync`] (a file's bytes and length) and
+/// [`Disk::sync_dir`] (a directory's entries) have returned `Ok` for; anything else may or may
+/// not survive, page by page and entry by entry, in any order. A sync that returned an error must
+/// not be tried again: the kernel may have marked the pages clean (Rebello et al., ATC '20).
+pub trait Disk: Clone + Send + Sync + 'static {
+    /// An open file. Cloning shares it; it stays readable after the file is renamed or removed.
+    type File: Clone + Send + Sync + 'static;
+
+    /// Creates a file that must not exist yet, open for reading and writing.
+    fn create(&self, path: &str) -> io::Result<Self::File>;
+    /// Opens a file that exists, for reading and writing.
+    fn open(&self, path: &str) -> io::Result<Self::File>;
+    /// The file's length in bytes.
+    fn len(&self, file: &Self::File) -> io::Result<u64>;
+    /// Reads through the page cache; returns fewer bytes than asked only at the end of the file.
+    fn read_at(&self, file: &Self::File, buf: &mut [u8], at: u64) -> io::Result<usize>;
+    /// Reads `len` bytes at `at` from the medium, not from the page cache; `at` and `len` may be
+    /// unaligned. Returns fewer bytes only at the end of the file.
+    fn read_medium(&self, file: &Self::File, at: u64, len: usize) -> io::Result<Vec<u8>>;
+    /// Writes all the buffers, one after the other, at `at`. On an error any part may be written.
+    fn write_at(&self, file: &Self::File, bufs: &[&[u8]], at: u64) -> io::Result<()>;
+    /// Cuts or extends (with zeros) the file.
+    fn set_len(&self, file: &Self::File, len: u64) -> io::Result<()>;
+    /// Returns once the file's bytes and length are on the medium (`fdatasync`).
+    fn sync(&self, file: &Self::File) -> io::Result<()>;
+    /// Starts writing the file's dirty pages back, promising nothing (`sync_file_range`).
+    fn start_writeback(&self, file: &Self::File) -> io::Result<()>;
+    /// Creates a directory; one that exists already is not an error.
+    fn create_dir(&self, path: &str) -> io::Result<()>;
+    /// Returns once the directory's entries are on the medium. `""` is the data directory.
+    fn sync_dir(&self, path: &str) -> io::Result<()>;
+    /// The names in a directory, sorted. `""` is the data directory.
+    fn list(&self, path: &str) -> io::Result<Vec<String>>;
+    /// Renames a file or directory, replacing a file of the new name.
+    fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+    /// Removes a file.
+    fn remove_file(&self, path: &str) -> io::Result<()>;
+    /// Removes a directory with all that is in it.
+    fn remove_dir(&self, path: &str) -> io::Result<()>;
+    /// Bytes that can still be written before the disk is full.
+    fn available(&self) -> io::Result<u64>;
+}

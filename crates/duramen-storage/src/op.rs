@@ -1,0 +1,223 @@
+//! # Room card: op
+//!
+//! Purpose:    what the node asks of storage, and what storage tells it, as plain data.
+//! Owns:       [`Op`], [`Done`], the recovered state of a replica.
+//! Interface:  all of it.
+//! Invariants: ops of one replica take effect in the order submitted; `Done::Persisted` tickets of
+//!             one replica come back in that order too, whatever order the syncs finish in.
+//! Never:      behaviour.
+//! Tests:      those of the crate.
+//! Start at:   [`Op`].
+
+use bytes::Bytes;
+
+use crate::Descriptor;
+
+/// One placement of one replica on one node: the Raft peer id. Never 0, never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ReplicaId(pub u64);
+
+/// What a replica is a replica of. Fixed at its creation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Topic name; with the partition it names the directory.
+    pub topic: String,
+    /// The topic's id: two topics of one name have two ids.
+    pub topic_id: [u8; 16],
+    /// Partition number, from 0.
+    pub partition: i32,
+}
+
+/// Raft's hard state. `commit` may lag behind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HardState {
+    /// The current term.
+    pub term: u64,
+    /// The peer voted for in `term`; 0 for none.
+    pub vote: u64,
+    /// The highest index known to be committed.
+    pub commit: u64,
+}
+
+/// Raft's membership, sorted, with the index of the entry that set it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ConfState {
+    /// The index whose application gave this membership.
+    pub applied: u64,
+    /// Voters.
+    pub voters: Vec<u64>,
+    /// Learners.
+    pub learners: Vec<u64>,
+    /// Voters of the outgoing half of a joint configuration.
+    pub voters_outgoing: Vec<u64>,
+    /// Learners once the joint configuration is left.
+    pub learners_next: Vec<u64>,
+    /// Whether the joint configuration is left by itself.
+    pub auto_leave: bool,
+}
+
+/// What one Raft index holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// A record batch: it takes `descriptor.count` offsets. Storage keeps the payload in segments.
+    Batch(Descriptor),
+    /// An entry of Raft's or of ours (no-op, membership change, Trim, …): no offset, not in the
+    /// segments. The bytes are opaque to storage.
+    Internal(Bytes),
+}
+
+/// One entry of a replica's log, without payload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogEntry {
+    /// Raft index.
+    pub index: u64,
+    /// Raft term.
+    pub term: u64,
+    /// What it holds.
+    pub content: Content,
+}
+
+/// One entry to append, payload beside it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Append {
+    /// The entry.
+    pub entry: LogEntry,
+    /// The whole record batch, final bytes, for [`Content::Batch`]; empty otherwise.
+    pub payload: Bytes,
+}
+
+/// One thing the node asks of storage.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Op {
+    /// Whose log it concerns.
+    pub replica: ReplicaId,
+    /// What to do.
+    pub kind: OpKind,
+}
+
+/// The kinds of [`Op`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OpKind {
+    /// A new replica, empty: its log starts at index 1, term 1, offset 0. Answered by
+    /// [`Done::Persisted`] with `ticket`.
+    Create {
+        /// Comes back in [`Done::Persisted`].
+        ticket: u64,
+        /// What it is a replica of.
+        identity: Identity,
+        /// Its first membership.
+        conf: ConfState,
+    },
+    /// One Raft `Ready`: entries to append and hard state to keep. If the first entry's index is
+    /// at or below the last stored one, the log is first cut there (a Raft conflict).
+    /// Answered by [`Done::Persisted`] with `ticket`.
+    Write {
+        /// Comes back in [`Done::Persisted`].
+        ticket: u64,
+        /// Entries, of consecutive indexes.
+        appends: Vec<Append>,
+        /// New hard state, if it changed.
+        hard_state: Option<HardState>,
+        /// Whether this must be synced now. If not (only `commit` moved), it rides with the next
+        /// round, and its ticket comes back with that of the next `must_sync` write.
+        must_sync: bool,
+    },
+    /// Membership after applying the entry at `conf.applied`.
+    Conf {
+        /// The new membership.
+        conf: ConfState,
+    },
+    /// A committed Trim was applied: offsets below `log_start` are gone; whole segments below it
+    /// are removed.
+    Trim {
+        /// The first offset kept.
+        log_start: i64,
+    },
+    /// The view's state after applying the entry at `index`: recovery starts from it. Answers
+    /// [`Done::WantImage`]; may also come unasked.
+    Image {
+        /// The last entry the image contains.
+        index: u64,
+        /// The image, opaque to storage; versioned by its writer.
+        image: Bytes,
+    },
+    /// The replica and its files go away for ever.
+    Delete,
+}
+
+/// What storage tells the node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Done {
+    /// The op with this ticket, and all of the replica's before it, are on disk.
+    Persisted {
+        /// Whose.
+        replica: ReplicaId,
+        /// The ticket of the op.
+        ticket: u64,
+    },
+    /// Storage is about to checkpoint the replica and wants its view's image
+    /// ([`OpKind::Image`]) at the newest applied index.
+    WantImage {
+        /// Whose.
+        replica: ReplicaId,
+    },
+    /// Whether appends must be refused for want of disk space: sent when it changes.
+    DiskFull(bool),
+}
+
+/// A run of log entries of one term, for `OffsetForLeaderEpoch` and Raft's `term(index)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TermRun {
+    /// The term.
+    pub term: u64,
+    /// Its first index.
+    pub first_index: u64,
+    /// The log's end offset when the term began.
+    pub start_offset: i64,
+}
+
+/// What the node needs to know of a segment: for retention and rolls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SegmentMeta {
+    /// Offset of its first batch, which names its files.
+    pub base_offset: i64,
+    /// Raft index of its first batch.
+    pub first_index: u64,
+    /// Bytes of batches in it.
+    pub size: u64,
+    /// Largest record timestamp in it; -1 if none.
+    pub max_timestamp: i64,
+}
+
+/// A replica as recovery found it: what Raft and the views start from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecoveredReplica {
+    /// Who it is.
+    pub replica: ReplicaId,
+    /// What it is a replica of.
+    pub identity: Identity,
+    /// Raft's hard state, `commit` clamped to the last index.
+    pub hard_state: HardState,
+    /// Raft's membership.
+    pub conf: ConfState,
+    /// The index before the first of `entries`; it is the image's index.
+    pub prev_index: u64,
+    /// The term of `prev_index`.
+    pub prev_term: u64,
+    /// The end offset at `prev_index`.
+    pub prev_end_offset: i64,
+    /// All entries after `prev_index`, payload aside.
+    pub entries: Vec<LogEntry>,
+    /// Term runs of the whole log, oldest first.
+    pub term_runs: Vec<TermRun>,
+    /// The first offset kept.
+    pub log_start: i64,
+    /// One past the last offset.
+    pub end_offset: i64,
+    /// The view's image at `prev_index`; empty if there never was one.
+    pub image: Bytes,
+    /// All segments, oldest first; the last is the active one.
+    pub segments: Vec<SegmentMeta>,
+    /// Damage found below a durable mark, if any: the log is cut there.
+    pub damage: Option<String>,
+}
