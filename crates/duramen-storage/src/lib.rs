@@ -15,8 +15,10 @@ pub mod descriptor;
 pub mod disk;
 pub mod op;
 pub mod reader;
+pub mod storage;
 
 pub use descriptor::Descriptor;
 pub use disk::Disk;
 pub use op::{Done, Op, OpKind, ReplicaId};
 pub use reader::Reader;
+pub use storage::{Options, Recovered, Storage};
