@@ -1,0 +1,232 @@
+#!/usr/bin/env python3
+"""Starts, kills and restarts a broker on this machine: Duramen, or the real Apache Kafka, through one interface.
+
+    broker = start("kafka", free_port(), "/tmp/k", {"flush.messages": "1"})   # formats, starts, waits until it answers
+    broker.kill9(); broker.restart(); broker.stop()
+
+From a shell, around one command (BOOTSTRAP and BROKER_KIND are in its environment, the broker ends with it):
+
+    compat/broker.py --kind duramen --data-dir /tmp/d [--port N] [--set KEY=VALUE]... -- COMMAND...
+"""
+
+import argparse
+import ctypes
+import os
+import random
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+COMPAT = Path(__file__).resolve().parent
+HOST = "127.0.0.1"
+PR_SET_PDEATHSIG = 1
+
+# A laptop-sized heap for everything; compile quickly, because these JVMs live for seconds. A benchmark passes its own.
+JVM_OPTIONS = ["-Xmx1g", "-Xms256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+
+# What Kafka needs to be one node. Everything else stays as it comes, so that both brokers run with Kafka's defaults.
+KAFKA_SINGLE_NODE = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.listener.names": "CONTROLLER",
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    "group.initial.rebalance.delay.ms": "0",
+}
+
+# Duramen takes topic settings under their broker names too; Kafka has other names for some of them.
+KAFKA_BROKER_NAMES = {"flush.messages": "log.flush.interval.messages"}
+
+
+class BrokerFailed(Exception):
+    """The broker ended, or did not answer in time; the message carries the end of its log."""
+
+
+def free_port():
+    """A port below the ephemeral range: no outgoing connection takes it while a killed broker is down."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((HOST, port))
+            except OSError:
+                continue
+        return port
+
+
+def start(kind, port, data_dir, settings=None, wrapper=(), jvm_options=JVM_OPTIONS):
+    """Starts a broker on 127.0.0.1:`port` and returns it once it answers.
+
+    `wrapper` is a command put in front of the broker's (strace); it must keep the broker's own pid (`strace -D`).
+    """
+    kinds = {"duramen": Duramen, "kafka": Kafka}
+    broker = kinds[kind](port, Path(data_dir), dict(settings or {}), list(wrapper), list(jvm_options))
+    broker.restart()
+    return broker
+
+
+class Broker:
+    READY_TIMEOUT_S = 60
+
+    def __init__(self, port, data_dir, settings, wrapper, jvm_options):
+        self.port = port
+        self.bootstrap = f"{HOST}:{port}"
+        self.data_dir = data_dir
+        self.settings = settings
+        self.wrapper = wrapper
+        self.jvm_options = jvm_options
+        self.log_path = data_dir.with_name(data_dir.name + ".log")
+        self.process = None
+        self.data_dir.parent.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    def restart(self):
+        """Starts the broker on its directory, whatever state a stop or a kill left it in, and waits until it answers."""
+        assert self.process is None or self.process.poll() is not None, "the broker is still running"
+        with open(self.log_path, "ab") as log:
+            self.process = subprocess.Popen(
+                self.wrapper + self.command(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=self.environment(),
+                preexec_fn=_die_with_parent,
+            )
+        self._wait_until_ready()
+
+    def kill9(self):
+        """The process ends at this instant; the page cache survives."""
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self, timeout_s=60):
+        """Asks the broker to end, and insists when it does not."""
+        if self.process is None or self.process.poll() is not None:
+            return
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill9()
+            raise BrokerFailed(f"{self.kind} did not end within {timeout_s} s of SIGTERM\n{self.log_tail()}") from None
+
+    def log_tail(self, lines=30):
+        text = self.log_path.read_text(errors="replace").splitlines()
+        return "\n".join([f"--- end of {self.log_path}", *text[-lines:]])
+
+    def environment(self):
+        return dict(os.environ)
+
+    def _wait_until_ready(self):
+        deadline = time.monotonic() + self.READY_TIMEOUT_S
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                raise BrokerFailed(f"{self.kind} ended with {self.process.returncode}\n{self.log_tail()}")
+            if _lists_a_broker(self.port):
+                return
+            time.sleep(0.05)
+        self.kill9()
+        raise BrokerFailed(f"{self.kind} did not answer within {self.READY_TIMEOUT_S} s\n{self.log_tail()}")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
+
+class Duramen(Broker):
+    kind = "duramen"
+
+    def command(self):
+        binary = os.environ.get("DURAMEN_BIN", str(COMPAT.parent / "target/release/duramen"))
+        sets = [word for name, value in self.settings.items() for word in ("--set", f"{name}={value}")]
+        return [binary, "dev", "--data-dir", str(self.data_dir), "--listen", self.bootstrap, *sets]
+
+
+class Kafka(Broker):
+    kind = "kafka"
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.libs = subprocess.check_output([str(COMPAT / "kafka/fetch.sh")], text=True).strip()
+        self.properties = self.data_dir / "server.properties"
+        if not self.properties.exists():
+            self._format()
+
+    def command(self):
+        return self._java(*self.jvm_options, "kafka.Kafka", str(self.properties))
+
+    def _java(self, *arguments):
+        log4j = f"-Dlog4j2.configurationFile={COMPAT / 'kafka/log4j2.properties'}"
+        return ["java", "-cp", f"{self.libs}/*", log4j, *arguments]
+
+    def _format(self):
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        controller_port = free_port()
+        settings = {
+            **KAFKA_SINGLE_NODE,
+            "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://{HOST}:{controller_port}",
+            "advertised.listeners": f"PLAINTEXT://{self.bootstrap}",
+            "controller.quorum.voters": f"1@{HOST}:{controller_port}",
+            "log.dirs": str(self.data_dir / "log"),
+            **{KAFKA_BROKER_NAMES.get(name, name): value for name, value in self.settings.items()},
+        }
+        self.properties.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        cluster_id = "AAAAAAAAAAAAAAAAAAAAAQ"
+        storage_tool = self._java(
+            "-XX:TieredStopAtLevel=1", "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(self.properties)
+        )
+        done = subprocess.run(storage_tool, capture_output=True, text=True)
+        if done.returncode != 0:
+            raise BrokerFailed(f"kafka's storage formatter failed:\n{done.stdout}{done.stderr}")
+
+
+def _die_with_parent():
+    """A broker never outlives the run that started it, however that run ends."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _lists_a_broker(port):
+    """Sends Metadata v1 for no topics: ready means that the broker lists itself, as clients need it to."""
+    header = struct.pack(">hhih", 3, 1, 1, -1)
+    body = struct.pack(">i", 0)
+    request = header + body
+    try:
+        with socket.create_connection((HOST, port), timeout=1) as connection:
+            connection.settimeout(5)
+            connection.sendall(struct.pack(">i", len(request)) + request)
+            answer = connection.recv(12)
+            return len(answer) == 12 and struct.unpack(">i", answer[8:])[0] > 0
+    except OSError:
+        return False
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kind", choices=["duramen", "kafka"], required=True)
+    parser.add_argument("--data-dir", required=True)
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("command", nargs="+")
+    options = parser.parse_args()
+    settings = dict(pair.split("=", 1) for pair in options.set)
+    with start(options.kind, options.port or free_port(), options.data_dir, settings) as broker:
+        environment = {**os.environ, "BOOTSTRAP": broker.bootstrap, "BROKER_KIND": broker.kind}
+        sys.exit(subprocess.run(options.command, env=environment).returncode)
+
+
+if __name__ == "__main__":
+    main()
