@@ -1,0 +1,246 @@
+//! # Room card: api
+//!
+//! Purpose:    the one table of Kafka's APIs: which exist, in which versions, and which of them we serve.
+//! Owns:       [`ApiKey`], [`API_TABLE`], [`Api`], [`Status`], header versions, `docs/api-versions.md`.
+//! Interface:  [`Api::of`], [`advertised`], [`Api::accepts`], [`ApiKey::from_code`].
+//! Invariants: one row per key, in order, without gaps; what is advertised is served; what is served is declared
+//!             in `messages` over the whole accepted range.
+//! Never:      anything about a message but its versions.
+//! Tests:      `api/tests.rs`; `DURAMEN_WRITE_DOCS=1 cargo test -p duramen-protocol` rewrites the document.
+//! Start at:   [`API_TABLE`].
+
+use std::fmt;
+
+use crate::wire::Versions;
+
+mod document;
+
+pub use document::render;
+
+/// Whether we answer an API.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Status {
+    /// Advertised and answered in all accepted versions.
+    Served,
+    /// Known, planned, and not answered yet.
+    NotYet,
+    /// Never answered, and why.
+    Refused(&'static str),
+}
+
+/// One row of [`API_TABLE`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Api {
+    /// The key.
+    pub key: ApiKey,
+    /// Kafka's name of the API.
+    pub name: &'static str,
+    /// The versions that Apache Kafka 4 accepts, and so do we once the API is served.
+    pub accepted: Versions,
+    /// The versions we say we accept, if the API is served.
+    pub advertised: Versions,
+    /// The versions with compact lengths, tagged fields and the longer headers.
+    pub flexible: Versions,
+    /// Whether we answer it.
+    pub status: Status,
+}
+
+impl Api {
+    /// The row of `key`.
+    pub fn of(key: ApiKey) -> &'static Self {
+        &API_TABLE[usize::try_from(key.code()).expect("keys are small and not negative")]
+    }
+
+    /// True if a request of this version gets an answer.
+    pub fn accepts(&self, version: i16) -> bool {
+        self.is_served() && self.accepted.contains(version)
+    }
+
+    /// True if the API is served at all.
+    pub fn is_served(&self) -> bool {
+        self.status == Status::Served
+    }
+
+    /// The version of the request header: 2 has tagged fields, 1 has none. (0, without a client id, is gone.)
+    pub fn request_header_version(&self, version: i16) -> i16 {
+        if self.flexible.contains(version) { 2 } else { 1 }
+    }
+
+    /// The version of the response header: 1 has tagged fields, 0 has none.
+    pub fn response_header_version(&self, version: i16) -> i16 {
+        // A client that asks for the versions does not know yet how the answer's header looks, so it never changes.
+        i16::from(self.key != ApiKey::ApiVersions && self.flexible.contains(version))
+    }
+}
+
+/// The rows that `ApiVersions` lists.
+pub fn advertised() -> impl Iterator<Item = &'static Api> {
+    API_TABLE.iter().filter(|api| api.is_served())
+}
+
+/// The key is none of Kafka's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("unknown api key {0}")]
+pub struct UnknownApiKey(pub i16);
+
+impl fmt::Display for ApiKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(Api::of(*self).name)
+    }
+}
+
+macro_rules! apis {
+    ($($key:literal $name:ident: versions $first:tt $(..= $last:literal)?, flexible $flexible:tt,
+       $status:expr $(, advertised $from:literal ..= $to:literal)?;)*) => {
+        /// The APIs of Kafka 4, by the numbers they have on the wire.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(i16)]
+        pub enum ApiKey {
+            $(
+                #[doc = concat!("Key ", $key, ".")]
+                $name = $key,
+            )*
+        }
+
+        impl ApiKey {
+            /// The number on the wire.
+            pub const fn code(self) -> i16 {
+                match self { $(Self::$name => $key,)* }
+            }
+
+            /// The key with this number.
+            pub const fn from_code(code: i16) -> Result<Self, UnknownApiKey> {
+                match code {
+                    $($key => Ok(Self::$name),)*
+                    other => Err(UnknownApiKey(other)),
+                }
+            }
+        }
+
+        /// Every API of Kafka 4.3, in order of key: the single source for dispatch, `ApiVersions` and the docs.
+        pub const API_TABLE: &[Api] = &[$(
+            Api {
+                key: ApiKey::$name,
+                name: stringify!($name),
+                accepted: apis!(@versions $first $($last)?),
+                advertised: apis!(@advertised $first $($last)?; $($from $to)?),
+                flexible: apis!(@flexible $flexible),
+                status: $status,
+            },
+        )*];
+    };
+    (@versions none) => { Versions::NONE };
+    (@versions $first:literal $last:literal) => { Versions::between($first, $last) };
+    (@advertised $first:tt $($last:literal)?;) => { apis!(@versions $first $($last)?) };
+    (@advertised $first:tt $last:literal; $from:literal $to:literal) => {
+        Versions::between($from, $to)
+    };
+    (@flexible none) => { Versions::NONE };
+    (@flexible $from:literal) => { Versions::from($from) };
+}
+
+use Status::{NotYet, Refused, Served};
+
+const REMOVED: &str = "removed in Apache Kafka 4.0";
+const INTERNAL: &str = "spoken only between Apache Kafka's own nodes";
+
+// `Produce` is accepted from 3 but advertised from 0: librdkafka before 2.8 takes the lower bound as a sign of what
+// the broker can do and turns features off (KAFKA-18659). `InitProducerId` 6 is unstable in Kafka 4.3.
+apis! {
+    0 Produce: versions 3..=13, flexible 9, Served, advertised 0..=13;
+    1 Fetch: versions 4..=18, flexible 12, Served;
+    2 ListOffsets: versions 1..=11, flexible 6, Served;
+    3 Metadata: versions 0..=13, flexible 9, Served;
+    4 LeaderAndIsr: versions none, flexible none, Refused(REMOVED);
+    5 StopReplica: versions none, flexible none, Refused(REMOVED);
+    6 UpdateMetadata: versions none, flexible none, Refused(REMOVED);
+    7 ControlledShutdown: versions none, flexible none, Refused(REMOVED);
+    8 OffsetCommit: versions 2..=10, flexible 8, NotYet;
+    9 OffsetFetch: versions 1..=10, flexible 6, NotYet;
+    10 FindCoordinator: versions 0..=6, flexible 3, NotYet;
+    11 JoinGroup: versions 0..=9, flexible 6, NotYet;
+    12 Heartbeat: versions 0..=4, flexible 4, NotYet;
+    13 LeaveGroup: versions 0..=5, flexible 4, NotYet;
+    14 SyncGroup: versions 0..=5, flexible 4, NotYet;
+    15 DescribeGroups: versions 0..=6, flexible 5, NotYet;
+    16 ListGroups: versions 0..=5, flexible 3, NotYet;
+    17 SaslHandshake: versions 0..=1, flexible none, NotYet;
+    18 ApiVersions: versions 0..=4, flexible 3, Served;
+    19 CreateTopics: versions 2..=7, flexible 5, Served;
+    20 DeleteTopics: versions 1..=6, flexible 4, Served;
+    21 DeleteRecords: versions 0..=2, flexible 2, Served;
+    22 InitProducerId: versions 0..=5, flexible 2, Served;
+    23 OffsetForLeaderEpoch: versions 2..=4, flexible 4, Served;
+    24 AddPartitionsToTxn: versions 0..=5, flexible 3, NotYet;
+    25 AddOffsetsToTxn: versions 0..=4, flexible 3, NotYet;
+    26 EndTxn: versions 0..=5, flexible 3, NotYet;
+    27 WriteTxnMarkers: versions 1..=2, flexible 1, NotYet;
+    28 TxnOffsetCommit: versions 0..=5, flexible 3, NotYet;
+    29 DescribeAcls: versions 1..=3, flexible 2, NotYet;
+    30 CreateAcls: versions 1..=3, flexible 2, NotYet;
+    31 DeleteAcls: versions 1..=3, flexible 2, NotYet;
+    32 DescribeConfigs: versions 1..=4, flexible 4, Served;
+    33 AlterConfigs: versions 0..=2, flexible 2, NotYet;
+    34 AlterReplicaLogDirs: versions 1..=2, flexible 2, NotYet;
+    35 DescribeLogDirs: versions 1..=5, flexible 2, NotYet;
+    36 SaslAuthenticate: versions 0..=2, flexible 2, NotYet;
+    37 CreatePartitions: versions 0..=3, flexible 2, NotYet;
+    38 CreateDelegationToken: versions 1..=3, flexible 2, NotYet;
+    39 RenewDelegationToken: versions 1..=2, flexible 2, NotYet;
+    40 ExpireDelegationToken: versions 1..=2, flexible 2, NotYet;
+    41 DescribeDelegationToken: versions 1..=3, flexible 2, NotYet;
+    42 DeleteGroups: versions 0..=2, flexible 2, NotYet;
+    43 ElectLeaders: versions 0..=2, flexible 2, NotYet;
+    44 IncrementalAlterConfigs: versions 0..=1, flexible 1, NotYet;
+    45 AlterPartitionReassignments: versions 0..=1, flexible 0, NotYet;
+    46 ListPartitionReassignments: versions 0..=0, flexible 0, NotYet;
+    47 OffsetDelete: versions 0..=0, flexible none, NotYet;
+    48 DescribeClientQuotas: versions 0..=1, flexible 1, NotYet;
+    49 AlterClientQuotas: versions 0..=1, flexible 1, NotYet;
+    50 DescribeUserScramCredentials: versions 0..=0, flexible 0, NotYet;
+    51 AlterUserScramCredentials: versions 0..=0, flexible 0, NotYet;
+    52 Vote: versions 0..=2, flexible 0, Refused(INTERNAL);
+    53 BeginQuorumEpoch: versions 0..=1, flexible 1, Refused(INTERNAL);
+    54 EndQuorumEpoch: versions 0..=1, flexible 1, Refused(INTERNAL);
+    55 DescribeQuorum: versions 0..=2, flexible 0, NotYet;
+    56 AlterPartition: versions 2..=3, flexible 0, Refused(INTERNAL);
+    57 UpdateFeatures: versions 0..=2, flexible 0, NotYet;
+    58 Envelope: versions 0..=0, flexible 0, Refused(INTERNAL);
+    59 FetchSnapshot: versions 0..=1, flexible 0, Refused(INTERNAL);
+    60 DescribeCluster: versions 0..=2, flexible 0, Served;
+    61 DescribeProducers: versions 0..=0, flexible 0, NotYet;
+    62 BrokerRegistration: versions 0..=4, flexible 0, Refused(INTERNAL);
+    63 BrokerHeartbeat: versions 0..=2, flexible 0, Refused(INTERNAL);
+    64 UnregisterBroker: versions 0..=0, flexible 0, NotYet;
+    65 DescribeTransactions: versions 0..=0, flexible 0, NotYet;
+    66 ListTransactions: versions 0..=2, flexible 0, NotYet;
+    67 AllocateProducerIds: versions 0..=0, flexible 0, Refused(INTERNAL);
+    68 ConsumerGroupHeartbeat: versions 0..=1, flexible 0, NotYet;
+    69 ConsumerGroupDescribe: versions 0..=1, flexible 0, NotYet;
+    70 ControllerRegistration: versions 0..=0, flexible 0, Refused(INTERNAL);
+    71 GetTelemetrySubscriptions: versions 0..=0, flexible 0, NotYet;
+    72 PushTelemetry: versions 0..=0, flexible 0, NotYet;
+    73 AssignReplicasToDirs: versions 0..=0, flexible 0, Refused(INTERNAL);
+    74 ListConfigResources: versions 0..=1, flexible 0, NotYet;
+    75 DescribeTopicPartitions: versions 0..=0, flexible 0, NotYet;
+    76 ShareGroupHeartbeat: versions 1..=1, flexible 0, NotYet;
+    77 ShareGroupDescribe: versions 1..=1, flexible 0, NotYet;
+    78 ShareFetch: versions 1..=2, flexible 0, NotYet;
+    79 ShareAcknowledge: versions 1..=2, flexible 0, NotYet;
+    80 AddRaftVoter: versions 0..=1, flexible 0, NotYet;
+    81 RemoveRaftVoter: versions 0..=0, flexible 0, NotYet;
+    82 UpdateRaftVoter: versions 0..=0, flexible 0, Refused(INTERNAL);
+    83 InitializeShareGroupState: versions 0..=0, flexible 0, Refused(INTERNAL);
+    84 ReadShareGroupState: versions 0..=0, flexible 0, Refused(INTERNAL);
+    85 WriteShareGroupState: versions 0..=1, flexible 0, Refused(INTERNAL);
+    86 DeleteShareGroupState: versions 0..=0, flexible 0, Refused(INTERNAL);
+    87 ReadShareGroupStateSummary: versions 0..=1, flexible 0, Refused(INTERNAL);
+    88 StreamsGroupHeartbeat: versions 0..=0, flexible 0, NotYet;
+    89 StreamsGroupDescribe: versions 0..=0, flexible 0, NotYet;
+    90 DescribeShareGroupOffsets: versions 0..=1, flexible 0, NotYet;
+    91 AlterShareGroupOffsets: versions 0..=0, flexible 0, NotYet;
+    92 DeleteShareGroupOffsets: versions 0..=0, flexible 0, NotYet;
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,77 @@
+//! The table against itself, the declared messages, and the document.
+
+use std::fs;
+use std::path::PathBuf;
+
+use super::{API_TABLE, Api, ApiKey, Status, advertised, render};
+use crate::messages::for_each_api;
+use crate::wire::{Message, Versions};
+
+#[test]
+fn there_is_one_row_per_key_in_order_without_gaps() {
+    for (code, api) in (0i16..).zip(API_TABLE) {
+        assert_eq!(api.key.code(), code);
+        assert_eq!(ApiKey::from_code(code), Ok(api.key));
+        assert_eq!(Api::of(api.key), api);
+    }
+    assert!(ApiKey::from_code(-1).is_err());
+    assert!(ApiKey::from_code(i16::try_from(API_TABLE.len()).expect("small")).is_err());
+}
+
+#[test]
+fn produce_is_advertised_from_zero_but_accepted_from_three() {
+    let produce = Api::of(ApiKey::Produce);
+    assert_eq!(produce.advertised, Versions::between(0, 13));
+    assert!(!produce.accepts(2) && produce.accepts(3) && produce.accepts(13));
+    for other in advertised().filter(|api| api.key != ApiKey::Produce) {
+        assert_eq!(other.advertised, other.accepted, "{}", other.name);
+    }
+}
+
+#[test]
+fn header_versions_follow_the_flexible_versions_but_for_the_answer_of_api_versions() {
+    let metadata = Api::of(ApiKey::Metadata);
+    assert_eq!((metadata.request_header_version(8), metadata.response_header_version(8)), (1, 0));
+    assert_eq!((metadata.request_header_version(9), metadata.response_header_version(9)), (2, 1));
+    let versions = Api::of(ApiKey::ApiVersions);
+    assert_eq!((versions.request_header_version(4), versions.response_header_version(4)), (2, 0));
+    let sasl = Api::of(ApiKey::SaslHandshake);
+    assert_eq!((sasl.request_header_version(1), sasl.response_header_version(1)), (1, 0));
+}
+
+#[test]
+fn declared_messages_cover_exactly_what_their_api_accepts_and_agree_on_flexibility() {
+    let mut declared = Vec::new();
+    macro_rules! check {
+        ($($api:ident($request:ident, $response:ident))*) => {$(
+            agrees::<crate::messages::$request>(ApiKey::$api);
+            agrees::<crate::messages::$response>(ApiKey::$api);
+            declared.push(ApiKey::$api);
+        )*};
+    }
+    for_each_api!(check);
+    for api in API_TABLE.iter().filter(|api| api.status == Status::Served) {
+        assert!(declared.contains(&api.key), "{} is served but not declared", api.name);
+    }
+}
+
+fn agrees<M: Message>(key: ApiKey) {
+    let api = Api::of(key);
+    assert_eq!(M::VERSIONS.first, api.accepted.first, "{api:?}");
+    // A declared message may know one version more: an unstable one that is not accepted.
+    assert!(M::VERSIONS.last - api.accepted.last <= i16::from(key == ApiKey::InitProducerId));
+    for version in api.accepted.first..=api.accepted.last {
+        assert!(M::VERSIONS.contains(version), "{} {version}", M::NAME);
+        assert_eq!(M::FLEXIBLE.contains(version), api.flexible.contains(version), "{}", M::NAME);
+    }
+}
+
+#[test]
+fn the_document_says_what_the_table_says() {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/api-versions.md");
+    if std::env::var_os("DURAMEN_WRITE_DOCS").is_some() {
+        fs::write(&path, render()).expect("docs can be written");
+    }
+    let written = fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(written, render(), "run with DURAMEN_WRITE_DOCS=1 to write {}", path.display());
+}

@@ -1,0 +1,132 @@
+//! # Room card: messages
+//!
+//! Purpose:    the layout of every request and response we speak, one API a file.
+//! Owns:       the declarations; the code that reads and writes them comes from [`message!`](crate::message).
+//! Interface:  `<Api>Request` and `<Api>Response`, both [`Message`](crate::wire::Message)s; what stands inside them
+//!             lives in the API's module, under Kafka's names (`messages::fetch::PartitionData`).
+//! Invariants: decode(encode(m, v), v) = m for every version v; what Kafka 4.3 declares is declared here.
+//!             A field that is null-able in every version it exists in defaults to null, others as in Kafka.
+//! Never:      behaviour, defaults that depend on the node.
+//! Tests:      `messages/tests.rs`, every message and version, also against an independent codec.
+//! Start at:   `messages/fetch.rs`.
+
+pub mod alter_configs;
+pub mod api_versions;
+pub mod create_partitions;
+pub mod create_topics;
+pub mod delete_groups;
+pub mod delete_records;
+pub mod delete_topics;
+pub mod describe_cluster;
+pub mod describe_configs;
+pub mod describe_groups;
+pub mod describe_log_dirs;
+pub mod describe_producers;
+pub mod describe_quorum;
+pub mod describe_topic_partitions;
+pub mod fetch;
+pub mod find_coordinator;
+pub mod heartbeat;
+pub mod incremental_alter_configs;
+pub mod init_producer_id;
+pub mod join_group;
+pub mod leave_group;
+pub mod list_groups;
+pub mod list_offsets;
+pub mod metadata;
+pub mod offset_commit;
+pub mod offset_delete;
+pub mod offset_fetch;
+pub mod offset_for_leader_epoch;
+pub mod produce;
+pub mod sasl_handshake;
+pub mod sync_group;
+
+pub use alter_configs::{AlterConfigsRequest, AlterConfigsResponse};
+pub use api_versions::{ApiVersionsRequest, ApiVersionsResponse};
+pub use create_partitions::{CreatePartitionsRequest, CreatePartitionsResponse};
+pub use create_topics::{CreateTopicsRequest, CreateTopicsResponse};
+pub use delete_groups::{DeleteGroupsRequest, DeleteGroupsResponse};
+pub use delete_records::{DeleteRecordsRequest, DeleteRecordsResponse};
+pub use delete_topics::{DeleteTopicsRequest, DeleteTopicsResponse};
+pub use describe_cluster::{DescribeClusterRequest, DescribeClusterResponse};
+pub use describe_configs::{DescribeConfigsRequest, DescribeConfigsResponse};
+pub use describe_groups::{DescribeGroupsRequest, DescribeGroupsResponse};
+pub use describe_log_dirs::{DescribeLogDirsRequest, DescribeLogDirsResponse};
+pub use describe_producers::{DescribeProducersRequest, DescribeProducersResponse};
+pub use describe_quorum::{DescribeQuorumRequest, DescribeQuorumResponse};
+pub use describe_topic_partitions::{
+    DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse,
+};
+pub use fetch::{FetchRequest, FetchResponse};
+pub use find_coordinator::{FindCoordinatorRequest, FindCoordinatorResponse};
+pub use heartbeat::{HeartbeatRequest, HeartbeatResponse};
+pub use incremental_alter_configs::{
+    IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse,
+};
+pub use init_producer_id::{InitProducerIdRequest, InitProducerIdResponse};
+pub use join_group::{JoinGroupRequest, JoinGroupResponse};
+pub use leave_group::{LeaveGroupRequest, LeaveGroupResponse};
+pub use list_groups::{ListGroupsRequest, ListGroupsResponse};
+pub use list_offsets::{ListOffsetsRequest, ListOffsetsResponse};
+pub use metadata::{MetadataRequest, MetadataResponse};
+pub use offset_commit::{OffsetCommitRequest, OffsetCommitResponse};
+pub use offset_delete::{OffsetDeleteRequest, OffsetDeleteResponse};
+pub use offset_fetch::{OffsetFetchRequest, OffsetFetchResponse};
+pub use offset_for_leader_epoch::{OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse};
+pub use produce::{ProduceRequest, ProduceResponse};
+pub use sasl_handshake::{SaslHandshakeRequest, SaslHandshakeResponse};
+pub use sync_group::{SyncGroupRequest, SyncGroupResponse};
+
+/// [`message!`](crate::message), and in tests also a way to make random values.
+macro_rules! declare {
+    ($($table:tt)*) => {
+        $crate::message! { $($table)* }
+        #[cfg(test)]
+        $crate::wire::entropy::sampled! { $($table)* }
+    };
+}
+use declare;
+
+/// Calls a macro with the list of all declared APIs.
+macro_rules! for_each_api {
+    ($callback:path) => {
+        $callback! {
+            AlterConfigs(AlterConfigsRequest, AlterConfigsResponse)
+            ApiVersions(ApiVersionsRequest, ApiVersionsResponse)
+            CreatePartitions(CreatePartitionsRequest, CreatePartitionsResponse)
+            CreateTopics(CreateTopicsRequest, CreateTopicsResponse)
+            DeleteGroups(DeleteGroupsRequest, DeleteGroupsResponse)
+            DeleteRecords(DeleteRecordsRequest, DeleteRecordsResponse)
+            DeleteTopics(DeleteTopicsRequest, DeleteTopicsResponse)
+            DescribeCluster(DescribeClusterRequest, DescribeClusterResponse)
+            DescribeConfigs(DescribeConfigsRequest, DescribeConfigsResponse)
+            DescribeGroups(DescribeGroupsRequest, DescribeGroupsResponse)
+            DescribeLogDirs(DescribeLogDirsRequest, DescribeLogDirsResponse)
+            DescribeProducers(DescribeProducersRequest, DescribeProducersResponse)
+            DescribeQuorum(DescribeQuorumRequest, DescribeQuorumResponse)
+            DescribeTopicPartitions(DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse)
+            Fetch(FetchRequest, FetchResponse)
+            FindCoordinator(FindCoordinatorRequest, FindCoordinatorResponse)
+            Heartbeat(HeartbeatRequest, HeartbeatResponse)
+            IncrementalAlterConfigs(IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse)
+            InitProducerId(InitProducerIdRequest, InitProducerIdResponse)
+            JoinGroup(JoinGroupRequest, JoinGroupResponse)
+            LeaveGroup(LeaveGroupRequest, LeaveGroupResponse)
+            ListGroups(ListGroupsRequest, ListGroupsResponse)
+            ListOffsets(ListOffsetsRequest, ListOffsetsResponse)
+            Metadata(MetadataRequest, MetadataResponse)
+            OffsetCommit(OffsetCommitRequest, OffsetCommitResponse)
+            OffsetDelete(OffsetDeleteRequest, OffsetDeleteResponse)
+            OffsetFetch(OffsetFetchRequest, OffsetFetchResponse)
+            OffsetForLeaderEpoch(OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse)
+            Produce(ProduceRequest, ProduceResponse)
+            SaslHandshake(SaslHandshakeRequest, SaslHandshakeResponse)
+            SyncGroup(SyncGroupRequest, SyncGroupResponse)
+        }
+    };
+}
+pub(crate) use for_each_api;
+
+#[cfg(test)]
+mod tests;

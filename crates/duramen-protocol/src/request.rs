@@ -1,0 +1,139 @@
+//! # Room card: request
+//!
+//! Purpose:    one request frame ⇄ header and typed request.
+//! Owns:       [`RequestHeader`], [`Request`]; the rule which header version a request has.
+//! Interface:  [`decode_request`] for the node, [`encode_request`] for clients. A frame on the way in comes without
+//!             its 4-byte length, a frame on the way out has it.
+//! Invariants: only served APIs in accepted versions decode; record bytes are slices of the frame.
+//! Never:      dispatch, authorisation.
+//! Tests:      `request/tests.rs`; `messages/tests.rs`; `fuzz/` target `request_decoder`.
+//! Start at:   [`decode_request`].
+
+use bytes::Bytes;
+
+use crate::api::{Api, ApiKey};
+use crate::messages::{self, for_each_api};
+use crate::response::EncodedFrame;
+use crate::wire::{Ctx, DecodeError, Decoder, EncodeError, Encoder, Message, Nullable, Wire};
+
+/// What stands before every request.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RequestHeader {
+    /// The API's key; a number because it may be unknown to us.
+    pub api_key: i16,
+    /// The version of the API.
+    pub api_version: i16,
+    /// Comes back in the response.
+    pub correlation_id: i32,
+    /// The client's name for itself.
+    pub client_id: Option<String>,
+}
+
+impl RequestHeader {
+    /// The key, if it is one of Kafka's.
+    pub fn api(&self) -> Option<ApiKey> {
+        ApiKey::from_code(self.api_key).ok()
+    }
+}
+
+/// Strings in headers have the old form in every version, so that any broker can read them.
+const HEADER: Ctx = Ctx { version: 1, flexible: false, nullable: true };
+
+macro_rules! requests {
+    ($($api:ident($request:ident, $response:ident))*) => {
+        /// A request of any declared API.
+        #[derive(Debug, Clone, PartialEq)]
+        #[expect(missing_docs, reason = "each variant is the API of that name")]
+        pub enum Request {
+            $($api(messages::$request),)*
+        }
+
+        impl Request {
+            /// The API this is a request of.
+            pub fn api_key(&self) -> ApiKey {
+                match self { $(Self::$api(_) => ApiKey::$api,)* }
+            }
+
+            /// Reads the body of a request. Also reads APIs that are declared but not served.
+            pub fn decode(d: &mut Decoder, api: ApiKey, version: i16) -> Result<Self, DecodeError> {
+                match api {
+                    $(ApiKey::$api => Message::decode(d, version).map(Self::$api),)*
+                    _ => Err(DecodeError::UnknownVersion { message: Api::of(api).name, version }),
+                }
+            }
+
+            /// Writes the body.
+            pub fn encode(&self, e: &mut Encoder, version: i16) -> Result<(), EncodeError> {
+                match self { $(Self::$api(message) => message.encode(e, version),)* }
+            }
+        }
+
+        $(
+            impl From<messages::$request> for Request {
+                fn from(message: messages::$request) -> Self {
+                    Self::$api(message)
+                }
+            }
+        )*
+    };
+}
+
+for_each_api!(requests);
+
+/// Reads one request frame (without its 4-byte length).
+///
+/// Bytes after the body are ignored, because Apache Kafka 4.3 ignores them too: a client that works there works here.
+pub fn decode_request(frame: Bytes) -> Result<(RequestHeader, Request), DecodeError> {
+    let mut d = Decoder::new(frame);
+    let (header, api) = decode_header(&mut d)?;
+    let request = Request::decode(&mut d, api.key, header.api_version)?;
+    Ok((header, request))
+}
+
+/// Reads the header of a request frame and leaves the cursor at the body.
+pub fn decode_header(d: &mut Decoder) -> Result<(RequestHeader, &'static Api), DecodeError> {
+    let api_key = d.i16()?;
+    let api_version = d.i16()?;
+    let correlation_id = d.i32()?;
+    let client_id = String::read_nullable(d, HEADER);
+    let Ok(key) = ApiKey::from_code(api_key) else {
+        let client_id = client_id.unwrap_or_default();
+        let header = RequestHeader { api_key, api_version, correlation_id, client_id };
+        return Err(DecodeError::UnknownApiKey { header: Box::new(header) });
+    };
+    let api = Api::of(key);
+    if !api.accepts(api_version) {
+        // A version we do not know may have a header we do not know; what was read is enough for an answer.
+        let client_id = client_id.unwrap_or_default();
+        let header = RequestHeader { api_key, api_version, correlation_id, client_id };
+        return Err(DecodeError::UnsupportedVersion { header: Box::new(header) });
+    }
+    let header = RequestHeader { api_key, api_version, correlation_id, client_id: client_id? };
+    if api.request_header_version(api_version) >= 2 {
+        d.skip_tagged_fields()?;
+    }
+    Ok((header, api))
+}
+
+/// Writes one request frame, with its 4-byte length. The header's API key must be the request's.
+pub fn encode_request(
+    header: &RequestHeader,
+    request: &Request,
+) -> Result<EncodedFrame, EncodeError> {
+    let api = Api::of(request.api_key());
+    assert_eq!(api.key.code(), header.api_key, "a request is sent under its own key");
+    let mut e = Encoder::with_capacity(256);
+    e.i32(0);
+    e.i16(header.api_key);
+    e.i16(header.api_version);
+    e.i32(header.correlation_id);
+    header.client_id.write(&mut e, HEADER)?;
+    if api.request_header_version(header.api_version) >= 2 {
+        e.unsigned_varint(0);
+    }
+    request.encode(&mut e, header.api_version)?;
+    EncodedFrame::seal(e)
+}
+
+#[cfg(test)]
+mod tests;

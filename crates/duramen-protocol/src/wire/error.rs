@@ -1,0 +1,77 @@
+//! What can go wrong in either direction.
+
+use crate::request::RequestHeader;
+
+/// Why bytes could not be read as a message. Malformed bytes close the connection; see each variant.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// The bytes do not follow the layout. Close the connection.
+    #[error("malformed at byte {at}: {why}")]
+    Malformed {
+        /// Position in the frame.
+        at: usize,
+        /// What is wrong there.
+        why: &'static str,
+    },
+    /// A declared message was asked for in a version it does not have.
+    #[error("{message} has no version {version}")]
+    UnknownVersion {
+        /// The message's name.
+        message: &'static str,
+        /// The version asked for.
+        version: i16,
+    },
+    /// The request's API key is none that Apache Kafka knows. Close the connection.
+    #[error("unknown api key {}", header.api_key)]
+    UnknownApiKey {
+        /// What could be read of the header.
+        header: Box<RequestHeader>,
+    },
+    /// The API exists, but this version of it is not accepted here, or the API is not served at all.
+    /// Answer `ApiVersions` in version 0 with error 35 and the list; close the connection for others.
+    #[error("api {} version {} is not supported", header.api_key, header.api_version)]
+    UnsupportedVersion {
+        /// What could be read of the header.
+        header: Box<RequestHeader>,
+    },
+}
+
+/// Why a message could not be written. Always a mistake of the caller, never of the network.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EncodeError {
+    /// The message does not exist in this version.
+    #[error("{message} has no version {version}")]
+    UnknownVersion {
+        /// The message's name.
+        message: &'static str,
+        /// The version asked for.
+        version: i16,
+    },
+    /// A field is set that this version cannot carry, and leaving it out would change the meaning.
+    #[error("{message}.{field} cannot be expressed in version {version}")]
+    Inexpressible {
+        /// The struct's name.
+        message: &'static str,
+        /// The field's name.
+        field: &'static str,
+        /// The version asked for.
+        version: i16,
+    },
+    /// A field is null where this version does not allow null.
+    #[error("null is not allowed here in version {version}")]
+    Null {
+        /// The version asked for.
+        version: i16,
+    },
+    /// A string, array, byte field or frame is longer than its length prefix can say.
+    #[error("{what} of {len} is too long")]
+    TooLong {
+        /// What is too long.
+        what: &'static str,
+        /// Its length.
+        len: usize,
+    },
+    /// A hole in a place where its bytes cannot be accounted for (inside a tagged field).
+    #[error("external bytes inside a tagged field")]
+    MisplacedHole,
+}
