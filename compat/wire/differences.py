@@ -1,0 +1,85 @@
+"""Where a broker may answer otherwise than Apache Kafka: what Kafka answers, what Duramen may answer, and why.
+
+A test writes `check(answer, "name")` at such a place; everything else is asserted alike for both. Kafka's side is
+asserted exactly, so that a new Kafka version that changes its mind shows.
+"""
+
+import harness
+
+CORRUPT, INVALID_RECORD = 2, 87
+
+# name: (Kafka's answers, Duramen's answers, the reason)
+DIFFERENCES = {
+    "batch length that lies": (
+        {CORRUPT, INVALID_RECORD, -1},
+        {CORRUPT, INVALID_RECORD},
+        "Kafka answers 2 for a length that is too small, 87 for one that is too large, and -1 for 2^31-1 (it overflows).",
+    ),
+    "batch that is cut short": (
+        {INVALID_RECORD},
+        {CORRUPT, INVALID_RECORD},
+        "Kafka drops an incomplete batch and finds nothing left (87); the bytes may as well be called damaged (2).",
+    ),
+    "four bytes after the batch": (
+        {0},
+        {0, CORRUPT, INVALID_RECORD},
+        "Kafka trims what is too short for a batch header without a word; to refuse it is safer, and no client sends it.",
+    ),
+    "offsets not dense, uncompressed": (
+        {0},
+        {0, INVALID_RECORD},
+        "Kafka does not look at the records' offset deltas unless it must decompress; to refuse such a batch is right too.",
+    ),
+    "offsets not dense, compressed": (
+        {-1},
+        {0, INVALID_RECORD},
+        "Kafka's own InvalidRecordException ends as UNKNOWN_SERVER_ERROR here; 87 says what is wrong.",
+    ),
+    "records that do not decompress": (
+        {-1},
+        {CORRUPT, INVALID_RECORD},
+        "Kafka answers UNKNOWN_SERVER_ERROR; a client cannot tell that from a broken broker.",
+    ),
+    "unknown codec": (
+        {-1},
+        {CORRUPT, 76, INVALID_RECORD},
+        "Kafka answers UNKNOWN_SERVER_ERROR; UNSUPPORTED_COMPRESSION_TYPE (76) says what is wrong.",
+    ),
+    "max timestamp that lies": (
+        {0},
+        {0, INVALID_RECORD, 32},
+        "Kafka computes it anew from the records; to refuse the batch keeps the time index right as well.",
+    ),
+    "log append time bit of a client": (
+        {0},
+        {0, INVALID_RECORD, 32},
+        "Kafka clears the bit and writes a new CRC; to refuse the batch is right too, to show it to consumers is not.",
+    ),
+    "produce with a transactional id": (
+        {19, 48, 49, 59, 90},
+        {42, 48, 53},
+        "Transactions have not landed; Kafka asks its coordinator, whose answer depends on whether it has started.",
+    ),
+    "repeat older than five batches": (
+        {45},
+        {45, 46},
+        "Kafka's DUPLICATE_SEQUENCE_NUMBER (46) is never seen: what it no longer remembers is out of order.",
+    ),
+    "unknown producer with a sequence above 0": (
+        {0},
+        {59},
+        "Kafka takes the first batch of a producer it has forgotten at any sequence; Duramen does not forget producers by"
+        " itself, so such a batch is one whose predecessors are missing, and UNKNOWN_PRODUCER_ID makes clients begin anew.",
+    ),
+    "deleted topic in a session": (
+        {103},
+        {100, 103},
+        "Kafka's session remembers the topic's name and finds another id under it (INCONSISTENT_TOPIC_ID).",
+    ),
+}
+
+
+def check(answer, name, what=""):
+    kafka, duramen, _reason = DIFFERENCES[name]
+    allowed = kafka if harness.broker_kind() == "kafka" else duramen
+    assert answer in allowed, f"{what or name}: expected one of {sorted(allowed)}, got {answer!r}"

@@ -1,0 +1,11 @@
+"""All wire tests against one broker: suite.py BOOTSTRAP [PART OF A NAME]..."""
+
+import calls  # noqa: F401 (finds the harness)
+import test_connection  # noqa: F401
+import test_fetch  # noqa: F401
+import test_produce  # noqa: F401
+import test_topics  # noqa: F401
+
+from harness import main
+
+main()
