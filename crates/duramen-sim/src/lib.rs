@@ -1,1 +1,19 @@
-//! duramen-sim
+//! # Room card: sim
+//!
+//! Purpose:    judge the log: run its real code on a disk and clients that are out to break it.
+//! Owns:       the simulated disk, the workloads, the oracles, the planted bugs.
+//! Interface:  the binary `duramen-sim` (`cargo sim`); [`SimDisk`] for other tests.
+//! Invariants: same seed, same trace; faults stay within the atlas (`docs/testing.md`); every
+//!             failure prints commit, seed and command.
+//! Never:      production code, wall clocks, threads.
+//! Tests:      `tests/`.
+//! Start at:   `main.rs`.
+
+pub mod batch;
+pub mod disk;
+pub mod disk_suite;
+pub mod prng;
+pub mod trace;
+
+pub use disk::{Faults, Sabotage, SimDisk};
+pub use prng::Prng;
