@@ -11,13 +11,17 @@
 //! Start at:   `api.rs`, then `messages/fetch.rs`.
 
 pub mod api;
+pub mod batch;
+pub mod compression;
 pub mod error_code;
 pub mod messages;
+pub mod records;
 pub mod request;
 pub mod response;
 pub mod wire;
 
 pub use api::{API_TABLE, ApiKey};
+pub use batch::{BatchHeader, BatchView};
 pub use error_code::ErrorCode;
 pub use request::{Request, RequestHeader, decode_request, encode_request};
 pub use response::{EncodedFrame, Response, decode_response, encode_response};

@@ -59,7 +59,7 @@ impl From<Bytes> for RecordData {
 /// A growing buffer that knows where the holes are.
 #[derive(Debug, Default)]
 pub struct Encoder {
-    pub(super) out: BytesMut,
+    pub(crate) out: BytesMut,
     pub(super) holes: Vec<Hole>,
     hole_bytes: usize,
 }

@@ -1,0 +1,207 @@
+//! # Room card: compression
+//!
+//! Purpose:    the codecs of record batches.
+//! Owns:       [`Codec`], the bound on what decompression may produce.
+//! Interface:  [`decompress`] into a buffer that can be used again, [`compress`].
+//! Invariants: decompression never produces more than the stated limit and never allocates by a number in the
+//!             input without that bound; no state survives a call.
+//! Never:      records, batches; recompression is decided elsewhere.
+//! Tests:      `compression/tests.rs`; all codecs against an independent encoder in `records/tests.rs`.
+//! Start at:   [`decompress`].
+
+use std::io::{self, Read, Write};
+
+use flate2::read::MultiGzDecoder;
+use flate2::write::GzEncoder;
+use lz4_flex::frame::{BlockMode, BlockSize, FrameDecoder, FrameEncoder, FrameInfo};
+use zstd::zstd_safe;
+
+mod snappy;
+
+/// A codec, by its number in the attributes of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum Codec {
+    /// Records as they are.
+    #[default]
+    None,
+    /// gzip, one or more members.
+    Gzip,
+    /// snappy, raw or in the framing of Java clients.
+    Snappy,
+    /// lz4 frame format.
+    Lz4,
+    /// zstd frames.
+    Zstd,
+}
+
+impl Codec {
+    /// All codecs.
+    pub const ALL: [Self; 5] = [Self::None, Self::Gzip, Self::Snappy, Self::Lz4, Self::Zstd];
+
+    /// The number in the attributes.
+    pub const fn id(self) -> i16 {
+        match self {
+            Self::None => 0,
+            Self::Gzip => 1,
+            Self::Snappy => 2,
+            Self::Lz4 => 3,
+            Self::Zstd => 4,
+        }
+    }
+
+    /// The codec with this number.
+    pub const fn from_id(id: i16) -> Option<Self> {
+        match id {
+            0 => Some(Self::None),
+            1 => Some(Self::Gzip),
+            2 => Some(Self::Snappy),
+            3 => Some(Self::Lz4),
+            4 => Some(Self::Zstd),
+            _ => None,
+        }
+    }
+
+    /// The name in configurations.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Gzip => "gzip",
+            Self::Snappy => "snappy",
+            Self::Lz4 => "lz4",
+            Self::Zstd => "zstd",
+        }
+    }
+
+    /// The codec with this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|codec| codec.name() == name)
+    }
+}
+
+/// Why bytes could not be decompressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum CompressionError {
+    /// The result would be longer than allowed.
+    #[error("decompresses to more than {limit} bytes")]
+    LimitExceeded {
+        /// The limit.
+        limit: usize,
+    },
+    /// The bytes are not what the codec writes.
+    #[error("not valid {}", codec.name())]
+    Corrupt {
+        /// The codec.
+        codec: Codec,
+    },
+}
+
+/// Bytes read from a decompressor at a time; also the step in which the output grows.
+const STEP_BYTES: usize = 16 << 10;
+
+/// Replaces the content of `out` by the decompressed `input`, which may be at most `limit` bytes long.
+///
+/// Memory is bounded by the output (that is, by `limit`) plus a constant of the codec: at most 8 MiB, for an lz4
+/// frame that declares the largest blocks.
+pub fn decompress(
+    codec: Codec,
+    input: &[u8],
+    limit: usize,
+    out: &mut Vec<u8>,
+) -> Result<(), CompressionError> {
+    out.clear();
+    match codec {
+        Codec::None if input.len() > limit => Err(CompressionError::LimitExceeded { limit }),
+        Codec::None => {
+            out.extend_from_slice(input);
+            Ok(())
+        }
+        Codec::Gzip => drain(codec, MultiGzDecoder::new(input), limit, out),
+        Codec::Snappy => snappy::decompress(input, limit, out),
+        Codec::Lz4 => drain(codec, FrameDecoder::new(input), limit, out),
+        Codec::Zstd => decompress_zstd(input, limit, out),
+    }
+}
+
+/// Reads to the end or to the limit, in steps, so that the output grows only with what was really produced.
+fn drain(
+    codec: Codec,
+    mut reader: impl Read,
+    limit: usize,
+    out: &mut Vec<u8>,
+) -> Result<(), CompressionError> {
+    let mut step = [0; STEP_BYTES];
+    loop {
+        match reader.read(&mut step) {
+            Ok(0) => return Ok(()),
+            Ok(n) if out.len() + n > limit => {
+                return Err(CompressionError::LimitExceeded { limit });
+            }
+            Ok(n) => out.extend_from_slice(&step[..n]),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => return Err(CompressionError::Corrupt { codec }),
+        }
+    }
+}
+
+/// One shot into a buffer that grows by doubling, not a stream: a stream would first allocate the window that the
+/// frame declares, which may be 128 MiB for a frame of a dozen bytes.
+fn decompress_zstd(input: &[u8], limit: usize, out: &mut Vec<u8>) -> Result<(), CompressionError> {
+    let corrupt = CompressionError::Corrupt { codec: Codec::Zstd };
+    let declared = zstd_safe::get_frame_content_size(input).map_err(|_| corrupt)?;
+    let declared = declared.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+    if declared.is_some_and(|bytes| bytes > limit) {
+        return Err(CompressionError::LimitExceeded { limit });
+    }
+    // The declared size is believed only as far as the input makes it likely.
+    let likely = input.len().saturating_mul(16).saturating_add(STEP_BYTES);
+    let mut room = declared.unwrap_or(likely).clamp(1, likely).min(limit.max(1));
+    let mut context = zstd_safe::DCtx::create();
+    loop {
+        out.clear();
+        out.reserve_exact(room);
+        match context.decompress(out, input) {
+            Ok(_) if out.len() > limit => return Err(CompressionError::LimitExceeded { limit }),
+            Ok(_) => return Ok(()),
+            Err(code) if !is_too_small(code) => return Err(corrupt),
+            // A buffer used again may have more room than was asked for.
+            Err(_) if out.capacity() >= limit => {
+                return Err(CompressionError::LimitExceeded { limit });
+            }
+            Err(_) => room = out.capacity().saturating_mul(2).min(limit),
+        }
+    }
+}
+
+/// The library names its errors by text only.
+fn is_too_small(code: usize) -> bool {
+    zstd_safe::get_error_name(code) == "Destination buffer is too small"
+}
+
+/// Appends the compressed `input` to `out`.
+pub fn compress(codec: Codec, input: &[u8], out: &mut Vec<u8>) {
+    const MEMORY: &str = "writing to memory does not fail";
+    match codec {
+        Codec::None => out.extend_from_slice(input),
+        Codec::Gzip => {
+            let mut gzip = GzEncoder::new(out, flate2::Compression::default());
+            gzip.write_all(input).expect(MEMORY);
+            gzip.finish().expect(MEMORY);
+        }
+        Codec::Snappy => snappy::compress(input, out),
+        Codec::Lz4 => {
+            // Java clients read only independent blocks.
+            let frame =
+                FrameInfo::new().block_mode(BlockMode::Independent).block_size(BlockSize::Max64KB);
+            let mut lz4 = FrameEncoder::with_frame_info(frame, out);
+            lz4.write_all(input).expect(MEMORY);
+            lz4.finish().expect(MEMORY);
+        }
+        Codec::Zstd => {
+            let frame = zstd::bulk::compress(input, zstd::DEFAULT_COMPRESSION_LEVEL).expect(MEMORY);
+            out.extend_from_slice(&frame);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

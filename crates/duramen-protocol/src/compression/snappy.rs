@@ -1,0 +1,79 @@
+//! Snappy, raw and in the framing of the Java library, which librdkafka and others read and some write too.
+//!
+//! ```text
+//! 0 82 'S' 'N' 'A' 'P' 'P' 'Y' 00   8 version i32   12 oldest compatible version i32
+//! then, repeated: length i32, one raw snappy block of that length
+//! ```
+
+use super::{Codec, CompressionError};
+
+const MAGIC: [u8; 8] = [0x82, b'S', b'N', b'A', b'P', b'P', b'Y', 0];
+const FRAME_HEADER_BYTES: usize = 16;
+const VERSION: i32 = 1;
+
+/// What Java clients put into one block.
+const BLOCK_BYTES: usize = 32 << 10;
+
+/// No snappy element makes more than 64 bytes of fewer than 3, so a block that declares more than this times its
+/// own length is a lie, and no room is made for it.
+const RATIO_MAX: usize = 32;
+
+const CORRUPT: CompressionError = CompressionError::Corrupt { codec: Codec::Snappy };
+
+pub(super) fn decompress(
+    input: &[u8],
+    limit: usize,
+    out: &mut Vec<u8>,
+) -> Result<(), CompressionError> {
+    if !input.starts_with(&MAGIC) {
+        return block(input, limit, out);
+    }
+    let mut left = input;
+    while !left.is_empty() {
+        // Frames may follow one another; the magic cannot be the length of a block, for it would be negative.
+        if left.starts_with(&MAGIC) {
+            left = left.get(FRAME_HEADER_BYTES..).ok_or(CORRUPT)?;
+            continue;
+        }
+        let (len, rest) = left.split_first_chunk::<4>().ok_or(CORRUPT)?;
+        let len = usize::try_from(i32::from_be_bytes(*len)).map_err(|_| CORRUPT)?;
+        let (compressed, rest) = rest.split_at_checked(len).ok_or(CORRUPT)?;
+        block(compressed, limit, out)?;
+        left = rest;
+    }
+    Ok(())
+}
+
+/// Appends one raw block.
+fn block(input: &[u8], limit: usize, out: &mut Vec<u8>) -> Result<(), CompressionError> {
+    let len = snap::raw::decompress_len(input).map_err(|_| CORRUPT)?;
+    let start = out.len();
+    let end = start.checked_add(len).ok_or(CORRUPT)?;
+    if end > limit {
+        return Err(CompressionError::LimitExceeded { limit });
+    }
+    if len > input.len().saturating_mul(RATIO_MAX) {
+        return Err(CORRUPT);
+    }
+    out.resize(end, 0);
+    let written =
+        snap::raw::Decoder::new().decompress(input, &mut out[start..]).map_err(|_| CORRUPT)?;
+    if written == len { Ok(()) } else { Err(CORRUPT) }
+}
+
+pub(super) fn compress(input: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(&MAGIC);
+    out.extend_from_slice(&VERSION.to_be_bytes());
+    out.extend_from_slice(&VERSION.to_be_bytes());
+    let mut encoder = snap::raw::Encoder::new();
+    for chunk in input.chunks(BLOCK_BYTES) {
+        let start = out.len() + 4;
+        out.resize(start + snap::raw::max_compress_len(chunk.len()), 0);
+        let len = encoder
+            .compress(chunk, &mut out[start..])
+            .expect("the room is what the library asked for");
+        let prefix = i32::try_from(len).expect("a block is far shorter than 2 GiB");
+        out[start - 4..start].copy_from_slice(&prefix.to_be_bytes());
+        out.truncate(start + len);
+    }
+}

@@ -1,0 +1,175 @@
+//! What a producer's batch must satisfy before it is appended.
+//!
+//! The rules are those of Apache Kafka 4.3 for client appends, with four deliberate differences, all stricter:
+//! bytes after the batch are refused, where Kafka drops them if they are too few for a header; offset deltas are
+//! checked in uncompressed batches too; the delete-horizon flag, which only compaction may set, is refused; and so
+//! is a negative producer id other than -1.
+
+use bytes::Bytes;
+
+use super::walk::Walk;
+use super::{Record, RecordError};
+use crate::batch::{BatchError, BatchView, NO_PRODUCER_ID, TimestampType};
+use crate::compression::{self, Codec};
+
+/// First version of Produce that may carry zstd.
+const ZSTD_FROM_VERSION: i16 = 7;
+
+/// What the topic allows. No defaults: each comes from its configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Longest batch, as it stands on the wire (`max.message.bytes`).
+    pub batch_bytes_max: usize,
+    /// Most bytes the records may take decompressed.
+    pub decompressed_bytes_max: usize,
+    /// True if every record must have a key (`cleanup.policy` with `compact`).
+    pub keys_required: bool,
+}
+
+/// What the walk over the records found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RecordSummary {
+    /// How many records; equal to the header's count and to last offset delta + 1.
+    pub count: i32,
+    /// True if some record has no key.
+    pub keyless: bool,
+    /// The smallest timestamp. With create time, the broker compares both ends with its clock.
+    pub min_timestamp: i64,
+    /// The greatest timestamp. If the header says otherwise, [`restamp`](crate::batch::restamp) it, as Kafka does.
+    pub max_timestamp: i64,
+    /// Offset delta of the first record with the greatest timestamp.
+    pub max_timestamp_delta: i32,
+    /// Bytes of the records, decompressed.
+    pub record_bytes: usize,
+}
+
+/// The one batch that a Produce request may carry for a partition.
+///
+/// Kafka 4.3 answers `INVALID_RECORD` when there is none, when it is cut short, when there are several and when
+/// its format is 0 or 1; `CORRUPT_MESSAGE` when the length or the format is none at all; and
+/// `UNSUPPORTED_COMPRESSION_TYPE` for zstd before version 7.
+pub fn sole_batch(records: Option<&Bytes>, version: i16) -> Result<BatchView, RecordError> {
+    let records = records.filter(|bytes| !bytes.is_empty()).ok_or(RecordError::NoBatch)?;
+    let batch = BatchView::parse(records)?;
+    let rest = records.len() - batch.bytes().len();
+    if rest > 0 {
+        return Err(match BatchView::parse(&records.slice(batch.bytes().len()..)) {
+            Ok(_) => RecordError::SeveralBatches,
+            // A rest that is not a batch is not a batch cut short either; nobody sends that on purpose.
+            Err(BatchError::Incomplete { .. }) => RecordError::Invalid("bytes after the batch"),
+            Err(error) => RecordError::Batch(error),
+        });
+    }
+    if version < ZSTD_FROM_VERSION && batch.header().attributes.codec() == Ok(Codec::Zstd) {
+        return Err(RecordError::Codec);
+    }
+    Ok(batch)
+}
+
+/// Checks a producer's batch, header, checksum and records, and sums it up.
+pub fn validate(batch: &BatchView, limits: &Limits) -> Result<RecordSummary, RecordError> {
+    validate_with(batch, limits, &mut Vec::new())
+}
+
+/// [`validate`], decompressing into a buffer that the caller uses again.
+pub fn validate_with(
+    batch: &BatchView,
+    limits: &Limits,
+    scratch: &mut Vec<u8>,
+) -> Result<RecordSummary, RecordError> {
+    let bytes = batch.bytes().len();
+    if bytes > limits.batch_bytes_max {
+        return Err(RecordError::TooLarge { bytes, limit: limits.batch_bytes_max });
+    }
+    if !batch.crc_matches() {
+        return Err(RecordError::Checksum);
+    }
+    check_header(batch)?;
+    match batch.header().attributes.codec().map_err(|_| RecordError::Codec)? {
+        Codec::None => check_records(batch, batch.payload(), limits),
+        codec => {
+            let limit = limits.decompressed_bytes_max;
+            compression::decompress(codec, batch.payload(), limit, scratch)?;
+            check_records(batch, scratch, limits)
+        }
+    }
+}
+
+fn check_header(batch: &BatchView) -> Result<(), RecordError> {
+    let header = batch.header();
+    let rules = [
+        (header.base_offset == 0, "base offset of a produced batch is not 0"),
+        (header.record_count > 0, "record count is not positive"),
+        (
+            header.last_offset_delta == header.record_count.wrapping_sub(1),
+            "record count does not fit the last offset delta",
+        ),
+        (!header.attributes.is_control(), "clients may not write control records"),
+        (!header.attributes.has_delete_horizon(), "clients may not set a delete horizon"),
+        (header.producer_id >= NO_PRODUCER_ID, "negative producer id"),
+        (
+            !header.has_producer() || (header.base_sequence >= 0 && header.producer_epoch >= 0),
+            "a producer id needs a sequence and an epoch",
+        ),
+        (
+            header.has_producer() || !header.attributes.is_transactional(),
+            "a transactional batch needs a producer id",
+        ),
+    ];
+    rules.iter().find(|(holds, _)| !holds).map_or(Ok(()), |(_, why)| Err(RecordError::Invalid(why)))
+}
+
+fn check_records(
+    batch: &BatchView,
+    payload: &[u8],
+    limits: &Limits,
+) -> Result<RecordSummary, RecordError> {
+    let header = batch.header();
+    let mut summary = RecordSummary {
+        count: 0,
+        keyless: false,
+        min_timestamp: i64::MAX,
+        max_timestamp: i64::MIN,
+        max_timestamp_delta: 0,
+        record_bytes: payload.len(),
+    };
+    for record in Walk::new(payload, header.record_count) {
+        summary.take_in(&record?, header.base_timestamp, limits.keys_required)?;
+    }
+    if header.attributes.timestamp_type() == TimestampType::LogAppendTime {
+        summary.min_timestamp = header.max_timestamp;
+        summary.max_timestamp = header.max_timestamp;
+        summary.max_timestamp_delta = 0;
+    }
+    Ok(summary)
+}
+
+impl RecordSummary {
+    #[inline]
+    fn take_in(
+        &mut self,
+        record: &Record<'_>,
+        base_timestamp: i64,
+        keys_required: bool,
+    ) -> Result<(), RecordError> {
+        if record.offset_delta != self.count {
+            return Err(RecordError::Invalid("offset deltas are not 0, 1, 2, …"));
+        }
+        if record.key.is_none() {
+            if keys_required {
+                return Err(RecordError::Keyless { index: self.count });
+            }
+            self.keyless = true;
+        }
+        let timestamp = base_timestamp
+            .checked_add(record.timestamp_delta)
+            .ok_or(RecordError::Invalid("timestamp overflows"))?;
+        if timestamp > self.max_timestamp {
+            self.max_timestamp = timestamp;
+            self.max_timestamp_delta = record.offset_delta;
+        }
+        self.min_timestamp = self.min_timestamp.min(timestamp);
+        self.count += 1;
+        Ok(())
+    }
+}

@@ -1,0 +1,215 @@
+//! The walk over records: varints in place, nothing allocated.
+//!
+//! ```text
+//! length varint, then that many bytes:
+//!   attributes i8, timestamp delta varlong, offset delta varint,
+//!   key length varint (-1 = null), key, value length varint (-1 = null), value,
+//!   header count varint, then for each: key length varint, key, value length varint (-1 = null), value
+//! ```
+
+use super::RecordError;
+
+/// One record, borrowed from its batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Record<'a> {
+    /// Unused in format 2.
+    pub attributes: i8,
+    /// Timestamp, less the batch's base timestamp.
+    pub timestamp_delta: i64,
+    /// Offset, less the batch's base offset.
+    pub offset_delta: i32,
+    /// The key.
+    pub key: Option<&'a [u8]>,
+    /// The value; a record without one deletes its key in a compacted topic.
+    pub value: Option<&'a [u8]>,
+    /// The headers.
+    pub headers: Headers<'a>,
+}
+
+/// One header of a record. Kafka demands UTF-8 keys but no broker checks it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header<'a> {
+    /// The key.
+    pub key: &'a [u8],
+    /// The value.
+    pub value: Option<&'a [u8]>,
+}
+
+/// The headers of a record. Their layout was checked when the record was read, so walking them cannot fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Headers<'a> {
+    bytes: &'a [u8],
+    count: i32,
+}
+
+impl Headers<'_> {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        usize::try_from(self.count).unwrap_or(0)
+    }
+
+    /// True if there are none.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+}
+
+impl<'a> IntoIterator for Headers<'a> {
+    type Item = Header<'a>;
+    type IntoIter = HeaderWalk<'a>;
+
+    fn into_iter(self) -> HeaderWalk<'a> {
+        HeaderWalk { cursor: Cursor { left: self.bytes }, left: self.count }
+    }
+}
+
+/// Iterator over the headers of a record.
+#[derive(Debug, Clone)]
+pub struct HeaderWalk<'a> {
+    cursor: Cursor<'a>,
+    left: i32,
+}
+
+impl<'a> Iterator for HeaderWalk<'a> {
+    type Item = Header<'a>;
+
+    fn next(&mut self) -> Option<Header<'a>> {
+        if self.left == 0 {
+            return None;
+        }
+        self.left -= 1;
+        Some(self.cursor.header().expect("the record's reader walked over it before"))
+    }
+}
+
+/// Iterator over the records of a payload; fails if the payload holds more or less than the count says.
+#[derive(Debug, Clone)]
+pub struct Walk<'a> {
+    cursor: Cursor<'a>,
+    left: i32,
+    done: bool,
+}
+
+impl<'a> Walk<'a> {
+    pub(super) fn new(payload: &'a [u8], count: i32) -> Self {
+        Self { cursor: Cursor { left: payload }, left: count, done: false }
+    }
+}
+
+impl<'a> Iterator for Walk<'a> {
+    type Item = Result<Record<'a>, RecordError>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.left > 0 {
+            self.left -= 1;
+            let record = self.cursor.record();
+            if record.is_none() {
+                (self.left, self.done) = (0, true);
+            }
+            return Some(record.ok_or(RecordError::Invalid("malformed record")));
+        }
+        if self.done {
+            return None;
+        }
+        self.done = true;
+        if self.cursor.left.is_empty() {
+            return None;
+        }
+        Some(Err(RecordError::Invalid("bytes after the last record")))
+    }
+}
+
+/// Tells malformed bytes from null.
+struct Malformed;
+
+/// A cursor whose reads fail with `None` on malformed bytes.
+#[derive(Debug, Clone, Copy)]
+struct Cursor<'a> {
+    left: &'a [u8],
+}
+
+impl<'a> Cursor<'a> {
+    #[inline]
+    fn record(&mut self) -> Option<Record<'a>> {
+        let len = usize::try_from(self.varint()?).ok()?;
+        let (body, rest) = self.left.split_at_checked(len)?;
+        self.left = rest;
+        let mut body = Cursor { left: body };
+        let record = Record {
+            attributes: body.byte()?.cast_signed(),
+            timestamp_delta: body.varlong()?,
+            offset_delta: body.varint()?,
+            key: body.nullable().ok()?,
+            value: body.nullable().ok()?,
+            headers: body.headers()?,
+        };
+        body.left.is_empty().then_some(record)
+    }
+
+    fn headers(&mut self) -> Option<Headers<'a>> {
+        let count = self.varint()?;
+        let start = self.left;
+        for _ in 0..count {
+            self.header()?;
+        }
+        let bytes = &start[..start.len() - self.left.len()];
+        (count >= 0).then_some(Headers { bytes, count })
+    }
+
+    fn header(&mut self) -> Option<Header<'a>> {
+        Some(Header { key: self.nullable().ok()??, value: self.nullable().ok()? })
+    }
+
+    /// Bytes behind a length of which any negative number means null, as Kafka reads it.
+    #[inline]
+    fn nullable(&mut self) -> Result<Option<&'a [u8]>, Malformed> {
+        let Ok(len) = usize::try_from(self.varint().ok_or(Malformed)?) else { return Ok(None) };
+        let (bytes, rest) = self.left.split_at_checked(len).ok_or(Malformed)?;
+        self.left = rest;
+        Ok(Some(bytes))
+    }
+
+    #[inline]
+    fn byte(&mut self) -> Option<u8> {
+        let (&first, rest) = self.left.split_first()?;
+        self.left = rest;
+        Some(first)
+    }
+
+    #[inline]
+    fn varint(&mut self) -> Option<i32> {
+        // Nearly all lengths and deltas are shorter than 64.
+        if let Some((&byte, rest)) = self.left.split_first()
+            && byte < 0x80
+        {
+            self.left = rest;
+            return Some(i32::from(byte >> 1) ^ -i32::from(byte & 1));
+        }
+        let raw = u32::try_from(self.unsigned(5)?).ok()?;
+        Some((raw >> 1).cast_signed() ^ -(raw & 1).cast_signed())
+    }
+
+    #[inline]
+    fn varlong(&mut self) -> Option<i64> {
+        let raw = self.unsigned(10)?;
+        Some((raw >> 1).cast_signed() ^ -(raw & 1).cast_signed())
+    }
+
+    #[inline]
+    fn unsigned(&mut self, bytes_max: usize) -> Option<u64> {
+        let mut value = 0u64;
+        for (index, &byte) in self.left.iter().take(bytes_max).enumerate() {
+            // Only the tenth byte can push bits out of the top; it may hold one bit.
+            if index == 9 && byte > 1 {
+                return None;
+            }
+            value |= u64::from(byte & 0x7f) << (7 * index);
+            if byte < 0x80 {
+                self.left = &self.left[index + 1..];
+                return Some(value);
+            }
+        }
+        None
+    }
+}
