@@ -1,0 +1,382 @@
+//! # Room card: config
+//!
+//! Purpose:    from file, environment and flags to one checked [`Config`].
+//! Owns:       the names of what can be configured, and what a mistake in one reads like.
+//! Interface:  [`ServerArgs`], [`Config::load`], [`EXAMPLE`].
+//! Invariants: a flag beats the environment, which beats the file; an unknown key is refused with
+//!             the nearest name; all mistakes are reported at once; [`EXAMPLE`] parses.
+//! Never:      the meaning of Kafka's settings: their table is the broker's.
+//! Tests:      `config/tests.rs`.
+//! Start at:   [`Config::load`].
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use crate::telemetry;
+
+/// A commented configuration file, with every key at its default.
+pub const EXAMPLE: &str = include_str!("config/example.toml");
+
+/// Where `dev` and `serve` listen unless told otherwise: this machine only.
+pub const LISTEN_DEFAULT: &str = "127.0.0.1:9092";
+
+/// Where the data goes unless told otherwise.
+pub const DATA_DIR_DEFAULT: &str = "./duramen-data";
+
+/// The environment's names of settings: `DURAMEN_SET_NUM_PARTITIONS` is `num.partitions`.
+const ENV_SET: &str = "DURAMEN_SET_";
+
+/// Keys of the file's top level.
+const FILE_KEYS: [&str; 7] =
+    ["data-dir", "listen", "advertise", "http", "log", "log-format", "settings"];
+
+/// Variables that flags read, for the nearest name of a misspelt one.
+const ENV_KEYS: [&str; 7] = [
+    "DURAMEN_CONFIG",
+    "DURAMEN_DATA_DIR",
+    "DURAMEN_LISTEN",
+    "DURAMEN_ADVERTISE",
+    "DURAMEN_HTTP",
+    "DURAMEN_LOG",
+    "DURAMEN_LOG_FORMAT",
+];
+
+/// What `dev` and `serve` have in common.
+#[derive(Clone, Debug, Default, Args)]
+pub struct ServerArgs {
+    /// Where the data lives; made if it is missing [default: ./duramen-data].
+    #[arg(long, value_name = "DIR", env = "DURAMEN_DATA_DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// Where clients connect [default: 127.0.0.1:9092]. Port 0 takes any free one.
+    #[arg(long, value_name = "HOST:PORT", env = "DURAMEN_LISTEN")]
+    pub listen: Option<String>,
+    /// What clients are told to connect to, where that differs from --listen (behind NAT, in a
+    /// container). The same as the setting `advertised.listeners`.
+    #[arg(long, value_name = "HOST:PORT", env = "DURAMEN_ADVERTISE")]
+    pub advertise: Option<String>,
+    /// Serve /metrics and /healthz here [default: not served].
+    #[arg(long, value_name = "HOST:PORT", env = "DURAMEN_HTTP")]
+    pub http: Option<String>,
+    /// A setting by Kafka's name, such as num.partitions=3. May be repeated.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub settings: Vec<String>,
+    /// How it logs.
+    #[command(flatten)]
+    pub log: telemetry::Flags,
+}
+
+/// Everything a server is started with, complete.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where the data lives.
+    pub data_dir: PathBuf,
+    /// Where clients connect.
+    pub listen: HostPort,
+    /// What clients are told to connect to, if not `listen`.
+    pub advertise: Option<HostPort>,
+    /// Where metrics and health are served, if at all.
+    pub http: Option<HostPort>,
+    /// Kafka's settings that were given, by name.
+    pub settings: BTreeMap<String, String>,
+    /// How it logs.
+    pub log: telemetry::Flags,
+}
+
+/// A host and a port, as people write them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostPort {
+    /// A name or an address, without brackets.
+    pub host: String,
+    /// The port; 0 takes any free one where that makes sense.
+    pub port: u16,
+}
+
+/// All that is wrong with a configuration.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Mistakes(pub Vec<String>);
+
+impl fmt::Display for Mistakes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.as_slice() {
+            [one] => f.write_str(one),
+            many => {
+                write!(f, "{} mistakes in the configuration", many.len())?;
+                many.iter().try_for_each(|mistake| write!(f, "\n  {mistake}"))
+            }
+        }
+    }
+}
+
+impl std::error::Error for Mistakes {}
+
+impl Config {
+    /// Joins the file (if there is one) with the environment and the flags. Settings are only
+    /// gathered here; `server::settings` checks them against the broker's table.
+    pub fn load(
+        file: Option<&Path>,
+        args: &ServerArgs,
+        environment: impl IntoIterator<Item = (String, String)>,
+    ) -> Result<Self, Mistakes> {
+        let mut mistakes = Vec::new();
+        let mut merged = match file {
+            Some(path) => match std::fs::read_to_string(path) {
+                Ok(text) => FileKeys::parse(&text, &path.display().to_string(), &mut mistakes),
+                Err(error) => {
+                    mistakes.push(format!("cannot read {}: {error}", path.display()));
+                    FileKeys::default()
+                }
+            },
+            None => FileKeys::default(),
+        };
+        merged.overlay_environment(environment, &mut mistakes);
+        merged.overlay_flags(args, &mut mistakes);
+        let mut config = merged.finish(&mut mistakes);
+        // A path need not be text, so this one does not pass through the strings.
+        if let Some(path) = &args.data_dir {
+            config.data_dir.clone_from(path);
+        }
+        if mistakes.is_empty() { Ok(config) } else { Err(Mistakes(mistakes)) }
+    }
+}
+
+/// The keys of a file, each where it was given.
+#[derive(Debug, Default)]
+struct FileKeys {
+    plain: BTreeMap<&'static str, String>,
+    settings: BTreeMap<String, String>,
+}
+
+impl FileKeys {
+    fn parse(text: &str, name: &str, mistakes: &mut Vec<String>) -> Self {
+        let mut keys = Self::default();
+        let table = match text.parse::<toml::Table>() {
+            Ok(table) => table,
+            Err(error) => {
+                mistakes.push(format!("{name}: {}", error.to_string().trim_end()));
+                return keys;
+            }
+        };
+        for (key, value) in table {
+            match (key.as_str(), value) {
+                ("settings", toml::Value::Table(settings)) => {
+                    keys.flatten("", settings, name, mistakes);
+                }
+                ("settings", _) => mistakes.push(format!("{name}: `settings` is not a table")),
+                (_, toml::Value::String(text)) if FILE_KEYS.contains(&key.as_str()) => {
+                    let known = FILE_KEYS.iter().find(|known| **known == key);
+                    keys.plain.insert(known.expect("it is contained"), text);
+                }
+                (_, _) if FILE_KEYS.contains(&key.as_str()) => {
+                    mistakes.push(format!("{name}: `{key}` wants a string"));
+                }
+                _ if key.contains('.') => mistakes.push(format!(
+                    "{name}: unknown key `{key}`; Kafka's settings go under [settings]"
+                )),
+                _ => mistakes.push(unknown(name, "key", &key, FILE_KEYS)),
+            }
+        }
+        keys
+    }
+
+    /// `num.partitions = 3` is a table in a table to TOML, `"num.partitions" = 3` is not; both are
+    /// what people write.
+    fn flatten(
+        &mut self,
+        prefix: &str,
+        table: toml::Table,
+        name: &str,
+        mistakes: &mut Vec<String>,
+    ) {
+        for (key, value) in table {
+            let key = format!("{prefix}{key}");
+            match value {
+                toml::Value::Table(table) => {
+                    self.flatten(&format!("{key}."), table, name, mistakes);
+                }
+                value => match scalar(&value) {
+                    Some(text) => {
+                        self.settings.insert(key, text);
+                    }
+                    None => mistakes.push(format!(
+                        "{name}: `{key}` wants a string, a number, a boolean, or a list of them"
+                    )),
+                },
+            }
+        }
+    }
+
+    fn overlay_environment(
+        &mut self,
+        environment: impl IntoIterator<Item = (String, String)>,
+        mistakes: &mut Vec<String>,
+    ) {
+        for (name, value) in environment {
+            if let Some(key) = name.strip_prefix(ENV_SET) {
+                self.settings.insert(key.to_ascii_lowercase().replace('_', "."), value);
+            } else if name.starts_with("DURAMEN_") && !ENV_KEYS.contains(&name.as_str()) {
+                // Only what looks like a misspelt name of ours: an orchestrator sets variables of
+                // its own for a service that is called duramen, and so may a wrapper script.
+                if let Some(near) = nearest(&name, ENV_KEYS) {
+                    mistakes.push(format!(
+                        "environment: unknown variable {name}; did you mean {near}?"
+                    ));
+                }
+            }
+        }
+    }
+
+    /// Flags, which clap has already joined with their environment variables.
+    fn overlay_flags(&mut self, args: &ServerArgs, mistakes: &mut Vec<String>) {
+        let plain = [
+            ("listen", &args.listen),
+            ("advertise", &args.advertise),
+            ("http", &args.http),
+            ("log", &args.log.filter),
+        ];
+        for (key, value) in plain {
+            if let Some(value) = value {
+                self.plain.insert(key, value.clone());
+            }
+        }
+        for setting in &args.settings {
+            match setting.split_once('=') {
+                Some((key, value)) if !key.trim().is_empty() => {
+                    self.settings.insert(key.trim().to_owned(), value.trim().to_owned());
+                }
+                _ => mistakes.push(format!("--set {setting}: write it as KEY=VALUE")),
+            }
+        }
+        if let Some(format) = args.log.format {
+            let text = if format == telemetry::Format::Json { "json" } else { "human" };
+            self.plain.insert("log-format", text.to_owned());
+        }
+    }
+
+    fn finish(mut self, mistakes: &mut Vec<String>) -> Config {
+        let mut address = |key: &str, port_may_be_zero: bool, mistakes: &mut Vec<String>| {
+            let text = self.plain.get(key)?;
+            match HostPort::parse(text) {
+                Ok(HostPort { port: 0, .. }) if !port_may_be_zero => {
+                    mistakes.push(format!("`{key}`: {text} has no port to connect to"));
+                    None
+                }
+                Ok(address) => Some(address),
+                Err(what) => {
+                    mistakes.push(format!("`{key}`: {what}"));
+                    None
+                }
+            }
+        };
+        let listen = address("listen", true, mistakes);
+        let advertise = address("advertise", false, mistakes);
+        let http = address("http", true, mistakes);
+        let format = match self.plain.get("log-format").map(String::as_str) {
+            None | Some("human") => telemetry::Format::Human,
+            Some("json") => telemetry::Format::Json,
+            Some(other) => {
+                mistakes.push(format!("`log-format`: {other} is neither human nor json"));
+                telemetry::Format::Human
+            }
+        };
+        let data_dir = self.plain.remove("data-dir");
+        Config {
+            data_dir: data_dir.map_or_else(|| DATA_DIR_DEFAULT.into(), PathBuf::from),
+            listen: listen.unwrap_or_else(|| {
+                HostPort::parse(LISTEN_DEFAULT).expect("the default is an address")
+            }),
+            advertise,
+            http,
+            settings: self.settings,
+            log: telemetry::Flags { filter: self.plain.remove("log"), format: Some(format) },
+        }
+    }
+}
+
+impl HostPort {
+    /// Reads `host:port`, `1.2.3.4:port` or `[v6]:port`.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let malformed = || format!("{text} is not HOST:PORT");
+        let (host, port) = text.rsplit_once(':').ok_or_else(malformed)?;
+        let port = port.parse().map_err(|_| malformed())?;
+        let host = match host.strip_prefix('[') {
+            Some(rest) => rest.strip_suffix(']').ok_or_else(malformed)?,
+            None if host.contains(':') => {
+                return Err(format!("{text}: write an IPv6 address as [ADDRESS]:PORT"));
+            }
+            None => host,
+        };
+        if host.is_empty() {
+            return Err(format!("{text} has no host; for all addresses write 0.0.0.0:{port}"));
+        }
+        Ok(Self { host: host.to_owned(), port })
+    }
+
+    /// Whether it means all addresses of the machine, to which nobody can connect from elsewhere.
+    pub fn is_unspecified(&self) -> bool {
+        self.host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_unspecified())
+    }
+}
+
+impl fmt::Display for HostPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { host, port } = self;
+        if host.contains(':') { write!(f, "[{host}]:{port}") } else { write!(f, "{host}:{port}") }
+    }
+}
+
+fn scalar(value: &toml::Value) -> Option<String> {
+    match value {
+        toml::Value::String(text) => Some(text.clone()),
+        toml::Value::Integer(number) => Some(number.to_string()),
+        toml::Value::Float(number) => Some(number.to_string()),
+        toml::Value::Boolean(truth) => Some(truth.to_string()),
+        toml::Value::Array(items) => {
+            let items: Option<Vec<String>> = items.iter().map(scalar).collect();
+            items.map(|items| items.join(","))
+        }
+        toml::Value::Datetime(_) | toml::Value::Table(_) => None,
+    }
+}
+
+/// The sentence for a name that is not in the list.
+pub(crate) fn unknown<'a>(
+    origin: &str,
+    what: &str,
+    name: &str,
+    known: impl IntoIterator<Item = &'a str>,
+) -> String {
+    match nearest(name, known) {
+        Some(near) => format!("{origin}: unknown {what} `{name}`; did you mean `{near}`?"),
+        None => format!("{origin}: unknown {what} `{name}`"),
+    }
+}
+
+/// The known name that differs least, if it is near enough to be meant.
+pub(crate) fn nearest<'a>(
+    name: &str,
+    known: impl IntoIterator<Item = &'a str>,
+) -> Option<&'a str> {
+    let near = known.into_iter().map(|known| (distance(name, known), known)).min()?;
+    (near.0 <= 1 + name.len() / 5).then_some(near.1)
+}
+
+/// Letters to insert, drop or change to turn one name into the other (Levenshtein).
+fn distance(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.bytes().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, y) in b.bytes().enumerate() {
+            let changed = diagonal + usize::from(!x.eq_ignore_ascii_case(&y));
+            diagonal = row[j + 1];
+            row[j + 1] = changed.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests;

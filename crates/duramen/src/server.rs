@@ -1,0 +1,4 @@
+//! # Room card: server
+pub mod disk;
+pub mod framing;
+pub mod inbox;

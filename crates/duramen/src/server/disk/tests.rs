@@ -1,0 +1,192 @@
+//! What any [`Disk`] must do, run against the real one on the file systems at hand.
+
+use super::*;
+
+fn on_every_file_system(test: impl Fn(&RealDisk, &Path)) {
+    // The second is tmpfs on most machines, which refuses direct reads.
+    for parent in [std::env::temp_dir(), PathBuf::from("/dev/shm")] {
+        if parent.is_dir() {
+            let directory = tempfile::tempdir_in(parent).unwrap();
+            let disk = RealDisk::open(directory.path()).unwrap();
+            test(&disk, directory.path());
+        }
+    }
+}
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|i| u8::try_from((i * 7 + i / 251) % 256).unwrap()).collect()
+}
+
+#[test]
+fn creating_a_file_that_exists_fails() {
+    on_every_file_system(|disk, _| {
+        disk.create("a").unwrap();
+        assert_eq!(disk.create("a").unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(disk.open("b").unwrap_err().kind(), io::ErrorKind::NotFound);
+    });
+}
+
+#[test]
+fn all_buffers_of_a_write_land_in_order() {
+    on_every_file_system(|disk, _| {
+        let bytes = pattern(3 * WRITE_BUFS_MAX * 5 + 3);
+        let bufs: Vec<&[u8]> = bytes.chunks(5).collect();
+        let file = disk.create("a").unwrap();
+        disk.write_at(&file, &[b"0123456789"], 0).unwrap();
+        disk.write_at(&file, &bufs, 7).unwrap();
+        disk.write_at(&file, &[b"", b"", b""], 3).unwrap();
+        assert_eq!(disk.len(&file).unwrap(), 7 + bytes.len() as u64);
+        let mut back = vec![0; bytes.len() + 7];
+        assert_eq!(disk.read_at(&file, &mut back, 0).unwrap(), back.len());
+        assert_eq!(&back[..7], b"0123456");
+        assert_eq!(&back[7..], bytes);
+    });
+}
+
+#[test]
+fn reads_are_short_only_at_the_end() {
+    on_every_file_system(|disk, _| {
+        let bytes = pattern(10_000);
+        let file = disk.create("a").unwrap();
+        disk.write_at(&file, &[&bytes], 0).unwrap();
+        let mut buf = vec![0; 6_000];
+        assert_eq!(disk.read_at(&file, &mut buf, 6_000).unwrap(), 4_000);
+        assert_eq!(&buf[..4_000], &bytes[6_000..]);
+        assert_eq!(disk.read_at(&file, &mut buf, 10_000).unwrap(), 0);
+        assert_eq!(disk.read_at(&file, &mut buf, 90_000).unwrap(), 0);
+    });
+}
+
+#[test]
+fn the_medium_gives_what_was_written_at_any_alignment() {
+    on_every_file_system(|disk, _| {
+        let bytes = pattern(20_001);
+        let file = disk.create("a").unwrap();
+        disk.write_at(&file, &[&bytes], 0).unwrap();
+        for at in [0, 1, 511, 4_095, 4_096, 4_097, 19_999, 20_000, 20_001, 24_576, 100_000] {
+            for len in [0, 1, 512, 4_096, 4_097, 12_288, 20_001, 40_000] {
+                let start = at.min(bytes.len());
+                let end = (at + len).min(bytes.len());
+                let read = disk.read_medium(&file, at as u64, len).unwrap();
+                assert_eq!(read, &bytes[start..end], "{len} bytes at {at}");
+            }
+        }
+    });
+}
+
+#[test]
+fn the_medium_gives_a_removed_file_too() {
+    on_every_file_system(|disk, _| {
+        let bytes = pattern(9_000);
+        let file = disk.create("a").unwrap();
+        disk.write_at(&file, &[&bytes], 0).unwrap();
+        disk.remove_file("a").unwrap();
+        assert_eq!(disk.read_medium(&file, 0, 9_000).unwrap(), bytes);
+        let mut buf = vec![0; 9_000];
+        assert_eq!(disk.read_at(&file, &mut buf, 0).unwrap(), 9_000);
+        assert_eq!(buf, bytes);
+    });
+}
+
+#[test]
+fn a_length_can_be_cut_and_extended_with_zeros() {
+    on_every_file_system(|disk, _| {
+        let file = disk.create("a").unwrap();
+        disk.write_at(&file, &[b"abcdef"], 0).unwrap();
+        disk.set_len(&file, 3).unwrap();
+        disk.set_len(&file, 5).unwrap();
+        let mut buf = [9; 8];
+        assert_eq!(disk.read_at(&file, &mut buf, 0).unwrap(), 5);
+        assert_eq!(&buf[..5], b"abc\0\0");
+    });
+}
+
+#[test]
+fn a_rename_replaces_and_an_open_file_stays_readable() {
+    on_every_file_system(|disk, _| {
+        let old = disk.create("a").unwrap();
+        disk.write_at(&old, &[b"old"], 0).unwrap();
+        let new = disk.create("b").unwrap();
+        disk.write_at(&new, &[b"new!"], 0).unwrap();
+        disk.rename("b", "a").unwrap();
+        assert_eq!(disk.list("").unwrap(), ["a"]);
+        let mut buf = [0; 4];
+        assert_eq!(disk.read_at(&disk.open("a").unwrap(), &mut buf, 0).unwrap(), 4);
+        assert_eq!(&buf, b"new!");
+        assert_eq!(disk.read_at(&old, &mut buf, 0).unwrap(), 3);
+        assert_eq!(&buf[..3], b"old");
+    });
+}
+
+#[test]
+fn directories_are_made_listed_renamed_and_removed() {
+    on_every_file_system(|disk, _| {
+        disk.create_dir("t-1").unwrap();
+        disk.create_dir("t-1").unwrap();
+        disk.create("t-1/z").unwrap();
+        disk.create("t-1/b").unwrap();
+        disk.sync_dir("t-1").unwrap();
+        disk.sync_dir("").unwrap();
+        assert_eq!(disk.list("t-1").unwrap(), ["b", "z"]);
+        disk.rename("t-1", "t-1.gone-deleted").unwrap();
+        assert_eq!(disk.list("").unwrap(), ["t-1.gone-deleted"]);
+        disk.remove_dir("t-1.gone-deleted").unwrap();
+        assert!(disk.list("").unwrap().is_empty());
+        assert!(disk.sync_dir("t-1").is_err());
+    });
+}
+
+#[test]
+fn paths_stay_inside_the_directory() {
+    on_every_file_system(|disk, _| {
+        for path in ["/etc/passwd", "../a", "t/../../a"] {
+            assert_eq!(disk.open(path).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+            assert!(disk.create(path).is_err());
+        }
+        assert!(disk.remove_dir("").is_err());
+    });
+}
+
+#[test]
+fn two_owners_cannot_have_one_directory() {
+    on_every_file_system(|disk, path| {
+        assert_eq!(RealDisk::open(path).unwrap_err().kind(), io::ErrorKind::ResourceBusy);
+        assert!(disk.available().unwrap() > 0);
+    });
+}
+
+#[test]
+fn a_lock_ends_with_its_owner() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("made/on/the/way");
+    drop(RealDisk::open(&path).unwrap());
+    RealDisk::open(&path).unwrap();
+}
+
+#[test]
+fn syncs_of_files_return() {
+    on_every_file_system(|disk, _| {
+        let file = disk.create("a").unwrap();
+        disk.write_at(&file, &[&pattern(5_000)], 0).unwrap();
+        disk.start_writeback(&file).unwrap();
+        disk.sync(&file).unwrap();
+        disk.sync(&disk.open("a").unwrap()).unwrap();
+    });
+}
+
+#[test]
+fn a_loaded_range_is_resident() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = RealDisk::open(directory.path()).unwrap();
+    let len = 3 * PROBE_STEP + 17;
+    let file = disk.create("a").unwrap();
+    disk.write_at(&file, &[&pattern(usize::try_from(len).unwrap())], 0).unwrap();
+    disk.sync(&file).unwrap();
+    assert!(file.is_resident(0, len));
+    assert!(file.is_resident(5, 0));
+    rustix::fs::fadvise(&file, 0, None, Advice::DontNeed).unwrap();
+    let mut scratch = vec![0; 64 * 1024];
+    file.load(0, len, &mut scratch).unwrap();
+    assert!(file.is_resident(0, len));
+    assert!(file.load(len, 10, &mut scratch).is_err());
+}

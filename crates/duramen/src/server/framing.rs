@@ -1,0 +1,144 @@
+//! # Room card: framing
+//!
+//! Purpose:    cut a byte stream into Kafka's frames.
+//! Owns:       the length prefix, the largest frame, what to say of bytes that are no frame.
+//! Interface:  [`next_frame`], [`room_wanted`], [`FrameError`].
+//! Invariants: memory follows the bytes that arrived, never the length that was announced.
+//! Never:      the contents of a frame.
+//! Tests:      below; `tests/` sends garbage to a real server.
+//! Start at:   [`next_frame`].
+
+use bytes::{Buf, Bytes, BytesMut};
+
+/// Bytes of the length prefix.
+const PREFIX: usize = 4;
+
+/// The first read of a connection, and of one whose buffer is used up: a few small requests.
+const ROOM_MIN: usize = 8 * 1024;
+
+/// Why a stream cannot be cut into frames. It says what the peer probably is.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FrameError {
+    /// The peer speaks HTTP.
+    #[error("this is HTTP, and the port speaks the Kafka protocol")]
+    Http,
+    /// The peer speaks TLS.
+    #[error("this is a TLS handshake, and the port is plaintext")]
+    Tls,
+    /// The length is negative, or shorter than the shortest request header.
+    #[error("a frame of {0} bytes is no request")]
+    TooShort(i32),
+    /// The length is above `socket.request.max.bytes`.
+    #[error("a frame of {len} bytes is above socket.request.max.bytes={max}")]
+    TooLong {
+        /// As announced.
+        len: u32,
+        /// As allowed.
+        max: u32,
+    },
+}
+
+/// Takes the next whole frame, without its length, from the front of `buf`.
+pub fn next_frame(buf: &mut BytesMut, frame_max: u32) -> Result<Option<Bytes>, FrameError> {
+    let Some(len) = announced(buf, frame_max)? else { return Ok(None) };
+    if buf.len() < PREFIX + len {
+        return Ok(None);
+    }
+    buf.advance(PREFIX);
+    Ok(Some(buf.split_to(len).freeze()))
+}
+
+/// How much room to make in `buf` before the next read: the rest of the frame at its front, but at
+/// most as much again as has arrived of it, so that an announced length costs nothing.
+pub fn room_wanted(buf: &BytesMut, frame_max: u32) -> usize {
+    let Ok(Some(len)) = announced(buf, frame_max) else { return ROOM_MIN };
+    let rest = (PREFIX + len).saturating_sub(buf.len());
+    rest.min(buf.len().max(ROOM_MIN)).max(1)
+}
+
+fn announced(buf: &BytesMut, frame_max: u32) -> Result<Option<usize>, FrameError> {
+    let Some(prefix) = buf.first_chunk::<PREFIX>() else { return Ok(None) };
+    let len = i32::from_be_bytes(*prefix);
+    // The shortest request is an API key, a version and a correlation id.
+    let Ok(positive) = u32::try_from(len) else { return Err(guess(*prefix, len)) };
+    if positive < 8 {
+        return Err(guess(*prefix, len));
+    }
+    if positive > frame_max {
+        return Err(match guess(*prefix, len) {
+            FrameError::TooShort(_) => FrameError::TooLong { len: positive, max: frame_max },
+            known => known,
+        });
+    }
+    Ok(Some(positive as usize))
+}
+
+/// What the first bytes look like, if they are no length.
+fn guess(prefix: [u8; PREFIX], len: i32) -> FrameError {
+    match &prefix {
+        b"GET " | b"POST" | b"PUT " | b"HEAD" | b"DELE" | b"OPTI" | b"PATC" | b"CONN" | b"PRI " => {
+            FrameError::Http
+        }
+        [0x16, 0x03, _, _] => FrameError::Tls,
+        _ => FrameError::TooShort(len),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAX: u32 = 100 * 1024 * 1024;
+
+    fn frame(body: &[u8]) -> Vec<u8> {
+        let mut bytes = u32::try_from(body.len()).unwrap().to_be_bytes().to_vec();
+        bytes.extend_from_slice(body);
+        bytes
+    }
+
+    #[test]
+    fn frames_come_out_whole_however_the_bytes_arrive() {
+        let bodies: [&[u8]; 3] = [b"12345678", &[7; 5000], b"abcdefghij"];
+        let stream: Vec<u8> = bodies.iter().flat_map(|body| frame(body)).collect();
+        for step in [1, 3, 4, 11, 4096, stream.len()] {
+            let mut buf = BytesMut::new();
+            let mut frames = Vec::new();
+            for chunk in stream.chunks(step) {
+                buf.extend_from_slice(chunk);
+                while let Some(frame) = next_frame(&mut buf, MAX).unwrap() {
+                    frames.push(frame);
+                }
+            }
+            assert_eq!(frames, bodies, "in steps of {step}");
+            assert!(buf.is_empty());
+        }
+    }
+
+    #[test]
+    fn an_announced_length_makes_no_room_before_its_bytes_arrive() {
+        let mut buf = BytesMut::from(&MAX.to_be_bytes()[..]);
+        assert_eq!(room_wanted(&buf, MAX), ROOM_MIN);
+        buf.extend_from_slice(&[0; 100_000]);
+        assert_eq!(room_wanted(&buf, MAX), 100_004);
+        let mut buf = BytesMut::from(&100_u32.to_be_bytes()[..]);
+        assert_eq!(room_wanted(&buf, MAX), 100);
+        buf.extend_from_slice(&[0; 99]);
+        assert_eq!(room_wanted(&buf, MAX), 1);
+    }
+
+    #[test]
+    fn other_protocols_are_recognised() {
+        let error = |bytes: &[u8]| next_frame(&mut BytesMut::from(bytes), MAX).unwrap_err();
+        assert_eq!(error(b"GET / HTTP/1.1\r\n"), FrameError::Http);
+        assert_eq!(error(b"POST /topics"), FrameError::Http);
+        assert_eq!(error(b"PRI * HTTP/2.0"), FrameError::Http);
+        assert_eq!(error(&[0x16, 0x03, 0x01, 0x02, 0x00, 0x01]), FrameError::Tls);
+        assert_eq!(error(&[0, 0, 0, 7]), FrameError::TooShort(7));
+        assert_eq!(error(&[0xff, 0xff, 0xff, 0xff]), FrameError::TooShort(-1));
+        assert_eq!(
+            error(&[0x7f, 0, 0, 0]),
+            FrameError::TooLong { len: 0x7f00_0000, max: MAX }
+        );
+        assert_eq!(next_frame(&mut BytesMut::from(&[0x16, 0x03][..]), MAX), Ok(None));
+    }
+}
