@@ -1,0 +1,452 @@
+// The franz-go client against one broker, with assigned partitions: franz-go BOOTSTRAP [PART OF A NAME]...
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+const (
+	testTimeout = 60 * time.Second
+	mib         = 1 << 20
+)
+
+var (
+	bootstrap       string
+	strictBootstrap = os.Getenv("STRICT_BOOTSTRAP")
+	isKafka         = os.Getenv("BROKER_KIND") == "kafka"
+)
+
+var tests = []struct {
+	name string
+	run  func(ctx context.Context)
+}{
+	{"keys_values_headers_and_timestamps_come_back_as_they_went_with_every_codec", everyCodec},
+	{"null_and_empty_keys_and_values_stay_apart", nullsAndEmpties},
+	{"a_log_append_time_topic_stamps_records_itself", logAppendTime},
+	{"every_acks_setting_delivers", everyAcks},
+	{"the_default_producer_is_idempotent_and_keeps_order", idempotentOrder},
+	{"a_record_of_11_mb_goes_through_when_the_topic_allows_it", largeRecord},
+	{"an_oversize_record_is_refused_and_the_next_one_is_not", oversize},
+	{"a_record_without_a_key_is_refused_by_a_compacted_topic", keylessCompacted},
+	{"a_timestamp_too_far_ahead_is_refused", timestampAhead},
+	{"offsets_are_found_by_timestamp", offsetsByTimestamp},
+	{"many_partitions_are_read_by_one_consumer", manyPartitions},
+	{"a_waiting_consumer_gets_a_record_at_once", waitingConsumer},
+	{"topics_are_deleted_and_recreated_with_a_new_id_and_no_old_data", recreation},
+	{"bad_topics_are_refused_by_code", badTopics},
+	{"producing_to_an_unknown_topic_creates_it_only_where_client_and_broker_allow_that", autoCreation},
+	{"deleted_records_are_out_of_range", deletedRecords},
+	{"every_topic_is_listed_with_its_offsets", listing},
+	{"a_transactional_producer_is_refused_by_duramen", transactionsRefused},
+}
+
+func main() {
+	bootstrap = os.Args[1]
+	wanted := os.Args[2:]
+	passed, failed := 0, 0
+	for _, test := range tests {
+		if len(wanted) > 0 && !slices.ContainsFunc(wanted, func(part string) bool { return strings.Contains(test.name, part) }) {
+			continue
+		}
+		started := time.Now()
+		outcome := "ok  "
+		if err := run(test.run); err != nil {
+			fmt.Println(err)
+			outcome = "FAIL"
+			failed++
+		} else {
+			passed++
+		}
+		fmt.Printf("%s %s (%.1f s)\n", outcome, test.name, time.Since(started).Seconds())
+	}
+	fmt.Printf("%d passed, %d failed\n", passed, failed)
+	if failed > 0 || passed == 0 {
+		os.Exit(1)
+	}
+}
+
+// run turns a test's panic, or its timeout, into an error.
+func run(test func(context.Context)) (err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	defer cancel()
+	defer func() {
+		if failure := recover(); failure != nil {
+			err = fmt.Errorf("%v", failure)
+		}
+	}()
+	test(ctx)
+	return nil
+}
+
+// What the tests are made of.
+
+func check(condition bool, format string, arguments ...any) {
+	if !condition {
+		panic(fmt.Sprintf(format, arguments...))
+	}
+}
+
+func must[T any](value T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return value
+}
+
+func refused(err, expected error) {
+	check(errors.Is(err, expected), "expected %v, got %v", expected, err)
+}
+
+func unique(name string) string {
+	return fmt.Sprintf("%s-%d", name, time.Now().UnixMicro())
+}
+
+// client asks for metadata as often as it wants: topics here live for moments.
+func client(options ...kgo.Opt) *kgo.Client {
+	fixed := []kgo.Opt{kgo.SeedBrokers(bootstrap), kgo.MetadataMinAge(20 * time.Millisecond)}
+	return must(kgo.NewClient(append(fixed, options...)...))
+}
+
+func admin() *kadm.Client {
+	return kadm.NewClient(client())
+}
+
+func create(ctx context.Context, name string, partitions int32, replicas int16, configs ...string) error {
+	client := admin()
+	defer client.Close()
+	settings := map[string]*string{}
+	for i := 0; i < len(configs); i += 2 {
+		settings[configs[i]] = &configs[i+1]
+	}
+	_, err := client.CreateTopic(ctx, partitions, replicas, settings, name)
+	return err
+}
+
+func newTopic(ctx context.Context, partitions int32, configs ...string) string {
+	name := unique("franz")
+	if err := create(ctx, name, partitions, 1, configs...); err != nil {
+		panic(err)
+	}
+	return name
+}
+
+func message(topic, value string) *kgo.Record {
+	return &kgo.Record{Topic: topic, Value: []byte(value)}
+}
+
+func numbered(topic string, count int) []*kgo.Record {
+	records := make([]*kgo.Record, count)
+	for i := range records {
+		records[i] = message(topic, strconv.Itoa(i))
+	}
+	return records
+}
+
+// produce sends to the partitions that the records name, and fills in their offsets.
+func produce(ctx context.Context, records []*kgo.Record, options ...kgo.Opt) error {
+	options = append([]kgo.Opt{kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.UnknownTopicRetries(3)}, options...)
+	producer := client(options...)
+	defer producer.Close()
+	return producer.ProduceSync(ctx, records...).FirstErr()
+}
+
+func mustProduce(ctx context.Context, records []*kgo.Record, options ...kgo.Opt) {
+	if err := produce(ctx, records, options...); err != nil {
+		panic(err)
+	}
+}
+
+func assigned(topic string, partitions int32, offset kgo.Offset, options ...kgo.Opt) *kgo.Client {
+	offsets := map[int32]kgo.Offset{}
+	for partition := range partitions {
+		offsets[partition] = offset
+	}
+	return client(append([]kgo.Opt{
+		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: offsets}),
+		kgo.FetchMaxWait(200 * time.Millisecond),
+		kgo.FetchMaxPartitionBytes(16 * mib),
+	}, options...)...)
+}
+
+// consume reads `count` records of partition 0 from an offset on.
+func consume(ctx context.Context, topic string, count int, offset int64, options ...kgo.Opt) []*kgo.Record {
+	consumer := assigned(topic, 1, kgo.NewOffset().At(offset), options...)
+	defer consumer.Close()
+	var found []*kgo.Record
+	for len(found) < count {
+		fetches := consumer.PollFetches(ctx)
+		fetches.EachError(func(_ string, _ int32, err error) { panic(err) })
+		found = append(found, fetches.Records()...)
+	}
+	check(len(found) == count, "expected %d records, got %d", count, len(found))
+	return found
+}
+
+func equalValues(got []*kgo.Record, sent []*kgo.Record) {
+	for i := range sent {
+		check(bytes.Equal(got[i].Value, sent[i].Value), "record %d: expected %q, got %q", i, sent[i].Value, got[i].Value)
+	}
+}
+
+// The tests.
+
+func everyCodec(ctx context.Context) {
+	codecs := map[string]kgo.CompressionCodec{
+		"none": kgo.NoCompression(), "gzip": kgo.GzipCompression(), "snappy": kgo.SnappyCompression(),
+		"lz4": kgo.Lz4Compression(), "zstd": kgo.ZstdCompression(),
+	}
+	for name, codec := range codecs {
+		topic := newTopic(ctx, 1)
+		var sent []*kgo.Record
+		for i := range 500 {
+			sent = append(sent, &kgo.Record{
+				Topic: topic, Key: []byte(fmt.Sprint("key-", i)), Value: bytes.Repeat([]byte(fmt.Sprint("value-", i, " ")), 50),
+				Headers:   []kgo.RecordHeader{{Key: "a", Value: []byte("1")}, {Key: "a", Value: []byte{}}, {Key: "null"}},
+				Timestamp: time.UnixMilli(1_600_000_000_000 + int64(i)),
+			})
+		}
+		mustProduce(ctx, sent, kgo.ProducerBatchCompression(codec))
+		for i, got := range consume(ctx, topic, 500, 0) {
+			check(got.Offset == int64(i) && sent[i].Offset == int64(i), "%s: offset %d and %d at %d", name, got.Offset, sent[i].Offset, i)
+			check(bytes.Equal(got.Key, sent[i].Key) && bytes.Equal(got.Value, sent[i].Value), "%s: record %d differs", name, i)
+			check(got.Timestamp.Equal(sent[i].Timestamp), "%s: timestamp %v", name, got.Timestamp)
+			check(got.Attrs.TimestampType() == 0, "%s: a create time", name)
+			check(len(got.Headers) == 3 && string(got.Headers[0].Value) == "1" && got.Headers[2].Value == nil, "%s: headers %v", name, got.Headers)
+		}
+	}
+}
+
+func nullsAndEmpties(ctx context.Context) {
+	topic := newTopic(ctx, 1)
+	pairs := [][2][]byte{{nil, []byte("v")}, {[]byte("k"), nil}, {nil, nil}, {{}, {}}, {[]byte("k"), {}}}
+	var sent []*kgo.Record
+	for _, pair := range pairs {
+		sent = append(sent, &kgo.Record{Topic: topic, Key: pair[0], Value: pair[1]})
+	}
+	mustProduce(ctx, sent)
+	for i, got := range consume(ctx, topic, len(pairs), 0) {
+		check((got.Key == nil) == (pairs[i][0] == nil) && (got.Value == nil) == (pairs[i][1] == nil), "pair %d: %v", i, got)
+	}
+}
+
+func logAppendTime(ctx context.Context) {
+	topic := newTopic(ctx, 1, "message.timestamp.type", "LogAppendTime")
+	before := time.Now().Truncate(time.Millisecond)
+	mustProduce(ctx, []*kgo.Record{{Topic: topic, Value: []byte("v"), Timestamp: time.UnixMilli(1000)}})
+	got := consume(ctx, topic, 1, 0)[0]
+	check(got.Attrs.TimestampType() == 1, "the type is %d", got.Attrs.TimestampType())
+	check(!got.Timestamp.Before(before) && !got.Timestamp.After(time.Now()), "stamped %v", got.Timestamp)
+}
+
+func everyAcks(ctx context.Context) {
+	for name, acks := range map[string]kgo.Acks{"none": kgo.NoAck(), "leader": kgo.LeaderAck(), "all": kgo.AllISRAcks()} {
+		topic := newTopic(ctx, 1)
+		sent := numbered(topic, 200)
+		mustProduce(ctx, sent, kgo.RequiredAcks(acks), kgo.DisableIdempotentWrite())
+		got := consume(ctx, topic, 200, 0)
+		equalValues(got, sent)
+		check(name == "none" || sent[199].Offset == 199, "acks %s: offset %d", name, sent[199].Offset)
+	}
+}
+
+func idempotentOrder(ctx context.Context) {
+	topic := newTopic(ctx, 1)
+	sent := numbered(topic, 20_000)
+	mustProduce(ctx, sent, kgo.ProducerBatchMaxBytes(1000), kgo.ProducerLinger(0))
+	equalValues(consume(ctx, topic, 20_000, 0), sent)
+}
+
+func largeRecord(ctx context.Context) {
+	topic := newTopic(ctx, 1, "max.message.bytes", strconv.Itoa(11*mib))
+	value := make([]byte, 11*mib-1000)
+	for i := range value {
+		value[i] = byte(i * 31 >> 3)
+	}
+	for _, codec := range []kgo.CompressionCodec{kgo.NoCompression(), kgo.ZstdCompression()} {
+		mustProduce(ctx, []*kgo.Record{{Topic: topic, Value: value}}, kgo.ProducerBatchMaxBytes(11*mib), kgo.ProducerBatchCompression(codec))
+	}
+	for _, got := range consume(ctx, topic, 2, 0) {
+		check(bytes.Equal(got.Value, value), "the content differs")
+	}
+}
+
+func oversize(ctx context.Context) {
+	topic := newTopic(ctx, 1, "max.message.bytes", "2000")
+	mustProduce(ctx, []*kgo.Record{message(topic, "before")})
+	refused(produce(ctx, []*kgo.Record{message(topic, strings.Repeat("x", 5000))}, kgo.ProducerBatchCompression(kgo.NoCompression())), kerr.MessageTooLarge)
+	mustProduce(ctx, []*kgo.Record{message(topic, "after")})
+	equalValues(consume(ctx, topic, 2, 0), []*kgo.Record{message(topic, "before"), message(topic, "after")})
+}
+
+func keylessCompacted(ctx context.Context) {
+	topic := newTopic(ctx, 1, "cleanup.policy", "compact")
+	refused(produce(ctx, []*kgo.Record{message(topic, "v")}), kerr.InvalidRecord)
+	mustProduce(ctx, []*kgo.Record{{Topic: topic, Key: []byte("k")}})
+}
+
+func timestampAhead(ctx context.Context) {
+	topic := newTopic(ctx, 1)
+	ahead := &kgo.Record{Topic: topic, Value: []byte("v"), Timestamp: time.Now().Add(48 * time.Hour)}
+	refused(produce(ctx, []*kgo.Record{ahead}), kerr.InvalidTimestamp)
+}
+
+func offsetsByTimestamp(ctx context.Context) {
+	topic := newTopic(ctx, 1)
+	sent := numbered(topic, 100)
+	for i, record := range sent {
+		record.Timestamp = time.UnixMilli(10_000 + 10*int64(i))
+	}
+	mustProduce(ctx, sent)
+	client := admin()
+	defer client.Close()
+	for asked, offset := range map[int64]int64{0: 0, 10_000: 0, 10_001: 1, 10_495: 50, 10_990: 99} {
+		found, _ := must(client.ListOffsetsAfterMilli(ctx, asked, topic)).Lookup(topic, 0)
+		check(found.Err == nil && found.Offset == offset && found.Timestamp == 10_000+10*offset, "timestamp %d: %+v", asked, found)
+	}
+	largest, _ := must(client.ListMaxTimestampOffsets(ctx, topic)).Lookup(topic, 0)
+	check(largest.Offset == 99 && largest.Timestamp == 10_990, "the largest timestamp: %+v", largest)
+	first, _ := must(client.ListStartOffsets(ctx, topic)).Lookup(topic, 0)
+	last, _ := must(client.ListEndOffsets(ctx, topic)).Lookup(topic, 0)
+	check(first.Offset == 0 && last.Offset == 100, "from %d to %d", first.Offset, last.Offset)
+}
+
+func manyPartitions(ctx context.Context) {
+	const partitions, each = 60, 50
+	topic := newTopic(ctx, partitions)
+	sent := numbered(topic, partitions*each)
+	for i, record := range sent {
+		record.Partition = int32(i % partitions)
+	}
+	mustProduce(ctx, sent)
+	consumer := assigned(topic, partitions, kgo.NewOffset().AtStart())
+	defer consumer.Close()
+	next := make([]int, partitions)
+	for count := 0; count < len(sent); count++ {
+		fetches := consumer.PollRecords(ctx, 1)
+		fetches.EachError(func(_ string, _ int32, err error) { panic(err) })
+		got := fetches.Records()[0]
+		expected := next[got.Partition]*partitions + int(got.Partition)
+		check(string(got.Value) == strconv.Itoa(expected), "partition %d: expected %d, got %s", got.Partition, expected, got.Value)
+		next[got.Partition]++
+	}
+}
+
+func waitingConsumer(ctx context.Context) {
+	topic := newTopic(ctx, 1)
+	consumer := assigned(topic, 1, kgo.NewOffset().AtStart(), kgo.FetchMaxWait(5*time.Second))
+	defer consumer.Close()
+	empty, cancel := context.WithTimeout(ctx, 700*time.Millisecond)
+	defer cancel()
+	check(consumer.PollFetches(empty).NumRecords() == 0, "nothing is there yet")
+	for range 3 {
+		mustProduce(ctx, []*kgo.Record{message(topic, "now")})
+		acknowledged := time.Now()
+		check(consumer.PollFetches(ctx).NumRecords() == 1, "one record")
+		check(time.Since(acknowledged) < 500*time.Millisecond, "woke %v after the acknowledgement", time.Since(acknowledged))
+	}
+}
+
+func recreation(ctx context.Context) {
+	topic := unique("franz-again")
+	ids := map[kadm.TopicID]bool{}
+	client := admin()
+	defer client.Close()
+	for generation := range 3 {
+		if err := create(ctx, topic, 2, 1); err != nil {
+			panic(err)
+		}
+		ids[must(client.ListTopics(ctx, topic))[topic].ID] = true
+		sent := []*kgo.Record{message(topic, fmt.Sprint("generation ", generation))}
+		mustProduce(ctx, sent)
+		check(sent[0].Offset == 0, "the first offset is %d", sent[0].Offset)
+		equalValues(consume(ctx, topic, 1, 0), sent)
+		must(client.DeleteTopic(ctx, topic))
+		for must(client.ListTopics(ctx)).Has(topic) {
+			time.Sleep(50 * time.Millisecond)
+		}
+	}
+	check(len(ids) == 3, "%d ids of 3 topics", len(ids))
+}
+
+func badTopics(ctx context.Context) {
+	name := unique("franz-bad")
+	refused(create(ctx, "bad name", 1, 1), kerr.InvalidTopicException)
+	refused(create(ctx, name, 0, 1), kerr.InvalidPartitions)
+	refused(create(ctx, name, 1, 3), kerr.InvalidReplicationFactor)
+	refused(create(ctx, name, 1, 1, "retention.ms", "soon"), kerr.InvalidConfig)
+	refused(create(ctx, name, 1, 1, "no.such.setting", "1"), kerr.InvalidConfig)
+	refused(create(ctx, newTopic(ctx, 1), 1, 1), kerr.TopicAlreadyExists)
+	client := admin()
+	defer client.Close()
+	_, err := client.DeleteTopic(ctx, unique("nowhere"))
+	refused(err, kerr.UnknownTopicOrPartition)
+}
+
+func autoCreation(ctx context.Context) {
+	topic := unique("franz-auto")
+	mustProduce(ctx, []*kgo.Record{message(topic, "v")}, kgo.AllowAutoTopicCreation(), kgo.UnknownTopicRetries(20))
+	refused(produce(ctx, []*kgo.Record{message(unique("franz-refused"), "v")}), kerr.UnknownTopicOrPartition)
+	onStrict := []kgo.Opt{kgo.SeedBrokers(strictBootstrap), kgo.AllowAutoTopicCreation()}
+	refused(produce(ctx, []*kgo.Record{message(unique("franz-refused"), "v")}, onStrict...), kerr.UnknownTopicOrPartition)
+}
+
+func deletedRecords(ctx context.Context) {
+	topic := newTopic(ctx, 1)
+	sent := numbered(topic, 10)
+	for _, record := range sent {
+		mustProduce(ctx, []*kgo.Record{record})
+	}
+	client := admin()
+	defer client.Close()
+	var before kadm.Offsets
+	before.AddOffset(topic, 0, 6, -1)
+	answer, _ := must(client.DeleteRecords(ctx, before)).Lookup(topic, 0)
+	check(answer.Err == nil && answer.LowWatermark == 6, "%+v", answer)
+	equalValues(consume(ctx, topic, 4, 6), sent[6:])
+	equalValues(consume(ctx, topic, 4, 2, kgo.ConsumeResetOffset(kgo.NewOffset().AtStart())), sent[6:])
+	consumer := assigned(topic, 1, kgo.NewOffset().At(2), kgo.ConsumeResetOffset(kgo.NoResetOffset()))
+	defer consumer.Close()
+	refused(consumer.PollFetches(ctx).Err0(), kerr.OffsetOutOfRange)
+}
+
+func listing(ctx context.Context) {
+	topic := newTopic(ctx, 3)
+	mustProduce(ctx, numbered(topic, 5))
+	client := admin()
+	defer client.Close()
+	metadata := must(client.Metadata(ctx))
+	check(len(metadata.Brokers) == 1 && metadata.Controller == metadata.Brokers[0].NodeID, "%+v", metadata.Brokers)
+	check(len(metadata.Topics[topic].Partitions) == 3, "%+v", metadata.Topics[topic])
+	ends := must(client.ListEndOffsets(ctx)).Offsets()
+	end, _ := ends.Lookup(topic, 0)
+	check(end.At == 5, "the end is %d", end.At)
+}
+
+// Until transactions land: a clear error, not an acknowledgement and not a time-out.
+func transactionsRefused(ctx context.Context) {
+	if isKafka {
+		return
+	}
+	topic := newTopic(ctx, 1)
+	producer := client(kgo.TransactionalID("t"), kgo.RecordRetries(2))
+	defer producer.Close()
+	short, cancel := context.WithTimeout(ctx, 15*time.Second)
+	defer cancel()
+	err := producer.BeginTransaction()
+	if err == nil {
+		err = producer.ProduceSync(short, message(topic, "v")).FirstErr()
+	}
+	check(err != nil && short.Err() == nil, "a transactional id was accepted, or never answered: %v", err)
+}
