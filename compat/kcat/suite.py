@@ -1,0 +1,187 @@
+"""kcat (Debian's package, with the librdkafka it is linked to) against one broker: suite.py BOOTSTRAP [PART OF A NAME]..."""
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "wire"))
+
+import harness
+from calls import connect, delete_records, describe_topic, new_topic
+from harness import equal, main, test
+
+KCAT_TIMEOUT_S = 40
+
+
+def kcat(*arguments, stdin=b"", bootstrap=None):
+    """Returns (exit code, standard output, standard error)."""
+    command = ["kcat", "-b", bootstrap or harness.bootstrap(), *arguments]
+    done = subprocess.run(command, input=stdin, capture_output=True, timeout=KCAT_TIMEOUT_S)
+    return done.returncode, done.stdout, done.stderr.decode(errors="replace")
+
+
+def ok(*arguments, **more):
+    code, out, errors = kcat(*arguments, **more)
+    equal(code, 0, f"kcat {' '.join(arguments)}\n{errors}\nexit code")
+    return out
+
+
+def produce(topic, data, *arguments):
+    return ok("-P", "-t", topic, "-p", "0", *arguments, stdin=data)
+
+
+def consume(topic, *arguments, partition=0):
+    return ok("-C", "-q", "-e", "-X", "fetch.wait.max.ms=50", "-t", topic, "-p", str(partition), *(arguments or ["-o", "beginning"]))
+
+
+def topic_of(partitions=1, **configs):
+    with connect() as connection:
+        return new_topic(connection, partitions, **configs)
+
+
+@test
+def lines_come_back_as_they_went_with_every_codec():
+    lines = b"".join(b"line %d of this file\n" % number for number in range(2000))
+    for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
+        topic = topic_of()
+        produce(topic, lines, "-z", codec)
+        assert consume(topic, "-o", "beginning", "-X", "check.crcs=true") == lines, codec
+
+
+@test
+def keys_headers_and_timestamps_are_shown():
+    topic = topic_of()
+    before = int(time.time() * 1000)
+    produce(topic, b"key:value\n", "-K", ":", "-H", "a=1", "-H", "b=two", "-H", "empty")
+    [line] = consume(topic, "-J", "-o", "beginning").splitlines()
+    message = json.loads(line)
+    equal((message["offset"], message["key"], message["payload"]), (0, "key", "value"))
+    equal(message["headers"], ["a", "1", "b", "two", "empty", None])
+    equal(message["tstype"], "create")
+    assert before <= message["ts"] <= int(time.time() * 1000)
+
+
+@test
+def null_keys_and_values_stay_null():
+    topic = topic_of()
+    produce(topic, b":v\nk:\n", "-K", ":", "-Z")
+    messages = [json.loads(line) for line in consume(topic, "-J", "-o", "beginning").splitlines()]
+    equal([(message["key"], message["payload"]) for message in messages], [(None, "v"), ("k", None)])
+
+
+@test
+def a_log_append_time_topic_is_shown_as_such():
+    topic = topic_of(message_timestamp_type="LogAppendTime")
+    produce(topic, b"v\n")
+    equal(json.loads(consume(topic, "-J", "-o", "beginning"))["tstype"], "logappend")
+
+
+@test
+def every_acks_setting_and_an_idempotent_producer_deliver():
+    lines = b"".join(b"%d\n" % number for number in range(1000))
+    for setting in ("acks=0", "acks=1", "acks=all", "enable.idempotence=true"):
+        topic = topic_of()
+        produce(topic, lines, "-X", setting)
+        equal(consume(topic), lines, setting)
+
+
+@test
+def reading_starts_where_it_is_told():
+    topic = topic_of()
+    produce(topic, b"".join(b"%d\n" % number for number in range(100)))
+    equal(consume(topic, "-o", "97"), b"97\n98\n99\n")
+    equal(consume(topic, "-o", "-2"), b"98\n99\n")
+    equal(consume(topic, "-o", "end"), b"")
+    equal(consume(topic, "-o", "10", "-c", "2"), b"10\n11\n")
+
+
+@test
+def offsets_are_queried_by_timestamp():
+    topic = topic_of()
+    for number in range(3):
+        produce(topic, b"%d\n" % number)
+        time.sleep(0.01)
+    stamps = [json.loads(line)["ts"] for line in consume(topic, "-J", "-o", "beginning").splitlines()]
+    for asked, offset in [(0, 0), (stamps[1], 1), (stamps[1] + 1, 2), (stamps[2] + 1, -1), (-2, 0), (-1, 3)]:
+        answer = ok("-Q", "-t", f"{topic}:0:{asked}").decode().split()
+        equal(int(answer[-1]), offset, f"timestamp {asked}")
+    equal(consume(topic, "-o", f"s@{stamps[1]}", "-o", f"e@{stamps[2]}"), b"1\n")
+
+
+@test
+def a_file_of_11_mb_goes_through_when_the_topic_allows_it():
+    topic = topic_of(max_message_bytes=str(11 << 20))
+    size = (11 << 20) - 1000
+    data = bytes(range(256)) * (size // 256)
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(data)
+        file.flush()
+        ok("-P", "-t", topic, "-p", "0", "-X", "message.max.bytes=12000000", file.name)
+    got = consume(topic, "-o", "beginning", "-f", "%s", "-X", "fetch.message.max.bytes=16000000", "-X", "receive.message.max.bytes=64000000")
+    assert got == data, f"the content differs: {len(got)} of {len(data)} bytes"
+
+
+@test
+def an_oversize_message_is_refused():
+    topic = topic_of(max_message_bytes="1000")
+    code, _, errors = kcat("-P", "-t", topic, "-p", "0", stdin=b"x" * 5000 + b"\n")
+    assert code != 0 and "too large" in errors, errors
+
+
+@test
+def a_message_without_a_key_is_refused_by_a_compacted_topic():
+    topic = topic_of(cleanup_policy="compact")
+    code, _, errors = kcat("-P", "-t", topic, "-p", "0", stdin=b"v\n")
+    assert code != 0 and "failed to validate record" in errors, errors
+
+
+@test
+def metadata_lists_brokers_topics_and_partitions():
+    topic = topic_of(partitions=3)
+    listed = json.loads(ok("-L", "-J", "-t", topic))
+    equal([broker["name"] for broker in listed["brokers"]], [harness.bootstrap()])
+    equal([partition["partition"] for partition in listed["topics"][0]["partitions"]], [0, 1, 2])
+    everything = json.loads(ok("-L", "-J"))
+    assert topic in [entry["topic"] for entry in everything["topics"]]
+
+
+@test
+def many_partitions_are_read_at_once():
+    topic = topic_of(partitions=30)
+    for partition in range(30):
+        ok("-P", "-t", topic, "-p", str(partition), stdin=b"to %d\n" % partition)
+    lines = ok("-C", "-q", "-e", "-t", topic, "-o", "beginning", "-f", "%p %s\n").splitlines()
+    equal(sorted(lines), sorted(b"%d to %d" % (partition, partition) for partition in range(30)))
+
+
+@test
+def an_unknown_topic_is_created_only_where_the_broker_allows_that():
+    topic = harness.unique("kcat-auto")
+    produce(topic, b"v\n")
+    equal(consume(topic), b"v\n")
+    topic = harness.unique("kcat-refused")
+    quickly = ["-X", "message.timeout.ms=2000", "-X", "topic.metadata.propagation.max.ms=0"]
+    code, _, errors = kcat("-P", "-t", topic, "-p", "0", *quickly, stdin=b"v\n", bootstrap=harness.strict_bootstrap())
+    assert code != 0 and "Unknown topic" in errors, errors
+    with connect(harness.strict_bootstrap()) as connection:
+        equal(describe_topic(connection, topic)["ErrorCode"], 3)
+
+
+@test
+def deleted_records_are_out_of_range_and_the_reset_goes_to_the_beginning():
+    topic = topic_of()
+    for number in range(5):
+        produce(topic, b"%d\n" % number)
+    with connect() as connection:
+        equal(delete_records(connection, topic, 3)["LowWatermark"], 3)
+    equal(consume(topic), b"3\n4\n")
+    equal(consume(topic, "-o", "1", "-X", "auto.offset.reset=earliest"), b"3\n4\n")
+    code, _, errors = kcat("-C", "-e", "-t", topic, "-p", "0", "-o", "1", "-X", "auto.offset.reset=error")
+    assert code != 0 and "out of range" in errors.lower(), errors
+
+
+main()
