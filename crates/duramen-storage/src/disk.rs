@@ -8,6 +8,7 @@
 //! Tests:      `duramen-sim/src/disk.rs` is the adversarial implementation.
 //! Start at:   [`Disk`].
 
+use std::fmt::Debug;
 use std::io;
 
 /// Blocking access to one data directory.
@@ -16,9 +17,9 @@ use std::io;
 /// [`Disk::sync_dir`] (a directory's entries) have returned `Ok` for; anything else may or may
 /// not survive, page by page and entry by entry, in any order. A sync that returned an error must
 /// not be tried again: the kernel may have marked the pages clean (Rebello et al., ATC '20).
-pub trait Disk: Clone + Send + Sync + 'static {
+pub trait Disk: Clone + Debug + Send + Sync + 'static {
     /// An open file. Cloning shares it; it stays readable after the file is renamed or removed.
-    type File: Clone + Send + Sync + 'static;
+    type File: Clone + Debug + Send + Sync + 'static;
 
     /// Creates a file that must not exist yet, open for reading and writing.
     fn create(&self, path: &str) -> io::Result<Self::File>;

@@ -11,10 +11,20 @@
 //! Tests:      the unit tests here; `duramen-sim` crashes this crate's real code on a simulated disk.
 //! Start at:   [`Storage::begin_round`].
 
+mod catalog;
+mod checkpoint;
 pub mod descriptor;
 pub mod disk;
+mod format;
+pub mod journal;
+mod manifest;
 pub mod op;
 pub mod reader;
+mod record;
+mod recovery;
+mod replica;
+mod replica_state;
+mod reserve;
 pub mod storage;
 
 pub use descriptor::Descriptor;

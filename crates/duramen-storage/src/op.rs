@@ -28,6 +28,13 @@ pub struct Identity {
     pub partition: i32,
 }
 
+impl Identity {
+    /// The directory of its files, relative to the data directory.
+    pub(crate) fn dir(&self) -> String {
+        format!("{}-{}", self.topic, self.partition)
+    }
+}
+
 /// Raft's hard state. `commit` may lag behind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HardState {

@@ -2,22 +2,39 @@
 //!
 //! Purpose:    find the bytes of a read without touching the write path.
 //! Owns:       the shared catalogue of segments, offset and time lookups, first-touch verification.
-//! Interface:  [`Reader::locate`], [`Reader::read`], [`Reader::find_time`].
+//! Interface:  [`Reader::locate`], [`Reader::read`], [`Reader::verify`], [`Reader::find_time`].
 //! Invariants: a located range holds its file: it stays whole when the segment is removed.
 //!             A range never reaches past the committed end it was asked with.
 //! Never:      writes.
 //! Tests:      with the storage tests.
 //! Start at:   [`Reader::locate`].
 
-use bytes::Bytes;
+use std::io;
+use std::sync::Arc;
 
+use bytes::Bytes;
+use duramen_protocol::batch::BatchView;
+use duramen_protocol::records::Records;
+
+use crate::catalog::{Catalog, Segment};
+use crate::descriptor::{BATCH_HEADER_BYTES, Descriptor};
+use crate::format::{INDEX_ENTRY_BYTES, TIME_ENTRY_BYTES};
+use crate::replica_state::{IndexEntry, TimeEntry};
 use crate::{Disk, ReplicaId};
+
+/// Read at once while looking for a batch; a few index intervals.
+const WINDOW_BYTES: usize = 32 * 1024;
+
+/// Records of a compressed batch may take this much memory while their times are looked at.
+const RECORD_BYTES_MAX: usize = 1 << 30;
 
 /// Bytes of one segment that answer a read.
 #[derive(Clone, Debug)]
 pub struct FileRange<F> {
     /// The segment's file, held open.
     pub file: F,
+    /// Base offset of the segment.
+    pub segment: i64,
     /// Position of the first byte.
     pub at: u64,
     /// How many bytes; never 0.
@@ -54,7 +71,7 @@ pub enum ReadError {
         path: String,
         /// The disk's answer.
         #[source]
-        source: std::io::Error,
+        source: io::Error,
     },
 }
 
@@ -62,67 +79,358 @@ pub enum ReadError {
 #[derive(Clone, Debug)]
 pub struct Reader<D: Disk> {
     disk: D,
+    catalog: Arc<Catalog<D>>,
+}
+
+/// Where a batch lies in its segment.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    at: u64,
+    batch: Descriptor,
 }
 
 impl<D: Disk> Reader<D> {
+    pub(crate) fn new(disk: D, catalog: Arc<Catalog<D>>) -> Self {
+        Self { disk, catalog }
+    }
+
     /// Where the batch that holds `offset` starts, and up to `bytes_max` bytes from there, within
     /// one segment and below `end` (the committed end offset, exclusive). `Ok(None)` when
     /// `offset == end`. The first batch is whole even if it is longer than `bytes_max` when
     /// `first_whole` is set; otherwise the range is cut at `bytes_max`, so its last batch may be
-    /// partial, as in Kafka; `Ok(None)` if nothing fits.
+    /// partial, as in Kafka; `Ok(None)` if the first does not fit.
     pub fn locate(
         &self,
-        _replica: ReplicaId,
-        _offset: i64,
-        _end: i64,
-        _bytes_max: u32,
-        _first_whole: bool,
+        replica: ReplicaId,
+        offset: i64,
+        end: i64,
+        bytes_max: u32,
+        first_whole: bool,
     ) -> Result<Option<FileRange<D::File>>, ReadError> {
-        Err(ReadError::UnknownReplica)
+        if offset >= end {
+            return if offset == end { Ok(None) } else { Err(ReadError::OutOfRange) };
+        }
+        let files = self.catalog.get(replica)?;
+        let segment = files.segment_of(offset).ok_or(ReadError::OutOfRange)?;
+        let (size, written_end) = segment.written();
+        if offset >= written_end {
+            return Ok(None);
+        }
+        let file = self.file(&segment)?;
+        let limit =
+            if end >= written_end { size } else { self.position_of(&segment, &file, end)?.0 };
+        let (at, first_bytes) = self.position_of(&segment, &file, offset)?;
+        let available = u32::try_from(limit.saturating_sub(at)).unwrap_or(u32::MAX);
+        let mut len = available.min(bytes_max);
+        if first_bytes > len {
+            if !first_whole || first_bytes > available {
+                return Ok(None);
+            }
+            len = first_bytes;
+        }
+        let verified = segment.is_verified(at, at + u64::from(len));
+        Ok(Some(FileRange { file, segment: segment.base_offset, at, len, verified }))
     }
 
     /// The range's bytes, their batches' CRCs checked unless `verified`.
-    pub fn read(
-        &self,
-        _replica: ReplicaId,
-        _range: &FileRange<D::File>,
-    ) -> Result<Bytes, ReadError> {
-        Err(ReadError::UnknownReplica)
+    pub fn read(&self, replica: ReplicaId, range: &FileRange<D::File>) -> Result<Bytes, ReadError> {
+        if !range.verified {
+            self.verify(replica, range)?;
+        }
+        let segment = self.segment(replica, range.segment)?;
+        self.read_file(&segment.path(), &range.file, range.at, range.len as usize)
     }
 
     /// Checks the CRCs of a range that is not `verified`, reading it ahead into the page cache.
-    pub fn verify(
-        &self,
-        _replica: ReplicaId,
-        _range: &FileRange<D::File>,
-    ) -> Result<(), ReadError> {
-        Err(ReadError::UnknownReplica)
+    pub fn verify(&self, replica: ReplicaId, range: &FileRange<D::File>) -> Result<(), ReadError> {
+        let segment = self.segment(replica, range.segment)?;
+        let (size, _) = segment.written();
+        let path = segment.path();
+        let end = range.at + u64::from(range.len);
+        let (mut at, mut next_offset) = (range.at, None);
+        while at < end {
+            let damaged = |what| ReadError::Damaged { path: path.clone(), at, what };
+            let header = self.header(&path, &range.file, at)?;
+            if at + u64::from(header.length) > size {
+                return Err(damaged("a batch reaches past the end"));
+            }
+            if next_offset.is_some_and(|next| next != header.base_offset) {
+                return Err(damaged("a batch's base offset does not follow its predecessor's"));
+            }
+            let bytes = self.read_file(&path, &range.file, at, header.length as usize)?;
+            if !header.matches(&bytes) {
+                return Err(damaged("a batch's CRC does not match"));
+            }
+            next_offset = Some(header.end_offset());
+            at += u64::from(header.length);
+        }
+        segment.set_verified(range.at, at);
+        Ok(())
     }
 
     /// The first record at or after `timestamp` (milliseconds) with `start <= offset < end`, as
     /// `(offset, timestamp)`.
     pub fn find_time(
         &self,
-        _replica: ReplicaId,
-        _timestamp: i64,
-        _start: i64,
-        _end: i64,
+        replica: ReplicaId,
+        timestamp: i64,
+        start: i64,
+        end: i64,
     ) -> Result<Option<(i64, i64)>, ReadError> {
-        Err(ReadError::UnknownReplica)
+        let files = self.catalog.get(replica)?;
+        for segment in files.segments() {
+            let (size, written_end) = segment.written();
+            if written_end <= start || segment.max_timestamp() < timestamp {
+                continue;
+            }
+            if segment.base_offset >= end {
+                break;
+            }
+            let file = self.file(&segment)?;
+            let hint = self.time_floor(&segment, timestamp)?.max(start).max(segment.base_offset);
+            let mut at = self.floor(&segment, hint)?;
+            while at < size {
+                let batch = self.header(&segment.path(), &file, at)?;
+                if batch.base_offset >= end {
+                    return Ok(None);
+                }
+                if batch.max_timestamp >= timestamp {
+                    let place = Place { at, batch };
+                    let found =
+                        self.records(&segment, &file, place)?.into_iter().find(|(offset, time)| {
+                            *time >= timestamp && *offset >= start && *offset < end
+                        });
+                    if found.is_some() {
+                        return Ok(found);
+                    }
+                }
+                at += u64::from(batch.length);
+            }
+        }
+        Ok(None)
     }
 
-    /// The record with the largest timestamp below `end`, as `(offset, timestamp)`.
+    /// The record with the largest timestamp below `end` (the first of several), as
+    /// `(offset, timestamp)`.
     pub fn find_max_time(
         &self,
-        _replica: ReplicaId,
-        _start: i64,
-        _end: i64,
+        replica: ReplicaId,
+        start: i64,
+        end: i64,
     ) -> Result<Option<(i64, i64)>, ReadError> {
-        Err(ReadError::UnknownReplica)
+        let files = self.catalog.get(replica)?;
+        let mut best: Option<(i64, i64)> = None;
+        for segment in files.segments() {
+            let (size, written_end) = segment.written();
+            let beaten = best.is_some_and(|(_, time)| time >= segment.max_timestamp());
+            if written_end <= start || segment.base_offset >= end || beaten {
+                continue;
+            }
+            let file = self.file(&segment)?;
+            let mut at = 0;
+            let mut largest: Option<Place> = None;
+            while at < size {
+                let batch = self.header(&segment.path(), &file, at)?;
+                if batch.base_offset >= end {
+                    break;
+                }
+                let later = largest.is_none_or(|it| batch.max_timestamp > it.batch.max_timestamp);
+                if later && batch.end_offset() > start {
+                    largest = Some(Place { at, batch });
+                }
+                at += u64::from(batch.length);
+            }
+            for (offset, time) in match largest {
+                Some(place) => self.records(&segment, &file, place)?,
+                None => Vec::new(),
+            } {
+                if offset >= start && offset < end && best.is_none_or(|(_, most)| time > most) {
+                    best = Some((offset, time));
+                }
+            }
+        }
+        Ok(best)
     }
 
     /// The disk below.
     pub fn disk(&self) -> &D {
         &self.disk
     }
+
+    fn segment(&self, replica: ReplicaId, base_offset: i64) -> Result<Arc<Segment<D>>, ReadError> {
+        let files = self.catalog.get(replica)?;
+        files.segment_of(base_offset).ok_or(ReadError::OutOfRange)
+    }
+
+    /// The offsets and timestamps of a batch's records, its CRC checked first.
+    fn records(
+        &self,
+        segment: &Segment<D>,
+        file: &D::File,
+        place: Place,
+    ) -> Result<Vec<(i64, i64)>, ReadError> {
+        let Place { at, batch } = place;
+        let damaged = |what| ReadError::Damaged { path: segment.path(), at, what };
+        let bytes = self.read_file(&segment.path(), file, at, batch.length as usize)?;
+        if !batch.matches(&bytes) {
+            return Err(damaged("a batch's CRC does not match"));
+        }
+        if batch.log_append_time || batch.control {
+            return Ok(vec![(batch.base_offset, batch.max_timestamp)]);
+        }
+        let unreadable = |_| damaged("a batch's records cannot be read");
+        let view = BatchView::parse(&bytes).map_err(|_| damaged("there is no batch"))?;
+        let records = Records::of(&view, RECORD_BYTES_MAX).map_err(unreadable)?;
+        let mut times = Vec::new();
+        for record in records.iter() {
+            let record = record.map_err(unreadable)?;
+            times.push((records.offset(&record), records.timestamp(&record)));
+        }
+        Ok(times)
+    }
+
+    fn file(&self, segment: &Arc<Segment<D>>) -> Result<D::File, ReadError> {
+        self.catalog
+            .file(&self.disk, segment)
+            .map_err(|source| ReadError::Disk { path: segment.path(), source })
+    }
+
+    fn read_file(
+        &self,
+        path: &str,
+        file: &D::File,
+        at: u64,
+        len: usize,
+    ) -> Result<Bytes, ReadError> {
+        let mut bytes = vec![0; len];
+        let read = self
+            .disk
+            .read_at(file, &mut bytes, at)
+            .map_err(|source| ReadError::Disk { path: path.to_owned(), source })?;
+        if read < len {
+            let what = "the file is shorter than it was";
+            return Err(ReadError::Damaged { path: path.to_owned(), at, what });
+        }
+        Ok(Bytes::from(bytes))
+    }
+
+    fn header(&self, path: &str, file: &D::File, at: u64) -> Result<Descriptor, ReadError> {
+        let bytes = self.read_file(path, file, at, BATCH_HEADER_BYTES)?;
+        Descriptor::of_batch(&bytes, at == 0).map_err(|_| ReadError::Damaged {
+            path: path.to_owned(),
+            at,
+            what: "there is no batch header",
+        })
+    }
+
+    /// Position and length of the batch that holds `offset`.
+    fn position_of(
+        &self,
+        segment: &Segment<D>,
+        file: &D::File,
+        offset: i64,
+    ) -> Result<(u64, u32), ReadError> {
+        if let Some(place) = segment.recent_place(offset) {
+            return Ok(place);
+        }
+        let path = segment.path();
+        let (size, _) = segment.written();
+        let mut at = self.floor(segment, offset)?;
+        let mut window = Bytes::new();
+        let mut window_at = at;
+        loop {
+            let damaged = |what| ReadError::Damaged { path: path.clone(), at, what };
+            if at >= size {
+                return Err(damaged("the batch that holds the offset is missing"));
+            }
+            let skip = usize::try_from(at - window_at).unwrap_or(usize::MAX);
+            if skip.saturating_add(BATCH_HEADER_BYTES) > window.len() {
+                let len = usize::try_from(size - at).unwrap_or(usize::MAX).min(WINDOW_BYTES);
+                window = self.read_file(&path, file, at, len)?;
+                window_at = at;
+                if window.len() < BATCH_HEADER_BYTES {
+                    return Err(damaged("a batch header is cut short"));
+                }
+                continue;
+            }
+            let batch = Descriptor::of_batch(&window[skip..], at == 0)
+                .map_err(|_| damaged("there is no batch header"))?;
+            if offset < batch.base_offset {
+                return Err(damaged("the batch that holds the offset is missing"));
+            }
+            if offset < batch.end_offset() {
+                return Ok((at, batch.length));
+            }
+            at += u64::from(batch.length);
+        }
+    }
+
+    /// A position at or before the batch that holds `offset`, by the sparse index.
+    fn floor(&self, segment: &Segment<D>, offset: i64) -> Result<u64, ReadError> {
+        let delta = u32::try_from(offset - segment.base_offset).unwrap_or(u32::MAX);
+        if let Some(entry) = segment.index_tail_floor(delta) {
+            return Ok(u64::from(entry.position));
+        }
+        let read = |bytes: &[u8]| IndexEntry {
+            offset_delta: be_u32(bytes, 0),
+            position: be_u32(bytes, 4),
+        };
+        let flushed = segment.index_flushed();
+        let before = |entry: &IndexEntry| entry.offset_delta <= delta;
+        let found =
+            self.search(&segment.sibling("index"), flushed, INDEX_ENTRY_BYTES, read, before)?;
+        Ok(found.map_or(0, |entry| u64::from(entry.position)))
+    }
+
+    /// An offset before which no record is as late as `timestamp`.
+    fn time_floor(&self, segment: &Segment<D>, timestamp: i64) -> Result<i64, ReadError> {
+        let at = |entry: TimeEntry| segment.base_offset + i64::from(entry.offset_delta);
+        if let Some(entry) = segment.times_tail_floor(timestamp) {
+            return Ok(at(entry));
+        }
+        let read = |bytes: &[u8]| TimeEntry {
+            timestamp: i64::from_be_bytes(bytes[..8].try_into().expect("eight bytes")),
+            offset_delta: be_u32(bytes, 8),
+        };
+        let flushed = segment.times_flushed();
+        let before = |entry: &TimeEntry| entry.timestamp < timestamp;
+        let found =
+            self.search(&segment.sibling("timeindex"), flushed, TIME_ENTRY_BYTES, read, before)?;
+        Ok(found.map_or(segment.base_offset, at))
+    }
+
+    /// The last entry of a sorted file for which `before` holds.
+    fn search<E: Copy>(
+        &self,
+        path: &str,
+        count: u32,
+        entry_bytes: usize,
+        read: impl Fn(&[u8]) -> E,
+        before: impl Fn(&E) -> bool,
+    ) -> Result<Option<E>, ReadError> {
+        if count == 0 {
+            return Ok(None);
+        }
+        let file = self
+            .disk
+            .open(path)
+            .map_err(|source| ReadError::Disk { path: path.to_owned(), source })?;
+        let (mut low, mut high, mut found) = (0, count, None);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let at = u64::from(middle) * entry_bytes as u64;
+            let entry = read(&self.read_file(path, &file, at, entry_bytes)?);
+            if before(&entry) {
+                found = Some(entry);
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        Ok(found)
+    }
+}
+
+fn be_u32(bytes: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
 }

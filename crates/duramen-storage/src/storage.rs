@@ -9,10 +9,24 @@
 //! Tests:      with the storage tests, and `duramen-sim`.
 //! Start at:   [`Storage::begin_round`].
 
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
+use std::sync::Arc;
 
-use crate::op::{Done, Op, RecoveredReplica};
-use crate::{Disk, Reader};
+use bytes::Bytes;
+
+use crate::catalog::{Catalog, WrittenPart};
+use crate::checkpoint::Checkpoints;
+use crate::format::{MANIFEST, ROUND_HEADER_BYTES};
+use crate::journal::{Journal, disk_error};
+use crate::op::{
+    Append, ConfState, Content, Done, HardState, Identity, Op, OpKind, RecoveredReplica,
+};
+use crate::record::{ImageSource, Record};
+use crate::replica::{Replica, Ticket};
+use crate::replica_state::{ReplicaState, SegmentState};
+use crate::reserve::Reserve;
+use crate::{Disk, Reader, ReplicaId, manifest, recovery};
 
 /// Sizes and facts that storage is opened with.
 #[derive(Clone, Debug)]
@@ -74,7 +88,9 @@ pub enum Error {
     #[error("{0}")]
     Foreign(String),
     /// Bytes that were durable are gone or changed, and replay cannot go on without them.
-    #[error("{path} is damaged at byte {at}: {what}; nothing was changed. If no other copy exists, see docs/operations.md, \"A damaged journal\"")]
+    #[error(
+        "{path} is damaged at byte {at}: {what}; nothing was changed. If no other copy exists, see docs/operations.md, \"A damaged journal\""
+    )]
     Damaged {
         /// The file, relative to the data directory.
         path: String,
@@ -105,6 +121,10 @@ pub enum SyncStep<F> {
     File(F),
     /// A directory's entries.
     Dir(String),
+    /// Not a sync, but as slow: a file that nothing needs any more.
+    RemoveFile(String),
+    /// A directory that nothing needs any more.
+    RemoveDir(String),
 }
 
 impl<F: Clone + Send + Sync + 'static> SyncRequest<F> {
@@ -113,71 +133,827 @@ impl<F: Clone + Send + Sync + 'static> SyncRequest<F> {
         self.steps.iter().try_for_each(|step| match step {
             SyncStep::File(file) => disk.sync(file),
             SyncStep::Dir(path) => disk.sync_dir(path),
+            SyncStep::RemoveFile(path) => ignore_missing(disk.remove_file(path)),
+            SyncStep::RemoveDir(path) => ignore_missing(disk.remove_dir(path)),
         })
     }
+}
+
+fn ignore_missing(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+/// Files of the ring that a new directory begins with.
+const EXTENTS_AT_FIRST: usize = 4;
+/// Ask for an image when so many entries have come since the last one, whatever the journal says:
+/// they are kept in memory and in every State.
+const ENTRIES_MAX: usize = 256;
+/// Room that an image may take in the journal; a larger one gets a file.
+const INLINE_IMAGE_BYTES: usize = 256 * 1024;
+
+/// What a sync in flight is for.
+#[derive(Clone, Debug)]
+enum Purpose {
+    /// The journal round.
+    Round,
+    /// Payload that is not in the journal.
+    Payload { replica: ReplicaId, bulk: u64, names: u64 },
+    /// A checkpoint's files.
+    Checkpoint { replica: ReplicaId, names: u64 },
+    /// An image too large for the journal.
+    Image { replica: ReplicaId, index: u64, image: ImageSource },
+    /// The directory of a deleted replica has its new name.
+    Renamed { replica: ReplicaId },
+    /// A new file of the ring.
+    Extent,
+    /// Something was removed; nobody waits for it.
+    Removed,
+}
+
+/// Payload on its way into one segment.
+#[derive(Debug)]
+struct SegmentWrite {
+    replica: ReplicaId,
+    base_offset: i64,
+    at: u64,
+    payloads: Vec<Bytes>,
+    batches: Vec<(i64, u64)>,
+    part: WrittenPart,
+    /// Not in the journal: to be synced under this number.
+    bulk: Option<u64>,
+}
+
+/// Where a log was cut, before anything was appended again.
+#[derive(Debug)]
+struct Cut {
+    replica: ReplicaId,
+    /// The segments that stay.
+    keep: BTreeSet<i64>,
+    /// The last of them as it is after the cut, with the log's end offset.
+    last: Option<(SegmentState, i64)>,
+}
+
+/// The round in flight.
+#[derive(Debug, Default)]
+struct Round {
+    lsn: u64,
+    tail: u64,
+    replicas: BTreeSet<ReplicaId>,
+    writes: Vec<SegmentWrite>,
+    /// Logs that were cut: their segments are cut, and written, only when the round is durable.
+    cuts: Vec<Cut>,
+    states: Vec<ReplicaId>,
+    deleted: Vec<ReplicaId>,
+    gone: Vec<ReplicaId>,
+    removals: Vec<String>,
+    written: bool,
+    has_content: bool,
+    closing: bool,
 }
 
 /// All replicas of one node on one disk.
 #[derive(Debug)]
 pub struct Storage<D: Disk> {
-    reader: Reader<D>,
+    pub(crate) disk: D,
+    pub(crate) options: Options,
+    pub(crate) journal: Journal<D>,
+    pub(crate) replicas: BTreeMap<ReplicaId, Replica<D>>,
+    pub(crate) checkpoints: Checkpoints,
+    pub(crate) metrics: Metrics,
+    catalog: Arc<Catalog<D>>,
+    reserve: Reserve,
+    queue: VecDeque<Op>,
+    images: VecDeque<(ReplicaId, u64, Bytes)>,
+    /// Ops of replicas whose directory's name is not free yet.
+    deferred: BTreeMap<ReplicaId, Vec<Op>>,
+    /// Records of our own for the next round.
+    urgent: VecDeque<Record>,
+    /// Replicas with hard state, or a synced mark, that may ride with the next round.
+    riders: BTreeSet<ReplicaId>,
+    round: Option<Round>,
+    syncs: BTreeMap<SyncId, Purpose>,
+    requests: Vec<SyncRequest<D::File>>,
+    next_sync: u64,
+    done: Vec<Done>,
+    /// Rounds with content came since the last closing round.
+    unclosed: bool,
+    closing: bool,
+    durable_lsn: u64,
 }
 
-#[expect(clippy::unused_self, clippy::missing_const_for_fn, reason = "contract first")]
 impl<D: Disk> Storage<D> {
     /// Opens a data directory, formatting an empty one; recovers every replica from the medium
     /// and returns only after all of it is synced.
-    pub fn open(_disk: D, _options: Options) -> Result<(Self, Recovered), Error> {
-        Err(Error::Foreign("not written yet".into()))
+    pub fn open(disk: D, options: Options) -> Result<(Self, Recovered), Error> {
+        let names = disk.list("").map_err(|source| disk_error("listing", ".", source))?;
+        let formatted = !names.iter().any(|name| name == MANIFEST);
+        if formatted {
+            recovery::format(&disk, &options, &names, EXTENTS_AT_FIRST)?;
+        }
+        let (facts, extent_bytes) = manifest::read(&disk)?;
+        let options = Options { facts: facts.clone(), extent_bytes, ..options };
+        let catalog = Arc::new(Catalog::new());
+        let mut reserve = Reserve::open(&disk, &options)?;
+        let (journal, found) = recovery::recover(&disk, &options, &catalog, &mut reserve)?;
+        let mut storage = Self {
+            reserve,
+            disk,
+            options,
+            journal,
+            replicas: BTreeMap::new(),
+            checkpoints: Checkpoints::default(),
+            metrics: Metrics::default(),
+            catalog,
+            queue: VecDeque::new(),
+            images: VecDeque::new(),
+            deferred: BTreeMap::new(),
+            urgent: VecDeque::new(),
+            riders: BTreeSet::new(),
+            round: None,
+            syncs: BTreeMap::new(),
+            requests: Vec::new(),
+            next_sync: 1,
+            done: Vec::new(),
+            unclosed: false,
+            closing: false,
+            durable_lsn: 0,
+        };
+        let replicas = storage.adopt(found)?;
+        Ok((storage, Recovered { facts, formatted, replicas }))
+    }
+
+    /// Takes over what recovery found, and makes its cuts durable before anyone sees them.
+    fn adopt(&mut self, found: recovery::Found<D>) -> Result<Vec<RecoveredReplica>, Error> {
+        let mut recovered = Vec::new();
+        for replica in found.replicas {
+            recovered.push(replica.recovered);
+            self.checkpoints.set_live_from(replica.replica.id(), replica.replica.live_from);
+            self.replicas.insert(replica.replica.id(), replica.replica);
+        }
+        self.urgent = found.records.into();
+        while !self.urgent.is_empty() {
+            let Some(request) = self.begin_round()? else { break };
+            self.write_segments()?;
+            let result = request.run(&self.disk);
+            self.on_sync(request.id, result)?;
+        }
+        for path in found.garbage {
+            self.remove_in_background(vec![SyncStep::RemoveDir(path)]);
+        }
+        Ok(recovered)
     }
 
     /// For reads, from any thread.
     pub fn reader(&self) -> Reader<D> {
-        self.reader.clone()
+        Reader::new(self.disk.clone(), Arc::clone(&self.catalog))
     }
 
     /// Queues an op for the next round.
-    pub fn submit(&mut self, _op: Op) {}
+    pub fn submit(&mut self, op: Op) {
+        if let OpKind::Image { index, image } = op.kind {
+            // It may pass the queue, since it speaks of what was persisted long ago; and it must,
+            // since the queue may be waiting for the checkpoint that waits for the image.
+            self.images.push_back((op.replica, index, image));
+        } else if let Some(waiting) = self.deferred.get_mut(&op.replica) {
+            waiting.push(op);
+        } else {
+            self.queue.push_back(op);
+        }
+    }
 
     /// If no round is in flight and something is queued, writes all of it as one journal round
     /// and returns the sync that makes it durable. Run the sync elsewhere, and meanwhile call
     /// [`Storage::write_segments`].
     pub fn begin_round(&mut self) -> Result<Option<SyncRequest<D::File>>, Error> {
-        Ok(None)
+        self.take_images()?;
+        let wanted = !self.queue.is_empty()
+            || !self.urgent.is_empty()
+            || self.closing
+            || self.journal.tail_unpublished();
+        if self.round.is_some() || !wanted {
+            return Ok(None);
+        }
+        let full = self.journal.needs_extent(self.journal.body_bytes_max());
+        let free = self.journal.free_extents();
+        if full && free == 0 {
+            return Ok(None); // even a checkpoint must wait until a file has been made
+        }
+        let mut round = Round { lsn: self.journal.next_lsn(), ..Round::default() };
+        let mut buffer = vec![0; ROUND_HEADER_BYTES];
+        self.take_urgent(&mut round, &mut buffer);
+        if !full || free > 1 {
+            self.take_queue(&mut round, &mut buffer)?;
+        } else if buffer.len() == ROUND_HEADER_BYTES && !self.journal.tail_unpublished() {
+            return Ok(None); // a full journal slows its writers: checkpoints come first
+        }
+        self.take_riders(&mut round, &mut buffer);
+        // Records of the riders are hints: a closing round that carries only them closes.
+        round.has_content = !(round.replicas.is_empty()
+            && round.states.is_empty()
+            && round.gone.is_empty()
+            && round.deleted.is_empty());
+        round.closing = std::mem::take(&mut self.closing) && !round.has_content;
+        round.tail = self.journal.tail();
+        let (lsn, file) = self.journal.write_round(&mut buffer)?;
+        assert!(lsn == round.lsn, "the journal numbers rounds as we do");
+        self.metrics.rounds += 1;
+        self.metrics.journal_bytes += buffer.len() as u64;
+        self.round = Some(round);
+        let id = self.request(Purpose::Round, vec![SyncStep::File(file)]);
+        Ok(self.requests.pop().filter(|request| request.id == id))
+    }
+
+    fn request(&mut self, purpose: Purpose, steps: Vec<SyncStep<D::File>>) -> SyncId {
+        let id = SyncId(self.next_sync);
+        self.next_sync += 1;
+        self.syncs.insert(id, purpose);
+        self.requests.push(SyncRequest { id, steps });
+        id
+    }
+
+    pub(crate) fn request_checkpoint(
+        &mut self,
+        replica: ReplicaId,
+        names: u64,
+        steps: Vec<SyncStep<D::File>>,
+    ) {
+        self.request(Purpose::Checkpoint { replica, names }, steps);
+    }
+
+    fn remove_in_background(&mut self, steps: Vec<SyncStep<D::File>>) {
+        self.request(Purpose::Removed, steps);
+    }
+
+    /// Our own records go first: they are what frees the journal.
+    fn take_urgent(&mut self, round: &mut Round, buffer: &mut Vec<u8>) {
+        let most = self.journal.body_bytes_max() / 2;
+        while buffer.len() < most {
+            let Some(record) = self.urgent.pop_front() else { break };
+            match &record {
+                Record::State { state, .. } => round.states.push(state.replica),
+                Record::Gone { replica } => round.gone.push(*replica),
+                Record::Image { replica, index, image } => {
+                    self.apply_image(*replica, *index, image.clone(), round);
+                    self.touch(round, *replica);
+                }
+                _ => self.touch(round, record.replica()),
+            }
+            record.encode(buffer);
+        }
+    }
+
+    /// The round holds a record of this replica that replay needs.
+    fn touch(&mut self, round: &mut Round, replica: ReplicaId) {
+        round.replicas.insert(replica);
+        if let Some(replica) = self.replicas.get_mut(&replica) {
+            replica.first_since_capture.get_or_insert(round.lsn);
+        }
+    }
+
+    fn take_queue(&mut self, round: &mut Round, buffer: &mut Vec<u8>) -> Result<(), Error> {
+        let most = self.journal.body_bytes_max() / 2;
+        while buffer.len() < most {
+            let Some(op) = self.queue.pop_front() else { break };
+            if let Some(waiting) = self.deferred.get_mut(&op.replica) {
+                waiting.push(op);
+                continue;
+            }
+            if round.replicas.contains(&op.replica) && self.cuts(&op) {
+                // A cut is the first thing a round does to a replica, so that it never has to
+                // cut what the same round writes.
+                self.queue.push_front(op);
+                break;
+            }
+            self.take_op(op, round, buffer)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the op conflicts with what the log holds.
+    fn cuts(&self, op: &Op) -> bool {
+        let OpKind::Write { appends, .. } = &op.kind else { return false };
+        let (Some(first), Some(replica)) = (appends.first(), self.replicas.get(&op.replica)) else {
+            return false;
+        };
+        first.entry.index <= replica.state.last_index()
+    }
+
+    fn take_op(&mut self, op: Op, round: &mut Round, buffer: &mut Vec<u8>) -> Result<(), Error> {
+        let id = op.replica;
+        if let OpKind::Create { ticket, identity, conf } = op.kind {
+            return self.take_create(id, ticket, identity, conf, (round, buffer));
+        }
+        let Some(replica) = self.replicas.get_mut(&id).filter(|it| !it.deleting) else {
+            return Ok(()); // deleted meanwhile: nobody waits for it
+        };
+        let record = match op.kind {
+            OpKind::Create { .. } | OpKind::Image { .. } => {
+                unreachable!("creates are taken above, images never queue here")
+            }
+            OpKind::Write { ticket, appends, hard_state, must_sync } => {
+                if appends.is_empty() && !must_sync {
+                    if let Some(hard_state) = hard_state {
+                        replica.rider = Some(hard_state);
+                        self.riders.insert(id);
+                    }
+                    replica.pending.push_back(Ticket { ticket, lsn: 0, payload: None });
+                    self.release(id);
+                    return Ok(());
+                }
+                replica.pending.push_back(Ticket { ticket, lsn: round.lsn, payload: None });
+                self.take_write(id, appends, hard_state, (round, buffer));
+                return Ok(());
+            }
+            OpKind::Conf { conf } => {
+                replica.state.conf = conf.clone();
+                Record::Conf { replica: id, conf }
+            }
+            OpKind::Trim { log_start } => {
+                replica.state.trim(log_start);
+                Record::Trim { replica: id, log_start }
+            }
+            OpKind::Delete => {
+                replica.deleting = true;
+                round.deleted.push(id);
+                self.catalog.remove(id);
+                Record::Delete { replica: id }
+            }
+        };
+        record.encode(buffer);
+        self.touch(round, id);
+        self.remove_dead_segments(id, round);
+        Ok(())
+    }
+
+    fn take_create(
+        &mut self,
+        id: ReplicaId,
+        ticket: u64,
+        identity: Identity,
+        conf: ConfState,
+        (round, buffer): (&mut Round, &mut Vec<u8>),
+    ) -> Result<(), Error> {
+        let state = ReplicaState::new(id, identity.clone(), conf.clone());
+        let dir = state.dir();
+        if self.replicas.values().any(|other| other.deleting && other.state.dir() == dir) {
+            let kind = OpKind::Create { ticket, identity, conf };
+            self.deferred.insert(id, vec![Op { replica: id, kind }]);
+            return Ok(());
+        }
+        if self.replicas.contains_key(&id) {
+            return Err(Error::Foreign(format!("replica {} is created a second time", id.0)));
+        }
+        let mut replica = Replica::new(state, self.catalog.insert(id), round.lsn);
+        replica.pending.push_back(Ticket { ticket, lsn: round.lsn, payload: None });
+        self.replicas.insert(id, replica);
+        self.checkpoints.set_live_from(id, round.lsn);
+        Record::Create { replica: id, identity, conf }.encode(buffer);
+        self.touch(round, id);
+        Ok(())
+    }
+
+    fn take_write(
+        &mut self,
+        id: ReplicaId,
+        appends: Vec<Append>,
+        hard_state: Option<HardState>,
+        (round, buffer): (&mut Round, &mut Vec<u8>),
+    ) {
+        let replica = self.replicas.get_mut(&id).expect("the caller found it");
+        if let Some(first) = appends.first().map(|append| append.entry.index)
+            && first <= replica.state.last_index()
+        {
+            replica.state.truncate(first);
+            Record::Truncate { replica: id, from: first }.encode(buffer);
+            round.cuts.push(Cut {
+                replica: id,
+                keep: replica.state.segments.iter().map(|segment| segment.base_offset).collect(),
+                last: replica
+                    .state
+                    .segments
+                    .last()
+                    .cloned()
+                    .map(|it| (it, replica.state.end_offset)),
+            });
+        }
+        let payload_bytes: usize = appends.iter().map(|append| append.payload.len()).sum();
+        let bulk = payload_bytes > self.options.journal_payload_max as usize;
+        let bulk = bulk.then(|| replica.begin_bulk(appends.last().map_or(0, |it| it.entry.index)));
+        for Append { entry, payload } in appends {
+            let journaled = (bulk.is_none() && !payload.is_empty()).then(|| payload.clone());
+            let record = Record::Append { replica: id, entry: entry.clone(), payload: journaled };
+            record.encode(buffer);
+            let descriptor = match &entry.content {
+                Content::Batch(descriptor) => Some(*descriptor),
+                Content::Internal(_) => None,
+            };
+            let before = replica.tail_lengths();
+            let place = replica.state.append(entry, self.options.index_interval_bytes);
+            if let (Some((base_offset, at)), Some(batch)) = (place, descriptor) {
+                assert!(payload.len() == batch.length as usize, "payload and descriptor differ");
+                self.metrics.batches += 1;
+                self.metrics.segment_bytes += u64::from(batch.length);
+                let part = replica.written_part(base_offset, before);
+                let write = round.writes.last_mut().filter(|write| {
+                    write.replica == id && write.base_offset == base_offset && write.bulk == bulk
+                });
+                if let Some(write) = write {
+                    write.payloads.push(payload);
+                    write.batches.push((batch.base_offset, at));
+                    write.part.merge(part);
+                } else {
+                    if let Some(bulk) = bulk {
+                        replica.expect_bulk(bulk);
+                    }
+                    round.writes.push(SegmentWrite {
+                        replica: id,
+                        base_offset,
+                        at,
+                        payloads: vec![payload],
+                        batches: vec![(batch.base_offset, at)],
+                        part,
+                        bulk,
+                    });
+                }
+                if batch.starts_segment && at == 0 && base_offset > replica.state.log_start {
+                    self.checkpoints.force(id); // writes the sealed segment's indexes
+                }
+            }
+        }
+        if let (Some(bulk), Some(ticket)) = (bulk, replica.pending.back_mut()) {
+            ticket.payload = Some(bulk);
+        }
+        if let Some(hard_state) = hard_state {
+            replica.state.hard_state = hard_state;
+            replica.rider = None;
+            Record::HardState { replica: id, hard_state }.encode(buffer);
+        }
+        self.want_image_if_long(id);
+        self.touch(round, id);
+        self.remove_dead_segments(id, round);
+    }
+
+    fn want_image_if_long(&mut self, id: ReplicaId) {
+        let Some(replica) = self.replicas.get_mut(&id) else { return };
+        let entries = replica.state.entries.len();
+        let image_bytes = match &replica.state.image {
+            ImageSource::Inline(image) => image.len(),
+            ImageSource::File { length, .. } => *length as usize,
+        };
+        if entries >= ENTRIES_MAX.max(image_bytes / 64) && !replica.image_wanted {
+            replica.image_wanted = true;
+            self.done.push(Done::WantImage { replica: id });
+        }
+    }
+
+    fn take_images(&mut self) -> Result<(), Error> {
+        let inline_max = INLINE_IMAGE_BYTES.min(self.journal.body_bytes_max() / 4);
+        while let Some((id, index, image)) = self.images.pop_front() {
+            if image.len() > inline_max {
+                self.write_image_file(id, index, &image)?;
+            } else {
+                let image = ImageSource::Inline(image);
+                self.urgent.push_back(Record::Image { replica: id, index, image });
+            }
+        }
+        Ok(())
+    }
+
+    fn apply_image(&mut self, id: ReplicaId, index: u64, image: ImageSource, round: &mut Round) {
+        let Some(replica) = self.replicas.get_mut(&id) else { return };
+        if let ImageSource::File { .. } = replica.state.image
+            && index > replica.state.prev_index
+        {
+            let old = replica.image_path(replica.state.prev_index);
+            round.removals.push(old);
+        }
+        replica.state.set_image(index, image);
+        replica.image_wanted = false;
+        self.remove_dead_segments(id, round);
+    }
+
+    /// A large image is durable in its own file before the journal speaks of it.
+    fn write_image_file(&mut self, id: ReplicaId, index: u64, image: &Bytes) -> Result<(), Error> {
+        let Some(replica) = self.replicas.get_mut(&id).filter(|it| !it.deleting) else {
+            return Ok(());
+        };
+        if index <= replica.state.prev_index {
+            return Ok(());
+        }
+        replica.in_flight += 1;
+        let path = replica.image_path(index);
+        let mut write = || {
+            replica.make_dir(&self.disk)?;
+            ignore_missing(self.disk.remove_file(&path))?;
+            let file = self.disk.create(&path)?;
+            self.disk.write_at(&file, &[image], 0)?;
+            Ok(file)
+        };
+        let file = write().map_err(|source| disk_error("writing", &path, source))?;
+        let source = ImageSource::File {
+            length: u32::try_from(image.len()).expect("images stay below 4 GiB"),
+            crc: crc32c::crc32c(image),
+        };
+        let dir = replica.state.dir();
+        let steps = vec![SyncStep::File(file), SyncStep::Dir(dir), SyncStep::Dir(String::new())];
+        self.request(Purpose::Image { replica: id, index, image: source }, steps);
+        Ok(())
+    }
+
+    /// What may ride along: commit indexes, and synced marks.
+    fn take_riders(&mut self, round: &mut Round, buffer: &mut Vec<u8>) {
+        let most = self.journal.body_bytes_max() * 3 / 4;
+        while buffer.len() < most {
+            let Some(id) = self.riders.pop_first() else { break };
+            let Some(replica) = self.replicas.get_mut(&id).filter(|it| !it.deleting) else {
+                continue;
+            };
+            if let Some(hard_state) = replica.rider.take() {
+                replica.state.hard_state = hard_state;
+                Record::HardState { replica: id, hard_state }.encode(buffer);
+            }
+            if replica.synced_index > replica.state.synced_index {
+                let index = replica.synced_index.min(replica.state.last_index());
+                replica.state.synced_index = index;
+                Record::Synced { replica: id, index }.encode(buffer);
+            }
+            replica.first_since_capture.get_or_insert(round.lsn);
+        }
+    }
+
+    fn remove_dead_segments(&mut self, id: ReplicaId, round: &mut Round) {
+        let Some(replica) = self.replicas.get_mut(&id) else { return };
+        let dead = replica.state.remove_dead_segments();
+        if dead.is_empty() {
+            return;
+        }
+        for segment in &dead {
+            replica.dirty.remove(&segment.base_offset);
+            round.removals.extend(replica.segment_paths(segment.base_offset));
+        }
+        replica.files.retain(|base| dead.iter().all(|segment| segment.base_offset != base));
     }
 
     /// Writes the payload of the round in flight into the segments (page cache), and returns the
     /// syncs of payload that is not in the journal. Must be called before the journal's sync is
     /// reported.
     pub fn write_segments(&mut self) -> Result<Vec<SyncRequest<D::File>>, Error> {
-        Ok(Vec::new())
+        // A cut overwrites what an earlier round made durable: only once it is durable itself.
+        if let Some(round) = &mut self.round
+            && round.cuts.is_empty()
+            && !round.written
+        {
+            round.written = true;
+            let writes = std::mem::take(&mut round.writes);
+            self.perform(writes)?;
+        }
+        Ok(std::mem::take(&mut self.requests))
+    }
+
+    fn perform(&mut self, writes: Vec<SegmentWrite>) -> Result<(), Error> {
+        for write in writes {
+            let Some(replica) = self.replicas.get_mut(&write.replica).filter(|it| !it.deleting)
+            else {
+                continue;
+            };
+            let payloads: Vec<&[u8]> = write.payloads.iter().map(|payload| &payload[..]).collect();
+            let disk = &self.disk;
+            let written = self.reserve.when_full(disk, || {
+                let segment = replica.segment(disk, write.base_offset)?;
+                let file = replica.write(disk, &segment, &payloads, write.at)?;
+                Ok((segment, file))
+            });
+            let dir = replica.state.dir();
+            let (segment, file) = written.map_err(|source| disk_error("writing", &dir, source))?;
+            segment.extend(&write.part, &write.batches);
+            if let Some(bulk) = write.bulk {
+                replica.in_flight += 1;
+                let (steps, names) = replica.payload_steps(file);
+                self.request(Purpose::Payload { replica: write.replica, bulk, names }, steps);
+            }
+        }
+        if let Some(full) = self.reserve.take_change() {
+            self.done.push(Done::DiskFull(full));
+        }
+        Ok(())
+    }
+
+    /// Cuts files as their logs were cut, now that this is durable.
+    fn perform_cuts(&mut self, cuts: Vec<Cut>) -> Result<(), Error> {
+        for cut in cuts {
+            let Some(replica) = self.replicas.get_mut(&cut.replica) else { continue };
+            let dir = replica.state.dir();
+            replica
+                .cut_files(&self.disk, &cut.keep, cut.last.as_ref())
+                .map_err(|source| disk_error("cutting", &dir, source))?;
+        }
+        Ok(())
     }
 
     /// One slice of background work, a millisecond or so: checkpoints, removal of old segments,
     /// the closing round of a journal that fell quiet (`idle`). Returns syncs to run. Call it
     /// after each round, and about every 100 ms when nothing happens.
-    pub fn maintain(&mut self, _idle: bool) -> Result<Vec<SyncRequest<D::File>>, Error> {
-        Ok(Vec::new())
+    pub fn maintain(&mut self, idle: bool) -> Result<Vec<SyncRequest<D::File>>, Error> {
+        self.take_images()?;
+        let quiet = self.round.is_none() && self.queue.is_empty() && self.urgent.is_empty();
+        self.closing = quiet && idle && (self.unclosed || !self.riders.is_empty());
+        self.grow_journal()?;
+        self.run_checkpoints()?;
+        self.reserve.check(&self.disk, idle, self.metrics.segment_bytes);
+        if let Some(full) = self.reserve.take_change() {
+            self.done.push(Done::DiskFull(full));
+        }
+        Ok(std::mem::take(&mut self.requests))
+    }
+
+    fn grow_journal(&mut self) -> Result<(), Error> {
+        if self.journal.growing().is_some() {
+            if !self.syncs.values().any(|purpose| matches!(purpose, Purpose::Extent))
+                && self.journal.grow_slice()?
+                && let Some((file, _)) = self.journal.growing()
+            {
+                let dir = crate::format::JOURNAL_DIR.to_owned();
+                self.request(Purpose::Extent, vec![SyncStep::File(file), SyncStep::Dir(dir)]);
+            }
+            return Ok(());
+        }
+        let short = self.journal.free_extents() <= 1 && self.checkpoints.busy();
+        if short && self.journal.extent_count() < self.options.extents_max as usize {
+            self.journal.start_growing()?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn want_image(&mut self, replica: ReplicaId) {
+        self.done.push(Done::WantImage { replica });
+    }
+
+    pub(crate) fn push_state(&mut self, record: Record) {
+        self.urgent.push_back(record);
+    }
+
+    /// Whether every write submitted so far is in its segment.
+    pub(crate) fn segments_written(&self) -> bool {
+        self.round.as_ref().is_none_or(|round| round.written)
     }
 
     /// A sync returned. An error is final.
-    pub fn on_sync(&mut self, _id: SyncId, _result: io::Result<()>) -> Result<(), Error> {
+    pub fn on_sync(&mut self, id: SyncId, result: io::Result<()>) -> Result<(), Error> {
+        let Some(purpose) = self.syncs.remove(&id) else { return Ok(()) };
+        if let Err(source) = result {
+            if matches!(purpose, Purpose::Removed) {
+                tracing::warn!(%source, "could not remove files that are no longer needed");
+                return Ok(());
+            }
+            return Err(disk_error("syncing", &format!("{purpose:?}"), source));
+        }
+        match purpose {
+            Purpose::Round => return self.on_round_durable(),
+            Purpose::Payload { replica: id, bulk, names } => {
+                if let Some(replica) = self.replicas.get_mut(&id) {
+                    replica.end_bulk(bulk);
+                    replica.names_synced = replica.names_synced.max(names);
+                    self.riders.insert(id);
+                    self.unclosed = true;
+                }
+                self.release(id);
+                return self.on_replica_idle(id);
+            }
+            Purpose::Checkpoint { replica: id, names } => {
+                if let Some(replica) = self.replicas.get_mut(&id) {
+                    replica.names_synced = replica.names_synced.max(names);
+                }
+                self.on_checkpoint_synced(id);
+                return self.on_replica_idle(id);
+            }
+            Purpose::Image { replica: id, index, image } => {
+                self.urgent.push_back(Record::Image { replica: id, index, image });
+                return self.on_replica_idle(id);
+            }
+            Purpose::Renamed { replica } => self.urgent.push_back(Record::Gone { replica }),
+            Purpose::Extent => self.journal.grown(),
+            Purpose::Removed => {}
+        }
         Ok(())
+    }
+
+    /// One sync fewer is in flight for the replica; a deleted one's directory is renamed when
+    /// none is left, since a sync must not lose its path.
+    fn on_replica_idle(&mut self, id: ReplicaId) -> Result<(), Error> {
+        if let Some(replica) = self.replicas.get_mut(&id) {
+            replica.in_flight -= 1;
+        }
+        self.rename_if_deleted(id)
+    }
+
+    fn rename_if_deleted(&mut self, id: ReplicaId) -> Result<(), Error> {
+        let Some(replica) = self.replicas.get(&id) else { return Ok(()) };
+        if !replica.delete_durable || replica.in_flight > 0 {
+            return Ok(());
+        }
+        if !replica.dir_made {
+            self.urgent.push_back(Record::Gone { replica: id });
+            return Ok(());
+        }
+        let (from, to) = (replica.state.dir(), replica.deleted_dir());
+        self.disk.rename(&from, &to).map_err(|source| disk_error("renaming", &from, source))?;
+        self.request(Purpose::Renamed { replica: id }, vec![SyncStep::Dir(String::new())]);
+        Ok(())
+    }
+
+    fn on_round_durable(&mut self) -> Result<(), Error> {
+        let Some(mut round) = self.round.take() else { return Ok(()) };
+        if !round.written {
+            self.perform_cuts(std::mem::take(&mut round.cuts))?;
+            self.perform(std::mem::take(&mut round.writes))?;
+        }
+        self.durable_lsn = round.lsn;
+        self.journal.on_durable(round.tail);
+        self.unclosed = round.has_content || (self.unclosed && !round.closing);
+        for id in round.states {
+            self.on_state_durable(id, round.lsn);
+        }
+        for id in round.replicas {
+            self.release(id);
+        }
+        for id in round.deleted {
+            if let Some(replica) = self.replicas.get_mut(&id) {
+                replica.delete_durable = true;
+            }
+            self.rename_if_deleted(id)?;
+        }
+        for id in round.gone {
+            self.forget(id);
+        }
+        if !round.removals.is_empty() {
+            let steps = round.removals.into_iter().map(SyncStep::RemoveFile).collect();
+            self.remove_in_background(steps);
+        }
+        self.advance_tail();
+        Ok(())
+    }
+
+    /// The replica is gone for good: its name is free.
+    fn forget(&mut self, id: ReplicaId) {
+        let Some(replica) = self.replicas.remove(&id) else { return };
+        self.checkpoints.forget(id);
+        if replica.dir_made {
+            self.remove_in_background(vec![SyncStep::RemoveDir(replica.deleted_dir())]);
+        }
+        let dir = replica.state.dir();
+        let freed = self.deferred.iter().find_map(|(id, ops)| match &ops[0].kind {
+            OpKind::Create { identity, .. } if identity.dir() == dir => Some(*id),
+            _ => None,
+        });
+        if let Some(ops) = freed.and_then(|id| self.deferred.remove(&id)) {
+            self.queue.extend(ops);
+        }
+    }
+
+    /// Reports the replica's tickets that are persisted, in order.
+    fn release(&mut self, id: ReplicaId) {
+        let durable_lsn = self.durable_lsn;
+        let Some(replica) = self.replicas.get_mut(&id) else { return };
+        while let Some(ticket) = replica.pending.front() {
+            if ticket.lsn > durable_lsn || ticket.payload.is_some_and(|it| replica.in_bulk(it)) {
+                break;
+            }
+            let ticket = ticket.ticket;
+            replica.pending.pop_front();
+            self.done.push(Done::Persisted { replica: id, ticket });
+        }
     }
 
     /// What happened since the last call, for the node.
     pub fn take_done(&mut self) -> Vec<Done> {
-        Vec::new()
+        std::mem::take(&mut self.done)
     }
 
     /// Whether nothing is queued, in flight, or waiting for the closing round.
     pub fn is_quiet(&self) -> bool {
-        true
+        self.round.is_none()
+            && self.queue.is_empty()
+            && self.images.is_empty()
+            && self.urgent.is_empty()
+            && self.riders.is_empty()
+            && self.syncs.is_empty()
+            && self.requests.is_empty()
+            && !self.unclosed
+            && !self.journal.tail_unpublished()
     }
 
     /// Counters and gauges since it was opened.
     pub fn metrics(&self) -> Metrics {
-        Metrics::default()
+        let extent = self.options.extent_bytes;
+        Metrics {
+            journal_live_bytes: self.journal.live_extents() * extent,
+            journal_size_bytes: self.journal.extent_count() as u64 * extent,
+            replicas: self.replicas.len() as u64,
+            ..self.metrics
+        }
     }
 }
 

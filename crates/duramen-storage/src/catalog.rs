@@ -1,0 +1,354 @@
+//! # Room card: catalog
+//!
+//! Purpose:    which segments there are and how far they are written, shared with readers.
+//! Owns:       the only locks of this crate: short, never held over I/O of the write path.
+//! Interface:  [`Catalog`], [`LogFiles`], [`Segment`].
+//! Invariants: a segment shows only bytes that are already in its file.
+//! Never:      what is committed: the reader is told.
+//! Tests:      with the reader's.
+//! Start at:   [`Catalog`].
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use crate::format::segment_name;
+use crate::reader::ReadError;
+use crate::replica_state::{IndexEntry, SegmentState, TimeEntry};
+use crate::{Disk, ReplicaId};
+
+/// Batches whose position is remembered without a look at the index: what tailing readers need.
+const RECENT_BATCHES: usize = 256;
+/// Sealed segments kept open for reading.
+const OPEN_FILES: usize = 512;
+
+/// All replicas' files.
+#[derive(Debug)]
+pub(crate) struct Catalog<D: Disk> {
+    logs: RwLock<BTreeMap<ReplicaId, Arc<LogFiles<D>>>>,
+    /// Segments whose file is open, oldest first.
+    open: Mutex<VecDeque<Arc<Segment<D>>>>,
+}
+
+/// The segments of one replica, oldest first.
+#[derive(Debug)]
+pub(crate) struct LogFiles<D: Disk> {
+    segments: RwLock<Vec<Arc<Segment<D>>>>,
+}
+
+/// One segment, as readers see it.
+#[derive(Debug)]
+pub(crate) struct Segment<D: Disk> {
+    pub(crate) base_offset: i64,
+    dir: String,
+    file: Mutex<Option<D::File>>,
+    view: Mutex<View>,
+}
+
+#[derive(Debug)]
+struct View {
+    size: u64,
+    end_offset: i64,
+    max_timestamp: i64,
+    index_flushed: u32,
+    times_flushed: u32,
+    index_tail: Vec<IndexEntry>,
+    times_tail: Vec<TimeEntry>,
+    /// Base offset and position of the last batches.
+    recent: VecDeque<(i64, u64)>,
+    /// Sorted, disjoint ranges of bytes known to be good.
+    verified: Vec<(u64, u64)>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A reader that panicked cannot have left the view half changed: every change is one call.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<D: Disk> Catalog<D> {
+    pub(crate) fn new() -> Self {
+        Self { logs: RwLock::new(BTreeMap::new()), open: Mutex::new(VecDeque::new()) }
+    }
+
+    pub(crate) fn get(&self, replica: ReplicaId) -> Result<Arc<LogFiles<D>>, ReadError> {
+        let logs = self.logs.read().unwrap_or_else(PoisonError::into_inner);
+        logs.get(&replica).cloned().ok_or(ReadError::UnknownReplica)
+    }
+
+    pub(crate) fn insert(&self, replica: ReplicaId) -> Arc<LogFiles<D>> {
+        let files = Arc::new(LogFiles { segments: RwLock::new(Vec::new()) });
+        let mut logs = self.logs.write().unwrap_or_else(PoisonError::into_inner);
+        logs.insert(replica, Arc::clone(&files));
+        files
+    }
+
+    pub(crate) fn remove(&self, replica: ReplicaId) {
+        self.logs.write().unwrap_or_else(PoisonError::into_inner).remove(&replica);
+    }
+
+    /// The segment's open file; opened, and another one closed, if need be.
+    pub(crate) fn file(&self, disk: &D, segment: &Arc<Segment<D>>) -> io::Result<D::File> {
+        let mut file = lock(&segment.file);
+        if let Some(file) = &*file {
+            return Ok(file.clone());
+        }
+        let opened = disk.open(&segment.path())?;
+        *file = Some(opened.clone());
+        drop(file);
+        let mut open = lock(&self.open);
+        open.push_back(Arc::clone(segment));
+        if open.len() > OPEN_FILES {
+            let oldest = open.pop_front();
+            drop(open);
+            if let Some(oldest) = oldest {
+                *lock(&oldest.file) = None;
+            }
+        }
+        Ok(opened)
+    }
+}
+
+impl<D: Disk> LogFiles<D> {
+    pub(crate) fn segments(&self) -> Vec<Arc<Segment<D>>> {
+        self.segments.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The segment whose range of offsets `offset` falls in.
+    pub(crate) fn segment_of(&self, offset: i64) -> Option<Arc<Segment<D>>> {
+        let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);
+        let after = segments.partition_point(|segment| segment.base_offset <= offset);
+        segments.get(after.checked_sub(1)?).cloned()
+    }
+
+    pub(crate) fn last(&self) -> Option<Arc<Segment<D>>> {
+        self.segments.read().unwrap_or_else(PoisonError::into_inner).last().cloned()
+    }
+
+    /// Shows a new segment. `state` may already hold more than is written: only what
+    /// [`Segment::extend`] adds is shown.
+    pub(crate) fn push(&self, segment: Arc<Segment<D>>) {
+        self.segments.write().unwrap_or_else(PoisonError::into_inner).push(segment);
+    }
+
+    /// Hides the segments that begin in `base_offsets`.
+    pub(crate) fn retain(&self, keep: impl Fn(i64) -> bool) {
+        let mut segments = self.segments.write().unwrap_or_else(PoisonError::into_inner);
+        segments.retain(|segment| keep(segment.base_offset));
+    }
+}
+
+impl<D: Disk> Segment<D> {
+    /// A segment with nothing in it yet.
+    pub(crate) fn new(dir: &str, base_offset: i64, file: D::File) -> Arc<Self> {
+        Arc::new(Self {
+            base_offset,
+            dir: dir.to_owned(),
+            file: Mutex::new(Some(file)),
+            view: Mutex::new(View {
+                size: 0,
+                end_offset: base_offset,
+                max_timestamp: -1,
+                index_flushed: 0,
+                times_flushed: 0,
+                index_tail: Vec::new(),
+                times_tail: Vec::new(),
+                recent: VecDeque::new(),
+                verified: Vec::new(),
+            }),
+        })
+    }
+
+    /// A segment as recovery found it: what this process wrote is good, from `good_from` on.
+    pub(crate) fn recovered(
+        dir: &str,
+        state: &SegmentState,
+        end_offset: i64,
+        good_from: u64,
+    ) -> Arc<Self> {
+        let verified = (good_from < state.size).then_some((good_from, state.size));
+        Arc::new(Self {
+            base_offset: state.base_offset,
+            dir: dir.to_owned(),
+            file: Mutex::new(None),
+            view: Mutex::new(View {
+                size: state.size,
+                end_offset,
+                max_timestamp: state.max_timestamp,
+                index_flushed: state.index_flushed,
+                times_flushed: state.times_flushed,
+                index_tail: state.index_tail.clone(),
+                times_tail: state.times_tail.clone(),
+                recent: VecDeque::new(),
+                verified: verified.into_iter().collect(),
+            }),
+        })
+    }
+
+    pub(crate) fn path(&self) -> String {
+        self.sibling("log")
+    }
+
+    pub(crate) fn sibling(&self, extension: &str) -> String {
+        format!("{}/{}", self.dir, segment_name(self.base_offset, extension))
+    }
+
+    /// Bytes in the file, and one past the last offset in it.
+    pub(crate) fn written(&self) -> (u64, i64) {
+        let view = lock(&self.view);
+        (view.size, view.end_offset)
+    }
+
+    pub(crate) fn max_timestamp(&self) -> i64 {
+        lock(&self.view).max_timestamp
+    }
+
+    pub(crate) fn index_flushed(&self) -> u32 {
+        lock(&self.view).index_flushed
+    }
+
+    pub(crate) fn times_flushed(&self) -> u32 {
+        lock(&self.view).times_flushed
+    }
+
+    pub(crate) fn index_tail_floor(&self, delta: u32) -> Option<IndexEntry> {
+        let view = lock(&self.view);
+        let after = view.index_tail.partition_point(|entry| entry.offset_delta <= delta);
+        view.index_tail.get(after.checked_sub(1)?).copied()
+    }
+
+    pub(crate) fn times_tail_floor(&self, timestamp: i64) -> Option<TimeEntry> {
+        let view = lock(&self.view);
+        let after = view.times_tail.partition_point(|entry| entry.timestamp < timestamp);
+        view.times_tail.get(after.checked_sub(1)?).copied()
+    }
+
+    /// Position and length of the batch that holds `offset`, if it is one of the last. An offset
+    /// at the very end has the position of the end.
+    pub(crate) fn recent_place(&self, offset: i64) -> Option<(u64, u32)> {
+        let view = lock(&self.view);
+        let after = view.recent.partition_point(|(base, _)| *base <= offset);
+        let (_, at) = view.recent.get(after.checked_sub(1)?)?;
+        let next = view.recent.get(after).map_or(view.size, |(_, next)| *next);
+        (offset < view.end_offset).then(|| (*at, u32::try_from(next - at).unwrap_or(u32::MAX)))
+    }
+
+    pub(crate) fn is_verified(&self, from: u64, to: u64) -> bool {
+        let view = lock(&self.view);
+        let after = view.verified.partition_point(|(start, _)| *start <= from);
+        after > 0 && view.verified[after - 1].1 >= to
+    }
+
+    pub(crate) fn set_verified(&self, from: u64, to: u64) {
+        add_range(&mut lock(&self.view).verified, from, to);
+    }
+
+    /// Bytes were appended: shows them. `batches` are `(base offset, position)`.
+    pub(crate) fn extend(&self, state: &WrittenPart, batches: &[(i64, u64)]) {
+        let mut view = lock(&self.view);
+        let from = view.size;
+        view.size = state.size;
+        view.end_offset = state.end_offset;
+        view.max_timestamp = state.max_timestamp;
+        view.index_tail.extend_from_slice(&state.index);
+        view.times_tail.extend_from_slice(&state.times);
+        view.recent.extend(batches);
+        let excess = view.recent.len().saturating_sub(RECENT_BATCHES);
+        view.recent.drain(..excess);
+        add_range(&mut view.verified, from, state.size);
+    }
+
+    /// The log was cut within this segment.
+    pub(crate) fn cut(&self, state: &SegmentState, end_offset: i64) {
+        let mut view = lock(&self.view);
+        view.size = state.size;
+        view.end_offset = end_offset;
+        view.index_tail.clone_from(&state.index_tail);
+        view.times_tail.clone_from(&state.times_tail);
+        view.recent.retain(|(base, _)| *base < end_offset);
+        view.verified.retain(|(from, _)| *from < state.size);
+        if let Some(last) = view.verified.last_mut() {
+            last.1 = last.1.min(state.size);
+        }
+    }
+
+    /// The first entries of both tails are in their files now.
+    pub(crate) fn flushed(&self, index: usize, times: usize) {
+        let mut view = lock(&self.view);
+        view.index_tail.drain(..index);
+        view.times_tail.drain(..times);
+        view.index_flushed += u32::try_from(index).expect("a segment has fewer entries");
+        view.times_flushed += u32::try_from(times).expect("a segment has fewer entries");
+    }
+
+    /// How many time index entries readers see.
+    pub(crate) fn times_shown(&self) -> usize {
+        let view = lock(&self.view);
+        view.times_flushed as usize + view.times_tail.len()
+    }
+
+    pub(crate) fn show_sealed_time(&self, entry: TimeEntry) {
+        lock(&self.view).times_tail.push(entry);
+    }
+
+    /// Forgets the open file; the next reader opens it again.
+    pub(crate) fn close(&self) {
+        *lock(&self.file) = None;
+    }
+
+    /// The segment's file, for the writer.
+    pub(crate) fn open(&self, disk: &D) -> io::Result<D::File> {
+        let mut file = lock(&self.file);
+        if file.is_none() {
+            *file = Some(disk.open(&self.path())?);
+        }
+        Ok(file.clone().expect("just opened"))
+    }
+}
+
+/// What a write added to a segment.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct WrittenPart {
+    pub(crate) size: u64,
+    pub(crate) end_offset: i64,
+    pub(crate) max_timestamp: i64,
+    pub(crate) index: Vec<IndexEntry>,
+    pub(crate) times: Vec<TimeEntry>,
+}
+
+impl WrittenPart {
+    /// Adds what the next append wrote.
+    pub(crate) fn merge(&mut self, next: Self) {
+        self.size = next.size;
+        self.end_offset = next.end_offset;
+        self.max_timestamp = next.max_timestamp;
+        self.index.extend(next.index);
+        self.times.extend(next.times);
+    }
+}
+
+fn add_range(ranges: &mut Vec<(u64, u64)>, mut from: u64, mut to: u64) {
+    if from >= to {
+        return;
+    }
+    let first = ranges.partition_point(|(_, end)| *end < from);
+    let last = ranges.partition_point(|(start, _)| *start <= to);
+    if first < last {
+        from = from.min(ranges[first].0);
+        to = to.max(ranges[last - 1].1);
+    }
+    ranges.splice(first..last, [(from, to)]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::add_range;
+
+    #[test]
+    fn ranges_merge_where_they_touch() {
+        let mut ranges = Vec::new();
+        for (from, to) in [(10, 20), (30, 40), (20, 25), (5, 6), (24, 31), (40, 40)] {
+            add_range(&mut ranges, from, to);
+        }
+        assert_eq!(ranges, [(5, 6), (10, 40)]);
+    }
+}

@@ -1,0 +1,264 @@
+//! # Room card: checkpoint
+//!
+//! Purpose:    free the oldest extents of the journal, a few replicas at a time.
+//! Owns:       which replica needs which extent, and the stages of a replica's checkpoint.
+//! Interface:  [`Checkpoints`]; `Storage::run_checkpoints`.
+//! Invariants: a State record is written only after everything it stands for is synced; an extent
+//!             is free only after every replica that needed it has a durable State behind it.
+//! Never:      the whole node at once: that would be a cliff.
+//! Tests:      with the storage tests; `duramen-sim`.
+//! Start at:   `Storage::run_checkpoints`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+
+use bytes::BufMut;
+
+use crate::format::{INDEX_ENTRY_BYTES, TIME_ENTRY_BYTES, segment_name};
+use crate::journal::disk_error;
+use crate::record::Record;
+use crate::replica::Replica;
+use crate::replica_state::ReplicaState;
+use crate::storage::{Error, Storage, SyncStep};
+use crate::{Disk, ReplicaId};
+
+/// Checkpoints under way at once: enough to keep the sync pool busy, few enough to leave the disk
+/// to the appends.
+const AT_ONCE: usize = 8;
+/// Entries that a State may carry without an image; with more, an image is asked for first.
+const ENTRIES_WITHOUT_IMAGE: usize = 16;
+/// Index entries of the active segment that a State may carry; more are written to their file.
+const INDEX_TAIL_MAX: usize = 512;
+
+/// Where a replica's checkpoint is.
+#[derive(Debug)]
+enum Stage {
+    /// The node was asked for its image.
+    Imaging,
+    /// Files are being synced; then this is written.
+    Syncing(Box<ReplicaState>, u64),
+    /// The State record is in, or waits for, a round.
+    Writing,
+}
+
+/// All checkpoints of a node.
+#[derive(Debug, Default)]
+pub(crate) struct Checkpoints {
+    /// Replicas by the oldest round they need.
+    live: BTreeSet<(u64, ReplicaId)>,
+    lives: BTreeMap<ReplicaId, u64>,
+    running: BTreeMap<ReplicaId, Stage>,
+    /// To be checkpointed whatever the journal's fill.
+    forced: BTreeSet<ReplicaId>,
+}
+
+impl Checkpoints {
+    pub(crate) fn set_live_from(&mut self, replica: ReplicaId, lsn: u64) {
+        if let Some(old) = self.lives.insert(replica, lsn) {
+            self.live.remove(&(old, replica));
+        }
+        self.live.insert((lsn, replica));
+    }
+
+    pub(crate) fn forget(&mut self, replica: ReplicaId) {
+        if let Some(old) = self.lives.remove(&replica) {
+            self.live.remove(&(old, replica));
+        }
+        self.running.remove(&replica);
+        self.forced.remove(&replica);
+    }
+
+    pub(crate) fn force(&mut self, replica: ReplicaId) {
+        self.forced.insert(replica);
+    }
+
+    pub(crate) fn busy(&self) -> bool {
+        !self.running.is_empty()
+    }
+
+    fn oldest(&self) -> Option<u64> {
+        self.live.first().map(|(lsn, _)| *lsn)
+    }
+}
+
+impl<D: Disk> Storage<D> {
+    /// Starts checkpoints of the replicas that hold the oldest extent, if the journal is half
+    /// full, and moves on those that wait for an image.
+    pub(crate) fn run_checkpoints(&mut self) -> Result<(), Error> {
+        let half = (self.journal.extent_count() as u64 / 2).max(2);
+        let due = self.journal.live_extents() >= half;
+        let tail = self.journal.tail();
+        let mut starting: Vec<ReplicaId> = self.checkpoints.forced.iter().copied().collect();
+        if due {
+            let oldest = self.checkpoints.live.iter();
+            let oldest = oldest.take_while(|(lsn, _)| self.journal.extent_of(*lsn) <= tail);
+            starting.extend(oldest.map(|(_, replica)| *replica).take(4 * AT_ONCE));
+        }
+        for id in starting {
+            if self.checkpoints.running.len() >= AT_ONCE {
+                break;
+            }
+            let Some(replica) = self.replicas.get_mut(&id).filter(|it| !it.deleting) else {
+                self.checkpoints.forced.remove(&id);
+                continue;
+            };
+            if self.checkpoints.running.contains_key(&id) {
+                continue;
+            }
+            if replica.state.entries.len() > ENTRIES_WITHOUT_IMAGE && !replica.image_wanted {
+                replica.image_wanted = true;
+                self.want_image(id);
+            }
+            self.checkpoints.forced.remove(&id);
+            self.checkpoints.running.insert(id, Stage::Imaging);
+        }
+        self.capture_imaged()
+    }
+
+    /// Captures the replicas whose image has come. A capture stands between two rounds, when all
+    /// payload up to it is in the segments.
+    fn capture_imaged(&mut self) -> Result<(), Error> {
+        if !self.segments_written() {
+            return Ok(());
+        }
+        let imaging: Vec<ReplicaId> = self
+            .checkpoints
+            .running
+            .iter()
+            .filter(|(_, stage)| matches!(stage, Stage::Imaging))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in imaging {
+            let Some(replica) = self.replicas.get_mut(&id).filter(|it| !it.deleting) else {
+                self.checkpoints.running.remove(&id);
+                continue;
+            };
+            if replica.image_wanted {
+                continue;
+            }
+            let dir = replica.state.dir();
+            let steps = replica
+                .flush(&self.disk)
+                .map_err(|source| disk_error("writing the indexes of", &dir, source))?;
+            replica.in_flight += 1;
+            replica.first_since_capture = None;
+            let (state, names) = (Box::new(replica.state.clone()), replica.names);
+            let as_of = self.journal.next_lsn();
+            self.checkpoints.running.insert(id, Stage::Syncing(state, as_of));
+            self.request_checkpoint(id, names, steps);
+        }
+        Ok(())
+    }
+
+    /// Everything that the captured state stands for is on disk: it may be written.
+    pub(crate) fn on_checkpoint_synced(&mut self, id: ReplicaId) {
+        let Some(Stage::Syncing(state, as_of)) = self.checkpoints.running.remove(&id) else {
+            return;
+        };
+        let Some(replica) = self.replicas.get(&id).filter(|it| !it.deleting) else { return };
+        replica.close_clean();
+        self.checkpoints.running.insert(id, Stage::Writing);
+        self.push_state(Record::State { as_of, state });
+    }
+
+    /// The State is durable: replay starts from it.
+    pub(crate) fn on_state_durable(&mut self, id: ReplicaId, lsn: u64) {
+        self.checkpoints.running.remove(&id);
+        let Some(replica) = self.replicas.get_mut(&id) else { return };
+        replica.live_from = replica.first_since_capture.unwrap_or(lsn).min(lsn);
+        let live_from = replica.live_from;
+        self.checkpoints.set_live_from(id, live_from);
+        self.metrics.checkpoints += 1;
+    }
+
+    /// Lets go of the extents that no replica needs.
+    pub(crate) fn advance_tail(&mut self) {
+        let tail = match self.checkpoints.oldest() {
+            Some(lsn) => self.journal.extent_of(lsn),
+            None => self.journal.head_sequence(),
+        };
+        self.journal.advance_tail(tail);
+    }
+}
+
+impl<D: Disk> Replica<D> {
+    /// Writes index entries to their files, where they are many or their segment is sealed, and
+    /// returns what must be synced for a checkpoint.
+    fn flush(&mut self, disk: &D) -> io::Result<Vec<SyncStep<D::File>>> {
+        let mut steps: Vec<SyncStep<D::File>> =
+            std::mem::take(&mut self.dirty).into_values().map(SyncStep::File).collect();
+        let last = self.state.segments.len().saturating_sub(1);
+        for at in 0..self.state.segments.len() {
+            let segment = &self.state.segments[at];
+            // An entry at or past the image could still be cut by a Raft conflict.
+            let kept = self.state.prev_end_offset - segment.base_offset;
+            let kept = u32::try_from(kept.max(0)).unwrap_or(u32::MAX);
+            let index = segment.index_tail.partition_point(|entry| entry.offset_delta < kept);
+            let times = segment.times_tail.partition_point(|entry| entry.offset_delta < kept);
+            let due = at < last || index >= INDEX_TAIL_MAX;
+            if due && (index > 0 || times > 0) {
+                steps.extend(self.flush_segment(disk, at, index, times)?);
+            }
+        }
+        steps.extend(self.name_steps());
+        Ok(steps)
+    }
+
+    fn flush_segment(
+        &mut self,
+        disk: &D,
+        at: usize,
+        index: usize,
+        times: usize,
+    ) -> io::Result<Vec<SyncStep<D::File>>> {
+        let dir = self.state.dir();
+        let segment = &mut self.state.segments[at];
+        let mut index_bytes = Vec::with_capacity(index * INDEX_ENTRY_BYTES);
+        for entry in segment.index_tail.drain(..index) {
+            index_bytes.put_u32(entry.offset_delta);
+            index_bytes.put_u32(entry.position);
+        }
+        let mut time_bytes = Vec::with_capacity(times * TIME_ENTRY_BYTES);
+        for entry in segment.times_tail.drain(..times) {
+            time_bytes.put_i64(entry.timestamp);
+            time_bytes.put_u32(entry.offset_delta);
+        }
+        let base_offset = segment.base_offset;
+        let index_at = u64::from(segment.index_flushed) * INDEX_ENTRY_BYTES as u64;
+        let times_at = u64::from(segment.times_flushed) * TIME_ENTRY_BYTES as u64;
+        segment.index_flushed += u32::try_from(index).expect("fewer than a segment has bytes");
+        segment.times_flushed += u32::try_from(times).expect("fewer than a segment has bytes");
+        let mut steps = Vec::new();
+        for (extension, bytes, at) in
+            [("index", index_bytes, index_at), ("timeindex", time_bytes, times_at)]
+        {
+            if bytes.is_empty() {
+                continue;
+            }
+            let path = format!("{dir}/{}", segment_name(base_offset, extension));
+            let file = match disk.open(&path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    self.names += 1;
+                    disk.create(&path)?
+                }
+                other => other?,
+            };
+            disk.write_at(&file, &[&bytes], at)?;
+            steps.push(SyncStep::File(file));
+        }
+        if let Some(shown) = self.files.segment_of(base_offset) {
+            shown.flushed(index, times);
+        }
+        Ok(steps)
+    }
+
+    /// Closes the segments that have nothing unsynced: with very many partitions, the files that
+    /// are open are those that are being written.
+    fn close_clean(&self) {
+        for segment in self.files.segments() {
+            if !self.dirty.contains_key(&segment.base_offset) {
+                segment.close();
+            }
+        }
+    }
+}

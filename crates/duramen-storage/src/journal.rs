@@ -1,0 +1,462 @@
+//! # Room card: journal
+//!
+//! Purpose:    an ordered redo log on a ring of recycled files.
+//! Owns:       extents and rounds: their bytes, their order, which of them are live.
+//! Interface:  [`Journal::write_round`], [`scan`], [`describe`].
+//! Invariants: one round is in flight at a time, so a round's header states that every round
+//!             before it was durable when it was written: only the last may be torn.
+//!             An extent is written over only when a durable round says that it is not needed.
+//! Never:      what the records mean.
+//! Tests:      below; fuzz target `journal`; `duramen-sim`.
+//! Start at:   [`Journal::write_round`].
+
+use bytes::{Buf, Bytes};
+
+use crate::Disk;
+use crate::format::{JOURNAL_DIR, ROUND_ALIGN, ROUND_HEADER_BYTES, ROUND_MAGIC};
+use crate::storage::Error;
+
+const VERSION: u16 = 1;
+
+/// What a round's header says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RoundHeader {
+    /// The extent's sequence number: which use of the recycled file this is.
+    pub extent: u64,
+    /// The round's number. Dense; the rounds before it were durable when it was written.
+    pub lsn: u64,
+    /// The oldest extent that replay needs.
+    pub tail: u64,
+    /// Where in the extent's file it starts.
+    pub position: u64,
+    /// Bytes of records.
+    pub body_bytes: u32,
+    /// CRC32C of the records.
+    pub body_crc: u32,
+    /// Starts the directory id: a round from another directory is not ours.
+    pub directory: u64,
+}
+
+impl RoundHeader {
+    fn encode(&self, out: &mut [u8]) {
+        out[..4].copy_from_slice(&ROUND_MAGIC.to_be_bytes());
+        out[8..10].copy_from_slice(&VERSION.to_be_bytes());
+        out[10..12].fill(0);
+        out[12..16].copy_from_slice(&self.body_bytes.to_be_bytes());
+        out[16..20].copy_from_slice(&self.body_crc.to_be_bytes());
+        out[20..24].fill(0);
+        out[24..32].copy_from_slice(&self.extent.to_be_bytes());
+        out[32..40].copy_from_slice(&self.lsn.to_be_bytes());
+        out[40..48].copy_from_slice(&self.tail.to_be_bytes());
+        out[48..56].copy_from_slice(&self.position.to_be_bytes());
+        out[56..64].copy_from_slice(&self.directory.to_be_bytes());
+        let crc = crc32c::crc32c(&out[8..ROUND_HEADER_BYTES]);
+        out[4..8].copy_from_slice(&crc.to_be_bytes());
+    }
+
+    /// Reads a header; `None` if these bytes are not one.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut header = bytes.get(..ROUND_HEADER_BYTES)?;
+        let covered = &header[8..];
+        let crc = crc32c::crc32c(covered);
+        if header.get_u32() != ROUND_MAGIC || header.get_u32() != crc {
+            return None;
+        }
+        if header.get_u16() != VERSION {
+            return None;
+        }
+        header.advance(2);
+        let (body_bytes, body_crc) = (header.get_u32(), header.get_u32());
+        header.advance(4);
+        Some(Self {
+            extent: header.get_u64(),
+            lsn: header.get_u64(),
+            tail: header.get_u64(),
+            position: header.get_u64(),
+            directory: header.get_u64(),
+            body_bytes,
+            body_crc,
+        })
+    }
+
+    fn padded_bytes(&self) -> usize {
+        (ROUND_HEADER_BYTES + self.body_bytes as usize).next_multiple_of(ROUND_ALIGN)
+    }
+}
+
+/// A round as found on disk.
+#[derive(Clone, Debug)]
+pub struct Round {
+    /// Its header.
+    pub header: RoundHeader,
+    /// Which file of the ring holds it.
+    pub file: usize,
+    /// Its records; `None` if they do not match the header's CRC.
+    pub body: Option<Bytes>,
+}
+
+/// All rounds that can be recognised in one extent's bytes, in order of position. After a round
+/// whose body does not fit, the search goes on page by page, so that what follows is seen.
+pub fn rounds_of(file: usize, bytes: &Bytes) -> Vec<Round> {
+    let mut rounds = Vec::new();
+    let mut at = 0;
+    while at + ROUND_HEADER_BYTES <= bytes.len() {
+        let header = RoundHeader::decode(&bytes[at..]).filter(|it| it.position == at as u64);
+        let Some(header) = header else {
+            at += ROUND_ALIGN;
+            continue;
+        };
+        let start = at + ROUND_HEADER_BYTES;
+        let end = start + header.body_bytes as usize;
+        let body = (end <= bytes.len())
+            .then(|| bytes.slice(start..end))
+            .filter(|body| crc32c::crc32c(body) == header.body_crc);
+        at += if body.is_some() { header.padded_bytes() } else { ROUND_ALIGN };
+        rounds.push(Round { header, file, body });
+    }
+    rounds
+}
+
+/// What a scan of the whole ring found.
+#[derive(Debug)]
+pub struct Scan {
+    /// The rounds to replay, in order, all with good bodies.
+    pub rounds: Vec<Round>,
+    /// A last round was begun and not finished: nobody was told that it was durable.
+    pub torn: bool,
+}
+
+/// Sorts out which rounds are live, and tells a tear from damage: after the last good round there
+/// may be the remains of one more; anything missing before it was durable once, and is damage.
+pub fn scan(mut rounds: Vec<Round>, directory: u64) -> Result<Scan, String> {
+    rounds.retain(|round| round.header.directory == directory);
+    rounds.sort_by_key(|round| (round.header.lsn, round.body.is_none()));
+    let Some(last) = rounds.iter().rfind(|round| round.body.is_some()).map(|it| it.header) else {
+        return Err("no whole round is left in the journal".into());
+    };
+    let torn = rounds.iter().any(|round| round.body.is_none() && round.header.lsn > last.lsn);
+    if let Some(beyond) = rounds.iter().find(|round| round.header.lsn > last.lsn + 1) {
+        let lost = last.lsn + 1;
+        return Err(format!("round {} follows, so round {lost} was durable", beyond.header.lsn));
+    }
+    rounds.retain(|round| round.header.extent >= last.tail && round.body.is_some());
+    let first = rounds.first().map_or(last, |round| round.header);
+    if first.extent != last.tail || first.position != 0 {
+        return Err(format!("the beginning of extent {} is lost", last.tail));
+    }
+    for (round, lsn) in rounds.iter().zip(first.lsn..) {
+        if round.header.lsn != lsn {
+            return Err(format!("round {lsn} is lost, though round {} follows", round.header.lsn));
+        }
+    }
+    Ok(Scan { rounds, torn })
+}
+
+/// One file of the ring.
+#[derive(Clone, Debug)]
+struct Extent<F> {
+    file: F,
+    path: String,
+    /// Which use of the file; 0 if it was never used.
+    sequence: u64,
+    last_lsn: u64,
+}
+
+/// The ring, at its head.
+#[derive(Debug)]
+pub(crate) struct Journal<D: Disk> {
+    disk: D,
+    directory: u64,
+    extent_bytes: u64,
+    extents: Vec<Extent<D::File>>,
+    head: usize,
+    position: u64,
+    next_lsn: u64,
+    /// The oldest extent that a *durable* round calls needed: those before it may be reused.
+    durable_tail: u64,
+    /// The oldest extent that the next round will call needed.
+    tail: u64,
+    /// A file that is being made: bytes zeroed so far.
+    growing: Option<(D::File, String, u64)>,
+}
+
+pub(crate) fn extent_path(file: usize) -> String {
+    format!("{JOURNAL_DIR}/{file:04}")
+}
+
+const ZEROS: [u8; 256 * 1024] = [0; 256 * 1024];
+
+impl<D: Disk> Journal<D> {
+    /// A ring of `count` new files, all synced.
+    pub(crate) fn format(
+        disk: &D,
+        directory: u64,
+        extent_bytes: u64,
+        count: usize,
+    ) -> Result<Self, Error> {
+        let mut journal = Self {
+            disk: disk.clone(),
+            directory,
+            extent_bytes,
+            extents: Vec::new(),
+            head: 0,
+            position: 0,
+            next_lsn: 1,
+            durable_tail: 1,
+            tail: 1,
+            growing: None,
+        };
+        for _ in 0..count {
+            journal.start_growing()?;
+            while !journal.grow_slice()? {}
+            let (file, path) = journal.growing().expect("just begun");
+            disk.sync(&file).map_err(|source| disk_error("syncing", &path, source))?;
+            journal.grown();
+        }
+        disk.sync_dir(JOURNAL_DIR).map_err(|source| disk_error("syncing", JOURNAL_DIR, source))?;
+        journal.extents[0].sequence = 1;
+        Ok(journal)
+    }
+
+    /// The ring as a scan found it. The next round goes right behind the last good one.
+    pub(crate) fn resume(
+        disk: &D,
+        directory: u64,
+        extent_bytes: u64,
+        files: Vec<D::File>,
+        scan: &Scan,
+    ) -> Self {
+        let last = scan.rounds.last().expect("a scan without rounds is an error");
+        let mut extents: Vec<_> = files
+            .into_iter()
+            .enumerate()
+            .map(|(at, file)| Extent { file, path: extent_path(at), sequence: 0, last_lsn: 0 })
+            .collect();
+        for round in &scan.rounds {
+            let extent = &mut extents[round.file];
+            extent.sequence = round.header.extent;
+            extent.last_lsn = round.header.lsn;
+        }
+        Self {
+            disk: disk.clone(),
+            directory,
+            extent_bytes,
+            extents,
+            head: last.file,
+            position: last.header.position + last.header.padded_bytes() as u64,
+            next_lsn: last.header.lsn + 1,
+            durable_tail: last.header.tail,
+            tail: last.header.tail,
+            growing: None,
+        }
+    }
+
+    pub(crate) fn next_lsn(&self) -> u64 {
+        self.next_lsn
+    }
+
+    pub(crate) fn head_sequence(&self) -> u64 {
+        self.extents[self.head].sequence
+    }
+
+    pub(crate) fn tail(&self) -> u64 {
+        self.tail
+    }
+
+    /// Whether a round must still tell that the tail has moved.
+    pub(crate) fn tail_unpublished(&self) -> bool {
+        self.tail > self.durable_tail
+    }
+
+    pub(crate) fn extent_count(&self) -> usize {
+        self.extents.len()
+    }
+
+    /// Extents from the tail to the head.
+    pub(crate) fn live_extents(&self) -> u64 {
+        self.head_sequence() + 1 - self.tail
+    }
+
+    /// Extents that can be taken when the head is full.
+    pub(crate) fn free_extents(&self) -> usize {
+        self.extents.iter().filter(|extent| extent.sequence < self.durable_tail).count()
+    }
+
+    /// The most bytes of records that one round may hold.
+    pub(crate) fn body_bytes_max(&self) -> usize {
+        usize::try_from(self.extent_bytes).map_or(usize::MAX, |extent| {
+            (extent / 2).min(4 << 20).saturating_sub(ROUND_HEADER_BYTES)
+        })
+    }
+
+    /// Whether a round of so many bytes of records needs a fresh extent.
+    pub(crate) fn needs_extent(&self, body_bytes: usize) -> bool {
+        let bytes = (ROUND_HEADER_BYTES + body_bytes).next_multiple_of(ROUND_ALIGN) as u64;
+        self.position + bytes > self.extent_bytes
+    }
+
+    /// The extent that holds this round, if it is live.
+    pub(crate) fn extent_of(&self, lsn: u64) -> u64 {
+        self.extents
+            .iter()
+            .filter(|extent| extent.sequence >= self.tail && extent.last_lsn >= lsn)
+            .map(|extent| extent.sequence)
+            .min()
+            .unwrap_or_else(|| self.head_sequence())
+    }
+
+    /// Nothing in extents before this one is needed by replay any more.
+    pub(crate) fn advance_tail(&mut self, tail: u64) {
+        self.tail = self.tail.max(tail.min(self.head_sequence()));
+    }
+
+    /// Writes one round. `buffer` is [`ROUND_HEADER_BYTES`] of room and then the records; it is
+    /// padded in place. Returns the round's number and the file to sync. The caller has made sure
+    /// that an extent is free if one is needed.
+    pub(crate) fn write_round(&mut self, buffer: &mut Vec<u8>) -> Result<(u64, D::File), Error> {
+        let body_bytes = buffer.len() - ROUND_HEADER_BYTES;
+        if self.needs_extent(body_bytes) {
+            self.take_extent();
+        }
+        let header = RoundHeader {
+            extent: self.head_sequence(),
+            lsn: self.next_lsn,
+            tail: self.tail,
+            position: self.position,
+            body_bytes: u32::try_from(body_bytes).expect("rounds are bounded"),
+            body_crc: crc32c::crc32c(&buffer[ROUND_HEADER_BYTES..]),
+            directory: self.directory,
+        };
+        buffer.resize(header.padded_bytes(), 0);
+        header.encode(buffer);
+        let extent = &mut self.extents[self.head];
+        self.disk
+            .write_at(&extent.file, &[buffer], self.position)
+            .map_err(|source| disk_error("writing", &extent.path, source))?;
+        extent.last_lsn = self.next_lsn;
+        self.position += buffer.len() as u64;
+        self.next_lsn += 1;
+        Ok((header.lsn, extent.file.clone()))
+    }
+
+    fn take_extent(&mut self) {
+        let sequence = self.head_sequence() + 1;
+        let free = self
+            .extents
+            .iter()
+            .position(|extent| extent.sequence < self.durable_tail)
+            .expect("the caller made sure that an extent is free");
+        self.head = free;
+        self.position = 0;
+        self.extents[free].sequence = sequence;
+        self.extents[free].last_lsn = 0;
+    }
+
+    /// The round that carried `tail` is durable.
+    pub(crate) fn on_durable(&mut self, tail: u64) {
+        self.durable_tail = self.durable_tail.max(tail);
+    }
+
+    /// Begins to make one more file for the ring.
+    pub(crate) fn start_growing(&mut self) -> Result<(), Error> {
+        let path = extent_path(self.extents.len());
+        let file =
+            self.disk.create(&path).map_err(|source| disk_error("creating", &path, source))?;
+        self.growing = Some((file, path, 0));
+        Ok(())
+    }
+
+    /// Writes some more zeros to it, so that later writes change no metadata; true when it is
+    /// long enough and only has to be synced.
+    pub(crate) fn grow_slice(&mut self) -> Result<bool, Error> {
+        let Some((file, path, written)) = &mut self.growing else { return Ok(false) };
+        let left = usize::try_from(self.extent_bytes - *written).unwrap_or(usize::MAX);
+        let slice = &ZEROS[..left.min(ZEROS.len())];
+        self.disk
+            .write_at(file, &[slice], *written)
+            .map_err(|source| disk_error("writing", path, source))?;
+        *written += slice.len() as u64;
+        Ok(*written == self.extent_bytes)
+    }
+
+    /// The file being made.
+    pub(crate) fn growing(&self) -> Option<(D::File, String)> {
+        self.growing.as_ref().map(|(file, path, _)| (file.clone(), path.clone()))
+    }
+
+    /// It is synced: part of the ring from now on.
+    pub(crate) fn grown(&mut self) {
+        if let Some((file, path, _)) = self.growing.take() {
+            self.extents.push(Extent { file, path, sequence: 0, last_lsn: 0 });
+        }
+    }
+}
+
+pub(crate) fn disk_error(doing: &'static str, path: &str, source: std::io::Error) -> Error {
+    Error::Disk { doing, path: path.to_owned(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn round(extent: u64, lsn: u64, tail: u64, position: u64, body: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![0; ROUND_HEADER_BYTES];
+        bytes.extend_from_slice(body);
+        let header = RoundHeader {
+            extent,
+            lsn,
+            tail,
+            position,
+            body_bytes: u32::try_from(body.len()).expect("small"),
+            body_crc: crc32c::crc32c(body),
+            directory: 7,
+        };
+        bytes.resize(header.padded_bytes(), 0);
+        header.encode(&mut bytes);
+        bytes
+    }
+
+    /// Three rounds in one extent, each of one page.
+    fn extent() -> Vec<u8> {
+        (0..3).flat_map(|at| round(5, 10 + at, 5, at * 4096, &[1, 2, 3])).collect()
+    }
+
+    fn scan_one(bytes: Vec<u8>) -> Result<Vec<u64>, String> {
+        scan(rounds_of(0, &Bytes::from(bytes)), 7)
+            .map(|scan| scan.rounds.iter().map(|round| round.header.lsn).collect())
+    }
+
+    #[test]
+    fn all_good_rounds_are_live() {
+        assert_eq!(scan_one(extent()), Ok(vec![10, 11, 12]));
+    }
+
+    #[test]
+    fn a_torn_last_round_is_cut() {
+        let mut bytes = extent();
+        bytes[2 * 4096 + 65] ^= 1;
+        assert_eq!(scan_one(bytes), Ok(vec![10, 11]));
+    }
+
+    #[test]
+    fn rot_in_the_middle_is_damage_and_not_a_tear() {
+        for at in [4096, 4096 + 40, 4096 + 65, 0, 66] {
+            let mut bytes = extent();
+            bytes[at] ^= 1;
+            assert!(scan_one(bytes).is_err(), "rot at {at} went unnoticed");
+        }
+    }
+
+    #[test]
+    fn an_older_use_of_the_file_is_not_replayed() {
+        let mut bytes = round(6, 20, 6, 0, &[9]);
+        bytes.extend(round(3, 5, 3, 4096, &[1]));
+        assert_eq!(scan_one(bytes), Ok(vec![20]));
+    }
+
+    #[test]
+    fn another_directory_s_rounds_are_not_ours() {
+        assert!(scan(rounds_of(0, &Bytes::from(extent())), 8).is_err());
+    }
+}

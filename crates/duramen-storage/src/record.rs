@@ -1,0 +1,314 @@
+//! # Room card: record
+//!
+//! Purpose:    what a journal round is made of.
+//! Owns:       the kinds of record, and their bytes (`docs/format.md`, "Journal records").
+//! Interface:  [`Record`], [`Record::encode`], [`decode_all`].
+//! Invariants: every record carries kind and length; an unknown kind is never skipped: it stops
+//!             recovery, since what it means may change all that follows.
+//! Never:      I/O.
+//! Tests:      below; fuzz target `journal`.
+//! Start at:   [`Record`].
+
+use bytes::{Buf, BufMut, Bytes};
+
+use crate::Descriptor;
+use crate::descriptor;
+use crate::format::{Malformed, count, take};
+use crate::op::{ConfState, Content, HardState, Identity, LogEntry, ReplicaId};
+use crate::replica_state::ReplicaState;
+
+const CREATE: u8 = 1;
+const APPEND: u8 = 2;
+const TRUNCATE: u8 = 3;
+const TRIM: u8 = 4;
+const HARD_STATE: u8 = 5;
+const CONF: u8 = 6;
+const IMAGE: u8 = 7;
+const STATE: u8 = 8;
+const DELETE: u8 = 9;
+const GONE: u8 = 10;
+const SYNCED: u8 = 11;
+
+const INTERNAL: u8 = 0;
+const BATCH: u8 = 1;
+const INLINE: u8 = 0;
+const FILE: u8 = 1;
+
+/// Where a view's image is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ImageSource {
+    /// In the record itself.
+    Inline(Bytes),
+    /// In the file `image-<index>` of the replica's directory.
+    File { length: u32, crc: u32 },
+}
+
+/// One fact the node must not forget.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Record {
+    /// A new, empty replica.
+    Create { replica: ReplicaId, identity: Identity, conf: ConfState },
+    /// An entry was appended. `payload` is `None` when it was synced in its segment instead.
+    Append { replica: ReplicaId, entry: LogEntry, payload: Option<Bytes> },
+    /// The log was cut: `from` and all after it are gone.
+    Truncate { replica: ReplicaId, from: u64 },
+    /// Offsets below `log_start` are gone.
+    Trim { replica: ReplicaId, log_start: i64 },
+    /// Raft's hard state.
+    HardState { replica: ReplicaId, hard_state: HardState },
+    /// Raft's membership.
+    Conf { replica: ReplicaId, conf: ConfState },
+    /// A view's image.
+    Image { replica: ReplicaId, index: u64, image: ImageSource },
+    /// A checkpoint: everything of this replica in rounds below `as_of`, payload included, is
+    /// durable outside the journal or in here.
+    State { as_of: u64, state: Box<ReplicaState> },
+    /// The replica is to be removed.
+    Delete { replica: ReplicaId },
+    /// Its directory has its new name for good: the old name may be used again.
+    Gone { replica: ReplicaId },
+    /// The synced mark: payload up to this index is durable in its segments.
+    Synced { replica: ReplicaId, index: u64 },
+}
+
+impl Record {
+    /// Whose record it is.
+    pub(crate) fn replica(&self) -> ReplicaId {
+        match self {
+            Self::Create { replica, .. }
+            | Self::Append { replica, .. }
+            | Self::Truncate { replica, .. }
+            | Self::Trim { replica, .. }
+            | Self::HardState { replica, .. }
+            | Self::Conf { replica, .. }
+            | Self::Image { replica, .. }
+            | Self::Delete { replica }
+            | Self::Gone { replica }
+            | Self::Synced { replica, .. } => *replica,
+            Self::State { state, .. } => state.replica,
+        }
+    }
+
+    /// Appends kind, length, replica and body.
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        let kind = match self {
+            Self::Create { .. } => CREATE,
+            Self::Append { .. } => APPEND,
+            Self::Truncate { .. } => TRUNCATE,
+            Self::Trim { .. } => TRIM,
+            Self::HardState { .. } => HARD_STATE,
+            Self::Conf { .. } => CONF,
+            Self::Image { .. } => IMAGE,
+            Self::State { .. } => STATE,
+            Self::Delete { .. } => DELETE,
+            Self::Gone { .. } => GONE,
+            Self::Synced { .. } => SYNCED,
+        };
+        let start = out.len();
+        out.put_u8(kind);
+        out.put_u32(0);
+        out.put_u64(self.replica().0);
+        self.encode_body(out);
+        let length = u32::try_from(out.len() - start - 5).expect("records are bounded by a round");
+        out[start + 1..start + 5].copy_from_slice(&length.to_be_bytes());
+    }
+
+    fn encode_body(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Create { identity, conf, .. } => {
+                put_identity(out, identity);
+                put_conf(out, conf);
+            }
+            Self::Append { entry, payload, .. } => {
+                put_entry(out, entry);
+                if let Some(payload) = payload {
+                    out.put_slice(payload);
+                }
+            }
+            Self::Truncate { from, .. } => out.put_u64(*from),
+            Self::Trim { log_start, .. } => out.put_i64(*log_start),
+            Self::HardState { hard_state, .. } => put_hard_state(out, *hard_state),
+            Self::Conf { conf, .. } => put_conf(out, conf),
+            Self::Image { index, image, .. } => {
+                out.put_u64(*index);
+                image.encode(out);
+            }
+            Self::State { as_of, state } => {
+                out.put_u64(*as_of);
+                state.encode(out);
+            }
+            Self::Delete { .. } | Self::Gone { .. } => {}
+            Self::Synced { index, .. } => out.put_u64(*index),
+        }
+    }
+
+    fn decode(kind: u8, mut body: Bytes) -> Result<Self, Malformed> {
+        let body = &mut body;
+        let replica = ReplicaId(body.try_get_u64()?);
+        let record = match kind {
+            CREATE => {
+                let identity = get_identity(body)?;
+                Self::Create { replica, identity, conf: get_conf(body)? }
+            }
+            APPEND => return Self::decode_append(replica, body),
+            TRUNCATE => Self::Truncate { replica, from: body.try_get_u64()? },
+            TRIM => Self::Trim { replica, log_start: body.try_get_i64()? },
+            HARD_STATE => Self::HardState { replica, hard_state: get_hard_state(body)? },
+            CONF => Self::Conf { replica, conf: get_conf(body)? },
+            IMAGE => {
+                let index = body.try_get_u64()?;
+                Self::Image { replica, index, image: ImageSource::decode(body)? }
+            }
+            STATE => {
+                let as_of = body.try_get_u64()?;
+                Self::State { as_of, state: Box::new(ReplicaState::decode(replica, body)?) }
+            }
+            DELETE => Self::Delete { replica },
+            GONE => Self::Gone { replica },
+            SYNCED => Self::Synced { replica, index: body.try_get_u64()? },
+            _ => return Err(Malformed("a journal record is of a kind this version does not know")),
+        };
+        if body.is_empty() { Ok(record) } else { Err(Malformed("a record is too long")) }
+    }
+
+    fn decode_append(replica: ReplicaId, body: &mut Bytes) -> Result<Self, Malformed> {
+        let entry = get_entry(body)?;
+        let payload = match &entry.content {
+            Content::Batch(batch) if !body.is_empty() => {
+                if body.len() != batch.length as usize {
+                    return Err(Malformed("a payload's length is not its descriptor's"));
+                }
+                Some(body.split_to(body.len()))
+            }
+            _ => None,
+        };
+        if body.is_empty() {
+            Ok(Self::Append { replica, entry, payload })
+        } else {
+            Err(Malformed("an internal entry has a payload"))
+        }
+    }
+}
+
+/// Reads all records of a round's body.
+pub(crate) fn decode_all(mut body: Bytes) -> Result<Vec<Record>, Malformed> {
+    let mut records = Vec::new();
+    while !body.is_empty() {
+        let kind = body.try_get_u8()?;
+        let length = body.try_get_u32()? as usize;
+        records.push(Record::decode(kind, take(&mut body, length)?)?);
+    }
+    Ok(records)
+}
+
+impl ImageSource {
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Inline(bytes) => {
+                out.put_u8(INLINE);
+                put_bytes(out, bytes);
+            }
+            Self::File { length, crc } => {
+                out.put_u8(FILE);
+                out.put_u32(*length);
+                out.put_u32(*crc);
+            }
+        }
+    }
+
+    pub(crate) fn decode(from: &mut Bytes) -> Result<Self, Malformed> {
+        match from.try_get_u8()? {
+            INLINE => Ok(Self::Inline(get_bytes(from)?)),
+            FILE => Ok(Self::File { length: from.try_get_u32()?, crc: from.try_get_u32()? }),
+            _ => Err(Malformed("an image is of an unknown kind")),
+        }
+    }
+}
+
+pub(crate) fn put_count(out: &mut Vec<u8>, count: usize) {
+    out.put_u32(u32::try_from(count).expect("counts in a round fit 32 bits"));
+}
+
+fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    put_count(out, bytes.len());
+    out.put_slice(bytes);
+}
+
+fn get_bytes(from: &mut Bytes) -> Result<Bytes, Malformed> {
+    let length = count(from, 1)?;
+    take(from, length)
+}
+
+pub(crate) fn put_entry(out: &mut Vec<u8>, entry: &LogEntry) {
+    out.put_u64(entry.index);
+    out.put_u64(entry.term);
+    match &entry.content {
+        Content::Internal(bytes) => {
+            out.put_u8(INTERNAL);
+            put_bytes(out, bytes);
+        }
+        Content::Batch(batch) => {
+            out.put_u8(BATCH);
+            out.put_slice(&batch.encode());
+        }
+    }
+}
+
+pub(crate) fn get_entry(from: &mut Bytes) -> Result<LogEntry, Malformed> {
+    let (index, term) = (from.try_get_u64()?, from.try_get_u64()?);
+    let content = match from.try_get_u8()? {
+        INTERNAL => Content::Internal(get_bytes(from)?),
+        BATCH => {
+            let bytes = take(from, descriptor::ENCODED_BYTES)?;
+            let batch = Descriptor::decode(&bytes);
+            Content::Batch(batch.map_err(|_| Malformed("a descriptor cannot be read"))?)
+        }
+        _ => return Err(Malformed("an entry is of an unknown kind")),
+    };
+    Ok(LogEntry { index, term, content })
+}
+
+pub(crate) fn put_identity(out: &mut Vec<u8>, identity: &Identity) {
+    put_bytes(out, identity.topic.as_bytes());
+    out.put_slice(&identity.topic_id);
+    out.put_i32(identity.partition);
+}
+
+pub(crate) fn get_identity(from: &mut Bytes) -> Result<Identity, Malformed> {
+    let topic = get_bytes(from)?;
+    let topic = String::from_utf8(topic.to_vec()).map_err(|_| Malformed("a name is not UTF-8"))?;
+    let topic_id: [u8; 16] =
+        take(from, 16)?[..].try_into().map_err(|_| Malformed("a topic id is cut short"))?;
+    Ok(Identity { topic, topic_id, partition: from.try_get_i32()? })
+}
+
+pub(crate) fn put_hard_state(out: &mut Vec<u8>, hard_state: HardState) {
+    out.put_u64(hard_state.term);
+    out.put_u64(hard_state.vote);
+    out.put_u64(hard_state.commit);
+}
+
+pub(crate) fn get_hard_state(from: &mut Bytes) -> Result<HardState, Malformed> {
+    let (term, vote) = (from.try_get_u64()?, from.try_get_u64()?);
+    Ok(HardState { term, vote, commit: from.try_get_u64()? })
+}
+
+pub(crate) fn put_conf(out: &mut Vec<u8>, conf: &ConfState) {
+    out.put_u64(conf.applied);
+    for peers in [&conf.voters, &conf.learners, &conf.voters_outgoing, &conf.learners_next] {
+        put_count(out, peers.len());
+        peers.iter().for_each(|peer| out.put_u64(*peer));
+    }
+    out.put_u8(u8::from(conf.auto_leave));
+}
+
+pub(crate) fn get_conf(from: &mut Bytes) -> Result<ConfState, Malformed> {
+    let applied = from.try_get_u64()?;
+    let mut peers = || -> Result<Vec<u64>, Malformed> {
+        (0..count(from, 8)?).map(|_| Ok(from.try_get_u64()?)).collect()
+    };
+    let (voters, learners, voters_outgoing, learners_next) =
+        (peers()?, peers()?, peers()?, peers()?);
+    let auto_leave = from.try_get_u8()? != 0;
+    Ok(ConfState { applied, voters, learners, voters_outgoing, learners_next, auto_leave })
+}

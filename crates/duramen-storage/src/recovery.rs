@@ -1,0 +1,539 @@
+//! # Room card: recovery
+//!
+//! Purpose:    make of what the medium holds exactly what was acknowledged, before anyone sees it.
+//! Owns:       replay; the difference between a tear and damage; formatting an empty directory.
+//! Interface:  [`format`], [`recover`].
+//! Invariants: only bytes read from the medium are believed; all that is adopted is synced before
+//!             `recover` returns; bytes that no durable descriptor names are cut.
+//!             Recovery may itself be interrupted anywhere and run again.
+//! Never:      a vote over damage: it is reported.
+//! Tests:      `duramen-sim` crashes inside it.
+//! Start at:   [`recover`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::catalog::{Catalog, Segment};
+use crate::format::{DELETED, JOURNAL_DIR, MANIFEST, RESERVE, ROUND_HEADER_BYTES, segment_name};
+use crate::journal::{self, Journal, Round, Scan, disk_error, extent_path};
+use crate::op::{Content, RecoveredReplica};
+use crate::record::{self, ImageSource, Record};
+use crate::replica::Replica;
+use crate::replica_state::{ReplicaState, image_fits};
+use crate::reserve::Reserve;
+use crate::storage::{Error, Options};
+use crate::{Disk, ReplicaId, manifest};
+
+/// Payload is rewritten in pieces of about this size.
+const REWRITE_BYTES: usize = 1 << 20;
+/// Names that a data directory may hold before it is formatted.
+const UNFORMATTED: [&str; 5] = [JOURNAL_DIR, RESERVE, "manifest.new", "lock", "lost+found"];
+
+/// A replica and what the node is told of it.
+pub(crate) struct FoundReplica<D: Disk> {
+    pub(crate) replica: Replica<D>,
+    pub(crate) recovered: RecoveredReplica,
+}
+
+/// What recovery leaves to be done.
+pub(crate) struct Found<D: Disk> {
+    pub(crate) replicas: Vec<FoundReplica<D>>,
+    /// To be made durable in the first rounds.
+    pub(crate) records: Vec<Record>,
+    /// Directories to be removed.
+    pub(crate) garbage: Vec<String>,
+}
+
+/// The number that ties a round to its directory.
+pub(crate) fn directory_number(options: &Options) -> u64 {
+    let id = options.facts.directory_id;
+    u64::from_be_bytes(id[..8].try_into().expect("eight of sixteen bytes"))
+}
+
+/// Formats an empty directory: the journal with its first round, and then the manifest.
+pub(crate) fn format<D: Disk>(
+    disk: &D,
+    options: &Options,
+    names: &[String],
+    extents: usize,
+) -> Result<(), Error> {
+    if let Some(name) = names.iter().find(|name| !UNFORMATTED.contains(&name.as_str())) {
+        return Err(Error::Foreign(format!(
+            "the data directory holds {name:?} but no {MANIFEST:?}: it is not duramen's; \
+             choose an empty directory"
+        )));
+    }
+    let prepare = || {
+        if names.iter().any(|name| name == JOURNAL_DIR) {
+            disk.remove_dir(JOURNAL_DIR)?; // formatting was interrupted
+        }
+        disk.create_dir(JOURNAL_DIR)?;
+        disk.sync_dir("")
+    };
+    prepare().map_err(|source| disk_error("creating", JOURNAL_DIR, source))?;
+    let mut journal =
+        Journal::format(disk, directory_number(options), options.extent_bytes, extents)?;
+    let (_, file) = journal.write_round(&mut vec![0; ROUND_HEADER_BYTES])?;
+    disk.sync(&file).map_err(|source| disk_error("syncing", JOURNAL_DIR, source))?;
+    manifest::write(disk, &options.facts, options.extent_bytes)
+}
+
+/// Where an entry's payload belongs, and the payload if the journal has it.
+#[derive(Debug)]
+struct Place {
+    segment: i64,
+    at: u64,
+    payload: Option<Bytes>,
+}
+
+/// A replica while its records are replayed.
+#[derive(Debug)]
+struct Replaying {
+    state: ReplicaState,
+    /// By index, of entries above the checkpoint.
+    places: BTreeMap<u64, Place>,
+    live_from: u64,
+    first_since_capture: Option<u64>,
+    deleted: bool,
+}
+
+/// Recovers all replicas from the medium.
+pub(crate) fn recover<D: Disk>(
+    disk: &D,
+    options: &Options,
+    catalog: &Catalog<D>,
+    reserve: &mut Reserve,
+) -> Result<(Journal<D>, Found<D>), Error> {
+    let (journal, scan) = read_journal(disk, options)?;
+    let rounds = decode_rounds(&scan)?;
+    let replaying = replay(&rounds, options)?;
+    drop(rounds);
+    let mut found = Found { replicas: Vec::new(), records: Vec::new(), garbage: Vec::new() };
+    let mut owned = BTreeSet::new();
+    for (id, it) in replaying {
+        if it.deleted {
+            retire(disk, &it.state, &mut found)?;
+            found.records.push(Record::Gone { replica: id });
+            continue;
+        }
+        owned.insert(it.state.dir());
+        let restored = restore(disk, it, catalog, reserve, &mut found.records)?;
+        found.replicas.push(restored);
+    }
+    set_aside_strangers(disk, &owned, &mut found)?;
+    disk.sync_dir("").map_err(|source| disk_error("syncing", ".", source))?;
+    Ok((journal, found))
+}
+
+/// Reads the whole ring from the medium, sorts it out, and makes its last round durable: it may
+/// have been written and read back without ever having been synced.
+fn read_journal<D: Disk>(disk: &D, options: &Options) -> Result<(Journal<D>, Scan), Error> {
+    let names =
+        disk.list(JOURNAL_DIR).map_err(|source| disk_error("listing", JOURNAL_DIR, source))?;
+    let mut files = Vec::new();
+    let mut rounds = Vec::new();
+    for at in 0..names.len() {
+        let path = extent_path(at);
+        let (file, bytes) = read_extent(disk, &path, options.extent_bytes)
+            .map_err(|source| disk_error("reading", &path, source))?;
+        rounds.extend(journal::rounds_of(at, &bytes));
+        files.push(file);
+    }
+    let directory = directory_number(options);
+    let scan = journal::scan(rounds, directory).map_err(|what| Error::Damaged {
+        path: JOURNAL_DIR.into(),
+        at: 0,
+        what,
+    })?;
+    if scan.torn {
+        tracing::info!("the journal's last round was torn by a crash: nobody had been told of it");
+    }
+    let last = scan.rounds.last().expect("a scan without rounds is an error");
+    let path = extent_path(last.file);
+    rewrite_round(disk, &files[last.file], last)
+        .map_err(|source| disk_error("syncing", &path, source))?;
+    disk.sync_dir(JOURNAL_DIR).map_err(|source| disk_error("syncing", JOURNAL_DIR, source))?;
+    Ok((Journal::resume(disk, directory, options.extent_bytes, files, &scan), scan))
+}
+
+/// Reads an extent. One whose making was interrupted is made whole: nothing was written to it.
+fn read_extent<D: Disk>(disk: &D, path: &str, extent_bytes: u64) -> io::Result<(D::File, Bytes)> {
+    let file = disk.open(path)?;
+    let wanted = usize::try_from(extent_bytes).map_err(io::Error::other)?;
+    let mut bytes = disk.read_medium(&file, 0, wanted)?;
+    if bytes.len() < wanted {
+        let zeros = vec![0; wanted - bytes.len()];
+        disk.write_at(&file, &[&zeros], bytes.len() as u64)?;
+        disk.sync(&file)?;
+        bytes.resize(wanted, 0);
+    }
+    Ok((file, Bytes::from(bytes)))
+}
+
+/// Writes the last round again as it was read, and syncs it.
+fn rewrite_round<D: Disk>(disk: &D, file: &D::File, round: &Round) -> io::Result<()> {
+    let body = round.body.clone().unwrap_or_default();
+    let bytes = disk.read_medium(file, round.header.position, ROUND_HEADER_BYTES)?;
+    disk.write_at(file, &[&bytes, &body], round.header.position)?;
+    disk.sync(file)
+}
+
+type Decoded = Vec<(u64, Vec<Record>)>;
+
+fn decode_rounds(scan: &Scan) -> Result<Decoded, Error> {
+    let decode = |round: &Round| {
+        let body = round.body.clone().unwrap_or_default();
+        let records = record::decode_all(body).map_err(|malformed| Error::Damaged {
+            path: extent_path(round.file),
+            at: round.header.position,
+            what: malformed.to_string(),
+        })?;
+        Ok((round.header.lsn, records))
+    };
+    scan.rounds.iter().map(decode).collect()
+}
+
+/// Folds the records into states. A replica begins at its last State, or at its Create.
+fn replay(rounds: &Decoded, options: &Options) -> Result<BTreeMap<ReplicaId, Replaying>, Error> {
+    let mut replaying = BTreeMap::new();
+    let mut gone = BTreeSet::new();
+    // Base first: the last State or Create of each replica, and who is gone altogether.
+    let mut as_of = BTreeMap::new();
+    for (lsn, records) in rounds {
+        for record in records {
+            let id = record.replica();
+            let (state, from) = match record {
+                Record::Create { identity, conf, .. } => {
+                    (ReplicaState::new(id, identity.clone(), conf.clone()), *lsn)
+                }
+                Record::State { as_of, state } => ((**state).clone(), *as_of),
+                Record::Gone { .. } => {
+                    gone.insert(id);
+                    continue;
+                }
+                _ => continue,
+            };
+            as_of.insert(id, from);
+            let (places, live_from) = (BTreeMap::new(), *lsn);
+            let it =
+                Replaying { state, places, live_from, first_since_capture: None, deleted: false };
+            replaying.insert(id, it);
+        }
+    }
+    for (lsn, records) in rounds {
+        for record in records {
+            let id = record.replica();
+            if gone.contains(&id) {
+                continue;
+            }
+            let Some(from) = as_of.get(&id) else {
+                return Err(Error::Damaged {
+                    path: JOURNAL_DIR.into(),
+                    at: 0,
+                    what: format!("the beginning of replica {} is lost", id.0),
+                });
+            };
+            if lsn < from || matches!(record, Record::State { .. } | Record::Create { .. }) {
+                continue;
+            }
+            let it = replaying.get_mut(&id).expect("as_of has the same keys");
+            it.live_from = it.live_from.min(*lsn);
+            it.first_since_capture.get_or_insert(*lsn);
+            apply(it, record, options, *lsn)?;
+        }
+    }
+    replaying.retain(|id, _| !gone.contains(id));
+    Ok(replaying)
+}
+
+fn apply(it: &mut Replaying, record: &Record, options: &Options, lsn: u64) -> Result<(), Error> {
+    let state = &mut it.state;
+    match record {
+        Record::Append { entry, payload, .. } => {
+            if !state.accepts(entry) {
+                return Err(Error::Damaged {
+                    path: JOURNAL_DIR.into(),
+                    at: 0,
+                    what: format!(
+                        "in round {lsn}, entry {} of replica {} does not follow entry {}",
+                        entry.index,
+                        state.replica.0,
+                        state.last_index()
+                    ),
+                });
+            }
+            let place = state.append(entry.clone(), options.index_interval_bytes);
+            if let Some((segment, at)) = place {
+                let payload = payload.clone();
+                it.places.insert(entry.index, Place { segment, at, payload });
+            }
+        }
+        Record::Truncate { from, .. } => {
+            if *from > state.prev_index {
+                state.truncate(*from);
+            }
+            it.places.split_off(from);
+        }
+        Record::Trim { log_start, .. } => state.trim(*log_start),
+        Record::HardState { hard_state, .. } => state.hard_state = *hard_state,
+        Record::Conf { conf, .. } => state.conf = conf.clone(),
+        Record::Image { index, image, .. } => state.set_image(*index, image.clone()),
+        Record::Synced { index, .. } => state.synced_index = state.synced_index.max(*index),
+        Record::Delete { .. } => it.deleted = true,
+        Record::Create { .. } | Record::State { .. } | Record::Gone { .. } => {}
+    }
+    for dead in it.state.remove_dead_segments() {
+        it.places.retain(|_, place| place.segment != dead.base_offset);
+    }
+    Ok(())
+}
+
+/// A deleted replica whose directory may still have its name: nobody of the same name has made a
+/// file yet, since that waits for the record that we are about to write.
+fn retire<D: Disk>(disk: &D, state: &ReplicaState, found: &mut Found<D>) -> Result<(), Error> {
+    let from = state.dir();
+    let to = format!("{from}.{}{DELETED}", manifest::hex(&state.identity.topic_id));
+    match disk.rename(&from, &to) {
+        Ok(()) => found.garbage.push(to),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(source) => return Err(disk_error("renaming", &from, source)),
+    }
+    Ok(())
+}
+
+/// Directories that look like partitions but belong to no replica: made, and never acknowledged.
+fn set_aside_strangers<D: Disk>(
+    disk: &D,
+    owned: &BTreeSet<String>,
+    found: &mut Found<D>,
+) -> Result<(), Error> {
+    let names = disk.list("").map_err(|source| disk_error("listing", ".", source))?;
+    for name in names {
+        if name.ends_with(DELETED) {
+            if !found.garbage.contains(&name) {
+                found.garbage.push(name);
+            }
+            continue;
+        }
+        let partition = name.rsplit_once('-').and_then(|(_, number)| number.parse::<i32>().ok());
+        if partition.is_none() || owned.contains(&name) {
+            continue;
+        }
+        let aside = format!("{name}.unacknowledged{DELETED}");
+        disk.rename(&name, &aside).map_err(|source| disk_error("renaming", &name, source))?;
+        found.garbage.push(aside);
+    }
+    Ok(())
+}
+
+/// Brings a replica's files to what its state says.
+fn restore<D: Disk>(
+    disk: &D,
+    mut it: Replaying,
+    catalog: &Catalog<D>,
+    reserve: &mut Reserve,
+    records: &mut Vec<Record>,
+) -> Result<FoundReplica<D>, Error> {
+    let dir = it.state.dir();
+    let id = it.state.replica;
+    let mut damage = None;
+    let disk_failed = |source| disk_error("recovering", &dir, source);
+    let image = read_image(disk, &it.state, &mut damage)?;
+    let present = match disk.list(&dir) {
+        Ok(names) => Some(names),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(source) => return Err(disk_failed(source)),
+    };
+    if let Some(from) = find_tear(disk, &it, &mut damage)? {
+        it.state.truncate(from);
+        it.places.split_off(&from);
+        records.push(Record::Truncate { replica: id, from });
+        let hard_state = it.state.hard_state;
+        records.push(Record::HardState { replica: id, hard_state });
+    }
+    let has_files = !it.state.segments.is_empty();
+    let mut names = present.unwrap_or_default();
+    let dir_made = !names.is_empty() || has_files;
+    if has_files {
+        reserve.when_full(disk, || disk.create_dir(&dir)).map_err(disk_failed)?;
+        restore_segments(disk, &it, &names, reserve, &mut damage)?;
+        names.retain(|name| !is_ours(&it.state, name));
+        for stranger in names {
+            disk.remove_file(&format!("{dir}/{stranger}")).map_err(disk_failed)?;
+        }
+        disk.sync_dir(&dir).map_err(disk_failed)?;
+    }
+    let files = catalog.insert(id);
+    for (at, segment) in it.state.segments.iter().enumerate() {
+        let next = it.state.segments.get(at + 1);
+        let end = next.map_or(it.state.end_offset, |next| next.base_offset);
+        let rewritten = it.places.values().find(|place| place.segment == segment.base_offset);
+        let good_from = rewritten.map_or(segment.size, |place| place.at);
+        files.push(Segment::recovered(&dir, segment, end, good_from));
+    }
+    if let Some(damage) = &damage {
+        tracing::error!(replica = id.0, dir, damage, "durable data is damaged");
+    }
+    let recovered = it.state.recovered(image, damage);
+    let mut replica = Replica::new(it.state, Arc::clone(&files), it.live_from);
+    replica.dir_made = dir_made;
+    replica.first_since_capture = it.first_since_capture;
+    Ok(FoundReplica { replica, recovered })
+}
+
+fn is_ours(state: &ReplicaState, name: &str) -> bool {
+    let image = format!("image-{:020}", state.prev_index);
+    let large = matches!(state.image, ImageSource::File { .. });
+    (large && name == image)
+        || state.segments.iter().any(|segment| {
+            name == segment_name(segment.base_offset, "log")
+                || (segment.index_flushed > 0 && name == segment_name(segment.base_offset, "index"))
+                || (segment.times_flushed > 0
+                    && name == segment_name(segment.base_offset, "timeindex"))
+        })
+}
+
+fn read_image<D: Disk>(
+    disk: &D,
+    state: &ReplicaState,
+    damage: &mut Option<String>,
+) -> Result<Bytes, Error> {
+    let ImageSource::File { length, .. } = &state.image else {
+        let ImageSource::Inline(bytes) = &state.image else { return Ok(Bytes::new()) };
+        return Ok(bytes.clone());
+    };
+    let path = format!("{}/image-{:020}", state.dir(), state.prev_index);
+    let read = disk.open(&path).and_then(|file| disk.read_medium(&file, 0, *length as usize));
+    match read {
+        Ok(bytes) if image_fits(&state.image, &bytes) => Ok(Bytes::from(bytes)),
+        Ok(_) => {
+            *damage = Some(format!("{path} does not match its checksum"));
+            Ok(Bytes::new())
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            *damage = Some(format!("{path} is missing"));
+            Ok(Bytes::new())
+        }
+        Err(source) => Err(disk_error("reading", &path, source)),
+    }
+}
+
+/// Looks, on the medium, at payload that the journal does not hold and that no mark calls synced:
+/// the first that is not there was torn, and nobody was told of it.
+fn find_tear<D: Disk>(
+    disk: &D,
+    it: &Replaying,
+    damage: &mut Option<String>,
+) -> Result<Option<u64>, Error> {
+    let state = &it.state;
+    let mut open: Option<(i64, D::File)> = None;
+    for (index, place) in &it.places {
+        if place.payload.is_some() || *index <= state.synced_index {
+            continue;
+        }
+        let Some(entry) = state.entries.get(entry_position(state, *index)) else { continue };
+        let Content::Batch(batch) = &entry.content else { continue };
+        let path = format!("{}/{}", state.dir(), segment_name(place.segment, "log"));
+        if open.as_ref().is_none_or(|(base, _)| *base != place.segment) {
+            open = match disk.open(&path) {
+                Ok(file) => Some((place.segment, file)),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+                Err(source) => return Err(disk_error("opening", &path, source)),
+            };
+        }
+        let whole = match &open {
+            Some((_, file)) => {
+                let bytes = disk
+                    .read_medium(file, place.at, batch.length as usize)
+                    .map_err(|source| disk_error("reading", &path, source))?;
+                batch.matches(&bytes)
+            }
+            None => false,
+        };
+        if !whole {
+            let alone = state.conf.voters.len() == 1 && state.conf.voters_outgoing.is_empty();
+            if alone && state.hard_state.commit >= *index {
+                *damage = Some(format!("{path} at {}: a committed batch is not whole", place.at));
+                return Ok(None);
+            }
+            return Ok(Some(*index));
+        }
+    }
+    Ok(None)
+}
+
+/// Where in `entries` an index is; past the end for one that the image holds.
+fn entry_position(state: &ReplicaState, index: u64) -> usize {
+    let position = index.checked_sub(state.prev_index + 1);
+    position.and_then(|it| usize::try_from(it).ok()).unwrap_or(usize::MAX)
+}
+
+/// Rewrites what the journal holds, cuts what nobody names, and syncs.
+fn restore_segments<D: Disk>(
+    disk: &D,
+    it: &Replaying,
+    names: &[String],
+    reserve: &mut Reserve,
+    damage: &mut Option<String>,
+) -> Result<(), Error> {
+    let dir = it.state.dir();
+    for segment in &it.state.segments {
+        let name = segment_name(segment.base_offset, "log");
+        let path = format!("{dir}/{name}");
+        let failed = |source| disk_error("recovering", &path, source);
+        let places: Vec<&Place> =
+            it.places.values().filter(|place| place.segment == segment.base_offset).collect();
+        let exists = names.contains(&name);
+        let whole_replayed = places.first().is_some_and(|place| place.at == 0);
+        if !exists && !whole_replayed {
+            *damage = Some(format!("{path} is missing"));
+            continue;
+        }
+        let file =
+            if exists { disk.open(&path) } else { reserve.when_full(disk, || disk.create(&path)) };
+        let file = file.map_err(failed)?;
+        let len = disk.len(&file).map_err(failed)?;
+        let replayed_from = places.first().map_or(segment.size, |place| place.at);
+        if len < replayed_from.min(segment.size) {
+            *damage = Some(format!("{path} is {len} bytes long, and {replayed_from} were synced"));
+        }
+        rewrite(disk, &file, &places, reserve).map_err(failed)?;
+        if len > segment.size {
+            disk.set_len(&file, segment.size).map_err(failed)?;
+        }
+        if !places.is_empty() || len > segment.size {
+            disk.sync(&file).map_err(failed)?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes payload from the journal where it belongs, whether or not it looks right there.
+fn rewrite<D: Disk>(
+    disk: &D,
+    file: &D::File,
+    places: &[&Place],
+    reserve: &mut Reserve,
+) -> io::Result<()> {
+    let mut piece: Vec<&[u8]> = Vec::new();
+    let (mut start, mut end) = (0, 0);
+    for place in places {
+        let Some(payload) = &place.payload else { continue };
+        let follows = place.at == end && end - start < REWRITE_BYTES as u64;
+        if !follows {
+            reserve.when_full(disk, || write_piece(disk, file, &piece, start))?;
+            piece.clear();
+            start = place.at;
+        }
+        piece.push(payload);
+        end = place.at + payload.len() as u64;
+    }
+    reserve.when_full(disk, || write_piece(disk, file, &piece, start))
+}
+
+fn write_piece<D: Disk>(disk: &D, file: &D::File, piece: &[&[u8]], at: u64) -> io::Result<()> {
+    if piece.is_empty() { Ok(()) } else { disk.write_at(file, piece, at) }
+}

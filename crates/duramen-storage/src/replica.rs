@@ -1,0 +1,262 @@
+//! # Room card: replica
+//!
+//! Purpose:    one replica's files and tickets while the node runs.
+//! Owns:       which files are dirty, which names are not durable yet, who waits for which sync.
+//! Interface:  [`Replica`].
+//! Invariants: a segment with unsynced bytes stays open until a checkpoint has synced it: an
+//!             error of write-back is reported to whoever held the file then.
+//! Never:      the journal.
+//! Tests:      with the storage tests.
+//! Start at:   [`Replica::write`].
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io;
+use std::sync::Arc;
+
+use crate::catalog::{LogFiles, Segment, WrittenPart};
+use crate::format::{DELETED, segment_name};
+use crate::manifest::hex;
+use crate::op::HardState;
+use crate::replica_state::{ReplicaState, SegmentState};
+use crate::storage::SyncStep;
+use crate::{Disk, ReplicaId};
+
+/// A write that the node waits for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ticket {
+    pub(crate) ticket: u64,
+    /// The round that carries it; 0 if none has to.
+    pub(crate) lsn: u64,
+    /// Its payload is synced in segments, under this number.
+    pub(crate) payload: Option<u64>,
+}
+
+/// One replica at work.
+#[derive(Debug)]
+pub(crate) struct Replica<D: Disk> {
+    /// As of the last round written.
+    pub(crate) state: ReplicaState,
+    pub(crate) files: Arc<LogFiles<D>>,
+    pub(crate) pending: VecDeque<Ticket>,
+    /// Segments with unsynced bytes.
+    pub(crate) dirty: BTreeMap<i64, D::File>,
+    pub(crate) dir_made: bool,
+    /// How often a name was made in the directory, and how many of those are durable.
+    pub(crate) names: u64,
+    pub(crate) names_synced: u64,
+    /// The first round that replay needs for it.
+    pub(crate) live_from: u64,
+    /// The first round with a record of it since its last checkpoint was taken.
+    pub(crate) first_since_capture: Option<u64>,
+    pub(crate) image_wanted: bool,
+    /// Hard state that may ride with any round.
+    pub(crate) rider: Option<HardState>,
+    /// Payload up to this index is synced in segments, or was in the journal.
+    pub(crate) synced_index: u64,
+    bulk_next: u64,
+    /// Payload syncs in flight: their numbers and last indexes.
+    bulk: BTreeMap<u64, (u64, u32)>,
+    /// Syncs in flight that use its paths.
+    pub(crate) in_flight: u32,
+    pub(crate) deleting: bool,
+    pub(crate) delete_durable: bool,
+}
+
+impl<D: Disk> Replica<D> {
+    pub(crate) fn new(state: ReplicaState, files: Arc<LogFiles<D>>, live_from: u64) -> Self {
+        Self {
+            synced_index: state.synced_index,
+            state,
+            files,
+            pending: VecDeque::new(),
+            dirty: BTreeMap::new(),
+            dir_made: false,
+            names: 0,
+            names_synced: 0,
+            live_from,
+            first_since_capture: None,
+            image_wanted: false,
+            rider: None,
+            bulk_next: 1,
+            bulk: BTreeMap::new(),
+            in_flight: 0,
+            deleting: false,
+            delete_durable: false,
+        }
+    }
+
+    pub(crate) fn id(&self) -> ReplicaId {
+        self.state.replica
+    }
+
+    /// The directory's name while it is being removed: no topic can be called so.
+    pub(crate) fn deleted_dir(&self) -> String {
+        format!("{}.{}{DELETED}", self.state.dir(), hex(&self.state.identity.topic_id))
+    }
+
+    pub(crate) fn image_path(&self, index: u64) -> String {
+        format!("{}/image-{index:020}", self.state.dir())
+    }
+
+    pub(crate) fn segment_paths(&self, base_offset: i64) -> impl Iterator<Item = String> {
+        let dir = self.state.dir();
+        ["log", "index", "timeindex"]
+            .into_iter()
+            .map(move |extension| format!("{dir}/{}", segment_name(base_offset, extension)))
+    }
+
+    pub(crate) fn make_dir(&mut self, disk: &D) -> io::Result<()> {
+        if !self.dir_made {
+            disk.create_dir(&self.state.dir())?;
+            self.dir_made = true;
+            self.names += 1;
+        }
+        Ok(())
+    }
+
+    /// The segment of this base offset; made if it is new.
+    pub(crate) fn segment(&mut self, disk: &D, base_offset: i64) -> io::Result<Arc<Segment<D>>> {
+        if let Some(last) = self.files.last().filter(|last| last.base_offset == base_offset) {
+            return Ok(last);
+        }
+        self.make_dir(disk)?;
+        let dir = self.state.dir();
+        let path = format!("{dir}/{}", segment_name(base_offset, "log"));
+        let file = disk.create(&path)?;
+        self.names += 1;
+        if let Some(sealed) = self.files.last()
+            && let Some(time) = self.sealed_time(sealed.base_offset)
+        {
+            sealed.show_sealed_time(time);
+        }
+        let segment = Segment::new(&dir, base_offset, file);
+        self.files.push(Arc::clone(&segment));
+        Ok(segment)
+    }
+
+    /// The closing entry of a sealed segment's time index, if readers have not seen it yet.
+    fn sealed_time(&self, base_offset: i64) -> Option<crate::replica_state::TimeEntry> {
+        let state = self.state.segments.iter().find(|it| it.base_offset == base_offset)?;
+        let shown = self.files.last()?.times_shown();
+        let all = state.times_flushed as usize + state.times_tail.len();
+        (all > shown).then(|| state.times_tail.last().copied()).flatten()
+    }
+
+    pub(crate) fn write(
+        &mut self,
+        disk: &D,
+        segment: &Arc<Segment<D>>,
+        payloads: &[&[u8]],
+        at: u64,
+    ) -> io::Result<D::File> {
+        let file = match self.dirty.get(&segment.base_offset) {
+            Some(file) => file.clone(),
+            None => segment.open(disk)?,
+        };
+        self.dirty.insert(segment.base_offset, file.clone());
+        disk.write_at(&file, payloads, at)?;
+        Ok(file)
+    }
+
+    /// What makes payload in this file durable, and which names that covers.
+    pub(crate) fn payload_steps(&self, file: D::File) -> (Vec<SyncStep<D::File>>, u64) {
+        let mut steps = vec![SyncStep::File(file)];
+        steps.extend(self.name_steps());
+        (steps, self.names)
+    }
+
+    pub(crate) fn name_steps(&self) -> Vec<SyncStep<D::File>> {
+        if self.names == self.names_synced {
+            return Vec::new();
+        }
+        vec![SyncStep::Dir(self.state.dir()), SyncStep::Dir(String::new())]
+    }
+
+    /// Numbers payload that will be synced in segments.
+    pub(crate) fn begin_bulk(&mut self, last_index: u64) -> u64 {
+        let number = self.bulk_next;
+        self.bulk_next += 1;
+        self.bulk.insert(number, (last_index, 0));
+        number
+    }
+
+    /// One more segment has to be synced for it.
+    pub(crate) fn expect_bulk(&mut self, number: u64) {
+        if let Some((_, segments)) = self.bulk.get_mut(&number) {
+            *segments += 1;
+        }
+    }
+
+    pub(crate) fn end_bulk(&mut self, number: u64) {
+        let Some((index, segments)) = self.bulk.get_mut(&number) else { return };
+        *segments -= 1;
+        if *segments > 0 {
+            return;
+        }
+        let index = *index;
+        self.bulk.remove(&number);
+        let synced = match self.bulk.values().map(|(index, _)| *index).min() {
+            Some(open) => index.min(open - 1),
+            None => index,
+        };
+        self.synced_index = self.synced_index.max(synced);
+    }
+
+    /// Whether this payload, or any numbered before it, is still being synced.
+    pub(crate) fn in_bulk(&self, number: u64) -> bool {
+        self.bulk.first_key_value().is_some_and(|(first, _)| *first <= number)
+    }
+
+    /// How many index entries the last segment has in memory, before an append.
+    pub(crate) fn tail_lengths(&self) -> (Option<i64>, usize, usize) {
+        match self.state.segments.last() {
+            Some(last) => (Some(last.base_offset), last.index_tail.len(), last.times_tail.len()),
+            None => (None, 0, 0),
+        }
+    }
+
+    /// What the append since then added to the last segment.
+    pub(crate) fn written_part(
+        &self,
+        base_offset: i64,
+        before: (Option<i64>, usize, usize),
+    ) -> WrittenPart {
+        let segment = self.state.segments.last().expect("an append makes sure of one");
+        let (index, times) =
+            if before.0 == Some(base_offset) { (before.1, before.2) } else { (0, 0) };
+        WrittenPart {
+            size: segment.size,
+            end_offset: self.state.end_offset,
+            max_timestamp: segment.max_timestamp,
+            index: segment.index_tail[index..].to_vec(),
+            times: segment.times_tail[times..].to_vec(),
+        }
+    }
+
+    /// Cuts the files behind what was kept of the log.
+    pub(crate) fn cut_files(
+        &mut self,
+        disk: &D,
+        keep: &BTreeSet<i64>,
+        last: Option<&(SegmentState, i64)>,
+    ) -> io::Result<()> {
+        for segment in self.files.segments() {
+            if !keep.contains(&segment.base_offset) {
+                self.dirty.remove(&segment.base_offset);
+                for path in self.segment_paths(segment.base_offset) {
+                    match disk.remove_file(&path) {
+                        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                        _ => {}
+                    }
+                }
+            }
+        }
+        self.files.retain(|base| keep.contains(&base));
+        if let (Some((state, end_offset)), Some(segment)) = (last, self.files.last()) {
+            let file = self.write(disk, &segment, &[], state.size)?;
+            disk.set_len(&file, state.size)?;
+            segment.cut(state, *end_offset);
+        }
+        Ok(())
+    }
+}

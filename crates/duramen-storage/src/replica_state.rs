@@ -1,0 +1,415 @@
+//! # Room card: replica state
+//!
+//! Purpose:    what the journal knows of one replica, as a value.
+//! Owns:       the fold of journal records: the same code runs live and in replay.
+//! Interface:  [`ReplicaState`] and its transitions.
+//! Invariants: `entries` are dense from `prev_index + 1`; segments are in order and contiguous;
+//!             the image's index is never cut.
+//! Never:      I/O.
+//! Tests:      below; and every crash in `duramen-sim`.
+//! Start at:   [`ReplicaState::append`].
+
+use std::collections::VecDeque;
+
+use bytes::{Buf, BufMut, Bytes};
+
+use crate::format::{Malformed, count};
+use crate::op::{
+    ConfState, Content, HardState, Identity, LogEntry, RecoveredReplica, ReplicaId, SegmentMeta,
+    TermRun,
+};
+use crate::record::{self, ImageSource};
+
+/// A sparse index entry: the batch at `position` ends with `base_offset + offset_delta`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct IndexEntry {
+    pub(crate) offset_delta: u32,
+    pub(crate) position: u32,
+}
+
+/// A time index entry: up to `base_offset + offset_delta`, no record is later than `timestamp`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TimeEntry {
+    pub(crate) timestamp: i64,
+    pub(crate) offset_delta: u32,
+}
+
+/// One segment. Index entries live here until a checkpoint writes them to their files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SegmentState {
+    pub(crate) base_offset: i64,
+    pub(crate) first_index: u64,
+    pub(crate) size: u64,
+    pub(crate) max_timestamp: i64,
+    /// Entries already durable in `.index` and `.timeindex`.
+    pub(crate) index_flushed: u32,
+    pub(crate) times_flushed: u32,
+    /// Entries not there yet.
+    pub(crate) index_tail: Vec<IndexEntry>,
+    pub(crate) times_tail: Vec<TimeEntry>,
+    /// Bytes since the last index entry.
+    pub(crate) unindexed_bytes: u32,
+    /// The timestamp of the last time index entry, so that entries only grow.
+    pub(crate) indexed_timestamp: i64,
+    /// The offset delta at which `max_timestamp` was reached.
+    pub(crate) max_timestamp_delta: u32,
+}
+
+impl SegmentState {
+    fn new(base_offset: i64, first_index: u64) -> Self {
+        Self {
+            base_offset,
+            first_index,
+            size: 0,
+            max_timestamp: -1,
+            index_flushed: 0,
+            times_flushed: 0,
+            index_tail: Vec::new(),
+            times_tail: Vec::new(),
+            unindexed_bytes: 0,
+            indexed_timestamp: -1,
+            max_timestamp_delta: 0,
+        }
+    }
+
+    fn delta(&self, offset: i64) -> u32 {
+        u32::try_from(offset - self.base_offset).expect("the leader rolls before deltas overflow")
+    }
+
+    fn append(&mut self, batch: &crate::Descriptor, index_interval: u32) {
+        let last_delta = self.delta(batch.end_offset() - 1);
+        if batch.max_timestamp > self.max_timestamp {
+            self.max_timestamp = batch.max_timestamp;
+            self.max_timestamp_delta = last_delta;
+        }
+        if self.unindexed_bytes > index_interval {
+            let position = u32::try_from(self.size).expect("segments stay below 2 GiB");
+            self.index_tail.push(IndexEntry { offset_delta: last_delta, position });
+            self.index_time();
+            self.unindexed_bytes = 0;
+        }
+        self.unindexed_bytes = self.unindexed_bytes.saturating_add(batch.length);
+        self.size += u64::from(batch.length);
+    }
+
+    fn index_time(&mut self) {
+        if self.max_timestamp > self.indexed_timestamp {
+            self.indexed_timestamp = self.max_timestamp;
+            self.times_tail.push(TimeEntry {
+                timestamp: self.max_timestamp,
+                offset_delta: self.max_timestamp_delta,
+            });
+        }
+    }
+
+    /// Drops what lies at or past `end_offset`; the caller has set `size`.
+    fn cut_indexes(&mut self, end_offset: i64) {
+        let end = self.delta(end_offset);
+        self.index_tail.retain(|entry| entry.offset_delta < end);
+        self.times_tail.retain(|entry| entry.offset_delta < end);
+        self.unindexed_bytes = u32::MAX / 2;
+        self.indexed_timestamp =
+            self.times_tail.last().map_or(self.indexed_timestamp, |entry| entry.timestamp);
+    }
+}
+
+/// All that is durable of a replica, but for the bytes in its segments.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ReplicaState {
+    pub(crate) replica: ReplicaId,
+    pub(crate) identity: Identity,
+    pub(crate) hard_state: HardState,
+    pub(crate) conf: ConfState,
+    pub(crate) prev_index: u64,
+    pub(crate) prev_term: u64,
+    pub(crate) prev_end_offset: i64,
+    pub(crate) image: ImageSource,
+    pub(crate) entries: VecDeque<LogEntry>,
+    pub(crate) term_runs: Vec<TermRun>,
+    pub(crate) log_start: i64,
+    pub(crate) end_offset: i64,
+    pub(crate) segments: Vec<SegmentState>,
+    /// Payload up to this index was synced in its segments ([`crate::record::Record::Synced`]).
+    pub(crate) synced_index: u64,
+}
+
+impl ReplicaState {
+    /// A new, empty replica: index 1 of term 1 is its (empty) beginning, so that an empty replica
+    /// of a running group always needs a snapshot, and gets its membership from it.
+    pub(crate) fn new(replica: ReplicaId, identity: Identity, conf: ConfState) -> Self {
+        Self {
+            replica,
+            identity,
+            hard_state: HardState { term: 1, vote: 0, commit: 1 },
+            conf,
+            prev_index: 1,
+            prev_term: 1,
+            prev_end_offset: 0,
+            image: ImageSource::Inline(Bytes::new()),
+            entries: VecDeque::new(),
+            term_runs: Vec::new(),
+            log_start: 0,
+            end_offset: 0,
+            segments: Vec::new(),
+            synced_index: 1,
+        }
+    }
+
+    /// The directory, relative to the data directory.
+    pub(crate) fn dir(&self) -> String {
+        self.identity.dir()
+    }
+
+    pub(crate) fn last_index(&self) -> u64 {
+        self.prev_index + self.entries.len() as u64
+    }
+
+    pub(crate) fn last_term(&self) -> u64 {
+        self.entries.back().map_or(self.prev_term, |entry| entry.term)
+    }
+
+    /// Whether `entry` is what may follow: the next index, and the next offset.
+    pub(crate) fn accepts(&self, entry: &LogEntry) -> bool {
+        entry.index == self.last_index() + 1
+            && entry.term >= self.last_term()
+            && match &entry.content {
+                Content::Internal(_) => true,
+                Content::Batch(batch) => batch.base_offset == self.end_offset,
+            }
+    }
+
+    /// Appends one entry. For a batch, returns `(segment base offset, position)` of its payload.
+    pub(crate) fn append(&mut self, entry: LogEntry, index_interval: u32) -> Option<(i64, u64)> {
+        assert!(self.accepts(&entry), "entry {} does not follow the log", entry.index);
+        if self.term_runs.last().is_none_or(|run| run.term != entry.term) {
+            let (term, first_index) = (entry.term, entry.index);
+            self.term_runs.push(TermRun { term, first_index, start_offset: self.end_offset });
+        }
+        let place = if let Content::Batch(batch) = &entry.content {
+            if batch.starts_segment || self.segments.is_empty() {
+                if let Some(sealed) = self.segments.last_mut() {
+                    sealed.index_time();
+                }
+                self.segments.push(SegmentState::new(batch.base_offset, entry.index));
+            }
+            let segment = self.segments.last_mut().expect("just made sure of one");
+            let position = segment.size;
+            segment.append(batch, index_interval);
+            self.end_offset = batch.end_offset();
+            Some((segment.base_offset, position))
+        } else {
+            None
+        };
+        self.entries.push_back(entry);
+        place
+    }
+
+    /// Cuts the log from `from` on: a Raft conflict, or a tear found by recovery.
+    pub(crate) fn truncate(&mut self, from: u64) {
+        assert!(from > self.prev_index, "the image is never cut");
+        while self.last_index() >= from {
+            let entry = self.entries.pop_back().expect("last_index counts the entries");
+            if let Content::Batch(batch) = entry.content {
+                let segment = self.segments.last_mut().expect("a batch lies in a segment");
+                segment.size -= u64::from(batch.length);
+                if segment.base_offset == batch.base_offset {
+                    self.segments.pop();
+                } else {
+                    segment.cut_indexes(batch.base_offset);
+                }
+                self.end_offset = batch.base_offset;
+            }
+        }
+        self.term_runs.retain(|run| run.first_index < from);
+        self.synced_index = self.synced_index.min(self.last_index());
+        self.hard_state.commit = self.hard_state.commit.min(self.last_index());
+    }
+
+    /// The view's state at `index` is kept: entries up to it are no longer needed.
+    pub(crate) fn set_image(&mut self, index: u64, image: ImageSource) {
+        if index < self.prev_index || index > self.last_index() {
+            return; // older than the one we have, or of a suffix that was cut since
+        }
+        while self.prev_index < index {
+            let entry = self.entries.pop_front().expect("index is within the log");
+            self.prev_index = entry.index;
+            self.prev_term = entry.term;
+            if let Content::Batch(batch) = entry.content {
+                self.prev_end_offset = batch.end_offset();
+            }
+        }
+        self.image = image;
+    }
+
+    /// Raises the log's start. [`ReplicaState::remove_dead_segments`] then finds what to remove.
+    pub(crate) fn trim(&mut self, log_start: i64) {
+        self.log_start = self.log_start.max(log_start.min(self.end_offset));
+    }
+
+    /// Takes out the segments that lie wholly below the log's start. The last one stays, and so
+    /// does whatever a Raft conflict could still reach.
+    pub(crate) fn remove_dead_segments(&mut self) -> Vec<SegmentState> {
+        let dead = self
+            .segments
+            .windows(2)
+            .take_while(|pair| {
+                pair[1].base_offset <= self.log_start && pair[1].base_offset <= self.prev_end_offset
+            })
+            .count();
+        self.segments.drain(..dead).collect()
+    }
+
+    pub(crate) fn recovered(&self, image: Bytes, damage: Option<String>) -> RecoveredReplica {
+        RecoveredReplica {
+            replica: self.replica,
+            identity: self.identity.clone(),
+            hard_state: self.hard_state,
+            conf: self.conf.clone(),
+            prev_index: self.prev_index,
+            prev_term: self.prev_term,
+            prev_end_offset: self.prev_end_offset,
+            entries: self.entries.iter().cloned().collect(),
+            term_runs: self.term_runs.clone(),
+            log_start: self.log_start,
+            end_offset: self.end_offset,
+            image,
+            segments: self
+                .segments
+                .iter()
+                .map(|segment| SegmentMeta {
+                    base_offset: segment.base_offset,
+                    first_index: segment.first_index,
+                    size: segment.size,
+                    max_timestamp: segment.max_timestamp,
+                })
+                .collect(),
+            damage,
+        }
+    }
+
+    /// The body of a State record; see `docs/format.md`.
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        record::put_identity(out, &self.identity);
+        record::put_hard_state(out, self.hard_state);
+        record::put_conf(out, &self.conf);
+        out.put_u64(self.prev_index);
+        out.put_u64(self.prev_term);
+        out.put_i64(self.prev_end_offset);
+        self.image.encode(out);
+        record::put_count(out, self.entries.len());
+        for entry in &self.entries {
+            record::put_entry(out, entry);
+        }
+        record::put_count(out, self.term_runs.len());
+        for run in &self.term_runs {
+            out.put_u64(run.term);
+            out.put_u64(run.first_index);
+            out.put_i64(run.start_offset);
+        }
+        out.put_i64(self.log_start);
+        out.put_i64(self.end_offset);
+        out.put_u64(self.synced_index);
+        record::put_count(out, self.segments.len());
+        for segment in &self.segments {
+            segment.encode(out);
+        }
+    }
+
+    pub(crate) fn decode(replica: ReplicaId, from: &mut Bytes) -> Result<Self, Malformed> {
+        let identity = record::get_identity(from)?;
+        let hard_state = record::get_hard_state(from)?;
+        let conf = record::get_conf(from)?;
+        let prev_index = from.try_get_u64()?;
+        let prev_term = from.try_get_u64()?;
+        let prev_end_offset = from.try_get_i64()?;
+        let image = ImageSource::decode(from)?;
+        let entries = (0..count(from, 17)?)
+            .map(|_| record::get_entry(from))
+            .collect::<Result<VecDeque<_>, _>>()?;
+        let dense = entries.iter().zip(prev_index + 1..).all(|(entry, at)| entry.index == at);
+        if !dense {
+            return Err(Malformed("entries of a State are not dense"));
+        }
+        let mut term_runs = Vec::new();
+        for _ in 0..count(from, 24)? {
+            let (term, first_index) = (from.try_get_u64()?, from.try_get_u64()?);
+            term_runs.push(TermRun { term, first_index, start_offset: from.try_get_i64()? });
+        }
+        let (log_start, end_offset) = (from.try_get_i64()?, from.try_get_i64()?);
+        let synced_index = from.try_get_u64()?;
+        let segments = (0..count(from, 60)?)
+            .map(|_| SegmentState::decode(from))
+            .collect::<Result<Vec<_>, _>>()?;
+        Ok(Self {
+            replica,
+            identity,
+            hard_state,
+            conf,
+            prev_index,
+            prev_term,
+            prev_end_offset,
+            image,
+            entries,
+            term_runs,
+            log_start,
+            end_offset,
+            segments,
+            synced_index,
+        })
+    }
+}
+
+impl SegmentState {
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.put_i64(self.base_offset);
+        out.put_u64(self.first_index);
+        out.put_u64(self.size);
+        out.put_i64(self.max_timestamp);
+        out.put_u32(self.index_flushed);
+        out.put_u32(self.times_flushed);
+        out.put_u32(self.unindexed_bytes);
+        out.put_i64(self.indexed_timestamp);
+        out.put_u32(self.max_timestamp_delta);
+        record::put_count(out, self.index_tail.len());
+        for entry in &self.index_tail {
+            out.put_u32(entry.offset_delta);
+            out.put_u32(entry.position);
+        }
+        record::put_count(out, self.times_tail.len());
+        for entry in &self.times_tail {
+            out.put_i64(entry.timestamp);
+            out.put_u32(entry.offset_delta);
+        }
+    }
+
+    fn decode(from: &mut Bytes) -> Result<Self, Malformed> {
+        let mut segment = Self::new(from.try_get_i64()?, from.try_get_u64()?);
+        segment.size = from.try_get_u64()?;
+        segment.max_timestamp = from.try_get_i64()?;
+        segment.index_flushed = from.try_get_u32()?;
+        segment.times_flushed = from.try_get_u32()?;
+        segment.unindexed_bytes = from.try_get_u32()?;
+        segment.indexed_timestamp = from.try_get_i64()?;
+        segment.max_timestamp_delta = from.try_get_u32()?;
+        for _ in 0..count(from, 8)? {
+            let (offset_delta, position) = (from.try_get_u32()?, from.try_get_u32()?);
+            segment.index_tail.push(IndexEntry { offset_delta, position });
+        }
+        for _ in 0..count(from, 12)? {
+            let timestamp = from.try_get_i64()?;
+            let offset_delta = from.try_get_u32()?;
+            segment.times_tail.push(TimeEntry { timestamp, offset_delta });
+        }
+        Ok(segment)
+    }
+}
+
+/// Checks the image's bytes against what the journal says of them.
+pub(crate) fn image_fits(source: &ImageSource, bytes: &[u8]) -> bool {
+    match source {
+        ImageSource::Inline(inline) => inline == bytes,
+        ImageSource::File { length, crc } => {
+            bytes.len() as u64 == u64::from(*length) && crc32c::crc32c(bytes) == *crc
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! # Room card: reserve
+//!
+//! Purpose:    a full disk refuses appends early, and never stops the node from starting again.
+//! Owns:       the file `reserve`, and whether appends must be refused.
+//! Interface:  [`Reserve::when_full`], [`Reserve::check`].
+//! Invariants: what was accepted can be written: the reserve is larger than what may be in flight.
+//! Never:      which requests are refused: the node decides.
+//! Tests:      `duramen-sim`: space ends at any write.
+//! Start at:   [`Reserve::when_full`].
+
+use std::io;
+
+use crate::Disk;
+use crate::format::RESERVE;
+use crate::journal::disk_error;
+use crate::storage::{Error, Options};
+
+/// Look at the free space at least every so many bytes appended.
+const CHECK_BYTES: u64 = 4 << 20;
+const SLICE: [u8; 1 << 18] = [0; 1 << 18];
+
+#[derive(Debug)]
+pub(crate) struct Reserve {
+    bytes: u64,
+    free_bytes_min: u64,
+    /// Bytes of the reserve file written so far.
+    held: u64,
+    full: bool,
+    reported: bool,
+    checked_at: u64,
+}
+
+impl Reserve {
+    pub(crate) fn open<D: Disk>(disk: &D, options: &Options) -> Result<Self, Error> {
+        let held = match disk.open(RESERVE) {
+            Ok(file) => disk.len(&file).map_err(|source| disk_error("reading", RESERVE, source))?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
+            Err(source) => return Err(disk_error("opening", RESERVE, source)),
+        };
+        let (bytes, free_bytes_min) = (options.reserve_bytes, options.free_bytes_min);
+        Ok(Self { bytes, free_bytes_min, held, full: false, reported: false, checked_at: 0 })
+    }
+
+    /// Runs `write`; if the disk is full, gives up the reserve and runs it once more.
+    pub(crate) fn when_full<D: Disk, T>(
+        &mut self,
+        disk: &D,
+        mut write: impl FnMut() -> io::Result<T>,
+    ) -> io::Result<T> {
+        match write() {
+            Err(error) if is_full(&error) && self.held > 0 => {
+                tracing::error!(
+                    "the disk is full: appends are refused until space is freed; delete topics, \
+                     lower their retention, or remove other files from this disk"
+                );
+                self.full = true;
+                self.held = 0;
+                disk.remove_file(RESERVE)?;
+                write()
+            }
+            other => other,
+        }
+    }
+
+    /// Looks at the free space, now and then; makes the reserve, slice by slice.
+    pub(crate) fn check<D: Disk>(&mut self, disk: &D, idle: bool, appended: u64) {
+        if !idle && appended < self.checked_at + CHECK_BYTES && !self.full {
+            return;
+        }
+        self.checked_at = appended;
+        let Ok(available) = disk.available() else { return };
+        let missing = self.bytes - self.held.min(self.bytes);
+        if available < self.free_bytes_min {
+            self.full = true;
+        } else if available >= self.free_bytes_min + missing {
+            // Two slices a look: the file is whole within seconds, and no look takes long.
+            let grown = (0..2).try_for_each(|_| self.grow(disk));
+            self.full &= grown.is_err() || self.held < self.bytes;
+        }
+    }
+
+    fn grow<D: Disk>(&mut self, disk: &D) -> io::Result<()> {
+        if self.held >= self.bytes {
+            return Ok(());
+        }
+        let file = if self.held == 0 { disk.create(RESERVE) } else { disk.open(RESERVE) };
+        let file = file.or_else(|_| disk.open(RESERVE))?;
+        let left = usize::try_from(self.bytes - self.held).unwrap_or(usize::MAX);
+        let slice = &SLICE[..left.min(SLICE.len())];
+        disk.write_at(&file, &[slice], self.held)?;
+        self.held += slice.len() as u64;
+        Ok(())
+    }
+
+    /// Whether appends must be refused, if that changed.
+    pub(crate) fn take_change(&mut self) -> Option<bool> {
+        (self.full != self.reported).then(|| {
+            self.reported = self.full;
+            self.full
+        })
+    }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
