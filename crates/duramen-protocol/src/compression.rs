@@ -13,9 +13,10 @@ use std::io::{self, Read, Write};
 
 use flate2::read::MultiGzDecoder;
 use flate2::write::GzEncoder;
-use lz4_flex::frame::{BlockMode, BlockSize, FrameDecoder, FrameEncoder, FrameInfo};
+use lz4_flex::frame::{FrameDecoder, FrameEncoder};
 use zstd::zstd_safe;
 
+mod lz4;
 mod snappy;
 
 /// A codec, by its number in the attributes of a batch.
@@ -117,6 +118,7 @@ pub fn decompress(
         }
         Codec::Gzip => drain(codec, MultiGzDecoder::new(input), limit, out),
         Codec::Snappy => snappy::decompress(input, limit, out),
+        Codec::Lz4 if !lz4::is_whole_frame(input) => Err(CompressionError::Corrupt { codec }),
         Codec::Lz4 => drain(codec, FrameDecoder::new(input), limit, out),
         Codec::Zstd => decompress_zstd(input, limit, out),
     }
@@ -189,10 +191,7 @@ pub fn compress(codec: Codec, input: &[u8], out: &mut Vec<u8>) {
         }
         Codec::Snappy => snappy::compress(input, out),
         Codec::Lz4 => {
-            // Java clients read only independent blocks.
-            let frame =
-                FrameInfo::new().block_mode(BlockMode::Independent).block_size(BlockSize::Max64KB);
-            let mut lz4 = FrameEncoder::with_frame_info(frame, out);
+            let mut lz4 = FrameEncoder::with_frame_info(lz4::frame(), out);
             lz4.write_all(input).expect(MEMORY);
             lz4.finish().expect(MEMORY);
         }

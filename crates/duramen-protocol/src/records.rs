@@ -156,4 +156,6 @@ impl<'a> IntoIterator for &'a Records {
 }
 
 #[cfg(test)]
+mod golden;
+#[cfg(test)]
 mod tests;
