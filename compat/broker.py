@@ -94,6 +94,11 @@ class Broker:
 
     def restart(self):
         """Starts the broker on its directory, whatever state a stop or a kill left it in, and waits until it answers."""
+        self.spawn()
+        self.wait_until_ready()
+
+    def spawn(self):
+        """Starts the process and does not wait, so that it can be killed while it recovers."""
         assert self.process is None or self.process.poll() is not None, "the broker is still running"
         with open(self.log_path, "ab") as log:
             self.process = subprocess.Popen(
@@ -101,10 +106,8 @@ class Broker:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=self.environment(),
                 preexec_fn=_die_with_parent,
             )
-        self._wait_until_ready()
 
     def kill9(self):
         """The process ends at this instant; the page cache survives."""
@@ -126,10 +129,7 @@ class Broker:
         text = self.log_path.read_text(errors="replace").splitlines()
         return "\n".join([f"--- end of {self.log_path}", *text[-lines:]])
 
-    def environment(self):
-        return dict(os.environ)
-
-    def _wait_until_ready(self):
+    def wait_until_ready(self):
         deadline = time.monotonic() + self.READY_TIMEOUT_S
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
