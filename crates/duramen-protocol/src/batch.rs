@@ -364,7 +364,7 @@ pub fn restamp(batch: &mut [u8], timestamp_type: TimestampType, max_timestamp: i
     header.max_timestamp = max_timestamp;
     batch[..HEADER_BYTES].copy_from_slice(&header.to_bytes());
     let after = crc32c::crc32c(&batch[CHECKSUMMED_FROM..HEADER_BYTES]);
-    let crc = crc32c::crc32c_combine(before ^ after, header.crc, payload_bytes);
+    let crc = crc32c::crc32c_combine(before ^ after, 0, payload_bytes) ^ header.crc;
     batch[17..21].copy_from_slice(&crc.to_be_bytes());
 }
 

@@ -256,9 +256,12 @@ fn verdict_with(at: usize, bytes: &[u8]) -> Result<(), ErrorCode> {
     checked.map(|_| ()).map_err(|error| error.code())
 }
 
+/// What is wrong, where it is written, what is written, and what a producer is told.
+type Case = (&'static str, usize, &'static [u8], Result<(), ErrorCode>);
+
 #[test]
 fn each_rule_for_producers_has_the_error_kafka_gives() {
-    let cases: [(&str, usize, &[u8], Result<(), ErrorCode>); 15] = [
+    let cases: [Case; 15] = [
         ("nothing changed", 0, &[0], Ok(())),
         ("base offset is not 0", 7, &[1], Err(ErrorCode::InvalidRecord)),
         ("length below the header's", 8, &[0, 0, 0, 20], Err(ErrorCode::CorruptMessage)),

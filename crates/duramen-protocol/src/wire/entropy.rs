@@ -110,7 +110,7 @@ impl<T: Sample> Sample for Option<T> {
 macro_rules! sampled {
     ($(
         $(#[$doc:meta])*
-        pub struct $name:ident
+        $vis:vis struct $name:ident
         $(: versions $first:literal ..= $last:literal, flexible $($flexible:literal ..)? $($never:ident)? )?
         {
             $( $field:ident: $ty:ty [$($spec:tt)*] $(= $default:expr)? ),* $(,)?

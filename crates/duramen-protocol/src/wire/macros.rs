@@ -35,7 +35,7 @@
 macro_rules! message {
     ($(
         $(#[$doc:meta])*
-        pub struct $name:ident
+        $vis:vis struct $name:ident
         $(: versions $first:literal ..= $last:literal, flexible $($flexible:literal ..)? $($never:ident)? )?
         {
             $( $(#[$field_doc:meta])* $field:ident: $ty:ty [$($spec:tt)*] $(= $default:expr)? ),* $(,)?
@@ -43,11 +43,11 @@ macro_rules! message {
     )+) => {$(
         $(#[$doc])*
         #[derive(Debug, Clone, PartialEq)]
-        pub struct $name {
+        $vis struct $name {
             $(
                 $(#[$field_doc])*
                 #[doc = concat!("Versions: `", stringify!($($spec)*), "`.")]
-                pub $field: $ty,
+                $vis $field: $ty,
             )*
         }
 
@@ -114,7 +114,7 @@ macro_rules! message {
                         $crate::wire::Wire::write(&self.$field, e, ctx)?;
                     } else if SPEC.in_tags(ctx.version) || !SPEC.is_ignorable() {
                         let default: $ty = $crate::message!(@default $ty $(, $default)?);
-                        if self.$field != default {
+                        if PartialEq::ne(&self.$field, &default) {
                             if !SPEC.in_tags(ctx.version) {
                                 return Err($crate::wire::EncodeError::Inexpressible {
                                     message: stringify!($name),
@@ -147,7 +147,7 @@ macro_rules! message {
                             const SPEC: $crate::wire::FieldSpec = $crate::message!(@spec $($spec)*);
                             if SPEC.in_tags(ctx.version) && SPEC.tag() == tag {
                                 let default: $ty = $crate::message!(@default $ty $(, $default)?);
-                                if self.$field != default {
+                                if PartialEq::ne(&self.$field, &default) {
                                     let ctx = ctx.with_nullable(SPEC.is_nullable(ctx.version));
                                     e.tagged_field(tag, |e| {
                                         $crate::wire::Wire::write(&self.$field, e, ctx)

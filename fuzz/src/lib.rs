@@ -1,0 +1,48 @@
+//! What all targets share: an allocator that takes one oversized allocation for a find.
+//!
+//! libFuzzer's own `-malloc_limit_mb` works only under a sanitizer, which stable Rust does not have.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+
+/// No input is longer than 16 KiB, so an allocation of this size can only come from a number that was believed
+/// before it was checked.
+pub const ALLOCATION_BYTES_MAX: usize = 64 << 20;
+
+struct Limited;
+
+fn check(bytes: usize) {
+    if bytes > ALLOCATION_BYTES_MAX {
+        // Not a panic: that would allocate, and decoders might be tested under `catch_unwind` one day.
+        eprintln!("fuzz: one allocation of {bytes} bytes");
+        std::process::abort();
+    }
+}
+
+// SAFETY: every call is passed on unchanged, or the process ends.
+unsafe impl GlobalAlloc for Limited {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        check(layout.size());
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        check(layout.size());
+        // SAFETY: the caller keeps the contract of `alloc_zeroed`.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        check(size);
+        // SAFETY: the caller keeps the contract of `realloc`.
+        unsafe { System.realloc(ptr, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps the contract of `dealloc`.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Limited = Limited;
