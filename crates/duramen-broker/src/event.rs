@@ -8,7 +8,6 @@
 //! Tests:      those of the crate; the simulator is built from these types.
 //! Start at:   [`Event`].
 
-
 use duramen_storage::op::{Done, Op, ReplicaId};
 
 use crate::session::{Prepared, RequestContext};
@@ -25,6 +24,9 @@ pub struct Now {
 /// One client connection, numbered by the listener and never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(pub u64);
+
+/// A request, as long as it waits for its answer: whose, and its number there.
+pub(crate) type RequestKey = (ConnectionId, u64);
 
 /// What happens to a node.
 #[derive(Debug)]
@@ -114,6 +116,8 @@ pub struct FetchPart {
     pub end: i64,
     /// This partition's limit of record bytes.
     pub bytes_max: u32,
+    /// An incremental session leaves the partition out of the response if no bytes are found.
+    pub omit_if_empty: bool,
 }
 
 /// A ListOffsets response some of whose offsets are found off the node's thread.
@@ -126,7 +130,7 @@ pub struct TimePlan {
 }
 
 /// One lookup of a [`TimePlan`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TimePart {
     /// Index of the topic in the response.
     pub topic: usize,
@@ -140,5 +144,6 @@ pub struct TimePart {
     pub start: i64,
     /// One past the last offset to consider.
     pub end: i64,
+    /// Leader epochs and the offsets they began at, oldest first: the answer names the record's.
+    pub epochs: Vec<(i64, i32)>,
 }
-

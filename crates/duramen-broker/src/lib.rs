@@ -1,1 +1,25 @@
-//! duramen-broker
+//! # Room card: broker
+//!
+//! Purpose:    the node: Kafka's requests, replicated logs, the cluster's metadata, as one value.
+//! Owns:       what a client may observe.
+//! Interface:  [`Node`] with [`Event`] and [`Action`]; [`session::Session`] for a connection;
+//!             [`read_plan`] for reads off the node's thread; [`configs`] for settings.
+//! Invariants: acknowledged is durable; shown is durable; the same events make the same actions.
+//! Never:      async, sockets, files, locks, hash maps, clocks, chance that is not seeded, threads.
+//! Tests:      `node/tests`, and each room's own; `duramen-sim` runs all of it.
+//! Start at:   `node.rs`, then `api/produce.rs` and `partition.rs`.
+
+mod api;
+pub mod configs;
+mod controller;
+pub mod event;
+mod group;
+pub mod limits;
+mod node;
+mod partition;
+mod prng;
+pub mod read_plan;
+pub mod session;
+
+pub use event::{Action, ConnectionId, Event, Now, Reply};
+pub use node::{Metrics, Node, NodeOptions};

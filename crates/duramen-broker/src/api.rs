@@ -1,0 +1,163 @@
+//! # Room card: api
+//!
+//! Purpose:    Kafka's requests, one file each: the only place where Kafka's versions matter.
+//! Owns:       dispatch, authorisation, what a request is told when its time is over.
+//! Interface:  [`dispatch`], [`authorize`], [`on_timeout`].
+//! Invariants: authorisation comes before any lookup; every served API of the table has an arm.
+//! Never:      state of its own; storage.
+//! Tests:      `node/tests`; the compatibility suites.
+//! Start at:   [`dispatch`].
+
+use duramen_protocol::{ErrorCode, Request, Response};
+
+use crate::event::{Action, Now, RequestKey};
+use crate::node::{Node, Parked};
+use crate::session::{Prepared, RequestContext};
+
+pub(crate) mod api_versions;
+pub(crate) mod create_topics;
+pub(crate) mod delete_records;
+pub(crate) mod delete_topics;
+pub(crate) mod describe_cluster;
+pub(crate) mod describe_configs;
+pub(crate) mod fetch;
+pub(crate) mod fetch_sessions;
+pub(crate) mod init_producer_id;
+pub(crate) mod list_offsets;
+pub(crate) mod metadata;
+pub(crate) mod offset_for_leader_epoch;
+pub(crate) mod produce;
+
+/// What somebody wants to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Operation {
+    Read,
+    Write,
+    Create,
+    Delete,
+    Describe,
+    DescribeConfigs,
+    IdempotentWrite,
+}
+
+/// To what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Resource<'a> {
+    Cluster,
+    Topic(&'a str),
+}
+
+/// Whether the principal may. Everybody may everything until access control is built; every
+/// handler asks, before it looks anything up.
+pub(crate) fn authorize(_principal: &str, _operation: Operation, _resource: Resource<'_>) -> bool {
+    true
+}
+
+/// Kafka's bit sets of operations, which a client may ask for: all that exist on a cluster.
+pub(crate) const CLUSTER_OPERATIONS: i32 =
+    1 << 5 | 1 << 7 | 1 << 8 | 1 << 9 | 1 << 10 | 1 << 11 | 1 << 12;
+/// All operations that exist on a topic.
+pub(crate) const TOPIC_OPERATIONS: i32 =
+    1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 10 | 1 << 11;
+
+/// Requests that can be answered while the node is still opening.
+pub(crate) fn needs_no_state(request: &Prepared) -> bool {
+    matches!(request, Prepared::Request(Request::ApiVersions(_)))
+}
+
+/// When a request with this timeout is over.
+pub(crate) fn deadline_us(now: Now, timeout_ms: i32) -> u64 {
+    let timeout_us = u64::from(timeout_ms.max(0).unsigned_abs()) * 1000;
+    now.mono_us.saturating_add(timeout_us)
+}
+
+/// Serves one request, now or later.
+pub(crate) fn dispatch(
+    node: &mut Node,
+    now: Now,
+    key: RequestKey,
+    context: RequestContext,
+    request: Prepared,
+    actions: &mut Vec<Action>,
+) {
+    let request = match request {
+        Prepared::Produce(request) => {
+            return produce::handle(node, now, key, context, request, actions);
+        }
+        Prepared::Request(request) => request,
+    };
+    let response: Response = match request {
+        Request::ApiVersions(request) => api_versions::answer(&request).into(),
+        Request::DescribeCluster(request) => describe_cluster::answer(node, &request).into(),
+        Request::DescribeConfigs(request) => {
+            describe_configs::answer(node, &context, request).into()
+        }
+        Request::OffsetForLeaderEpoch(request) => {
+            offset_for_leader_epoch::answer(node, &context, request).into()
+        }
+        Request::Metadata(request) => {
+            return metadata::handle(node, now, key, context, request, actions);
+        }
+        Request::Fetch(request) => {
+            return fetch::handle(node, now, key, &context, request, actions);
+        }
+        Request::ListOffsets(request) => {
+            return list_offsets::handle(node, key, &context, request, actions);
+        }
+        Request::DeleteRecords(request) => {
+            return delete_records::handle(node, now, key, &context, request, actions);
+        }
+        Request::CreateTopics(request) => {
+            return create_topics::handle(node, now, key, &context, &request, actions);
+        }
+        Request::DeleteTopics(request) => {
+            return delete_topics::handle(node, now, key, &context, request, actions);
+        }
+        Request::InitProducerId(request) => {
+            return init_producer_id::handle(node, now, key, &context, &request, actions);
+        }
+        // The session decodes only served APIs, and each of those has an arm above.
+        other => {
+            let reason = format!("{} is not served", other.api_key());
+            actions.push(Action::Close { connection: key.0, reason });
+            return;
+        }
+    };
+    node.reply(key, response, actions);
+}
+
+/// A request has waited long enough, or what it waited for will not come.
+pub(crate) fn on_timeout(node: &mut Node, now: Now, key: RequestKey, actions: &mut Vec<Action>) {
+    let Some(parked) = node.parked_mut(key) else { return };
+    let code = ErrorCode::RequestTimedOut;
+    match parked {
+        Parked::Fetch(_) => fetch::answer_parked(node, now, key, actions),
+        Parked::Metadata { .. } => node.answer_parked(now, key, actions),
+        Parked::Produce { .. } => {
+            if let Some(Parked::Produce { mut response, .. }) = node.unpark(key) {
+                produce::time_out(&mut response);
+                node.reply(key, response, actions);
+            }
+        }
+        Parked::Trims { .. } => {
+            if let Some(Parked::Trims { mut response, .. }) = node.unpark(key) {
+                delete_records::time_out(&mut response);
+                node.reply(key, response, actions);
+            }
+        }
+        Parked::Commit { .. } => {
+            if let Some(Parked::Commit { mut response, .. }) = node.unpark(key) {
+                match &mut *response {
+                    Response::CreateTopics(response) => create_topics::time_out(response),
+                    Response::DeleteTopics(response) => delete_topics::time_out(response),
+                    _ => {}
+                }
+                node.reply(key, *response, actions);
+            }
+        }
+        Parked::ProducerId => {
+            node.unpark(key);
+            node.reply(key, init_producer_id::refused(code), actions);
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! `CreateTopics`: topics are there, and led, when the answer says so.
+
+use std::collections::BTreeMap;
+
+use duramen_protocol::messages::create_topics::{
+    CreatableTopic, CreatableTopicConfigs, CreatableTopicResult,
+};
+use duramen_protocol::messages::{CreateTopicsRequest, CreateTopicsResponse};
+use duramen_protocol::wire::Uuid;
+use duramen_protocol::{ErrorCode, Response};
+
+use super::{Operation, Resource, authorize, deadline_us};
+use crate::configs::{TOPIC_CONFIGS, effective};
+use crate::controller::{Creation, Error};
+use crate::event::{Action, Now, RequestKey};
+use crate::node::{Node, Parked};
+use crate::session::RequestContext;
+
+pub(crate) fn handle(
+    node: &mut Node,
+    now: Now,
+    key: RequestKey,
+    context: &RequestContext,
+    request: &CreateTopicsRequest,
+    actions: &mut Vec<Action>,
+) {
+    let mut response = CreateTopicsResponse::default();
+    let mut records = Vec::new();
+    let mut times = BTreeMap::new();
+    for topic in &request.topics {
+        *times.entry(topic.name.as_str()).or_insert(0) += 1;
+    }
+    for topic in &request.topics {
+        let is_repeated = times.get(topic.name.as_str()).is_some_and(|times| *times > 1);
+        let result = match create(node, context, topic, is_repeated) {
+            Err(error) => refused(topic, error),
+            Ok(creation) => {
+                let result = made(node, topic, &creation, request.validate_only);
+                if !request.validate_only {
+                    records.extend(creation.records);
+                }
+                result
+            }
+        };
+        response.topics.push(result);
+    }
+    if records.is_empty() {
+        return node.reply(key, response, actions);
+    }
+    match node.controller.propose(now, records) {
+        Ok(index) => {
+            node.mark_controller_dirty();
+            node.controller.wait(index, key);
+            let response = Box::new(Response::CreateTopics(response));
+            let deadline = deadline_us(now, request.timeout_ms);
+            node.park(key, Parked::Commit { response, outstanding: 1 }, deadline);
+        }
+        Err(code) => {
+            fail(&mut response, code);
+            node.reply(key, response, actions);
+        }
+    }
+}
+
+fn create(
+    node: &mut Node,
+    context: &RequestContext,
+    topic: &CreatableTopic,
+    is_repeated: bool,
+) -> Result<Creation, Error> {
+    let (principal, name) = (&context.principal, topic.name.as_str());
+    if !authorize(principal, Operation::Create, Resource::Cluster)
+        && !authorize(principal, Operation::Create, Resource::Topic(name))
+    {
+        let text = "not allowed to create the topic";
+        return Err(Error::new(ErrorCode::TopicAuthorizationFailed, text));
+    }
+    if is_repeated {
+        let text = "the topic is named twice in the request";
+        return Err(Error::new(ErrorCode::InvalidRequest, text));
+    }
+    node.controller.create_topic(topic, &node.options.settings)
+}
+
+fn refused(topic: &CreatableTopic, error: Error) -> CreatableTopicResult {
+    CreatableTopicResult {
+        name: topic.name.clone(),
+        error_code: error.code.code(),
+        error_message: Some(error.message),
+        configs: Some(Vec::new()),
+        ..CreatableTopicResult::default()
+    }
+}
+
+fn made(
+    node: &Node,
+    topic: &CreatableTopic,
+    creation: &Creation,
+    validate_only: bool,
+) -> CreatableTopicResult {
+    let settings = &node.options.settings;
+    let config = |row: &crate::configs::ConfigKey| {
+        let (value, source) = effective(row.name, &creation.configs, settings)?;
+        Some(CreatableTopicConfigs {
+            name: row.name.to_owned(),
+            value: Some(value.to_owned()),
+            config_source: source.code(),
+            ..CreatableTopicConfigs::default()
+        })
+    };
+    CreatableTopicResult {
+        name: topic.name.clone(),
+        topic_id: if validate_only { Uuid::ZERO } else { creation.topic_id },
+        num_partitions: creation.partitions,
+        replication_factor: creation.replication_factor,
+        configs: Some(TOPIC_CONFIGS.iter().filter_map(config).collect()),
+        ..CreatableTopicResult::default()
+    }
+}
+
+fn fail(response: &mut CreateTopicsResponse, code: ErrorCode) {
+    for topic in response.topics.iter_mut().filter(|topic| topic.error_code == 0) {
+        *topic = CreatableTopicResult {
+            name: std::mem::take(&mut topic.name),
+            error_code: code.code(),
+            configs: Some(Vec::new()),
+            ..CreatableTopicResult::default()
+        };
+    }
+}
+
+pub(crate) fn time_out(response: &mut CreateTopicsResponse) {
+    fail(response, ErrorCode::RequestTimedOut);
+}

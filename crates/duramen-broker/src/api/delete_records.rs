@@ -1,0 +1,90 @@
+//! `DeleteRecords`: move the start of logs forward.
+
+use duramen_protocol::ErrorCode;
+use duramen_protocol::messages::delete_records::{
+    DeleteRecordsPartitionResult, DeleteRecordsTopicResult,
+};
+use duramen_protocol::messages::{DeleteRecordsRequest, DeleteRecordsResponse};
+
+use super::{Operation, Resource, authorize, deadline_us};
+use crate::event::{Action, Now, RequestKey};
+use crate::node::{Node, Parked};
+use crate::partition::Slot;
+use crate::session::RequestContext;
+
+const TO_THE_END: i64 = -1;
+
+pub(crate) fn handle(
+    node: &mut Node,
+    now: Now,
+    key: RequestKey,
+    context: &RequestContext,
+    request: DeleteRecordsRequest,
+    actions: &mut Vec<Action>,
+) {
+    let mut response = DeleteRecordsResponse::default();
+    let mut outstanding = 0;
+    for (at, topic) in request.topics.into_iter().enumerate() {
+        let mut partitions = Vec::with_capacity(topic.partitions.len());
+        for (slot, asked) in topic.partitions.into_iter().enumerate() {
+            let slot = Slot { key, topic: at, partition: slot };
+            let index = asked.partition_index;
+            let mut result = DeleteRecordsPartitionResult {
+                partition_index: index,
+                low_watermark: -1,
+                error_code: 0,
+            };
+            match trim(node, context, &topic.name, index, asked.offset, slot) {
+                Ok(Some(low_watermark)) => result.low_watermark = low_watermark,
+                Ok(None) => outstanding += 1,
+                Err(code) => result.error_code = code.code(),
+            }
+            partitions.push(result);
+        }
+        response.topics.push(DeleteRecordsTopicResult { name: topic.name, partitions });
+    }
+    if outstanding == 0 {
+        node.reply(key, response, actions);
+    } else {
+        let deadline = deadline_us(now, request.timeout_ms);
+        node.park(key, Parked::Trims { response, outstanding }, deadline);
+    }
+}
+
+/// The log start, if it is that far already; `None` if a trim is under way.
+fn trim(
+    node: &mut Node,
+    context: &RequestContext,
+    name: &str,
+    index: i32,
+    offset: i64,
+    slot: Slot,
+) -> Result<Option<i64>, ErrorCode> {
+    if !authorize(&context.principal, Operation::Delete, Resource::Topic(name)) {
+        return Err(ErrorCode::TopicAuthorizationFailed);
+    }
+    let topic = node.controller.image.topic_named(name);
+    let topic = topic.ok_or(ErrorCode::UnknownTopicOrPartition)?;
+    let partition = node.serving(topic, index)?;
+    if !partition.settings.delete {
+        return Err(ErrorCode::PolicyViolation);
+    }
+    let replica = partition.group.id();
+    let partition = node.partitions.get_mut(&replica).expect("it was just found");
+    let offset = if offset == TO_THE_END { partition.committed() } else { offset };
+    if offset < 0 {
+        return Err(ErrorCode::OffsetOutOfRange);
+    }
+    if partition.trim(offset, Some(slot))? {
+        node.mark_dirty(replica);
+        return Ok(None);
+    }
+    Ok(Some(partition.log_start()))
+}
+
+pub(crate) fn time_out(response: &mut DeleteRecordsResponse) {
+    let parts = response.topics.iter_mut().flat_map(|topic| &mut topic.partitions);
+    for part in parts.filter(|part| part.error_code == 0 && part.low_watermark < 0) {
+        part.error_code = ErrorCode::RequestTimedOut.code();
+    }
+}

@@ -1,0 +1,98 @@
+//! `DeleteTopics`: by name or by id.
+
+use duramen_protocol::messages::delete_topics::{DeletableTopicResult, DeleteTopicState};
+use duramen_protocol::messages::{DeleteTopicsRequest, DeleteTopicsResponse};
+use duramen_protocol::wire::Uuid;
+use duramen_protocol::{ErrorCode, Response};
+
+use super::{Operation, Resource, authorize, deadline_us};
+use crate::controller::records::MetadataRecord;
+use crate::event::{Action, Now, RequestKey};
+use crate::node::{Node, Parked};
+use crate::session::RequestContext;
+
+pub(crate) fn handle(
+    node: &mut Node,
+    now: Now,
+    key: RequestKey,
+    context: &RequestContext,
+    request: DeleteTopicsRequest,
+    actions: &mut Vec<Action>,
+) {
+    let by_name = request.topic_names.into_iter();
+    let by_name = by_name.map(|name| DeleteTopicState { name: Some(name), topic_id: Uuid::ZERO });
+    let asked: Vec<_> = request.topics.into_iter().chain(by_name).collect();
+    let mut response = DeleteTopicsResponse::default();
+    let mut records: Vec<MetadataRecord> = Vec::new();
+    for state in asked {
+        let mut result = DeletableTopicResult {
+            name: state.name.clone(),
+            topic_id: state.topic_id,
+            ..DeletableTopicResult::default()
+        };
+        match delete(node, context, &state, &mut result) {
+            Ok(record) if records.contains(&record) => {
+                result.error_code = ErrorCode::InvalidRequest.code();
+                result.error_message = Some("the topic is named twice in the request".to_owned());
+            }
+            Ok(record) => records.push(record),
+            Err(code) => result.error_code = code.code(),
+        }
+        response.responses.push(result);
+    }
+    if records.is_empty() {
+        return node.reply(key, response, actions);
+    }
+    match node.controller.propose(now, records) {
+        Ok(index) => {
+            node.mark_controller_dirty();
+            node.controller.wait(index, key);
+            let response = Box::new(Response::DeleteTopics(response));
+            let deadline = deadline_us(now, request.timeout_ms);
+            node.park(key, Parked::Commit { response, outstanding: 1 }, deadline);
+        }
+        Err(code) => {
+            fail(&mut response, code);
+            node.reply(key, response, actions);
+        }
+    }
+}
+
+fn delete(
+    node: &Node,
+    context: &RequestContext,
+    state: &DeleteTopicState,
+    result: &mut DeletableTopicResult,
+) -> Result<MetadataRecord, ErrorCode> {
+    if let Some(name) = &state.name {
+        if !authorize(&context.principal, Operation::Delete, Resource::Topic(name)) {
+            return Err(ErrorCode::TopicAuthorizationFailed);
+        }
+    }
+    let image = &node.controller.image;
+    let (topic, missing) = match (&state.name, state.topic_id) {
+        (Some(name), Uuid::ZERO) => (image.topic_named(name), ErrorCode::UnknownTopicOrPartition),
+        (None, id) => (image.topic(id), ErrorCode::UnknownTopicId),
+        (Some(_), _) => return Err(ErrorCode::InvalidRequest),
+    };
+    let topic = topic.ok_or(missing)?;
+    if !authorize(&context.principal, Operation::Delete, Resource::Topic(&topic.name)) {
+        return Err(ErrorCode::TopicAuthorizationFailed);
+    }
+    if !node.options.settings.delete_topic_enable {
+        return Err(ErrorCode::TopicDeletionDisabled);
+    }
+    result.name = Some(topic.name.clone());
+    result.topic_id = topic.id;
+    node.controller.delete_topic(topic.id).ok_or(missing)
+}
+
+fn fail(response: &mut DeleteTopicsResponse, code: ErrorCode) {
+    for topic in response.responses.iter_mut().filter(|topic| topic.error_code == 0) {
+        topic.error_code = code.code();
+    }
+}
+
+pub(crate) fn time_out(response: &mut DeleteTopicsResponse) {
+    fail(response, ErrorCode::RequestTimedOut);
+}

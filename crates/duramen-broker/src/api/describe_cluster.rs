@@ -1,0 +1,44 @@
+//! `DescribeCluster`: the brokers, without topics.
+
+use duramen_protocol::ErrorCode;
+use duramen_protocol::messages::describe_cluster::DescribeClusterBroker;
+use duramen_protocol::messages::{DescribeClusterRequest, DescribeClusterResponse};
+use duramen_protocol::wire::Uuid;
+
+use super::CLUSTER_OPERATIONS;
+use crate::node::Node;
+
+const BROKERS: i8 = 1;
+
+pub(crate) fn answer(node: &Node, request: &DescribeClusterRequest) -> DescribeClusterResponse {
+    let cluster_id = Uuid(node.options.facts.cluster_id).to_string();
+    if request.endpoint_type != BROKERS {
+        let (code, text) = match request.endpoint_type {
+            2 => (ErrorCode::MismatchedEndpointType, "this is the endpoint of a broker"),
+            _ => (ErrorCode::UnsupportedEndpointType, "there is no such type of endpoint"),
+        };
+        return DescribeClusterResponse {
+            error_code: code.code(),
+            error_message: Some(text.to_owned()),
+            ..DescribeClusterResponse::default()
+        };
+    }
+    let brokers = node.controller.image.brokers.iter().filter_map(|(&broker_id, broker)| {
+        let endpoint = broker.endpoints.first()?;
+        Some(DescribeClusterBroker {
+            broker_id,
+            host: endpoint.host.clone(),
+            port: i32::from(endpoint.port),
+            rack: broker.rack.clone(),
+            is_fenced: false,
+        })
+    });
+    let is_asked = request.include_cluster_authorized_operations;
+    DescribeClusterResponse {
+        cluster_id,
+        controller_id: node.options.facts.broker_id,
+        brokers: brokers.collect(),
+        cluster_authorized_operations: if is_asked { CLUSTER_OPERATIONS } else { i32::MIN },
+        ..DescribeClusterResponse::default()
+    }
+}

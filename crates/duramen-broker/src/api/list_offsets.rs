@@ -1,0 +1,110 @@
+//! `ListOffsets`: offsets by time, and the first and last ones.
+
+use duramen_protocol::ErrorCode;
+use duramen_protocol::messages::list_offsets::{
+    ListOffsetsPartition, ListOffsetsPartitionResponse, ListOffsetsTopicResponse,
+};
+use duramen_protocol::messages::{ListOffsetsRequest, ListOffsetsResponse};
+
+use super::{Operation, Resource, authorize};
+use crate::event::{Action, Reply, RequestKey, TimePart, TimePlan};
+use crate::node::Node;
+use crate::partition::Partition;
+use crate::session::RequestContext;
+
+const LATEST: i64 = -1;
+const EARLIEST: i64 = -2;
+const MAX_TIMESTAMP: i64 = -3;
+const EARLIEST_LOCAL: i64 = -4;
+const LATEST_TIERED: i64 = -5;
+const EARLIEST_PENDING_UPLOAD: i64 = -6;
+
+/// The first version that may ask for each special timestamp.
+fn first_version(timestamp: i64) -> i16 {
+    match timestamp {
+        LATEST | EARLIEST | 0.. => 1,
+        MAX_TIMESTAMP => 7,
+        EARLIEST_LOCAL => 8,
+        LATEST_TIERED => 9,
+        EARLIEST_PENDING_UPLOAD => 11,
+        _ => i16::MAX,
+    }
+}
+
+enum Answer {
+    Offset { offset: i64, epoch: i32 },
+    Lookup { start: i64, end: i64 },
+}
+
+pub(crate) fn handle(
+    node: &mut Node,
+    key: RequestKey,
+    context: &RequestContext,
+    request: ListOffsetsRequest,
+    actions: &mut Vec<Action>,
+) {
+    let mut response = ListOffsetsResponse::default();
+    let mut parts = Vec::new();
+    for topic in request.topics {
+        let mut partitions = Vec::with_capacity(topic.partitions.len());
+        for asked in &topic.partitions {
+            let mut answer = ListOffsetsPartitionResponse {
+                partition_index: asked.partition_index,
+                ..ListOffsetsPartitionResponse::default()
+            };
+            match one(node, context, &topic.name, asked) {
+                Err(code) => answer.error_code = code.code(),
+                Ok((_, Answer::Offset { offset, epoch })) => {
+                    answer.offset = offset;
+                    answer.leader_epoch = epoch;
+                }
+                Ok((partition, Answer::Lookup { start, end })) => parts.push(TimePart {
+                    topic: response.topics.len(),
+                    partition: partitions.len(),
+                    replica: partition.group.id(),
+                    timestamp: asked.timestamp,
+                    start,
+                    end,
+                    epochs: partition.epochs(),
+                }),
+            }
+            partitions.push(answer);
+        }
+        response.topics.push(ListOffsetsTopicResponse { name: topic.name, partitions });
+    }
+    if parts.is_empty() {
+        node.reply(key, response, actions);
+    } else {
+        let plan = TimePlan { response, parts };
+        node.reply_with(key, Reply::ListOffsets(Box::new(plan)), actions);
+    }
+}
+
+fn one<'a>(
+    node: &'a Node,
+    context: &RequestContext,
+    name: &str,
+    asked: &ListOffsetsPartition,
+) -> Result<(&'a Partition, Answer), ErrorCode> {
+    if !authorize(&context.principal, Operation::Describe, Resource::Topic(name)) {
+        return Err(ErrorCode::TopicAuthorizationFailed);
+    }
+    if context.version < first_version(asked.timestamp) {
+        return Err(ErrorCode::UnsupportedVersion);
+    }
+    let topic = node.controller.image.topic_named(name);
+    let topic = topic.ok_or(ErrorCode::UnknownTopicOrPartition)?;
+    let partition = node.serving(topic, asked.partition_index)?;
+    partition.check_epoch(asked.current_leader_epoch)?;
+    let (start, end) = (partition.log_start(), partition.committed());
+    let offset = |offset| Answer::Offset { offset, epoch: partition.epoch_at(offset) };
+    let answer = match asked.timestamp {
+        LATEST => offset(end),
+        EARLIEST | EARLIEST_LOCAL => offset(start),
+        // Nothing is tiered, so nothing is the latest of it or waits for it.
+        LATEST_TIERED | EARLIEST_PENDING_UPLOAD => Answer::Offset { offset: -1, epoch: -1 },
+        _ if start == end => Answer::Offset { offset: -1, epoch: -1 },
+        _ => Answer::Lookup { start, end },
+    };
+    Ok((partition, answer))
+}

@@ -1,0 +1,207 @@
+//! `Metadata`: brokers, topics, leaders; makes topics on the way if both sides allow it.
+
+use duramen_protocol::ErrorCode;
+use duramen_protocol::messages::create_topics::CreatableTopic;
+use duramen_protocol::messages::metadata::{
+    MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic,
+};
+use duramen_protocol::messages::{MetadataRequest, MetadataResponse};
+use duramen_protocol::wire::Uuid;
+
+use super::{CLUSTER_OPERATIONS, Operation, Resource, TOPIC_OPERATIONS, authorize, deadline_us};
+use crate::controller::image::Topic;
+use crate::controller::name_problem;
+use crate::event::{Action, Now, RequestKey};
+use crate::node::{Node, Parked};
+use crate::session::RequestContext;
+
+/// How long a client is kept while its topic is made. It asks again by itself.
+const CREATION_MS_MAX: i32 = 5_000;
+
+pub(crate) fn handle(
+    node: &mut Node,
+    now: Now,
+    key: RequestKey,
+    context: RequestContext,
+    request: MetadataRequest,
+    actions: &mut Vec<Action>,
+) {
+    match create_missing(node, now, &context, &request) {
+        Some(index) => {
+            node.controller.wait(index, key);
+            let parked = Parked::Metadata { request, context, outstanding: 1 };
+            node.park(key, parked, deadline_us(now, CREATION_MS_MAX));
+        }
+        None => {
+            let response = answer(node, &context, &request, now);
+            node.reply(key, response, actions);
+        }
+    }
+}
+
+/// Proposes the topics that are asked for and missing. Returns the index to wait for.
+fn create_missing(
+    node: &mut Node,
+    now: Now,
+    context: &RequestContext,
+    request: &MetadataRequest,
+) -> Option<u64> {
+    if !request.allow_auto_topic_creation || !node.options.settings.auto_create_topics_enable {
+        return None;
+    }
+    let mut wait = None;
+    let mut records = Vec::new();
+    let names = request.topics.iter().flatten().filter_map(|topic| topic.name.as_deref());
+    for name in names.filter(|name| !name.is_empty()) {
+        if node.controller.image.topic_named(name).is_some()
+            || !authorize(&context.principal, Operation::Create, Resource::Topic(name))
+        {
+            continue;
+        }
+        if let Some(index) = node.controller.creating(name) {
+            wait = wait.max(Some(index));
+            continue;
+        }
+        let topic = CreatableTopic {
+            name: name.to_owned(),
+            num_partitions: -1,
+            replication_factor: -1,
+            ..CreatableTopic::default()
+        };
+        if let Ok(creation) = node.controller.create_topic(&topic, &node.options.settings) {
+            records.extend(creation.records);
+        }
+    }
+    if !records.is_empty() {
+        if let Ok(index) = node.controller.propose(now, records) {
+            node.mark_controller_dirty();
+            wait = wait.max(Some(index));
+        }
+    }
+    wait
+}
+
+/// The answer as things stand.
+pub(crate) fn answer(
+    node: &Node,
+    context: &RequestContext,
+    request: &MetadataRequest,
+    _now: Now,
+) -> MetadataResponse {
+    let image = &node.controller.image;
+    let broker = |(&node_id, broker): (&i32, &crate::controller::records::RegisterBroker)| {
+        let endpoint = broker.endpoints.first()?;
+        Some(MetadataResponseBroker {
+            node_id,
+            host: endpoint.host.clone(),
+            port: i32::from(endpoint.port),
+            rack: broker.rack.clone(),
+        })
+    };
+    let include = request.include_topic_authorized_operations;
+    // In version 0 an empty list means all topics; later, null does and an empty one is none.
+    let asked = request.topics.as_ref().filter(|it| context.version > 0 || !it.is_empty());
+    let topics = match asked {
+        None => image.topics_by_name().map(|topic| describe(node, topic, include)).collect(),
+        Some(asked) => {
+            let mut topics = Vec::with_capacity(asked.len());
+            for topic in asked {
+                let found = match &topic.name {
+                    Some(name) if topic.topic_id.is_zero() => {
+                        by_name(node, context, name, request, include)
+                    }
+                    _ => by_id(node, topic.topic_id, include),
+                };
+                topics.push(found);
+            }
+            topics
+        }
+    };
+    let is_asked = request.include_cluster_authorized_operations;
+    MetadataResponse {
+        brokers: image.brokers.iter().filter_map(broker).collect(),
+        cluster_id: Some(Uuid(node.options.facts.cluster_id).to_string()),
+        controller_id: node.options.facts.broker_id,
+        topics,
+        cluster_authorized_operations: if is_asked { CLUSTER_OPERATIONS } else { i32::MIN },
+        ..MetadataResponse::default()
+    }
+}
+
+fn by_name(
+    node: &Node,
+    context: &RequestContext,
+    name: &str,
+    request: &MetadataRequest,
+    include: bool,
+) -> MetadataResponseTopic {
+    let refuse = |code: ErrorCode| MetadataResponseTopic {
+        error_code: code.code(),
+        name: Some(name.to_owned()),
+        ..MetadataResponseTopic::default()
+    };
+    if !authorize(&context.principal, Operation::Describe, Resource::Topic(name)) {
+        return refuse(ErrorCode::TopicAuthorizationFailed);
+    }
+    if let Some(topic) = node.controller.image.topic_named(name) {
+        return describe(node, topic, include);
+    }
+    let may_create =
+        request.allow_auto_topic_creation && node.options.settings.auto_create_topics_enable;
+    if name_problem(name).is_some() {
+        refuse(ErrorCode::InvalidTopicException)
+    } else if may_create && node.controller.creating(name).is_some() {
+        refuse(ErrorCode::LeaderNotAvailable)
+    } else if may_create && node.controller.image.confusable(name).is_some() {
+        refuse(ErrorCode::InvalidTopicException)
+    } else if may_create && !can_replicate(node) {
+        refuse(ErrorCode::InvalidReplicationFactor)
+    } else {
+        refuse(ErrorCode::UnknownTopicOrPartition)
+    }
+}
+
+fn can_replicate(node: &Node) -> bool {
+    let wanted = usize::try_from(node.options.settings.default_replication_factor);
+    wanted.is_ok_and(|wanted| wanted <= node.controller.image.brokers.len())
+}
+
+fn by_id(node: &Node, id: Uuid, include: bool) -> MetadataResponseTopic {
+    match node.controller.image.topic(id) {
+        Some(topic) => describe(node, topic, include),
+        None => MetadataResponseTopic {
+            error_code: ErrorCode::UnknownTopicId.code(),
+            name: None,
+            topic_id: id,
+            ..MetadataResponseTopic::default()
+        },
+    }
+}
+
+fn describe(node: &Node, topic: &Topic, include: bool) -> MetadataResponseTopic {
+    let own_id = node.options.facts.broker_id;
+    let partitions = (0..).zip(&topic.partitions).map(|(partition_index, replicas)| {
+        let nodes: Vec<i32> = replicas.iter().map(|replica| replica.broker_id).collect();
+        let partition = node
+            .local_replica(topic, partition_index)
+            .and_then(|replica| node.partitions.get(&replica));
+        let leads = partition.is_some_and(|partition| partition.group.is_serving());
+        MetadataResponsePartition {
+            error_code: if leads { 0 } else { ErrorCode::LeaderNotAvailable.code() },
+            partition_index,
+            leader_id: if leads { own_id } else { -1 },
+            leader_epoch: partition.map_or(-1, |partition| partition.group.epoch()),
+            isr_nodes: if leads { nodes.clone() } else { Vec::new() },
+            offline_replicas: if leads { Vec::new() } else { nodes.clone() },
+            replica_nodes: nodes,
+        }
+    });
+    MetadataResponseTopic {
+        error_code: 0,
+        name: Some(topic.name.clone()),
+        topic_id: topic.id,
+        is_internal: topic.name.starts_with("__"),
+        partitions: partitions.collect(),
+        topic_authorized_operations: if include { TOPIC_OPERATIONS } else { i32::MIN },
+    }
+}

@@ -1,0 +1,407 @@
+//! # Room card: configs
+//!
+//! Purpose:    every setting that has a name: of topics and of the node.
+//! Owns:       the two tables (name, type, default, check, synonym, doc), typed settings.
+//! Interface:  [`BrokerSettings::from_pairs`], [`TopicSettings::resolve`], [`check_topic`],
+//!             [`TOPIC_CONFIGS`], [`BROKER_CONFIGS`].
+//! Invariants: a topic's value is its own, else the node's synonym, else the default; all mistakes
+//!             are reported at once; an unknown name is a mistake.
+//! Never:      a setting without Kafka's name where Kafka has one.
+//! Tests:      below.
+//! Start at:   [`ConfigKey`].
+
+use std::collections::BTreeMap;
+
+mod tables;
+pub use tables::{BROKER_CONFIGS, TOPIC_CONFIGS};
+
+/// The type of a value, as `DescribeConfigs` knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// `true` or `false`.
+    Boolean,
+    /// A word.
+    String,
+    /// 32 bits.
+    Int,
+    /// 64 bits.
+    Long,
+    /// A number with a fraction.
+    Double,
+    /// Words with commas between.
+    List,
+}
+
+/// What a value must be, beside of its type.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Check {
+    /// Nothing more.
+    Any,
+    /// A number of at least this.
+    AtLeast(i64),
+    /// A number between these, both included.
+    Between(i64, i64),
+    /// A fraction between 0 and 1.
+    Ratio,
+    /// One of these words, or for a list: all of these words.
+    OneOf(&'static [&'static str]),
+}
+
+/// One row of a table.
+#[derive(Clone, Copy, Debug)]
+pub struct ConfigKey {
+    /// Kafka's name.
+    pub name: &'static str,
+    /// The type of its value.
+    pub kind: Kind,
+    /// The value where nothing is set.
+    pub default: &'static str,
+    /// For a topic's setting: the node's setting that stands in for it; may be empty.
+    pub synonym: &'static str,
+    /// What values are allowed.
+    pub check: Check,
+    /// For people.
+    pub doc: &'static str,
+}
+
+/// One mistake in a configuration.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{key}: {problem}")]
+pub struct ConfigError {
+    /// The name as it was given.
+    pub key: String,
+    /// What is wrong.
+    pub problem: String,
+}
+
+impl ConfigKey {
+    /// What is wrong with `value`, if anything.
+    pub fn problem(&self, value: &str) -> Option<String> {
+        let value = value.trim();
+        let number = match self.kind {
+            Kind::Boolean => {
+                return (!matches!(value, "true" | "false"))
+                    .then(|| format!("\"{value}\" is neither true nor false"));
+            }
+            Kind::String => return self.word_problem(value),
+            Kind::List => {
+                return value.split(',').find_map(|word| self.word_problem(word.trim()));
+            }
+            Kind::Int => value.parse::<i32>().map(i64::from).ok(),
+            Kind::Long => value.parse::<i64>().ok(),
+            Kind::Double => {
+                let inside = value.parse::<f64>().is_ok_and(|it| (0.0..=1.0).contains(&it));
+                return (!inside).then(|| format!("\"{value}\" is not between 0 and 1"));
+            }
+        };
+        let Some(number) = number else {
+            return Some(format!("\"{value}\" is not a whole number of its size"));
+        };
+        match self.check {
+            Check::AtLeast(least) if number < least => {
+                Some(format!("{number} is less than {least}"))
+            }
+            Check::Between(least, most) if !(least..=most).contains(&number) => {
+                Some(format!("{number} is not between {least} and {most}"))
+            }
+            _ => None,
+        }
+    }
+
+    fn word_problem(&self, word: &str) -> Option<String> {
+        match self.check {
+            Check::OneOf(words) if !words.contains(&word) => {
+                Some(format!("\"{word}\" is not one of: {}", words.join(", ")))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The row of `name`.
+pub fn find(table: &'static [ConfigKey], name: &str) -> Option<&'static ConfigKey> {
+    table.iter().find(|key| key.name == name)
+}
+
+/// Where a value comes from, as `DescribeConfigs` numbers it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The topic's own.
+    Topic,
+    /// The node's configuration.
+    Broker,
+    /// The table.
+    Default,
+}
+
+impl Source {
+    /// The number on the wire.
+    pub fn code(self) -> i8 {
+        match self {
+            Self::Topic => 1,
+            Self::Broker => 4,
+            Self::Default => 5,
+        }
+    }
+}
+
+/// Settings in other units than ours: name, our name, factor.
+const UNITS: &[(&str, &str, i64)] = &[
+    ("log.retention.minutes", "log.retention.ms", 60_000),
+    ("log.retention.hours", "log.retention.ms", 3_600_000),
+    ("log.roll.hours", "log.roll.ms", 3_600_000),
+];
+
+/// The node's settings: what was given, and the values the node itself uses.
+#[derive(Clone, Debug)]
+pub struct BrokerSettings {
+    given: BTreeMap<String, String>,
+    /// `num.partitions`.
+    pub num_partitions: i32,
+    /// `default.replication.factor`.
+    pub default_replication_factor: i32,
+    /// `auto.create.topics.enable`.
+    pub auto_create_topics_enable: bool,
+    /// `delete.topic.enable`.
+    pub delete_topic_enable: bool,
+    /// `log.retention.check.interval.ms`.
+    pub retention_check_interval_ms: i64,
+    /// `producer.id.expiration.ms`.
+    pub producer_id_expiration_ms: i64,
+    /// `producer.id.expiration.check.interval.ms`.
+    pub producer_id_expiration_check_interval_ms: i64,
+    /// `fetch.max.bytes`.
+    pub fetch_max_bytes: i32,
+    /// `log.index.interval.bytes`, for storage.
+    pub index_interval_bytes: i32,
+    /// `group.initial.rebalance.delay.ms`.
+    pub group_initial_rebalance_delay_ms: i32,
+}
+
+impl BrokerSettings {
+    /// Reads settings by Kafka's names; a later pair of the same name wins. All mistakes come
+    /// back at once.
+    pub fn from_pairs(pairs: &[(String, String)]) -> Result<Self, Vec<ConfigError>> {
+        let mut errors = Vec::new();
+        let mut given = BTreeMap::new();
+        // Coarser units first, so that a finer one given as well wins, as in Kafka.
+        for &(name, ours, factor) in UNITS.iter().rev() {
+            for (key, value) in pairs.iter().filter(|(key, _)| key == name) {
+                match value.trim().parse::<i64>().ok().and_then(|it| it.checked_mul(factor)) {
+                    Some(number) => {
+                        let number = if number < 0 { -1 } else { number };
+                        given.insert(ours.to_owned(), number.to_string());
+                    }
+                    None => errors.push(ConfigError {
+                        key: key.clone(),
+                        problem: format!("\"{value}\" is not a whole number"),
+                    }),
+                }
+            }
+        }
+        for (key, value) in pairs {
+            if UNITS.iter().any(|(name, ..)| name == key) {
+                continue;
+            }
+            let problem = match find(BROKER_CONFIGS, key) {
+                None => Some(unknown(BROKER_CONFIGS, key)),
+                Some(row) => row.problem(value),
+            };
+            match problem {
+                Some(problem) => errors.push(ConfigError { key: key.clone(), problem }),
+                None => {
+                    given.insert(key.clone(), value.trim().to_owned());
+                }
+            }
+        }
+        if errors.is_empty() { Ok(Self::typed(given)) } else { Err(errors) }
+    }
+
+    fn typed(given: BTreeMap<String, String>) -> Self {
+        let value = |name: &str| {
+            let default = || find(BROKER_CONFIGS, name).map_or("", |row| row.default);
+            given.get(name).map_or_else(default, String::as_str)
+        };
+        let int = |name: &str| value(name).parse::<i32>().expect("checked, or a default");
+        let long = |name: &str| value(name).parse::<i64>().expect("checked, or a default");
+        Self {
+            num_partitions: int("num.partitions"),
+            default_replication_factor: int("default.replication.factor"),
+            auto_create_topics_enable: value("auto.create.topics.enable") == "true",
+            delete_topic_enable: value("delete.topic.enable") == "true",
+            retention_check_interval_ms: long("log.retention.check.interval.ms"),
+            producer_id_expiration_ms: long("producer.id.expiration.ms"),
+            producer_id_expiration_check_interval_ms: long(
+                "producer.id.expiration.check.interval.ms",
+            ),
+            fetch_max_bytes: int("fetch.max.bytes"),
+            index_interval_bytes: int("log.index.interval.bytes"),
+            group_initial_rebalance_delay_ms: int("group.initial.rebalance.delay.ms"),
+            given,
+        }
+    }
+
+    /// A setting's value and where it comes from; `None` for a name that does not exist.
+    pub fn get(&self, name: &str) -> Option<(&str, Source)> {
+        let row = find(BROKER_CONFIGS, name)?;
+        Some(match self.given.get(name) {
+            Some(value) => (value, Source::Broker),
+            None => (row.default, Source::Default),
+        })
+    }
+}
+
+/// A topic's settings, resolved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a setting of its own")]
+pub struct TopicSettings {
+    /// `max.message.bytes`.
+    pub max_message_bytes: i32,
+    /// `cleanup.policy` has `compact`.
+    pub compact: bool,
+    /// `cleanup.policy` has `delete`.
+    pub delete: bool,
+    /// `retention.ms`.
+    pub retention_ms: i64,
+    /// `retention.bytes`.
+    pub retention_bytes: i64,
+    /// `segment.bytes`.
+    pub segment_bytes: i32,
+    /// `segment.ms`.
+    pub segment_ms: i64,
+    /// `message.timestamp.type` is `LogAppendTime`.
+    pub log_append_time: bool,
+    /// `message.timestamp.after.max.ms`.
+    pub timestamp_after_max_ms: i64,
+    /// `message.timestamp.before.max.ms`.
+    pub timestamp_before_max_ms: i64,
+    /// `min.insync.replicas`.
+    pub min_insync_replicas: i32,
+}
+
+impl TopicSettings {
+    /// The settings of a topic with these values of its own, which were checked before.
+    pub fn resolve(own: &BTreeMap<String, String>, broker: &BrokerSettings) -> Self {
+        let value = |name: &str| effective(name, own, broker).map_or("", |(value, _)| value);
+        let int = |name: &str| value(name).trim().parse::<i32>().expect("checked, or a default");
+        let long = |name: &str| value(name).trim().parse::<i64>().expect("checked, or a default");
+        let policy: Vec<_> = value("cleanup.policy").split(',').map(str::trim).collect();
+        Self {
+            max_message_bytes: int("max.message.bytes"),
+            compact: policy.contains(&"compact"),
+            delete: policy.contains(&"delete"),
+            retention_ms: long("retention.ms"),
+            retention_bytes: long("retention.bytes"),
+            segment_bytes: int("segment.bytes"),
+            segment_ms: long("segment.ms"),
+            log_append_time: value("message.timestamp.type") == "LogAppendTime",
+            timestamp_after_max_ms: long("message.timestamp.after.max.ms"),
+            timestamp_before_max_ms: long("message.timestamp.before.max.ms"),
+            min_insync_replicas: int("min.insync.replicas"),
+        }
+    }
+}
+
+/// A topic setting's value and where it comes from; `None` for a name that does not exist.
+pub fn effective<'a>(
+    name: &str,
+    own: &'a BTreeMap<String, String>,
+    broker: &'a BrokerSettings,
+) -> Option<(&'a str, Source)> {
+    let row = find(TOPIC_CONFIGS, name)?;
+    if let Some(value) = own.get(name) {
+        return Some((value, Source::Topic));
+    }
+    match broker.get(row.synonym) {
+        Some((value, Source::Broker)) => Some((value, Source::Broker)),
+        _ => Some((row.default, Source::Default)),
+    }
+}
+
+/// Checks one setting of a topic.
+pub fn check_topic(name: &str, value: &str) -> Result<(), ConfigError> {
+    let problem = match find(TOPIC_CONFIGS, name) {
+        None => Some(unknown(TOPIC_CONFIGS, name)),
+        Some(row) => row.problem(value),
+    };
+    problem.map_or(Ok(()), |problem| Err(ConfigError { key: name.to_owned(), problem }))
+}
+
+fn unknown(table: &'static [ConfigKey], name: &str) -> String {
+    let near = table.iter().min_by_key(|key| distance(key.name, name));
+    match near.filter(|key| distance(key.name, name) <= 1 + name.len() / 3) {
+        Some(key) => format!("there is no such setting; did you mean {}?", key.name),
+        None => "there is no such setting".to_owned(),
+    }
+}
+
+/// Edits that turn one word into the other.
+fn distance(one: &str, other: &str) -> usize {
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (i, a) in one.bytes().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, b) in other.bytes().enumerate() {
+            let change = diagonal + usize::from(a != b);
+            diagonal = row[j + 1];
+            row[j + 1] = change.min(row[j] + 1).min(row[j + 1] + 1);
+        }
+    }
+    row[other.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    }
+
+    #[test]
+    fn every_default_passes_its_own_check() {
+        for row in TOPIC_CONFIGS.iter().chain(BROKER_CONFIGS) {
+            assert_eq!(row.problem(row.default), None, "{}", row.name);
+            assert!(!row.doc.is_empty());
+        }
+        for row in TOPIC_CONFIGS.iter().filter(|row| !row.synonym.is_empty()) {
+            let synonym = find(BROKER_CONFIGS, row.synonym).expect(row.synonym);
+            assert_eq!((synonym.default, synonym.kind), (row.default, row.kind), "{}", row.name);
+        }
+    }
+
+    #[test]
+    fn all_mistakes_are_reported_at_once() {
+        let given = pairs(&[
+            ("num.partitons", "3"),
+            ("num.partitions", "none"),
+            ("auto.create.topics.enable", "yes"),
+            ("log.segment.bytes", "1"),
+        ]);
+        let errors = BrokerSettings::from_pairs(&given).expect_err("four mistakes");
+        assert_eq!(errors.len(), 4);
+        assert!(errors[0].problem.contains("did you mean num.partitions?"), "{}", errors[0]);
+    }
+
+    #[test]
+    fn a_topic_takes_its_own_value_then_the_nodes_then_the_default() {
+        let given = pairs(&[("log.retention.hours", "2"), ("log.segment.bytes", "2000000")]);
+        let broker = BrokerSettings::from_pairs(&given).expect("no mistakes");
+        let own = BTreeMap::from([("segment.bytes".to_owned(), "3000000".to_owned())]);
+        let settings = TopicSettings::resolve(&own, &broker);
+        assert_eq!(settings.retention_ms, 7_200_000);
+        assert_eq!(settings.segment_bytes, 3_000_000);
+        assert_eq!(settings.max_message_bytes, 1_048_588);
+        let found = effective("retention.ms", &own, &broker);
+        assert_eq!(found, Some(("7200000", Source::Broker)));
+    }
+
+    #[test]
+    fn bad_topic_settings_are_named() {
+        assert!(check_topic("cleanup.policy", "compact,delete").is_ok());
+        assert!(check_topic("cleanup.policy", "compact,shrink").is_err());
+        assert!(check_topic("min.insync.replicas", "0").is_err());
+        assert!(check_topic("no.such.thing", "1").is_err());
+        assert!(check_topic("min.cleanable.dirty.ratio", "1.5").is_err());
+    }
+}

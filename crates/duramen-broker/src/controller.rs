@@ -1,0 +1,391 @@
+//! # Room card: controller
+//!
+//! Purpose:    the metadata group: what the cluster consists of.
+//! Owns:       the metadata log and its image; decisions that are proposed and not committed yet.
+//! Interface:  [`Controller::create_topic`], [`Controller::delete_topic`],
+//!             [`Controller::allocate_producer_ids`], [`Controller::propose`], [`Controller::turn`].
+//! Invariants: a decision returns records; only their application, after the commit, changes the
+//!             image; a reply waits for that. Names and ids that are proposed count as taken.
+//! Never:      time or chance inside `apply`; replicas (the node follows the changes).
+//! Tests:      `image`, `records`, `placement`; `node/tests`.
+//! Start at:   [`Controller::create_topic`].
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use duramen_protocol::ErrorCode;
+use duramen_protocol::messages::create_topics::CreatableTopic;
+use duramen_protocol::records::{BatchBuilder, NewRecord};
+use duramen_protocol::wire::Uuid;
+use duramen_storage::Descriptor;
+use duramen_storage::op::{Content, Identity, Op, OpKind, RecoveredReplica, ReplicaId};
+
+use crate::configs::{BrokerSettings, check_topic};
+use crate::event::{Action, Now, RequestKey};
+use crate::group::{Group, internal_of};
+use crate::limits::{NODE_PARTITIONS_MAX, PRODUCER_ID_BLOCK, TOPIC_NAME_BYTES_MAX};
+use crate::partition::stamp;
+use crate::prng::Prng;
+
+pub(crate) mod image;
+mod placement;
+pub(crate) mod records;
+
+use image::{Change, Image};
+use records::{
+    AllocateProducerIds, CreateTopic, DeleteTopic, MetadataRecord, PlacePartition, PlacedReplica,
+    SetTopicConfig, records_of,
+};
+
+/// The metadata group's replica on every node of a one-voter cluster.
+pub(crate) const METADATA_REPLICA: ReplicaId = ReplicaId(1);
+const METADATA_TOPIC: &str = "__cluster_metadata";
+const METADATA_TOPIC_ID: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+const METADATA_SEGMENT_BYTES: u64 = 64 << 20;
+
+/// Why a command was refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Error {
+    pub code: ErrorCode,
+    pub message: String,
+}
+
+impl Error {
+    pub(crate) fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+        Self { code, message: message.into() }
+    }
+}
+
+/// A topic that is to be made.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Creation {
+    pub topic_id: Uuid,
+    pub configs: BTreeMap<String, String>,
+    pub partitions: i32,
+    pub replication_factor: i16,
+    pub records: Vec<MetadataRecord>,
+}
+
+/// What a turn of the metadata group led to.
+#[derive(Debug, Default)]
+pub(crate) struct Outcome {
+    /// What changed, in order.
+    pub changes: Vec<Change>,
+    /// Requests whose records are committed, or were lost (`false`).
+    pub released: Vec<(RequestKey, bool)>,
+}
+
+/// The metadata group's replica on this node.
+#[derive(Debug)]
+pub(crate) struct Controller {
+    pub(crate) group: Group,
+    pub(crate) image: Image,
+    /// Records of batches that are not applied yet, by base offset.
+    unapplied: BTreeMap<i64, Vec<MetadataRecord>>,
+    waiting: BTreeMap<(u64, u64), RequestKey>,
+    waited: u64,
+    creating: BTreeMap<String, u64>,
+    deleting: BTreeSet<Uuid>,
+    next_peer_id: u64,
+    next_producer_id: i64,
+    segment_bytes: Option<u64>,
+    chance: Prng,
+    was_serving: bool,
+}
+
+impl Controller {
+    /// The metadata group of a directory that was just formatted.
+    pub(crate) fn create(seed: u64) -> Self {
+        let identity = Identity {
+            topic: METADATA_TOPIC.to_owned(),
+            topic_id: METADATA_TOPIC_ID,
+            partition: 0,
+        };
+        let group = Group::create(METADATA_REPLICA, identity, &[METADATA_REPLICA.0], seed);
+        Self::over(group, Image::empty(), seed)
+    }
+
+    /// The metadata group as storage found it; `tail` holds the batches after its image.
+    pub(crate) fn recover(
+        found: &RecoveredReplica,
+        tail: Vec<Bytes>,
+        seed: u64,
+    ) -> Result<Self, String> {
+        let image = Image::decode(&found.image)
+            .ok_or("the image of the metadata cannot be read by this version")?;
+        let mut controller = Self::over(Group::recover(found, seed), image, seed);
+        for bytes in tail {
+            let batches = records_of(bytes)
+                .ok_or("the metadata log has records that this version cannot read")?;
+            controller.unapplied.extend(batches);
+        }
+        controller.segment_bytes = found.segments.last().map(|segment| segment.size);
+        Ok(controller)
+    }
+
+    fn over(group: Group, image: Image, seed: u64) -> Self {
+        Self {
+            group,
+            next_peer_id: image.next_peer_id,
+            next_producer_id: image.next_producer_id,
+            image,
+            unapplied: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            waited: 0,
+            creating: BTreeMap::new(),
+            deleting: BTreeSet::new(),
+            segment_bytes: None,
+            chance: Prng::stream(seed, 0x0063_7472_6c00),
+            was_serving: false,
+        }
+    }
+
+    /// The commit at which a topic that is being made will be there.
+    pub(crate) fn creating(&self, name: &str) -> Option<u64> {
+        self.creating.get(name).copied()
+    }
+
+    /// Decides on a new topic. Nothing is proposed yet, but ids are taken.
+    pub(crate) fn create_topic(
+        &mut self,
+        topic: &CreatableTopic,
+        settings: &BrokerSettings,
+    ) -> Result<Creation, Error> {
+        self.check_name(&topic.name)?;
+        let mut configs = BTreeMap::new();
+        for config in &topic.configs {
+            let Some(value) = &config.value else {
+                let text = format!("{}: a setting needs a value", config.name);
+                return Err(Error::new(ErrorCode::InvalidConfig, text));
+            };
+            check_topic(&config.name, value)
+                .map_err(|error| Error::new(ErrorCode::InvalidConfig, error.to_string()))?;
+            configs.insert(config.name.clone(), value.clone());
+        }
+        let placed = self.place(topic, settings)?;
+        if self.image.partitions_len + placed.len() > NODE_PARTITIONS_MAX {
+            let text = format!("a node holds at most {NODE_PARTITIONS_MAX} partitions");
+            return Err(Error::new(ErrorCode::InvalidPartitions, text));
+        }
+        let replication_factor = i16::try_from(placed[0].len()).expect("it was an i16");
+        let partitions = i32::try_from(placed.len()).expect("it was an i32");
+        let topic_id = self.new_topic_id();
+        let mut records = Vec::with_capacity(1 + configs.len() + placed.len());
+        let name = topic.name.clone();
+        records.push(MetadataRecord::CreateTopic(CreateTopic { topic_id, name }));
+        for (name, value) in &configs {
+            let (name, value) = (name.clone(), Some(value.clone()));
+            records.push(MetadataRecord::SetTopicConfig(SetTopicConfig { topic_id, name, value }));
+        }
+        for (partition, brokers) in (0..).zip(placed) {
+            let replicas = brokers.into_iter().map(|id| self.new_replica(id)).collect();
+            let placement = PlacePartition { topic_id, partition, replicas };
+            records.push(MetadataRecord::PlacePartition(placement));
+        }
+        Ok(Creation { topic_id, configs, partitions, replication_factor, records })
+    }
+
+    fn check_name(&self, name: &str) -> Result<(), Error> {
+        if let Some(problem) = name_problem(name) {
+            return Err(Error::new(ErrorCode::InvalidTopicException, problem));
+        }
+        let is_taken = self.image.topic_named(name).is_some() || self.creating.contains_key(name);
+        if is_taken {
+            let text = format!("topic '{name}' already exists");
+            return Err(Error::new(ErrorCode::TopicAlreadyExists, text));
+        }
+        if let Some(other) = self.image.confusable(name) {
+            let text = format!("topic '{name}' collides with existing topic '{other}'");
+            return Err(Error::new(ErrorCode::InvalidTopicException, text));
+        }
+        Ok(())
+    }
+
+    fn place(
+        &mut self,
+        topic: &CreatableTopic,
+        settings: &BrokerSettings,
+    ) -> Result<Vec<Vec<i32>>, Error> {
+        let brokers: Vec<i32> = self.image.brokers.keys().copied().collect();
+        if !topic.assignments.is_empty() {
+            if topic.num_partitions != -1 || topic.replication_factor != -1 {
+                let text = "with a manual assignment, partitions and replication factor are -1";
+                return Err(Error::new(ErrorCode::InvalidRequest, text));
+            }
+            return placement::manual(&brokers, &topic.assignments);
+        }
+        let partitions = match topic.num_partitions {
+            -1 => settings.num_partitions,
+            given => given,
+        };
+        let replication_factor = match topic.replication_factor {
+            -1 => i16::try_from(settings.default_replication_factor).unwrap_or(i16::MAX),
+            given => given,
+        };
+        let start = usize::try_from(self.chance.below(1 << 16)).expect("16 bits");
+        placement::spread(&brokers, partitions, replication_factor, start)
+    }
+
+    fn new_replica(&mut self, broker_id: i32) -> PlacedReplica {
+        let peer_id = self.next_peer_id;
+        self.next_peer_id += 1;
+        let directory_id = self.image.brokers[&broker_id].directory_id;
+        PlacedReplica { peer_id, broker_id, directory_id }
+    }
+
+    /// Never one that was used before: the log's end is mixed in, and it only grows.
+    fn new_topic_id(&mut self) -> Uuid {
+        loop {
+            let end = self.group.end_offset().unsigned_abs();
+            let (high, low) = (self.chance.next(), self.chance.next() ^ end.rotate_left(32));
+            let id = Uuid::from_u128(u128::from(high) << 64 | u128::from(low));
+            // A leading dash would be taken for an option on a command line.
+            if !id.to_string().starts_with('-')
+                && id.as_u128() > 1
+                && self.image.topic(id).is_none()
+            {
+                return id;
+            }
+        }
+    }
+
+    /// Decides to delete a topic.
+    pub(crate) fn delete_topic(&self, id: Uuid) -> Option<MetadataRecord> {
+        let is_there = self.image.topic(id).is_some() && !self.deleting.contains(&id);
+        is_there.then_some(MetadataRecord::DeleteTopic(DeleteTopic { topic_id: id }))
+    }
+
+    /// Decides on a block of producer ids for a node: its first id, its end, and the record.
+    pub(crate) fn allocate_producer_ids(&mut self, broker_id: i32) -> (i64, i64, MetadataRecord) {
+        let first = self.next_producer_id;
+        let end = first + PRODUCER_ID_BLOCK;
+        self.next_producer_id = end;
+        let record = AllocateProducerIds { broker_id, end };
+        (first, end, MetadataRecord::AllocateProducerIds(record))
+    }
+
+    /// Proposes records as one batch: all of them are committed, or none.
+    pub(crate) fn propose(
+        &mut self,
+        now: Now,
+        records: Vec<MetadataRecord>,
+    ) -> Result<u64, ErrorCode> {
+        let mut builder = BatchBuilder::new();
+        for record in &records {
+            let value = record.encode();
+            let record =
+                NewRecord { timestamp: now.wall_ms, value: Some(&value), ..NewRecord::default() };
+            builder.push(&record).map_err(|error| error.code())?;
+        }
+        let bytes = builder.build_mut().map_err(|error| error.code())?;
+        let base_offset = self.group.end_offset();
+        let payload = stamp(bytes, base_offset, self.group.epoch());
+        let starts_segment = self.segment_bytes.is_none_or(|bytes| bytes > METADATA_SEGMENT_BYTES);
+        let descriptor = Descriptor::of_batch(&payload, starts_segment)
+            .map_err(|_| ErrorCode::UnknownServerError)?;
+        let length = u64::from(descriptor.length);
+        let index =
+            self.group.propose_batch(&descriptor, payload).map_err(|_| ErrorCode::NotController)?;
+        self.segment_bytes = match self.segment_bytes {
+            Some(bytes) if !starts_segment => Some(bytes + length),
+            _ => Some(length),
+        };
+        for record in &records {
+            match record {
+                MetadataRecord::CreateTopic(topic) => {
+                    self.creating.insert(topic.name.clone(), index);
+                }
+                MetadataRecord::DeleteTopic(topic) => {
+                    self.deleting.insert(topic.topic_id);
+                }
+                _ => {}
+            }
+        }
+        self.unapplied.insert(base_offset, records);
+        Ok(index)
+    }
+
+    /// Tells `key` when the entry at `index` is applied.
+    pub(crate) fn wait(&mut self, index: u64, key: RequestKey) {
+        self.waited += 1;
+        self.waiting.insert((index, self.waited), key);
+    }
+
+    /// The image at the applied index, for storage.
+    pub(crate) fn image_op(&self) -> OpKind {
+        OpKind::Image { index: self.group.applied(), image: self.image.encode() }
+    }
+
+    /// Collects what the group has ready and applies what was committed.
+    pub(crate) fn turn(&mut self, actions: &mut Vec<Action>) -> Outcome {
+        let mut outcome = Outcome::default();
+        let turn = self.group.collect();
+        let emit = |kind| Action::Storage(Op { replica: METADATA_REPLICA, kind });
+        actions.extend(turn.ops.into_iter().map(emit));
+        for entry in &turn.committed {
+            match &entry.content {
+                Content::Batch(batch) => {
+                    let Some(records) = self.unapplied.remove(&batch.base_offset) else {
+                        self.group.fail("a metadata batch has no records here".to_owned());
+                        break;
+                    };
+                    for record in records {
+                        self.forget_decision(&record);
+                        outcome.changes.extend(self.image.apply(record));
+                    }
+                }
+                Content::Internal(bytes) if internal_of(bytes) == Ok(None) => {}
+                Content::Internal(_) => {
+                    self.group.fail("a metadata entry is of an unknown kind".to_owned());
+                    break;
+                }
+            }
+        }
+        let end = self.group.applied();
+        while let Some(first) = self.waiting.first_entry().filter(|first| first.key().0 <= end) {
+            outcome.released.push((first.remove(), true));
+        }
+        self.note_leadership(&mut outcome);
+        outcome
+    }
+
+    fn forget_decision(&mut self, record: &MetadataRecord) {
+        match record {
+            MetadataRecord::CreateTopic(topic) => drop(self.creating.remove(&topic.name)),
+            MetadataRecord::DeleteTopic(topic) => drop(self.deleting.remove(&topic.topic_id)),
+            _ => {}
+        }
+    }
+
+    fn note_leadership(&mut self, outcome: &mut Outcome) {
+        let is_serving = self.group.is_serving();
+        if is_serving != self.was_serving {
+            // What a former leader had decided and not committed is void, and so are its ids.
+            self.creating.clear();
+            self.deleting.clear();
+            self.next_peer_id = self.image.next_peer_id;
+            self.next_producer_id = self.image.next_producer_id;
+            let lost = std::mem::take(&mut self.waiting).into_values();
+            outcome.released.extend(lost.map(|key| (key, false)));
+        }
+        self.was_serving = is_serving;
+    }
+}
+
+/// What is wrong with a topic's name, if anything.
+pub(crate) fn name_problem(name: &str) -> Option<String> {
+    let is_legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+    if name.is_empty() {
+        Some("a topic name is not empty".to_owned())
+    } else if matches!(name, "." | "..") {
+        Some("a topic is not named '.' or '..'".to_owned())
+    } else if name.len() > TOPIC_NAME_BYTES_MAX {
+        Some(format!("a topic name has at most {TOPIC_NAME_BYTES_MAX} characters"))
+    } else if !name.bytes().all(is_legal) {
+        Some(format!(
+            "topic name '{name}' has characters other than letters, digits, '.', '_', '-'"
+        ))
+    } else {
+        None
+    }
+}

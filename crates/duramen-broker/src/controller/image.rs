@@ -1,0 +1,281 @@
+//! # Room card: image
+//!
+//! Purpose:    the cluster's metadata as it stands after a prefix of the metadata log.
+//! Owns:       brokers, topics, placements, settings, the counters of ids.
+//! Interface:  [`Image::apply`], [`Image::encode`], [`Image::decode`], lookups.
+//! Invariants: the image is the fold of the records; `apply` is total, deterministic, and the only
+//!             writer; ids are never used twice.
+//! Never:      time, chance, what is not committed.
+//! Tests:      below.
+//! Start at:   [`Image::apply`].
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use duramen_protocol::wire::{Decoder, Encoder, Uuid};
+
+use super::records::{
+    AllocatePeerIds, AllocateProducerIds, CreateTopic, MetadataRecord, PlacePartition,
+    PlacedReplica, RegisterBroker, SetFeature, SetTopicConfig,
+};
+
+const IMAGE_VERSION: u8 = 1;
+/// Peer ids up to this one are taken: 0 is nobody, 1 is the metadata group.
+const FIRST_PEER_ID: u64 = 2;
+
+/// One topic.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Topic {
+    pub name: String,
+    pub id: Uuid,
+    pub configs: BTreeMap<String, String>,
+    pub partitions: Vec<Vec<PlacedReplica>>,
+}
+
+/// What a record changed, for the node to follow.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Change {
+    /// A partition has (other) replicas.
+    Placed { topic_id: Uuid, partition: i32 },
+    /// A topic's settings are others.
+    Configured { topic_id: Uuid },
+    /// A topic is gone.
+    Deleted(Topic),
+}
+
+/// See the room card.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Image {
+    pub brokers: BTreeMap<i32, RegisterBroker>,
+    pub features: BTreeMap<String, i16>,
+    topics: BTreeMap<Uuid, Topic>,
+    names: BTreeMap<String, Uuid>,
+    /// Names with `.` and `_` made the same, which may not differ in that alone.
+    folded: BTreeMap<String, Uuid>,
+    pub next_peer_id: u64,
+    pub next_producer_id: i64,
+    pub partitions_len: usize,
+}
+
+/// Metric names of stock tools do not tell `.` from `_`, so no two topics may differ in that alone.
+pub(crate) fn fold(name: &str) -> String {
+    name.replace('.', "_")
+}
+
+impl Image {
+    /// Nothing is there yet.
+    pub(crate) fn empty() -> Self {
+        Self {
+            brokers: BTreeMap::new(),
+            features: BTreeMap::new(),
+            topics: BTreeMap::new(),
+            names: BTreeMap::new(),
+            folded: BTreeMap::new(),
+            next_peer_id: FIRST_PEER_ID,
+            next_producer_id: 0,
+            partitions_len: 0,
+        }
+    }
+
+    /// All topics, by name.
+    pub(crate) fn topics_by_name(&self) -> impl Iterator<Item = &Topic> {
+        self.names.values().filter_map(|id| self.topics.get(id))
+    }
+
+    /// How many topics there are.
+    pub(crate) fn topics_len(&self) -> usize {
+        self.topics.len()
+    }
+
+    /// The topic of this name.
+    pub(crate) fn topic_named(&self, name: &str) -> Option<&Topic> {
+        self.topics.get(self.names.get(name)?)
+    }
+
+    /// The topic of this id.
+    pub(crate) fn topic(&self, id: Uuid) -> Option<&Topic> {
+        self.topics.get(&id)
+    }
+
+    /// The name of a topic that a new one would be confused with.
+    pub(crate) fn confusable(&self, name: &str) -> Option<&str> {
+        let id = self.folded.get(&fold(name))?;
+        self.topics.get(id).map(|topic| topic.name.as_str())
+    }
+
+    /// Takes one committed record in.
+    pub(crate) fn apply(&mut self, record: MetadataRecord) -> Option<Change> {
+        match record {
+            MetadataRecord::RegisterBroker(broker) => {
+                self.brokers.insert(broker.broker_id, broker);
+                None
+            }
+            MetadataRecord::CreateTopic(CreateTopic { topic_id, name }) => {
+                self.names.insert(name.clone(), topic_id);
+                self.folded.insert(fold(&name), topic_id);
+                let topic = Topic { name, id: topic_id, ..Topic::default() };
+                self.topics.insert(topic_id, topic);
+                None
+            }
+            MetadataRecord::SetTopicConfig(SetTopicConfig { topic_id, name, value }) => {
+                let configs = &mut self.topics.get_mut(&topic_id)?.configs;
+                match value {
+                    Some(value) => configs.insert(name, value),
+                    None => configs.remove(&name),
+                };
+                Some(Change::Configured { topic_id })
+            }
+            MetadataRecord::PlacePartition(placement) => self.place(placement),
+            MetadataRecord::DeleteTopic(deleted) => {
+                let topic = self.topics.remove(&deleted.topic_id)?;
+                self.names.remove(&topic.name);
+                self.folded.remove(&fold(&topic.name));
+                self.partitions_len -= topic.partitions.len();
+                Some(Change::Deleted(topic))
+            }
+            MetadataRecord::AllocateProducerIds(AllocateProducerIds { end, .. }) => {
+                self.next_producer_id = self.next_producer_id.max(end);
+                None
+            }
+            MetadataRecord::AllocatePeerIds(AllocatePeerIds { end }) => {
+                self.next_peer_id = self.next_peer_id.max(end);
+                None
+            }
+            MetadataRecord::SetFeature(SetFeature { name, level }) => {
+                self.features.insert(name, level);
+                None
+            }
+        }
+    }
+
+    fn place(&mut self, placement: PlacePartition) -> Option<Change> {
+        let PlacePartition { topic_id, partition, replicas } = placement;
+        let highest = replicas.iter().map(|replica| replica.peer_id).max().unwrap_or(0);
+        self.next_peer_id = self.next_peer_id.max(highest + 1);
+        let partitions = &mut self.topics.get_mut(&topic_id)?.partitions;
+        let at = usize::try_from(partition).ok()?;
+        if at == partitions.len() {
+            partitions.push(replicas);
+            self.partitions_len += 1;
+        } else {
+            *partitions.get_mut(at)? = replicas;
+        }
+        Some(Change::Placed { topic_id, partition })
+    }
+
+    /// The records that make this image, versioned.
+    pub(crate) fn encode(&self) -> Bytes {
+        let mut e = Encoder::new();
+        e.put(&[IMAGE_VERSION]);
+        let mut put = |record: MetadataRecord| {
+            let bytes = record.encode();
+            e.unsigned_varint(u32::try_from(bytes.len()).expect("one record is small"));
+            e.put(&bytes);
+        };
+        let brokers = self.brokers.values().cloned().map(MetadataRecord::RegisterBroker);
+        brokers.for_each(&mut put);
+        for (name, &level) in &self.features {
+            put(MetadataRecord::SetFeature(SetFeature { name: name.clone(), level }));
+        }
+        put(MetadataRecord::AllocatePeerIds(AllocatePeerIds { end: self.next_peer_id }));
+        let end = self.next_producer_id;
+        put(MetadataRecord::AllocateProducerIds(AllocateProducerIds { broker_id: -1, end }));
+        for topic in self.topics.values() {
+            let topic_id = topic.id;
+            let name = topic.name.clone();
+            put(MetadataRecord::CreateTopic(CreateTopic { topic_id, name }));
+            for (name, value) in &topic.configs {
+                let (name, value) = (name.clone(), Some(value.clone()));
+                put(MetadataRecord::SetTopicConfig(SetTopicConfig { topic_id, name, value }));
+            }
+            for (partition, replicas) in (0..).zip(&topic.partitions) {
+                let replicas = replicas.clone();
+                let placement = PlacePartition { topic_id, partition, replicas };
+                put(MetadataRecord::PlacePartition(placement));
+            }
+        }
+        e.into_bytes().freeze()
+    }
+
+    /// Reads [`Image::encode`]; no bytes at all are the empty image. `None` if they cannot be read
+    /// by this version.
+    pub(crate) fn decode(bytes: &Bytes) -> Option<Self> {
+        let mut image = Self::empty();
+        let Some(&version) = bytes.first() else { return Some(image) };
+        if version != IMAGE_VERSION {
+            return None;
+        }
+        let mut d = Decoder::new(bytes.slice(1..));
+        while d.remaining() > 0 {
+            let len = usize::try_from(d.unsigned_varint().ok()?).ok()?;
+            image.apply(MetadataRecord::decode(d.bytes(len).ok()?)?);
+        }
+        Some(image)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::records::{DeleteTopic, Endpoint};
+    use super::*;
+
+    fn history() -> Vec<MetadataRecord> {
+        let mut records = vec![MetadataRecord::RegisterBroker(RegisterBroker {
+            broker_id: 0,
+            directory_id: Uuid::from_u128(9),
+            incarnation: 4,
+            endpoints: vec![Endpoint { listener: "L".into(), host: "h".into(), port: 9092 }],
+            rack: None,
+        })];
+        for n in 0..4u32 {
+            let topic_id = Uuid::from_u128(u128::from(n) + 100);
+            records.push(MetadataRecord::CreateTopic(CreateTopic {
+                topic_id,
+                name: format!("topic-{n}"),
+            }));
+            records.push(MetadataRecord::SetTopicConfig(SetTopicConfig {
+                topic_id,
+                name: "retention.ms".into(),
+                value: Some("5".into()),
+            }));
+            for partition in 0..3 {
+                let peer_id = u64::from(n) * 3 + u64::try_from(partition).expect("small") + 2;
+                let directory_id = Uuid::from_u128(9);
+                let replicas = vec![PlacedReplica { peer_id, broker_id: 0, directory_id }];
+                let placement = PlacePartition { topic_id, partition, replicas };
+                records.push(MetadataRecord::PlacePartition(placement));
+            }
+        }
+        let topic_id = Uuid::from_u128(103);
+        records.push(MetadataRecord::DeleteTopic(DeleteTopic { topic_id }));
+        let allocated = AllocateProducerIds { broker_id: 0, end: 3000 };
+        records.push(MetadataRecord::AllocateProducerIds(allocated));
+        records
+    }
+
+    #[test]
+    fn an_image_of_any_prefix_equals_its_replay() {
+        let mut image = Image::empty();
+        for record in history() {
+            image.apply(record);
+            assert_eq!(Image::decode(&image.encode()).as_ref(), Some(&image));
+        }
+        assert_eq!((image.topics_len(), image.partitions_len), (3, 9));
+    }
+
+    #[test]
+    fn ids_of_deleted_replicas_are_not_given_again() {
+        let mut image = Image::empty();
+        history().into_iter().for_each(|record| drop(image.apply(record)));
+        assert_eq!(image.next_peer_id, 14);
+        assert_eq!(Image::decode(&image.encode()).expect("ours").next_peer_id, 14);
+        assert_eq!(image.confusable("topic_0"), None);
+        assert!(image.topic_named("topic-3").is_none());
+    }
+
+    #[test]
+    fn an_unknown_image_is_refused() {
+        assert!(Image::decode(&Bytes::from_static(&[9])).is_none());
+        assert_eq!(Image::decode(&Bytes::new()), Some(Image::empty()));
+    }
+}

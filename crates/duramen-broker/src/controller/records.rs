@@ -1,0 +1,164 @@
+//! # Room card: metadata records
+//!
+//! Purpose:    what the metadata log says, one fact a record.
+//! Owns:       the records' layouts and their framing in record batches.
+//! Interface:  [`MetadataRecord::encode`], [`MetadataRecord::decode`], [`records_of`].
+//! Invariants: kinds and versions are never reused; a kind or version that is unknown stops the
+//!             metadata group, because skipping it would fork the image.
+//! Never:      what records do (see `image`).
+//! Tests:      below.
+//! Start at:   [`MetadataRecord`].
+
+use bytes::Bytes;
+use duramen_protocol::batch;
+use duramen_protocol::records::Records;
+use duramen_protocol::wire::{Decoder, Encoder, Message, Uuid};
+
+duramen_protocol::message! {
+    /// A node, as of this start.
+    pub struct RegisterBroker: versions 0..=0, flexible 0.. {
+        broker_id: i32 [0..],
+        directory_id: Uuid [0..],
+        incarnation: u64 [0..],
+        endpoints: Vec<Endpoint> [0..],
+        rack: Option<String> [0.., nullable 0..],
+    }
+    /// Where a node listens.
+    pub struct Endpoint {
+        listener: String [0..],
+        host: String [0..],
+        port: u16 [0..],
+    }
+    /// A topic begins. Its settings and partitions follow.
+    pub struct CreateTopic: versions 0..=0, flexible 0.. {
+        topic_id: Uuid [0..],
+        name: String [0..],
+    }
+    /// A topic's setting; null takes it back.
+    pub struct SetTopicConfig: versions 0..=0, flexible 0.. {
+        topic_id: Uuid [0..],
+        name: String [0..],
+        value: Option<String> [0.., nullable 0..],
+    }
+    /// Where the replicas of a partition are.
+    pub struct PlacePartition: versions 0..=0, flexible 0.. {
+        topic_id: Uuid [0..],
+        partition: i32 [0..],
+        replicas: Vec<PlacedReplica> [0..],
+    }
+    /// One replica, bound to one data directory.
+    pub struct PlacedReplica {
+        peer_id: u64 [0..],
+        broker_id: i32 [0..],
+        directory_id: Uuid [0..],
+    }
+    /// A topic and all its partitions end.
+    pub struct DeleteTopic: versions 0..=0, flexible 0.. {
+        topic_id: Uuid [0..],
+    }
+    /// Producer ids below `end` belong to somebody.
+    pub struct AllocateProducerIds: versions 0..=0, flexible 0.. {
+        broker_id: i32 [0..],
+        end: i64 [0..],
+    }
+    /// Peer ids below `end` belong to somebody. Only in images: placements say it otherwise.
+    pub struct AllocatePeerIds: versions 0..=0, flexible 0.. {
+        end: u64 [0..],
+    }
+    /// What all nodes of the cluster understand.
+    pub struct SetFeature: versions 0..=0, flexible 0.. {
+        name: String [0..],
+        level: i16 [0..],
+    }
+}
+
+macro_rules! metadata_records {
+    ($($kind:literal $name:ident;)*) => {
+        /// One fact.
+        #[derive(Clone, Debug, PartialEq)]
+        pub(crate) enum MetadataRecord {
+            $($name($name),)*
+        }
+
+        impl MetadataRecord {
+            /// Kind, version, body.
+            pub(crate) fn encode(&self) -> Bytes {
+                let mut e = Encoder::new();
+                match self {
+                    $(Self::$name(record) => {
+                        e.unsigned_varint($kind);
+                        e.unsigned_varint(0);
+                        record.encode(&mut e, 0).expect("version 0 carries every field");
+                    })*
+                }
+                e.into_bytes().freeze()
+            }
+
+            /// `None` for a kind or version that this build does not know, or a malformed body.
+            pub(crate) fn decode(bytes: Bytes) -> Option<Self> {
+                let mut d = Decoder::new(bytes);
+                let kind = d.unsigned_varint().ok()?;
+                let version = i16::try_from(d.unsigned_varint().ok()?).ok()?;
+                let record = match kind {
+                    $($kind => Self::$name(Message::decode(&mut d, version).ok()?),)*
+                    _ => return None,
+                };
+                d.finish().ok()?;
+                Some(record)
+            }
+        }
+    };
+}
+
+metadata_records! {
+    1 RegisterBroker;
+    2 CreateTopic;
+    3 SetTopicConfig;
+    4 PlacePartition;
+    5 DeleteTopic;
+    6 AllocateProducerIds;
+    7 AllocatePeerIds;
+    8 SetFeature;
+}
+
+/// The records of the metadata log's batches in `bytes`, by base offset. `None` if one cannot be
+/// read.
+pub(crate) fn records_of(bytes: Bytes) -> Option<Vec<(i64, Vec<MetadataRecord>)>> {
+    let mut found = Vec::new();
+    for view in batch::batches(bytes) {
+        let view = view.ok()?;
+        let records = Records::of(&view, 0).ok()?;
+        let mut facts = Vec::new();
+        for record in &records {
+            let value = records.share(record.ok()?.value?);
+            facts.push(MetadataRecord::decode(value)?);
+        }
+        found.push((view.header().base_offset, facts));
+    }
+    Some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_survive_their_encoding_and_unknown_ones_do_not_decode() {
+        let id = Uuid::from_u128(77);
+        let replica = PlacedReplica { peer_id: 5, broker_id: 0, directory_id: id };
+        let facts = [
+            MetadataRecord::CreateTopic(CreateTopic { topic_id: id, name: "t".to_owned() }),
+            MetadataRecord::PlacePartition(PlacePartition {
+                topic_id: id,
+                partition: 3,
+                replicas: vec![replica],
+            }),
+            MetadataRecord::AllocateProducerIds(AllocateProducerIds { broker_id: 0, end: 2000 }),
+        ];
+        for fact in facts {
+            assert_eq!(MetadataRecord::decode(fact.encode()), Some(fact));
+        }
+        assert_eq!(MetadataRecord::decode(Bytes::from_static(&[99, 0, 0])), None);
+        assert_eq!(MetadataRecord::decode(Bytes::from_static(&[5, 1, 0])), None);
+    }
+}

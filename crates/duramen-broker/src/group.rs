@@ -1,0 +1,487 @@
+//! # Room card: group
+//!
+//! Purpose:    one Raft group on this node: the one file that handles the library's `Ready`.
+//! Owns:       the in-memory log the library reads, payload until storage has it, tickets, the
+//!             messages that wait for a sync, the failure of a group.
+//! Interface:  [`Group::propose_batch`], [`Group::propose_internal`], [`Group::on_persisted`],
+//!             [`Group::collect`], [`Group::is_serving`].
+//! Invariants: entries are proposed only as leader, and their base offset comes from the last
+//!             entry of the log. A `Ready` counts as persisted only when its ticket and all
+//!             before it came back; `must_sync == false` only means that it causes no sync.
+//!             After a panic of the library the group is failed and never used again.
+//! Never:      what entries mean; offsets shown to anyone.
+//! Tests:      below, with three groups that exchange messages; those of `node`.
+//! Start at:   [`Group::collect`].
+
+use std::collections::{BTreeMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use bytes::Bytes;
+use duramen_storage::Descriptor;
+use duramen_storage::op::{
+    Append, ConfState, Content, HardState, LogEntry, OpKind, RecoveredReplica, ReplicaId, TermRun,
+};
+use raft::eraftpb::{Entry, EntryType, Message};
+use raft::{RawNode, Ready, StateRole};
+
+use crate::limits::{
+    ELECTION_TICKS, GROUP_APPLIED_KEPT, GROUP_APPLIED_MAX, HEARTBEAT_TICKS, TERM_MAX,
+};
+use crate::prng::Prng;
+
+mod log;
+pub(crate) use log::internal_of;
+use log::{GroupLog, TAG_BATCH, TAG_INTERNAL};
+
+/// The index before the first entry of every group, so that an empty replica is always told from
+/// one that has seen the first entry.
+pub(crate) const BORN_INDEX: u64 = 1;
+const BORN_TERM: u64 = 1;
+/// Ticket of [`OpKind::Create`]; those of `Ready`s start at 1.
+const CREATE_TICKET: u64 = 0;
+
+/// Why a proposal was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// This replica does not lead, or does not serve yet.
+    NotLeader,
+    /// The group has failed.
+    Failed,
+}
+
+/// What a turn of the group produced.
+#[derive(Debug, Default)]
+pub(crate) struct Turn {
+    /// For storage, in order.
+    pub ops: Vec<OpKind>,
+    /// Newly committed entries, in order.
+    pub committed: Vec<LogEntry>,
+    /// Entries cut from the log by a newer leader's, oldest first.
+    pub removed: Vec<LogEntry>,
+    /// For peers.
+    pub messages: Vec<Message>,
+}
+
+/// A `Ready` between its collection and its persistence.
+#[derive(Debug)]
+struct InFlight {
+    ticket: u64,
+    /// Nothing was given to storage: persisted as soon as everything before it is.
+    silent: bool,
+    payload_bytes: u64,
+    messages: Vec<Message>,
+}
+
+/// One replica's share in a Raft group.
+pub(crate) struct Group {
+    id: ReplicaId,
+    raw: RawNode<GroupLog>,
+    failed: Option<String>,
+    timeouts: Prng,
+    seen: (u64, StateRole),
+    /// Payload of proposed entries until storage gets it, by (index, term).
+    payloads: BTreeMap<(u64, u64), Bytes>,
+    in_flight: VecDeque<InFlight>,
+    /// Messages whose `Ready` is persisted.
+    released: Vec<Message>,
+    /// A commit index that storage has not been told: it rides with the next write.
+    unsaved: Option<HardState>,
+    /// The next turn's first op, for a replica that was just made.
+    create: Option<OpKind>,
+    applied: (u64, u64),
+    created: bool,
+    bytes_in_flight: u64,
+}
+
+impl std::fmt::Debug for Group {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Group").field("id", &self.id).field("applied", &self.applied).finish()
+    }
+}
+
+impl Group {
+    /// A new, empty replica. The first [`Group::collect`] yields its creation.
+    pub(crate) fn create(
+        id: ReplicaId,
+        identity: duramen_storage::op::Identity,
+        voters: &[u64],
+        seed: u64,
+    ) -> Self {
+        let mut voters = voters.to_vec();
+        voters.sort_unstable();
+        let conf = ConfState { applied: BORN_INDEX, voters, ..ConfState::default() };
+        let hard_state = HardState { term: BORN_TERM, vote: 0, commit: BORN_INDEX };
+        let log = GroupLog::new(hard_state, conf.clone(), BORN_INDEX, BORN_TERM, 0);
+        let mut group = Self::over(id, log, BORN_INDEX, BORN_TERM, seed);
+        group.create = Some(OpKind::Create { ticket: CREATE_TICKET, identity, conf });
+        group.created = false;
+        group
+    }
+
+    /// A replica as storage recovered it. Entries after the image are handed out again by
+    /// [`Group::collect`] once they are known to be committed.
+    pub(crate) fn recover(found: &RecoveredReplica, seed: u64) -> Self {
+        let hard_state = HardState {
+            // A replica that died right after its creation may have no hard state yet; and the
+            // image's index was applied, so it was committed, whatever the last saved commit says.
+            term: found.hard_state.term.max(found.prev_term).max(BORN_TERM),
+            vote: found.hard_state.vote,
+            commit: found.hard_state.commit.max(found.prev_index),
+        };
+        let mut log = GroupLog::new(
+            hard_state,
+            found.conf.clone(),
+            found.prev_index,
+            found.prev_term,
+            found.prev_end_offset,
+        );
+        log.runs.clone_from(&found.term_runs);
+        for entry in &found.entries {
+            log.append(entry.clone());
+        }
+        let mut group = Self::over(found.replica, log, found.prev_index, found.prev_term, seed);
+        group.failed.clone_from(&found.damage);
+        group
+    }
+
+    fn over(id: ReplicaId, log: GroupLog, applied: u64, applied_term: u64, seed: u64) -> Self {
+        let config = raft::Config {
+            id: id.0,
+            election_tick: ELECTION_TICKS,
+            heartbeat_tick: HEARTBEAT_TICKS,
+            applied,
+            max_size_per_msg: 1 << 20,
+            max_inflight_msgs: 256,
+            check_quorum: true,
+            pre_vote: true,
+            ..raft::Config::default()
+        };
+        let logger = slog::Logger::root(slog::Discard, slog::o!());
+        let raw = RawNode::new(&config, log, &logger)
+            .expect("the configuration is valid and the log in memory answers");
+        let seen = (0, StateRole::Follower);
+        let mut group = Self {
+            id,
+            raw,
+            failed: None,
+            timeouts: Prng::stream(seed, id.0),
+            seen,
+            payloads: BTreeMap::new(),
+            in_flight: VecDeque::new(),
+            released: Vec::new(),
+            unsaved: None,
+            create: None,
+            applied: (applied, applied_term),
+            created: true,
+            bytes_in_flight: 0,
+        };
+        group.settle_timeout();
+        group
+    }
+
+    /// The replica.
+    pub(crate) fn id(&self) -> ReplicaId {
+        self.id
+    }
+
+    /// Why the group failed, if it did.
+    pub(crate) fn failure(&self) -> Option<&str> {
+        self.failed.as_deref()
+    }
+
+    /// The current term.
+    pub(crate) fn term(&self) -> u64 {
+        self.raw.raft.term
+    }
+
+    /// The term as the leader epoch that clients see.
+    pub(crate) fn epoch(&self) -> i32 {
+        i32::try_from(self.term()).expect("terms above 2^31-1 are refused")
+    }
+
+    /// The last applied index.
+    pub(crate) fn applied(&self) -> u64 {
+        self.applied.0
+    }
+
+    /// The last index that is on this replica's disk.
+    pub(crate) fn persisted(&self) -> u64 {
+        self.raw.raft.raft_log.persisted
+    }
+
+    /// One past the last offset of the log, not all of it committed.
+    pub(crate) fn end_offset(&self) -> i64 {
+        let unstable = self.raw.raft.raft_log.unstable_entries().iter().rev();
+        unstable
+            .filter(|entry| entry.data.first() == Some(&TAG_BATCH))
+            .find_map(|entry| Descriptor::decode(&entry.data[1..]).ok())
+            .map_or_else(|| self.raw.store().end_offset(), |last| last.end_offset())
+    }
+
+    /// Where terms began, oldest first.
+    pub(crate) fn term_runs(&self) -> &[TermRun] {
+        &self.raw.store().runs
+    }
+
+    /// Bytes of batches in the log from `offset` to `end`, if the entries are still in memory.
+    pub(crate) fn bytes_between(&self, offset: i64, end: i64) -> Option<u64> {
+        self.raw.store().bytes_between(offset, end)
+    }
+
+    /// Whether this replica leads and has applied an entry of its own term: only then does it
+    /// know all that was committed before, and may answer.
+    pub(crate) fn is_serving(&self) -> bool {
+        self.failed.is_none()
+            && self.raw.raft.state == StateRole::Leader
+            && self.applied.1 == self.raw.raft.term
+    }
+
+    /// How many voters there are.
+    pub(crate) fn voters(&self) -> usize {
+        self.raw.store().conf.voters.len()
+    }
+
+    /// How many of them have all that is committed, as far as this leader knows.
+    pub(crate) fn caught_up(&self) -> usize {
+        let committed = self.raw.raft.raft_log.committed;
+        let progress = self.raw.raft.prs().iter();
+        progress.filter(|(_, progress)| progress.matched >= committed).count()
+    }
+
+    /// Whether this replica is all there is.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.raw.store().conf.voters == [self.id.0]
+    }
+
+    /// Stands for election. For a group of one voter that is all it takes.
+    pub(crate) fn campaign(&mut self) {
+        if self.term() >= TERM_MAX {
+            self.failed = Some("the term has reached its limit".to_owned());
+            return;
+        }
+        self.guarded(|raw| raw.campaign().ok());
+    }
+
+    /// Appends a batch whose base offset is [`Group::end_offset`] and whose leader epoch is
+    /// [`Group::epoch`]. Returns its index.
+    pub(crate) fn propose_batch(
+        &mut self,
+        descriptor: &Descriptor,
+        payload: Bytes,
+    ) -> Result<u64, Refused> {
+        debug_assert_eq!(descriptor.base_offset, self.end_offset(), "offsets are dense");
+        debug_assert_eq!(payload.len(), descriptor.length as usize);
+        let mut data = Vec::with_capacity(1 + duramen_storage::descriptor::ENCODED_BYTES);
+        data.push(TAG_BATCH);
+        data.extend_from_slice(&descriptor.encode());
+        let index = self.propose(data)?;
+        let term = self.term();
+        self.bytes_in_flight += payload.len() as u64;
+        self.payloads.insert((index, term), payload);
+        Ok(index)
+    }
+
+    /// Appends an entry of ours. Returns its index.
+    pub(crate) fn propose_internal(&mut self, entry: &[u8]) -> Result<u64, Refused> {
+        let mut data = Vec::with_capacity(1 + entry.len());
+        data.push(TAG_INTERNAL);
+        data.extend_from_slice(entry);
+        self.propose(data)
+    }
+
+    fn propose(&mut self, data: Vec<u8>) -> Result<u64, Refused> {
+        if self.failed.is_some() {
+            return Err(Refused::Failed);
+        }
+        // The library would forward a follower's proposal, with an offset computed here.
+        if !self.is_serving() {
+            return Err(Refused::NotLeader);
+        }
+        let before = self.raw.raft.raft_log.last_index();
+        let proposed = self.guarded(|raw| raw.propose(Vec::new(), data));
+        match proposed {
+            None => Err(Refused::Failed),
+            Some(Err(_)) => Err(Refused::NotLeader),
+            Some(Ok(())) => {
+                let index = self.raw.raft.raft_log.last_index();
+                assert_eq!(index, before + 1, "one proposal is one entry");
+                Ok(index)
+            }
+        }
+    }
+
+    /// Bytes of payload proposed and not persisted yet.
+    pub(crate) fn bytes_in_flight(&self) -> u64 {
+        self.bytes_in_flight
+    }
+
+    /// Storage has everything up to `ticket`.
+    pub(crate) fn on_persisted(&mut self, ticket: u64) {
+        if ticket == CREATE_TICKET && !self.created {
+            self.created = true;
+            return;
+        }
+        let mut number = 0;
+        while let Some(front) = self.in_flight.front() {
+            if front.ticket > ticket && !front.silent {
+                break;
+            }
+            // A silent `Ready` behind `ticket` is done as well, but only if nothing that storage
+            // still holds lies between.
+            let front = self.in_flight.pop_front().expect("it was just looked at");
+            assert!(front.ticket > number, "tickets come back in order");
+            number = front.ticket;
+            self.bytes_in_flight -= front.payload_bytes.min(self.bytes_in_flight);
+            self.released.extend(front.messages);
+        }
+        assert!(number >= ticket, "storage reports each ticket once, in order");
+        if self.failed.is_none() {
+            self.guarded(|raw| raw.on_persist_ready(number));
+        }
+    }
+
+    /// Drops what was not handed to storage yet, for a group that will never use it.
+    fn abandon(&mut self) {
+        self.payloads.clear();
+        self.released.clear();
+        self.bytes_in_flight = 0;
+    }
+
+    /// Everything that is ready: ops for storage, committed entries, messages. Call it once a
+    /// turn, after all events of the turn.
+    pub(crate) fn collect(&mut self) -> Turn {
+        let mut turn = Turn::default();
+        turn.ops.extend(self.create.take());
+        while self.failed.is_none() && self.raw.has_ready() {
+            let Some(ready) = self.guarded(RawNode::ready) else { break };
+            self.take_ready(ready, &mut turn);
+        }
+        if self.failed.is_some() {
+            self.abandon();
+            turn.committed.clear();
+        }
+        turn.messages.append(&mut self.released);
+        turn.messages.sort_by_key(|message| message.to);
+        turn
+    }
+
+    fn take_ready(&mut self, mut ready: Ready, turn: &mut Turn) {
+        let ticket = ready.number();
+        let mut appends = Vec::with_capacity(ready.entries().len());
+        let mut payload_bytes = 0;
+        for entry in ready.take_entries() {
+            let Some(append) = self.store_entry(&entry, turn) else { return };
+            payload_bytes += append.payload.len() as u64;
+            appends.push(append);
+        }
+        if let Some(hs) = ready.hs() {
+            let hard_state = HardState { term: hs.term, vote: hs.vote, commit: hs.commit };
+            self.raw.mut_store().hard_state = hard_state;
+            self.unsaved = Some(hard_state);
+        }
+        assert!(ready.snapshot().is_empty(), "nobody sends snapshots yet");
+        let messages = ready.take_persisted_messages();
+        let silent = !ready.must_sync();
+        if !silent {
+            let hard_state = self.unsaved.take();
+            turn.ops.push(OpKind::Write { ticket, appends, hard_state, must_sync: true });
+        }
+        turn.messages.extend(ready.take_messages());
+        let committed = ready.take_committed_entries();
+        self.in_flight.push_back(InFlight { ticket, silent, payload_bytes, messages });
+        self.guarded(|raw| raw.advance_append_async(ready));
+        self.apply(&committed, turn);
+        // With nothing before it in flight, a `Ready` that asked for no sync is persisted now.
+        if self.in_flight.iter().all(|ready| ready.silent) {
+            self.release_silent();
+        }
+    }
+
+    fn release_silent(&mut self) {
+        let Some(last) = self.in_flight.back().map(|ready| ready.ticket) else { return };
+        for ready in std::mem::take(&mut self.in_flight) {
+            self.released.extend(ready.messages);
+        }
+        self.guarded(|raw| raw.on_persist_ready(last));
+    }
+
+    fn store_entry(&mut self, entry: &Entry, turn: &mut Turn) -> Option<Append> {
+        let Some(content) = log::content_of(entry) else {
+            self.fail(format!("entry {} cannot be read by this version", entry.index));
+            return None;
+        };
+        let payload = match content {
+            Content::Batch(_) => self.payloads.remove(&(entry.index, entry.term)),
+            Content::Internal(_) => Some(Bytes::new()),
+        };
+        let Some(payload) = payload else {
+            self.fail(format!("entry {} has no payload", entry.index));
+            return None;
+        };
+        let log = self.raw.mut_store();
+        turn.removed.extend(log.cut(entry.index));
+        let entry = LogEntry { index: entry.index, term: entry.term, content };
+        log.append(entry.clone());
+        Some(Append { entry, payload })
+    }
+
+    fn apply(&mut self, committed: &[Entry], turn: &mut Turn) {
+        for entry in committed {
+            // Nobody proposes a membership change yet; one that is there all the same came from a
+            // newer version.
+            if entry.get_entry_type() != EntryType::EntryNormal {
+                self.fail(format!("entry {} changes the membership", entry.index));
+                return;
+            }
+            let held = self.raw.store().get(entry.index);
+            let held = held.expect("entries above the applied index stay in memory").clone();
+            assert_eq!(held.index, self.applied.0 + 1, "entries are applied one after the other");
+            self.applied = (held.index, held.term);
+            turn.committed.push(held);
+        }
+        if let Some(last) = committed.last().map(|entry| entry.index) {
+            self.guarded(|raw| raw.advance_apply_to(last));
+            self.raw.mut_store().forget(last, GROUP_APPLIED_KEPT, GROUP_APPLIED_MAX);
+        }
+    }
+
+    /// Marks the group as failed: it is never used again in this process.
+    pub(crate) fn fail(&mut self, why: String) {
+        tracing::error!(replica = self.id.0, why, "a replica has failed; the others go on");
+        self.failed.get_or_insert(why);
+    }
+
+    /// Every call into the library that may change it goes through here.
+    fn guarded<T>(&mut self, call: impl FnOnce(&mut RawNode<GroupLog>) -> T) -> Option<T> {
+        if self.failed.is_some() {
+            return None;
+        }
+        let raw = &mut self.raw;
+        match catch_unwind(AssertUnwindSafe(|| call(raw))) {
+            Ok(value) => {
+                self.settle_timeout();
+                Some(value)
+            }
+            Err(panic) => {
+                let text = panic.downcast_ref::<String>().cloned();
+                let text = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
+                self.fail(text.unwrap_or_else(|| "the consensus library panicked".to_owned()));
+                None
+            }
+        }
+    }
+
+    /// The library draws its election timeout from the thread's chance; ours comes from the seed.
+    fn settle_timeout(&mut self) {
+        let now = (self.raw.raft.term, self.raw.raft.state);
+        if now == self.seen {
+            return;
+        }
+        self.seen = now;
+        if self.raw.store().conf.voters.len() > 1 {
+            let spread = self.timeouts.below(ELECTION_TICKS as u64);
+            let ticks = ELECTION_TICKS + usize::try_from(spread).expect("below ten");
+            self.raw.raft.set_randomized_election_timeout(ticks);
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! The log as the Raft library reads it: descriptors in memory, the disk follows.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use duramen_storage::Descriptor;
+use duramen_storage::op::{ConfState, Content, HardState, LogEntry, TermRun};
+use raft::eraftpb::{self, Entry, EntryType, Snapshot};
+use raft::{Error, GetEntriesContext, RaftState, Storage, StorageError};
+
+/// First byte of a Raft entry's data: an encoded [`Descriptor`] follows.
+pub(super) const TAG_BATCH: u8 = 1;
+/// First byte of a Raft entry's data: an entry of ours follows.
+pub(super) const TAG_INTERNAL: u8 = 2;
+/// First byte of [`Content::Internal`]; the entry's type and data follow.
+const INTERNAL_VERSION: u8 = 1;
+
+/// One entry and where the log stands after it.
+#[derive(Debug)]
+struct Held {
+    entry: LogEntry,
+    end_offset: i64,
+    bytes_end: u64,
+}
+
+/// The part of a log that is in memory.
+#[derive(Debug)]
+pub(super) struct GroupLog {
+    pub(super) hard_state: HardState,
+    pub(super) conf: ConfState,
+    pub(super) runs: Vec<TermRun>,
+    held: VecDeque<Held>,
+    /// The entry before the first held one.
+    before: (u64, u64),
+    before_offset: i64,
+    before_bytes: u64,
+}
+
+impl GroupLog {
+    pub(super) fn new(
+        hard_state: HardState,
+        conf: ConfState,
+        index: u64,
+        term: u64,
+        end_offset: i64,
+    ) -> Self {
+        Self {
+            hard_state,
+            conf,
+            runs: Vec::new(),
+            held: VecDeque::new(),
+            before: (index, term),
+            before_offset: end_offset,
+            before_bytes: 0,
+        }
+    }
+
+    pub(super) fn last(&self) -> u64 {
+        self.before.0 + self.held.len() as u64
+    }
+
+    pub(super) fn end_offset(&self) -> i64 {
+        self.held.back().map_or(self.before_offset, |held| held.end_offset)
+    }
+
+    pub(super) fn get(&self, index: u64) -> Option<&LogEntry> {
+        let at = usize::try_from(index.checked_sub(self.before.0 + 1)?).ok()?;
+        self.held.get(at).map(|held| &held.entry)
+    }
+
+    /// Bytes of batches between two offsets; `None` if the first is no longer in memory.
+    pub(super) fn bytes_between(&self, offset: i64, end: i64) -> Option<u64> {
+        if offset < self.before_offset {
+            return None;
+        }
+        let up_to = |offset: i64| {
+            let at = self.held.partition_point(|held| held.end_offset <= offset);
+            at.checked_sub(1).map_or(self.before_bytes, |at| self.held[at].bytes_end)
+        };
+        Some(up_to(end).saturating_sub(up_to(offset)))
+    }
+
+    /// Appends the next entry, keeping the term runs.
+    pub(super) fn append(&mut self, entry: LogEntry) {
+        assert_eq!(entry.index, self.last() + 1, "the log has no gaps");
+        let start = self.end_offset();
+        if self.runs.last().is_none_or(|run| run.term < entry.term) {
+            let run = TermRun { term: entry.term, first_index: entry.index, start_offset: start };
+            self.runs.push(run);
+        }
+        let bytes = self.held.back().map_or(self.before_bytes, |held| held.bytes_end);
+        let (end_offset, bytes_end) = match &entry.content {
+            Content::Batch(batch) => {
+                assert_eq!(batch.base_offset, start, "offsets are dense");
+                (batch.end_offset(), bytes + u64::from(batch.length))
+            }
+            Content::Internal(_) => (start, bytes),
+        };
+        self.held.push_back(Held { entry, end_offset, bytes_end });
+    }
+
+    /// Cuts the log before `index`, which a newer leader overwrites. Returns what was cut.
+    pub(super) fn cut(&mut self, index: u64) -> Vec<LogEntry> {
+        assert!(index > self.before.0, "applied entries are never cut");
+        let keep = usize::try_from(index - self.before.0 - 1).expect("the log is in memory");
+        if keep >= self.held.len() {
+            return Vec::new();
+        }
+        while self.runs.last().is_some_and(|run| run.first_index >= index) {
+            self.runs.pop();
+        }
+        self.held.drain(keep..).map(|held| held.entry).collect()
+    }
+
+    /// Forgets entries at or below `applied` but for the newest `kept`, once there are `most`.
+    pub(super) fn forget(&mut self, applied: u64, kept: usize, most: usize) {
+        let below = usize::try_from(applied - self.before.0).expect("the log is in memory");
+        if below <= most {
+            return;
+        }
+        for held in self.held.drain(..below - kept) {
+            self.before = (held.entry.index, held.entry.term);
+            self.before_offset = held.end_offset;
+            self.before_bytes = held.bytes_end;
+        }
+    }
+
+    fn term_of(&self, index: u64) -> Option<u64> {
+        if index == self.before.0 {
+            return Some(self.before.1);
+        }
+        if let Some(entry) = self.get(index) {
+            return Some(entry.term);
+        }
+        let run = self.runs.partition_point(|run| run.first_index <= index).checked_sub(1)?;
+        (index < self.before.0).then(|| self.runs[run].term)
+    }
+}
+
+/// What a Raft entry holds; `None` if this version cannot read it.
+pub(super) fn content_of(entry: &Entry) -> Option<Content> {
+    let is_normal = entry.get_entry_type() == EntryType::EntryNormal;
+    match entry.data.first() {
+        Some(&TAG_BATCH) if is_normal => {
+            Descriptor::decode(&entry.data[1..]).ok().map(Content::Batch)
+        }
+        Some(&TAG_INTERNAL) | None => {
+            let kind = match entry.get_entry_type() {
+                EntryType::EntryNormal => 0,
+                EntryType::EntryConfChange => 1,
+                EntryType::EntryConfChangeV2 => 2,
+            };
+            let mut bytes = Vec::with_capacity(2 + entry.data.len());
+            bytes.extend_from_slice(&[INTERNAL_VERSION, kind]);
+            bytes.extend_from_slice(&entry.data);
+            Some(Content::Internal(bytes.into()))
+        }
+        Some(_) => None,
+    }
+}
+
+/// The entry of ours inside [`Content::Internal`]: `Ok(None)` for an entry of Raft's own.
+pub(crate) fn internal_of(bytes: &[u8]) -> Result<Option<&[u8]>, ()> {
+    match bytes {
+        [INTERNAL_VERSION, 0] => Ok(None),
+        [INTERNAL_VERSION, 0, TAG_INTERNAL, entry @ ..] => Ok(Some(entry)),
+        _ => Err(()),
+    }
+}
+
+fn to_raft(entry: &LogEntry) -> Entry {
+    let (kind, data) = match &entry.content {
+        Content::Batch(descriptor) => {
+            let mut data = Vec::with_capacity(1 + duramen_storage::descriptor::ENCODED_BYTES);
+            data.push(TAG_BATCH);
+            data.extend_from_slice(&descriptor.encode());
+            (EntryType::EntryNormal, Bytes::from(data))
+        }
+        Content::Internal(bytes) => {
+            let kind = match bytes.get(1) {
+                Some(1) => EntryType::EntryConfChange,
+                Some(2) => EntryType::EntryConfChangeV2,
+                _ => EntryType::EntryNormal,
+            };
+            (kind, bytes.slice(bytes.len().min(2)..))
+        }
+    };
+    let mut out = Entry::default();
+    out.set_entry_type(kind);
+    out.index = entry.index;
+    out.term = entry.term;
+    out.data = data;
+    out
+}
+
+impl Storage for GroupLog {
+    fn initial_state(&self) -> raft::Result<RaftState> {
+        let mut hard_state = eraftpb::HardState::default();
+        hard_state.term = self.hard_state.term;
+        hard_state.vote = self.hard_state.vote;
+        hard_state.commit = self.hard_state.commit.clamp(self.before.0, self.last());
+        let mut conf = eraftpb::ConfState::default();
+        conf.voters.clone_from(&self.conf.voters);
+        conf.learners.clone_from(&self.conf.learners);
+        conf.voters_outgoing.clone_from(&self.conf.voters_outgoing);
+        conf.learners_next.clone_from(&self.conf.learners_next);
+        conf.auto_leave = self.conf.auto_leave;
+        Ok(RaftState::new(hard_state, conf))
+    }
+
+    fn entries(
+        &self,
+        low: u64,
+        high: u64,
+        max_size: impl Into<Option<u64>>,
+        _context: GetEntriesContext,
+    ) -> raft::Result<Vec<Entry>> {
+        if low <= self.before.0 {
+            return Err(Error::Store(StorageError::Compacted));
+        }
+        // An entry weighs what its payload weighs, not its descriptor.
+        let bytes_max = max_size.into().unwrap_or(u64::MAX);
+        let mut bytes = 0u64;
+        let mut entries = Vec::new();
+        for index in low..high {
+            let entry = self.get(index).ok_or(Error::Store(StorageError::Unavailable))?;
+            bytes += match &entry.content {
+                Content::Batch(batch) => u64::from(batch.length),
+                Content::Internal(bytes) => bytes.len() as u64,
+            };
+            if bytes > bytes_max && !entries.is_empty() {
+                break;
+            }
+            entries.push(to_raft(entry));
+        }
+        Ok(entries)
+    }
+
+    fn term(&self, index: u64) -> raft::Result<u64> {
+        let missing =
+            if index > self.last() { StorageError::Unavailable } else { StorageError::Compacted };
+        self.term_of(index).ok_or(Error::Store(missing))
+    }
+
+    fn first_index(&self) -> raft::Result<u64> {
+        Ok(self.before.0 + 1)
+    }
+
+    fn last_index(&self) -> raft::Result<u64> {
+        Ok(self.last())
+    }
+
+    fn snapshot(&self, _request_index: u64, _to: u64) -> raft::Result<Snapshot> {
+        Err(Error::Store(StorageError::SnapshotTemporarilyUnavailable))
+    }
+}

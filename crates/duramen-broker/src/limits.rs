@@ -1,0 +1,69 @@
+//! # Room card: limits
+//!
+//! Purpose:    every bound of a node that is not a setting.
+//! Owns:       the constants, and the proofs that they fit together.
+//! Interface:  the constants.
+//! Invariants: the `const` assertions below.
+//! Never:      anything that an operator should turn.
+//! Tests:      the compiler.
+//! Start at:   the list.
+
+/// The largest request frame, in bytes; Kafka's `socket.request.max.bytes` default.
+pub const FRAME_BYTES_MAX: usize = 100 << 20;
+/// Requests of one connection that may wait for their reply; above, the connection is not read.
+pub const SESSION_REQUESTS_MAX: usize = 1024;
+/// Bytes of requests of one connection that may wait; above, the connection is not read.
+pub const SESSION_BYTES_MAX: usize = 128 << 20;
+/// Bytes that the records of one batch may take when decompressed.
+pub const DECOMPRESSED_BYTES_MAX: usize = 256 << 20;
+/// Bytes of record batches that a node holds between their arrival and their sync.
+pub const NODE_BYTES_IN_FLIGHT_MAX: u64 = 256 << 20;
+
+/// Entries at or below the applied index that a group keeps in memory.
+pub(crate) const GROUP_APPLIED_KEPT: usize = 64;
+/// Applied entries above which a group drops down to [`GROUP_APPLIED_KEPT`].
+pub(crate) const GROUP_APPLIED_MAX: usize = 128;
+/// The highest Raft term: it is the leader epoch, which is an `i32` on the wire.
+pub(crate) const TERM_MAX: u64 = i32::MAX as u64;
+/// Ticks of an election timeout; the randomized one lies between this and its double.
+pub(crate) const ELECTION_TICKS: usize = 10;
+/// Ticks between heartbeats.
+pub(crate) const HEARTBEAT_TICKS: usize = 2;
+
+/// Batches remembered for each producer.
+pub(crate) const PRODUCER_BATCHES_KEPT: usize = 5;
+/// Producer ids allocated by one metadata record.
+pub(crate) const PRODUCER_ID_BLOCK: i64 = 1000;
+/// Producers that one `ExpireProducers` entry names at most.
+pub(crate) const EXPIRE_PRODUCERS_MAX: usize = 4096;
+
+/// Partitions of one topic.
+pub(crate) const TOPIC_PARTITIONS_MAX: i32 = 20_000;
+/// Partitions of one node.
+pub(crate) const NODE_PARTITIONS_MAX: usize = 100_000;
+/// Bytes of a topic name.
+pub(crate) const TOPIC_NAME_BYTES_MAX: usize = 249;
+/// Partitions looked at by one slice of the retention sweep.
+pub(crate) const SWEEP_SLICE: usize = 256;
+/// Time between two slices of a sweep.
+pub(crate) const SWEEP_PAUSE_US: u64 = 2_000;
+/// How far wall and monotonic clock may part between two retention checks.
+pub(crate) const CLOCK_LEAP_MS_MAX: i64 = 10 * 60 * 1000;
+
+/// Incremental fetch sessions; Kafka's `max.incremental.fetch.session.cache.slots` default.
+pub(crate) const FETCH_SESSIONS_MAX: usize = 1000;
+/// Partitions in all fetch sessions together.
+pub(crate) const FETCH_SESSION_PARTITIONS_MAX: usize = 1_000_000;
+/// A fetch session unused for this long may give way to a new one.
+pub(crate) const FETCH_SESSION_IDLE_US: u64 = 120_000_000;
+
+/// How long requests wait for the groups to lead after the node opened.
+pub(crate) const OPENING_US_MAX: u64 = 30_000_000;
+
+const _: () = {
+    assert!(SESSION_BYTES_MAX >= FRAME_BYTES_MAX, "one whole request fits a connection");
+    assert!(NODE_BYTES_IN_FLIGHT_MAX >= FRAME_BYTES_MAX as u64, "one whole request fits the node");
+    assert!(GROUP_APPLIED_KEPT < GROUP_APPLIED_MAX, "dropping must leave something to drop");
+    assert!(ELECTION_TICKS > HEARTBEAT_TICKS, "raft demands it");
+    assert!(PRODUCER_ID_BLOCK > 0 && EXPIRE_PRODUCERS_MAX > 0 && SWEEP_SLICE > 0);
+};

@@ -1,0 +1,762 @@
+//! # Room card: node
+//!
+//! Purpose:    one node as a value: events in, actions out.
+//! Owns:       the replicas of this node, requests that wait, timers, the turn.
+//! Interface:  [`Node::open`], [`Node::step`], [`Node::flush`], [`Node::deadline`], [`Node::metrics`].
+//! Invariants: nothing blocks; every request gets exactly one reply or a closed connection; all
+//!             that is to be stored leaves in [`Node::flush`], so one turn makes one storage batch;
+//!             no work per event grows with the number of partitions.
+//! Never:      async, locks, hash maps, clocks, globals.
+//! Tests:      `node/tests`; `duramen-sim`.
+//! Start at:   [`Node::step`].
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use duramen_protocol::messages::{DeleteRecordsResponse, MetadataRequest, ProduceResponse};
+use duramen_protocol::wire::Uuid;
+use duramen_protocol::{ErrorCode, Response};
+use duramen_storage::op::{Done, Identity, Op, OpKind, RecoveredReplica, ReplicaId};
+use duramen_storage::storage::Facts;
+
+use crate::api::{self, fetch::ParkedFetch, fetch_sessions::FetchSessions};
+use crate::configs::{BrokerSettings, TopicSettings};
+use crate::controller::image::{Change, Topic};
+use crate::controller::records::{Endpoint, MetadataRecord, RegisterBroker};
+use crate::controller::{Controller, METADATA_REPLICA};
+use crate::event::{Action, ConnectionId, Event, Now, Reply, RequestKey};
+use crate::limits::{OPENING_US_MAX, PRODUCER_ID_BLOCK};
+use crate::partition::retention::ClockWatch;
+use crate::partition::{Effects, Finished, Partition};
+use crate::prng::Prng;
+use crate::session::{Prepared, PreparedProduce, RequestContext};
+
+mod metrics;
+mod sweep;
+#[cfg(test)]
+mod tests;
+
+pub use metrics::Metrics;
+use sweep::Sweep;
+
+/// What a node is opened with.
+#[derive(Clone, Debug)]
+pub struct NodeOptions {
+    /// Who it is, from the manifest.
+    pub facts: Facts,
+    /// The listener's name, for registration.
+    pub listener: String,
+    /// The host that clients are told to connect to.
+    pub host: String,
+    /// The port that clients are told to connect to.
+    pub port: u16,
+    /// Where it stands, if that is known.
+    pub rack: Option<String>,
+    /// Its configuration.
+    pub settings: BrokerSettings,
+    /// The seed of all its chance; another one at each start.
+    pub seed: u64,
+    /// Bytes of record batches it may hold before their sync.
+    pub bytes_in_flight_max: u64,
+    /// The metadata log's batches after its image: [`crate::read_plan::metadata_tail`].
+    pub metadata_tail: Vec<Bytes>,
+}
+
+/// A request that waits.
+#[derive(Debug)]
+pub(crate) enum Parked {
+    /// For its batches to be durable.
+    Produce { response: ProduceResponse, outstanding: usize },
+    /// For more records.
+    Fetch(ParkedFetch),
+    /// For its trims to be committed.
+    Trims { response: DeleteRecordsResponse, outstanding: usize },
+    /// For its records to be committed, and then for its new partitions to have leaders.
+    Commit { response: Box<Response>, outstanding: usize },
+    /// For topics it names to be made.
+    Metadata { request: MetadataRequest, context: RequestContext, outstanding: usize },
+    /// For a block of producer ids.
+    ProducerId,
+}
+
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    parked: Parked,
+    deadline_us: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Timer {
+    Opened,
+    Retention,
+    Producers,
+    Request(RequestKey),
+}
+
+/// While the groups found on disk elect themselves, requests are kept.
+#[derive(Debug, Default)]
+struct Opening {
+    held: VecDeque<(RequestKey, RequestContext, Box<Prepared>)>,
+    awaited: BTreeSet<ReplicaId>,
+}
+
+/// See the room card.
+#[derive(Debug)]
+pub struct Node {
+    pub(crate) options: NodeOptions,
+    pub(crate) controller: Controller,
+    pub(crate) partitions: BTreeMap<ReplicaId, Partition>,
+    pub(crate) sessions: FetchSessions,
+    pub(crate) counters: Metrics,
+    parked: BTreeMap<RequestKey, Waiting>,
+    timers: BTreeSet<(u64, Timer)>,
+    dirty: VecDeque<ReplicaId>,
+    is_controller_dirty: bool,
+    opening: Option<Opening>,
+    registration: Option<u64>,
+    /// The registration is applied: the image is complete, and replicas follow it.
+    is_registered: bool,
+    stalled: VecDeque<(RequestKey, RequestContext, PreparedProduce)>,
+    bytes_in_flight: u64,
+    is_disk_full: bool,
+    producer_ids: (i64, i64),
+    allocating: Option<(u64, i64, i64)>,
+    clock: ClockWatch,
+    retention: Sweep,
+    producers: Sweep,
+}
+
+impl Node {
+    /// A node over what storage recovered. Requests are kept until its groups lead.
+    pub fn open(
+        mut options: NodeOptions,
+        recovered: Vec<RecoveredReplica>,
+        now: Now,
+        actions: &mut Vec<Action>,
+    ) -> Self {
+        let seed = options.seed;
+        let tail = std::mem::take(&mut options.metadata_tail);
+        let metadata = recovered.iter().find(|found| found.replica == METADATA_REPLICA);
+        let controller = match metadata.map(|found| Controller::recover(found, tail, seed)) {
+            None => Controller::create(seed),
+            Some(Ok(controller)) => controller,
+            Some(Err(problem)) => {
+                actions.push(Action::Fatal(problem));
+                Controller::create(seed)
+            }
+        };
+        let mut node = Self {
+            controller,
+            partitions: BTreeMap::new(),
+            sessions: FetchSessions::new(Prng::stream(seed, 0x6665_7463_6800)),
+            counters: Metrics::default(),
+            parked: BTreeMap::new(),
+            timers: BTreeSet::new(),
+            dirty: VecDeque::new(),
+            is_controller_dirty: true,
+            opening: Some(Opening::default()),
+            registration: None,
+            is_registered: false,
+            stalled: VecDeque::new(),
+            bytes_in_flight: 0,
+            is_disk_full: false,
+            producer_ids: (0, 0),
+            allocating: None,
+            clock: ClockWatch::new(now),
+            retention: Sweep::default(),
+            producers: Sweep::default(),
+            options,
+        };
+        node.controller.group.campaign();
+        for found in recovered.iter().filter(|found| found.replica != METADATA_REPLICA) {
+            node.adopt(found, now);
+        }
+        node.timers.insert((now.mono_us + OPENING_US_MAX, Timer::Opened));
+        node.schedule_sweeps(now);
+        node.flush(now, actions);
+        node
+    }
+
+    fn adopt(&mut self, found: &RecoveredReplica, now: Now) {
+        // Its topic's own settings come with the metadata, before anything is appended.
+        let settings = TopicSettings::resolve(&BTreeMap::new(), &self.options.settings);
+        let seed = self.options.seed;
+        let mut partition = Partition::recover(found, Arc::new(settings), now, seed);
+        partition.group.campaign();
+        if let Some(opening) = &mut self.opening {
+            opening.awaited.insert(found.replica);
+        }
+        self.partitions.insert(found.replica, partition);
+        self.mark_dirty(found.replica);
+    }
+
+    /// Takes one event in. Call [`Node::flush`] after the last one of a turn.
+    pub fn step(&mut self, now: Now, event: Event, actions: &mut Vec<Action>) {
+        match event {
+            Event::Request { connection, sequence, context, request } => {
+                self.on_request(now, (connection, sequence), context, request, actions);
+            }
+            Event::Disconnected(connection) => self.on_disconnected(connection),
+            Event::Storage(done) => self.on_storage(done, actions),
+            Event::Tick => {}
+        }
+        self.fire_timers(now, actions);
+    }
+
+    /// Ends a turn: what was proposed goes to storage, what was committed takes effect.
+    pub fn flush(&mut self, now: Now, actions: &mut Vec<Action>) {
+        // Effects can make more work: a committed topic makes replicas, a freed byte lets a
+        // stalled produce in. Each round ends with fewer of either.
+        loop {
+            if std::mem::take(&mut self.is_controller_dirty) {
+                self.turn_controller(now, actions);
+            } else if let Some(replica) = self.dirty.pop_front() {
+                self.turn_partition(replica, now, actions);
+            } else if !self.resume_stalled(now, actions) {
+                break;
+            }
+        }
+    }
+
+    /// When, in monotonic microseconds, to send [`Event::Tick`] if nothing happens before.
+    pub fn deadline(&self) -> u64 {
+        self.timers.first().map_or(u64::MAX, |(at, _)| *at)
+    }
+
+    fn on_request(
+        &mut self,
+        now: Now,
+        key: RequestKey,
+        context: RequestContext,
+        request: Box<Prepared>,
+        actions: &mut Vec<Action>,
+    ) {
+        self.counters.requests += 1;
+        match &mut self.opening {
+            Some(opening) if !api::needs_no_state(&request) => {
+                opening.held.push_back((key, context, request));
+            }
+            _ => api::dispatch(self, now, key, context, *request, actions),
+        }
+    }
+
+    fn on_disconnected(&mut self, connection: ConnectionId) {
+        let range = (connection, 0)..=(connection, u64::MAX);
+        let keys: Vec<_> = self.parked.range(range).map(|(key, _)| *key).collect();
+        for key in keys {
+            self.unpark(key);
+        }
+        self.stalled.retain(|(key, ..)| key.0 != connection);
+        if let Some(opening) = &mut self.opening {
+            opening.held.retain(|(key, ..)| key.0 != connection);
+        }
+    }
+
+    fn on_storage(&mut self, done: Done, actions: &mut Vec<Action>) {
+        match done {
+            Done::Persisted { replica: METADATA_REPLICA, ticket } => {
+                self.controller.group.on_persisted(ticket);
+                self.is_controller_dirty = true;
+            }
+            Done::Persisted { replica, ticket } => {
+                // A deleted replica's last writes may still come back.
+                if let Some(partition) = self.partitions.get_mut(&replica) {
+                    let before = partition.group.bytes_in_flight();
+                    partition.group.on_persisted(ticket);
+                    self.bytes_in_flight -= before - partition.group.bytes_in_flight();
+                    self.mark_dirty(replica);
+                }
+            }
+            Done::WantImage { replica } => {
+                let kind = if replica == METADATA_REPLICA {
+                    Some(self.controller.image_op())
+                } else {
+                    self.partitions.get(&replica).map(Partition::image)
+                };
+                actions.extend(kind.map(|kind| Action::Storage(Op { replica, kind })));
+            }
+            Done::DiskFull(is_full) => self.on_disk_full(is_full),
+        }
+    }
+
+    fn on_disk_full(&mut self, is_full: bool) {
+        if is_full && !self.is_disk_full {
+            tracing::warn!(
+                "the disk is full: appends are refused; delete topics or records (DeleteTopics, \
+                 DeleteRecords, a shorter retention) or free space on the data directory's file \
+                 system"
+            );
+        } else if !is_full && self.is_disk_full {
+            tracing::info!("the disk has room again: appends are accepted");
+        }
+        self.is_disk_full = is_full;
+    }
+
+    fn fire_timers(&mut self, now: Now, actions: &mut Vec<Action>) {
+        while let Some(&(at, timer)) = self.timers.first() {
+            if at > now.mono_us {
+                break;
+            }
+            self.timers.pop_first();
+            match timer {
+                Timer::Opened => self.finish_opening(now, actions),
+                Timer::Retention => self.sweep_retention(now),
+                Timer::Producers => self.sweep_producers(now),
+                Timer::Request(key) => api::on_timeout(self, now, key, actions),
+            }
+        }
+    }
+
+    pub(crate) fn mark_dirty(&mut self, replica: ReplicaId) {
+        if let Some(partition) = self.partitions.get_mut(&replica) {
+            if !std::mem::replace(&mut partition.is_dirty, true) {
+                self.dirty.push_back(replica);
+            }
+        }
+    }
+
+    pub(crate) fn mark_controller_dirty(&mut self) {
+        self.is_controller_dirty = true;
+    }
+
+    fn turn_partition(&mut self, replica: ReplicaId, now: Now, actions: &mut Vec<Action>) {
+        let Some(partition) = self.partitions.get_mut(&replica) else { return };
+        partition.is_dirty = false;
+        let before = partition.group.bytes_in_flight();
+        let mut effects = Effects::default();
+        partition.turn(now, actions, &mut effects);
+        self.bytes_in_flight -= before - partition.group.bytes_in_flight();
+        let is_settled = partition.group.is_serving() || partition.group.failure().is_some();
+        self.follow(now, effects, actions);
+        if is_settled && self.opening.is_some() {
+            self.note_opened(replica, now, actions);
+        }
+    }
+
+    /// Tells everyone who waited for what a partition's turn brought.
+    fn follow(&mut self, now: Now, effects: Effects, actions: &mut Vec<Action>) {
+        for finished in effects.finished {
+            self.on_finished(finished, actions);
+        }
+        for (key, bytes) in effects.woken {
+            api::fetch::on_woken(self, now, key, bytes, actions);
+        }
+        for key in effects.served {
+            self.on_leader(now, key, actions);
+        }
+    }
+
+    fn on_finished(&mut self, finished: Finished, actions: &mut Vec<Action>) {
+        let Finished { slot, error, base_offset, log_start } = finished;
+        let Some(waiting) = self.parked.get_mut(&slot.key) else { return };
+        let left = match &mut waiting.parked {
+            Parked::Produce { response, outstanding } => {
+                let topic = &mut response.responses[slot.topic];
+                let part = &mut topic.partition_responses[slot.partition];
+                part.error_code = error.code();
+                part.base_offset = base_offset;
+                part.log_start_offset = log_start;
+                if !error.is_none() {
+                    part.log_append_time_ms = -1;
+                }
+                *outstanding -= 1;
+                *outstanding
+            }
+            Parked::Trims { response, outstanding } => {
+                let part = &mut response.topics[slot.topic].partitions[slot.partition];
+                part.error_code = error.code();
+                part.low_watermark = if error.is_none() { log_start } else { -1 };
+                *outstanding -= 1;
+                *outstanding
+            }
+            other => unreachable!("{other:?} waits for no log"),
+        };
+        if left == 0 {
+            match self.unpark(slot.key) {
+                Some(Parked::Produce { response, .. }) => self.reply(slot.key, response, actions),
+                Some(Parked::Trims { response, .. }) => self.reply(slot.key, response, actions),
+                _ => {}
+            }
+        }
+    }
+
+    /// One of the partitions that the request waits for has a leader, or never will.
+    fn on_leader(&mut self, now: Now, key: RequestKey, actions: &mut Vec<Action>) {
+        let Some(waiting) = self.parked.get_mut(&key) else { return };
+        let (Parked::Commit { outstanding, .. } | Parked::Metadata { outstanding, .. }) =
+            &mut waiting.parked
+        else {
+            return;
+        };
+        *outstanding = outstanding.saturating_sub(1);
+        if *outstanding == 0 {
+            self.answer_parked(now, key, actions);
+        }
+    }
+
+    /// Answers a request that waited for the metadata group, or for partitions.
+    pub(crate) fn answer_parked(&mut self, now: Now, key: RequestKey, actions: &mut Vec<Action>) {
+        match self.unpark(key) {
+            Some(Parked::Commit { response, .. }) => self.reply_boxed(key, response, actions),
+            Some(Parked::Metadata { request, context, .. }) => {
+                let response = api::metadata::answer(self, &context, &request, now);
+                self.reply(key, response, actions);
+            }
+            _ => {}
+        }
+    }
+
+    fn turn_controller(&mut self, now: Now, actions: &mut Vec<Action>) {
+        let outcome = self.controller.turn(actions);
+        if let Some(problem) = self.controller.group.failure() {
+            actions.push(Action::Fatal(format!("the metadata group failed: {problem}")));
+            return;
+        }
+        let mut made = Vec::new();
+        for change in outcome.changes {
+            self.follow_change(now, change, &mut made, actions);
+        }
+        for (key, is_committed) in outcome.released {
+            self.on_committed(now, key, is_committed, &made, actions);
+        }
+        let applied = self.controller.group.applied();
+        if let Some((_, first, end)) = self.allocating.take_if(|block| block.0 <= applied) {
+            self.producer_ids = (first, end);
+            self.grant_producer_ids(now, actions);
+        }
+        self.register(now, actions);
+    }
+
+    fn follow_change(
+        &mut self,
+        now: Now,
+        change: Change,
+        made: &mut Vec<ReplicaId>,
+        actions: &mut Vec<Action>,
+    ) {
+        match change {
+            Change::Placed { topic_id, partition } => {
+                // While the log is replayed, replicas are there already or will be missed later.
+                if self.is_registered {
+                    made.extend(self.instantiate(topic_id, partition));
+                }
+            }
+            Change::Configured { topic_id } => self.configure(topic_id),
+            Change::Deleted(topic) => self.remove(now, &topic, actions),
+        }
+    }
+
+    /// Makes the replica that a placement gives to this node's directory, if it is not there.
+    fn instantiate(&mut self, topic_id: Uuid, partition: i32) -> Option<ReplicaId> {
+        let topic = self.controller.image.topic(topic_id)?;
+        let replicas = topic.partitions.get(usize::try_from(partition).ok()?)?;
+        let own = self.own_directory();
+        let replica = replicas.iter().find(|replica| replica.directory_id == own)?;
+        let id = ReplicaId(replica.peer_id);
+        if self.partitions.contains_key(&id) {
+            return None;
+        }
+        let voters: Vec<u64> = replicas.iter().map(|replica| replica.peer_id).collect();
+        let settings = Arc::new(TopicSettings::resolve(&topic.configs, &self.options.settings));
+        let identity = Identity { topic: topic.name.clone(), topic_id: topic_id.0, partition };
+        let seed = self.options.seed;
+        let mut made = Partition::create(id, identity, &voters, settings, seed);
+        if made.group.is_alone() {
+            made.group.campaign();
+        }
+        self.partitions.insert(id, made);
+        self.mark_dirty(id);
+        Some(id)
+    }
+
+    pub(crate) fn own_directory(&self) -> Uuid {
+        Uuid(self.options.facts.directory_id)
+    }
+
+    fn configure(&mut self, topic_id: Uuid) {
+        let Some(topic) = self.controller.image.topic(topic_id) else { return };
+        let settings = Arc::new(TopicSettings::resolve(&topic.configs, &self.options.settings));
+        for replica in own_replicas(topic, self.own_directory()) {
+            if let Some(partition) = self.partitions.get_mut(&replica) {
+                partition.settings = Arc::clone(&settings);
+            }
+        }
+    }
+
+    fn remove(&mut self, now: Now, topic: &Topic, actions: &mut Vec<Action>) {
+        for replica in own_replicas(topic, self.own_directory()) {
+            self.remove_replica(now, replica, actions);
+        }
+    }
+
+    fn remove_replica(&mut self, now: Now, replica: ReplicaId, actions: &mut Vec<Action>) {
+        let Some(mut partition) = self.partitions.remove(&replica) else { return };
+        self.bytes_in_flight -= partition.group.bytes_in_flight();
+        let mut effects = Effects::default();
+        partition.close(&mut effects);
+        actions.push(Action::Storage(Op { replica, kind: OpKind::Delete }));
+        self.follow(now, effects, actions);
+        self.note_opened(replica, now, actions);
+    }
+
+    /// The metadata records of a request are committed, or lost.
+    fn on_committed(
+        &mut self,
+        now: Now,
+        key: RequestKey,
+        is_committed: bool,
+        made: &[ReplicaId],
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(waiting) = self.parked.get_mut(&key) else { return };
+        if !is_committed {
+            api::on_timeout(self, now, key, actions);
+            return;
+        }
+        let (Parked::Commit { outstanding, .. } | Parked::Metadata { outstanding, .. }) =
+            &mut waiting.parked
+        else {
+            return;
+        };
+        *outstanding = made.len();
+        for replica in made {
+            if let Some(partition) = self.partitions.get_mut(replica) {
+                partition.creators.push(key);
+            }
+        }
+        if made.is_empty() {
+            self.answer_parked(now, key, actions);
+        }
+    }
+
+    /// Once the metadata group leads, the node registers itself; then it knows which replicas it
+    /// should have.
+    fn register(&mut self, now: Now, actions: &mut Vec<Action>) {
+        if !self.controller.group.is_serving() {
+            return;
+        }
+        let Some(index) = self.registration else {
+            let record = self.registration_record();
+            self.registration = self.controller.propose(now, vec![record]).ok();
+            self.is_controller_dirty = self.registration.is_some();
+            return;
+        };
+        if self.is_registered || index > self.controller.group.applied() {
+            return;
+        }
+        self.is_registered = true;
+        self.reconcile(now, actions);
+        self.note_opened(METADATA_REPLICA, now, actions);
+    }
+
+    fn registration_record(&self) -> MetadataRecord {
+        let options = &self.options;
+        let endpoint = Endpoint {
+            listener: options.listener.clone(),
+            host: options.host.clone(),
+            port: options.port,
+        };
+        MetadataRecord::RegisterBroker(RegisterBroker {
+            broker_id: options.facts.broker_id,
+            directory_id: self.own_directory(),
+            incarnation: options.seed,
+            endpoints: vec![endpoint],
+            rack: options.rack.clone(),
+        })
+    }
+
+    /// Makes replicas that are placed here and missing, and deletes those that are not placed
+    /// here any more.
+    fn reconcile(&mut self, now: Now, actions: &mut Vec<Action>) {
+        let own = self.own_directory();
+        let image = &self.controller.image;
+        let mut wanted = BTreeSet::new();
+        let mut missing = Vec::new();
+        let mut ids = Vec::new();
+        for topic in image.topics_by_name() {
+            ids.push(topic.id);
+            for (partition, replicas) in (0..).zip(&topic.partitions) {
+                let own = replicas.iter().find(|replica| replica.directory_id == own);
+                let Some(replica) = own else { continue };
+                let replica = ReplicaId(replica.peer_id);
+                wanted.insert(replica);
+                if !self.partitions.contains_key(&replica) {
+                    missing.push((topic.id, partition));
+                }
+            }
+        }
+        let all = self.partitions.keys();
+        let surplus: Vec<_> = all.filter(|id| !wanted.contains(id)).copied().collect();
+        for replica in surplus {
+            self.remove_replica(now, replica, actions);
+        }
+        for (topic_id, partition) in missing {
+            let made = self.instantiate(topic_id, partition);
+            if let Some(opening) = &mut self.opening {
+                opening.awaited.extend(made);
+            }
+        }
+        for topic_id in ids {
+            self.configure(topic_id);
+        }
+    }
+
+    fn note_opened(&mut self, replica: ReplicaId, now: Now, actions: &mut Vec<Action>) {
+        let Some(opening) = &mut self.opening else { return };
+        opening.awaited.remove(&replica);
+        if self.is_registered && opening.awaited.is_empty() {
+            self.finish_opening(now, actions);
+        }
+    }
+
+    fn finish_opening(&mut self, now: Now, actions: &mut Vec<Action>) {
+        let Some(opening) = self.opening.take() else { return };
+        self.timers.retain(|(_, timer)| *timer != Timer::Opened);
+        for (key, context, request) in opening.held {
+            api::dispatch(self, now, key, context, *request, actions);
+        }
+    }
+
+    /// Keeps a request until `deadline_us`.
+    pub(crate) fn park(&mut self, key: RequestKey, parked: Parked, deadline_us: u64) {
+        self.timers.insert((deadline_us, Timer::Request(key)));
+        let before = self.parked.insert(key, Waiting { parked, deadline_us });
+        assert!(before.is_none(), "a connection numbers its requests");
+    }
+
+    /// Takes a waiting request back.
+    pub(crate) fn unpark(&mut self, key: RequestKey) -> Option<Parked> {
+        let Waiting { parked, deadline_us } = self.parked.remove(&key)?;
+        self.timers.remove(&(deadline_us, Timer::Request(key)));
+        if let Parked::Fetch(fetch) = &parked {
+            for replica in &fetch.waits_on {
+                if let Some(partition) = self.partitions.get_mut(replica) {
+                    partition.fetches.retain(|waiting| *waiting != key);
+                }
+            }
+        }
+        Some(parked)
+    }
+
+    pub(crate) fn parked_mut(&mut self, key: RequestKey) -> Option<&mut Parked> {
+        self.parked.get_mut(&key).map(|waiting| &mut waiting.parked)
+    }
+
+    pub(crate) fn reply(
+        &mut self,
+        key: RequestKey,
+        response: impl Into<Response>,
+        actions: &mut Vec<Action>,
+    ) {
+        self.reply_boxed(key, Box::new(response.into()), actions);
+    }
+
+    fn reply_boxed(&mut self, key: RequestKey, reply: Box<Response>, actions: &mut Vec<Action>) {
+        self.reply_with(key, Reply::Response(reply), actions);
+    }
+
+    pub(crate) fn reply_with(&mut self, key: RequestKey, reply: Reply, actions: &mut Vec<Action>) {
+        self.counters.replies += 1;
+        actions.push(Action::Reply { connection: key.0, sequence: key.1, reply });
+    }
+
+    /// The local replica of a partition.
+    pub(crate) fn local_replica(&self, topic: &Topic, partition: i32) -> Option<ReplicaId> {
+        let replicas = topic.partitions.get(usize::try_from(partition).ok()?)?;
+        let own = self.own_directory();
+        let replica = replicas.iter().find(|replica| replica.directory_id == own)?;
+        Some(ReplicaId(replica.peer_id))
+    }
+
+    /// The local replica of a partition, or why there is none that answers.
+    pub(crate) fn serving(&self, topic: &Topic, index: i32) -> Result<&Partition, ErrorCode> {
+        let count = i32::try_from(topic.partitions.len()).unwrap_or(i32::MAX);
+        if !(0..count).contains(&index) {
+            return Err(ErrorCode::UnknownTopicOrPartition);
+        }
+        let replica = self.local_replica(topic, index).ok_or(ErrorCode::NotLeaderOrFollower)?;
+        let partition = self.partitions.get(&replica).ok_or(ErrorCode::NotLeaderOrFollower)?;
+        partition.obstacle().map_or(Ok(partition), Err)
+    }
+
+    pub(crate) fn is_disk_full(&self) -> bool {
+        self.is_disk_full
+    }
+
+    /// Whether `bytes` more may be taken in now.
+    pub(crate) fn has_room(&self, bytes: u64) -> bool {
+        let total = self.bytes_in_flight + bytes;
+        self.bytes_in_flight == 0 || total <= self.options.bytes_in_flight_max
+    }
+
+    pub(crate) fn note_in_flight(&mut self, bytes: u64) {
+        self.bytes_in_flight += bytes;
+    }
+
+    /// Whether produces wait for room already: later ones queue behind them, so that a
+    /// producer's batches stay in order.
+    pub(crate) fn has_stalled(&self) -> bool {
+        !self.stalled.is_empty()
+    }
+
+    pub(crate) fn stall(
+        &mut self,
+        key: RequestKey,
+        context: RequestContext,
+        request: PreparedProduce,
+    ) {
+        self.counters.stalls += 1;
+        self.stalled.push_back((key, context, request));
+    }
+
+    fn resume_stalled(&mut self, now: Now, actions: &mut Vec<Action>) -> bool {
+        let Some((.., request)) = self.stalled.front() else { return false };
+        if !self.has_room(api::produce::bytes_of(request)) {
+            return false;
+        }
+        let (key, context, request) = self.stalled.pop_front().expect("it was just looked at");
+        api::produce::append(self, now, key, &context, request, actions);
+        true
+    }
+
+    /// The next producer id, or `None` after having asked for a block of them.
+    pub(crate) fn next_producer_id(&mut self, now: Now) -> Result<Option<i64>, ErrorCode> {
+        let (next, end) = self.producer_ids;
+        if next < end {
+            self.producer_ids.0 += 1;
+            return Ok(Some(next));
+        }
+        if self.allocating.is_none() {
+            let broker_id = self.options.facts.broker_id;
+            let (first, end, record) = self.controller.allocate_producer_ids(broker_id);
+            debug_assert_eq!(end - first, PRODUCER_ID_BLOCK);
+            let index = self.controller.propose(now, vec![record])?;
+            self.allocating = Some((index, first, end));
+            self.is_controller_dirty = true;
+        }
+        Ok(None)
+    }
+
+    fn grant_producer_ids(&mut self, now: Now, actions: &mut Vec<Action>) {
+        let is_one = |waiting: &Waiting| matches!(waiting.parked, Parked::ProducerId);
+        let waiting = self.parked.iter().filter(|(_, waiting)| is_one(waiting));
+        let keys: Vec<_> = waiting.map(|(key, _)| *key).collect();
+        for key in keys {
+            match self.next_producer_id(now) {
+                Ok(Some(id)) => {
+                    self.unpark(key);
+                    self.reply(key, api::init_producer_id::granted(id), actions);
+                }
+                Ok(None) => break,
+                Err(_) => api::on_timeout(self, now, key, actions),
+            }
+        }
+    }
+}
+
+/// The replicas of a topic that one directory holds.
+fn own_replicas(topic: &Topic, own: Uuid) -> Vec<ReplicaId> {
+    let all = topic.partitions.iter().flatten();
+    all.filter(|replica| replica.directory_id == own).map(|it| ReplicaId(it.peer_id)).collect()
+}

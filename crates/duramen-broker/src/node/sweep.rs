@@ -1,0 +1,76 @@
+//! Work that visits every partition, in slices, so that no turn grows with their number.
+
+use duramen_storage::op::ReplicaId;
+
+use super::{Node, Timer};
+use crate::event::Now;
+use crate::limits::{SWEEP_PAUSE_US, SWEEP_SLICE};
+
+/// Where a sweep stands.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Sweep {
+    /// The last partition visited; `None` between two sweeps.
+    at: Option<ReplicaId>,
+    /// Whether the wall clock was believed when the sweep began.
+    is_believed: bool,
+}
+
+fn interval_us(ms: i64) -> u64 {
+    u64::try_from(ms).unwrap_or(1).max(1).saturating_mul(1000)
+}
+
+impl Node {
+    pub(super) fn schedule_sweeps(&mut self, now: Now) {
+        let settings = &self.options.settings;
+        let retention = interval_us(settings.retention_check_interval_ms);
+        let producers = interval_us(settings.producer_id_expiration_check_interval_ms);
+        self.timers.insert((now.mono_us.saturating_add(retention), Timer::Retention));
+        self.timers.insert((now.mono_us.saturating_add(producers), Timer::Producers));
+    }
+
+    fn slice_after(&self, at: Option<ReplicaId>) -> Vec<ReplicaId> {
+        let from = at.map_or(ReplicaId(0), |at| ReplicaId(at.0 + 1));
+        self.partitions.range(from..).take(SWEEP_SLICE).map(|(id, _)| *id).collect()
+    }
+
+    pub(super) fn sweep_retention(&mut self, now: Now) {
+        // The clock is looked at once a sweep and at each slice: a leap in between holds the rest.
+        let is_believed = self.clock.believes(now);
+        let begins = self.retention.at.is_none();
+        self.retention.is_believed = is_believed && (begins || self.retention.is_believed);
+        let wall_ms = self.retention.is_believed.then_some(now.wall_ms);
+        let slice = self.slice_after(self.retention.at);
+        for replica in &slice {
+            let partition = self.partitions.get_mut(replica);
+            if partition.is_some_and(|partition| partition.retain(wall_ms)) {
+                self.counters.retention_trims += 1;
+                self.mark_dirty(*replica);
+            }
+        }
+        self.retention.at = slice.last().copied().filter(|_| slice.len() == SWEEP_SLICE);
+        let pause = match self.retention.at {
+            Some(_) => SWEEP_PAUSE_US,
+            None => interval_us(self.options.settings.retention_check_interval_ms),
+        };
+        self.timers.insert((now.mono_us.saturating_add(pause), Timer::Retention));
+    }
+
+    pub(super) fn sweep_producers(&mut self, now: Now) {
+        let settings = &self.options.settings;
+        let kept_us = interval_us(settings.producer_id_expiration_ms);
+        let interval = interval_us(settings.producer_id_expiration_check_interval_ms);
+        let slice = self.slice_after(self.producers.at);
+        // Monotonic time since this node saw the producer: no clock can leap over it.
+        if let Some(before_us) = now.mono_us.checked_sub(kept_us) {
+            for replica in &slice {
+                let partition = self.partitions.get_mut(replica);
+                if partition.is_some_and(|partition| partition.expire_producers(before_us)) {
+                    self.mark_dirty(*replica);
+                }
+            }
+        }
+        self.producers.at = slice.last().copied().filter(|_| slice.len() == SWEEP_SLICE);
+        let pause = if self.producers.at.is_some() { SWEEP_PAUSE_US } else { interval };
+        self.timers.insert((now.mono_us.saturating_add(pause), Timer::Producers));
+    }
+}

@@ -1,0 +1,610 @@
+//! # Room card: partition
+//!
+//! Purpose:    one replicated log of record batches: its group, its producers, those who wait on it.
+//! Owns:       offset assignment, the committed end, idempotence, when a segment is rolled, trims.
+//! Interface:  [`Partition::produce`], [`Partition::trim`], [`Partition::turn`], [`Partition::image`].
+//! Invariants: acknowledged implies committed implies synced. `start <= committed <= end`.
+//!             A producer's sequence is checked before an offset is assigned, and never after.
+//!             Data is removed or reshaped only by executing a committed entry.
+//! Never:      files, other partitions, Kafka's versions (see `api`), the inside of a batch.
+//! Tests:      `node/tests`; `duramen-sim`.
+//! Start at:   [`Partition::produce`].
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use duramen_protocol::ErrorCode;
+use duramen_protocol::batch::{self, TimestampType};
+use duramen_storage::Descriptor;
+use duramen_storage::op::{
+    Content, Identity, LogEntry, Op, OpKind, RecoveredReplica, ReplicaId, SegmentMeta,
+};
+
+use crate::configs::TopicSettings;
+use crate::event::{Action, Now, RequestKey};
+use crate::group::{Group, Refused, internal_of};
+use crate::session::CheckedBatch;
+
+pub(crate) mod internal;
+mod producers;
+pub(crate) mod retention;
+
+use internal::Internal;
+use producers::{Producers, Verdict};
+
+/// The largest position an index entry can name, and so a segment can have.
+const SEGMENT_BYTES_MAX: u64 = i32::MAX as u64 - 1;
+
+/// Which part of which parked request waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Slot {
+    pub key: RequestKey,
+    pub topic: usize,
+    pub partition: usize,
+}
+
+/// How a [`Slot`] ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Finished {
+    pub slot: Slot,
+    pub error: ErrorCode,
+    /// The first offset of the append, if it was one.
+    pub base_offset: i64,
+    /// The first offset kept.
+    pub log_start: i64,
+}
+
+/// What an acknowledgement waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Acks {
+    /// Nothing.
+    None,
+    /// This replica's disk.
+    Own,
+    /// The quorum.
+    All,
+}
+
+/// What became of a batch for now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Appended {
+    /// Nothing more will come.
+    Done {
+        /// Where it is.
+        base_offset: i64,
+    },
+    /// A [`Finished`] will come. The time is that of the append, or -1.
+    Waits {
+        /// The append time written into the batch.
+        append_time_ms: i64,
+    },
+    /// It was not appended.
+    Refused(ErrorCode, Option<String>),
+}
+
+/// What a turn wants of the node, beside actions.
+#[derive(Debug, Default)]
+pub(crate) struct Effects {
+    pub finished: Vec<Finished>,
+    /// Parked fetches, with the bytes that were committed; `None` if they should look at once.
+    pub woken: Vec<(RequestKey, Option<u64>)>,
+    /// Requests that waited for this partition to have a leader.
+    pub served: Vec<RequestKey>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    slot: Slot,
+    base_offset: i64,
+}
+
+/// The segment that the next batch goes to, as the leader sees it.
+#[derive(Clone, Copy, Debug)]
+struct Active {
+    base_offset: i64,
+    bytes: u64,
+    first_timestamp: i64,
+    opened_ms: i64,
+}
+
+/// One replica of one partition.
+#[derive(Debug)]
+pub(crate) struct Partition {
+    pub(crate) group: Group,
+    pub(crate) topic: Arc<str>,
+    pub(crate) index: i32,
+    pub(crate) settings: Arc<TopicSettings>,
+    pub(crate) is_dirty: bool,
+    /// Requests to be told when this partition has a leader.
+    pub(crate) creators: Vec<RequestKey>,
+    /// Parked fetches that wait for more.
+    pub(crate) fetches: Vec<RequestKey>,
+    producers: Producers,
+    committed: i64,
+    log_start: i64,
+    segments: Vec<SegmentMeta>,
+    segments_end: i64,
+    active: Option<Active>,
+    trimming: i64,
+    waiting_commit: BTreeMap<(u64, u64), Waiting>,
+    waiting_persist: BTreeMap<(u64, u64), Waiting>,
+    waited: u64,
+    was_serving: bool,
+}
+
+impl Partition {
+    /// A new, empty replica.
+    pub(crate) fn create(
+        replica: ReplicaId,
+        identity: Identity,
+        voters: &[u64],
+        settings: Arc<TopicSettings>,
+        seed: u64,
+    ) -> Self {
+        let topic = identity.topic.as_str().into();
+        let index = identity.partition;
+        let group = Group::create(replica, identity, voters, seed);
+        Self::over(group, topic, index, settings)
+    }
+
+    /// A replica as storage found it. It answers nothing before it leads.
+    pub(crate) fn recover(
+        found: &RecoveredReplica,
+        settings: Arc<TopicSettings>,
+        now: Now,
+        seed: u64,
+    ) -> Self {
+        let mut group = Group::recover(found, seed);
+        let producers = Producers::from_image(&found.image, now.mono_us);
+        if producers.is_none() {
+            group.fail("the image of its producers cannot be read by this version".to_owned());
+        }
+        let topic = found.identity.topic.as_str().into();
+        let mut partition = Self::over(group, topic, found.identity.partition, settings);
+        partition.producers = producers.unwrap_or_default();
+        partition.committed = found.prev_end_offset;
+        partition.log_start = found.log_start;
+        partition.segments.clone_from(&found.segments);
+        partition.segments_end = found.end_offset;
+        partition.active = found.segments.last().map(|last| Active {
+            base_offset: last.base_offset,
+            bytes: last.size,
+            first_timestamp: last.max_timestamp,
+            opened_ms: now.wall_ms,
+        });
+        partition
+    }
+
+    fn over(group: Group, topic: Arc<str>, index: i32, settings: Arc<TopicSettings>) -> Self {
+        Self {
+            group,
+            topic,
+            index,
+            settings,
+            is_dirty: false,
+            creators: Vec::new(),
+            fetches: Vec::new(),
+            producers: Producers::default(),
+            committed: 0,
+            log_start: 0,
+            segments: Vec::new(),
+            segments_end: 0,
+            active: None,
+            trimming: 0,
+            waiting_commit: BTreeMap::new(),
+            waiting_persist: BTreeMap::new(),
+            waited: 0,
+            was_serving: false,
+        }
+    }
+
+    /// The first offset kept.
+    pub(crate) fn log_start(&self) -> i64 {
+        self.log_start
+    }
+
+    /// One past the last committed offset.
+    pub(crate) fn committed(&self) -> i64 {
+        self.committed
+    }
+
+    /// Producers remembered.
+    pub(crate) fn producers_len(&self) -> usize {
+        self.producers.len()
+    }
+
+    /// Why a client cannot be served here now, if so.
+    pub(crate) fn obstacle(&self) -> Option<ErrorCode> {
+        if self.group.failure().is_some() {
+            Some(ErrorCode::KafkaStorageError)
+        } else if self.group.is_serving() {
+            None
+        } else {
+            Some(ErrorCode::NotLeaderOrFollower)
+        }
+    }
+
+    /// Whether fewer replicas than `min.insync.replicas` are caught up. More than there are can
+    /// not be asked for.
+    pub(crate) fn lacks_replicas(&self) -> bool {
+        let caught_up = self.group.caught_up();
+        let wanted = usize::try_from(self.settings.min_insync_replicas).unwrap_or(usize::MAX);
+        caught_up < wanted.min(self.group.voters())
+    }
+
+    /// Compares a client's idea of the leader epoch with ours; -1 is none.
+    pub(crate) fn check_epoch(&self, epoch: i32) -> Result<(), ErrorCode> {
+        match epoch.cmp(&self.group.epoch()) {
+            _ if epoch < 0 => Ok(()),
+            std::cmp::Ordering::Less => Err(ErrorCode::FencedLeaderEpoch),
+            std::cmp::Ordering::Equal => Ok(()),
+            std::cmp::Ordering::Greater => Err(ErrorCode::UnknownLeaderEpoch),
+        }
+    }
+
+    /// The leader epoch under which the record at `offset` was appended; -1 if there is none.
+    pub(crate) fn epoch_at(&self, offset: i64) -> i32 {
+        let runs = self.group.term_runs();
+        let at = runs.partition_point(|run| run.start_offset <= offset);
+        let term = at.checked_sub(1).map(|at| runs[at].term);
+        term.and_then(|term| i32::try_from(term).ok()).unwrap_or(-1)
+    }
+
+    /// Start offsets of the epochs that matter to a lookup by time.
+    pub(crate) fn epochs(&self) -> Vec<(i64, i32)> {
+        let runs = self.group.term_runs().iter();
+        runs.map(|run| (run.start_offset, i32::try_from(run.term).unwrap_or(-1))).collect()
+    }
+
+    /// The largest epoch not above `epoch` and where it ended, or `(-1, -1)`.
+    pub(crate) fn epoch_end(&self, epoch: i32) -> (i32, i64) {
+        let Ok(asked) = u64::try_from(epoch) else { return (-1, -1) };
+        if epoch > self.group.epoch() {
+            return (-1, -1);
+        }
+        let runs = self.group.term_runs();
+        let at = runs.partition_point(|run| run.term <= asked);
+        let end = runs.get(at).map_or(self.committed, |next| next.start_offset);
+        let end = end.clamp(self.log_start, self.committed);
+        let known = at.checked_sub(1).and_then(|at| i32::try_from(runs[at].term).ok());
+        (known.unwrap_or(epoch), end)
+    }
+
+    /// Appends a batch, or finds it appended already.
+    pub(crate) fn produce(
+        &mut self,
+        now: Now,
+        batch: CheckedBatch,
+        acks: Acks,
+        slot: Slot,
+    ) -> Appended {
+        if let Some(refused) = self.refuse(now, &batch) {
+            return refused;
+        }
+        let header = &batch.header;
+        let count = header.last_offset_delta.unsigned_abs() + 1;
+        if header.producer_id >= 0 {
+            let (id, epoch) = (header.producer_id, header.producer_epoch);
+            match self.producers.check(id, epoch, header.base_sequence, count) {
+                Verdict::Append => {}
+                Verdict::Refuse(code) => return Appended::Refused(code, None),
+                Verdict::Duplicate { base_offset, uncommitted } => {
+                    let waits = uncommitted.filter(|_| acks != Acks::None);
+                    let Some(index) = waits else { return Appended::Done { base_offset } };
+                    return self.wait(index, acks, Waiting { slot, base_offset }, -1);
+                }
+            }
+        }
+        self.append(now, batch, acks, slot)
+    }
+
+    fn refuse(&self, now: Now, batch: &CheckedBatch) -> Option<Appended> {
+        let refused = |code, text: String| Some(Appended::Refused(code, Some(text)));
+        if let Some(code) = self.obstacle() {
+            return Some(Appended::Refused(code, None));
+        }
+        let settings = &self.settings;
+        if batch.bytes.len() > usize::try_from(settings.max_message_bytes).unwrap_or(0) {
+            let text = format!(
+                "the batch of {} bytes is larger than max.message.bytes={}",
+                batch.bytes.len(),
+                settings.max_message_bytes
+            );
+            return refused(ErrorCode::MessageTooLarge, text);
+        }
+        if settings.compact && batch.is_keyless {
+            let text = "a compacted topic takes no records without a key".to_owned();
+            return refused(ErrorCode::InvalidRecord, text);
+        }
+        // Records without a time of their own carry -1.
+        if !settings.log_append_time && batch.max_timestamp >= 0 {
+            let ahead = batch.max_timestamp.saturating_sub(now.wall_ms);
+            let behind = now.wall_ms.saturating_sub(batch.min_timestamp.max(0));
+            if ahead > settings.timestamp_after_max_ms || behind > settings.timestamp_before_max_ms
+            {
+                let text = "a timestamp is too far from the time of the node".to_owned();
+                return refused(ErrorCode::InvalidTimestamp, text);
+            }
+        }
+        None
+    }
+
+    fn append(&mut self, now: Now, batch: CheckedBatch, acks: Acks, slot: Slot) -> Appended {
+        let mut bytes = batch.bytes;
+        let base_offset = self.group.end_offset();
+        batch::set_base_offset(&mut bytes, base_offset);
+        batch::set_partition_leader_epoch(&mut bytes, self.group.epoch());
+        let mut append_time_ms = -1;
+        if self.settings.log_append_time {
+            append_time_ms = now.wall_ms;
+            batch::restamp(&mut bytes, TimestampType::LogAppendTime, append_time_ms);
+        } else if batch.header.max_timestamp != batch.max_timestamp {
+            // The time index and retention rely on it, so a producer's mistake is mended here.
+            batch::restamp(&mut bytes, TimestampType::CreateTime, batch.max_timestamp);
+        }
+        let Ok(mut descriptor) = Descriptor::of_batch(&bytes, false) else {
+            return Appended::Refused(ErrorCode::CorruptMessage, None);
+        };
+        descriptor.starts_segment = self.rolls(now, &descriptor);
+        let index = match self.group.propose_batch(&descriptor, bytes.freeze()) {
+            Ok(index) => index,
+            Err(Refused::NotLeader) => {
+                return Appended::Refused(ErrorCode::NotLeaderOrFollower, None);
+            }
+            Err(Refused::Failed) => return Appended::Refused(ErrorCode::KafkaStorageError, None),
+        };
+        self.note_appended(now, &descriptor);
+        self.producers.propose(index, &descriptor);
+        match acks {
+            Acks::None => Appended::Done { base_offset },
+            _ => self.wait(index, acks, Waiting { slot, base_offset }, append_time_ms),
+        }
+    }
+
+    fn wait(&mut self, index: u64, acks: Acks, waiting: Waiting, append_time_ms: i64) -> Appended {
+        self.waited += 1;
+        let queue = match acks {
+            Acks::Own => &mut self.waiting_persist,
+            _ => &mut self.waiting_commit,
+        };
+        queue.insert((index, self.waited), waiting);
+        Appended::Waits { append_time_ms }
+    }
+
+    /// Whether the batch begins a segment. The leader decides it, once for all replicas.
+    fn rolls(&self, now: Now, batch: &Descriptor) -> bool {
+        let Some(active) = self.active else { return true };
+        if active.bytes == 0 {
+            return false;
+        }
+        let bytes = active.bytes + u64::from(batch.length);
+        let limit = u64::try_from(self.settings.segment_bytes).unwrap_or(0);
+        let is_full = bytes > limit.min(SEGMENT_BYTES_MAX);
+        let last_relative = batch.end_offset() - 1 - active.base_offset;
+        let waited_ms = if batch.max_timestamp >= 0 && active.first_timestamp >= 0 {
+            batch.max_timestamp.saturating_sub(active.first_timestamp)
+        } else {
+            now.wall_ms.saturating_sub(active.opened_ms)
+        };
+        let is_old = waited_ms > self.settings.segment_ms;
+        // A log that was trimmed to its end lets go of its last segment by starting a new one.
+        let is_trimmed = self.log_start >= batch.base_offset && active.base_offset < self.log_start;
+        is_full || last_relative > i64::from(i32::MAX) || is_old || is_trimmed
+    }
+
+    fn note_appended(&mut self, now: Now, batch: &Descriptor) {
+        if batch.starts_segment {
+            self.active = Some(Active {
+                base_offset: batch.base_offset,
+                bytes: 0,
+                first_timestamp: batch.max_timestamp,
+                opened_ms: now.wall_ms,
+            });
+        }
+        let active = self.active.as_mut().expect("the first batch starts a segment");
+        active.bytes += u64::from(batch.length);
+    }
+
+    /// Proposes that offsets below `offset` go. `Ok(true)` if `slot` now waits for it.
+    pub(crate) fn trim(&mut self, offset: i64, slot: Option<Slot>) -> Result<bool, ErrorCode> {
+        if let Some(code) = self.obstacle() {
+            return Err(code);
+        }
+        if offset > self.committed || offset < -1 {
+            return Err(ErrorCode::OffsetOutOfRange);
+        }
+        if offset <= self.log_start {
+            return Ok(false);
+        }
+        let entry = Internal::Trim { offset }.encode();
+        let index = self.group.propose_internal(&entry).map_err(|refused| match refused {
+            Refused::NotLeader => ErrorCode::NotLeaderOrFollower,
+            Refused::Failed => ErrorCode::KafkaStorageError,
+        })?;
+        self.trimming = self.trimming.max(offset);
+        if let Some(slot) = slot {
+            self.wait(index, Acks::All, Waiting { slot, base_offset: -1 }, -1);
+        }
+        Ok(true)
+    }
+
+    /// Proposes what retention asks for. Without a believed wall clock only size counts. True if
+    /// something was proposed.
+    pub(crate) fn retain(&mut self, wall_ms: Option<i64>) -> bool {
+        if !self.settings.delete || self.obstacle().is_some() {
+            return false;
+        }
+        let keep = retention::Keep {
+            ms: self.settings.retention_ms,
+            bytes: self.settings.retention_bytes,
+        };
+        let from = self.log_start.max(self.trimming);
+        let to = retention::trim_to(&self.segments, self.log_start, self.committed, keep, wall_ms);
+        to.filter(|to| *to > from).is_some_and(|to| self.trim(to, None).is_ok())
+    }
+
+    /// Proposes to forget producers that were not heard of since `before_us`. True if there were.
+    pub(crate) fn expire_producers(&mut self, before_us: u64) -> bool {
+        if self.obstacle().is_some() {
+            return false;
+        }
+        let ids = self.producers.unused_since(before_us);
+        let entry = Internal::ExpireProducers { ids };
+        matches!(&entry, Internal::ExpireProducers { ids } if !ids.is_empty())
+            && self.group.propose_internal(&entry.encode()).is_ok()
+    }
+
+    /// The view's image at the applied index.
+    pub(crate) fn image(&self) -> OpKind {
+        OpKind::Image { index: self.group.applied(), image: self.producers.image() }
+    }
+
+    /// Collects what the group has ready, executes what was committed, and says who is to be told.
+    pub(crate) fn turn(&mut self, now: Now, actions: &mut Vec<Action>, effects: &mut Effects) {
+        let replica = self.group.id();
+        let turn = self.group.collect();
+        let emit = |kind| Action::Storage(Op { replica, kind });
+        actions.extend(turn.ops.into_iter().map(emit));
+        if let Some(first) = turn.removed.first() {
+            self.producers.cut(first.index);
+            self.fail_waiting(first.index, ErrorCode::NotLeaderOrFollower, effects);
+        }
+        let committed_before = self.committed;
+        for entry in &turn.committed {
+            if let Some(op) = self.apply(entry, now) {
+                actions.push(emit(op));
+            }
+        }
+        if self.committed > committed_before && !self.fetches.is_empty() {
+            let bytes = self.group.bytes_between(committed_before, self.committed);
+            effects.woken.extend(self.fetches.iter().map(|key| (*key, bytes)));
+        }
+        self.finish(effects);
+        self.note_leadership(effects);
+    }
+
+    fn apply(&mut self, entry: &LogEntry, now: Now) -> Option<OpKind> {
+        match &entry.content {
+            Content::Batch(batch) => {
+                assert_eq!(batch.base_offset, self.committed, "committed offsets are dense");
+                self.committed = batch.end_offset();
+                self.producers.apply(entry.index, batch, now.mono_us);
+                self.note_segment(entry.index, batch);
+                // A segment that was trimmed while it was the active one can go now.
+                self.drop_segments().then_some(OpKind::Trim { log_start: self.log_start })
+            }
+            Content::Internal(bytes) => match internal_of(bytes) {
+                Ok(None) => None,
+                Ok(Some(ours)) => self.execute(ours),
+                Err(()) => {
+                    self.group.fail(format!("entry {} is of an unknown version", entry.index));
+                    None
+                }
+            },
+        }
+    }
+
+    fn execute(&mut self, entry: &[u8]) -> Option<OpKind> {
+        match Internal::decode(entry) {
+            Some(Internal::Trim { offset }) => {
+                if offset <= self.log_start {
+                    return None;
+                }
+                self.log_start = offset;
+                self.drop_segments();
+                Some(OpKind::Trim { log_start: offset })
+            }
+            Some(Internal::ExpireProducers { ids }) => {
+                self.producers.expire(&ids);
+                None
+            }
+            None => {
+                self.group.fail("an internal entry is of an unknown kind".to_owned());
+                None
+            }
+        }
+    }
+
+    fn note_segment(&mut self, index: u64, batch: &Descriptor) {
+        // Recovery has counted what was in the log already.
+        if batch.base_offset < self.segments_end {
+            return;
+        }
+        self.segments_end = batch.end_offset();
+        if batch.starts_segment || self.segments.is_empty() {
+            let base_offset = batch.base_offset;
+            let segment =
+                SegmentMeta { base_offset, first_index: index, size: 0, max_timestamp: -1 };
+            self.segments.push(segment);
+        }
+        let segment = self.segments.last_mut().expect("there is one now");
+        segment.size += u64::from(batch.length);
+        segment.max_timestamp = segment.max_timestamp.max(batch.max_timestamp);
+    }
+
+    /// Forgets segments wholly below the log start; the active one stays until it is rolled.
+    fn drop_segments(&mut self) -> bool {
+        let bases = &self.segments[1.min(self.segments.len())..];
+        let gone = bases.partition_point(|next| next.base_offset <= self.log_start);
+        self.segments.drain(..gone);
+        gone > 0
+    }
+
+    fn finish(&mut self, effects: &mut Effects) {
+        let ends = [self.group.applied(), self.group.persisted()];
+        let log_start = self.log_start;
+        let queues = [&mut self.waiting_commit, &mut self.waiting_persist];
+        for (queue, end) in queues.into_iter().zip(ends) {
+            while let Some(first) = queue.first_entry() {
+                if first.key().0 > end {
+                    break;
+                }
+                let Waiting { slot, base_offset } = first.remove();
+                let error = ErrorCode::None;
+                effects.finished.push(Finished { slot, error, base_offset, log_start });
+            }
+        }
+    }
+
+    fn fail_waiting(&mut self, from: u64, error: ErrorCode, effects: &mut Effects) {
+        let log_start = self.log_start;
+        for queue in [&mut self.waiting_commit, &mut self.waiting_persist] {
+            let failed = queue.split_off(&(from, 0)).into_values();
+            effects.finished.extend(failed.map(|waiting| Finished {
+                slot: waiting.slot,
+                error,
+                base_offset: -1,
+                log_start,
+            }));
+        }
+    }
+
+    fn note_leadership(&mut self, effects: &mut Effects) {
+        let is_serving = self.group.is_serving();
+        if is_serving || self.group.failure().is_some() {
+            effects.served.append(&mut self.creators);
+        }
+        if self.was_serving && !is_serving {
+            let error = self.obstacle().unwrap_or(ErrorCode::NotLeaderOrFollower);
+            self.fail_waiting(0, error, effects);
+            self.trimming = 0;
+            effects.woken.extend(self.fetches.iter().map(|key| (*key, None)));
+        }
+        self.was_serving = is_serving;
+    }
+
+    /// Ends all waits: the replica is being deleted.
+    pub(crate) fn close(&mut self, effects: &mut Effects) {
+        self.fail_waiting(0, ErrorCode::UnknownTopicOrPartition, effects);
+        effects.served.append(&mut self.creators);
+        effects.woken.extend(self.fetches.iter().map(|key| (*key, None)));
+    }
+}
+
+/// Payload of a batch of ours, ready to be appended as it is.
+pub(crate) fn stamp(mut bytes: bytes::BytesMut, base_offset: i64, epoch: i32) -> Bytes {
+    batch::set_base_offset(&mut bytes, base_offset);
+    batch::set_partition_leader_epoch(&mut bytes, epoch);
+    bytes.freeze()
+}

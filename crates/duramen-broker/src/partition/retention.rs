@@ -1,0 +1,151 @@
+//! # Room card: retention
+//!
+//! Purpose:    decide up to which offset a leader's log may go, and whether the clock is believed.
+//! Owns:       [`ClockWatch`], [`trim_to`].
+//! Interface:  both.
+//! Invariants: a wall clock that has leapt removes nothing by time, for as long as it stays away
+//!             from where the monotonic clock says it should be.
+//! Never:      removing anything: a Trim entry does.
+//! Tests:      below and in `node`.
+//! Start at:   [`trim_to`].
+
+use duramen_storage::op::SegmentMeta;
+
+use crate::event::Now;
+use crate::limits::CLOCK_LEAP_MS_MAX;
+
+/// Compares the wall clock with the monotonic one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ClockWatch {
+    believed: Now,
+    held: bool,
+    holds: u64,
+}
+
+impl ClockWatch {
+    /// The first reading is believed: there is nothing to compare it with.
+    pub(crate) fn new(now: Now) -> Self {
+        Self { believed: now, held: false, holds: 0 }
+    }
+
+    /// Whether `now` may be used to remove data. Small differences are forgiven one by one, so
+    /// that slow drift is followed; a leap is not believed until it is undone or the node
+    /// restarted.
+    pub(crate) fn believes(&mut self, now: Now) -> bool {
+        let passed_us = now.mono_us.saturating_sub(self.believed.mono_us);
+        let passed_ms = i64::try_from(passed_us / 1000).unwrap_or(i64::MAX);
+        let expected = self.believed.wall_ms.saturating_add(passed_ms);
+        let apart_ms = now.wall_ms.saturating_sub(expected);
+        let believed = apart_ms.abs() <= CLOCK_LEAP_MS_MAX;
+        if believed {
+            self.believed = now;
+            self.held = false;
+        } else if !self.held {
+            self.held = true;
+            self.holds += 1;
+            tracing::warn!(
+                apart_ms,
+                "the wall clock has leapt; retention by time is held until it returns or the node is restarted"
+            );
+        }
+        believed
+    }
+
+    /// How often a leap was met.
+    pub(crate) fn holds(&self) -> u64 {
+        self.holds
+    }
+
+    /// Whether a leap holds retention now.
+    pub(crate) fn is_held(&self) -> bool {
+        self.held
+    }
+}
+
+/// What a topic keeps; -1 is without limit.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Keep {
+    pub(crate) ms: i64,
+    pub(crate) bytes: i64,
+}
+
+/// The offset below which a log may go, if it is above `log_start`. `end` is the committed end.
+/// Whole segments go; the active one too, once every record in it is too old.
+pub(crate) fn trim_to(
+    segments: &[SegmentMeta],
+    log_start: i64,
+    end: i64,
+    keep: Keep,
+    wall_ms: Option<i64>,
+) -> Option<i64> {
+    let mut bytes: u64 = segments.iter().map(|segment| segment.size).sum();
+    let mut trim = log_start;
+    for (at, segment) in segments.iter().enumerate() {
+        let next = segments.get(at + 1).map(|next| next.base_offset);
+        let is_old = wall_ms.is_some_and(|wall_ms| {
+            keep.ms >= 0
+                && segment.max_timestamp >= 0
+                && wall_ms.saturating_sub(segment.max_timestamp) > keep.ms
+        });
+        let rest = bytes - segment.size;
+        let is_surplus = u64::try_from(keep.bytes).is_ok_and(|keep| rest >= keep);
+        // The active segment never goes for its size: it is what the limit is there to keep.
+        if !(is_old || is_surplus && next.is_some()) {
+            break;
+        }
+        bytes = rest;
+        trim = trim.max(next.unwrap_or(end).min(end));
+    }
+    (trim > log_start).then_some(trim)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn segment(base_offset: i64, size: u64, max_timestamp: i64) -> SegmentMeta {
+        SegmentMeta { base_offset, first_index: 2, size, max_timestamp }
+    }
+
+    const ALL: Keep = Keep { ms: -1, bytes: -1 };
+
+    #[test]
+    fn old_segments_go_and_the_first_young_one_stops_it() {
+        let segments = [segment(0, 10, 100), segment(5, 10, 900), segment(9, 10, 200)];
+        let keep = Keep { ms: 500, ..ALL };
+        assert_eq!(trim_to(&segments, 0, 12, keep, Some(1000)), Some(5));
+        assert_eq!(trim_to(&segments, 0, 12, keep, None), None);
+        assert_eq!(trim_to(&segments, 0, 12, ALL, Some(i64::MAX)), None);
+    }
+
+    #[test]
+    fn the_active_segment_goes_when_all_of_it_is_old() {
+        let segments = [segment(0, 10, 100)];
+        let keep = Keep { ms: 500, ..ALL };
+        assert_eq!(trim_to(&segments, 0, 12, keep, Some(601)), Some(12));
+        assert_eq!(trim_to(&segments, 12, 12, keep, Some(601)), None);
+    }
+
+    #[test]
+    fn size_keeps_at_least_what_was_asked_and_the_active_segment() {
+        let segments = [segment(0, 10, 1), segment(5, 10, 1), segment(9, 10, 1)];
+        let keep = |bytes| Keep { bytes, ..ALL };
+        assert_eq!(trim_to(&segments, 0, 12, keep(15), None), Some(5));
+        assert_eq!(trim_to(&segments, 0, 12, keep(10), None), Some(9));
+        assert_eq!(trim_to(&segments, 0, 12, keep(0), None), Some(9));
+        assert_eq!(trim_to(&segments, 0, 12, keep(21), None), None);
+    }
+
+    #[test]
+    fn a_leap_of_days_is_not_believed_however_often_it_is_looked_at() {
+        let at = |mono_s: u64, wall_ms| Now { mono_us: mono_s * 1_000_000, wall_ms };
+        let mut watch = ClockWatch::new(at(0, 1_000_000));
+        assert!(watch.believes(at(300, 1_300_000)));
+        let leap = 8 * 86_400_000;
+        assert!(!watch.believes(at(600, 1_600_000 + leap)));
+        assert!(!watch.believes(at(90_000, 91_000_000 + leap)));
+        assert_eq!((watch.holds(), watch.is_held()), (1, true));
+        assert!(watch.believes(at(90_300, 91_300_000)));
+        assert!(!watch.is_held());
+    }
+}

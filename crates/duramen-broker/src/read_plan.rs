@@ -1,0 +1,177 @@
+//! # Room card: read plans
+//!
+//! Purpose:    carry out what a node planned to read, on whatever thread may block.
+//! Owns:       how a response's limit of bytes is shared among its partitions.
+//! Interface:  [`fetch_ranges`] for sendfile, [`fetch_bytes`] for everything else, [`list_offsets`],
+//!             [`metadata_tail`] before a node is opened.
+//! Invariants: nothing at or past a part's end is sent; the first non-empty part is never empty for
+//!             want of room; damage is one partition's error and never another's.
+//! Never:      the node's state; which offsets may be seen.
+//! Tests:      `node/tests`; `duramen-sim`.
+//! Start at:   [`fetch_ranges`].
+
+use bytes::Bytes;
+use duramen_protocol::ErrorCode;
+use duramen_protocol::messages::fetch::PartitionData;
+use duramen_protocol::messages::{FetchResponse, ListOffsetsResponse};
+use duramen_protocol::wire::RecordData;
+use duramen_storage::op::RecoveredReplica;
+use duramen_storage::reader::{FileRange, ReadError};
+use duramen_storage::{Disk, Reader};
+
+use crate::controller::METADATA_REPLICA;
+use crate::event::{FetchPart, FetchPlan, TimePlan};
+
+/// The most bytes of the metadata log that one read returns.
+const TAIL_READ_BYTES: u32 = 16 << 20;
+const MAX_TIMESTAMP: i64 = -3;
+
+/// Finds the bytes of a fetch. The records of the response are [`RecordData::External`] whose id
+/// is the index into the returned ranges. A range that is not `verified` must be read or verified
+/// before it is sent.
+pub fn fetch_ranges<D: Disk>(
+    reader: &Reader<D>,
+    plan: FetchPlan,
+) -> (FetchResponse, Vec<FileRange<D::File>>) {
+    let mut ranges = Vec::new();
+    let response = fetch(plan, |part, bytes_max, first_whole| {
+        let range = reader.locate(part.replica, part.offset, part.end, bytes_max, first_whole)?;
+        let Some(range) = range else { return Ok(None) };
+        // Rot is found before the response is promised, not in the middle of it.
+        if !range.verified {
+            reader.verify(part.replica, &range)?;
+        }
+        let id = u32::try_from(ranges.len()).expect("a request has fewer partitions");
+        let len = range.len;
+        ranges.push(range);
+        Ok(Some(RecordData::External { len, id }))
+    });
+    (response, ranges)
+}
+
+/// Reads the bytes of a fetch into memory.
+pub fn fetch_bytes<D: Disk>(reader: &Reader<D>, plan: FetchPlan) -> FetchResponse {
+    fetch(plan, |part, bytes_max, first_whole| {
+        let range = reader.locate(part.replica, part.offset, part.end, bytes_max, first_whole)?;
+        let Some(range) = range else { return Ok(None) };
+        Ok(Some(RecordData::Bytes(reader.read(part.replica, &range)?)))
+    })
+}
+
+fn fetch(
+    plan: FetchPlan,
+    mut read: impl FnMut(&FetchPart, u32, bool) -> Result<Option<RecordData>, ReadError>,
+) -> FetchResponse {
+    let FetchPlan { mut response, parts, bytes_max } = plan;
+    let mut budget = bytes_max;
+    let mut is_first = true;
+    let mut omitted = Vec::new();
+    for part in &parts {
+        let slot = &mut response.responses[part.topic].partitions[part.partition];
+        let limit = part.bytes_max.min(budget);
+        let found = if limit == 0 && !is_first { Ok(None) } else { read(part, limit, is_first) };
+        match found {
+            Ok(Some(records)) => {
+                is_first = false;
+                let len = u32::try_from(records.len()).unwrap_or(u32::MAX);
+                budget = budget.saturating_sub(len);
+                slot.records = Some(records);
+            }
+            Ok(None) if part.omit_if_empty => omitted.push((part.topic, part.partition)),
+            Ok(None) => {}
+            Err(error) => refuse(slot, part, &error),
+        }
+    }
+    for &(topic, partition) in omitted.iter().rev() {
+        response.responses[topic].partitions.remove(partition);
+    }
+    if !omitted.is_empty() {
+        response.responses.retain(|topic| !topic.partitions.is_empty());
+    }
+    response
+}
+
+fn refuse(slot: &mut PartitionData, part: &FetchPart, error: &ReadError) {
+    let code = code_of(error);
+    if code == ErrorCode::KafkaStorageError {
+        tracing::error!(replica = part.replica.0, offset = part.offset, %error, "a read failed");
+    }
+    slot.error_code = code.code();
+    slot.high_watermark = -1;
+    slot.last_stable_offset = -1;
+    slot.log_start_offset = -1;
+}
+
+fn code_of(error: &ReadError) -> ErrorCode {
+    match error {
+        // The topic was deleted between the plan and the read.
+        ReadError::UnknownReplica => ErrorCode::NotLeaderOrFollower,
+        // The log was trimmed between the plan and the read.
+        ReadError::OutOfRange => ErrorCode::OffsetOutOfRange,
+        ReadError::Damaged { .. } | ReadError::Disk { .. } => ErrorCode::KafkaStorageError,
+    }
+}
+
+/// Looks offsets up by time.
+pub fn list_offsets<D: Disk>(reader: &Reader<D>, plan: TimePlan) -> ListOffsetsResponse {
+    let TimePlan { mut response, parts } = plan;
+    for part in parts {
+        let found = if part.timestamp == MAX_TIMESTAMP {
+            reader.find_max_time(part.replica, part.start, part.end)
+        } else {
+            reader.find_time(part.replica, part.timestamp, part.start, part.end)
+        };
+        let slot = &mut response.topics[part.topic].partitions[part.partition];
+        match found {
+            Ok(None) => {}
+            Ok(Some((offset, timestamp))) => {
+                let at = part.epochs.partition_point(|(start, _)| *start <= offset);
+                slot.offset = offset;
+                slot.timestamp = timestamp;
+                slot.leader_epoch = at.checked_sub(1).map_or(-1, |at| part.epochs[at].1);
+            }
+            Err(error) => {
+                tracing::error!(replica = part.replica.0, %error, "a lookup by time failed");
+                slot.error_code = code_of(&error).code();
+            }
+        }
+    }
+    response
+}
+
+/// The metadata log's batches after its image, for [`crate::NodeOptions::metadata_tail`].
+pub fn metadata_tail<D: Disk>(
+    reader: &Reader<D>,
+    recovered: &[RecoveredReplica],
+) -> Result<Vec<Bytes>, ReadError> {
+    let mut tail = Vec::new();
+    let Some(found) = recovered.iter().find(|found| found.replica == METADATA_REPLICA) else {
+        return Ok(tail);
+    };
+    let mut at = found.prev_end_offset;
+    while at < found.end_offset {
+        let range = reader.locate(found.replica, at, found.end_offset, TAIL_READ_BYTES, true)?;
+        let bytes = match range {
+            Some(range) => reader.read(found.replica, &range)?,
+            None => return Err(ReadError::OutOfRange),
+        };
+        let (whole, next) = whole_batches(&bytes);
+        if next <= at {
+            return Err(ReadError::OutOfRange);
+        }
+        tail.push(bytes.slice(..whole));
+        at = next;
+    }
+    Ok(tail)
+}
+
+/// How many bytes whole batches take, and the offset after them.
+fn whole_batches(bytes: &Bytes) -> (usize, i64) {
+    let mut walk = duramen_protocol::batch::batches(bytes.clone());
+    let (mut whole, mut next) = (0, -1);
+    while let Some(Ok(batch)) = walk.next() {
+        whole += batch.bytes().len();
+        next = batch.header().end_offset();
+    }
+    (whole, next)
+}

@@ -1,0 +1,314 @@
+//! # Room card: session
+//!
+//! Purpose:    one connection's protocol state: frames in, checked requests out, replies in order.
+//! Owns:       decoding, the checks that need no node, the order of replies, bytes in flight.
+//! Interface:  [`Session::on_frame`], [`Session::on_reply`], [`Session::wants_more`].
+//! Invariants: replies leave in the order of their requests; an `acks=0` produce has none; what
+//!             reaches the node is whole, its checksums right, and its records well-formed.
+//! Never:      sockets, timers, the node's state.
+//! Tests:      below; `fuzz/`.
+//! Start at:   [`Session::on_frame`].
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use duramen_protocol::batch::TimestampType;
+use duramen_protocol::messages::ProduceRequest;
+use duramen_protocol::records::{self, RecordError};
+use duramen_protocol::wire::Uuid;
+use duramen_protocol::{
+    ApiKey, BatchHeader, DecodeError, EncodedFrame, ErrorCode, Request, RequestHeader, Response,
+    decode_request, encode_response,
+};
+
+use crate::api::api_versions;
+use crate::event::ConnectionId;
+use crate::limits::{DECOMPRESSED_BYTES_MAX, SESSION_BYTES_MAX, SESSION_REQUESTS_MAX};
+
+/// Who asks, how, and by which version.
+#[derive(Clone, Debug)]
+pub struct RequestContext {
+    /// Who; `User:ANONYMOUS` until there is authentication.
+    pub principal: Arc<str>,
+    /// The client's name for itself.
+    pub client_id: Option<String>,
+    /// The listener's name.
+    pub listener: Arc<str>,
+    /// The version of the request.
+    pub version: i16,
+}
+
+/// A request as the node wants it.
+#[derive(Debug)]
+pub enum Prepared {
+    /// A Produce, its batches checked.
+    Produce(PreparedProduce),
+    /// Any other.
+    Request(Request),
+}
+
+/// A Produce whose batches are checked.
+#[derive(Debug)]
+pub struct PreparedProduce {
+    /// As in the request.
+    pub acks: i16,
+    /// As in the request.
+    pub timeout_ms: i32,
+    /// Whether a transactional id is named.
+    pub is_transactional: bool,
+    /// By topic, in the order of the request.
+    pub topics: Vec<PreparedTopic>,
+}
+
+/// One topic of a [`PreparedProduce`].
+#[derive(Debug)]
+pub struct PreparedTopic {
+    /// Its name; empty from version 13 on.
+    pub name: String,
+    /// Its id, from version 13 on.
+    pub id: Uuid,
+    /// Its partitions, in the order of the request.
+    pub partitions: Vec<PreparedPartition>,
+}
+
+/// One partition of a [`PreparedTopic`].
+#[derive(Debug)]
+pub struct PreparedPartition {
+    /// Its number.
+    pub index: i32,
+    /// The batch, or what is wrong with it.
+    pub batch: Result<CheckedBatch, Rejection>,
+}
+
+/// A batch whose bytes and records are all right.
+#[derive(Debug)]
+pub struct CheckedBatch {
+    /// All of it, owned, so that the node can write the offset into it.
+    pub bytes: BytesMut,
+    /// Its header.
+    pub header: BatchHeader,
+    /// Whether a record has no key.
+    pub is_keyless: bool,
+    /// The smallest timestamp of its records.
+    pub min_timestamp: i64,
+    /// The largest timestamp of its records.
+    pub max_timestamp: i64,
+}
+
+/// Why a batch is refused before the node sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rejection {
+    /// For the client.
+    pub code: ErrorCode,
+    /// For the person behind it.
+    pub message: String,
+}
+
+/// What a frame leads to.
+#[derive(Debug)]
+pub enum SessionStep {
+    /// Give it to the node as [`crate::Event::Request`].
+    Request {
+        /// The request's number in this session.
+        sequence: u64,
+        /// Who asks.
+        context: RequestContext,
+        /// What is asked.
+        request: Box<Prepared>,
+    },
+    /// The session answered by itself; send these, if any are next in order.
+    Reply(Vec<Outgoing>),
+    /// Close the connection, after a log line with this reason.
+    Close(String),
+}
+
+/// A finished reply.
+#[derive(Debug)]
+pub struct Outgoing {
+    /// The request's number.
+    pub sequence: u64,
+    /// The bytes, with holes where records come from files.
+    pub frame: EncodedFrame,
+}
+
+#[derive(Debug)]
+enum Slot {
+    Waiting { api: ApiKey, correlation_id: i32, version: i16, bytes: usize },
+    Done(EncodedFrame),
+    Nothing,
+}
+
+/// One connection's state.
+#[derive(Debug)]
+pub struct Session {
+    connection: ConnectionId,
+    principal: Arc<str>,
+    listener: Arc<str>,
+    /// Requests whose replies have not left, oldest first; the first is number `first`.
+    slots: VecDeque<Slot>,
+    first: u64,
+    bytes: usize,
+    scratch: Vec<u8>,
+}
+
+/// Above this, the buffer for decompression is given back after use.
+const SCRATCH_BYTES_KEPT: usize = 1 << 20;
+
+impl Session {
+    /// A new connection's session.
+    pub fn new(connection: ConnectionId, principal: Arc<str>, listener: Arc<str>) -> Self {
+        let slots = VecDeque::new();
+        Self { connection, principal, listener, slots, first: 0, bytes: 0, scratch: Vec::new() }
+    }
+
+    /// The connection.
+    pub fn connection(&self) -> ConnectionId {
+        self.connection
+    }
+
+    /// Whether another frame may be read: a client that sends faster than it is answered waits.
+    pub fn wants_more(&self) -> bool {
+        self.slots.len() < SESSION_REQUESTS_MAX && self.bytes < SESSION_BYTES_MAX
+    }
+
+    /// One frame, without its length.
+    pub fn on_frame(&mut self, frame: Bytes) -> SessionStep {
+        let bytes = frame.len();
+        match decode_request(frame) {
+            Ok((header, request)) => self.on_request(header, request, bytes),
+            Err(DecodeError::UnsupportedVersion { header })
+                if header.api() == Some(ApiKey::ApiVersions) =>
+            {
+                // The client is newer than we are. It learns what we speak, in the version that
+                // everyone can read, and tries again.
+                let sequence = self.take_slot(ApiKey::ApiVersions, &header, 0, bytes);
+                let response = api_versions::unsupported_version();
+                match self.on_reply(sequence, Some(Response::ApiVersions(response))) {
+                    Ok(outgoing) => SessionStep::Reply(outgoing),
+                    Err(reason) => SessionStep::Close(reason),
+                }
+            }
+            Err(error) => SessionStep::Close(error.to_string()),
+        }
+    }
+
+    fn on_request(&mut self, header: RequestHeader, request: Request, bytes: usize) -> SessionStep {
+        let version = header.api_version;
+        let sequence = self.take_slot(request.api_key(), &header, version, bytes);
+        let context = RequestContext {
+            principal: Arc::clone(&self.principal),
+            client_id: header.client_id,
+            listener: Arc::clone(&self.listener),
+            version,
+        };
+        let request = match request {
+            Request::Produce(produce) => Prepared::Produce(self.prepare_produce(produce, version)),
+            other => Prepared::Request(other),
+        };
+        SessionStep::Request { sequence, context, request: Box::new(request) }
+    }
+
+    fn take_slot(
+        &mut self,
+        api: ApiKey,
+        header: &RequestHeader,
+        version: i16,
+        bytes: usize,
+    ) -> u64 {
+        let correlation_id = header.correlation_id;
+        self.slots.push_back(Slot::Waiting { api, correlation_id, version, bytes });
+        self.bytes += bytes;
+        self.first + self.slots.len() as u64 - 1
+    }
+
+    fn prepare_produce(&mut self, request: ProduceRequest, version: i16) -> PreparedProduce {
+        let mut topics = Vec::with_capacity(request.topic_data.len());
+        for topic in request.topic_data {
+            let mut partitions = Vec::with_capacity(topic.partition_data.len());
+            for partition in topic.partition_data {
+                let batch = self.check_batch(partition.records, version);
+                partitions.push(PreparedPartition { index: partition.index, batch });
+            }
+            topics.push(PreparedTopic { name: topic.name, id: topic.topic_id, partitions });
+        }
+        if self.scratch.capacity() > SCRATCH_BYTES_KEPT {
+            self.scratch = Vec::new();
+        }
+        PreparedProduce {
+            acks: request.acks,
+            timeout_ms: request.timeout_ms,
+            is_transactional: request.transactional_id.is_some(),
+            topics,
+        }
+    }
+
+    fn check_batch(
+        &mut self,
+        records: Option<Bytes>,
+        version: i16,
+    ) -> Result<CheckedBatch, Rejection> {
+        let limits = records::Limits {
+            // The topic's own limits are checked by the node, which knows them.
+            batch_bytes_max: usize::MAX,
+            decompressed_bytes_max: DECOMPRESSED_BYTES_MAX,
+            keys_required: false,
+        };
+        let refuse =
+            |error: RecordError| Rejection { code: error.code(), message: error.to_string() };
+        let view = records::sole_batch(records.as_ref(), version).map_err(refuse)?;
+        let summary = records::validate_with(&view, &limits, &mut self.scratch).map_err(refuse)?;
+        let header = *view.header();
+        if header.attributes.is_transactional() {
+            let message = "transactions are not supported yet".to_owned();
+            return Err(Rejection { code: ErrorCode::InvalidTxnState, message });
+        }
+        if header.attributes.timestamp_type() == TimestampType::LogAppendTime {
+            let message = "only the node may set the time of append".to_owned();
+            return Err(Rejection { code: ErrorCode::InvalidTimestamp, message });
+        }
+        drop(view);
+        let bytes = records.expect("a batch was found in it");
+        Ok(CheckedBatch {
+            // Nobody else holds the frame if this is its only batch, or the last one; then the
+            // bytes are not copied.
+            bytes: bytes.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..])),
+            header,
+            is_keyless: summary.keyless,
+            min_timestamp: summary.min_timestamp,
+            max_timestamp: summary.max_timestamp,
+        })
+    }
+
+    /// The node's answer to request `sequence`, or `None` if there is nothing to send. Returns
+    /// the replies that may leave now, in order; an error closes the connection.
+    pub fn on_reply(
+        &mut self,
+        sequence: u64,
+        response: Option<Response>,
+    ) -> Result<Vec<Outgoing>, String> {
+        let at = sequence.checked_sub(self.first).and_then(|at| usize::try_from(at).ok());
+        let slot = at.and_then(|at| self.slots.get_mut(at));
+        let Some(slot) = slot else { return Err(format!("no request {sequence} is waiting")) };
+        let Slot::Waiting { api, correlation_id, version, bytes } = *slot else {
+            return Err(format!("request {sequence} was answered already"));
+        };
+        *slot = match response {
+            None => Slot::Nothing,
+            Some(response) => {
+                assert_eq!(response.api_key(), api, "a response is of its request's API");
+                let frame = encode_response(correlation_id, &response, version);
+                Slot::Done(frame.map_err(|error| format!("{api} version {version}: {error}"))?)
+            }
+        };
+        self.bytes -= bytes;
+        let mut outgoing = Vec::new();
+        while let Some(Slot::Done(_) | Slot::Nothing) = self.slots.front() {
+            if let Some(Slot::Done(frame)) = self.slots.pop_front() {
+                outgoing.push(Outgoing { sequence: self.first, frame });
+            }
+            self.first += 1;
+        }
+        Ok(outgoing)
+    }
+}
