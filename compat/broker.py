@@ -163,7 +163,9 @@ class Kafka(Broker):
         super().__init__(*arguments)
         self.libs = subprocess.check_output([str(COMPAT / "kafka/fetch.sh")], text=True).strip()
         self.properties = self.data_dir / "server.properties"
-        if not self.properties.exists():
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        self._write_properties()
+        if not (self.data_dir / "log").exists():
             self._format()
 
     def command(self):
@@ -173,8 +175,7 @@ class Kafka(Broker):
         log4j = f"-Dlog4j2.configurationFile={COMPAT / 'kafka/log4j2.properties'}"
         return ["java", "-cp", f"{self.libs}/*", log4j, *arguments]
 
-    def _format(self):
-        self.data_dir.mkdir(parents=True, exist_ok=True)
+    def _write_properties(self):
         controller_port = free_port()
         settings = {
             **KAFKA_SINGLE_NODE,
@@ -185,6 +186,8 @@ class Kafka(Broker):
             **{KAFKA_BROKER_NAMES.get(name, name): value for name, value in self.settings.items()},
         }
         self.properties.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+
+    def _format(self):
         cluster_id = "AAAAAAAAAAAAAAAAAAAAAQ"
         storage_tool = self._java(
             "-XX:TieredStopAtLevel=1", "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(self.properties)

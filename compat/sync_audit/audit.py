@@ -1,0 +1,290 @@
+"""Proves from a trace that what a broker acknowledged was on the disk before the answer left, or says what was not.
+
+The rules, for every produced batch that was answered without an error:
+1. Its bytes were written to a file that is meant to hold them.
+2. A sync of that file, begun after the write had ended, had ended without an error before the answer's first byte was sent
+   (or the file was opened with O_DSYNC or O_SYNC, or written with RWF_DSYNC).
+3. If the file, or a directory above it, was made or renamed within the trace, a sync of the directory that holds its name,
+   begun after that, had ended as well.
+4. If only a file of bulk data holds them, the journal was written and synced between the request and the answer, too.
+The same (1 to 3) for the name of every topic whose creation was acknowledged.
+
+The bytes are recognised by cells: 32-byte marks that fill the payload and occur once. One cell whose neighbours were
+found may be missing, because a file format may cut a payload with a header of its own.
+"""
+
+import os
+import re
+import struct
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "wire"))
+
+import schema
+from connection import parse_response
+from trace import SENDS, SYNCS, WRITES, READS
+
+CELL = re.compile(rb"<([0-9a-f]{20})([0-9a-f]{10})>")
+CELL_SIZE = 32
+PRODUCE, CREATE_TOPICS = 0, 19
+
+
+def cells(message_id, size):
+    """A payload of whole cells that says of every 32 bytes whose they are."""
+    return b"".join(b"<%020x%010x>" % (message_id, index) for index in range(max(1, size // CELL_SIZE)))
+
+
+@dataclass
+class Layout:
+    """Which files may hold what, as patterns of paths relative to the data directory."""
+
+    payload: str
+    metadata: str
+    # Where payload in a bulk file needs a record of its own, or None.
+    bulk: str | None = None
+    journal: str | None = None
+    # Whether the names of directories must be durable, and not only those of files.
+    directory_names: bool = True
+
+
+LAYOUTS = {
+    "duramen": Layout(
+        payload=r"journal/.*|[^/]+-\d+/\d{20}\.log", metadata=r"journal/.*|.*\.log", bulk=r"[^/]+-\d+/\d{20}\.log", journal=r"journal/.*"
+    ),
+    # Kafka never syncs the directory that holds its partitions' directories, not even with flush.messages=1.
+    "kafka": Layout(payload=r"log/[^/]+-\d+/\d{20}\.log", metadata=r"log/__cluster_metadata-0/\d{20}\.log", directory_names=False),
+}
+
+
+@dataclass
+class File:
+    """A file or directory through its life; `links` are the names it got within the trace, with the line of each."""
+
+    links: list = field(default_factory=list)
+    writes: list = field(default_factory=list)
+    syncs: list = field(default_factory=list)
+    synchronous: bool = False
+
+
+@dataclass
+class Write:
+    file: File
+    path: str
+    began: int
+    ended: int
+    data: bytes
+    durable: bool
+
+
+@dataclass
+class Ack:
+    what: str
+    asked: int
+    answered: int
+    needles: list
+
+
+class Audit:
+    def __init__(self, events, data_dir, port, layout, existing):
+        """`existing` are the paths that were there before the trace; their names count as durable."""
+        self.data_dir, self.layout = str(data_dir), layout
+        self.files = {path: File() for path in existing}
+        self.everything_synced = []
+        self.writes = []
+        self.received, self.sent = {}, {}
+        for event in events:
+            self._take(event, port)
+        self.cells = {}
+        for write in self.writes:
+            for cell in CELL.finditer(write.data):
+                self.cells.setdefault(cell[0], []).append(write)
+
+    def _take(self, event, port):
+        if event.connection:
+            if event.connection.partition("->")[0].endswith(f":{port}"):
+                streams = self.received if event.call in READS else self.sent
+                streams.setdefault(event.connection, []).append(event)
+        elif event.path.startswith(self.data_dir):
+            self._take_file_event(event)
+
+    def _take_file_event(self, event):
+        path = event.path
+        if event.call in ("open", "openat", "creat"):
+            if path not in self.files:
+                self.files[path] = File(links=[(path, event.ended)] if "O_CREAT" in event.flags else [])
+            if "O_DSYNC" in event.flags or "O_SYNC" in event.flags:
+                self.files[path].synchronous = True
+        elif event.call == "mkdir":
+            self.files[path] = File(links=[(path, event.ended)])
+        elif event.call == "rename":
+            moved = self.files.pop(path, File())
+            moved.links.append((event.new_path, event.ended))
+            self.files[event.new_path] = moved
+            for below in [name for name in self.files if name.startswith(path + "/")]:
+                self.files[event.new_path + below.removeprefix(path)] = self.files.pop(below)
+        elif event.call == "unlink":
+            self.files.pop(path, None)
+        elif event.call == "syncfs":
+            self.everything_synced.append((event.began, event.ended))
+        elif event.call in SYNCS:
+            self._file(path).syncs.append((event.began, event.ended))
+        elif event.call in WRITES:
+            file = self._file(path)
+            durable = file.synchronous or "RWF_DSYNC" in event.flags or "RWF_SYNC" in event.flags
+            write = Write(file, path, event.began, event.ended, event.data, durable)
+            file.writes.append(write)
+            self.writes.append(write)
+
+    def _file(self, path):
+        return self.files.setdefault(path, File())
+
+    # What the clients were told.
+
+    def acks(self):
+        """Every acknowledgement in the trace, in no particular order."""
+        found = []
+        for connection, received in self.received.items():
+            answers = dict(self._answers(connection))
+            for line, key, version, correlation_id, request in _requests(received):
+                if correlation_id not in answers:
+                    continue
+                answered, payload = answers[correlation_id]
+                if key == PRODUCE:
+                    found += _produce_acks(line, answered, request, parse_response("Produce", version, payload))
+                elif key == CREATE_TOPICS:
+                    found += _creation_acks(line, answered, parse_response("CreateTopics", version, payload))
+        return found
+
+    def _answers(self, connection):
+        """(correlation id, (the line where the call began that sent the first byte, payload)) of each response."""
+        pieces = self.sent.get(connection, [])
+        stream = b"".join(piece.data for piece in pieces)
+        starts = []
+        position = 0
+        for piece in pieces:
+            starts.append((position, piece.began))
+            position += len(piece.data)
+        at = 0
+        while at + 8 <= len(stream):
+            size, correlation_id = struct.unpack_from(">ii", stream, at)
+            began = max(line for start, line in starts if start <= at)
+            yield correlation_id, (began, stream[at + 8 : at + 4 + size])
+            at += 4 + size
+
+    # The proof.
+
+    def violations(self, acks):
+        wrong = []
+        for ack in acks:
+            problem = self._problem(ack)
+            if problem:
+                wrong.append(f"{ack.what}, asked at line {ack.asked}, answered at line {ack.answered}: {problem}")
+        return wrong
+
+    def _problem(self, ack):
+        holders = []
+        uncovered = None
+        missing_before = False
+        for needle in ack.needles:
+            writes = self._writes_of(needle, ack.answered)
+            reasons = [self._reason_not_durable(write, ack.answered) for write in writes]
+            if not writes:
+                if missing_before or len(ack.needles) == 1:
+                    return f"{needle[:40]!r} was never written to a file that may hold it"
+                missing_before = True
+                continue
+            missing_before = False
+            if None in reasons:
+                holders.append(writes[reasons.index(None)])
+            else:
+                uncovered = uncovered or f"{needle[:40]!r}: {reasons[0]}"
+        if uncovered:
+            return uncovered
+        if not holders:
+            return "nothing of it was written"
+        return self._journal_problem(ack, holders)
+
+    def _writes_of(self, needle, before):
+        if CELL.fullmatch(needle):
+            pattern, candidates = self.layout.payload, self.cells.get(needle, [])
+        else:
+            pattern, candidates = self.layout.metadata, [write for write in self.writes if needle in write.data]
+        return [write for write in candidates if write.began < before and self._is_a(pattern, write)]
+
+    def _is_a(self, pattern, write):
+        return re.fullmatch(pattern, os.path.relpath(write.path, self.data_dir)) is not None
+
+    def _reason_not_durable(self, write, before):
+        if not write.durable and not self._synced(write.file, write.ended, before):
+            return f"written to {write.path} at line {write.ended}, not synced between then and the answer"
+        return self._reason_name_not_durable(write.file, before)
+
+    def _reason_name_not_durable(self, file, before):
+        links = [(path, line) for path, line in file.links if line < before]
+        if not links:
+            return None
+        path, line = links[-1]
+        parent = os.path.dirname(path)
+        directory = self._file(parent)
+        if not self._synced(directory, line, before):
+            return f"{path} was made at line {line}, its directory was not synced between then and the answer"
+        return self._reason_name_not_durable(directory, before) if self.layout.directory_names else None
+
+    def _synced(self, file, after, before):
+        return any(after < began and ended < before for began, ended in file.syncs + self.everything_synced)
+
+    def _journal_problem(self, ack, holders):
+        if self.layout.bulk is None or not all(self._is_a(self.layout.bulk, write) for write in holders):
+            return None
+        for write in self.writes:
+            if self._is_a(self.layout.journal, write) and ack.asked < write.began < ack.answered:
+                if self._reason_not_durable(write, ack.answered) is None:
+                    return None
+        return "its bytes are in a segment only, and no journal record was written and synced before the answer"
+
+
+def _requests(received):
+    """(line, key, version, correlation id, decoded body) of the requests that are looked into."""
+    stream = b"".join(event.data for event in received)
+    ends = []
+    position = 0
+    for event in received:
+        position += len(event.data)
+        ends.append((position, event.ended))
+    at = 0
+    while at + 12 <= len(stream):
+        (size,) = struct.unpack_from(">i", stream, at)
+        frame = stream[at + 4 : at + 4 + size]
+        at += 4 + size
+        key, version, correlation_id = struct.unpack_from(">hhi", frame)
+        if key not in (PRODUCE, CREATE_TOPICS) or at > len(stream):
+            continue
+        name = "ProduceRequest" if key == PRODUCE else "CreateTopicsRequest"
+        _, header_size = schema.decode("RequestHeader", 2 if schema.is_flexible(name, version) else 1, frame)
+        body, _ = schema.decode(name, version, frame[header_size:])
+        yield min(line for end, line in ends if end >= at), key, version, correlation_id, body
+
+
+def _produce_acks(asked, answered, request, response):
+    records = {}
+    for topic in request["TopicData"]:
+        for partition in topic["PartitionData"]:
+            records[_topic(topic), partition["Index"]] = partition["Records"]
+    for topic in response["Responses"]:
+        for partition in topic["PartitionResponses"]:
+            needles = [cell[0] for cell in CELL.finditer(records[_topic(topic), partition["Index"]])]
+            if partition["ErrorCode"] == 0 and needles:
+                what = f"the batch at offset {partition['BaseOffset']} of {_topic(topic)}-{partition['Index']}"
+                yield Ack(what, asked, answered, needles)
+
+
+def _creation_acks(asked, answered, response):
+    for topic in response["Topics"]:
+        if topic["ErrorCode"] == 0:
+            yield Ack(f"the creation of {topic['Name']}", asked, answered, [topic["Name"].encode()])
+
+
+def _topic(entry):
+    return entry.get("Name") or entry["TopicId"]

@@ -1,0 +1,108 @@
+"""Audits a real broker with a real client: run_broker.py KIND     KIND is duramen or kafka
+
+The broker runs under strace twice: on an empty directory, and, killed, again on what it left. confluent-kafka produces
+small, middle and large batches with acks=all to several partitions over several connections.
+
+Kafka is there to try the audit on a real broker: told to sync before it answers it must pass, and as it comes it must not.
+"""
+
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+COMPAT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(COMPAT), str(COMPAT / "wire")]
+
+from confluent_kafka import Producer
+
+import calls
+from audit import CELL, LAYOUTS, Audit, cells
+from broker import free_port, start
+from trace import events, strace, wait_for_end
+
+PARTITIONS = 8
+# How many messages of how many bytes; the last kind is far above what fits a journal's record.
+MESSAGES = [(300, 200), (150, 3_000), (40, 40_000), (12, 300_000)]
+SYNCING_KAFKA = {"flush.messages": "1", "broker.session.timeout.ms": "6000"}
+# For each run: the broker's settings, and whether it is to be found at fault.
+RUNS = {
+    "duramen": [({}, False), ({}, False)],
+    "kafka": [(SYNCING_KAFKA, False), ({}, True)],
+}
+
+
+def produce(bootstrap, topic, first_id):
+    """Sends every kind of message over three connections and returns the ids that were acknowledged."""
+    fixed = {"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 0, "compression.type": "none", "message.timeout.ms": 60_000, "log_level": 3}
+    producers = [
+        Producer({**fixed, "enable.idempotence": True}),
+        Producer({**fixed, "max.in.flight.requests.per.connection": 1}),
+        Producer({**fixed, "batch.num.messages": 1}),
+    ]
+    acknowledged = set()
+    message_id = first_id
+    for count, size in MESSAGES:
+        for _ in range(count):
+
+            def told(error, _message, message_id=message_id):
+                assert error is None, error
+                acknowledged.add(message_id)
+
+            producer = producers[message_id % len(producers)]
+            producer.produce(topic, cells(message_id, size), partition=message_id % PARTITIONS, on_delivery=told)
+            message_id += 1
+            for each in producers:
+                each.poll(0)
+            time.sleep(0.001)
+    for each in producers:
+        assert each.flush(60) == 0, "messages were never answered"
+    return acknowledged
+
+
+def audited_run(kind, settings, directory, phase):
+    """Runs the broker under strace once and returns (violations, what was audited)."""
+    data_dir, trace = directory / "data", directory / f"trace-{phase}"
+    existing = {str(path) for path in [data_dir, *data_dir.rglob("*")]} if data_dir.exists() else set()
+    broker = start(kind, free_port(), data_dir, settings, wrapper=strace(trace))
+    if not existing:
+        existing = {str(data_dir)}
+    with calls.connect(broker.bootstrap) as connection:
+        topic = calls.new_topic(connection, PARTITIONS)
+    acknowledged = produce(broker.bootstrap, topic, first_id=phase * 1_000_000)
+    broker.kill9()
+    wait_for_end(trace)
+    with open(trace) as lines:
+        audit = Audit(events(lines), data_dir, broker.port, LAYOUTS[kind], existing)
+    acks = audit.acks()
+    seen = {int(CELL.match(needle)[1], 16) for ack in acks for needle in ack.needles if CELL.match(needle)}
+    wrong = audit.violations(acks)
+    if not acknowledged <= seen:
+        wrong.append(f"{len(acknowledged - seen)} messages were acknowledged, but the audit did not see it")
+    if not any(ack.what.startswith("the creation") for ack in acks):
+        wrong.append("the audit saw no topic created")
+    size_mb = trace.stat().st_size / 1e6
+    print(f"run {phase}: {len(acks)} acknowledgements for {len(seen)} messages audited, trace of {size_mb:.0f} MB", flush=True)
+    return wrong
+
+
+def main():
+    kind = sys.argv[1]
+    directory = Path(tempfile.mkdtemp(prefix="duramen-audit-"))
+    sound = True
+    for phase, (settings, at_fault) in enumerate(RUNS[kind], start=1):
+        wrong = audited_run(kind, settings, directory, phase)
+        print(f"run {phase}: {len(wrong)} things are wrong{', as they should be' if wrong and at_fault else ''}")
+        if bool(wrong) != at_fault:
+            sound = False
+            print("".join(f"WRONG {violation}\n" for violation in wrong[:20]) or "WRONG the audit found no fault with a broker that does not sync")
+    if sound:
+        shutil.rmtree(directory)
+    else:
+        print(f"the traces are kept in {directory}")
+    print(f"{1 if sound else 0} passed, {0 if sound else 1} failed")
+    sys.exit(0 if sound else 1)
+
+
+main()
