@@ -60,7 +60,9 @@ pub enum Sabotage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Process {
     Alive,
-    /// A sync or write failed: it must not write again.
+    /// A sync failed, and nobody has been told: other threads go on.
+    Failing,
+    /// A sync or write failed, and it knows: it must not write again.
     Doomed,
     /// Killed in the middle of a call.
     Dead,
@@ -183,17 +185,11 @@ enum Call {
 }
 
 impl Call {
-    /// Whether it changes what others see.
+    /// Whether it changes what others see. Removals may be under way on another thread.
     fn mutates(self) -> bool {
         matches!(
             self,
-            Self::Create
-                | Self::Write
-                | Self::SetLen
-                | Self::CreateDir
-                | Self::Rename
-                | Self::RemoveFile
-                | Self::RemoveDir
+            Self::Create | Self::Write | Self::SetLen | Self::CreateDir | Self::Rename
         )
     }
 }
@@ -214,7 +210,7 @@ impl Machine {
                 self.violations.push(format!("call {} after a failed sync or write", call as u64));
                 return Err(io::Error::other("nothing may be written after a failure"));
             }
-            Process::Doomed | Process::Alive => {}
+            Process::Doomed | Process::Failing | Process::Alive => {}
         }
         self.background();
         if let Some(left) = &mut self.crash_in {
@@ -397,7 +393,15 @@ impl SimDisk {
 
     /// Whether a sync or write has failed in this process.
     pub fn is_doomed(&self) -> bool {
-        self.state().process == Process::Doomed
+        matches!(self.state().process, Process::Failing | Process::Doomed)
+    }
+
+    /// The process is being told of a failed sync: from now on it must not write.
+    pub fn doom(&self) {
+        let mut machine = self.state();
+        if machine.process == Process::Failing {
+            machine.process = Process::Doomed;
+        }
     }
 
     /// The process dies; the kernel lives on, and all that was visible stays. The kernel may drop
@@ -564,7 +568,7 @@ impl Machine {
             if sabotage == Some(Sabotage::SyncErrorSwallowed) {
                 return Ok(());
             }
-            self.process = Process::Doomed;
+            self.process = Process::Failing;
             return Err(os_error(EIO));
         }
         inode.sync();
@@ -728,7 +732,7 @@ impl Disk for SimDisk {
         machine.trace.mix_bytes(path.as_bytes());
         let node = machine.visible.find(path).ok_or_else(|| not_found(path))?;
         if machine.fault(machine.faults.sync_fails) {
-            machine.process = Process::Doomed;
+            machine.process = Process::Failing;
             return Err(os_error(EIO));
         }
         if machine.sabotage != Some(Sabotage::DirSyncDropped) {

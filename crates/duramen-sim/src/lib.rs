@@ -12,7 +12,12 @@
 pub mod batch;
 pub mod disk;
 pub mod disk_suite;
+pub mod failure;
+pub mod model;
+pub mod planted;
 pub mod prng;
+pub mod scenario;
+pub mod storage_harness;
 pub mod trace;
 
 pub use disk::{Faults, Sabotage, SimDisk};

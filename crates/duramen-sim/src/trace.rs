@@ -8,6 +8,22 @@
 //! Tests:      `tests/determinism.rs`.
 //! Start at:   [`Trace::mix`].
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
+static LOUD: AtomicBool = AtomicBool::new(false);
+
+/// Prints every event of the runs that follow: for looking into one seed.
+pub fn be_loud() {
+    LOUD.store(true, Ordering::Relaxed);
+}
+
+/// Prints an event, if that is wanted. It changes nothing in the run.
+pub(crate) fn tell(event: impl FnOnce() -> String) {
+    if LOUD.load(Ordering::Relaxed) {
+        eprintln!("{}", event());
+    }
+}
+
 /// A running hash of all that happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trace {

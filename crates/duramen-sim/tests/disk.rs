@@ -169,6 +169,7 @@ fn a_failed_sync_leaves_good_pages_in_the_cache_and_old_ones_on_the_medium() {
         disk.set_faults(Faults { sync_fails: 1000, ..Faults::default() });
         disk.sync(&file).expect_err("it fails");
         disk.set_faults(Faults::default());
+        disk.doom();
         assert!(disk.write_at(&file, &[b"x"], 0).is_err(), "nothing is written after that");
         assert_eq!(disk.violations().len(), 1, "and whoever tries is noticed");
         let disk = disk.kill();

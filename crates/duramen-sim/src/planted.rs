@@ -1,0 +1,54 @@
+//! # Room card: planted
+//!
+//! Purpose:    bugs on purpose: a simulator that does not find them is no simulator.
+//! Owns:       the list of planted bugs, and where each one is planted.
+//! Interface:  [`Bug`], [`find`].
+//! Invariants: none of them can be in a production build.
+//! Never:      bugs that no run could tell from correct behaviour.
+//! Tests:      `tests/planted.rs` runs each; `docs/testing.md` says how many seeds each took.
+//! Start at:   [`find`].
+
+use crate::disk::Sabotage;
+use crate::failure::{Failure, catching};
+
+/// A planted bug.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bug {
+    /// The disk lies.
+    Disk(Sabotage),
+    /// Whoever drives storage lies to it, or about it.
+    Driver(DriverBug),
+}
+
+/// Bugs of the code that drives storage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DriverBug {
+    /// A sync is reported before it has run.
+    AckBeforeSync,
+    /// Syncs of payload are reported without being run; those of the journal are run.
+    PayloadSyncSkipped,
+    /// Two tickets of one replica are reported in the wrong order.
+    PersistedReordered,
+    /// A sync that failed is run again, and believed.
+    FailedSyncRetried,
+}
+
+/// Every planted bug, with its name.
+pub const BUGS: &[(&str, Bug)] = &[
+    ("no sync", Bug::Disk(Sabotage::FileSyncDropped)),
+    ("directory sync forgotten", Bug::Disk(Sabotage::DirSyncDropped)),
+    ("page cache believed at recovery", Bug::Disk(Sabotage::MediumReadFromCache)),
+    ("failed sync taken for a good one", Bug::Disk(Sabotage::SyncErrorSwallowed)),
+    ("acknowledged before the sync", Bug::Driver(DriverBug::AckBeforeSync)),
+    ("payload sync skipped", Bug::Driver(DriverBug::PayloadSyncSkipped)),
+    ("persisted out of order", Bug::Driver(DriverBug::PersistedReordered)),
+    ("failed sync tried again", Bug::Driver(DriverBug::FailedSyncRetried)),
+];
+
+/// Runs seeds until one finds `bug`: how many it took, and what was found.
+pub fn find(bug: Bug, seeds_max: u64) -> Option<(u64, Failure)> {
+    (1..=seeds_max).find_map(|seed| {
+        let outcome = catching(|| crate::storage_harness::run(seed, Some(bug)));
+        outcome.err().map(|failure| (seed, failure))
+    })
+}

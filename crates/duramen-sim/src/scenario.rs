@@ -1,0 +1,56 @@
+//! # Room card: scenario
+//!
+//! Purpose:    the harnesses, by name.
+//! Owns:       the list of scenarios.
+//! Interface:  [`Scenario`].
+//! Invariants: a scenario's outcome is a function of the seed.
+//! Never:      what a scenario does.
+//! Tests:      `tests/`.
+//! Start at:   [`Scenario::run`].
+
+use crate::failure::Failure;
+use crate::storage_harness;
+
+/// What can be simulated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scenario {
+    /// Storage alone, under random ops.
+    Storage,
+}
+
+impl Scenario {
+    /// All of them.
+    pub const ALL: &'static [Self] = &[Self::Storage];
+
+    /// The scenario called so.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|scenario| scenario.name() == name)
+    }
+
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Storage => "storage",
+        }
+    }
+
+    /// Runs one seed; returns a line about it.
+    pub fn run(self, seed: u64) -> Result<String, Failure> {
+        match self {
+            Self::Storage => storage_harness::run(seed, None).map(|report| {
+                format!(
+                    "trace {:016x}, {} ops, {} rounds at last, {} checkpoints at last, \
+                     {} recoveries, {} power losses, {} kills, {} faults",
+                    report.trace.hash(),
+                    report.ops,
+                    report.rounds,
+                    report.checkpoints,
+                    report.recoveries,
+                    report.disk.power_losses,
+                    report.disk.kills,
+                    report.disk.faults
+                )
+            }),
+        }
+    }
+}

@@ -1,0 +1,382 @@
+//! # Room card: storage harness
+//!
+//! Purpose:    drive the real storage through crashes, and hold it to its contract.
+//! Owns:       the interleaving of ops, rounds, syncs, background work and crashes.
+//! Interface:  [`run`].
+//! Invariants: storage is called only as its contract allows; every choice comes from the seed.
+//! Never:      Raft, clients: see the node harness.
+//! Tests:      `tests/storage.rs`.
+//! Start at:   [`run`].
+
+mod checks;
+mod crashes;
+mod workload;
+
+use std::io;
+
+use duramen_storage::storage::{Error, Facts, Options, SyncId, SyncRequest};
+use duramen_storage::{Done, ReplicaId, Storage};
+
+use crate::disk::{Counters, Faults, SimDisk, SimFile};
+use crate::failure::Failure;
+use crate::model::ReplicaModel;
+use crate::planted::{Bug, DriverBug};
+use crate::prng::Prng;
+use crate::trace::{Trace, tell};
+
+/// What a good run did.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Report {
+    /// Hash of everything that happened.
+    pub trace: Trace,
+    /// The disk's numbers.
+    pub disk: Counters,
+    /// Successful recoveries.
+    pub recoveries: u64,
+    /// Ops submitted.
+    pub ops: u64,
+    /// Journal rounds.
+    pub rounds: u64,
+    /// Replica checkpoints.
+    pub checkpoints: u64,
+}
+
+/// What one seed is about, drawn once.
+#[derive(Clone, Debug)]
+struct Profile {
+    steps: u64,
+    /// Chances in a thousand, per step.
+    crash: u64,
+    /// Chance in a thousand that a payload is too large for the journal.
+    large: u64,
+    conflict: u64,
+    delete: u64,
+    replicas_max: usize,
+    faults: Faults,
+    fills_up: bool,
+    rots: bool,
+}
+
+/// A sync on its way.
+struct Sync {
+    request: SyncRequest<SimFile>,
+    journal: bool,
+}
+
+/// A storage with everything around it.
+struct World {
+    bug: Option<DriverBug>,
+    profile: Profile,
+    options: Options,
+    disk: SimDisk,
+    storage: Option<Storage<SimDisk>>,
+    chance: Prng,
+    work: Prng,
+    replicas: Vec<ReplicaModel>,
+    /// When each deletion was submitted.
+    deletions: Vec<(ReplicaId, u64)>,
+    /// Gone for good.
+    dead: Vec<ReplicaId>,
+    /// Numbers ops; tickets are these numbers.
+    clock: u64,
+    segments_due: bool,
+    to_run: Vec<Sync>,
+    ran: Vec<(SyncId, bool, io::Result<()>)>,
+    wants: Vec<ReplicaId>,
+    full: bool,
+    limited: bool,
+    trace: Trace,
+    report: Report,
+}
+
+/// Runs one seed to its end, with a bug planted or without.
+pub fn run(seed: u64, bug: Option<Bug>) -> Result<Report, Failure> {
+    let mut world = World::new(seed, bug);
+    world.reopen()?;
+    for _ in 0..world.profile.steps {
+        world.step()?;
+    }
+    world.finish()?;
+    world.report.disk = world.disk.counters();
+    world.trace.mix(world.disk.trace().hash());
+    world.report.trace = world.trace;
+    Ok(world.report)
+}
+
+fn profile(prng: &mut Prng) -> Profile {
+    let mut faults = Faults::default();
+    if prng.chance(700) {
+        faults.write_back = *prng.pick(&[5, 50, 200]);
+    }
+    if prng.chance(300) {
+        faults.sync_fails = *prng.pick(&[5, 20, 60]);
+    }
+    if prng.chance(150) {
+        faults.write_back_fails = 100;
+    }
+    if prng.chance(100) {
+        faults.read_fails = 3;
+    }
+    if prng.chance(100) {
+        faults.write_fails = 5;
+    }
+    Profile {
+        steps: prng.between(60, 500),
+        crash: *prng.pick(&[0, 4, 10, 20, 40]),
+        large: *prng.pick(&[0, 50, 200, 600]),
+        conflict: *prng.pick(&[0, 50, 200]),
+        delete: *prng.pick(&[0, 10, 60]),
+        replicas_max: prng.index(5) + 1,
+        faults,
+        fills_up: prng.chance(120),
+        rots: prng.chance(300),
+    }
+}
+
+impl World {
+    fn new(seed: u64, bug: Option<Bug>) -> Self {
+        let mut shape = Prng::new(seed, "profile");
+        let disk = SimDisk::new(seed);
+        if let Some(Bug::Disk(lie)) = bug {
+            disk.set_sabotage(Some(lie));
+        }
+        let facts = Facts { cluster_id: [7; 16], broker_id: 1, directory_id: [9; 16] };
+        Self {
+            bug: match bug {
+                Some(Bug::Driver(bug)) => Some(bug),
+                _ => None,
+            },
+            profile: profile(&mut shape),
+            options: Options {
+                facts,
+                extent_bytes: 64 * 1024,
+                extents_max: u32::try_from(shape.between(4, 6)).expect("small"),
+                journal_payload_max: *shape.pick(&[0, 1000, 4096]),
+                index_interval_bytes: 256,
+                free_bytes_min: 64 * 1024,
+                reserve_bytes: 128 * 1024,
+            },
+            disk,
+            storage: None,
+            chance: Prng::new(seed, "schedule"),
+            work: Prng::new(seed, "workload"),
+            replicas: Vec::new(),
+            deletions: Vec::new(),
+            dead: Vec::new(),
+            clock: 0,
+            segments_due: false,
+            to_run: Vec::new(),
+            ran: Vec::new(),
+            wants: Vec::new(),
+            full: false,
+            limited: false,
+            trace: Trace::default(),
+            report: Report::default(),
+        }
+    }
+
+    fn storage(&mut self) -> &mut Storage<SimDisk> {
+        self.storage.as_mut().expect("the process lives between crashes")
+    }
+
+    /// One thing happens, of all that may happen next.
+    fn step(&mut self) -> Result<(), Failure> {
+        if self.chance.chance(self.profile.crash) {
+            return self.crash();
+        }
+        if self.chance.chance(self.profile.crash / 2) {
+            let calls = self.chance.between(1, 60);
+            self.disk.crash_in(Some(calls));
+        }
+        match self.chance.below(20) {
+            0..=7 => {
+                self.submit_something();
+                Ok(())
+            }
+            8..=10 => self.begin_round(),
+            11..=12 => self.write_segments(),
+            13..=15 => self.run_sync(),
+            16..=17 => self.report_sync(),
+            18 => {
+                let idle = self.chance.chance(300);
+                self.maintain(idle)
+            }
+            _ => self.read_something(),
+        }
+    }
+
+    fn begin_round(&mut self) -> Result<(), Failure> {
+        if self.segments_due {
+            return self.write_segments();
+        }
+        match self.storage().begin_round() {
+            Ok(Some(request)) => {
+                tell(|| format!("round {:?}", request.id));
+                self.segments_due = true;
+                self.to_run.push(Sync { request, journal: true });
+                Ok(())
+            }
+            Ok(None) => Ok(()),
+            Err(error) => self.on_error(&error),
+        }
+    }
+
+    fn write_segments(&mut self) -> Result<(), Failure> {
+        if !self.segments_due {
+            return Ok(());
+        }
+        self.segments_due = false;
+        match self.storage().write_segments() {
+            Ok(requests) => {
+                tell(|| format!("segments written; syncs {:?}", ids(&requests)));
+                let syncs = requests.into_iter().map(|request| Sync { request, journal: false });
+                self.to_run.extend(syncs);
+                Ok(())
+            }
+            Err(error) => self.on_error(&error),
+        }
+    }
+
+    fn maintain(&mut self, idle: bool) -> Result<(), Failure> {
+        match self.storage().maintain(idle) {
+            Ok(requests) => {
+                tell(|| format!("maintained; syncs {:?}", ids(&requests)));
+                let syncs = requests.into_iter().map(|request| Sync { request, journal: false });
+                self.to_run.extend(syncs);
+                self.take_done()
+            }
+            Err(error) => self.on_error(&error),
+        }
+    }
+
+    /// Runs a sync that waits; its result is reported at another step.
+    fn run_sync(&mut self) -> Result<(), Failure> {
+        if self.to_run.is_empty() {
+            return Ok(());
+        }
+        let at = self.chance.index(self.to_run.len());
+        let sync = self.to_run.swap_remove(at);
+        let result = match self.bug {
+            Some(DriverBug::AckBeforeSync) => Ok(()),
+            Some(DriverBug::PayloadSyncSkipped) if !sync.journal => Ok(()),
+            Some(DriverBug::FailedSyncRetried) => {
+                sync.request.run(&self.disk).or_else(|_| sync.request.run(&self.disk))
+            }
+            _ => sync.request.run(&self.disk),
+        };
+        tell(|| format!("ran {:?}: {:?} {result:?}", sync.request.id, sync.request.steps));
+        self.ran.push((sync.request.id, sync.journal, result));
+        Ok(())
+    }
+
+    fn report_sync(&mut self) -> Result<(), Failure> {
+        if self.ran.is_empty() {
+            return Ok(());
+        }
+        let at = self.chance.index(self.ran.len());
+        if self.ran[at].1 && self.segments_due {
+            return self.write_segments();
+        }
+        let (id, _, result) = self.ran.swap_remove(at);
+        tell(|| format!("reported {id:?}: {result:?}"));
+        if result.is_err() {
+            self.disk.doom();
+        }
+        match self.storage().on_sync(id, result) {
+            Ok(()) => self.take_done(),
+            Err(error) => self.on_error(&error),
+        }
+    }
+
+    fn take_done(&mut self) -> Result<(), Failure> {
+        let mut dones = self.storage().take_done();
+        if self.bug == Some(DriverBug::PersistedReordered) {
+            dones.reverse();
+        }
+        for done in dones {
+            tell(|| format!("done: {done:?}"));
+            match done {
+                Done::Persisted { replica, ticket } => {
+                    self.trace.mix(ticket);
+                    self.on_persisted(replica, ticket)?;
+                }
+                Done::WantImage { replica } => self.wants.push(replica),
+                Done::DiskFull(full) => {
+                    self.trace.mix(u64::from(full));
+                    self.full = full;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn on_persisted(&mut self, replica: ReplicaId, ticket: u64) -> Result<(), Failure> {
+        let settled: Vec<ReplicaId> = self
+            .deletions
+            .iter()
+            .filter(|(_, at)| *at < ticket)
+            .map(|(replica, _)| *replica)
+            .collect();
+        for gone in settled {
+            self.bury(gone);
+        }
+        match self.replicas.iter_mut().find(|model| model.id == replica) {
+            Some(model) => Ok(model.on_persisted(ticket)?),
+            None if self.dead.contains(&replica) => Ok(()),
+            None => Err(Failure::correctness(format!("replica {} is unknown", replica.0))),
+        }
+    }
+
+    /// The replica must never be seen again.
+    fn bury(&mut self, replica: ReplicaId) {
+        self.replicas.retain(|model| model.id != replica);
+        self.deletions.retain(|(deleted, _)| *deleted != replica);
+        self.dead.push(replica);
+    }
+
+    /// An error ends the process, if there was a reason for it.
+    fn on_error(&mut self, error: &Error) -> Result<(), Failure> {
+        tell(|| format!("error: {}", chain(error)));
+        self.expected(error)?;
+        self.crash()
+    }
+
+    fn expected(&self, error: &Error) -> Result<(), Failure> {
+        let explained = self.disk.is_dead()
+            || self.disk.is_doomed()
+            || match error {
+                Error::Disk { source, .. } => {
+                    let full = source.kind() == io::ErrorKind::StorageFull && self.limited;
+                    let unread =
+                        source.raw_os_error() == Some(5) && self.profile.faults.read_fails > 0;
+                    full || unread
+                }
+                _ => false,
+            };
+        if explained {
+            return Ok(());
+        }
+        Err(Failure::correctness(format!("an error without a cause: {}", chain(error))))
+    }
+
+    fn check_disk(&self) -> Result<(), Failure> {
+        match self.disk.violations().first() {
+            Some(violation) => Err(Failure::correctness(format!("disk: {violation}"))),
+            None => Ok(()),
+        }
+    }
+}
+
+fn ids(requests: &[SyncRequest<SimFile>]) -> Vec<u64> {
+    requests.iter().map(|request| request.id.0).collect()
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text = format!("{text}: {error}");
+        source = error.source();
+    }
+    text
+}
