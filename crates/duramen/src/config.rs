@@ -142,6 +142,13 @@ impl Config {
     }
 }
 
+/// The process's environment; what is not text cannot be ours.
+pub fn environment() -> impl Iterator<Item = (String, String)> {
+    std::env::vars_os().filter_map(|(name, value)| {
+        Some((name.into_string().ok()?, value.into_string().ok()?))
+    })
+}
+
 /// The keys of a file, each where it was given.
 #[derive(Debug, Default)]
 struct FileKeys {
@@ -256,7 +263,7 @@ impl FileKeys {
     }
 
     fn finish(mut self, mistakes: &mut Vec<String>) -> Config {
-        let mut address = |key: &str, port_may_be_zero: bool, mistakes: &mut Vec<String>| {
+        let address = |key: &str, port_may_be_zero: bool, mistakes: &mut Vec<String>| {
             let text = self.plain.get(key)?;
             match HostPort::parse(text) {
                 Ok(HostPort { port: 0, .. }) if !port_may_be_zero => {

@@ -1,4 +1,371 @@
 //! # Room card: server
+//!
+//! Purpose:    join the node to the machine.
+//! Owns:       the order in which things start and stop, the threads, the sizes of what is not a
+//!             setting.
+//! Interface:  [`start`], [`Server`].
+//! Invariants: one thread steps the node, one writes, a few sync, the rest serve sockets. Nothing is
+//!             served before recovery has returned. A stop answers what is in flight or says so.
+//! Never:      protocol decisions.
+//! Tests:      `tests/server.rs` starts the real binary.
+//! Start at:   [`start`].
+//!
+//! A produce walks: listener, connection, core loop, storage worker, core loop, connection.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use duramen_broker::{Action, Node, NodeOptions, read_plan};
+use duramen_storage::storage::{Facts, Recovered};
+use duramen_storage::{Options, Storage};
+use rustix::process::Resource;
+use tokio::net::{TcpListener, TcpSocket};
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+
+use crate::config::{Config, HostPort};
+
+pub mod budget;
+pub mod connection;
+pub mod core_loop;
 pub mod disk;
+pub mod ending;
+pub(crate) mod figures;
 pub mod framing;
+pub mod health;
+pub mod http;
 pub mod inbox;
+pub mod listener;
+pub mod metrics;
+pub mod plans;
+pub mod sending;
+pub mod settings;
+pub mod storage_worker;
+
+use budget::Budget;
+use connection::Shared;
+use core_loop::{Clock, Input};
+use disk::RealDisk;
+use health::Health;
+use inbox::Inbox;
+use listener::Listener;
+use metrics::Metrics;
+use settings::ServerSettings;
+
+/// How long connections may take to get their last answers when the server stops.
+const STOP_GRACE: Duration = Duration::from_secs(5);
+
+/// Clients that may wait to be accepted.
+const BACKLOG: u32 = 4096;
+
+/// Descriptors kept back for segments and the journal when connections are counted.
+const FILES_KEPT: u64 = 4096;
+
+/// Threads that serve sockets; more than a few only contend for the node's thread.
+const SOCKET_THREADS_MAX: usize = 8;
+
+const JOURNAL_EXTENT_BYTES: u64 = 16 << 20;
+const JOURNAL_EXTENTS_MAX: u32 = 32;
+/// Up to here, one more copy in the journal costs less than one more sync.
+const JOURNAL_PAYLOAD_MAX: u32 = 256 << 10;
+const FREE_BYTES_MIN: u64 = 128 << 20;
+const RESERVE_BYTES: u64 = 32 << 20;
+
+/// A server that runs.
+#[derive(Debug)]
+pub struct Server {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// What it tells clients to connect to.
+    pub advertised: HostPort,
+    /// Where it serves metrics and health, if it does.
+    pub http: Option<SocketAddr>,
+    /// Who it is.
+    pub facts: Facts,
+    /// Whether the data directory was just made.
+    pub formatted: bool,
+    /// Partitions that recovery found.
+    pub recovered: usize,
+    runtime: Runtime,
+    stop: watch::Sender<bool>,
+    listener: tokio::task::JoinHandle<()>,
+    node: Arc<Inbox<Input>>,
+    threads: Vec<JoinHandle<()>>,
+    health: Arc<Health>,
+}
+
+/// What the node's thread and the storage thread are started from.
+struct Opened {
+    storage: Storage<RealDisk>,
+    node: Node,
+    actions: Vec<Action>,
+    clock: Clock,
+    facts: Facts,
+    formatted: bool,
+    recovered: usize,
+}
+
+/// Starts a server and returns once it serves.
+pub fn start(config: &Config) -> anyhow::Result<Server> {
+    let (settings, broker) = ServerSettings::split(config)?;
+    let files_max = raise_file_limit();
+    let runtime = runtime()?;
+    let listen = runtime.block_on(bind(&config.listen, "listen", "--listen"))?;
+    let address = listen.local_addr()?;
+    let http = match &config.http {
+        Some(http) => Some(runtime.block_on(bind(http, "serve metrics", "--http"))?),
+        None => None,
+    };
+    let advertised = advertised(config, &settings, address);
+    let opened = open(config, &settings, broker, &advertised)?;
+
+    let metrics = Arc::new(Metrics::new());
+    let health = Arc::new(Health::default());
+    let node = Arc::new(Inbox::default());
+    let work = Arc::new(Inbox::default());
+    let reader = opened.storage.reader();
+    let storage_thread = storage_worker::start(
+        opened.storage,
+        storage_worker::Ends {
+            work: Arc::clone(&work),
+            node: Arc::clone(&node),
+            metrics: Arc::clone(&metrics),
+            health: Arc::clone(&health),
+        },
+    )?;
+    let node_thread = core_loop::start(
+        opened.node,
+        opened.actions,
+        opened.clock,
+        core_loop::Ends {
+            node: Arc::clone(&node),
+            work,
+            metrics: Arc::clone(&metrics),
+            health: Arc::clone(&health),
+        },
+    )?;
+    let http_address = http.as_ref().map(TcpListener::local_addr).transpose()?;
+    if let Some(http) = http {
+        let sources =
+            http::Sources { metrics: Arc::clone(&metrics), health: Arc::clone(&health) };
+        runtime.spawn(http::serve(http, sources));
+    }
+    let (stop, stopped) = watch::channel(false);
+    let shared = Shared {
+        node: Arc::clone(&node),
+        reader,
+        budget: Budget::new(settings.in_flight_bytes_max, metrics.in_flight_bytes.clone()),
+        metrics,
+        frame_bytes_max: settings.frame_bytes_max,
+        idle_max: settings.idle_max,
+        stop: stopped.clone(),
+    };
+    let connections_max = settings.connections_max.min(connections_that_fit(files_max));
+    let listener = Listener { socket: listen, connections_max, shared };
+    let listener = runtime.spawn(listener.run(stopped, STOP_GRACE));
+    tracing::info!(%address, %advertised, broker_id = opened.facts.broker_id, "serving");
+    Ok(Server {
+        address,
+        advertised,
+        http: http_address,
+        facts: opened.facts,
+        formatted: opened.formatted,
+        recovered: opened.recovered,
+        runtime,
+        stop,
+        listener,
+        node,
+        threads: vec![node_thread, storage_thread],
+        health,
+    })
+}
+
+impl Server {
+    /// Waits for SIGINT or SIGTERM, then stops in good order. A second signal ends the process at
+    /// once.
+    pub fn run(self) -> anyhow::Result<()> {
+        let signal = self.runtime.block_on(signal())?;
+        tracing::info!(signal, "stopping: answering what is in flight; once more ends it at once");
+        self.runtime.spawn(async {
+            let _ = self::signal().await;
+            std::process::exit(ending::EXIT_FATAL);
+        });
+        self.stop()
+    }
+
+    /// Answers what is in flight, within a few seconds, writes what the node knows, and closes the
+    /// journal.
+    pub fn stop(self) -> anyhow::Result<()> {
+        self.health.stopping.store(true, Ordering::Relaxed);
+        self.stop.send_replace(true);
+        self.runtime.block_on(self.listener)?;
+        self.node.push(Input::Stop);
+        for thread in self.threads {
+            if thread.join().is_err() {
+                bail!("a thread of the server panicked");
+            }
+        }
+        self.runtime.shutdown_background();
+        tracing::info!("stopped");
+        Ok(())
+    }
+}
+
+fn runtime() -> anyhow::Result<Runtime> {
+    let cores = std::thread::available_parallelism().map_or(2, usize::from);
+    tokio::runtime::Builder::new_multi_thread()
+        .thread_name("duramen-socket")
+        .worker_threads(cores.clamp(2, SOCKET_THREADS_MAX))
+        .enable_all()
+        .build()
+        .context("cannot start the threads that serve sockets")
+}
+
+/// Raises the limit of open files as far as it goes, and says how far that is: each partition
+/// keeps its active segment and index files open.
+fn raise_file_limit() -> u64 {
+    let mut limit = rustix::process::getrlimit(Resource::Nofile);
+    let before = limit.current;
+    limit.current = limit.maximum;
+    match rustix::process::setrlimit(Resource::Nofile, limit.clone()) {
+        Ok(()) => limit.current.unwrap_or(u64::MAX),
+        Err(error) => {
+            tracing::warn!(%error, "cannot raise the limit of open files (ulimit -n)");
+            before.unwrap_or(u64::MAX)
+        }
+    }
+}
+
+fn connections_that_fit(files_max: u64) -> usize {
+    let spare = files_max.saturating_sub(FILES_KEPT).max(files_max / 2);
+    usize::try_from(spare).unwrap_or(usize::MAX)
+}
+
+async fn bind(address: &HostPort, purpose: &str, flag: &str) -> anyhow::Result<TcpListener> {
+    let addresses = (address.host.as_str(), address.port)
+        .to_socket_addrs()
+        .with_context(|| format!("cannot {purpose} on {address}: the name does not resolve"))?;
+    let mut last = None;
+    for candidate in addresses {
+        match listen_on(candidate) {
+            Ok(listener) => return Ok(listener),
+            Err(error) => last = Some(error),
+        }
+    }
+    let Some(error) = last else { bail!("cannot {purpose} on {address}: it has no address") };
+    if error.kind() == std::io::ErrorKind::AddrInUse {
+        let next = address.port.checked_add(1).unwrap_or(0);
+        let host = HostPort { host: address.host.clone(), port: next };
+        bail!(
+            "cannot {purpose} on {address}: another process does already. Stop it, or choose \
+             another port with {flag} {host}"
+        );
+    }
+    Err(error).with_context(|| format!("cannot {purpose} on {address}"))
+}
+
+fn listen_on(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    // Without it a restart would have to wait for the old connections to be forgotten.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+/// What clients are told to connect to: as configured, else where we listen, else, where we
+/// listen on all addresses, the machine's name.
+fn advertised(config: &Config, settings: &ServerSettings, address: SocketAddr) -> HostPort {
+    if let Some(advertised) = &settings.advertised {
+        return advertised.clone();
+    }
+    let port = address.port();
+    if !config.listen.is_unspecified() {
+        return HostPort { host: config.listen.host.clone(), port };
+    }
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    tracing::warn!(
+        host,
+        "clients are told to connect to this machine's name, because it listens on all its \
+         addresses; if they cannot resolve it, say what they can with --advertise HOST:PORT"
+    );
+    HostPort { host, port }
+}
+
+fn open(
+    config: &Config,
+    settings: &ServerSettings,
+    broker: duramen_broker::configs::BrokerSettings,
+    advertised: &HostPort,
+) -> anyhow::Result<Opened> {
+    let path = config.data_dir.as_path();
+    let disk = RealDisk::open(path).map_err(|error| match error.kind() {
+        std::io::ErrorKind::ResourceBusy => anyhow::anyhow!(
+            "the data directory {} is in use by another process: stop that one, or choose another \
+             directory with --data-dir DIR",
+            path.display()
+        ),
+        _ => anyhow::Error::new(error)
+            .context(format!("cannot open the data directory {}", path.display())),
+    })?;
+    let facts = Facts {
+        cluster_id: random()?,
+        broker_id: settings.node_id.unwrap_or(1),
+        directory_id: random()?,
+    };
+    let options = Options {
+        facts,
+        extent_bytes: JOURNAL_EXTENT_BYTES,
+        extents_max: JOURNAL_EXTENTS_MAX,
+        journal_payload_max: JOURNAL_PAYLOAD_MAX,
+        index_interval_bytes: u32::try_from(broker.index_interval_bytes).unwrap_or(0),
+        free_bytes_min: FREE_BYTES_MIN,
+        reserve_bytes: RESERVE_BYTES,
+    };
+    let (storage, recovered) = Storage::open(disk, options)
+        .with_context(|| format!("cannot open the data directory {}", path.display()))?;
+    let Recovered { facts, formatted, replicas } = recovered;
+    if let Some(wanted) = settings.node_id.filter(|wanted| *wanted != facts.broker_id) {
+        bail!(
+            "node.id is {wanted}, but the data directory {} belongs to node {}",
+            path.display(),
+            facts.broker_id
+        );
+    }
+    let found = replicas.len();
+    let clock = Clock::start();
+    let mut actions = Vec::new();
+    let options = NodeOptions {
+        facts: facts.clone(),
+        listener: "PLAINTEXT".to_owned(),
+        host: advertised.host.clone(),
+        port: advertised.port,
+        rack: None,
+        settings: broker,
+        seed: u64::from_le_bytes(random()?),
+        bytes_in_flight_max: settings.in_flight_bytes_max,
+        metadata_tail: read_plan::metadata_tail(&storage.reader(), &replicas)?,
+    };
+    let node = Node::open(options, replicas, clock.now(), &mut actions);
+    Ok(Opened { storage, node, actions, clock, facts, formatted, recovered: found })
+}
+
+fn random<const N: usize>() -> anyhow::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    let got = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    anyhow::ensure!(got == N, "the kernel gave too few random bytes");
+    Ok(bytes)
+}
+
+async fn signal() -> std::io::Result<&'static str> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    Ok(tokio::select! {
+        _ = interrupt.recv() => "SIGINT",
+        _ = terminate.recv() => "SIGTERM",
+    })
+}

@@ -1,14 +1,65 @@
-//! The `dev` command.
+//! The `dev` command: a durable node here and now.
 
+use std::io::Write;
+
+use anyhow::bail;
 use clap::Args;
+
+use crate::config::{Config, ServerArgs, environment};
+use crate::server::{self, Server};
+use crate::telemetry;
 
 /// Arguments of `duramen dev`.
 #[derive(Debug, Args)]
-pub struct Dev {}
+#[command(after_help = "It is exactly as durable as `serve`: what is acknowledged is synced.")]
+pub struct Dev {
+    /// How many nodes to start.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub nodes: u32,
+    /// What it has in common with `serve`.
+    #[command(flatten)]
+    pub server: ServerArgs,
+}
 
 impl Dev {
-    /// Runs the command.
+    /// Runs the command until it is stopped.
     pub fn run(self) -> anyhow::Result<()> {
-        anyhow::bail!("`dev` is not written yet")
+        if self.nodes != 1 {
+            bail!(
+                "--nodes {}: several nodes come with the cluster; this version runs exactly one",
+                self.nodes
+            );
+        }
+        let config = Config::load(None, &self.server, environment())?;
+        telemetry::start(&config.log)?;
+        let server = server::start(&config)?;
+        // Whether anyone reads it does not matter to the server.
+        let _ = std::io::stdout().write_all(welcome(&config, &server).as_bytes());
+        server.run()
     }
+}
+
+/// What to type next, with the real addresses.
+fn welcome(config: &Config, server: &Server) -> String {
+    let Server { advertised: at, formatted, http, .. } = server;
+    let data = config.data_dir.display();
+    let state = if *formatted { "new" } else { "kept from before" };
+    let metrics = match http {
+        Some(http) => format!("http://{http}/metrics and /healthz"),
+        None => "off; turn them on with --http 127.0.0.1:9644".to_owned(),
+    };
+    let program = std::env::args().next().unwrap_or_else(|| "duramen".to_owned());
+    format!(
+        "Duramen is ready.\n\n  \
+         clients connect to  {at}\n  \
+         data                {data} ({state})\n  \
+         metrics             {metrics}\n\n\
+         Type next, in another terminal:\n\n  \
+         echo 'hello, log' | {program} produce greetings --bootstrap {at}\n  \
+         {program} consume greetings --bootstrap {at}\n\n\
+         or with any Kafka client:\n\n  \
+         echo 'hello, log' | kcat -b {at} -P -t greetings\n  \
+         kcat -b {at} -C -t greetings -e\n\n\
+         Ctrl-C stops it; what was acknowledged stays.\n"
+    )
 }

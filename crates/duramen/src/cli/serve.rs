@@ -1,14 +1,32 @@
-//! The `serve` command.
+//! The `serve` command: a node as configured.
+
+use std::path::PathBuf;
 
 use clap::Args;
 
+use crate::config::{Config, ServerArgs, environment};
+use crate::{server, telemetry};
+
 /// Arguments of `duramen serve`.
 #[derive(Debug, Args)]
-pub struct Serve {}
+#[command(after_help = "A flag beats the environment (DURAMEN_LISTEN, DURAMEN_SET_NUM_PARTITIONS, \
+    ...), which beats the file. `duramen config example` prints a file with every key.\n\n\
+    Exit codes: 0 stopped by SIGINT or SIGTERM, 1 could not start, 2 wrongly called, \
+    70 found itself wrong, 74 the disk failed.")]
+pub struct Serve {
+    /// A TOML file with what the flags can say, and [settings].
+    #[arg(long, value_name = "FILE", env = "DURAMEN_CONFIG")]
+    pub config: Option<PathBuf>,
+    /// What it has in common with `dev`.
+    #[command(flatten)]
+    pub server: ServerArgs,
+}
 
 impl Serve {
-    /// Runs the command.
+    /// Runs the command until it is stopped.
     pub fn run(self) -> anyhow::Result<()> {
-        anyhow::bail!("`serve` is not written yet")
+        let config = Config::load(self.config.as_deref(), &self.server, environment())?;
+        telemetry::start(&config.log)?;
+        server::start(&config)?.run()
     }
 }

@@ -30,6 +30,12 @@ const WRITE_BUFS_MAX: usize = 1024;
 /// How far apart residency is probed: the kernel reads ahead and reclaims in runs of about this.
 const PROBE_STEP: u64 = 256 * 1024;
 
+/// Bytes of one request to read ahead.
+const ADVICE_STEP: u64 = 512 * 1024;
+
+/// How far apart a range that is being loaded is touched.
+const LOAD_STEP: u64 = 32 * 1024;
+
 /// One data directory on a real file system, locked for this process. Clones share the lock.
 #[derive(Clone, Debug)]
 pub struct RealDisk {
@@ -100,6 +106,11 @@ impl RealDisk {
 }
 
 impl RealFile {
+    /// Tells open files apart; may be used again once the file is closed.
+    pub fn identity(&self) -> usize {
+        Arc::as_ptr(&self.file).addr()
+    }
+
     /// Whether reading `len` bytes at `at` would not wait for the medium, as far as probing tells.
     /// The answer may be out of date at once; it is good enough to choose a thread.
     pub fn is_resident(&self, at: u64, len: u64) -> bool {
@@ -124,25 +135,32 @@ impl RealFile {
 
     /// Asks the kernel to read a range ahead; returns without waiting for it.
     pub fn read_ahead(&self, at: u64, len: u64) {
-        let len = std::num::NonZeroU64::new(len);
-        // Advice: when it cannot be taken, the read that follows waits instead.
-        let _ = rustix::fs::fadvise(&*self.file, at, len, Advice::WillNeed);
+        let mut position = at;
+        while position < at + len {
+            // The kernel caps one request near the size of a device request, so it gets several.
+            let step = std::num::NonZeroU64::new(ADVICE_STEP);
+            // Advice: where it cannot be taken, the read that follows waits instead.
+            let _ = rustix::fs::fadvise(&*self.file, position, step, Advice::WillNeed);
+            position += ADVICE_STEP;
+        }
     }
 
-    /// Reads a range into the page cache and waits for it. `scratch` is a buffer to read into.
-    pub fn load(&self, at: u64, len: u64, scratch: &mut [u8]) -> io::Result<()> {
-        self.read_ahead(at, len);
-        let end = at + len;
+    /// Waits until a range is in the page cache, and asks for `ahead` bytes from its start.
+    pub fn load(&self, at: u64, len: u64, ahead: u64) -> io::Result<()> {
+        self.read_ahead(at, ahead.max(len));
+        // A byte of every few pages: they arrive in the order they were asked for.
+        let mut byte = [0_u8];
+        let last = (at + len).saturating_sub(1);
         let mut position = at;
-        while position < end && !self.is_resident(position, (end - position).min(PROBE_STEP)) {
-            let want = usize::try_from(end - position).unwrap_or(usize::MAX).min(scratch.len());
-            let n = pread_full(&self.file, &mut scratch[..want], position)?;
-            if n == 0 {
+        loop {
+            if pread_full(&self.file, &mut byte, position)? == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
-            position += n as u64;
+            if position >= last {
+                return Ok(());
+            }
+            position = (position + LOAD_STEP).min(last);
         }
-        Ok(())
     }
 }
 

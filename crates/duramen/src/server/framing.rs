@@ -2,7 +2,7 @@
 //!
 //! Purpose:    cut a byte stream into Kafka's frames.
 //! Owns:       the length prefix, the largest frame, what to say of bytes that are no frame.
-//! Interface:  [`next_frame`], [`room_wanted`], [`FrameError`].
+//! Interface:  [`next_frame`], [`make_room`], [`FrameError`].
 //! Invariants: memory follows the bytes that arrived, never the length that was announced.
 //! Never:      the contents of a frame.
 //! Tests:      below; `tests/` sends garbage to a real server.
@@ -15,6 +15,9 @@ const PREFIX: usize = 4;
 
 /// The first read of a connection, and of one whose buffer is used up: a few small requests.
 const ROOM_MIN: usize = 8 * 1024;
+
+/// A frame of at least this size gets a buffer of its own.
+const SOLE_FRAME: usize = 32 * 1024;
 
 /// Why a stream cannot be cut into frames. It says what the peer probably is.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -45,15 +48,32 @@ pub fn next_frame(buf: &mut BytesMut, frame_max: u32) -> Result<Option<Bytes>, F
         return Ok(None);
     }
     buf.advance(PREFIX);
-    Ok(Some(buf.split_to(len).freeze()))
+    // A large frame that is alone takes the buffer with it, and so owns its memory: its batch can
+    // then be changed in place.
+    let frame = if buf.len() == len && len >= SOLE_FRAME {
+        std::mem::take(buf)
+    } else {
+        buf.split_to(len)
+    };
+    Ok(Some(frame.freeze()))
 }
 
-/// How much room to make in `buf` before the next read: the rest of the frame at its front, but at
-/// most as much again as has arrived of it, so that an announced length costs nothing.
-pub fn room_wanted(buf: &BytesMut, frame_max: u32) -> usize {
+/// Makes room in `buf` for the next read and says how much of it to use: the rest of the frame at
+/// its front, but not much more than has arrived of it, so that an announced length costs nothing.
+/// The rest of a large frame is read without what follows it, so that it is alone in its buffer.
+pub fn make_room(buf: &mut BytesMut, frame_max: u32) -> usize {
+    let wanted = room_wanted(buf, frame_max);
+    buf.reserve(wanted);
+    match announced(buf, frame_max) {
+        Ok(Some(len)) if len >= SOLE_FRAME => wanted,
+        _ => buf.capacity() - buf.len(),
+    }
+}
+
+fn room_wanted(buf: &BytesMut, frame_max: u32) -> usize {
     let Ok(Some(len)) = announced(buf, frame_max) else { return ROOM_MIN };
     let rest = (PREFIX + len).saturating_sub(buf.len());
-    rest.min(buf.len().max(ROOM_MIN)).max(1)
+    rest.min((buf.len() * 3).max(ROOM_MIN)).max(1)
 }
 
 fn announced(buf: &BytesMut, frame_max: u32) -> Result<Option<usize>, FrameError> {
@@ -119,11 +139,27 @@ mod tests {
         let mut buf = BytesMut::from(&MAX.to_be_bytes()[..]);
         assert_eq!(room_wanted(&buf, MAX), ROOM_MIN);
         buf.extend_from_slice(&[0; 100_000]);
-        assert_eq!(room_wanted(&buf, MAX), 100_004);
+        assert_eq!(room_wanted(&buf, MAX), 300_012);
         let mut buf = BytesMut::from(&100_u32.to_be_bytes()[..]);
         assert_eq!(room_wanted(&buf, MAX), 100);
         buf.extend_from_slice(&[0; 99]);
         assert_eq!(room_wanted(&buf, MAX), 1);
+    }
+
+    #[test]
+    fn a_large_frame_owns_its_memory() {
+        let stream = frame(&[7; 300_000]).into_iter().chain(frame(b"12345678")).collect::<Vec<_>>();
+        let (mut buf, mut at) = (BytesMut::new(), 0);
+        let large = loop {
+            let room = make_room(&mut buf, MAX).min(stream.len() - at);
+            buf.extend_from_slice(&stream[at..at + room]);
+            at += room;
+            if let Some(frame) = next_frame(&mut buf, MAX).unwrap() {
+                break frame;
+            }
+        };
+        assert_eq!(large.len(), 300_000);
+        assert!(large.try_into_mut().is_ok());
     }
 
     #[test]

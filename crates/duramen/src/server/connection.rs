@@ -1,0 +1,326 @@
+//! # Room card: connection
+//!
+//! Purpose:    one client's socket, from its first byte to its last.
+//! Owns:       the task of a connection: reading frames, handing them on, sending replies in order.
+//! Interface:  [`Connection::run`], [`Shared`].
+//! Invariants: a connection's trouble is its own: bad bytes, a slow reader or a panic end it with one
+//!             log line, and nobody else notices. What it holds is bounded by its session and by
+//!             the node's budget. Whatever way it ends, the node is told.
+//! Never:      protocol decisions (`duramen_broker::session`), waiting for the disk on a thread that
+//!             serves other connections.
+//! Tests:      `tests/server.rs`.
+//! Start at:   [`Connection::run`].
+//!
+//! Estimate a produce of 2 KiB: one `recv` for as many frames as have arrived, one `sendmsg` for as many
+//! replies as are ready; wake-ups: this task by the socket, the node's thread by the event, this
+//! task by the reply. Copies: kernel to buffer; buffer to an owned batch (small batches only).
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use duramen_broker::event::{ConnectionId, Event};
+use duramen_broker::session::{Outgoing, Session, SessionStep};
+use duramen_storage::Reader;
+use tokio::net::TcpStream;
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::budget::{Budget, Charge};
+use super::core_loop::{Input, Routed};
+use super::disk::RealDisk;
+use super::framing;
+use super::inbox::Inbox;
+use super::metrics::Metrics;
+use super::plans::{self, Resolved};
+use super::sending::{Part, Sender};
+
+/// A frame above this is decoded and checked where other connections do not wait for it.
+const LARGE_FRAME: usize = 256 * 1024;
+
+/// What all connections share.
+#[derive(Clone, Debug)]
+pub struct Shared {
+    /// The node's inbox.
+    pub node: Arc<Inbox<Input>>,
+    /// For fetches and lookups by time.
+    pub reader: Reader<RealDisk>,
+    /// What they count.
+    pub metrics: Arc<Metrics>,
+    /// The bytes they may hold together.
+    pub budget: Arc<Budget>,
+    /// The largest frame.
+    pub frame_bytes_max: u32,
+    /// How long one may be silent, if not for ever.
+    pub idle_max: Option<Duration>,
+    /// Becomes true when the server stops.
+    pub stop: watch::Receiver<bool>,
+}
+
+/// One client.
+#[derive(Debug)]
+pub struct Connection {
+    stream: TcpStream,
+    shared: Shared,
+    sender: Sender,
+    session: Session,
+    replies: UnboundedReceiver<Routed>,
+    buf: BytesMut,
+    charge: Charge,
+    /// Bytes of each request that waits for its response.
+    waiting: HashMap<u64, usize>,
+    waiting_bytes: u64,
+    /// What fills the holes of responses that wait for their turn.
+    resolved: HashMap<u64, Resolved>,
+    trail: plans::Trail,
+    active_at: Instant,
+}
+
+/// Why a connection ends.
+enum End {
+    /// The client closed it, or the network did; nothing to say.
+    Gone,
+    /// It is closed by us, for this reason.
+    Closed(String),
+    /// It sent what is no request.
+    Malformed(String),
+}
+
+impl From<io::Error> for End {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::ConnectionReset
+            | io::ErrorKind::BrokenPipe
+            | io::ErrorKind::ConnectionAborted => Self::Gone,
+            _ => Self::Closed(error.to_string()),
+        }
+    }
+}
+
+/// Tells the node when the task ends, by whatever way.
+struct Farewell {
+    connection: ConnectionId,
+    shared: Shared,
+}
+
+impl Drop for Farewell {
+    fn drop(&mut self) {
+        self.shared.metrics.connections.dec();
+        self.shared.node.push(Input::Event(Event::Disconnected(self.connection)));
+    }
+}
+
+/// Serves one client until it goes or has to.
+pub async fn serve(stream: TcpStream, peer: SocketAddr, connection: ConnectionId, shared: Shared) {
+    shared.metrics.connections.inc();
+    let (sender, replies) = tokio::sync::mpsc::unbounded_channel();
+    shared.node.push(Input::Connected(connection, sender));
+    let _farewell = Farewell { connection, shared: shared.clone() };
+    let metrics = Arc::clone(&shared.metrics);
+    let mut connection = Connection::new(stream, connection, replies, shared);
+    match connection.run().await {
+        Ok(()) | Err(End::Gone) => tracing::debug!(%peer, "connection ended"),
+        Err(End::Closed(reason)) => tracing::info!(%peer, reason, "connection closed"),
+        Err(End::Malformed(reason)) => {
+            metrics.frames_malformed.inc();
+            tracing::warn!(%peer, reason, "connection closed: not a request");
+        }
+    }
+}
+
+impl Connection {
+    fn new(
+        stream: TcpStream,
+        connection: ConnectionId,
+        replies: UnboundedReceiver<Routed>,
+        shared: Shared,
+    ) -> Self {
+        Self {
+            stream,
+            sender: Sender { metrics: Arc::clone(&shared.metrics) },
+            session: Session::new(connection, "User:ANONYMOUS".into(), "PLAINTEXT".into()),
+            replies,
+            buf: BytesMut::new(),
+            charge: Charge::new(&shared.budget),
+            waiting: HashMap::new(),
+            waiting_bytes: 0,
+            resolved: HashMap::new(),
+            trail: plans::Trail::default(),
+            active_at: Instant::now(),
+            shared,
+        }
+    }
+
+    async fn run(&mut self) -> Result<(), End> {
+        let mut stop = self.shared.stop.clone();
+        let idle = tokio::time::sleep(self.shared.idle_max.unwrap_or(Duration::MAX / 4));
+        tokio::pin!(idle);
+        loop {
+            self.take_frames().await?;
+            let stopping = *stop.borrow_and_update();
+            if stopping && self.waiting.is_empty() {
+                return Ok(());
+            }
+            let reads = !stopping && self.session.wants_more();
+            tokio::select! {
+                routed = self.replies.recv() => {
+                    let first = routed.ok_or(End::Gone)?;
+                    self.take_replies(first).await?;
+                }
+                ready = self.stream.readable(), if reads => {
+                    ready?;
+                    if !self.charge.has_room() && !self.charge.room().await {
+                        return Err(End::Closed("the node holds as many bytes of requests as it may".into()));
+                    }
+                    self.read()?;
+                }
+                _ = stop.changed(), if !stopping => {}
+                () = &mut idle, if self.shared.idle_max.is_some() => {
+                    let due = self.active_at + self.shared.idle_max.unwrap_or_default();
+                    if self.waiting.is_empty() && due <= Instant::now() {
+                        return Err(End::Closed("silent for connections.max.idle.ms".into()));
+                    }
+                    idle.as_mut().reset(due.max(Instant::now() + Duration::from_secs(1)));
+                }
+            }
+        }
+    }
+
+    fn read(&mut self) -> Result<(), End> {
+        let room = framing::make_room(&mut self.buf, self.shared.frame_bytes_max);
+        match self.stream.try_read_buf(&mut (&mut self.buf).limit(room)) {
+            Ok(0) => return Err(End::Gone),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error.into()),
+        }
+        self.active_at = Instant::now();
+        self.recharge();
+        Ok(())
+    }
+
+    /// Hands the frames that have arrived to the session, and what comes of them to the node, with
+    /// one wake-up.
+    async fn take_frames(&mut self) -> Result<(), End> {
+        let mut events = Vec::new();
+        let mut answers = Vec::new();
+        let result = self.frames(&mut events, &mut answers);
+        if !events.is_empty() {
+            self.shared.metrics.requests.inc_by(events.len() as u64);
+            self.shared.node.push_all(events);
+            self.recharge();
+        }
+        self.send(answers).await?;
+        result
+    }
+
+    fn frames(
+        &mut self,
+        events: &mut Vec<Input>,
+        answers: &mut Vec<Outgoing>,
+    ) -> Result<(), End> {
+        while self.session.wants_more() {
+            let frame = framing::next_frame(&mut self.buf, self.shared.frame_bytes_max)
+                .map_err(|error| End::Malformed(error.to_string()))?;
+            let Some(frame) = frame else { break };
+            self.shared.metrics.received_bytes.inc_by(frame.len() as u64);
+            let bytes = frame.len();
+            match self.on_frame(frame) {
+                SessionStep::Request { sequence, context, request } => {
+                    let connection = self.session.connection();
+                    self.waiting.insert(sequence, bytes);
+                    self.waiting_bytes += bytes as u64;
+                    let event = Event::Request { connection, sequence, context, request };
+                    events.push(Input::Event(event));
+                }
+                SessionStep::Reply(outgoing) => answers.extend(outgoing),
+                SessionStep::Close(reason) => return Err(End::Malformed(reason)),
+            }
+        }
+        Ok(())
+    }
+
+    fn on_frame(&mut self, frame: Bytes) -> SessionStep {
+        if frame.len() > LARGE_FRAME {
+            tokio::task::block_in_place(|| self.session.on_frame(frame))
+        } else {
+            self.session.on_frame(frame)
+        }
+    }
+
+    /// Encodes the replies that are ready, and sends those whose turn it is in one go.
+    async fn take_replies(&mut self, first: Routed) -> Result<(), End> {
+        let mut routed = VecDeque::from([first]);
+        while let Ok(next) = self.replies.try_recv() {
+            routed.push_back(next);
+        }
+        let mut outgoing = Vec::new();
+        let mut closing = None;
+        for routed in routed {
+            match routed {
+                Routed::Reply(sequence, reply) => {
+                    let mut resolved =
+                        plans::resolve(&self.shared.reader, reply, &mut self.trail).await;
+                    let response = resolved.response.take();
+                    if !resolved.files.is_empty() {
+                        self.resolved.insert(sequence, resolved);
+                    }
+                    let bytes = self.waiting.remove(&sequence).unwrap_or(0);
+                    self.waiting_bytes -= bytes as u64;
+                    let ready = self.session.on_reply(sequence, response);
+                    outgoing.extend(ready.map_err(End::Closed)?);
+                }
+                Routed::Close(reason) => closing = Some(reason),
+            }
+        }
+        self.send(outgoing).await?;
+        self.active_at = Instant::now();
+        self.recharge();
+        closing.map_or(Ok(()), |reason| Err(End::Closed(reason)))
+    }
+
+    async fn send(&mut self, outgoing: Vec<Outgoing>) -> Result<(), End> {
+        if outgoing.is_empty() {
+            return Ok(());
+        }
+        let mut parts = Vec::with_capacity(outgoing.len());
+        for Outgoing { sequence, frame } in outgoing {
+            let resolved = if frame.holes.is_empty() { None } else { self.resolved.remove(&sequence) };
+            cut(frame, resolved, &mut parts);
+        }
+        Ok(self.sender.send(&self.stream, &parts).await?)
+    }
+
+    fn recharge(&mut self) {
+        self.charge.set(self.buf.len() as u64 + self.waiting_bytes);
+    }
+}
+
+/// Cuts a frame at its holes and puts the files' parts there.
+fn cut(
+    frame: duramen_protocol::EncodedFrame,
+    resolved: Option<Resolved>,
+    parts: &mut Vec<Part>,
+) {
+    let mut bytes = frame.bytes;
+    let mut taken = 0;
+    let mut files: Vec<_> = resolved.map(|it| it.files).unwrap_or_default().into_iter().map(Some).collect();
+    for hole in frame.holes {
+        let head = bytes.split_to(hole.at - taken);
+        taken = hole.at;
+        if !head.is_empty() {
+            parts.push(Part::Bytes(head));
+        }
+        let file = files.get_mut(hole.id as usize).and_then(Option::take);
+        let file = file.expect("every hole is named after its range");
+        assert_eq!(file.len, u64::from(hole.len), "a hole is as long as its range");
+        parts.push(Part::File(file));
+    }
+    if !bytes.is_empty() {
+        parts.push(Part::Bytes(bytes));
+    }
+}

@@ -1,0 +1,253 @@
+//! # Room card: core loop
+//!
+//! Purpose:    the one thread that steps the node.
+//! Owns:       turns: what waited goes in, then one flush, then the actions go where they belong.
+//! Interface:  [`start`], [`Input`], [`Clock`].
+//! Invariants: storage gets one batch a turn, before any reply is handed out; a reply goes only to the
+//!             connection that asked; nothing here waits but for the next event or the deadline.
+//! Never:      a decision.
+//! Tests:      `tests/`; the node itself is judged by the simulator.
+//! Start at:   [`CoreLoop::turn`].
+//!
+//! Estimate for a produce of 2 KiB at 128 in flight: its event costs a lock and a push, its turn is shared
+//! with all that arrived meanwhile, its reply one channel send and at most one wake-up of its
+//! connection's task. One wake-up of this thread a turn, not an event.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use duramen_broker::{Action, ConnectionId, Event, Node, Now, Reply};
+use duramen_storage::op::Done;
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::ending;
+use super::health::Health;
+use super::inbox::Inbox;
+use super::metrics::Metrics;
+use super::storage_worker::Work;
+
+/// Events in one turn at most: storage should not wait longer for the first of them.
+const TURN_EVENTS_MAX: usize = 2048;
+
+/// How often the node's figures are copied out while something happens: it takes a walk over all
+/// partitions.
+const FIGURES_EVERY: Duration = Duration::from_secs(1);
+
+/// What the node's thread is given.
+#[derive(Debug)]
+pub enum Input {
+    /// A connection, and where its replies go. How many wait there is bounded by the requests that
+    /// its session lets wait.
+    Connected(ConnectionId, UnboundedSender<Routed>),
+    /// For the node.
+    Event(Event),
+    /// Storage reports.
+    Storage(Vec<Done>),
+    /// Take what waits, give storage the last batch, end.
+    Stop,
+}
+
+/// What a connection is given.
+#[derive(Debug)]
+pub enum Routed {
+    /// The answer to a request.
+    Reply(u64, Reply),
+    /// Close, after a log line with this reason.
+    Close(String),
+}
+
+/// Both clocks, from one start.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    opened: Instant,
+}
+
+impl Clock {
+    /// Starts at zero.
+    pub fn start() -> Self {
+        Self { opened: Instant::now() }
+    }
+
+    /// Reads both.
+    pub fn now(&self) -> Now {
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Now {
+            mono_us: u64::try_from(self.opened.elapsed().as_micros()).unwrap_or(u64::MAX),
+            wall_ms: i64::try_from(wall.as_millis()).unwrap_or(i64::MAX),
+        }
+    }
+
+    /// When a monotonic time comes.
+    fn instant(&self, mono_us: u64) -> Option<Instant> {
+        self.opened.checked_add(Duration::from_micros(mono_us))
+    }
+}
+
+/// Where its input comes from and its actions go.
+#[derive(Clone, Debug)]
+pub struct Ends {
+    /// Its own inbox.
+    pub node: Arc<Inbox<Input>>,
+    /// The storage thread's.
+    pub work: Arc<Inbox<Work>>,
+    /// What it counts.
+    pub metrics: Arc<Metrics>,
+    /// What it says of itself.
+    pub health: Arc<Health>,
+}
+
+/// Starts the node's thread. `actions` are those of opening the node. The handle ends after
+/// [`Input::Stop`].
+pub fn start(
+    node: Node,
+    actions: Vec<Action>,
+    clock: Clock,
+    ends: Ends,
+) -> io::Result<JoinHandle<()>> {
+    ending::spawn("duramen-node", move || {
+        let mut core = CoreLoop {
+            node,
+            clock,
+            ends,
+            connections: HashMap::new(),
+            actions,
+            figures_at: Instant::now(),
+            figures_due: true,
+            step_longest: Duration::ZERO,
+            turn_longest: Duration::ZERO,
+            stopping: false,
+        };
+        core.run();
+    })
+}
+
+struct CoreLoop {
+    node: Node,
+    clock: Clock,
+    ends: Ends,
+    connections: HashMap<ConnectionId, UnboundedSender<Routed>>,
+    /// Kept from turn to turn for its memory.
+    actions: Vec<Action>,
+    figures_at: Instant,
+    /// Whether something happened since the figures were copied.
+    figures_due: bool,
+    step_longest: Duration,
+    turn_longest: Duration,
+    stopping: bool,
+}
+
+impl CoreLoop {
+    fn run(&mut self) {
+        let mut waiting = VecDeque::new();
+        self.route();
+        loop {
+            if waiting.is_empty() {
+                if self.stopping {
+                    break;
+                }
+                self.ends.health.end(&self.ends.health.node);
+                self.ends.node.take_all(&mut waiting, self.wake_at());
+                self.ends.health.begin(&self.ends.health.node);
+            }
+            self.turn(&mut waiting);
+        }
+        self.figures();
+        self.ends.work.push(Work::Stop);
+    }
+
+    fn wake_at(&self) -> Option<Instant> {
+        let deadline = self.clock.instant(self.node.deadline());
+        let figures = self.figures_due.then(|| self.figures_at + FIGURES_EVERY);
+        [deadline, figures].into_iter().flatten().min()
+    }
+
+    fn turn(&mut self, waiting: &mut VecDeque<Input>) {
+        let began = Instant::now();
+        let now = self.clock.now();
+        let count = waiting.len().min(TURN_EVENTS_MAX);
+        let mut lap = began;
+        for input in waiting.drain(..count) {
+            self.accept(now, input);
+            let after = Instant::now();
+            self.step_longest = self.step_longest.max(after - lap);
+            lap = after;
+        }
+        if self.node.deadline() <= now.mono_us {
+            self.node.step(now, Event::Tick, &mut self.actions);
+        }
+        self.node.flush(now, &mut self.actions);
+        self.step_longest = self.step_longest.max(lap.elapsed());
+        self.route();
+        if count > 0 {
+            self.ends.metrics.turn_events.observe(count as f64);
+            self.figures_due = true;
+        }
+        self.turn_longest = self.turn_longest.max(began.elapsed());
+        if self.figures_due && self.figures_at.elapsed() >= FIGURES_EVERY {
+            self.figures();
+        }
+    }
+
+    fn accept(&mut self, now: Now, input: Input) {
+        match input {
+            Input::Connected(connection, replies) => {
+                self.connections.insert(connection, replies);
+            }
+            Input::Event(event) => {
+                if let Event::Disconnected(connection) = &event {
+                    self.connections.remove(connection);
+                }
+                self.node.step(now, event, &mut self.actions);
+            }
+            Input::Storage(done) => {
+                for done in done {
+                    self.node.step(now, Event::Storage(done), &mut self.actions);
+                }
+            }
+            Input::Stop => self.stopping = true,
+        }
+    }
+
+    /// Hands out the turn's actions: storage first, because the disk is what everyone waits for.
+    fn route(&mut self) {
+        let mut ops = Vec::new();
+        let mut replies = Vec::new();
+        for action in self.actions.drain(..) {
+            match action {
+                Action::Storage(op) => ops.push(op),
+                Action::Reply { connection, sequence, reply } => {
+                    replies.push((connection, Routed::Reply(sequence, reply)));
+                }
+                Action::Close { connection, reason } => {
+                    replies.push((connection, Routed::Close(reason)));
+                }
+                Action::Fatal(reason) => ending::on_fatal(&reason),
+            }
+        }
+        if !ops.is_empty() {
+            self.ends.work.push(Work::Ops(ops));
+        }
+        for (connection, routed) in replies {
+            // It may be gone: then nobody waits for the answer.
+            if let Some(replies) = self.connections.get(&connection) {
+                let _ = replies.send(routed);
+            }
+        }
+    }
+
+    fn figures(&mut self) {
+        let us = |longest: Duration| i64::try_from(longest.as_micros()).unwrap_or(i64::MAX);
+        self.ends.metrics.step_longest_us.set(us(self.step_longest));
+        self.ends.metrics.turn_longest_us.set(us(self.turn_longest));
+        self.figures_at = Instant::now();
+        self.figures_due = false;
+        let metrics = self.node.metrics();
+        self.ends.health.groups_failed.store(metrics.partitions_failed, Ordering::Relaxed);
+        self.ends.health.disk_full.store(metrics.is_disk_full, Ordering::Relaxed);
+        self.ends.metrics.set_node(super::figures::of(&metrics));
+    }
+}

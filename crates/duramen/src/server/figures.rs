@@ -1,0 +1,30 @@
+//! The node's own counters and gauges, under the names that operators see.
+
+use duramen_broker::Metrics;
+
+use super::metrics::Figure;
+
+/// What the node counts.
+pub(crate) fn of(metrics: &Metrics) -> Vec<Figure> {
+    let counter = |name, value, help| Figure { name, help, is_counter: true, value };
+    let gauge = |name, value, help| Figure { name, help, is_counter: false, value };
+    vec![
+        counter("node_requests", metrics.requests, "Requests that the node took in"),
+        counter("node_replies", metrics.replies, "Replies that the node gave"),
+        counter("node_batches", metrics.batches, "Record batches that the node appended"),
+        counter("node_batch_bytes", metrics.batch_bytes, "Bytes of them"),
+        counter("duplicates", metrics.duplicates, "Produces whose batch was appended already"),
+        counter("stalls", metrics.stalls, "Produces that waited for bytes in flight"),
+        counter("retention_trims", metrics.retention_trims, "Trims proposed by retention"),
+        counter("clock_holds", metrics.clock_holds, "Leaps of the wall clock that held retention"),
+        gauge("clock_held", metrics.is_clock_held.into(), "1 while a clock leap holds retention"),
+        gauge("disk_full", metrics.is_disk_full.into(), "1 while appends are refused for space"),
+        gauge("opening", metrics.is_opening.into(), "1 until the groups found on disk lead"),
+        gauge("parked_requests", metrics.parked, "Requests that wait for something"),
+        gauge("unsynced_bytes", metrics.bytes_in_flight, "Bytes of batches not yet synced"),
+        gauge("partitions", metrics.partitions, "Partitions on this node"),
+        gauge("groups_failed", metrics.partitions_failed, "Partitions that failed; see the log"),
+        gauge("producers", metrics.producers, "Producers remembered"),
+        gauge("fetch_sessions", metrics.fetch_sessions, "Incremental fetch sessions"),
+    ]
+}

@@ -1,0 +1,66 @@
+//! # Room card: http
+//!
+//! Purpose:    `/metrics` for Prometheus and `/healthz` for whoever restarts us.
+//! Owns:       these two answers.
+//! Interface:  [`serve`].
+//! Invariants: nothing here can hold up a client of the log.
+//! Never:      administration.
+//! Tests:      `tests/` asks a real server.
+//! Start at:   [`serve`].
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use tokio::net::TcpListener;
+
+use super::health::Health;
+use super::metrics::Metrics;
+
+/// What the answers are made of.
+#[derive(Clone, Debug)]
+pub struct Sources {
+    /// For `/metrics`.
+    pub metrics: Arc<Metrics>,
+    /// For `/healthz`.
+    pub health: Arc<Health>,
+}
+
+/// Answers until the future is dropped.
+pub async fn serve(listener: TcpListener, sources: Sources) -> std::io::Result<()> {
+    let router = Router::new()
+        .route("/metrics", get(metrics))
+        .route("/healthz", get(healthz))
+        .with_state(sources);
+    axum::serve(listener, router).await
+}
+
+async fn metrics(State(sources): State<Sources>) -> Response {
+    match sources.metrics.encode() {
+        Ok(text) => {
+            let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+            ([(header::CONTENT_TYPE, kind)], text).into_response()
+        }
+        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
+}
+
+async fn healthz(State(sources): State<Sources>) -> Response {
+    let problems = sources.health.problems();
+    if problems.is_empty() {
+        return "ok\n".into_response();
+    }
+    // A problem document as of RFC 9457, small enough to write by hand.
+    let detail = escape(&problems.join("; "));
+    let body = format!("{{\"title\":\"not healthy\",\"status\":503,\"detail\":\"{detail}\"}}\n");
+    let kind = [(header::CONTENT_TYPE, "application/problem+json")];
+    (StatusCode::SERVICE_UNAVAILABLE, kind, body).into_response()
+}
+
+/// Our own sentences, made safe inside a JSON string.
+fn escape(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"")
+}

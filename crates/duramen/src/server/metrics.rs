@@ -1,0 +1,283 @@
+//! # Room card: metrics
+//!
+//! Purpose:    what an operator sees of a running server.
+//! Owns:       every metric's name and help text; the last figures of node and storage.
+//! Interface:  [`Metrics`], [`Metrics::encode`].
+//! Invariants: names start with `duramen_` and end with their unit; nothing here is ever read back
+//!             to decide something.
+//! Never:      a process-wide registry: two servers in one test process keep apart.
+//! Tests:      below; `tests/` scrapes a real server.
+//! Start at:   [`Metrics::new`].
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+
+/// The metrics of one server.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    figures: Arc<Figures>,
+    /// Connections open now.
+    pub connections: Gauge,
+    /// Connections accepted.
+    pub connections_accepted: Counter,
+    /// Connections refused at the limit.
+    pub connections_refused: Counter,
+    /// Connections closed for bytes that make no sense.
+    pub frames_malformed: Counter,
+    /// Requests that reached the node.
+    pub requests: Counter,
+    /// Bytes of requests.
+    pub received_bytes: Counter,
+    /// Bytes of requests that wait for their response.
+    pub in_flight_bytes: Gauge,
+    /// Bytes of records sent from files.
+    pub fetch_bytes: Counter,
+    /// Of these, bytes that had to be read from the medium first.
+    pub fetch_cold_bytes: Counter,
+    /// Events a turn of the node's thread.
+    pub turn_events: Histogram,
+    /// The longest single step of the node, in microseconds.
+    pub step_longest_us: Gauge,
+    /// The longest turn of the node's thread, in microseconds.
+    pub turn_longest_us: Gauge,
+    /// Batches a journal sync.
+    pub sync_batches: Histogram,
+    /// How long journal syncs took.
+    pub sync_seconds: Histogram,
+    /// How long other syncs took: bulk payload, checkpoints, directories.
+    pub bulk_sync_seconds: Histogram,
+    /// How long slices of background work took on the storage thread.
+    pub maintain_seconds: Histogram,
+}
+
+/// The newest figures of node and storage, put here by their threads.
+#[derive(Debug, Default)]
+struct Figures {
+    storage: Mutex<duramen_storage::storage::Metrics>,
+    node: Mutex<NodeFigures>,
+}
+
+/// What the node counts, as name, help and value.
+type NodeFigures = Vec<Figure>;
+
+/// One number of the node's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Figure {
+    /// Without prefix; a counter's has no `_total`.
+    pub name: &'static str,
+    /// One sentence.
+    pub help: &'static str,
+    /// Whether it only rises.
+    pub is_counter: bool,
+    /// The number.
+    pub value: u64,
+}
+
+impl Metrics {
+    /// All metrics, at zero.
+    pub fn new() -> Self {
+        let figures = Arc::new(Figures::default());
+        let seconds = || Histogram::new(exponential_buckets(0.000_05, 2.0, 18));
+        let counts = || Histogram::new(exponential_buckets(1.0, 2.0, 14));
+        let mut metrics = Self {
+            registry: Registry::with_prefix("duramen"),
+            figures,
+            connections: Gauge::default(),
+            connections_accepted: Counter::default(),
+            connections_refused: Counter::default(),
+            frames_malformed: Counter::default(),
+            requests: Counter::default(),
+            received_bytes: Counter::default(),
+            in_flight_bytes: Gauge::default(),
+            fetch_bytes: Counter::default(),
+            fetch_cold_bytes: Counter::default(),
+            turn_events: counts(),
+            step_longest_us: Gauge::default(),
+            turn_longest_us: Gauge::default(),
+            sync_batches: counts(),
+            sync_seconds: seconds(),
+            bulk_sync_seconds: seconds(),
+            maintain_seconds: seconds(),
+        };
+        metrics.register_network();
+        metrics.register_threads();
+        metrics.registry.register_collector(Box::new(Arc::clone(&metrics.figures)));
+        metrics
+    }
+
+    fn register_network(&mut self) {
+        let counters = [
+            ("connections_accepted", "Connections accepted", &self.connections_accepted),
+            ("connections_refused", "Connections refused at the limit", &self.connections_refused),
+            (
+                "frames_malformed",
+                "Connections closed for bytes that are no request",
+                &self.frames_malformed,
+            ),
+            ("requests", "Requests that reached the node", &self.requests),
+            ("received_bytes", "Bytes of requests", &self.received_bytes),
+            ("fetch_bytes", "Bytes of records sent to consumers", &self.fetch_bytes),
+            (
+                "fetch_cold_bytes",
+                "Bytes of records that were read from the medium before they were sent",
+                &self.fetch_cold_bytes,
+            ),
+        ];
+        for (name, help, counter) in counters {
+            self.registry.register(name, help, counter.clone());
+        }
+        let gauges = [
+            ("connections", "Connections open now", &self.connections),
+            (
+                "in_flight_bytes",
+                "Bytes of requests that wait for their response",
+                &self.in_flight_bytes,
+            ),
+        ];
+        for (name, help, gauge) in gauges {
+            self.registry.register(name, help, gauge.clone());
+        }
+    }
+
+    fn register_threads(&mut self) {
+        let histograms = [
+            ("turn_events", "Events in one turn of the node's thread", &self.turn_events),
+            ("sync_batches", "Record batches made durable by one journal sync", &self.sync_batches),
+            ("sync_seconds", "Duration of a journal sync", &self.sync_seconds),
+            (
+                "bulk_sync_seconds",
+                "Duration of any other sync: bulk payload, checkpoints, directories",
+                &self.bulk_sync_seconds,
+            ),
+            (
+                "maintain_seconds",
+                "Duration of a slice of background work on the storage thread",
+                &self.maintain_seconds,
+            ),
+        ];
+        for (name, help, histogram) in histograms {
+            self.registry.register(name, help, histogram.clone());
+        }
+        let gauges = [
+            ("step_longest_us", "The longest step of the node since it started", &self.step_longest_us),
+            (
+                "turn_longest_us",
+                "The longest turn of the node's thread since it started",
+                &self.turn_longest_us,
+            ),
+        ];
+        for (name, help, gauge) in gauges {
+            self.registry.register(name, help, gauge.clone());
+        }
+    }
+
+    /// Storage's newest figures.
+    pub fn set_storage(&self, figures: duramen_storage::storage::Metrics) {
+        *self.figures.storage.lock().unwrap_or_else(PoisonError::into_inner) = figures;
+    }
+
+    /// The node's newest figures.
+    pub fn set_node(&self, figures: Vec<Figure>) {
+        *self.figures.node.lock().unwrap_or_else(PoisonError::into_inner) = figures;
+    }
+
+    /// Everything in the text format of `OpenMetrics`, which Prometheus reads.
+    pub fn encode(&self) -> Result<String, fmt::Error> {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &self.registry)?;
+        Ok(text)
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Collector for Figures {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let storage = *self.storage.lock().unwrap_or_else(PoisonError::into_inner);
+        let node = self.node.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for figure in storage_figures(&storage).into_iter().chain(node) {
+            let Figure { name, help, is_counter, value } = figure;
+            if is_counter {
+                encode_one(&mut encoder, name, help, &ConstCounter::new(value))?;
+            } else {
+                let value = i64::try_from(value).unwrap_or(i64::MAX);
+                encode_one(&mut encoder, name, help, &ConstGauge::new(value))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn encode_one(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    metric: &impl EncodeMetric,
+) -> fmt::Result {
+    // The registry puts a full stop after the help of its own metrics, but not after a collector's.
+    let help = format!("{help}.");
+    metric.encode(encoder.encode_descriptor(name, &help, None, metric.metric_type())?)
+}
+
+fn storage_figures(storage: &duramen_storage::storage::Metrics) -> Vec<Figure> {
+    let counter = |name, help, value| Figure { name, help, is_counter: true, value };
+    let gauge = |name, help, value| Figure { name, help, is_counter: false, value };
+    vec![
+        counter("journal_rounds", "Journal rounds written", storage.rounds),
+        counter("appended_batches", "Record batches written", storage.batches),
+        counter("appended_bytes", "Bytes of record batches written", storage.segment_bytes),
+        counter("journal_bytes", "Bytes written to the journal", storage.journal_bytes),
+        counter("checkpoints", "Replica checkpoints completed", storage.checkpoints),
+        gauge(
+            "journal_live_bytes",
+            "Bytes of the journal that no checkpoint covers yet",
+            storage.journal_live_bytes,
+        ),
+        gauge("journal_size_bytes", "Size of the journal", storage.journal_size_bytes),
+        gauge("replicas", "Replicas on this node", storage.replicas),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_metric_has_a_help_text_and_comes_once() {
+        let metrics = Metrics::new();
+        metrics.sync_batches.observe(7.0);
+        metrics.set_node(vec![Figure {
+            name: "groups_failed",
+            help: "Groups that failed",
+            is_counter: false,
+            value: 3,
+        }]);
+        let text = metrics.encode().unwrap();
+        let names = |kind: &str| -> Vec<&str> {
+            let lines = text.lines().filter_map(|line| line.strip_prefix(kind));
+            lines.map(|line| line.split(' ').next().unwrap()).collect()
+        };
+        let help = names("# HELP ");
+        assert_eq!(help, names("# TYPE "));
+        let mut unique = help.clone();
+        unique.sort_unstable();
+        unique.dedup();
+        assert_eq!(unique.len(), help.len());
+        assert!(help.iter().all(|name| name.starts_with("duramen_")), "{help:?}");
+        assert!(text.contains("\nduramen_groups_failed 3\n"), "{text}");
+        assert!(text.contains("duramen_sync_batches_count 1"), "{text}");
+        assert!(text.contains("duramen_appended_bytes_total 0"), "{text}");
+    }
+}

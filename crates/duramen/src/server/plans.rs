@@ -1,0 +1,118 @@
+//! # Room card: plans
+//!
+//! Purpose:    answers that the node planned and the disk completes.
+//! Owns:       on which thread a plan is read; who reads sequentially.
+//! Interface:  [`resolve`], [`Resolved`], [`Trail`].
+//! Invariants: bytes that were not checked since the process started are checked before they leave,
+//!             on a thread that may wait.
+//! Never:      what a plan means (`duramen_broker::read_plan`).
+//! Tests:      `tests/`, `compat/`.
+//! Start at:   [`resolve`].
+
+use std::collections::HashMap;
+
+use duramen_broker::event::{FetchPlan, Reply};
+use duramen_broker::read_plan;
+use duramen_protocol::Response;
+use duramen_storage::Reader;
+
+use super::disk::{RealDisk, RealFile};
+use super::sending::{FilePart, READ_AHEAD};
+
+/// Files a connection is remembered to have read; above this it starts anew.
+const TRAIL_MAX: usize = 4096;
+
+/// A reply ready to be encoded.
+#[derive(Debug, Default)]
+pub struct Resolved {
+    /// The response; `None` if nothing is sent.
+    pub response: Option<Response>,
+    /// What fills its holes, by their ids.
+    pub files: Vec<FilePart>,
+}
+
+/// Where a connection's reads of each file ended: one that goes on there is sequential.
+#[derive(Debug, Default)]
+pub struct Trail(HashMap<usize, u64>);
+
+impl Trail {
+    fn follow(&mut self, file: usize, at: u64, end: u64) -> bool {
+        if self.0.len() >= TRAIL_MAX && !self.0.contains_key(&file) {
+            self.0.clear();
+        }
+        self.0.insert(file, end) == Some(at)
+    }
+
+    fn goes_on(&self, file: usize, at: u64) -> bool {
+        self.0.get(&file) == Some(&at)
+    }
+}
+
+/// Completes a reply. Lookups are a few reads of index pages, so they are made here; bytes that
+/// have to be checked first, and lookups by time, which may read a segment, go to a thread that may
+/// wait.
+pub async fn resolve(reader: &Reader<RealDisk>, reply: Reply, trail: &mut Trail) -> Resolved {
+    match reply {
+        Reply::Nothing => Resolved::default(),
+        Reply::Response(response) => Resolved { response: Some(*response), files: Vec::new() },
+        Reply::Fetch(plan) => fetch(reader, *plan, trail).await,
+        Reply::ListOffsets(plan) => {
+            let reader = reader.clone();
+            let response = waiting(move || read_plan::list_offsets(&reader, *plan)).await;
+            Resolved { response: Some(response.into()), files: Vec::new() }
+        }
+    }
+}
+
+async fn fetch(reader: &Reader<RealDisk>, plan: FetchPlan, trail: &mut Trail) -> Resolved {
+    let unchecked = unchecked(reader, &plan, trail);
+    let (response, ranges) = if unchecked.is_empty() {
+        read_plan::fetch_ranges(reader, plan)
+    } else {
+        let reader = reader.clone();
+        waiting(move || {
+            for (file, at, len) in unchecked {
+                file.read_ahead(at, len);
+            }
+            read_plan::fetch_ranges(&reader, plan)
+        })
+        .await
+    };
+    let files = ranges.into_iter().map(|range| {
+        let len = u64::from(range.len);
+        let is_sequential = trail.follow(range.file.identity(), range.at, range.at + len);
+        FilePart { file: range.file, at: range.at, len, is_sequential }
+    });
+    Resolved { files: files.collect(), response: Some(response.into()) }
+}
+
+/// What has to be read and checked before it is sent, with what a sequential reader will want next.
+fn unchecked(
+    reader: &Reader<RealDisk>,
+    plan: &FetchPlan,
+    trail: &Trail,
+) -> Vec<(RealFile, u64, u64)> {
+    let mut unchecked = Vec::new();
+    let mut budget = plan.bytes_max;
+    for part in &plan.parts {
+        let limit = part.bytes_max.min(budget);
+        let located = reader.locate(part.replica, part.offset, part.end, limit, true);
+        // What cannot be located is not read; the plan's own lookup says why.
+        let Ok(Some(range)) = located else { continue };
+        budget = budget.saturating_sub(range.len);
+        if !range.verified {
+            let len = u64::from(range.len);
+            let ahead = if trail.goes_on(range.file.identity(), range.at) { READ_AHEAD } else { 0 };
+            unchecked.push((range.file, range.at, len + ahead));
+        }
+        if budget == 0 {
+            break;
+        }
+    }
+    unchecked
+}
+
+/// Runs `work` on a thread that may wait for the disk.
+async fn waiting<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    tokio::task::spawn_blocking(work).await.expect("a read does not panic, nor is it cancelled")
+}

@@ -1,0 +1,220 @@
+//! # Room card: storage worker
+//!
+//! Purpose:    the one thread that writes, and the few that sync.
+//! Owns:       the loop around [`Storage`]: when a round begins, where its syncs run.
+//! Interface:  [`start`], [`Work`].
+//! Invariants: all that is queued when the last round is durable goes into the next one: that is the
+//!             group commit. The journal's sync is under way before payload reaches the segments,
+//!             unless the payload is too small to be worth another thread. After an error
+//!             nothing is written and nothing retried: the process ends.
+//! Never:      what is written, and where (that is the storage crate's).
+//! Tests:      `tests/`; the storage crate's own code is judged by the simulator.
+//! Start at:   [`Worker::turn`].
+//!
+//! Estimate a round: one `pwritev` and one `fdatasync` for the journal, one `pwritev` for each segment
+//! touched. Wake-ups: storage thread (by the node's batch), node thread (by what became durable),
+//! and a sync thread only where there is something to overlap.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use duramen_storage::op::{Op, OpKind};
+use duramen_storage::storage::{Error, SyncId, SyncRequest};
+use duramen_storage::{Disk, Storage};
+
+use super::core_loop::Input;
+use super::ending;
+use super::health::Health;
+use super::inbox::Inbox;
+use super::metrics::Metrics;
+
+/// Threads that run syncs. Bulk syncs of different files overlap in the device; more than a few
+/// only queue there.
+const SYNC_THREADS: usize = 3;
+
+/// How often background work is looked at while nothing happens.
+const IDLE_TICK: Duration = Duration::from_millis(100);
+
+/// Up to this much payload a round, the journal is synced by the storage thread itself: writing
+/// the segments takes less time than waking a sync thread and being woken by it.
+const INLINE_PAYLOAD_MAX: usize = 256 * 1024;
+
+/// What the storage thread is given.
+#[derive(Debug)]
+pub enum Work {
+    /// One turn's ops, in order.
+    Ops(Vec<Op>),
+    /// A sync thread is done.
+    Synced(SyncId, io::Result<()>),
+    /// Finish what was given, close the journal, end.
+    Stop,
+}
+
+/// Where its work comes from and goes to.
+#[derive(Clone, Debug)]
+pub struct Ends {
+    /// Its own inbox.
+    pub work: Arc<Inbox<Work>>,
+    /// The node's.
+    pub node: Arc<Inbox<Input>>,
+    /// What it counts.
+    pub metrics: Arc<Metrics>,
+    /// What it says of itself.
+    pub health: Arc<Health>,
+}
+
+/// Starts the storage thread and its sync threads. The handle ends after [`Work::Stop`].
+pub fn start<D: Disk>(storage: Storage<D>, ends: Ends) -> io::Result<JoinHandle<()>> {
+    let syncs = Arc::new(Inbox::default());
+    let disk = storage.reader().disk().clone();
+    for number in 0..SYNC_THREADS {
+        let (disk, syncs, ends) = (disk.clone(), Arc::clone(&syncs), ends.clone());
+        ending::spawn(&format!("duramen-sync-{number}"), move || {
+            run_syncs(&disk, &syncs, &ends);
+        })?;
+    }
+    ending::spawn("duramen-storage", move || {
+        let mut worker = Worker {
+            storage,
+            disk,
+            ends,
+            syncs,
+            in_flight: 0,
+            payload: 0,
+            busy: true,
+            stopping: false,
+        };
+        if let Err(error) = worker.run() {
+            ending::on_disk_error(&error);
+        }
+    })
+}
+
+fn run_syncs<D: Disk>(
+    disk: &D,
+    syncs: &Inbox<Option<SyncRequest<D::File>>>,
+    ends: &Ends,
+) {
+    while let Some(request) = syncs.take_one() {
+        let began = Instant::now();
+        let result = request.run(disk);
+        ends.metrics.bulk_sync_seconds.observe(began.elapsed().as_secs_f64());
+        ends.work.push(Work::Synced(request.id, result));
+    }
+}
+
+struct Worker<D: Disk> {
+    storage: Storage<D>,
+    disk: D,
+    ends: Ends,
+    syncs: Arc<Inbox<Option<SyncRequest<D::File>>>>,
+    /// Syncs that sync threads have.
+    in_flight: usize,
+    /// Bytes of payload submitted since the last round began.
+    payload: usize,
+    /// Whether something happened since the last look at background work.
+    busy: bool,
+    stopping: bool,
+}
+
+impl<D: Disk> Worker<D> {
+    fn run(&mut self) -> Result<(), Error> {
+        let mut work = VecDeque::new();
+        loop {
+            self.ends.health.end(&self.ends.health.storage);
+            // While stopping, idle work is due at once: it is what ends the journal properly.
+            let tick = if self.stopping { Duration::ZERO } else { IDLE_TICK };
+            let tick = if self.in_flight > 0 { IDLE_TICK } else { tick };
+            self.ends.work.take_all(&mut work, Some(Instant::now() + tick));
+            self.ends.health.begin(&self.ends.health.storage);
+            self.busy = !work.is_empty();
+            for item in work.drain(..) {
+                self.accept(item)?;
+            }
+            self.turn()?;
+            self.ends.metrics.set_storage(self.storage.metrics());
+            if self.stopping && self.in_flight == 0 && self.storage.is_quiet() {
+                self.syncs.push_all((0..SYNC_THREADS).map(|_| None));
+                return Ok(());
+            }
+        }
+    }
+
+    fn accept(&mut self, work: Work) -> Result<(), Error> {
+        match work {
+            Work::Ops(ops) => {
+                for op in ops {
+                    self.payload += payload_of(&op);
+                    self.storage.submit(op);
+                }
+            }
+            Work::Synced(id, result) => {
+                self.in_flight -= 1;
+                self.storage.on_sync(id, result)?;
+            }
+            Work::Stop => self.stopping = true,
+        }
+        Ok(())
+    }
+
+    /// Rounds until there is nothing to write, or until one is being synced elsewhere; then a
+    /// slice of background work.
+    fn turn(&mut self) -> Result<(), Error> {
+        self.round()?;
+        self.report();
+        let began = Instant::now();
+        let requests = self.storage.maintain(!self.busy)?;
+        self.ends.metrics.maintain_seconds.observe(began.elapsed().as_secs_f64());
+        self.dispatch(requests);
+        // Background work may want a round of its own, such as the one that closes the journal.
+        self.round()?;
+        self.report();
+        Ok(())
+    }
+
+    fn round(&mut self) -> Result<(), Error> {
+        let before = self.storage.metrics().batches;
+        let Some(journal) = self.storage.begin_round()? else { return Ok(()) };
+        let payload = std::mem::take(&mut self.payload);
+        let batches = self.storage.metrics().batches - before;
+        if batches > 0 {
+            self.ends.metrics.sync_batches.observe(batches as f64);
+        }
+        if payload > INLINE_PAYLOAD_MAX || self.in_flight > 0 {
+            self.dispatch(vec![journal]);
+            let bulk = self.storage.write_segments()?;
+            self.dispatch(bulk);
+            return Ok(());
+        }
+        let bulk = self.storage.write_segments()?;
+        self.dispatch(bulk);
+        let began = Instant::now();
+        let result = journal.run(&self.disk);
+        self.ends.metrics.sync_seconds.observe(began.elapsed().as_secs_f64());
+        self.storage.on_sync(journal.id, result)
+    }
+
+    fn dispatch(&mut self, requests: Vec<SyncRequest<D::File>>) {
+        self.in_flight += requests.len();
+        self.syncs.push_all(requests.into_iter().map(Some));
+    }
+
+    fn report(&mut self) {
+        let done = self.storage.take_done();
+        if done.is_empty() {
+            return;
+        }
+        self.ends.node.push(Input::Storage(done));
+    }
+}
+
+fn payload_of(op: &Op) -> usize {
+    match &op.kind {
+        OpKind::Write { appends, .. } => appends.iter().map(|append| append.payload.len()).sum(),
+        _ => 0,
+    }
+}
+
