@@ -12,8 +12,17 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+pub mod bench;
+pub mod cluster;
+pub mod completion;
+pub mod config;
+pub mod consume;
 pub mod dev;
+pub mod log;
+pub mod produce;
+pub mod screen;
 pub mod serve;
+pub mod topic;
 
 /// A durable, replicated log that speaks the Kafka protocol.
 #[derive(Debug, Parser)]
@@ -31,24 +40,58 @@ pub enum Command {
     Dev(dev::Dev),
     /// Start a broker as configured by file, flags and environment.
     Serve(serve::Serve),
+    /// Create, list, describe and delete topics
+    Topic(topic::Topic),
+    /// Append records to a topic
+    Produce(produce::Produce),
+    /// Read records of a topic
+    Consume(consume::Consume),
+    /// Look into the files of a data directory
+    Log(log::Log),
+    /// Measure a broker
+    Bench(bench::Bench),
+    /// Print a completion script for a shell
+    Completion(completion::Completion),
+    /// Print what can be configured.
+    Config(config::ConfigCommand),
 }
+
+/// What shells report for a program that Ctrl-C ended.
+const INTERRUPTED: u8 = 130;
 
 /// Parses the command line and runs the command.
 ///
-/// Exit codes: 0 done, 1 failed (the reason is on stderr), 2 wrongly called.
+/// Exit codes: 0 done, 1 failed (the reason is on stderr), 2 wrongly called, 130 interrupted.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match cli.command {
         Command::Dev(command) => command.run(),
         Command::Serve(command) => command.run(),
+        Command::Config(command) => command.run(),
+        Command::Topic(command) => command.run(),
+        Command::Produce(command) => command.run(),
+        Command::Consume(command) => command.run(),
+        Command::Log(command) => command.run(),
+        Command::Bench(command) => command.run(),
+        Command::Completion(command) => command.run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
+        // Whoever read our output has seen enough.
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) if error.is::<cluster::Interrupted>() => ExitCode::from(INTERRUPTED),
         Err(error) => {
             eprintln!("error: {error:#}");
             ExitCode::FAILURE
         }
     }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        let cause = cause.downcast_ref::<std::io::Error>();
+        cause.is_some_and(|cause| cause.kind() == std::io::ErrorKind::BrokenPipe)
+    })
 }
 
 #[cfg(test)]

@@ -9,3 +9,7 @@
 //! Start at:   [`server::start`].
 
 pub mod cli;
+pub mod client;
+pub mod config;
+pub mod server;
+pub mod telemetry;

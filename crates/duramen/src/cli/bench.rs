@@ -1,0 +1,152 @@
+//! `duramen bench`: load generators that cost little CPU themselves, for any broker.
+
+mod append;
+mod consume;
+mod frames;
+mod produce;
+mod report;
+
+use anyhow::{Context, bail};
+use clap::{Args, Subcommand, ValueEnum};
+use duramen_protocol::error_code::ErrorCode;
+use tokio::net::TcpStream;
+
+use super::cluster::{Cluster, run};
+use super::topic::key_value;
+use crate::client::{Acknowledgement, Client, NewTopic};
+
+/// Measure a broker: appends that wait for their ack, bulk produce, bulk read.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  duramen bench append --appenders 128 --connections 16 --size 2048 --seconds 10
+  duramen bench produce --messages 5000000 --size 200 --batch 500
+  duramen bench consume --topic duramen-bench --check
+
+They speak plain Kafka protocol (Produce 9, Fetch 12), so they measure any broker since 2.8.
+`bench/run.sh` in the source tree runs them side by side with Apache Kafka.")]
+pub struct Bench {
+    #[command(subcommand)]
+    kind: Kind,
+}
+
+#[derive(Debug, Subcommand)]
+enum Kind {
+    /// Closed loop: appenders that each wait for their own ack, over shared connections
+    Append(append::Append),
+    /// Open pipeline: batches of records as fast as they are acknowledged
+    Produce(produce::Produce),
+    /// Sequential read of a partition
+    Consume(consume::Consume),
+}
+
+impl Bench {
+    /// Runs the command.
+    pub fn run(self) -> anyhow::Result<()> {
+        match self.kind {
+            Kind::Append(command) => run(command.run()),
+            Kind::Produce(command) => run(command.run()),
+            Kind::Consume(command) => run(command.run()),
+        }
+    }
+}
+
+/// What an append waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Acks {
+    /// Enough replicas have it, durably
+    All,
+    /// The leader has it
+    #[value(name = "1")]
+    Leader,
+    /// Nothing: sent and forgotten
+    #[value(name = "0")]
+    None,
+}
+
+impl From<Acks> for Acknowledgement {
+    fn from(acks: Acks) -> Self {
+        match acks {
+            Acks::All => Self::All,
+            Acks::Leader => Self::Leader,
+            Acks::None => Self::None,
+        }
+    }
+}
+
+/// Where a benchmark writes to.
+#[derive(Debug, Clone, Args)]
+struct Target {
+    /// Topic to write to; created if it is not there
+    #[arg(long, short, default_value = "duramen-bench", value_name = "NAME")]
+    topic: String,
+    /// Partitions to spread over
+    #[arg(long, short, default_value_t = 1, value_name = "P", value_parser = clap::value_parser!(i32).range(1..))]
+    partitions: i32,
+    /// Replicas of each partition, if the topic has to be created
+    #[arg(long, short, value_name = "N")]
+    replication_factor: Option<i16>,
+    /// A setting of the topic, if it has to be created; may be repeated
+    #[arg(long = "config", short, value_name = "KEY=VALUE", value_parser = key_value)]
+    configs: Vec<(String, String)>,
+    /// When an append counts as done
+    #[arg(
+        long,
+        value_enum,
+        default_value = "all",
+        value_name = "all|1",
+        hide_possible_values = true
+    )]
+    acks: Acks,
+}
+
+/// The partitions that one broker leads, and where it is.
+#[derive(Debug, Clone)]
+struct Led {
+    address: String,
+    partitions: Vec<i32>,
+}
+
+impl Target {
+    /// Makes sure that the topic is there, and finds who leads its partitions.
+    async fn prepare(&self, client: &Client) -> anyhow::Result<Vec<Led>> {
+        if self.acks == Acks::None {
+            bail!("a benchmark needs answers to count; use --acks all or --acks 1");
+        }
+        let topic = NewTopic {
+            name: self.topic.clone(),
+            partitions: self.partitions,
+            replication_factor: self.replication_factor.unwrap_or(-1),
+            configs: self.configs.iter().cloned().collect(),
+        };
+        match client.create_topic(&topic, false).await {
+            Err(error) if error.code() != Some(ErrorCode::TopicAlreadyExists) => {
+                return Err(error).context("cannot create the topic");
+            }
+            _ => {}
+        }
+        let mut led: Vec<Led> = Vec::new();
+        for partition in 0..self.partitions {
+            let leader = client.retry(async || client.leader(&self.topic, partition).await).await;
+            let leader = leader.with_context(|| {
+                format!("topic {} was made with fewer partitions; name another", self.topic)
+            })?;
+            let address = client.address(leader.node).await?;
+            match led.iter_mut().find(|led| led.address == address) {
+                Some(led) => led.partitions.push(partition),
+                None => led.push(Led { address, partitions: vec![partition] }),
+            }
+        }
+        Ok(led)
+    }
+}
+
+async fn connect(address: &str) -> anyhow::Result<TcpStream> {
+    let socket = TcpStream::connect(address).await;
+    let socket = socket.with_context(|| format!("cannot connect to {address}"))?;
+    socket.set_nodelay(true)?;
+    Ok(socket)
+}
+
+async fn client(cluster: &Cluster) -> anyhow::Result<Client> {
+    cluster.connect().await
+}

@@ -1,0 +1,231 @@
+//! `bench append`: appenders that each wait for their own ack.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use bytes::BytesMut;
+use clap::Args;
+use serde::Serialize;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::task::LocalSet;
+
+use super::frames::{Records, Requests, answer};
+use super::report::{Measured, Meter, bandwidth, print, round};
+use super::{Cluster, Led, Target, client, connect};
+use crate::cli::screen;
+use crate::client::Acknowledgement;
+
+/// Appenders in a closed loop, sharing connections.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Each appender sends one record, waits for its ack, and sends the next. Appenders that
+share a connection are batched as a good client does it: one Produce request is outstanding on
+a connection at a time, and what is to be appended meanwhile goes together into the next one,
+as separate records of one batch for each partition. With --partitions above 1 an appender
+goes to another partition each time.
+
+Examples:
+  duramen bench append --appenders 128 --connections 1
+  duramen bench append --appenders 128 --connections 128 --size 2048 --seconds 20
+  duramen bench append --appenders 128 --connections 8 --topic wide --partitions 1000"
+)]
+pub(super) struct Append {
+    /// How many appenders
+    #[arg(long, short = 'n', default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    appenders: u32,
+    /// How many connections they share
+    #[arg(long, short = 'C', default_value_t = 1, value_name = "C", value_parser = clap::value_parser!(u32).range(1..))]
+    connections: u32,
+    /// Bytes of a record's value
+    #[arg(long, short, default_value_t = 2048, value_name = "BYTES")]
+    size: usize,
+    /// How long to measure
+    #[arg(long, default_value_t = 10.0, value_name = "S")]
+    seconds: f64,
+    /// How long to run before that
+    #[arg(long, default_value_t = 1.0, value_name = "S")]
+    warmup_seconds: f64,
+    #[command(flatten)]
+    target: Target,
+    #[command(flatten)]
+    cluster: Cluster,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    benchmark: &'static str,
+    appenders: u32,
+    connections: u32,
+    partitions: i32,
+    size: usize,
+    appends_per_second: f64,
+    megabytes_per_second: f64,
+    appends_per_request: f64,
+    refused: usize,
+    #[serde(flatten)]
+    measured: Measured,
+}
+
+/// What all connections count into.
+struct Shared {
+    meter: Meter,
+    requests: u64,
+    refused: usize,
+}
+
+impl Append {
+    /// Runs the command.
+    pub(super) async fn run(self) -> anyhow::Result<()> {
+        let client = client(&self.cluster).await?;
+        let led = self.target.prepare(&client).await?;
+        let per_lane = self.appenders.div_ceil(self.connections) as usize;
+        let records = Rc::new(Records::new(per_lane, self.size)?);
+        let mut lanes = Vec::new();
+        for lane in 0..self.connections.min(self.appenders) {
+            lanes.push(self.lane(lane, &led[lane as usize % led.len()], &records).await?);
+        }
+        let warm_up =
+            Duration::try_from_secs_f64(self.warmup_seconds).context("--warmup-seconds")?;
+        let time = Duration::try_from_secs_f64(self.seconds).context("--seconds")?;
+        let meter = Meter::new(warm_up, Some(time));
+        let shared = Rc::new(RefCell::new(Shared { meter, requests: 0, refused: 0 }));
+        let local = LocalSet::new();
+        let running: Vec<_> =
+            lanes.into_iter().map(|lane| local.spawn_local(lane.run(shared.clone()))).collect();
+        local.spawn_local(show(shared.clone(), warm_up + time));
+        local
+            .run_until(async {
+                for lane in running {
+                    lane.await.context("a connection's task failed")??;
+                }
+                anyhow::Ok(())
+            })
+            .await?;
+        drop(local);
+        let shared = Rc::into_inner(shared).context("all connections have ended")?.into_inner();
+        self.report(shared)
+    }
+
+    async fn lane(&self, lane: u32, led: &Led, records: &Rc<Records>) -> anyhow::Result<Lane> {
+        let mine = (lane..self.appenders).step_by(self.connections as usize);
+        let acks = Acknowledgement::from(self.target.acks).code();
+        Ok(Lane {
+            socket: connect(&led.address).await?,
+            requests: Requests::new(&self.target.topic, acks)?,
+            records: records.clone(),
+            partitions: led.partitions.clone(),
+            next: mine.map(|appender| appender as usize).collect(),
+            stride: self.appenders as usize,
+        })
+    }
+
+    fn report(&self, shared: Shared) -> anyhow::Result<()> {
+        let requests = shared.requests;
+        let measured = shared.meter.finish()?;
+        let payload = measured.total as f64 * self.size as f64;
+        let report = Report {
+            benchmark: "append",
+            appenders: self.appenders,
+            connections: self.connections,
+            partitions: self.target.partitions,
+            size: self.size,
+            appends_per_second: round(measured.rate()),
+            megabytes_per_second: round(payload / measured.seconds / 1e6),
+            appends_per_request: round(measured.total as f64 / requests.max(1) as f64),
+            refused: shared.refused,
+            measured,
+        };
+        let Report { measured, appends_per_second, appends_per_request, .. } = &report;
+        let lines = [
+            format!(
+                "{} appenders of {} bytes over {} connections to {} partitions, {} s",
+                self.appenders,
+                self.size,
+                self.connections,
+                self.target.partitions,
+                measured.seconds
+            ),
+            format!(
+                "{appends_per_second} appends/s  {}  {appends_per_request} appends a request",
+                bandwidth(payload, measured.seconds)
+            ),
+            measured.latency_us.line(),
+            format!("client CPU {} s", measured.client_cpu_seconds),
+        ];
+        print(self.cluster.json(), &report, &lines)
+    }
+}
+
+/// One connection and its appenders.
+struct Lane {
+    socket: TcpStream,
+    requests: Requests,
+    records: Rc<Records>,
+    /// Those that the broker at the other end leads.
+    partitions: Vec<i32>,
+    /// For each appender, a counter that says which partition is next.
+    next: Vec<usize>,
+    stride: usize,
+}
+
+impl Lane {
+    async fn run(mut self, shared: Rc<RefCell<Shared>>) -> anyhow::Result<()> {
+        let (mut frame, mut input) = (Vec::new(), BytesMut::with_capacity(64 << 10));
+        let (mut chosen, mut parts) = (Vec::new(), Vec::new());
+        let mut begun = Instant::now();
+        while !shared.borrow().meter.is_over(begun) {
+            self.choose(&mut chosen, &mut parts);
+            self.requests.put(&mut frame, &self.records, &parts);
+            self.socket.write_all(&frame).await.context("the broker closed the connection")?;
+            let refused = answer(&mut self.socket, &mut input).await?;
+            // Every appender of this connection was waiting for this answer, and begins its next
+            // append in the same instant; so all of them are together in the next request.
+            let now = Instant::now();
+            let appends = self.next.len();
+            let mut shared = shared.borrow_mut();
+            if refused == 0 {
+                let before = shared.meter.total();
+                shared.meter.done(now, appends as u64, std::iter::repeat_n(begun, appends));
+                shared.requests += u64::from(shared.meter.total() > before);
+            }
+            shared.refused += refused;
+            begun = now;
+        }
+        Ok(())
+    }
+
+    /// Which partitions get how many records in the next request.
+    fn choose(&mut self, chosen: &mut Vec<i32>, parts: &mut Vec<(i32, usize)>) {
+        parts.clear();
+        if let [only] = self.partitions[..] {
+            parts.push((only, self.next.len()));
+            return;
+        }
+        chosen.clear();
+        for next in &mut self.next {
+            chosen.push(self.partitions[*next % self.partitions.len()]);
+            *next = next.wrapping_add(self.stride);
+        }
+        chosen.sort_unstable();
+        for run in chosen.chunk_by(|a, b| a == b) {
+            parts.push((run[0], run.len()));
+        }
+    }
+}
+
+/// A line on the terminal while the benchmark runs.
+async fn show(shared: Rc<RefCell<Shared>>, time: Duration) {
+    let bar = screen::count_bar(time.as_secs().max(1));
+    if bar.is_hidden() {
+        return;
+    }
+    for second in 0..time.as_secs() {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        bar.set_position(second + 1);
+        bar.set_message(format!("seconds; {} appends", shared.borrow().meter.total()));
+    }
+    bar.finish_and_clear();
+}

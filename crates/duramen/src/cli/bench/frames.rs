@@ -1,0 +1,229 @@
+//! Produce requests made in place: records are encoded once, and a request is headers around them.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, bail};
+use bytes::{Buf, BytesMut};
+use duramen_protocol::batch::{
+    Attributes, BatchHeader, CHECKSUMMED_FROM, HEADER_BYTES, LENGTH_OVERHEAD,
+};
+use duramen_protocol::error_code::ErrorCode;
+use duramen_protocol::messages::ProduceResponse;
+use duramen_protocol::records::{BatchBuilder, NewRecord};
+use duramen_protocol::wire::{Decoder, Encoder, Message};
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+
+/// The oldest flexible version, spoken by every broker since 2.8; it names topics by name.
+const PRODUCE_VERSION: i16 = 9;
+const CLIENT_ID: &[u8] = b"duramen-bench";
+const CORRELATION_AT: usize = 8;
+/// From here on, carrying a known checksum over a length is cheaper than computing it again.
+const COMBINE_FROM: usize = 8 << 10;
+/// An answer to a request of 5,000 partitions is far shorter.
+const ANSWER_BYTES_MAX: usize = 16 << 20;
+
+/// Records of one size, encoded once; any first `n` of them are the records of a batch.
+pub(super) struct Records {
+    encoded: Vec<u8>,
+    /// Where the first `n` records end.
+    ends: Vec<usize>,
+    /// Checksums of the first `n` records, where they are worth keeping.
+    sums: Vec<u32>,
+}
+
+impl Records {
+    /// `count` records with values of `size` bytes that do not compress.
+    pub(super) fn new(count: usize, size: usize) -> anyhow::Result<Self> {
+        let mut builder = BatchBuilder::new();
+        let mut noise = Noise(0x9e37_79b9_7f4a_7c15);
+        let mut value = vec![0; size];
+        let mut ends = vec![0];
+        for _ in 0..count {
+            value.fill_with(|| noise.next());
+            builder.push(&NewRecord { value: Some(&value), ..NewRecord::default() })?;
+            ends.push(builder.plain_bytes() - HEADER_BYTES);
+        }
+        let encoded = builder.build()?.slice(HEADER_BYTES..).to_vec();
+        let sums = ends.iter().map(|end| crc32c::crc32c(&encoded[..*end])).collect();
+        Ok(Self { encoded, ends, sums })
+    }
+
+    /// How long a batch of the first `count` records is.
+    pub(super) fn batch_bytes(&self, count: usize) -> usize {
+        HEADER_BYTES + self.ends[count]
+    }
+
+    /// Appends a batch of the first `count` records to `out`.
+    fn put_batch(&self, out: &mut Vec<u8>, count: usize, timestamp: i64) {
+        let records = &self.encoded[..self.ends[count]];
+        let at = out.len();
+        let signed = |number: usize| i32::try_from(number).expect("a batch is shorter than 2 GiB");
+        let header = BatchHeader {
+            base_offset: 0,
+            batch_length: signed(HEADER_BYTES + records.len() - LENGTH_OVERHEAD),
+            partition_leader_epoch: -1,
+            crc: 0,
+            attributes: Attributes::default(),
+            last_offset_delta: signed(count) - 1,
+            base_timestamp: timestamp,
+            max_timestamp: timestamp,
+            producer_id: -1,
+            producer_epoch: -1,
+            base_sequence: -1,
+            record_count: signed(count),
+        };
+        let header = header.to_bytes();
+        let sum = crc32c::crc32c(&header[CHECKSUMMED_FROM..]);
+        let sum = if records.len() < COMBINE_FROM {
+            crc32c::crc32c_append(sum, records)
+        } else {
+            crc32c::crc32c_combine(sum, self.sums[count], records.len())
+        };
+        out.extend_from_slice(&header);
+        out[at + 17..at + 21].copy_from_slice(&sum.to_be_bytes());
+        out.extend_from_slice(records);
+    }
+}
+
+/// Writes Produce requests to one topic.
+pub(super) struct Requests {
+    head: Vec<u8>,
+    correlation: i32,
+    timestamp: i64,
+}
+
+impl Requests {
+    /// Requests to `topic` with these acks.
+    pub(super) fn new(topic: &str, acks: i16) -> anyhow::Result<Self> {
+        let mut head = vec![0; 4];
+        head.extend_from_slice(&0i16.to_be_bytes());
+        head.extend_from_slice(&PRODUCE_VERSION.to_be_bytes());
+        head.extend_from_slice(&[0; 4]);
+        head.extend_from_slice(&i16::try_from(CLIENT_ID.len())?.to_be_bytes());
+        head.extend_from_slice(CLIENT_ID);
+        // No tags in the header; no transactional id.
+        head.extend_from_slice(&[0, 0]);
+        head.extend_from_slice(&acks.to_be_bytes());
+        head.extend_from_slice(&30_000i32.to_be_bytes());
+        put_varint(&mut head, 2);
+        put_varint(&mut head, u32::try_from(topic.len())? + 1);
+        head.extend_from_slice(topic.as_bytes());
+        Ok(Self { head, correlation: 0, timestamp: 0 })
+    }
+
+    /// Replaces `out` by a request with batches for `parts`: partition, and how many records.
+    pub(super) fn put(&mut self, out: &mut Vec<u8>, records: &Records, parts: &[(i32, usize)]) {
+        out.clear();
+        out.extend_from_slice(&self.head);
+        self.correlation = self.correlation.wrapping_add(1);
+        out[CORRELATION_AT..CORRELATION_AT + 4].copy_from_slice(&self.correlation.to_be_bytes());
+        self.timestamp = now_ms().max(self.timestamp);
+        let short = |number: usize| u32::try_from(number).expect("a request is shorter than 2 GiB");
+        put_varint(out, short(parts.len()) + 1);
+        for (partition, count) in parts {
+            out.extend_from_slice(&partition.to_be_bytes());
+            put_varint(out, short(records.batch_bytes(*count)) + 1);
+            records.put_batch(out, *count, self.timestamp);
+            out.push(0);
+        }
+        // No tags in the topic, none in the request.
+        out.extend_from_slice(&[0, 0]);
+        let length = short(out.len() - 4);
+        out[..4].copy_from_slice(&length.to_be_bytes());
+    }
+}
+
+/// Reads one answer; fails if any batch was refused for good. Answers how many were refused for now.
+pub(super) async fn answer(socket: &mut TcpStream, input: &mut BytesMut) -> anyhow::Result<usize> {
+    let length = loop {
+        if let Some(prefix) = input.first_chunk::<4>() {
+            let length = usize::try_from(u32::from_be_bytes(*prefix))?;
+            if length > ANSWER_BYTES_MAX {
+                bail!("the broker answered with {length} bytes; is it a Kafka listener?");
+            }
+            if input.len() >= 4 + length {
+                break length;
+            }
+        }
+        if socket.read_buf(input).await.context("the broker closed the connection")? == 0 {
+            bail!("the broker closed the connection");
+        }
+    };
+    input.advance(4);
+    let mut d = Decoder::new(input.split_to(length).freeze());
+    d.i32()?;
+    d.skip_tagged_fields()?;
+    let response = ProduceResponse::decode(&mut d, PRODUCE_VERSION)?;
+    let mut refused = 0;
+    for part in response.responses.iter().flat_map(|topic| &topic.partition_responses) {
+        match ErrorCode::from_code(part.error_code) {
+            Some(ErrorCode::None) => {}
+            Some(code) if code.is_retriable() => refused += 1,
+            code => {
+                let code = code.map_or("an unknown error", ErrorCode::name);
+                let words = part.error_message.as_deref().unwrap_or("no reason given");
+                bail!("the broker refused a batch for partition {}: {code} ({words})", part.index);
+            }
+        }
+    }
+    Ok(refused)
+}
+
+fn put_varint(out: &mut Vec<u8>, value: u32) {
+    let mut e = Encoder::new();
+    e.unsigned_varint(value);
+    out.extend_from_slice(&e.into_bytes());
+}
+
+fn now_ms() -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(now.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// xorshift: bytes that no codec shortens.
+struct Noise(u64);
+
+impl Noise {
+    fn next(&mut self) -> u8 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.to_be_bytes()[3]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use duramen_protocol::messages::ProduceRequest;
+    use duramen_protocol::records;
+
+    use super::*;
+
+    #[test]
+    fn requests_made_in_place_are_what_the_codec_reads() {
+        let made = Records::new(40, 500).expect("records");
+        let mut requests = Requests::new("some-topic", -1).expect("head");
+        let mut frame = Vec::new();
+        requests.put(&mut frame, &made, &[(3, 1), (7, 40), (9, 2)]);
+        let length = u32::from_be_bytes(frame[..4].try_into().expect("four bytes"));
+        assert_eq!(length as usize, frame.len() - 4);
+        let head = 4 + 2 + 2 + 4 + 2 + CLIENT_ID.len() + 1;
+        let mut d = Decoder::new(Bytes::copy_from_slice(&frame[head..]));
+        let request = ProduceRequest::decode(&mut d, PRODUCE_VERSION).expect("well formed");
+        d.finish().expect("nothing left");
+        assert_eq!(request.topic_data[0].name, "some-topic");
+        let parts = &request.topic_data[0].partition_data;
+        assert_eq!(parts.len(), 3);
+        for (part, (index, count)) in parts.iter().zip([(3, 1), (7, 40), (9, 2)]) {
+            let batch = records::sole_batch(part.records.as_ref(), PRODUCE_VERSION).expect("one");
+            assert!(batch.crc_matches());
+            assert_eq!((part.index, batch.header().record_count), (index, count));
+            let walked = records::Records::of(&batch, 1 << 20).expect("plain");
+            assert!(
+                walked.iter().all(|record| record.expect("valid").value.expect("set").len() == 500)
+            );
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! `bench produce`: batches in an open pipeline.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use bytes::BytesMut;
+use clap::Args;
+use serde::Serialize;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::task::LocalSet;
+
+use super::frames::{Records, Requests, answer};
+use super::report::{Measured, Meter, bandwidth, print, round};
+use super::{Cluster, Target, client, connect};
+use crate::cli::screen;
+use crate::client::Acknowledgement;
+
+/// Bulk produce: several requests in flight on each connection.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  duramen bench produce --messages 5000000 --size 200 --batch 500
+  duramen bench produce --seconds 30 --size 1000 --batch 1000 --in-flight 5
+  duramen bench produce --messages 1000000 --topic wide --partitions 100")]
+pub(super) struct Produce {
+    /// Stop after this many records
+    #[arg(long, short, value_name = "M", required_unless_present = "seconds")]
+    messages: Option<u64>,
+    /// Stop after this time
+    #[arg(long, value_name = "S")]
+    seconds: Option<f64>,
+    /// Bytes of a record's value
+    #[arg(long, short, default_value_t = 1000, value_name = "BYTES")]
+    size: usize,
+    /// Records in a batch
+    #[arg(long, default_value_t = 500, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
+    batch: u32,
+    /// Connections
+    #[arg(long, short = 'C', default_value_t = 1, value_name = "C", value_parser = clap::value_parser!(u32).range(1..))]
+    connections: u32,
+    /// Requests in flight on each connection
+    #[arg(long, default_value_t = 5, value_name = "W")]
+    in_flight: usize,
+    #[command(flatten)]
+    target: Target,
+    #[command(flatten)]
+    cluster: Cluster,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    benchmark: &'static str,
+    connections: u32,
+    partitions: i32,
+    size: usize,
+    batch: u32,
+    messages_per_second: f64,
+    megabytes_per_second: f64,
+    refused: usize,
+    #[serde(flatten)]
+    measured: Measured,
+}
+
+struct Shared {
+    meter: Meter,
+    /// Records not yet put into a request.
+    left: u64,
+    /// Batches that the broker refused for now; their records are lost to the benchmark.
+    refused: usize,
+}
+
+impl Produce {
+    /// Runs the command.
+    pub(super) async fn run(self) -> anyhow::Result<()> {
+        let client = client(&self.cluster).await?;
+        let led = self.target.prepare(&client).await?;
+        let records = Rc::new(Records::new(self.batch as usize, self.size)?);
+        let acks = Acknowledgement::from(self.target.acks).code();
+        let time =
+            self.seconds.map(Duration::try_from_secs_f64).transpose().context("--seconds")?;
+        let mut lanes = Vec::new();
+        for lane in 0..self.connections as usize {
+            let led = &led[lane % led.len()];
+            lanes.push(Lane {
+                socket: connect(&led.address).await?,
+                requests: Requests::new(&self.target.topic, acks)?,
+                records: records.clone(),
+                partitions: led.partitions.clone(),
+                next: lane,
+                in_flight: self.in_flight.max(1),
+            });
+        }
+        let meter = Meter::new(Duration::ZERO, time);
+        let left = self.messages.unwrap_or(u64::MAX);
+        let shared = Rc::new(RefCell::new(Shared { meter, left, refused: 0 }));
+        let local = LocalSet::new();
+        let batch = u64::from(self.batch);
+        let running: Vec<_> = lanes
+            .into_iter()
+            .map(|lane| local.spawn_local(lane.run(shared.clone(), batch)))
+            .collect();
+        let bar = local.spawn_local(show(shared.clone(), self.messages));
+        local
+            .run_until(async {
+                for lane in running {
+                    lane.await.context("a connection's task failed")??;
+                }
+                bar.abort();
+                let _ = bar.await;
+                anyhow::Ok(())
+            })
+            .await?;
+        let shared = Rc::into_inner(shared).context("all connections have ended")?.into_inner();
+        self.report(shared)
+    }
+
+    fn report(&self, shared: Shared) -> anyhow::Result<()> {
+        let measured = shared.meter.finish()?;
+        let payload = measured.total as f64 * self.size as f64;
+        let report = Report {
+            benchmark: "produce",
+            connections: self.connections,
+            partitions: self.target.partitions,
+            size: self.size,
+            batch: self.batch,
+            messages_per_second: round(measured.rate()),
+            megabytes_per_second: round(payload / measured.seconds / 1e6),
+            refused: shared.refused,
+            measured,
+        };
+        let Report { measured, messages_per_second, .. } = &report;
+        let lines = [
+            format!("{} records of {} bytes in {} s", measured.total, self.size, measured.seconds),
+            format!("{messages_per_second} records/s  {}", bandwidth(payload, measured.seconds)),
+            format!("of a batch: {}", measured.latency_us.line()),
+            format!("client CPU {} s", measured.client_cpu_seconds),
+        ];
+        print(self.cluster.json(), &report, &lines)
+    }
+}
+
+struct Lane {
+    socket: TcpStream,
+    requests: Requests,
+    records: Rc<Records>,
+    partitions: Vec<i32>,
+    next: usize,
+    in_flight: usize,
+}
+
+impl Lane {
+    async fn run(mut self, shared: Rc<RefCell<Shared>>, batch: u64) -> anyhow::Result<()> {
+        let (mut frame, mut input) = (Vec::new(), BytesMut::with_capacity(64 << 10));
+        let mut waiting: VecDeque<(Instant, u64)> = VecDeque::new();
+        loop {
+            let over = shared.borrow().meter.is_over(Instant::now());
+            while !over && waiting.len() < self.in_flight {
+                let count = {
+                    let mut shared = shared.borrow_mut();
+                    let count = shared.left.min(batch);
+                    shared.left -= count;
+                    count
+                };
+                if count == 0 {
+                    break;
+                }
+                let partition = self.partitions[self.next % self.partitions.len()];
+                self.next = self.next.wrapping_add(1);
+                let records = usize::try_from(count)?;
+                self.requests.put(&mut frame, &self.records, &[(partition, records)]);
+                waiting.push_back((Instant::now(), count));
+                self.socket.write_all(&frame).await.context("the broker closed the connection")?;
+            }
+            let Some((begun, count)) = waiting.pop_front() else { return Ok(()) };
+            let refused = answer(&mut self.socket, &mut input).await?;
+            let mut shared = shared.borrow_mut();
+            shared.refused += refused;
+            if refused == 0 {
+                shared.meter.done(Instant::now(), count, [begun]);
+            }
+        }
+    }
+}
+
+async fn show(shared: Rc<RefCell<Shared>>, messages: Option<u64>) {
+    let bar = messages.map_or_else(screen::counter, screen::count_bar);
+    while !bar.is_hidden() {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        bar.set_position(shared.borrow().meter.total());
+    }
+}

@@ -1,0 +1,170 @@
+//! What a benchmark counted, and how that is printed.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use hdrhistogram::Histogram;
+use rustix::time::{ClockId, clock_gettime};
+use serde::Serialize;
+
+use super::super::screen;
+
+/// Latencies in microseconds.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Latency {
+    mean: f64,
+    p50: f64,
+    p90: f64,
+    p99: f64,
+    p999: f64,
+    max: f64,
+}
+
+impl Latency {
+    /// Of a histogram of nanoseconds.
+    pub(super) fn of(nanoseconds: &Histogram<u64>) -> Self {
+        let micros = |ns: u64| round(ns as f64 / 1e3);
+        let at = |quantile: f64| micros(nanoseconds.value_at_quantile(quantile));
+        Self {
+            mean: round(nanoseconds.mean() / 1e3),
+            p50: at(0.5),
+            p90: at(0.9),
+            p99: at(0.99),
+            p999: at(0.999),
+            max: micros(nanoseconds.max()),
+        }
+    }
+
+    /// As a line for people.
+    pub(super) fn line(&self) -> String {
+        let Self { mean, p50, p99, p999, max, .. } = self;
+        format!("latency µs: mean {mean}  p50 {p50}  p99 {p99}  p99.9 {p999}  max {max}")
+    }
+}
+
+/// One decimal is enough for everything here.
+pub(super) fn round(value: f64) -> f64 {
+    (value * 10.0).round() / 10.0
+}
+
+/// A histogram of nanoseconds up to two minutes, to three digits.
+pub(super) fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, 120_000_000_000, 3).expect("constant bounds that are in range")
+}
+
+/// Counts within the measured time, which begins when the warm-up is over.
+#[derive(Debug)]
+pub(super) struct Meter {
+    begin: Instant,
+    end: Option<Instant>,
+    cpu_at_begin: Option<Duration>,
+    last: Option<Instant>,
+    /// Things done, by second.
+    per_second: Vec<u64>,
+    total: u64,
+    latencies: Histogram<u64>,
+}
+
+impl Meter {
+    /// Measures from `warm_up` after now, for `time` if given.
+    pub(super) fn new(warm_up: Duration, time: Option<Duration>) -> Self {
+        let begin = Instant::now() + warm_up;
+        Self {
+            begin,
+            end: time.map(|time| begin + time),
+            cpu_at_begin: None,
+            last: None,
+            per_second: Vec::new(),
+            total: 0,
+            latencies: histogram(),
+        }
+    }
+
+    /// True once the measured time is over.
+    pub(super) fn is_over(&self, now: Instant) -> bool {
+        self.end.is_some_and(|end| now >= end)
+    }
+
+    /// Counts `count` things that were done together, each begun at its own time.
+    pub(super) fn done(
+        &mut self,
+        now: Instant,
+        count: u64,
+        begun: impl IntoIterator<Item = Instant>,
+    ) {
+        if now < self.begin || self.is_over(now) {
+            return;
+        }
+        if self.cpu_at_begin.is_none() {
+            self.cpu_at_begin = Some(cpu_time());
+        }
+        self.last = Some(now);
+        self.total += count;
+        let second = usize::try_from((now - self.begin).as_secs()).unwrap_or(usize::MAX);
+        if self.per_second.len() <= second {
+            self.per_second.resize(second + 1, 0);
+        }
+        self.per_second[second] += count;
+        for begun in begun {
+            let nanoseconds = u64::try_from((now - begun).as_nanos()).unwrap_or(u64::MAX);
+            self.latencies.saturating_record(nanoseconds);
+        }
+    }
+
+    /// Things done so far.
+    pub(super) fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// The figures.
+    pub(super) fn finish(self) -> anyhow::Result<Measured> {
+        let last = self.last.context("nothing was acknowledged in the measured time")?;
+        let seconds = (self.end.unwrap_or(last) - self.begin).as_secs_f64().max(1e-9);
+        let cpu = cpu_time().saturating_sub(self.cpu_at_begin.unwrap_or_default());
+        Ok(Measured {
+            seconds: (seconds * 1e3).round() / 1e3,
+            total: self.total,
+            per_second: self.per_second,
+            client_cpu_seconds: (cpu.as_secs_f64() * 1e3).round() / 1e3,
+            latency_us: Latency::of(&self.latencies),
+        })
+    }
+}
+
+/// What a [`Meter`] saw.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Measured {
+    /// How long it was measured.
+    pub(super) seconds: f64,
+    /// Things done in that time.
+    pub(super) total: u64,
+    /// By second, to show stalls.
+    pub(super) per_second: Vec<u64>,
+    /// This process's own use of the machine.
+    pub(super) client_cpu_seconds: f64,
+    /// From begin to acknowledgement.
+    pub(super) latency_us: Latency,
+}
+
+impl Measured {
+    /// Things done in a second.
+    pub(super) fn rate(&self) -> f64 {
+        self.total as f64 / self.seconds
+    }
+}
+
+/// CPU time that this process has used.
+pub(super) fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+/// Bytes a second for people.
+pub(super) fn bandwidth(bytes: f64, seconds: f64) -> String {
+    format!("{}/s", screen::bytes(bytes / seconds.max(1e-9)))
+}
+
+/// Prints lines to stdout, or the value as JSON.
+pub(super) fn print(json: bool, value: &impl Serialize, lines: &[String]) -> anyhow::Result<()> {
+    if json { screen::print_json(value) } else { Ok(screen::print_line(&lines.join("\n"))?) }
+}

@@ -1,0 +1,26 @@
+//! `duramen completion`: scripts for shells.
+
+use clap::{Args, CommandFactory};
+use clap_complete::Shell;
+
+use super::{Cli, screen};
+
+/// Print a completion script for a shell.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  source <(duramen completion bash)
+  duramen completion zsh > ~/.zfunc/_duramen
+  duramen completion fish > ~/.config/fish/completions/duramen.fish")]
+pub struct Completion {
+    /// The shell
+    shell: Shell,
+}
+
+impl Completion {
+    /// Runs the command.
+    pub fn run(self) -> anyhow::Result<()> {
+        let mut script = Vec::new();
+        clap_complete::generate(self.shell, &mut Cli::command(), "duramen", &mut script);
+        Ok(screen::print_line(String::from_utf8(script)?.trim_end())?)
+    }
+}

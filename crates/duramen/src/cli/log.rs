@@ -1,0 +1,211 @@
+//! `duramen log`: what the files of a data directory hold. Reading only.
+
+mod index;
+mod journal;
+mod segment;
+mod snapshot;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use clap::{Args, Subcommand, ValueEnum};
+use serde::Serialize;
+
+use super::cluster::Output;
+use super::screen;
+
+/// Look into the files of a data directory.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  duramen log dump duramen-data/orders-0/00000000000000000000.log
+  duramen log dump duramen-data/orders-0/00000000000000000000.log --records --from 100 --count 5")]
+pub struct Log {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Print what a file holds: a segment, an index, a producer snapshot or a journal extent
+    Dump(Dump),
+}
+
+/// Print what a file holds. Files are only read, and may be in use.
+#[derive(Debug, Args)]
+#[command(after_help = "What kind of file it is is told by its name:
+  *.log         segment: record batches, in the format of Apache Kafka
+  *.index       offset index        *.timeindex   time index
+  *.snapshot    idempotent producers at that offset
+  journal/*     an extent of the journal: rounds, and the records in them
+
+Examples:
+  duramen log dump duramen-data/orders-0/00000000000000000000.log
+  duramen log dump duramen-data/orders-0/00000000000000000000.log --records --count 10
+  duramen log dump duramen-data/orders-0/00000000000000000000.index
+  duramen log dump duramen-data/journal/0000 --output json | jq 'select(.whole == false)'
+
+Exit codes: 0 all of it could be read, 1 some of it is damaged or the file cannot be opened.")]
+struct Dump {
+    /// The file
+    file: PathBuf,
+    /// Also the records of each batch or round
+    #[arg(long, short)]
+    records: bool,
+    /// Skip what ends before this offset
+    #[arg(long, value_name = "OFFSET")]
+    from: Option<i64>,
+    /// Print at most this many batches, entries or rounds
+    #[arg(long, short = 'n', value_name = "N")]
+    count: Option<u64>,
+    /// Take the file for one of this kind, whatever its name
+    #[arg(long = "as", value_enum, value_name = "KIND")]
+    kind: Option<Kind>,
+    /// Print for people (table) or one JSON object a line (json)
+    #[arg(
+        long,
+        short,
+        value_enum,
+        default_value_t,
+        value_name = "FORM",
+        hide_possible_values = true
+    )]
+    output: Output,
+}
+
+/// A kind of file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Kind {
+    Segment,
+    Index,
+    Timeindex,
+    Snapshot,
+    Journal,
+}
+
+impl Log {
+    /// Runs the command.
+    pub fn run(self) -> anyhow::Result<()> {
+        let Action::Dump(dump) = self.action;
+        dump.run()
+    }
+}
+
+impl Dump {
+    fn run(&self) -> anyhow::Result<()> {
+        let kind = self.kind.or_else(|| kind_of(&self.file)).with_context(|| {
+            format!("{} has no name that tells its kind; say it with --as", self.file.display())
+        })?;
+        let cannot = || format!("cannot read {}", self.file.display());
+        let mut printer = Printer {
+            out: Box::new(screen::stdout()),
+            json: self.output == Output::Json,
+            left: self.count.unwrap_or(u64::MAX),
+            damage: 0,
+        };
+        match kind {
+            Kind::Segment => segment::dump(self, &mut printer).with_context(cannot)?,
+            Kind::Index => index::dump_offsets(self, &mut printer).with_context(cannot)?,
+            Kind::Timeindex => index::dump_times(self, &mut printer).with_context(cannot)?,
+            Kind::Snapshot => snapshot::dump(self, &mut printer).with_context(cannot)?,
+            Kind::Journal => journal::dump(self, &mut printer).with_context(cannot)?,
+        }
+        printer.out.flush()?;
+        match printer.damage {
+            0 => Ok(()),
+            1 => bail!("one place of {} is damaged", self.file.display()),
+            places => bail!("{places} places of {} are damaged", self.file.display()),
+        }
+    }
+
+    /// The offset in the file's name, which relative offsets are counted from.
+    fn base_offset(&self) -> i64 {
+        let stem = self.file.file_stem().and_then(|stem| stem.to_str());
+        stem.and_then(|stem| stem.parse().ok()).unwrap_or(0)
+    }
+
+    fn wants(&self, last_offset: i64) -> bool {
+        self.from.is_none_or(|from| last_offset >= from)
+    }
+}
+
+fn kind_of(path: &Path) -> Option<Kind> {
+    match path.extension().and_then(|extension| extension.to_str()) {
+        Some("log") => Some(Kind::Segment),
+        Some("index") => Some(Kind::Index),
+        Some("timeindex") => Some(Kind::Timeindex),
+        Some("snapshot") => Some(Kind::Snapshot),
+        _ if path.parent().is_some_and(|parent| parent.ends_with("journal")) => Some(Kind::Journal),
+        _ => None,
+    }
+}
+
+/// Prints entries in either form, and counts what is damaged.
+struct Printer {
+    out: Box<dyn Write>,
+    json: bool,
+    left: u64,
+    damage: u64,
+}
+
+impl Printer {
+    /// Prints an entry; false once enough were printed.
+    fn entry(
+        &mut self,
+        value: &impl Serialize,
+        line: impl FnOnce() -> String,
+    ) -> anyhow::Result<bool> {
+        if self.left == 0 {
+            return Ok(false);
+        }
+        self.left -= 1;
+        self.detail(value, line)?;
+        Ok(self.left > 0)
+    }
+
+    /// Prints something that belongs to the entry before it.
+    fn detail(
+        &mut self,
+        value: &impl Serialize,
+        line: impl FnOnce() -> String,
+    ) -> anyhow::Result<()> {
+        if self.json {
+            serde_json::to_writer(&mut self.out, value).map_err(std::io::Error::from)?;
+            self.out.write_all(b"\n")?;
+        } else {
+            writeln!(self.out, "{}", line())?;
+        }
+        Ok(())
+    }
+
+    /// Prints what is wrong at a place of the file.
+    fn damage(&mut self, position: u64, what: &str) -> anyhow::Result<()> {
+        #[derive(Serialize)]
+        struct Damage<'a> {
+            position: u64,
+            damage: &'a str,
+        }
+        self.damage += 1;
+        let value = Damage { position, damage: what };
+        self.detail(&value, || format!("position {position}: DAMAGED: {what}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_are_told_by_names() {
+        for (path, kind) in [
+            ("d/t-0/00000000000000000000.log", Some(Kind::Segment)),
+            ("00000000000000000000.index", Some(Kind::Index)),
+            ("00000000000000000000.timeindex", Some(Kind::Timeindex)),
+            ("00000000000000000007.snapshot", Some(Kind::Snapshot)),
+            ("duramen-data/journal/0003", Some(Kind::Journal)),
+            ("duramen-data/manifest", None),
+        ] {
+            assert_eq!(kind_of(Path::new(path)), kind, "{path}");
+        }
+    }
+}

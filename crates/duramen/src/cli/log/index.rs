@@ -1,0 +1,91 @@
+//! Offset and time indexes: entries of fixed size.
+
+use serde::Serialize;
+
+use super::{Dump, Printer};
+use crate::cli::consume::date;
+
+const OFFSET_ENTRY_BYTES: usize = 8;
+const TIME_ENTRY_BYTES: usize = 12;
+
+#[derive(Serialize)]
+struct OffsetEntry {
+    offset: i64,
+    position: u32,
+}
+
+#[derive(Serialize)]
+struct TimeEntry {
+    timestamp: i64,
+    offset: i64,
+}
+
+/// Prints an offset index.
+pub(super) fn dump_offsets(dump: &Dump, printer: &mut Printer) -> anyhow::Result<()> {
+    let bytes = std::fs::read(&dump.file)?;
+    let base = dump.base_offset();
+    let mut before = None;
+    let mut entries = bytes.chunks_exact(OFFSET_ENTRY_BYTES);
+    for (at, entry) in (0u64..).step_by(OFFSET_ENTRY_BYTES).zip(&mut entries) {
+        let (relative, position) = (u32_at(entry, 0), u32_at(entry, 4));
+        // A file that is in use ends in zeros.
+        if relative == 0 && position == 0 && at > 0 {
+            break;
+        }
+        let offset = base + i64::from(relative);
+        if before.is_some_and(|(offset_before, position_before)| {
+            offset <= offset_before || position <= position_before
+        }) {
+            printer.damage(at, "the entry is not greater than the one before it")?;
+        }
+        before = Some((offset, position));
+        if !dump.wants(offset) {
+            continue;
+        }
+        let line = || format!("offset {offset}  position {position}");
+        if !printer.entry(&OffsetEntry { offset, position }, line)? {
+            return Ok(());
+        }
+    }
+    rest(printer, bytes.len(), OFFSET_ENTRY_BYTES)
+}
+
+/// Prints a time index.
+pub(super) fn dump_times(dump: &Dump, printer: &mut Printer) -> anyhow::Result<()> {
+    let bytes = std::fs::read(&dump.file)?;
+    let base = dump.base_offset();
+    let mut before = None;
+    for (at, entry) in (0u64..).step_by(TIME_ENTRY_BYTES).zip(bytes.chunks_exact(TIME_ENTRY_BYTES))
+    {
+        let timestamp = i64::from_be_bytes(entry[..8].try_into().expect("eight bytes"));
+        let relative = u32_at(entry, 8);
+        if timestamp == 0 && relative == 0 && at > 0 {
+            break;
+        }
+        let offset = base + i64::from(relative);
+        if before.is_some_and(|before| timestamp < before) {
+            printer.damage(at, "the timestamp is less than the one before it")?;
+        }
+        before = Some(timestamp);
+        if !dump.wants(offset) {
+            continue;
+        }
+        let line = || format!("{} ({timestamp})  offset {offset}", date(timestamp));
+        if !printer.entry(&TimeEntry { timestamp, offset }, line)? {
+            return Ok(());
+        }
+    }
+    rest(printer, bytes.len(), TIME_ENTRY_BYTES)
+}
+
+fn rest(printer: &mut Printer, bytes: usize, entry_bytes: usize) -> anyhow::Result<()> {
+    let rest = bytes % entry_bytes;
+    if rest == 0 {
+        return Ok(());
+    }
+    printer.damage((bytes - rest) as u64, &format!("{rest} bytes are no whole entry"))
+}
+
+fn u32_at(entry: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes(entry[at..at + 4].try_into().expect("four bytes"))
+}

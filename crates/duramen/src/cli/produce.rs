@@ -1,0 +1,415 @@
+//! `duramen produce`: records from stdin or from files.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::{BufRead, BufReader, Read, stdin};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, ensure};
+use clap::Args;
+use duramen_protocol::compression::Codec;
+use duramen_protocol::records::{BatchBuilder, NewRecord};
+use indicatif::ProgressBar;
+use serde::Serialize;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout_at};
+
+use super::bench::Acks;
+use super::cluster::{Cluster, run};
+use super::screen;
+use super::topic::{key_value, unknown_topic};
+use crate::client::{
+    Acked, Acknowledgement, Appender, AppenderOptions, Client, Producer, partition_of_key,
+};
+
+/// Lines that are read ahead of the network.
+const LINES_AHEAD: usize = 4096;
+/// As many batches as a broker remembers of an idempotent producer.
+const WINDOW: usize = 5;
+
+/// Append records to a topic, one per line of stdin or one per file.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Without --partition, a record with a key goes to the partition that Kafka's Java client
+would choose, and records without a key go to one partition after the other, batch by batch.
+
+Examples:
+  echo hello | duramen produce orders
+  duramen produce orders --key-separator : < lines      # `key:value` on each line
+  duramen produce orders --key customer-7 --header source=import < lines
+  duramen produce images --file a.png --file b.png --codec zstd
+  tail -f app.log | duramen produce logs --linger-ms 50
+
+Exit codes: 0 every record was acknowledged, 1 not all were, 2 wrongly called, 130 interrupted."
+)]
+pub struct Produce {
+    /// Topic to append to
+    topic: String,
+    /// The key of every record
+    #[arg(long, short, value_name = "KEY", conflicts_with = "key_separator")]
+    key: Option<String>,
+    /// Each line is KEY, this separator, VALUE; a line without it has no key
+    #[arg(long, short = 'K', value_name = "TEXT")]
+    key_separator: Option<String>,
+    /// A header of every record; may be repeated
+    #[arg(long = "header", short = 'H', value_name = "KEY=VALUE", value_parser = key_value)]
+    headers: Vec<(String, String)>,
+    /// A file whose whole content is one record's value; may be repeated. Then stdin is not read
+    #[arg(long = "file", short = 'F', value_name = "PATH", conflicts_with = "key_separator")]
+    files: Vec<PathBuf>,
+    /// Partition for all records
+    #[arg(long, short, value_name = "P", value_parser = clap::value_parser!(i32).range(0..))]
+    partition: Option<i32>,
+    /// How batches are compressed: none, gzip, snappy, lz4 or zstd
+    #[arg(long, default_value = "none", value_name = "CODEC", value_parser = codec)]
+    codec: Codec,
+    /// When a record counts as appended: all (durable on enough replicas), 1 (the leader) or 0 (sent)
+    #[arg(
+        long,
+        value_enum,
+        default_value = "all",
+        value_name = "all|1|0",
+        hide_possible_values = true
+    )]
+    acks: Acks,
+    /// Append each record exactly once, even if an acknowledgement is lost and the batch sent again
+    #[arg(long)]
+    idempotent: bool,
+    /// Bytes of a batch before it is sent
+    #[arg(long, default_value_t = 256 << 10, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..))]
+    batch_bytes: u32,
+    /// How long a batch waits for more lines
+    #[arg(long, default_value_t = 5, value_name = "MS")]
+    linger_ms: u64,
+    /// Create the topic if it is not there, where the broker allows it
+    #[arg(long)]
+    create: bool,
+    /// Print nothing when done
+    #[arg(long, short)]
+    quiet: bool,
+    #[command(flatten)]
+    cluster: Cluster,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct Summary {
+    topic: String,
+    records: u64,
+    bytes: u64,
+    batches: u64,
+    seconds: f64,
+    /// By partition; absent where the broker does not say (acks 0).
+    offsets: BTreeMap<i32, Offsets>,
+}
+
+#[derive(Debug, Serialize)]
+struct Offsets {
+    first: i64,
+    last: i64,
+}
+
+/// What one line or file became.
+struct Line {
+    key: Option<Vec<u8>>,
+    value: Vec<u8>,
+}
+
+impl Produce {
+    /// Runs the command.
+    pub fn run(self) -> anyhow::Result<()> {
+        run(self.produce())
+    }
+
+    async fn produce(self) -> anyhow::Result<()> {
+        ensure!(
+            !self.idempotent || self.acks == Acks::All,
+            "--idempotent needs --acks all: a lost acknowledgement must be noticed"
+        );
+        let client = self.cluster.connect().await?;
+        let found = client.topic(&self.topic, self.create).await;
+        let partitions = found.map_err(unknown_topic(&self.topic))?.partitions.len();
+        let partitions = i32::try_from(partitions).context("the topic has too many partitions")?;
+        if let Some(partition) = self.partition {
+            ensure!(
+                partition < partitions,
+                "topic {} has {partitions} partitions, numbered from 0",
+                self.topic
+            );
+        }
+        let producer = if self.idempotent { Some(client.init_producer().await?) } else { None };
+        let begun = Instant::now();
+        let bar = screen::counter();
+        let mut sending = Sending {
+            command: &self,
+            client,
+            producer,
+            partitions,
+            sticky: 0,
+            open: BTreeMap::new(),
+            appenders: BTreeMap::new(),
+            summary: Summary { topic: self.topic.clone(), ..Summary::default() },
+            bar,
+        };
+        let outcome = sending.send_all().await;
+        sending.bar.finish_and_clear();
+        let mut summary = sending.summary;
+        summary.seconds = (begun.elapsed().as_secs_f64() * 1e3).round() / 1e3;
+        outcome.with_context(|| format!("after {} acknowledged records", summary.records))?;
+        if self.quiet {
+            return Ok(());
+        }
+        if self.cluster.json() {
+            return screen::print_json(&summary);
+        }
+        Ok(screen::print_line(&summary.line(self.acks))?)
+    }
+}
+
+impl Summary {
+    fn line(&self, acks: Acks) -> String {
+        let verb = if acks == Acks::None { "sent" } else { "appended" };
+        let plural = if self.records == 1 { "" } else { "s" };
+        let mut line = format!("{verb} {} record{plural} to {}", self.records, self.topic);
+        let mut parts = self.offsets.iter();
+        match (parts.next(), parts.next()) {
+            (Some((partition, Offsets { first, last })), None) if first == last => {
+                write!(line, ": partition {partition}, offset {first}")
+            }
+            (Some((partition, Offsets { first, last })), None) => {
+                write!(line, ": partition {partition}, offsets {first} to {last}")
+            }
+            (Some(_), Some(_)) => write!(line, ": {} partitions", self.offsets.len()),
+            (None, _) => Ok(()),
+        }
+        .expect("a string takes all");
+        line
+    }
+
+    fn acked(&mut self, partition: i32, acked: &[Acked]) {
+        for Acked { base_offset, records, bytes } in acked {
+            self.records += u64::from(*records);
+            self.bytes += *bytes as u64;
+            self.batches += 1;
+            if *base_offset < 0 {
+                continue;
+            }
+            let last = base_offset + i64::from(*records) - 1;
+            let known = Offsets { first: *base_offset, last };
+            let offsets = self.offsets.entry(partition).or_insert(known);
+            offsets.first = offsets.first.min(*base_offset);
+            offsets.last = offsets.last.max(last);
+        }
+    }
+}
+
+struct Sending<'a> {
+    command: &'a Produce,
+    client: Client,
+    producer: Option<Producer>,
+    partitions: i32,
+    /// Where records without a key go at the moment.
+    sticky: i32,
+    /// Batches that are still being filled.
+    open: BTreeMap<i32, BatchBuilder>,
+    appenders: BTreeMap<i32, Appender>,
+    summary: Summary,
+    bar: ProgressBar,
+}
+
+impl Sending<'_> {
+    async fn send_all(&mut self) -> anyhow::Result<()> {
+        if self.command.files.is_empty() {
+            self.send_lines().await?;
+        } else {
+            for path in &self.command.files {
+                let value = read_whole(path)?;
+                self.add(Line { key: None, value }).await?;
+            }
+        }
+        self.flush().await?;
+        for (partition, appender) in &mut self.appenders {
+            let acked = appender.finish().await?;
+            self.summary.acked(*partition, &acked);
+        }
+        Ok(())
+    }
+
+    async fn send_lines(&mut self) -> anyhow::Result<()> {
+        let mut lines = read_lines(self.command.key_separator.clone());
+        let linger = Duration::from_millis(self.command.linger_ms);
+        let mut deadline = None;
+        loop {
+            let received = match deadline {
+                Some(deadline) => timeout_at(deadline, lines.recv()).await,
+                None => Ok(lines.recv().await),
+            };
+            match received {
+                Ok(Some(line)) => {
+                    self.add(line?).await?;
+                    deadline = deadline.or_else(|| Some(Instant::now() + linger));
+                }
+                Ok(None) => return Ok(()),
+                Err(_) => {
+                    self.flush().await?;
+                    deadline = None;
+                    if lines.is_empty() {
+                        self.settle().await?;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits for what is in flight while there is nothing else to do, so that an error shows at once.
+    async fn settle(&mut self) -> anyhow::Result<()> {
+        for (partition, appender) in &mut self.appenders {
+            let acked = appender.finish().await?;
+            self.summary.acked(*partition, &acked);
+        }
+        self.bar.set_position(self.summary.records);
+        Ok(())
+    }
+
+    async fn add(&mut self, line: Line) -> anyhow::Result<()> {
+        let command = self.command;
+        let key = line.key.as_deref().or(command.key.as_deref().map(str::as_bytes));
+        let partition = match (command.partition, key) {
+            (Some(partition), _) => partition,
+            (None, Some(key)) => partition_of_key(key, self.partitions),
+            (None, None) => self.sticky,
+        };
+        let headers: Vec<_> = command
+            .headers
+            .iter()
+            .map(|(name, value)| (name.as_str(), Some(value.as_bytes())))
+            .collect();
+        let batch =
+            self.open.entry(partition).or_insert_with(|| BatchBuilder::new().codec(command.codec));
+        let timestamp = now_ms();
+        let record = NewRecord { timestamp, key, value: Some(&line.value), headers: &headers };
+        let full = batch.count() > 0
+            && batch.plain_bytes() + line.value.len() > command.batch_bytes as usize;
+        if full {
+            self.send(partition).await?;
+            if key.is_none() {
+                self.sticky = (self.sticky + 1) % self.partitions;
+            }
+        }
+        let batch =
+            self.open.entry(partition).or_insert_with(|| BatchBuilder::new().codec(command.codec));
+        batch.push(&record).context("the record cannot be encoded")
+    }
+
+    async fn flush(&mut self) -> anyhow::Result<()> {
+        let open: Vec<i32> = self.open.keys().copied().collect();
+        for partition in open {
+            self.send(partition).await?;
+        }
+        Ok(())
+    }
+
+    async fn send(&mut self, partition: i32) -> anyhow::Result<()> {
+        let Some(batch) = self.open.remove(&partition) else { return Ok(()) };
+        let options = AppenderOptions {
+            acks: Acknowledgement::from(self.command.acks),
+            producer: self.producer,
+            window: WINDOW,
+            timeout_ms: 30_000,
+        };
+        let appender = self.appenders.entry(partition).or_insert_with(|| {
+            Appender::new(self.client.clone(), &self.command.topic, partition, options)
+        });
+        let acked = appender.push(batch.build_mut()?).await?;
+        self.summary.acked(partition, &acked);
+        self.bar.set_position(self.summary.records);
+        Ok(())
+    }
+}
+
+/// Reads stdin on a thread of its own: a blocked read must not hold up the network.
+fn read_lines(separator: Option<String>) -> mpsc::Receiver<anyhow::Result<Line>> {
+    let (sender, lines) = mpsc::channel(LINES_AHEAD);
+    std::thread::spawn(move || {
+        let mut input = BufReader::with_capacity(256 << 10, stdin());
+        loop {
+            let mut text = Vec::new();
+            let line = match input.read_until(b'\n', &mut text) {
+                Ok(0) => return,
+                Ok(_) => Ok(split(text, separator.as_deref())),
+                Err(error) => Err(anyhow::Error::new(error).context("cannot read stdin")),
+            };
+            let failed = line.is_err();
+            if sender.blocking_send(line).is_err() || failed {
+                return;
+            }
+        }
+    });
+    lines
+}
+
+fn split(mut text: Vec<u8>, separator: Option<&str>) -> Line {
+    if text.last() == Some(&b'\n') {
+        text.pop();
+    }
+    let Some(separator) = separator.map(str::as_bytes).filter(|bytes| !bytes.is_empty()) else {
+        return Line { key: None, value: text };
+    };
+    match text.windows(separator.len()).position(|window| window == separator) {
+        Some(at) => {
+            let value = text[at + separator.len()..].to_vec();
+            text.truncate(at);
+            Line { key: Some(text), value }
+        }
+        None => Line { key: None, value: text },
+    }
+}
+
+fn read_whole(path: &Path) -> anyhow::Result<Vec<u8>> {
+    let mut value = Vec::new();
+    let opened = std::fs::File::open(path).and_then(|mut file| file.read_to_end(&mut value));
+    opened.with_context(|| format!("cannot read {}", path.display()))?;
+    Ok(value)
+}
+
+fn codec(name: &str) -> Result<Codec, String> {
+    Codec::from_name(name).ok_or_else(|| {
+        let names = Codec::ALL.map(Codec::name);
+        format!("known codecs are {}", names.join(", "))
+    })
+}
+
+fn now_ms() -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(now.as_millis()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_split_at_the_first_separator_and_loses_its_end() {
+        let parts = |text: &str, separator| {
+            let line = split(text.into(), separator);
+            (line.key, String::from_utf8(line.value).expect("text"))
+        };
+        assert_eq!(parts("a:b:c\n", Some(":")), (Some(b"a".to_vec()), "b:c".into()));
+        assert_eq!(parts("ab", Some("::")), (None, "ab".into()));
+        assert_eq!(parts("a:b\r\n", None), (None, "a:b\r".into()));
+        assert_eq!(parts("\n", None), (None, String::new()));
+    }
+
+    #[test]
+    fn the_summary_names_the_offsets() {
+        let mut summary = Summary { topic: "orders".into(), ..Summary::default() };
+        assert_eq!(summary.line(Acks::All), "appended 0 records to orders");
+        summary.acked(0, &[Acked { base_offset: 7, records: 1, bytes: 70 }]);
+        assert_eq!(summary.line(Acks::All), "appended 1 record to orders: partition 0, offset 7");
+        summary.acked(0, &[Acked { base_offset: 8, records: 3, bytes: 70 }]);
+        let line = "appended 4 records to orders: partition 0, offsets 7 to 10";
+        assert_eq!(summary.line(Acks::All), line);
+        summary.acked(2, &[Acked { base_offset: 0, records: 1, bytes: 70 }]);
+        assert_eq!(summary.line(Acks::All), "appended 5 records to orders: 2 partitions");
+    }
+}

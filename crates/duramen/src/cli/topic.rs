@@ -1,0 +1,459 @@
+//! `duramen topic`: create, list, describe and delete topics.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use anyhow::bail;
+use clap::{Args, Subcommand};
+use duramen_protocol::error_code::ErrorCode;
+use duramen_protocol::messages::metadata::MetadataResponseTopic;
+use serde::Serialize;
+
+use super::cluster::{Cluster, run};
+use super::screen::{self, Table};
+use crate::client::{Client, Error, NewTopic, OffsetAt};
+
+/// The source code of a setting that was set on the topic itself.
+const SOURCE_TOPIC: i8 = 1;
+
+/// Create, list, describe and delete topics.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  duramen topic create orders --partitions 6
+  duramen topic create audit --config retention.ms=-1 --config segment.bytes=268435456
+  duramen topic list
+  duramen topic describe orders
+  duramen topic delete orders")]
+pub struct Topic {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Create a topic
+    Create(Create),
+    /// List topics
+    List(List),
+    /// Show partitions, leaders, offsets and settings of topics
+    Describe(Describe),
+    /// Delete topics and all they hold
+    Delete(Delete),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  duramen topic create orders --partitions 6
+  duramen topic create orders --partitions 6 --if-not-exists
+  duramen topic create audit --config retention.ms=-1 --config cleanup.policy=delete")]
+struct Create {
+    /// The topic's name: letters, digits, '.', '_' and '-'
+    name: String,
+    /// Partitions; without it, the broker's num.partitions
+    #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(i32).range(1..))]
+    partitions: Option<i32>,
+    /// Replicas of each partition; without it, the broker's default.replication.factor
+    #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(i16).range(1..))]
+    replication_factor: Option<i16>,
+    /// A setting that differs from the broker's; may be repeated
+    #[arg(long = "config", short, value_name = "KEY=VALUE", value_parser = key_value)]
+    configs: Vec<(String, String)>,
+    /// Succeed without doing anything if the topic is there already
+    #[arg(long)]
+    if_not_exists: bool,
+    /// Only check whether the topic could be created
+    #[arg(long)]
+    validate_only: bool,
+    #[command(flatten)]
+    cluster: Cluster,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  duramen topic list
+  duramen topic list --output json | jq -r '.[].name'")]
+struct List {
+    /// Also topics that the cluster keeps for itself
+    #[arg(long)]
+    internal: bool,
+    #[command(flatten)]
+    cluster: Cluster,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  duramen topic describe orders
+  duramen topic describe orders --all-configs
+  duramen topic describe orders --output json | jq '.[0].partitions[0].end'")]
+struct Describe {
+    /// The topics' names
+    #[arg(required = true)]
+    names: Vec<String>,
+    /// Also settings that are the broker's defaults
+    #[arg(long)]
+    all_configs: bool,
+    #[command(flatten)]
+    cluster: Cluster,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  duramen topic delete orders
+  duramen topic delete orders audit --if-exists")]
+struct Delete {
+    /// The topics' names
+    #[arg(required = true)]
+    names: Vec<String>,
+    /// Succeed without doing anything if a topic is not there
+    #[arg(long)]
+    if_exists: bool,
+    #[command(flatten)]
+    cluster: Cluster,
+}
+
+#[derive(Debug, Serialize)]
+struct Outcome {
+    name: String,
+    created: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    partitions: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    replication_factor: Option<i16>,
+}
+
+#[derive(Debug, Serialize)]
+struct Listed {
+    name: String,
+    partitions: usize,
+    replication_factor: usize,
+    internal: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Described {
+    name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
+    internal: bool,
+    partitions: Vec<DescribedPartition>,
+    configs: Vec<DescribedConfig>,
+}
+
+#[derive(Debug, Serialize)]
+struct DescribedPartition {
+    partition: i32,
+    leader: Option<i32>,
+    term: Option<i32>,
+    replicas: Vec<i32>,
+    in_sync: Vec<i32>,
+    start: Option<i64>,
+    end: Option<i64>,
+}
+
+#[derive(Debug, Serialize)]
+struct DescribedConfig {
+    name: String,
+    value: Option<String>,
+    source: &'static str,
+}
+
+impl Topic {
+    /// Runs the command.
+    pub fn run(self) -> anyhow::Result<()> {
+        match self.action {
+            Action::Create(command) => run(command.run()),
+            Action::List(command) => run(command.run()),
+            Action::Describe(command) => run(command.run()),
+            Action::Delete(command) => run(command.run()),
+        }
+    }
+}
+
+impl Create {
+    async fn run(self) -> anyhow::Result<()> {
+        let client = self.cluster.connect().await?;
+        let topic = NewTopic {
+            name: self.name.clone(),
+            partitions: self.partitions.unwrap_or(-1),
+            replication_factor: self.replication_factor.unwrap_or(-1),
+            configs: self.configs.into_iter().collect(),
+        };
+        let created = match client.create_topic(&topic, self.validate_only).await {
+            Ok(result) => Outcome {
+                name: self.name,
+                created: !self.validate_only,
+                id: (!result.topic_id.is_zero()).then(|| result.topic_id.to_string()),
+                partitions: (result.num_partitions > 0).then_some(result.num_partitions),
+                replication_factor: (result.replication_factor > 0)
+                    .then_some(result.replication_factor),
+            },
+            Err(error) if exists(&error) && self.if_not_exists => Outcome {
+                name: self.name,
+                created: false,
+                id: None,
+                partitions: None,
+                replication_factor: None,
+            },
+            Err(error) if exists(&error) => bail!(
+                "topic {0} is there already; see it with `duramen topic describe {0}`, or pass --if-not-exists",
+                self.name
+            ),
+            Err(error) => return Err(error.into()),
+        };
+        if self.cluster.json() {
+            return screen::print_json(&created);
+        }
+        let mut line = match (created.created, self.validate_only) {
+            (true, _) => format!("created topic {}", created.name),
+            (false, true) => format!("topic {} could be created", created.name),
+            (false, false) => format!("topic {} is there already", created.name),
+        };
+        if let Some(partitions) = created.partitions {
+            let plural = if partitions == 1 { "" } else { "s" };
+            write!(line, " with {partitions} partition{plural}").expect("a string takes all");
+        }
+        Ok(screen::print_line(&line)?)
+    }
+}
+
+impl List {
+    async fn run(self) -> anyhow::Result<()> {
+        let client = self.cluster.connect().await?;
+        let metadata = client.metadata(None, false).await?;
+        let mut listed: Vec<Listed> = metadata
+            .topics
+            .into_iter()
+            .filter(|topic| self.internal || !topic.is_internal)
+            .map(|topic| Listed {
+                partitions: topic.partitions.len(),
+                replication_factor: topic.partitions.first().map_or(0, |p| p.replica_nodes.len()),
+                internal: topic.is_internal,
+                name: topic.name.unwrap_or_default(),
+            })
+            .collect();
+        listed.sort_by(|a, b| a.name.cmp(&b.name));
+        if self.cluster.json() {
+            return screen::print_json(&listed);
+        }
+        if listed.is_empty() {
+            return Ok(screen::print_line(
+                "no topics; create one with `duramen topic create NAME`",
+            )?);
+        }
+        let mut table = Table::new(&["TOPIC", "PARTITIONS", "REPLICAS"]);
+        for topic in listed {
+            let name =
+                if topic.internal { format!("{} (internal)", topic.name) } else { topic.name };
+            table.row([name, topic.partitions.to_string(), topic.replication_factor.to_string()]);
+        }
+        Ok(table.print()?)
+    }
+}
+
+impl Describe {
+    async fn run(self) -> anyhow::Result<()> {
+        let client = self.cluster.connect().await?;
+        let mut described = Vec::new();
+        for name in &self.names {
+            let topic = client.topic(name, false).await.map_err(unknown_topic(name))?;
+            described.push(self.describe(&client, topic).await?);
+        }
+        if self.cluster.json() {
+            return screen::print_json(&described);
+        }
+        let text = described.iter().map(Described::text).collect::<Vec<_>>().join("\n");
+        Ok(screen::print_line(text.trim_end())?)
+    }
+
+    async fn describe(
+        &self,
+        client: &Client,
+        topic: MetadataResponseTopic,
+    ) -> anyhow::Result<Described> {
+        let name = topic.name.unwrap_or_default();
+        let led = topic.partitions.iter().filter(|partition| partition.leader_id >= 0);
+        let led: Vec<i32> = led.map(|partition| partition.partition_index).collect();
+        let places = |at: OffsetAt| led.iter().map(|index| (*index, at)).collect::<Vec<_>>();
+        let starts = client.list_offsets(&name, &places(OffsetAt::Start)).await?;
+        let ends = client.list_offsets(&name, &places(OffsetAt::End)).await?;
+        let mut partitions: Vec<_> = topic
+            .partitions
+            .into_iter()
+            .map(|partition| DescribedPartition {
+                partition: partition.partition_index,
+                leader: (partition.leader_id >= 0).then_some(partition.leader_id),
+                term: (partition.leader_epoch >= 0).then_some(partition.leader_epoch),
+                replicas: partition.replica_nodes,
+                in_sync: partition.isr_nodes,
+                start: starts.get(&partition.partition_index).map(|listed| listed.offset),
+                end: ends.get(&partition.partition_index).map(|listed| listed.offset),
+            })
+            .collect();
+        partitions.sort_by_key(|partition| partition.partition);
+        let configs = client.topic_configs(&name).await?.into_iter();
+        let mut configs: Vec<_> = configs
+            .filter(|config| self.all_configs || config.config_source == SOURCE_TOPIC)
+            .map(|config| DescribedConfig {
+                name: config.name,
+                value: config.value,
+                source: source(config.config_source),
+            })
+            .collect();
+        configs.sort_by(|a, b| a.name.cmp(&b.name));
+        let id = (!topic.topic_id.is_zero()).then(|| topic.topic_id.to_string());
+        Ok(Described { name, id, internal: topic.is_internal, partitions, configs })
+    }
+}
+
+impl Described {
+    fn text(&self) -> String {
+        let id = self.id.as_deref().map(|id| format!(", id {id}")).unwrap_or_default();
+        let mut text = format!("topic {}: {} partitions{id}\n", self.name, self.partitions.len());
+        for config in &self.configs {
+            let value = config.value.as_deref().unwrap_or("(hidden)");
+            writeln!(text, "  {} = {value}  ({})", config.name, config.source)
+                .expect("a string takes all");
+        }
+        let headings =
+            ["PARTITION", "LEADER", "TERM", "REPLICAS", "IN SYNC", "START", "END", "RECORDS"];
+        let mut table = Table::new(&headings);
+        for part in &self.partitions {
+            let records = part.start.zip(part.end).map(|(start, end)| end - start);
+            table.row([
+                part.partition.to_string(),
+                number(part.leader),
+                number(part.term),
+                nodes(&part.replicas),
+                nodes(&part.in_sync),
+                number(part.start),
+                number(part.end),
+                number(records),
+            ]);
+        }
+        text + &table.render()
+    }
+}
+
+impl Delete {
+    async fn run(self) -> anyhow::Result<()> {
+        let client = self.cluster.connect().await?;
+        let mut deleted = BTreeMap::new();
+        for name in &self.names {
+            let done = match client.delete_topic(name).await {
+                Ok(()) => true,
+                Err(error) if unknown(&error) && self.if_exists => false,
+                Err(error) if unknown(&error) => {
+                    bail!("there is no topic {name}; pass --if-exists if that is all right")
+                }
+                Err(error) => return Err(error.into()),
+            };
+            deleted.insert(name, done);
+            if !self.cluster.json() {
+                let line = if done { "deleted topic" } else { "there is no topic" };
+                screen::print_line(&format!("{line} {name}"))?;
+            }
+        }
+        if self.cluster.json() { screen::print_json(&deleted) } else { Ok(()) }
+    }
+}
+
+fn exists(error: &Error) -> bool {
+    error.code() == Some(ErrorCode::TopicAlreadyExists)
+}
+
+fn unknown(error: &Error) -> bool {
+    error.code() == Some(ErrorCode::UnknownTopicOrPartition)
+}
+
+/// Says what to do about a topic that is not there.
+pub fn unknown_topic(name: &str) -> impl Fn(Error) -> anyhow::Error {
+    move |error| {
+        if unknown(&error) {
+            anyhow::anyhow!(
+                "there is no topic {name}; create it with `duramen topic create {name}`"
+            )
+        } else {
+            error.into()
+        }
+    }
+}
+
+fn number(value: Option<impl ToString>) -> String {
+    value.map_or_else(|| "-".into(), |value| value.to_string())
+}
+
+fn nodes(ids: &[i32]) -> String {
+    ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+}
+
+fn source(code: i8) -> &'static str {
+    match code {
+        SOURCE_TOPIC => "set on the topic",
+        2 => "set on the broker at run time",
+        3 => "set on all brokers at run time",
+        4 => "set on the broker",
+        5 => "default",
+        _ => "unknown",
+    }
+}
+
+/// `KEY=VALUE` in two halves.
+pub fn key_value(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.into(), value.into())),
+        _ => Err(format!("`{text}` is not KEY=VALUE")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_description_reads_like_a_table() {
+        let partition = DescribedPartition {
+            partition: 0,
+            leader: Some(1),
+            term: Some(3),
+            replicas: vec![1],
+            in_sync: vec![1],
+            start: Some(5),
+            end: Some(12),
+        };
+        let orphan = DescribedPartition {
+            partition: 1,
+            leader: None,
+            term: None,
+            replicas: vec![1, 2],
+            in_sync: vec![],
+            start: None,
+            end: None,
+        };
+        let config = DescribedConfig {
+            name: "retention.ms".into(),
+            value: Some("-1".into()),
+            source: source(SOURCE_TOPIC),
+        };
+        let described = Described {
+            name: "orders".into(),
+            id: None,
+            internal: false,
+            partitions: vec![partition, orphan],
+            configs: vec![config],
+        };
+        let expected = "topic orders: 2 partitions\n  \
+             retention.ms = -1  (set on the topic)\n\
+             PARTITION  LEADER  TERM  REPLICAS  IN SYNC  START  END  RECORDS\n        \
+             0       1     3  1         1            5   12        7\n        \
+             1       -     -  1,2                    -    -        -\n";
+        assert_eq!(described.text(), expected);
+    }
+
+    #[test]
+    fn settings_are_split_at_the_first_equals_sign() {
+        assert_eq!(key_value("a=b=c"), Ok(("a".into(), "b=c".into())));
+        assert!(key_value("=b").is_err() && key_value("a").is_err());
+    }
+}

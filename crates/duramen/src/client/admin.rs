@@ -1,0 +1,290 @@
+//! Topics, offsets and configurations.
+
+use std::collections::BTreeMap;
+
+use duramen_protocol::error_code::ErrorCode;
+use duramen_protocol::messages::create_topics::{
+    CreatableTopic, CreatableTopicConfig, CreatableTopicResult,
+};
+use duramen_protocol::messages::delete_records::{DeleteRecordsPartition, DeleteRecordsTopic};
+use duramen_protocol::messages::delete_topics::DeleteTopicState;
+use duramen_protocol::messages::describe_configs::{
+    DescribeConfigsResource, DescribeConfigsResourceResult,
+};
+use duramen_protocol::messages::list_offsets::{ListOffsetsPartition, ListOffsetsTopic};
+use duramen_protocol::messages::{
+    CreateTopicsRequest, DeleteRecordsRequest, DeleteTopicsRequest, DescribeClusterRequest,
+    DescribeClusterResponse, DescribeConfigsRequest, ListOffsetsRequest,
+};
+
+use super::{Client, Error};
+
+/// The resource type of a topic in config requests.
+const RESOURCE_TOPIC: i8 = 2;
+/// The resource type of a broker in config requests.
+const RESOURCE_BROKER: i8 = 4;
+/// How long a broker may take to carry out an admin request.
+const ADMIN_TIMEOUT_MS: i32 = 30_000;
+
+/// A topic to be.
+#[derive(Debug, Clone, Default)]
+pub struct NewTopic {
+    /// Its name.
+    pub name: String,
+    /// Partitions; -1 for the cluster's default.
+    pub partitions: i32,
+    /// Replicas of each; -1 for the cluster's default.
+    pub replication_factor: i16,
+    /// Settings that differ from the cluster's.
+    pub configs: BTreeMap<String, String>,
+}
+
+/// A place in a partition, not yet an offset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OffsetAt {
+    /// The first offset that is kept.
+    Start,
+    /// One past the last committed record.
+    End,
+    /// The first record that is not older than this, in milliseconds since 1970.
+    Timestamp(i64),
+    /// The record with the greatest timestamp.
+    MaxTimestamp,
+}
+
+impl OffsetAt {
+    fn code(self) -> i64 {
+        match self {
+            Self::Start => -2,
+            Self::End => -1,
+            Self::MaxTimestamp => -3,
+            Self::Timestamp(ms) => ms,
+        }
+    }
+}
+
+/// An answer to "which offset".
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ListedOffset {
+    /// The offset, or -1 where no record fits.
+    pub offset: i64,
+    /// That record's timestamp, or -1.
+    pub timestamp: i64,
+}
+
+/// When an append counts as done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Acknowledgement {
+    /// Never answered: sent and forgotten.
+    None,
+    /// On the leader's word alone.
+    Leader,
+    /// When enough replicas have it.
+    All,
+}
+
+impl Acknowledgement {
+    /// The number on the wire.
+    pub fn code(self) -> i16 {
+        match self {
+            Self::None => 0,
+            Self::Leader => 1,
+            Self::All => -1,
+        }
+    }
+}
+
+impl Client {
+    /// Creates a topic.
+    pub async fn create_topic(
+        &self,
+        topic: &NewTopic,
+        validate_only: bool,
+    ) -> Result<CreatableTopicResult, Error> {
+        let configs = topic.configs.iter().map(|(name, value)| CreatableTopicConfig {
+            name: name.clone(),
+            value: Some(value.clone()),
+        });
+        let request = CreateTopicsRequest {
+            topics: vec![CreatableTopic {
+                name: topic.name.clone(),
+                num_partitions: topic.partitions,
+                replication_factor: topic.replication_factor,
+                configs: configs.collect(),
+                ..CreatableTopic::default()
+            }],
+            timeout_ms: ADMIN_TIMEOUT_MS,
+            validate_only,
+        };
+        let what = || format!("topic {}", topic.name);
+        self.retry(async || {
+            let response = self.any().await?.call(&request).await?;
+            let result = response.topics.into_iter().next().ok_or_else(|| missing(what()))?;
+            Error::check(what, result.error_code, result.error_message.as_deref())?;
+            Ok(result)
+        })
+        .await
+    }
+
+    /// Deletes a topic and all it holds.
+    pub async fn delete_topic(&self, name: &str) -> Result<(), Error> {
+        let state = DeleteTopicState { name: Some(name.into()), ..DeleteTopicState::default() };
+        let by_state = DeleteTopicsRequest {
+            topics: vec![state],
+            timeout_ms: ADMIN_TIMEOUT_MS,
+            ..DeleteTopicsRequest::default()
+        };
+        let by_name = DeleteTopicsRequest {
+            topic_names: vec![name.into()],
+            timeout_ms: ADMIN_TIMEOUT_MS,
+            ..DeleteTopicsRequest::default()
+        };
+        let outcome = self
+            .retry(async || {
+                let connection = self.any().await?;
+                let newest = connection.version::<DeleteTopicsRequest>(i16::MAX)?;
+                let request = if newest >= 6 { &by_state } else { &by_name };
+                let response = connection.call(request).await?;
+                let what = || format!("topic {name}");
+                let result =
+                    response.responses.into_iter().next().ok_or_else(|| missing(what()))?;
+                Error::check(what, result.error_code, result.error_message.as_deref())
+            })
+            .await;
+        self.forget(name).await;
+        outcome
+    }
+
+    /// Deletes the records before `offset` (-1: all that are committed); answers the new start.
+    pub async fn delete_records(
+        &self,
+        topic: &str,
+        partition: i32,
+        offset: i64,
+    ) -> Result<i64, Error> {
+        let request = DeleteRecordsRequest {
+            topics: vec![DeleteRecordsTopic {
+                name: topic.into(),
+                partitions: vec![DeleteRecordsPartition { partition_index: partition, offset }],
+            }],
+            timeout_ms: ADMIN_TIMEOUT_MS,
+        };
+        self.retry(async || {
+            let leader = self.leader(topic, partition).await?;
+            let response = leader.connection.call(&request).await?;
+            let what = || format!("partition {partition} of topic {topic}");
+            let result = response.topics.into_iter().flat_map(|topic| topic.partitions).next();
+            let result = result.ok_or_else(|| missing(what()))?;
+            self.check_leader(topic, what, result.error_code).await?;
+            Ok(result.low_watermark)
+        })
+        .await
+    }
+
+    /// The offsets at the given places, each asked of its partition's leader.
+    pub async fn list_offsets(
+        &self,
+        topic: &str,
+        places: &[(i32, OffsetAt)],
+    ) -> Result<BTreeMap<i32, ListedOffset>, Error> {
+        self.retry(async || {
+            let mut by_leader = BTreeMap::new();
+            for (partition, at) in places {
+                let leader = self.leader(topic, *partition).await?;
+                let (_, asked) =
+                    by_leader.entry(leader.node).or_insert((leader.connection, Vec::new()));
+                asked.push(ListOffsetsPartition {
+                    partition_index: *partition,
+                    timestamp: at.code(),
+                    ..ListOffsetsPartition::default()
+                });
+            }
+            let mut listed = BTreeMap::new();
+            for (connection, partitions) in by_leader.into_values() {
+                let topics = vec![ListOffsetsTopic { name: topic.into(), partitions }];
+                let request = ListOffsetsRequest {
+                    replica_id: -1,
+                    topics,
+                    timeout_ms: ADMIN_TIMEOUT_MS,
+                    ..ListOffsetsRequest::default()
+                };
+                let response = connection.call(&request).await?;
+                for row in response.topics.into_iter().flat_map(|topic| topic.partitions) {
+                    let index = row.partition_index;
+                    let what = || format!("offsets of partition {index} of topic {topic}");
+                    self.check_leader(topic, what, row.error_code).await?;
+                    let found = ListedOffset { offset: row.offset, timestamp: row.timestamp };
+                    listed.insert(index, found);
+                }
+            }
+            Ok(listed)
+        })
+        .await
+    }
+
+    /// The settings of a topic.
+    pub async fn topic_configs(
+        &self,
+        topic: &str,
+    ) -> Result<Vec<DescribeConfigsResourceResult>, Error> {
+        self.configs(RESOURCE_TOPIC, topic).await
+    }
+
+    /// The settings of a broker.
+    pub async fn broker_configs(
+        &self,
+        node: i32,
+    ) -> Result<Vec<DescribeConfigsResourceResult>, Error> {
+        self.configs(RESOURCE_BROKER, &node.to_string()).await
+    }
+
+    async fn configs(
+        &self,
+        kind: i8,
+        name: &str,
+    ) -> Result<Vec<DescribeConfigsResourceResult>, Error> {
+        let request = DescribeConfigsRequest {
+            resources: vec![DescribeConfigsResource {
+                resource_type: kind,
+                resource_name: name.into(),
+                configuration_keys: None,
+            }],
+            ..DescribeConfigsRequest::default()
+        };
+        self.retry(async || {
+            let response = self.any().await?.call(&request).await?;
+            let what = || format!("configuration of {name}");
+            let result = response.results.into_iter().next().ok_or_else(|| missing(what()))?;
+            Error::check(what, result.error_code, result.error_message.as_deref())?;
+            Ok(result.configs)
+        })
+        .await
+    }
+
+    /// The brokers, and which of them is the controller.
+    pub async fn describe_cluster(&self) -> Result<DescribeClusterResponse, Error> {
+        let request = DescribeClusterRequest::default();
+        let response = self.call_any(&request).await?;
+        let message = response.error_message.as_deref();
+        Error::check(|| "cluster".into(), response.error_code, message)?;
+        Ok(response)
+    }
+
+    /// An error code from a partition's leader; what was known of the topic is dropped with it.
+    pub(super) async fn check_leader(
+        &self,
+        topic: &str,
+        what: impl FnOnce() -> String,
+        code: i16,
+    ) -> Result<(), Error> {
+        if code != 0 {
+            self.forget(topic).await;
+        }
+        Error::check(what, code, None)
+    }
+}
+
+fn missing(what: String) -> Error {
+    let message = Some("the answer leaves it out".into());
+    Error::refused(what, ErrorCode::UnknownServerError.code(), message)
+}

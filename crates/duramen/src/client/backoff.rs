@@ -1,0 +1,33 @@
+//! Waiting a little longer each time, but never past a deadline.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+const FIRST: Duration = Duration::from_millis(20);
+const LONGEST: Duration = Duration::from_secs(1);
+
+/// Pauses between attempts: 20 ms, doubling up to a second, until the time given is over.
+#[derive(Debug)]
+pub struct Backoff {
+    next: Duration,
+    deadline: Instant,
+}
+
+impl Backoff {
+    /// Pauses for at most `total` in sum, from now.
+    pub fn new(total: Duration) -> Self {
+        Self { next: FIRST, deadline: Instant::now() + total }
+    }
+
+    /// Pauses and returns true, or returns false if the time is over.
+    pub async fn pause(&mut self) -> bool {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return false;
+        }
+        sleep(self.next.min(left)).await;
+        self.next = (self.next * 2).min(LONGEST);
+        true
+    }
+}

@@ -1,0 +1,317 @@
+//! One TCP connection to a broker: frames, negotiated versions, answers in order.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use bytes::{Bytes, BytesMut};
+use duramen_protocol::api::{Api, ApiKey};
+use duramen_protocol::error_code::ErrorCode;
+use duramen_protocol::messages::ApiVersionsRequest;
+use duramen_protocol::wire::{Decoder, EncodeError, Encoder, Message, Versions, Wire};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::{Call, Error, Options};
+
+/// More than any answer that this client asks for. "HTTP" and TLS alerts read as lengths are longer.
+const ANSWER_BYTES_MAX: usize = 256 << 20;
+/// Requests written ahead of the socket.
+const QUEUED_REQUESTS: usize = 64;
+/// `ApiVersions` 3 is the first whose answer a broker of any age gives in a form that is understood.
+const FIRST_API_VERSIONS: i16 = 3;
+
+/// `HOST:PORT`, with brackets around an IPv6 address.
+pub(super) fn address(host: &str, port: i32) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+}
+
+/// An open connection. Requests may overlap; their answers come back in order.
+///
+/// Dropping a call does no harm: its request is sent whole or not at all, and its answer is discarded.
+pub struct Connection {
+    address: Arc<str>,
+    options: Options,
+    outgoing: mpsc::Sender<Outgoing>,
+    ended: Arc<OnceLock<String>>,
+    correlation: AtomicI32,
+    versions: BTreeMap<i16, Versions>,
+}
+
+struct Outgoing {
+    frame: Bytes,
+    waiting: Option<Waiting>,
+}
+
+struct Waiting {
+    correlation: i32,
+    reply: oneshot::Sender<Bytes>,
+}
+
+/// A request that was sent and is not answered yet.
+pub struct InFlight<R> {
+    reply: oneshot::Receiver<Bytes>,
+    ended: Arc<OnceLock<String>>,
+    address: Arc<str>,
+    options: Options,
+    api: &'static Api,
+    version: i16,
+    sent: Instant,
+    response: PhantomData<fn() -> R>,
+}
+
+impl Connection {
+    /// Connects and learns which versions the broker speaks.
+    pub async fn open(address: &str, options: &Options) -> Result<Self, Error> {
+        let unreachable = |source| Error::Unreachable { address: address.to_owned(), source };
+        let stream = timeout(options.request_timeout, TcpStream::connect(address))
+            .await
+            .map_err(|_| unreachable(io::ErrorKind::TimedOut.into()))?
+            .map_err(unreachable)?;
+        stream.set_nodelay(true).map_err(unreachable)?;
+        let (read, write) = stream.into_split();
+        let (outgoing, queue) = mpsc::channel(QUEUED_REQUESTS);
+        let (waiting, answers) = mpsc::unbounded_channel();
+        let ended = Arc::new(OnceLock::new());
+        tokio::spawn(write_frames(write, queue, waiting, ended.clone()));
+        tokio::spawn(read_frames(read, answers, ended.clone()));
+        let mut connection = Self {
+            address: address.into(),
+            options: options.clone(),
+            outgoing,
+            ended,
+            correlation: AtomicI32::new(0),
+            versions: BTreeMap::new(),
+        };
+        connection.negotiate().await?;
+        Ok(connection)
+    }
+
+    /// Where the broker is.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// False once the connection has ended.
+    pub fn is_open(&self) -> bool {
+        self.ended.get().is_none() && !self.outgoing.is_closed()
+    }
+
+    /// The version in which both sides speak `C`.
+    pub fn version<C: Call>(&self, version_max: i16) -> Result<i16, Error> {
+        let ours = C::VERSIONS;
+        let theirs = self.versions.get(&C::API.code()).copied().unwrap_or(Versions::NONE);
+        let first = ours.first.max(theirs.first);
+        let last = ours.last.min(theirs.last).min(C::Response::VERSIONS.last).min(version_max);
+        if first <= last { Ok(last) } else { Err(self.unsupported(C::API)) }
+    }
+
+    /// Sends a request and waits for its answer.
+    pub async fn call<C: Call>(&self, request: &C) -> Result<C::Response, Error> {
+        self.start(request).await?.answer().await
+    }
+
+    /// Sends a request; the answer can be awaited later, while more requests are sent.
+    pub async fn start<C: Call>(&self, request: &C) -> Result<InFlight<C::Response>, Error> {
+        let version = self.version::<C>(request.version_max())?;
+        self.start_in(request, version).await
+    }
+
+    /// Sends a request that the broker does not answer (Produce with acks=0).
+    pub async fn tell<C: Call>(&self, request: &C) -> Result<(), Error> {
+        let version = self.version::<C>(request.version_max())?;
+        let frame = self.frame(request, version, self.next_correlation())?;
+        let outgoing = Outgoing { frame, waiting: None };
+        self.outgoing.send(outgoing).await.map_err(|_| lost(&self.address, &self.ended))
+    }
+
+    async fn start_in<C: Call>(
+        &self,
+        request: &C,
+        version: i16,
+    ) -> Result<InFlight<C::Response>, Error> {
+        let correlation = self.next_correlation();
+        let frame = self.frame(request, version, correlation)?;
+        let (sender, reply) = oneshot::channel();
+        let waiting = Some(Waiting { correlation, reply: sender });
+        let queued = self.outgoing.send(Outgoing { frame, waiting }).await;
+        queued.map_err(|_| lost(&self.address, &self.ended))?;
+        Ok(InFlight {
+            reply,
+            ended: self.ended.clone(),
+            address: self.address.clone(),
+            options: self.options.clone(),
+            api: Api::of(C::API),
+            version,
+            sent: Instant::now(),
+            response: PhantomData,
+        })
+    }
+
+    fn next_correlation(&self) -> i32 {
+        self.correlation.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn frame<C: Call>(&self, request: &C, version: i16, correlation: i32) -> Result<Bytes, Error> {
+        let api = Api::of(C::API);
+        let client_id = self.options.client_id.as_str();
+        encode_frame(api, request, version, correlation, client_id)
+            .map_err(|source| Error::Inexpressible { api: api.name, source })
+    }
+
+    async fn negotiate(&mut self) -> Result<(), Error> {
+        let request = ApiVersionsRequest {
+            client_software_name: "duramen".into(),
+            client_software_version: env!("CARGO_PKG_VERSION").into(),
+        };
+        let mut response = self.start_in(&request, FIRST_API_VERSIONS).await?.answer().await?;
+        if response.error_code == ErrorCode::UnsupportedVersion.code() {
+            // Older than Apache Kafka 2.4.
+            response = self.start_in(&request, 0).await?.answer().await?;
+        }
+        Error::check(|| format!("versions of {}", self.address), response.error_code, None)?;
+        for row in response.api_keys {
+            self.versions.insert(row.api_key, Versions::between(row.min_version, row.max_version));
+        }
+        Ok(())
+    }
+
+    fn unsupported(&self, api: ApiKey) -> Error {
+        Error::Unsupported { address: self.address.to_string(), api: Api::of(api).name }
+    }
+}
+
+impl<R: Message> InFlight<R> {
+    /// Waits for the answer.
+    pub async fn answer(self) -> Result<R, Error> {
+        let Self { reply, ended, address, options, api, version, sent, .. } = self;
+        let frame = match timeout_at(sent + options.request_timeout, reply).await {
+            Ok(Ok(frame)) => frame,
+            Ok(Err(_)) => return Err(lost(&address, &ended)),
+            Err(_) => {
+                // Answers are in order: one that is late holds up all that follow.
+                let _ = ended.set("an answer is overdue".into());
+                let timeout = options.request_timeout;
+                return Err(Error::TimedOut {
+                    address: address.to_string(),
+                    api: api.name,
+                    timeout,
+                });
+            }
+        };
+        let garbled =
+            |source| Error::Garbled { address: address.to_string(), api: api.name, source };
+        // A broker that does not know the version answers ApiVersions in version 0.
+        let refused = api.key == ApiKey::ApiVersions && frame.starts_with(&[0, 35]);
+        let mut d = Decoder::new(frame);
+        if api.response_header_version(version) > 0 {
+            d.skip_tagged_fields().map_err(garbled)?;
+        }
+        R::decode(&mut d, if refused { 0 } else { version }).map_err(garbled)
+    }
+}
+
+/// A whole request frame, length included.
+pub(crate) fn encode_frame<M: Message>(
+    api: &Api,
+    request: &M,
+    version: i16,
+    correlation: i32,
+    client_id: &str,
+) -> Result<Bytes, EncodeError> {
+    let mut e = Encoder::new();
+    e.i32(0);
+    e.i16(api.key.code());
+    e.i16(version);
+    e.i32(correlation);
+    // The client id keeps its old form in flexible headers.
+    let old_form = ApiVersionsRequest::ctx(0);
+    client_id.to_owned().write(&mut e, old_form)?;
+    if api.request_header_version(version) > 1 {
+        e.unsigned_varint(0);
+    }
+    request.encode(&mut e, version)?;
+    let mut frame = e.into_bytes();
+    let length = i32::try_from(frame.len() - 4)
+        .map_err(|_| EncodeError::TooLong { what: "request", len: frame.len() })?;
+    frame[..4].copy_from_slice(&length.to_be_bytes());
+    Ok(frame.freeze())
+}
+
+fn lost(address: &str, ended: &OnceLock<String>) -> Error {
+    let reason = ended.get().cloned().unwrap_or_else(|| "it was closed".into());
+    Error::Lost { address: address.to_owned(), reason }
+}
+
+async fn write_frames(
+    mut socket: OwnedWriteHalf,
+    mut queue: mpsc::Receiver<Outgoing>,
+    waiting: mpsc::UnboundedSender<Waiting>,
+    ended: Arc<OnceLock<String>>,
+) {
+    while let Some(Outgoing { frame, waiting: reply }) = queue.recv().await {
+        // Registered before it is written, so that the answer cannot overtake it.
+        let expected = reply.is_none_or(|reply| waiting.send(reply).is_ok());
+        if !expected || ended.get().is_some() {
+            return;
+        }
+        if let Err(error) = socket.write_all(&frame).await {
+            let _ = ended.set(error.to_string());
+            return;
+        }
+    }
+}
+
+async fn read_frames(
+    mut socket: OwnedReadHalf,
+    mut answers: mpsc::UnboundedReceiver<Waiting>,
+    ended: Arc<OnceLock<String>>,
+) {
+    let reason = loop {
+        match read_frame(&mut socket).await {
+            Ok(None) => break "the broker closed it".to_owned(),
+            Err(error) => break error.to_string(),
+            Ok(Some((correlation, body))) => {
+                let Ok(waiting) = answers.try_recv() else {
+                    break "it sent an answer that nobody asked for".to_owned();
+                };
+                if waiting.correlation != correlation {
+                    break format!("answer {correlation} came for request {}", waiting.correlation);
+                }
+                // Nobody waits any more: the call was dropped.
+                let _ = waiting.reply.send(body);
+            }
+        }
+    };
+    let _ = ended.set(reason);
+}
+
+/// One answer: its correlation id, and what follows.
+async fn read_frame(socket: &mut OwnedReadHalf) -> io::Result<Option<(i32, Bytes)>> {
+    let length = match socket.read_i32().await {
+        Ok(length) => length,
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let length =
+        usize::try_from(length).ok().filter(|length| (4..=ANSWER_BYTES_MAX).contains(length));
+    let Some(length) = length else {
+        return Err(io::Error::other(
+            "what answers there does not speak the Kafka protocol (or expects TLS)",
+        ));
+    };
+    let correlation = socket.read_i32().await?;
+    let mut body = BytesMut::with_capacity(length - 4);
+    let mut limited = socket.take(length as u64 - 4);
+    while body.len() < length - 4 {
+        if limited.read_buf(&mut body).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+    Ok(Some((correlation, body.freeze())))
+}
