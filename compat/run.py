@@ -1,0 +1,104 @@
+"""Runs the suites against one kind of broker or both; see README.md.  run.py [--broker KIND] [--suite NAME]... """
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from broker import COMPAT, BrokerFailed, free_port, start
+
+# Suites that run against a pair of brokers that are there: Kafka's defaults, and a stricter one.
+CLIENTS = ["wire", "kcat", "confluent-kafka", "java", "franz-go", "kafka-python", "kafkajs"]
+# Suites that start and kill brokers of their own.
+OWN_BROKERS = ["kill9", "sync_audit"]
+STRICT_SETTINGS = {"auto.create.topics.enable": "false", "message.max.bytes": str(11 << 20)}
+KILL9_SECONDS = {"duramen": 60, "kafka": 20}
+SUITE_TIMEOUT_S = 300
+OUTPUT_LINES_ON_FAILURE = 300
+
+COUNTS = re.compile(r"^(\d+) passed, (\d+) failed$", re.MULTILINE)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--broker", choices=["duramen", "kafka"], help="default: both in turn")
+    parser.add_argument("--suite", choices=CLIENTS + OWN_BROKERS, action="append", help="default: all; may be repeated")
+    parser.add_argument("--kill9-seconds", type=int, help=f"default: {KILL9_SECONDS}")
+    options = parser.parse_args()
+    passed = failed = 0
+    for kind in [options.broker] if options.broker else ["duramen", "kafka"]:
+        for suite_passed, suite_failed in run_kind(kind, options):
+            passed += suite_passed
+            failed += suite_failed
+    print(f"compat: {passed} passed, {failed} failed", flush=True)
+    sys.exit(1 if failed or not passed else 0)
+
+
+def run_kind(kind, options):
+    suites = options.suite or CLIENTS + OWN_BROKERS
+    clients = [suite for suite in CLIENTS if suite in suites]
+    if clients:
+        yield from run_clients(kind, clients)
+    for suite in OWN_BROKERS:
+        if suite in suites:
+            seconds = [str(options.kill9_seconds or KILL9_SECONDS[kind])] if suite == "kill9" else []
+            yield run_suite(kind, suite, [kind, *seconds], os.environ)
+
+
+def run_clients(kind, suites):
+    directory = Path(tempfile.mkdtemp(prefix=f"duramen-compat-{kind}-"))
+    failures = 0
+    try:
+        with (
+            start(kind, free_port(), directory / "defaults") as broker,
+            start(kind, free_port(), directory / "strict", STRICT_SETTINGS) as strict,
+        ):
+            environment = {**os.environ, "BROKER_KIND": kind, "STRICT_BOOTSTRAP": strict.bootstrap}
+            for suite in suites:
+                counts = run_suite(kind, suite, [broker.bootstrap], environment)
+                failures += counts[1]
+                yield counts
+            for each in (broker, strict):
+                if each.process.poll() is not None:
+                    failures += 1
+                    yield 0, 1
+                    print(f"the broker ended during the suites\n{each.log_tail()}")
+    except BrokerFailed as failure:
+        failures += 1
+        yield 0, 1
+        print(f"{kind}: {failure}")
+    if failures:
+        print(f"{kind}: the data and the brokers' logs are kept in {directory}")
+    else:
+        shutil.rmtree(directory)
+
+
+def run_suite(kind, suite, arguments, environment):
+    """Returns (passed, failed); a suite that says nothing has failed once."""
+    started = time.monotonic()
+    command = [str(COMPAT / suite / "run.sh"), *arguments]
+    output = tempfile.TemporaryFile("w+", errors="replace")
+    process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment, start_new_session=True)
+    try:
+        code = process.wait(SUITE_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, 9)
+        code = f"no end within {SUITE_TIMEOUT_S} s"
+    output.seek(0)
+    text = output.read()
+    counts = [(int(p), int(f)) for p, f in COUNTS.findall(text)]
+    passed, failed = sum(p for p, _ in counts), sum(f for _, f in counts)
+    if code != 0 and not failed:
+        failed = 1
+    if failed:
+        print("\n".join(text.splitlines()[-OUTPUT_LINES_ON_FAILURE:]))
+    print(f"{kind:8} {suite:16} {passed} passed, {failed} failed  ({time.monotonic() - started:.0f} s)", flush=True)
+    return passed, failed
+
+
+main()
