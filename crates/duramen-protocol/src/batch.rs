@@ -25,6 +25,8 @@ use bytes::Bytes;
 
 use crate::compression::Codec;
 
+mod checksum;
+
 /// Bytes before the records.
 pub const HEADER_BYTES: usize = 61;
 
@@ -364,7 +366,7 @@ pub fn restamp(batch: &mut [u8], timestamp_type: TimestampType, max_timestamp: i
     header.max_timestamp = max_timestamp;
     batch[..HEADER_BYTES].copy_from_slice(&header.to_bytes());
     let after = crc32c::crc32c(&batch[CHECKSUMMED_FROM..HEADER_BYTES]);
-    let crc = crc32c::crc32c_combine(before ^ after, 0, payload_bytes) ^ header.crc;
+    let crc = checksum::shift(before ^ after, payload_bytes) ^ header.crc;
     batch[17..21].copy_from_slice(&crc.to_be_bytes());
 }
 
