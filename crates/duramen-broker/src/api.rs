@@ -67,8 +67,8 @@ pub(crate) fn needs_no_state(request: &Prepared) -> bool {
 
 /// When a request with this timeout is over.
 pub(crate) fn deadline_us(now: Now, timeout_ms: i32) -> u64 {
-    let timeout_us = u64::from(timeout_ms.max(0).unsigned_abs()) * 1000;
-    now.mono_us.saturating_add(timeout_us)
+    let wait_us = u64::from(timeout_ms.max(0).unsigned_abs()) * 1000;
+    now.mono_us.saturating_add(wait_us)
 }
 
 /// Serves one request, now or later.
@@ -99,7 +99,7 @@ pub(crate) fn dispatch(
             return metadata::handle(node, now, key, context, request, actions);
         }
         Request::Fetch(request) => {
-            return fetch::handle(node, now, key, &context, request, actions);
+            return fetch::handle(node, now, key, &context, &request, actions);
         }
         Request::ListOffsets(request) => {
             return list_offsets::handle(node, key, &context, request, actions);
@@ -127,12 +127,12 @@ pub(crate) fn dispatch(
 }
 
 /// A request has waited long enough, or what it waited for will not come.
-pub(crate) fn on_timeout(node: &mut Node, now: Now, key: RequestKey, actions: &mut Vec<Action>) {
+pub(crate) fn on_timeout(node: &mut Node, key: RequestKey, actions: &mut Vec<Action>) {
     let Some(parked) = node.parked_mut(key) else { return };
     let code = ErrorCode::RequestTimedOut;
     match parked {
-        Parked::Fetch(_) => fetch::answer_parked(node, now, key, actions),
-        Parked::Metadata { .. } => node.answer_parked(now, key, actions),
+        Parked::Fetch(_) => fetch::answer_parked(node, key, actions),
+        Parked::Metadata { .. } => node.answer_parked(key, actions),
         Parked::Produce { .. } => {
             if let Some(Parked::Produce { mut response, .. }) = node.unpark(key) {
                 produce::time_out(&mut response);

@@ -253,7 +253,6 @@ impl BrokerSettings {
 
 /// A topic's settings, resolved.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a setting of its own")]
 pub struct TopicSettings {
     /// `max.message.bytes`.
     pub max_message_bytes: i32,

@@ -189,6 +189,10 @@ impl Controller {
         if let Some(problem) = name_problem(name) {
             return Err(Error::new(ErrorCode::InvalidTopicException, problem));
         }
+        if name == METADATA_TOPIC {
+            let text = format!("creation of internal topic '{name}' is prohibited");
+            return Err(Error::new(ErrorCode::InvalidRequest, text));
+        }
         let is_taken = self.image.topic_named(name).is_some() || self.creating.contains_key(name);
         if is_taken {
             let text = format!("topic '{name}' already exists");

@@ -85,7 +85,7 @@ pub enum Reply {
     Response(Box<duramen_protocol::Response>),
     /// A Fetch whose record bytes are still in the segments.
     Fetch(Box<FetchPlan>),
-    /// A ListOffsets with lookups by time.
+    /// A `ListOffsets` with lookups by time.
     ListOffsets(Box<TimePlan>),
 }
 
@@ -120,7 +120,7 @@ pub struct FetchPart {
     pub omit_if_empty: bool,
 }
 
-/// A ListOffsets response some of whose offsets are found off the node's thread.
+/// A `ListOffsets` response some of whose offsets are found off the node's thread.
 #[derive(Debug)]
 pub struct TimePlan {
     /// The response, with placeholders where a [`TimePart`] fills them in.

@@ -95,7 +95,10 @@ pub(crate) struct Group {
 
 impl std::fmt::Debug for Group {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Group").field("id", &self.id).field("applied", &self.applied).finish()
+        f.debug_struct("Group")
+            .field("id", &self.id)
+            .field("applied", &self.applied)
+            .finish_non_exhaustive()
     }
 }
 
@@ -159,13 +162,12 @@ impl Group {
         let logger = slog::Logger::root(slog::Discard, slog::o!());
         let raw = RawNode::new(&config, log, &logger)
             .expect("the configuration is valid and the log in memory answers");
-        let seen = (0, StateRole::Follower);
         let mut group = Self {
             id,
             raw,
             failed: None,
             timeouts: Prng::stream(seed, id.0),
-            seen,
+            seen: (0, StateRole::Follower),
             payloads: BTreeMap::new(),
             in_flight: VecDeque::new(),
             released: Vec::new(),

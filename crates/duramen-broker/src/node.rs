@@ -169,8 +169,8 @@ impl Node {
             options,
         };
         node.controller.group.campaign();
-        for found in recovered.iter().filter(|found| found.replica != METADATA_REPLICA) {
-            node.adopt(found, now);
+        for found in recovered.into_iter().filter(|found| found.replica != METADATA_REPLICA) {
+            node.adopt(&found, now);
         }
         node.timers.insert((now.mono_us + OPENING_US_MAX, Timer::Opened));
         node.schedule_sweeps(now);
@@ -198,7 +198,7 @@ impl Node {
                 self.on_request(now, (connection, sequence), context, request, actions);
             }
             Event::Disconnected(connection) => self.on_disconnected(connection),
-            Event::Storage(done) => self.on_storage(done, actions),
+            Event::Storage(done) => self.on_storage(&done, actions),
             Event::Tick => {}
         }
         self.fire_timers(now, actions);
@@ -253,8 +253,8 @@ impl Node {
         }
     }
 
-    fn on_storage(&mut self, done: Done, actions: &mut Vec<Action>) {
-        match done {
+    fn on_storage(&mut self, done: &Done, actions: &mut Vec<Action>) {
+        match *done {
             Done::Persisted { replica: METADATA_REPLICA, ticket } => {
                 self.controller.group.on_persisted(ticket);
                 self.is_controller_dirty = true;
@@ -303,16 +303,16 @@ impl Node {
                 Timer::Opened => self.finish_opening(now, actions),
                 Timer::Retention => self.sweep_retention(now),
                 Timer::Producers => self.sweep_producers(now),
-                Timer::Request(key) => api::on_timeout(self, now, key, actions),
+                Timer::Request(key) => api::on_timeout(self, key, actions),
             }
         }
     }
 
     pub(crate) fn mark_dirty(&mut self, replica: ReplicaId) {
-        if let Some(partition) = self.partitions.get_mut(&replica) {
-            if !std::mem::replace(&mut partition.is_dirty, true) {
-                self.dirty.push_back(replica);
-            }
+        if let Some(partition) = self.partitions.get_mut(&replica)
+            && !std::mem::replace(&mut partition.is_dirty, true)
+        {
+            self.dirty.push_back(replica);
         }
     }
 
@@ -328,22 +328,22 @@ impl Node {
         partition.turn(now, actions, &mut effects);
         self.bytes_in_flight -= before - partition.group.bytes_in_flight();
         let is_settled = partition.group.is_serving() || partition.group.failure().is_some();
-        self.follow(now, effects, actions);
+        self.follow(effects, actions);
         if is_settled && self.opening.is_some() {
             self.note_opened(replica, now, actions);
         }
     }
 
     /// Tells everyone who waited for what a partition's turn brought.
-    fn follow(&mut self, now: Now, effects: Effects, actions: &mut Vec<Action>) {
+    fn follow(&mut self, effects: Effects, actions: &mut Vec<Action>) {
         for finished in effects.finished {
             self.on_finished(finished, actions);
         }
         for (key, bytes) in effects.woken {
-            api::fetch::on_woken(self, now, key, bytes, actions);
+            api::fetch::on_woken(self, key, bytes, actions);
         }
         for key in effects.served {
-            self.on_leader(now, key, actions);
+            self.on_leader(key, actions);
         }
     }
 
@@ -382,7 +382,7 @@ impl Node {
     }
 
     /// One of the partitions that the request waits for has a leader, or never will.
-    fn on_leader(&mut self, now: Now, key: RequestKey, actions: &mut Vec<Action>) {
+    fn on_leader(&mut self, key: RequestKey, actions: &mut Vec<Action>) {
         let Some(waiting) = self.parked.get_mut(&key) else { return };
         let (Parked::Commit { outstanding, .. } | Parked::Metadata { outstanding, .. }) =
             &mut waiting.parked
@@ -391,16 +391,16 @@ impl Node {
         };
         *outstanding = outstanding.saturating_sub(1);
         if *outstanding == 0 {
-            self.answer_parked(now, key, actions);
+            self.answer_parked(key, actions);
         }
     }
 
     /// Answers a request that waited for the metadata group, or for partitions.
-    pub(crate) fn answer_parked(&mut self, now: Now, key: RequestKey, actions: &mut Vec<Action>) {
+    pub(crate) fn answer_parked(&mut self, key: RequestKey, actions: &mut Vec<Action>) {
         match self.unpark(key) {
             Some(Parked::Commit { response, .. }) => self.reply_boxed(key, response, actions),
             Some(Parked::Metadata { request, context, .. }) => {
-                let response = api::metadata::answer(self, &context, &request, now);
+                let response = api::metadata::answer(self, &context, &request);
                 self.reply(key, response, actions);
             }
             _ => {}
@@ -496,7 +496,7 @@ impl Node {
         let mut effects = Effects::default();
         partition.close(&mut effects);
         actions.push(Action::Storage(Op { replica, kind: OpKind::Delete }));
-        self.follow(now, effects, actions);
+        self.follow(effects, actions);
         self.note_opened(replica, now, actions);
     }
 
@@ -511,7 +511,7 @@ impl Node {
     ) {
         let Some(waiting) = self.parked.get_mut(&key) else { return };
         if !is_committed {
-            api::on_timeout(self, now, key, actions);
+            api::on_timeout(self, key, actions);
             return;
         }
         let (Parked::Commit { outstanding, .. } | Parked::Metadata { outstanding, .. }) =
@@ -526,7 +526,7 @@ impl Node {
             }
         }
         if made.is_empty() {
-            self.answer_parked(now, key, actions);
+            self.answer_parked(key, actions);
         }
     }
 
@@ -632,7 +632,7 @@ impl Node {
         if let Parked::Fetch(fetch) = &parked {
             for replica in &fetch.waits_on {
                 if let Some(partition) = self.partitions.get_mut(replica) {
-                    partition.fetches.retain(|waiting| *waiting != key);
+                    partition.fetches.remove(&key);
                 }
             }
         }
@@ -749,7 +749,7 @@ impl Node {
                     self.reply(key, api::init_producer_id::granted(id), actions);
                 }
                 Ok(None) => break,
-                Err(_) => api::on_timeout(self, now, key, actions),
+                Err(_) => api::on_timeout(self, key, actions),
             }
         }
     }

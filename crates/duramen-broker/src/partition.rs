@@ -10,7 +10,7 @@
 //! Tests:      `node/tests`; `duramen-sim`.
 //! Start at:   [`Partition::produce`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -112,14 +112,12 @@ struct Active {
 #[derive(Debug)]
 pub(crate) struct Partition {
     pub(crate) group: Group,
-    pub(crate) topic: Arc<str>,
-    pub(crate) index: i32,
     pub(crate) settings: Arc<TopicSettings>,
     pub(crate) is_dirty: bool,
     /// Requests to be told when this partition has a leader.
     pub(crate) creators: Vec<RequestKey>,
     /// Parked fetches that wait for more.
-    pub(crate) fetches: Vec<RequestKey>,
+    pub(crate) fetches: BTreeSet<RequestKey>,
     producers: Producers,
     committed: i64,
     log_start: i64,
@@ -142,10 +140,8 @@ impl Partition {
         settings: Arc<TopicSettings>,
         seed: u64,
     ) -> Self {
-        let topic = identity.topic.as_str().into();
-        let index = identity.partition;
         let group = Group::create(replica, identity, voters, seed);
-        Self::over(group, topic, index, settings)
+        Self::over(group, settings)
     }
 
     /// A replica as storage found it. It answers nothing before it leads.
@@ -160,8 +156,7 @@ impl Partition {
         if producers.is_none() {
             group.fail("the image of its producers cannot be read by this version".to_owned());
         }
-        let topic = found.identity.topic.as_str().into();
-        let mut partition = Self::over(group, topic, found.identity.partition, settings);
+        let mut partition = Self::over(group, settings);
         partition.producers = producers.unwrap_or_default();
         partition.committed = found.prev_end_offset;
         partition.log_start = found.log_start;
@@ -176,15 +171,13 @@ impl Partition {
         partition
     }
 
-    fn over(group: Group, topic: Arc<str>, index: i32, settings: Arc<TopicSettings>) -> Self {
+    fn over(group: Group, settings: Arc<TopicSettings>) -> Self {
         Self {
             group,
-            topic,
-            index,
             settings,
             is_dirty: false,
             creators: Vec::new(),
-            fetches: Vec::new(),
+            fetches: BTreeSet::new(),
             producers: Producers::default(),
             committed: 0,
             log_start: 0,
@@ -228,6 +221,9 @@ impl Partition {
     /// Whether fewer replicas than `min.insync.replicas` are caught up. More than there are can
     /// not be asked for.
     pub(crate) fn lacks_replicas(&self) -> bool {
+        if self.settings.min_insync_replicas <= 1 {
+            return false;
+        }
         let caught_up = self.group.caught_up();
         let wanted = usize::try_from(self.settings.min_insync_replicas).unwrap_or(usize::MAX);
         caught_up < wanted.min(self.group.voters())

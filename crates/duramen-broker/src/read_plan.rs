@@ -27,8 +27,7 @@ const TAIL_READ_BYTES: u32 = 16 << 20;
 const MAX_TIMESTAMP: i64 = -3;
 
 /// Finds the bytes of a fetch. The records of the response are [`RecordData::External`] whose id
-/// is the index into the returned ranges. A range that is not `verified` must be read or verified
-/// before it is sent.
+/// is the index into the returned ranges. All of them are verified: reading them ahead is done.
 pub fn fetch_ranges<D: Disk>(
     reader: &Reader<D>,
     plan: FetchPlan,
@@ -36,10 +35,11 @@ pub fn fetch_ranges<D: Disk>(
     let mut ranges = Vec::new();
     let response = fetch(plan, |part, bytes_max, first_whole| {
         let range = reader.locate(part.replica, part.offset, part.end, bytes_max, first_whole)?;
-        let Some(range) = range else { return Ok(None) };
+        let Some(mut range) = range else { return Ok(None) };
         // Rot is found before the response is promised, not in the middle of it.
         if !range.verified {
             reader.verify(part.replica, &range)?;
+            range.verified = true;
         }
         let id = u32::try_from(ranges.len()).expect("a request has fewer partitions");
         let len = range.len;

@@ -1,5 +1,7 @@
 //! `DeleteTopics`: by name or by id.
 
+use std::collections::BTreeSet;
+
 use duramen_protocol::messages::delete_topics::{DeletableTopicResult, DeleteTopicState};
 use duramen_protocol::messages::{DeleteTopicsRequest, DeleteTopicsResponse};
 use duramen_protocol::wire::Uuid;
@@ -24,6 +26,7 @@ pub(crate) fn handle(
     let asked: Vec<_> = request.topics.into_iter().chain(by_name).collect();
     let mut response = DeleteTopicsResponse::default();
     let mut records: Vec<MetadataRecord> = Vec::new();
+    let mut named = BTreeSet::new();
     for state in asked {
         let mut result = DeletableTopicResult {
             name: state.name.clone(),
@@ -31,7 +34,7 @@ pub(crate) fn handle(
             ..DeletableTopicResult::default()
         };
         match delete(node, context, &state, &mut result) {
-            Ok(record) if records.contains(&record) => {
+            Ok(_) if !named.insert(result.topic_id) => {
                 result.error_code = ErrorCode::InvalidRequest.code();
                 result.error_message = Some("the topic is named twice in the request".to_owned());
             }
@@ -64,10 +67,10 @@ fn delete(
     state: &DeleteTopicState,
     result: &mut DeletableTopicResult,
 ) -> Result<MetadataRecord, ErrorCode> {
-    if let Some(name) = &state.name {
-        if !authorize(&context.principal, Operation::Delete, Resource::Topic(name)) {
-            return Err(ErrorCode::TopicAuthorizationFailed);
-        }
+    if let Some(name) = &state.name
+        && !authorize(&context.principal, Operation::Delete, Resource::Topic(name))
+    {
+        return Err(ErrorCode::TopicAuthorizationFailed);
     }
     let image = &node.controller.image;
     let (topic, missing) = match (&state.name, state.topic_id) {

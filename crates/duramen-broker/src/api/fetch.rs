@@ -50,10 +50,10 @@ pub(crate) fn handle(
     now: Now,
     key: RequestKey,
     context: &RequestContext,
-    request: FetchRequest,
+    request: &FetchRequest,
     actions: &mut Vec<Action>,
 ) {
-    let begun = match node.sessions.begin(&request, context.version, now.mono_us) {
+    let begun = match node.sessions.begin(request, context.version, now.mono_us) {
         Ok(begun) => begun,
         Err(code) => {
             let response = FetchResponse { error_code: code.code(), ..FetchResponse::default() };
@@ -81,7 +81,7 @@ pub(crate) fn handle(
     let waits_on: Vec<_> = found.iter().filter_map(|found| found.replica).collect();
     for replica in &waits_on {
         if let Some(partition) = node.partitions.get_mut(replica) {
-            partition.fetches.push(key);
+            partition.fetches.insert(key);
         }
     }
     let parked = Parked::Fetch(ParkedFetch { fetch, waits_on, available });
@@ -91,7 +91,6 @@ pub(crate) fn handle(
 /// Something was committed in a partition that a parked fetch waits on.
 pub(crate) fn on_woken(
     node: &mut Node,
-    now: Now,
     key: RequestKey,
     bytes: Option<u64>,
     actions: &mut Vec<Action>,
@@ -99,17 +98,12 @@ pub(crate) fn on_woken(
     let Some(Parked::Fetch(parked)) = node.parked_mut(key) else { return };
     parked.available = bytes.map_or(u64::MAX, |bytes| parked.available.saturating_add(bytes));
     if parked.available >= parked.fetch.bytes_min {
-        answer_parked(node, now, key, actions);
+        answer_parked(node, key, actions);
     }
 }
 
 /// Answers a parked fetch with what there is.
-pub(crate) fn answer_parked(
-    node: &mut Node,
-    _now: Now,
-    key: RequestKey,
-    actions: &mut Vec<Action>,
-) {
+pub(crate) fn answer_parked(node: &mut Node, key: RequestKey, actions: &mut Vec<Action>) {
     let Some(Parked::Fetch(ParkedFetch { fetch, .. })) = node.unpark(key) else { return };
     let found: Vec<_> =
         fetch.targets.iter().map(|(target, wanted)| fetch.look(node, target, *wanted)).collect();

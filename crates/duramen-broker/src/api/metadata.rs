@@ -15,6 +15,9 @@ use crate::event::{Action, Now, RequestKey};
 use crate::node::{Node, Parked};
 use crate::session::RequestContext;
 
+/// Topics that clients do not read by pattern.
+const INTERNAL_TOPICS: [&str; 3] =
+    ["__consumer_offsets", "__transaction_state", "__share_group_state"];
 /// How long a client is kept while its topic is made. It asks again by itself.
 const CREATION_MS_MAX: i32 = 5_000;
 
@@ -26,16 +29,13 @@ pub(crate) fn handle(
     request: MetadataRequest,
     actions: &mut Vec<Action>,
 ) {
-    match create_missing(node, now, &context, &request) {
-        Some(index) => {
-            node.controller.wait(index, key);
-            let parked = Parked::Metadata { request, context, outstanding: 1 };
-            node.park(key, parked, deadline_us(now, CREATION_MS_MAX));
-        }
-        None => {
-            let response = answer(node, &context, &request, now);
-            node.reply(key, response, actions);
-        }
+    if let Some(index) = create_missing(node, now, &context, &request) {
+        node.controller.wait(index, key);
+        let parked = Parked::Metadata { request, context, outstanding: 1 };
+        node.park(key, parked, deadline_us(now, CREATION_MS_MAX));
+    } else {
+        let response = answer(node, &context, &request);
+        node.reply(key, response, actions);
     }
 }
 
@@ -72,11 +72,11 @@ fn create_missing(
             records.extend(creation.records);
         }
     }
-    if !records.is_empty() {
-        if let Ok(index) = node.controller.propose(now, records) {
-            node.mark_controller_dirty();
-            wait = wait.max(Some(index));
-        }
+    if !records.is_empty()
+        && let Ok(index) = node.controller.propose(now, records)
+    {
+        node.mark_controller_dirty();
+        wait = wait.max(Some(index));
     }
     wait
 }
@@ -86,7 +86,6 @@ pub(crate) fn answer(
     node: &Node,
     context: &RequestContext,
     request: &MetadataRequest,
-    _now: Now,
 ) -> MetadataResponse {
     let image = &node.controller.image;
     let broker = |(&node_id, broker): (&i32, &crate::controller::records::RegisterBroker)| {
@@ -200,7 +199,7 @@ fn describe(node: &Node, topic: &Topic, include: bool) -> MetadataResponseTopic 
         error_code: 0,
         name: Some(topic.name.clone()),
         topic_id: topic.id,
-        is_internal: topic.name.starts_with("__"),
+        is_internal: INTERNAL_TOPICS.contains(&topic.name.as_str()),
         partitions: partitions.collect(),
         topic_authorized_operations: if include { TOPIC_OPERATIONS } else { i32::MIN },
     }

@@ -164,6 +164,10 @@ fn one(
     let appended = partition.produce(now, batch, acks, slot);
     let log_start_offset = partition.log_start();
     let added = partition.group.bytes_in_flight() - in_flight;
+    if partition.group.failure().is_some() {
+        // Those who wait are told in the turn.
+        node.mark_dirty(replica);
+    }
     if added > 0 {
         node.counters.batches += 1;
         node.counters.batch_bytes += bytes;

@@ -82,11 +82,6 @@ impl Image {
         self.names.values().filter_map(|id| self.topics.get(id))
     }
 
-    /// How many topics there are.
-    pub(crate) fn topics_len(&self) -> usize {
-        self.topics.len()
-    }
-
     /// The topic of this name.
     pub(crate) fn topic_named(&self, name: &str) -> Option<&Topic> {
         self.topics.get(self.names.get(name)?)
@@ -260,13 +255,15 @@ mod tests {
             image.apply(record);
             assert_eq!(Image::decode(&image.encode()).as_ref(), Some(&image));
         }
-        assert_eq!((image.topics_len(), image.partitions_len), (3, 9));
+        assert_eq!((image.topics.len(), image.partitions_len), (3, 9));
     }
 
     #[test]
     fn ids_of_deleted_replicas_are_not_given_again() {
         let mut image = Image::empty();
-        history().into_iter().for_each(|record| drop(image.apply(record)));
+        for record in history() {
+            image.apply(record);
+        }
         assert_eq!(image.next_peer_id, 14);
         assert_eq!(Image::decode(&image.encode()).expect("ours").next_peer_id, 14);
         assert_eq!(image.confusable("topic_0"), None);

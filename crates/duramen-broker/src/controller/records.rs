@@ -47,6 +47,7 @@ duramen_protocol::message! {
         replicas: Vec<PlacedReplica> [0..],
     }
     /// One replica, bound to one data directory.
+    #[expect(clippy::struct_field_names, reason = "they are three different ids")]
     pub struct PlacedReplica {
         peer_id: u64 [0..],
         broker_id: i32 [0..],

@@ -26,7 +26,9 @@ impl Internal {
             Self::Trim { offset } => [&TRIM[..], &offset.to_be_bytes()[..]].concat(),
             Self::ExpireProducers { ids } => {
                 let mut out = EXPIRE_PRODUCERS.to_vec();
-                ids.iter().for_each(|id| out.extend_from_slice(&id.to_be_bytes()));
+                for id in ids {
+                    out.extend_from_slice(&id.to_be_bytes());
+                }
                 out
             }
         }

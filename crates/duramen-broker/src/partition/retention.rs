@@ -32,8 +32,8 @@ impl ClockWatch {
     /// that slow drift is followed; a leap is not believed until it is undone or the node
     /// restarted.
     pub(crate) fn believes(&mut self, now: Now) -> bool {
-        let passed_us = now.mono_us.saturating_sub(self.believed.mono_us);
-        let passed_ms = i64::try_from(passed_us / 1000).unwrap_or(i64::MAX);
+        let passed = now.mono_us.saturating_sub(self.believed.mono_us) / 1000;
+        let passed_ms = i64::try_from(passed).unwrap_or(i64::MAX);
         let expected = self.believed.wall_ms.saturating_add(passed_ms);
         let apart_ms = now.wall_ms.saturating_sub(expected);
         let believed = apart_ms.abs() <= CLOCK_LEAP_MS_MAX;

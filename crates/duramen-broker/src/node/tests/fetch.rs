@@ -1,0 +1,200 @@
+use duramen_protocol::messages::fetch::FetchPartition;
+use duramen_protocol::messages::list_offsets::{ListOffsetsPartition, ListOffsetsTopic};
+use duramen_protocol::messages::offset_for_leader_epoch::{
+    OffsetForLeaderPartition, OffsetForLeaderTopic,
+};
+use duramen_protocol::messages::{
+    FetchRequest, FetchResponse, ListOffsetsRequest, OffsetForLeaderEpochRequest,
+};
+use duramen_protocol::{ErrorCode, Response};
+
+use super::harness::{Harness, batch, bytes_of, fetch_request, new_topic};
+
+fn fetched(it: &mut Harness, id: i32) -> Option<FetchResponse> {
+    match it.response(id)? {
+        Response::Fetch(response) => Some(response),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn patient(topic: &str, offset: i64) -> FetchRequest {
+    FetchRequest { max_wait_ms: 500, ..fetch_request(topic, offset) }
+}
+
+#[test]
+fn a_long_poll_waits_and_is_woken_by_the_commit() {
+    let mut it = Harness::new(&[]);
+    it.create("t", &[]);
+    let id = it.send(patient("t", 0), 12);
+    it.pass_ms(499);
+    assert!(fetched(&mut it, id).is_none());
+    let connection = super::super::ConnectionId(2);
+    let produce = super::harness::produce_request("t", batch(&["a"]), -1);
+    it.enqueue(connection, &produce.into(), 9);
+    it.run();
+    let response = fetched(&mut it, id).expect("woken");
+    let data = &response.responses[0].partitions[0];
+    assert_eq!((data.high_watermark, bytes_of(data).is_empty()), (1, false));
+}
+
+#[test]
+fn a_long_poll_ends_empty_and_without_an_error() {
+    let mut it = Harness::new(&[]);
+    it.create("t", &[]);
+    let id = it.send(patient("t", 0), 12);
+    it.pass_ms(500);
+    let response = fetched(&mut it, id).expect("over");
+    let data = &response.responses[0].partitions[0];
+    assert_eq!((data.error_code, data.high_watermark), (0, 0));
+    assert!(bytes_of(data).is_empty());
+    assert_eq!(it.node.metrics().parked, 0);
+}
+
+#[test]
+fn a_fetch_waits_until_its_minimum_is_there() {
+    let mut it = Harness::new(&[]);
+    it.create("t", &[]);
+    let size = i32::try_from(batch(&["a"]).len()).expect("small");
+    let id = it.send(FetchRequest { min_bytes: 2 * size, ..patient("t", 0) }, 12);
+    let other = super::super::ConnectionId(2);
+    for n in 0..2 {
+        assert!(fetched(&mut it, id).is_none(), "after {n}");
+        let produce = super::harness::produce_request("t", batch(&["a"]), -1);
+        it.enqueue(other, &produce.into(), 9);
+        it.run();
+    }
+    assert!(fetched(&mut it, id).is_some());
+}
+
+#[test]
+fn offsets_outside_the_log_and_wrong_epochs_are_told_at_once() {
+    let mut it = Harness::new(&[]);
+    it.create("t", &[]);
+    it.produce("t", batch(&["a"]));
+    let mut code = |offset, epoch| {
+        let mut request = patient("t", offset);
+        request.topics[0].partitions[0].current_leader_epoch = epoch;
+        let id = it.send(request, 12);
+        let response = fetched(&mut it, id);
+        response.map(|it| ErrorCode::from_code(it.responses[0].partitions[0].error_code))
+    };
+    assert_eq!(code(2, -1), Some(Some(ErrorCode::OffsetOutOfRange)));
+    assert_eq!(code(-5, -1), Some(Some(ErrorCode::OffsetOutOfRange)));
+    assert_eq!(code(0, 1), Some(Some(ErrorCode::FencedLeaderEpoch)));
+    assert_eq!(code(0, 1000), Some(Some(ErrorCode::UnknownLeaderEpoch)));
+    assert_eq!(code(0, 2), Some(Some(ErrorCode::None)));
+}
+
+#[test]
+fn an_incremental_session_tells_only_what_changed() {
+    let mut it = Harness::new(&[]);
+    let made = it.try_create(new_topic("t", 3, &[]));
+    assert_eq!(made.topics[0].error_code, 0);
+    let mut request = fetch_request("t", 0);
+    request.session_epoch = 0;
+    request.topics[0].partitions = (0..3)
+        .map(|partition| FetchPartition {
+            partition,
+            partition_max_bytes: 1000,
+            ..FetchPartition::default()
+        })
+        .collect();
+    let id = it.send(request, 12);
+    let first = fetched(&mut it, id).expect("answered");
+    assert_eq!(first.responses[0].partitions.len(), 3);
+    let next = |epoch| FetchRequest {
+        session_id: first.session_id,
+        session_epoch: epoch,
+        ..FetchRequest::default()
+    };
+    let id = it.send(next(1), 12);
+    assert!(fetched(&mut it, id).expect("answered").responses.is_empty());
+    it.produce("t", batch(&["a"]));
+    let id = it.send(next(2), 12);
+    let third = fetched(&mut it, id).expect("answered");
+    assert_eq!(third.responses[0].partitions.len(), 1);
+    assert!(!bytes_of(&third.responses[0].partitions[0]).is_empty());
+    let id = it.send(next(2), 12);
+    let stale = fetched(&mut it, id).expect("answered").error_code;
+    assert_eq!(stale, ErrorCode::InvalidFetchSessionEpoch.code());
+}
+
+#[test]
+fn topic_ids_are_served_and_old_ones_never_are() {
+    let mut it = Harness::new(&[]);
+    it.create("t", &[]);
+    it.produce("t", batch(&["a"]));
+    let mut request = fetch_request("", 0);
+    request.topics[0].topic_id = it.metadata(&["t"]).topics[0].topic_id;
+    let id = it.send(request.clone(), 13);
+    assert_eq!(fetched(&mut it, id).expect("answered").responses[0].partitions[0].error_code, 0);
+    super::topics::delete(&mut it, "t");
+    it.create("t", &[]);
+    let id = it.send(request, 13);
+    let code = fetched(&mut it, id).expect("answered").responses[0].partitions[0].error_code;
+    assert_eq!(code, ErrorCode::UnknownTopicId.code());
+}
+
+#[test]
+fn a_parked_fetch_learns_that_its_topic_is_deleted() {
+    let mut it = Harness::new(&[]);
+    it.create("t", &[]);
+    let id = it.send(patient("t", 0), 12);
+    let other = super::super::ConnectionId(2);
+    let delete = super::topics::delete_request("t");
+    it.enqueue(other, &delete.into(), 5);
+    it.run();
+    let code = fetched(&mut it, id).expect("woken").responses[0].partitions[0].error_code;
+    assert_eq!(code, ErrorCode::UnknownTopicOrPartition.code());
+}
+
+fn list(it: &mut Harness, timestamp: i64, version: i16) -> (i16, i64, i32) {
+    let partition = ListOffsetsPartition { timestamp, ..ListOffsetsPartition::default() };
+    let topic = ListOffsetsTopic { name: "t".to_owned(), partitions: vec![partition] };
+    let request = ListOffsetsRequest { replica_id: -1, topics: vec![topic], ..Default::default() };
+    match it.ask(request, version) {
+        Response::ListOffsets(response) => {
+            let part = &response.topics[0].partitions[0];
+            (part.error_code, part.offset, part.leader_epoch)
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn list_offsets_knows_the_first_the_last_and_what_is_not_there() {
+    let mut it = Harness::new(&[]);
+    it.create("t", &[]);
+    assert_eq!(list(&mut it, 5, 6).1, -1, "an empty log has no time");
+    it.produce("t", batch(&["a", "b"]));
+    assert_eq!(list(&mut it, -1, 6), (0, 2, 2));
+    assert_eq!(list(&mut it, -2, 6), (0, 0, 2));
+    assert_eq!(list(&mut it, -4, 8), (0, 0, 2));
+    assert_eq!(list(&mut it, -5, 9), (0, -1, -1));
+    assert_eq!(list(&mut it, -3, 6).0, ErrorCode::UnsupportedVersion.code());
+}
+
+#[test]
+fn epochs_end_where_the_next_one_began() {
+    let mut it = Harness::new(&[]);
+    it.create("t", &[]);
+    it.produce("t", batch(&["a", "b"]));
+    it.restart(&[], 2);
+    it.produce("t", batch(&["c"]));
+    let mut end = |leader_epoch| {
+        let partition = OffsetForLeaderPartition { leader_epoch, ..Default::default() };
+        let topic = OffsetForLeaderTopic { topic: "t".to_owned(), partitions: vec![partition] };
+        let request = OffsetForLeaderEpochRequest { topics: vec![topic], ..Default::default() };
+        match it.ask(request, 4) {
+            Response::OffsetForLeaderEpoch(response) => {
+                let part = &response.topics[0].partitions[0];
+                (part.leader_epoch, part.end_offset)
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(end(2), (2, 2));
+    assert_eq!(end(3), (3, 3));
+    assert_eq!(end(4), (-1, -1));
+    assert_eq!(end(1), (1, 0));
+}

@@ -1,0 +1,547 @@
+//! A driver of one node: sessions for connections, and storage that is a few vectors.
+
+use std::collections::BTreeMap;
+
+use bytes::{Bytes, BytesMut};
+use duramen_protocol::batch::BatchHeader;
+use duramen_protocol::messages::create_topics::{CreatableTopic, CreatableTopicConfig};
+use duramen_protocol::messages::fetch::{FetchPartition, FetchTopic, PartitionData};
+use duramen_protocol::messages::metadata::MetadataRequestTopic;
+use duramen_protocol::messages::produce::{
+    PartitionProduceData, PartitionProduceResponse, TopicProduceData,
+};
+use duramen_protocol::messages::{
+    CreateTopicsRequest, CreateTopicsResponse, FetchRequest, FetchResponse, MetadataRequest,
+    MetadataResponse, ProduceRequest,
+};
+use duramen_protocol::records::{BatchBuilder, NewRecord};
+use duramen_protocol::wire::RecordData;
+use duramen_protocol::{ApiKey, Request, RequestHeader, Response, decode_response, encode_request};
+use duramen_storage::op::{
+    ConfState, Content, Done, HardState, Identity, LogEntry, Op, OpKind, RecoveredReplica,
+    ReplicaId, SegmentMeta, TermRun,
+};
+use duramen_storage::storage::Facts;
+
+use crate::configs::BrokerSettings;
+use crate::event::{Action, ConnectionId, Event, FetchPlan, Now, Reply};
+use crate::node::{Node, NodeOptions};
+use crate::session::{Session, SessionStep};
+
+/// One replica as the model of storage keeps it.
+#[derive(Clone, Debug)]
+pub(super) struct Stored {
+    pub identity: Identity,
+    pub conf: ConfState,
+    pub hard_state: HardState,
+    pub entries: Vec<LogEntry>,
+    pub payloads: Vec<Bytes>,
+    pub log_start: i64,
+    pub image: (u64, Bytes),
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Store {
+    pub replicas: BTreeMap<ReplicaId, Stored>,
+    pub deleted: Vec<ReplicaId>,
+    pub trims: Vec<(ReplicaId, i64)>,
+    pub turns: usize,
+}
+
+impl Store {
+    fn execute(&mut self, op: Op) -> Option<Done> {
+        let replica = op.replica;
+        if let OpKind::Create { ticket, identity, conf } = op.kind {
+            let stored = Stored {
+                identity,
+                conf,
+                hard_state: HardState::default(),
+                entries: Vec::new(),
+                payloads: Vec::new(),
+                log_start: 0,
+                image: (1, Bytes::new()),
+            };
+            assert!(self.replicas.insert(replica, stored).is_none(), "made twice");
+            return Some(Done::Persisted { replica, ticket });
+        }
+        let stored = self.replicas.get_mut(&replica).expect("created before");
+        match op.kind {
+            OpKind::Create { .. } => unreachable!(),
+            OpKind::Write { ticket, appends, hard_state, .. } => {
+                for append in appends {
+                    let at = usize::try_from(append.entry.index - 2).expect("small");
+                    stored.entries.truncate(at);
+                    stored.payloads.truncate(at);
+                    assert_eq!(stored.entries.len(), at, "no gaps");
+                    if let Content::Batch(descriptor) = &append.entry.content {
+                        assert!(descriptor.matches(&append.payload), "descriptor and batch agree");
+                    }
+                    stored.entries.push(append.entry);
+                    stored.payloads.push(append.payload);
+                }
+                stored.hard_state = hard_state.unwrap_or(stored.hard_state);
+                return Some(Done::Persisted { replica, ticket });
+            }
+            OpKind::Conf { conf } => stored.conf = conf,
+            OpKind::Trim { log_start } => {
+                stored.log_start = log_start;
+                self.trims.push((replica, log_start));
+            }
+            OpKind::Image { index, image } => stored.image = (index, image),
+            OpKind::Delete => {
+                self.replicas.remove(&replica);
+                self.deleted.push(replica);
+            }
+        }
+        None
+    }
+
+    pub(super) fn recover(&self) -> Vec<RecoveredReplica> {
+        self.replicas.iter().map(|(id, stored)| stored.recover(*id)).collect()
+    }
+
+    pub(super) fn metadata_tail(&self) -> Vec<Bytes> {
+        let Some(metadata) = self.replicas.get(&ReplicaId(1)) else { return Vec::new() };
+        let all = metadata.entries.iter().zip(&metadata.payloads);
+        let after =
+            all.filter(|(entry, payload)| entry.index > metadata.image.0 && !payload.is_empty());
+        after.map(|(_, payload)| payload.clone()).collect()
+    }
+}
+
+impl Stored {
+    fn recover(&self, replica: ReplicaId) -> RecoveredReplica {
+        let mut runs: Vec<TermRun> = Vec::new();
+        let mut segments: Vec<SegmentMeta> = Vec::new();
+        let (mut end_offset, mut prev) = (0, (1, 1, 0));
+        for entry in &self.entries {
+            let (term, first_index) = (entry.term, entry.index);
+            if runs.last().is_none_or(|run| run.term < term) {
+                runs.push(TermRun { term, first_index, start_offset: end_offset });
+            }
+            if let Content::Batch(batch) = &entry.content {
+                if batch.starts_segment {
+                    let base_offset = batch.base_offset;
+                    let max_timestamp = -1;
+                    segments.push(SegmentMeta { base_offset, first_index, size: 0, max_timestamp });
+                }
+                let segment = segments.last_mut().expect("the first batch starts one");
+                segment.size += u64::from(batch.length);
+                segment.max_timestamp = segment.max_timestamp.max(batch.max_timestamp);
+                end_offset = batch.end_offset();
+            }
+            if entry.index <= self.image.0 {
+                prev = (entry.index, entry.term, end_offset);
+            }
+        }
+        let later = segments.iter().skip(1).map(|segment| segment.base_offset);
+        let gone = later.take_while(|base| *base <= self.log_start).count();
+        RecoveredReplica {
+            replica,
+            identity: self.identity.clone(),
+            hard_state: self.hard_state,
+            conf: self.conf.clone(),
+            prev_index: prev.0,
+            prev_term: prev.1,
+            prev_end_offset: prev.2,
+            entries: self.entries.iter().filter(|it| it.index > prev.0).cloned().collect(),
+            term_runs: runs,
+            log_start: self.log_start,
+            end_offset,
+            image: self.image.1.clone(),
+            segments: segments.split_off(gone),
+            damage: None,
+        }
+    }
+
+    /// Batches that hold offsets from `from` up to `end`.
+    pub(super) fn batches(&self, from: i64, end: i64) -> Vec<Bytes> {
+        let all = self.payloads.iter().filter(|payload| !payload.is_empty());
+        let inside = all.filter(|payload| {
+            let header = BatchHeader::parse(payload).expect("our own batch");
+            header.end_offset() > from && header.base_offset < end
+        });
+        inside.cloned().collect()
+    }
+}
+
+/// What came back for a request.
+#[derive(Debug)]
+pub(super) enum Came {
+    Response(Response),
+    Closed(String),
+}
+
+pub(super) struct Harness {
+    pub node: Node,
+    pub store: Store,
+    pub now: Now,
+    /// Whether storage answers at once.
+    pub is_prompt: bool,
+    /// Ops that storage did not execute yet.
+    pub queued: Vec<Op>,
+    sessions: BTreeMap<ConnectionId, Session>,
+    asked: BTreeMap<(ConnectionId, i32), (ApiKey, i16)>,
+    came: BTreeMap<(ConnectionId, i32), Came>,
+    correlation: i32,
+}
+
+pub(super) const ONE: ConnectionId = ConnectionId(1);
+pub(super) const WALL_MS: i64 = 1_700_000_000_000;
+
+pub(super) fn settings(pairs: &[(&str, &str)]) -> BrokerSettings {
+    let pairs: Vec<_> =
+        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+    BrokerSettings::from_pairs(&pairs).expect("good settings")
+}
+
+fn options(settings: BrokerSettings, seed: u64, metadata_tail: Vec<Bytes>) -> NodeOptions {
+    NodeOptions {
+        facts: Facts { cluster_id: [7; 16], broker_id: 0, directory_id: [9; 16] },
+        listener: "PLAINTEXT".to_owned(),
+        host: "node.example".to_owned(),
+        port: 9092,
+        rack: None,
+        settings,
+        seed,
+        bytes_in_flight_max: 1 << 20,
+        metadata_tail,
+    }
+}
+
+impl Harness {
+    pub(super) fn new(pairs: &[(&str, &str)]) -> Self {
+        let mut harness = Self::slow(Store::default(), pairs, 1);
+        harness.is_prompt = true;
+        harness.run();
+        harness
+    }
+
+    /// A node over `store` that was just opened, and whose storage waits to be told.
+    pub(super) fn slow(store: Store, pairs: &[(&str, &str)], seed: u64) -> Self {
+        let now = Now { mono_us: 0, wall_ms: WALL_MS };
+        let mut actions = Vec::new();
+        let options = options(settings(pairs), seed, store.metadata_tail());
+        let node = Node::open(options, store.recover(), now, &mut actions);
+        let mut harness = Self {
+            node,
+            store,
+            now,
+            is_prompt: false,
+            queued: Vec::new(),
+            sessions: BTreeMap::new(),
+            asked: BTreeMap::new(),
+            came: BTreeMap::new(),
+            correlation: 0,
+        };
+        harness.act(actions);
+        harness
+    }
+
+    /// The node dies; another one opens what storage has.
+    pub(super) fn restart(&mut self, pairs: &[(&str, &str)], seed: u64) {
+        let now = self.now;
+        *self = Self::slow(std::mem::take(&mut self.store), pairs, seed);
+        self.is_prompt = true;
+        self.now.wall_ms = now.wall_ms;
+        self.run();
+    }
+
+    fn act(&mut self, actions: Vec<Action>) {
+        if actions.iter().any(|action| matches!(action, Action::Storage(_))) {
+            self.store.turns += 1;
+        }
+        for action in actions {
+            match action {
+                Action::Storage(op) => self.queued.push(op),
+                Action::Reply { connection, sequence, reply } => {
+                    let response = match reply {
+                        Reply::Nothing => None,
+                        Reply::Response(response) => Some(*response),
+                        Reply::Fetch(plan) => Some(self.read(*plan).into()),
+                        Reply::ListOffsets(plan) => Some(plan.response.into()),
+                    };
+                    let session = self.sessions.get_mut(&connection).expect("connected");
+                    let outgoing = session.on_reply(sequence, response).expect("encodes");
+                    for it in outgoing {
+                        self.receive(connection, it.frame.bytes);
+                    }
+                }
+                Action::Close { connection, reason } => {
+                    self.came.insert((connection, -1), Came::Closed(reason));
+                }
+                Action::Fatal(reason) => panic!("fatal: {reason}"),
+            }
+        }
+    }
+
+    fn receive(&mut self, connection: ConnectionId, frame: BytesMut) {
+        let frame = frame.freeze().slice(4..);
+        let correlation = i32::from_be_bytes(frame[..4].try_into().expect("four bytes"));
+        let (api, version) = self.asked[&(connection, correlation)];
+        let (_, response) = decode_response(frame, api, version).expect("our own frame");
+        self.came.insert((connection, correlation), Came::Response(response));
+    }
+
+    fn read(&self, plan: FetchPlan) -> FetchResponse {
+        let FetchPlan { mut response, parts, bytes_max } = plan;
+        let mut left = bytes_max as usize;
+        for part in parts {
+            let mut bytes = Vec::new();
+            let limit = left.min(part.bytes_max as usize);
+            for batch in self.store.replicas[&part.replica].batches(part.offset, part.end) {
+                if !bytes.is_empty() && bytes.len() + batch.len() > limit {
+                    break;
+                }
+                bytes.extend_from_slice(&batch);
+            }
+            left = left.saturating_sub(bytes.len());
+            let slot = &mut response.responses[part.topic].partitions[part.partition];
+            slot.records = Some(RecordData::Bytes(bytes.into()));
+        }
+        response
+    }
+
+    /// Turns until nothing more happens.
+    pub(super) fn run(&mut self) {
+        loop {
+            let mut actions = Vec::new();
+            self.node.flush(self.now, &mut actions);
+            self.act(actions);
+            if !self.is_prompt || !self.persist() {
+                break;
+            }
+        }
+    }
+
+    /// Storage executes everything queued and reports. False if there was nothing.
+    pub(super) fn persist(&mut self) -> bool {
+        let queued = std::mem::take(&mut self.queued);
+        let any = !queued.is_empty();
+        let mut actions = Vec::new();
+        for op in queued {
+            if let Some(done) = self.store.execute(op) {
+                self.node.step(self.now, Event::Storage(done), &mut actions);
+            }
+        }
+        self.act(actions);
+        any
+    }
+
+    pub(super) fn storage(&mut self, done: Done) {
+        let mut actions = Vec::new();
+        self.node.step(self.now, Event::Storage(done), &mut actions);
+        self.act(actions);
+        self.run();
+    }
+
+    /// Time passes, on both clocks.
+    pub(super) fn pass_ms(&mut self, ms: u64) {
+        let end = self.now.mono_us + ms * 1000;
+        self.now.wall_ms += i64::try_from(ms).expect("small");
+        while self.node.deadline() <= end {
+            self.now.mono_us = self.now.mono_us.max(self.node.deadline());
+            self.tick();
+        }
+        self.now.mono_us = end;
+        self.tick();
+    }
+
+    fn tick(&mut self) {
+        let mut actions = Vec::new();
+        self.node.step(self.now, Event::Tick, &mut actions);
+        self.act(actions);
+        self.run();
+    }
+
+    pub(super) fn disconnect(&mut self, connection: ConnectionId) {
+        let mut actions = Vec::new();
+        self.node.step(self.now, Event::Disconnected(connection), &mut actions);
+        self.act(actions);
+        self.sessions.remove(&connection);
+        self.run();
+    }
+
+    /// Sends a request without ending the turn.
+    pub(super) fn enqueue(
+        &mut self,
+        connection: ConnectionId,
+        request: &Request,
+        version: i16,
+    ) -> i32 {
+        self.correlation += 1;
+        let correlation_id = self.correlation;
+        let api = request.api_key();
+        let header = RequestHeader {
+            api_key: api.code(),
+            api_version: version,
+            correlation_id,
+            client_id: Some("test".to_owned()),
+        };
+        self.asked.insert((connection, correlation_id), (api, version));
+        let frame = encode_request(&header, request).expect("a good request").bytes;
+        let session = self
+            .sessions
+            .entry(connection)
+            .or_insert_with(|| Session::new(connection, "User:ANONYMOUS".into(), "L".into()));
+        match session.on_frame(frame.freeze().slice(4..)) {
+            SessionStep::Request { sequence, context, request } => {
+                let event = Event::Request { connection, sequence, context, request };
+                let mut actions = Vec::new();
+                self.node.step(self.now, event, &mut actions);
+                self.act(actions);
+            }
+            SessionStep::Reply(outgoing) => {
+                for it in outgoing {
+                    self.receive(connection, it.frame.bytes);
+                }
+            }
+            SessionStep::Close(reason) => {
+                self.came.insert((connection, -1), Came::Closed(reason));
+            }
+        }
+        correlation_id
+    }
+
+    pub(super) fn send(&mut self, request: impl Into<Request>, version: i16) -> i32 {
+        let id = self.enqueue(ONE, &request.into(), version);
+        self.run();
+        id
+    }
+
+    pub(super) fn response(&mut self, id: i32) -> Option<Response> {
+        match self.came.remove(&(ONE, id))? {
+            Came::Response(response) => Some(response),
+            Came::Closed(reason) => panic!("closed: {reason}"),
+        }
+    }
+
+    pub(super) fn closed(&mut self) -> Option<String> {
+        match self.came.remove(&(ONE, -1))? {
+            Came::Closed(reason) => Some(reason),
+            Came::Response(_) => None,
+        }
+    }
+
+    /// Sends a request that is answered in the same turn.
+    pub(super) fn ask(&mut self, request: impl Into<Request>, version: i16) -> Response {
+        let id = self.send(request, version);
+        self.response(id).expect("answered at once")
+    }
+
+    pub(super) fn create(&mut self, name: &str, configs: &[(&str, &str)]) {
+        let topic = self.try_create(new_topic(name, 1, configs)).topics.remove(0);
+        assert_eq!(topic.error_code, 0, "{:?}", topic.error_message);
+    }
+
+    pub(super) fn try_create(&mut self, topic: CreatableTopic) -> CreateTopicsResponse {
+        let request = CreateTopicsRequest { topics: vec![topic], ..Default::default() };
+        match self.ask(request, 7) {
+            Response::CreateTopics(response) => response,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(super) fn metadata(&mut self, names: &[&str]) -> MetadataResponse {
+        let topic = |name: &&str| MetadataRequestTopic {
+            name: Some((*name).to_owned()),
+            ..Default::default()
+        };
+        let topics = Some(names.iter().map(topic).collect());
+        match self.ask(MetadataRequest { topics, ..Default::default() }, 12) {
+            Response::Metadata(response) => response,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(super) fn produce(&mut self, topic: &str, records: Bytes) -> PartitionProduceResponse {
+        let id = self.send(produce_request(topic, records, -1), 9);
+        self.produced(id).expect("answered at once")
+    }
+
+    pub(super) fn produced(&mut self, id: i32) -> Option<PartitionProduceResponse> {
+        match self.response(id)? {
+            Response::Produce(mut response) => {
+                Some(response.responses.remove(0).partition_responses.remove(0))
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(super) fn fetch(&mut self, topic: &str, offset: i64) -> PartitionData {
+        match self.ask(fetch_request(topic, offset), 12) {
+            Response::Fetch(mut response) => response.responses.remove(0).partitions.remove(0),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(super) fn replica(&self, topic: &str) -> ReplicaId {
+        let mut all = self.store.replicas.iter();
+        *all.find(|(_, stored)| stored.identity.topic == topic).expect("it is there").0
+    }
+}
+
+pub(super) fn new_topic(name: &str, partitions: i32, configs: &[(&str, &str)]) -> CreatableTopic {
+    let config = |(name, value): &(&str, &str)| CreatableTopicConfig {
+        name: (*name).to_owned(),
+        value: Some((*value).to_owned()),
+    };
+    CreatableTopic {
+        name: name.to_owned(),
+        num_partitions: partitions,
+        replication_factor: 1,
+        configs: configs.iter().map(config).collect(),
+        ..CreatableTopic::default()
+    }
+}
+
+pub(super) fn produce_request(topic: &str, records: Bytes, acks: i16) -> ProduceRequest {
+    let partition = PartitionProduceData { index: 0, records: Some(records) };
+    let topic = TopicProduceData {
+        name: topic.to_owned(),
+        partition_data: vec![partition],
+        ..TopicProduceData::default()
+    };
+    ProduceRequest { acks, timeout_ms: 30_000, topic_data: vec![topic], ..Default::default() }
+}
+
+pub(super) fn fetch_request(topic: &str, offset: i64) -> FetchRequest {
+    let partition = FetchPartition {
+        fetch_offset: offset,
+        partition_max_bytes: 1 << 20,
+        ..FetchPartition::default()
+    };
+    let topic = FetchTopic {
+        topic: topic.to_owned(),
+        partitions: vec![partition],
+        ..FetchTopic::default()
+    };
+    FetchRequest { max_wait_ms: 0, min_bytes: 1, topics: vec![topic], ..FetchRequest::default() }
+}
+
+/// A batch of records with these values.
+pub(super) fn batch(values: &[&str]) -> Bytes {
+    builder(values, WALL_MS).build().expect("a good batch")
+}
+
+pub(super) fn builder(values: &[&str], timestamp: i64) -> BatchBuilder {
+    let mut batch = BatchBuilder::new();
+    for value in values {
+        let value = Some(value.as_bytes());
+        let record = NewRecord { timestamp, value, ..NewRecord::default() };
+        batch.push(&record).expect("a good record");
+    }
+    batch
+}
+
+/// A batch of an idempotent producer.
+pub(super) fn idempotent(id: i64, epoch: i16, sequence: i32, values: &[&str]) -> Bytes {
+    builder(values, WALL_MS).producer(id, epoch, sequence).build().expect("a good batch")
+}
+
+pub(super) fn bytes_of(data: &PartitionData) -> Bytes {
+    match &data.records {
+        Some(RecordData::Bytes(bytes)) => bytes.clone(),
+        other => panic!("{other:?}"),
+    }
+}

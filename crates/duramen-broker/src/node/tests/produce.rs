@@ -1,0 +1,262 @@
+use duramen_protocol::ErrorCode;
+use duramen_protocol::batch::{BatchHeader, TimestampType};
+use duramen_protocol::wire::Uuid;
+use duramen_storage::op::Done;
+
+use crate::event::ConnectionId;
+
+use super::harness::{
+    Harness, ONE, WALL_MS, batch, builder, bytes_of, idempotent, produce_request,
+};
+
+#[test]
+fn an_acknowledged_batch_is_on_disk_first_and_can_be_fetched() {
+    let mut it = Harness::new(&[]);
+    it.create("t", &[]);
+    it.is_prompt = false;
+    let id = it.send(produce_request("t", batch(&["a", "b"]), -1), 9);
+    assert!(it.produced(id).is_none(), "nothing is synced yet");
+    assert!(it.node.metrics().bytes_in_flight > 0);
+    it.persist();
+    it.run();
+    let produced = it.produced(id).expect("synced now");
+    assert_eq!((produced.error_code, produced.base_offset), (0, 0));
+    let fetched = it.fetch("t", 0);
+    assert_eq!(fetched.high_watermark, 2);
+    let header = BatchHeader::parse(&bytes_of(&fetched)).expect("a batch");
+    assert_eq!((header.base_offset, header.record_count), (0, 2));
+    let epoch = it.metadata(&["t"]).topics[0].partitions[0].leader_epoch;
+    assert_eq!(header.partition_leader_epoch, epoch);
+}
+
+#[test]
+fn a_batch_that_is_not_synced_is_not_shown() {
+    let mut it = Harness::new(&[]);
+    it.create("t", &[]);
+    it.is_prompt = false;
+    let produce = produce_request("t", batch(&["a"]), -1);
+    it.enqueue(ConnectionId(2), &produce.into(), 9);
+    it.run();
+    assert_eq!(it.fetch("t", 0).high_watermark, 0);
+    let beyond = it.fetch("t", 1);
+    assert_eq!((beyond.error_code, beyond.high_watermark), (0, 0));
+    it.persist();
+    it.run();
+    assert_eq!(it.fetch("t", 0).high_watermark, 1);
+}
+
+#[test]
+fn all_events_of_a_turn_make_one_storage_batch() {
+    let mut it = Harness::new(&[]);
+    it.create("t", &[]);
+    it.is_prompt = false;
+    let turns = it.store.turns;
+    for n in 0..10 {
+        let value = n.to_string();
+        let request = produce_request("t", batch(&[&value]), -1);
+        it.enqueue(ONE, &request.into(), 9);
+    }
+    it.run();
+    assert_eq!((it.store.turns - turns, it.queued.len()), (1, 1));
+}
+
+#[test]
+fn offsets_are_dense_and_start_at_zero() {
+    let mut it = Harness::new(&[]);
+    it.create("t", &[]);
+    assert_eq!(it.produce("t", batch(&["a", "b", "c"])).base_offset, 0);
+    assert_eq!(it.produce("t", batch(&["d"])).base_offset, 3);
+    assert_eq!(it.produce("t", batch(&["e", "f"])).base_offset, 4);
+}
+
+#[test]
+fn acks_0_has_no_answer_and_an_error_closes_the_connection() {
+    let mut it = Harness::new(&[]);
+    it.create("t", &[]);
+    let id = it.send(produce_request("t", batch(&["a"]), 0), 9);
+    assert!(it.response(id).is_none() && it.closed().is_none());
+    assert_eq!(it.fetch("t", 0).high_watermark, 1, "later answers are not held up");
+    it.send(produce_request("missing", batch(&["a"]), 0), 9);
+    assert!(it.closed().expect("closed").contains("UNKNOWN_TOPIC_OR_PARTITION"));
+}
+
+#[test]
+fn acks_1_is_answered_and_other_numbers_are_refused() {
+    let mut it = Harness::new(&[]);
+    it.create("t", &[]);
+    let id = it.send(produce_request("t", batch(&["a"]), 1), 9);
+    assert_eq!(it.produced(id).expect("answered").base_offset, 0);
+    let id = it.send(produce_request("t", batch(&["a"]), 2), 9);
+    let refused = it.produced(id).expect("answered").error_code;
+    assert_eq!(refused, ErrorCode::InvalidRequiredAcks.code());
+}
+
+#[test]
+fn a_retry_is_answered_with_the_first_offset_once_that_is_committed() {
+    let mut it = Harness::new(&[]);
+    it.create("t", &[]);
+    assert_eq!(it.produce("t", idempotent(5, 0, 0, &["a"])).base_offset, 0);
+    it.is_prompt = false;
+    let first = it.send(produce_request("t", idempotent(5, 0, 1, &["b"]), -1), 9);
+    let retry = it.send(produce_request("t", idempotent(5, 0, 1, &["b"]), -1), 9);
+    assert!(it.produced(first).is_none() && it.produced(retry).is_none());
+    it.is_prompt = true;
+    it.persist();
+    it.run();
+    assert_eq!(it.produced(first).expect("committed").base_offset, 1);
+    assert_eq!(it.produced(retry).expect("committed").base_offset, 1);
+    assert_eq!(it.fetch("t", 0).high_watermark, 2, "it landed once");
+    assert_eq!(it.produce("t", idempotent(5, 0, 0, &["a"])).base_offset, 0);
+}
+
+#[test]
+fn gaps_stale_epochs_and_strangers_are_refused() {
+    let mut it = Harness::new(&[]);
+    it.create("t", &[]);
+    it.produce("t", idempotent(5, 1, 0, &["a"]));
+    let mut code = |batch| ErrorCode::from_code(it.produce("t", batch).error_code).expect("a code");
+    assert_eq!(code(idempotent(5, 1, 2, &["c"])), ErrorCode::OutOfOrderSequenceNumber);
+    assert_eq!(code(idempotent(5, 0, 1, &["b"])), ErrorCode::InvalidProducerEpoch);
+    assert_eq!(code(idempotent(5, 2, 7, &["b"])), ErrorCode::OutOfOrderSequenceNumber);
+    assert_eq!(code(idempotent(6, 0, 3, &["b"])), ErrorCode::UnknownProducerId);
+    assert_eq!(code(idempotent(5, 2, 0, &["b"])), ErrorCode::None);
+}
+
+#[test]
+fn bad_batches_are_refused_with_the_code_of_their_fault() {
+    let mut it = Harness::new(&[]);
+    it.create("t", &[("max.message.bytes", "200")]);
+    let mut code = |batch| ErrorCode::from_code(it.produce("t", batch).error_code).expect("a code");
+    let mut rotten = batch(&["abc"]).to_vec();
+    *rotten.last_mut().expect("not empty") ^= 1;
+    assert_eq!(code(rotten.into()), ErrorCode::CorruptMessage);
+    let long = "x".repeat(300);
+    assert_eq!(code(batch(&[&long])), ErrorCode::MessageTooLarge);
+    let control = builder(&["a"], WALL_MS).control().build().expect("a batch");
+    assert_eq!(code(control), ErrorCode::InvalidRecord);
+    let transactional = builder(&["a"], WALL_MS).producer(1, 0, 0).transactional();
+    assert_eq!(code(transactional.build().expect("a batch")), ErrorCode::InvalidTxnState);
+    let two = [batch(&["a"]), batch(&["b"])].concat();
+    assert_eq!(code(two.into()), ErrorCode::InvalidRecord);
+    let future = builder(&["a"], WALL_MS + 7_200_000).build().expect("a batch");
+    assert_eq!(code(future), ErrorCode::InvalidTimestamp);
+    assert_eq!(it.fetch("t", 0).high_watermark, 0);
+}
+
+#[test]
+fn a_compacted_topic_wants_keys() {
+    let mut it = Harness::new(&[]);
+    it.create("t", &[("cleanup.policy", "compact")]);
+    let refused = it.produce("t", batch(&["a"]));
+    assert_eq!(refused.error_code, ErrorCode::InvalidRecord.code());
+    assert_eq!(refused.record_errors.len(), 1);
+}
+
+#[test]
+fn log_append_time_is_stamped_by_the_node_and_the_checksum_fits() {
+    let mut it = Harness::new(&[]);
+    it.create("t", &[("message.timestamp.type", "LogAppendTime")]);
+    it.now.wall_ms += 5_000;
+    let old = builder(&["a"], 17).build().expect("a batch");
+    assert_eq!(it.produce("t", old).log_append_time_ms, WALL_MS + 5_000);
+    let fetched = bytes_of(&it.fetch("t", 0));
+    let header = BatchHeader::parse(&fetched).expect("a batch");
+    assert_eq!(header.attributes.timestamp_type(), TimestampType::LogAppendTime);
+    assert_eq!(header.max_timestamp, WALL_MS + 5_000);
+    // The harness has checked the descriptor, and so the checksum, against the stored bytes.
+}
+
+#[test]
+fn unknown_topics_partitions_and_ids_are_told_apart() {
+    let mut it = Harness::new(&[]);
+    it.create("t", &[]);
+    let unknown = it.produce("u", batch(&["a"])).error_code;
+    assert_eq!(unknown, ErrorCode::UnknownTopicOrPartition.code());
+    let mut request = produce_request("t", batch(&["a"]), -1);
+    request.topic_data[0].partition_data[0].index = 1;
+    let id = it.send(request, 9);
+    let code = it.produced(id).expect("answered").error_code;
+    assert_eq!(code, ErrorCode::UnknownTopicOrPartition.code());
+    let mut request = produce_request("", batch(&["a"]), -1);
+    request.topic_data[0].topic_id = Uuid::from_u128(5);
+    let id = it.send(request.clone(), 13);
+    let code = it.produced(id).expect("answered").error_code;
+    assert_eq!(code, ErrorCode::UnknownTopicId.code());
+    request.topic_data[0].topic_id = it.metadata(&["t"]).topics[0].topic_id;
+    let id = it.send(request, 13);
+    assert_eq!(it.produced(id).expect("answered").error_code, 0);
+}
+
+#[test]
+fn a_full_disk_refuses_appends_while_reads_and_deletes_go_on() {
+    let mut it = Harness::new(&[]);
+    it.create("t", &[]);
+    it.produce("t", batch(&["a"]));
+    it.storage(Done::DiskFull(true));
+    let refused = it.produce("t", batch(&["b"])).error_code;
+    assert_eq!(refused, ErrorCode::KafkaStorageError.code());
+    assert_eq!(it.fetch("t", 0).high_watermark, 1);
+    it.create("u", &[]);
+    it.storage(Done::DiskFull(false));
+    assert_eq!(it.produce("t", batch(&["b"])).base_offset, 1);
+}
+
+#[test]
+fn a_produce_waits_while_too_many_bytes_are_in_flight_and_keeps_its_place() {
+    let mut it = Harness::new(&[]);
+    it.create("t", &[]);
+    it.is_prompt = false;
+    let large = "x".repeat(700 << 10);
+    let first = it.send(produce_request("t", batch(&[&large]), -1), 9);
+    let second = it.send(produce_request("t", batch(&[&large]), -1), 9);
+    let small = it.send(produce_request("t", batch(&["a"]), -1), 9);
+    assert_eq!(it.node.metrics().stalls, 2, "the small one does not overtake");
+    it.is_prompt = true;
+    it.persist();
+    it.run();
+    let offsets = [first, second, small].map(|id| it.produced(id).expect("done").base_offset);
+    assert_eq!(offsets, [0, 1, 2]);
+    assert_eq!(it.node.metrics().bytes_in_flight, 0);
+}
+
+#[test]
+fn a_produce_that_is_not_synced_in_time_is_told_so() {
+    let mut it = Harness::new(&[]);
+    it.create("t", &[]);
+    it.is_prompt = false;
+    let id = it.send(produce_request("t", batch(&["a"]), -1), 9);
+    it.pass_ms(29_000);
+    assert!(it.produced(id).is_none());
+    it.pass_ms(1_001);
+    let code = it.produced(id).expect("over").error_code;
+    assert_eq!(code, ErrorCode::RequestTimedOut.code());
+    it.is_prompt = true;
+    it.persist();
+    it.run();
+    assert_eq!(it.fetch("t", 0).high_watermark, 1);
+}
+
+#[test]
+fn a_closed_connection_is_forgotten() {
+    let mut it = Harness::new(&[]);
+    it.create("t", &[]);
+    it.is_prompt = false;
+    it.send(produce_request("t", batch(&["a"]), -1), 9);
+    it.disconnect(ONE);
+    it.is_prompt = true;
+    it.persist();
+    it.run();
+    assert_eq!(it.node.metrics().parked, 0);
+    assert_eq!(it.fetch("t", 0).high_watermark, 1);
+}
+
+#[test]
+fn a_transactional_id_is_refused() {
+    let mut it = Harness::new(&[]);
+    it.create("t", &[]);
+    let mut request = produce_request("t", batch(&["a"]), -1);
+    request.transactional_id = Some("tx".to_owned());
+    let id = it.send(request, 9);
+    let code = it.produced(id).expect("answered").error_code;
+    assert_eq!(code, ErrorCode::TransactionalIdAuthorizationFailed.code());
+}

@@ -1,0 +1,112 @@
+use duramen_protocol::messages::DeleteRecordsRequest;
+use duramen_protocol::messages::delete_records::{DeleteRecordsPartition, DeleteRecordsTopic};
+use duramen_protocol::{ErrorCode, Response};
+
+use super::harness::{Harness, WALL_MS, batch, builder, idempotent};
+
+const DAY_MS: i64 = 86_400_000;
+
+fn at(it: &mut Harness, timestamp: i64) {
+    let bytes = builder(&["a"], timestamp).build().expect("a batch");
+    assert_eq!(it.produce("t", bytes).error_code, 0);
+}
+
+#[test]
+fn old_segments_go_when_the_clock_is_believed() {
+    let mut it = Harness::new(&[]);
+    it.create("t", &[("retention.ms", "600000"), ("segment.ms", "60000")]);
+    at(&mut it, WALL_MS);
+    at(&mut it, WALL_MS + 120_000);
+    it.pass_ms(660_000);
+    assert_eq!(it.fetch("t", 1).log_start_offset, 1);
+    let code = it.fetch("t", 0).error_code;
+    assert_eq!(code, ErrorCode::OffsetOutOfRange.code());
+    assert_eq!(it.store.trims, [(it.replica("t"), 1)]);
+}
+
+#[test]
+fn a_log_whose_records_are_all_old_is_emptied_and_goes_on() {
+    let mut it = Harness::new(&[]);
+    it.create("t", &[("retention.ms", "60000")]);
+    at(&mut it, WALL_MS);
+    it.pass_ms(700_000);
+    assert_eq!(it.fetch("t", 1).log_start_offset, 1);
+    let next = it.now.wall_ms;
+    at(&mut it, next);
+    let replica = it.replica("t");
+    // The new batch starts a segment, and the old one can go.
+    assert_eq!(it.store.trims, [(replica, 1), (replica, 1)]);
+    assert_eq!(it.fetch("t", 1).high_watermark, 2);
+}
+
+#[test]
+fn a_clock_leap_of_days_deletes_nothing() {
+    let mut it = Harness::new(&[]);
+    it.create("t", &[("retention.ms", "600000"), ("segment.ms", "1000")]);
+    at(&mut it, WALL_MS);
+    at(&mut it, WALL_MS + 5_000);
+    it.now.wall_ms += 8 * DAY_MS;
+    it.pass_ms(3_600_000);
+    assert!(it.store.trims.is_empty());
+    let metrics = it.node.metrics();
+    assert_eq!((metrics.clock_holds, metrics.is_clock_held), (1, true));
+    it.now.wall_ms -= 8 * DAY_MS;
+    it.pass_ms(300_000);
+    assert_eq!(it.store.trims, [(it.replica("t"), 2)]);
+}
+
+#[test]
+fn size_retention_needs_no_clock() {
+    let mut it = Harness::new(&[]);
+    let configs = [("retention.bytes", "100"), ("segment.bytes", "4096")];
+    it.create("t", &configs);
+    let value = "x".repeat(3000);
+    for _ in 0..4 {
+        it.produce("t", batch(&[&value]));
+    }
+    it.now.wall_ms += 8 * DAY_MS;
+    it.pass_ms(300_000);
+    assert_eq!(it.store.trims, [(it.replica("t"), 3)]);
+}
+
+fn delete_records(it: &mut Harness, offset: i64) -> (i16, i64) {
+    let partition = DeleteRecordsPartition { partition_index: 0, offset };
+    let topic = DeleteRecordsTopic { name: "t".to_owned(), partitions: vec![partition] };
+    let request = DeleteRecordsRequest { topics: vec![topic], timeout_ms: 1000 };
+    match it.ask(request, 2) {
+        Response::DeleteRecords(response) => {
+            let part = &response.topics[0].partitions[0];
+            (part.error_code, part.low_watermark)
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn delete_records_moves_the_start_and_survives_a_restart() {
+    let mut it = Harness::new(&[]);
+    it.create("t", &[]);
+    it.produce("t", batch(&["a", "b", "c", "d"]));
+    assert_eq!(delete_records(&mut it, 2), (0, 2));
+    assert_eq!(delete_records(&mut it, 1), (0, 2), "it never goes back");
+    assert_eq!(delete_records(&mut it, 9).0, ErrorCode::OffsetOutOfRange.code());
+    it.restart(&[], 2);
+    assert_eq!(it.fetch("t", 2).log_start_offset, 2);
+    assert_eq!(delete_records(&mut it, -1), (0, 4));
+    assert_eq!(it.produce("t", batch(&["e"])).base_offset, 4);
+}
+
+#[test]
+fn silent_producers_are_forgotten_by_an_entry_of_the_log() {
+    let mut it = Harness::new(&[("producer.id.expiration.ms", "3600000")]);
+    it.create("t", &[]);
+    it.produce("t", idempotent(5, 0, 0, &["a"]));
+    it.pass_ms(3_000_000);
+    assert_eq!(it.node.metrics().producers, 1);
+    it.pass_ms(1_800_000);
+    assert_eq!(it.node.metrics().producers, 0);
+    let unknown = it.produce("t", idempotent(5, 0, 1, &["b"])).error_code;
+    assert_eq!(unknown, ErrorCode::UnknownProducerId.code());
+    it.restart(&[], 2);
+    assert_eq!(it.node.metrics().producers, 0, "a replay forgets them too");
+}
