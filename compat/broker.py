@@ -25,6 +25,9 @@ COMPAT = Path(__file__).resolve().parent
 HOST = "127.0.0.1"
 PR_SET_PDEATHSIG = 1
 
+# Duramen refuses variables of its own prefix that it does not know.
+OUR_VARIABLES = {"DURAMEN_BIN", "DURAMEN_CACHE"}
+
 # A laptop-sized heap for everything; compile quickly, because these JVMs live for seconds. A benchmark passes its own.
 JVM_OPTIONS = ["-Xmx1g", "-Xms256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
 
@@ -106,6 +109,7 @@ class Broker:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
+                env={name: value for name, value in os.environ.items() if name not in OUR_VARIABLES},
                 preexec_fn=_die_with_parent,
             )
 

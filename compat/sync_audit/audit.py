@@ -110,7 +110,7 @@ class Audit:
             if event.connection.partition("->")[0].endswith(f":{port}"):
                 streams = self.received if event.call in READS else self.sent
                 streams.setdefault(event.connection, []).append(event)
-        elif event.path.startswith(self.data_dir):
+        elif event.path.startswith(self.data_dir) or self.data_dir.startswith(event.path + "/"):
             self._take_file_event(event)
 
     def _take_file_event(self, event):

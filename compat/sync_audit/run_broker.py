@@ -66,8 +66,6 @@ def audited_run(kind, settings, directory, phase):
     data_dir, trace = directory / "data", directory / f"trace-{phase}"
     existing = {str(path) for path in [data_dir, *data_dir.rglob("*")]} if data_dir.exists() else set()
     broker = start(kind, free_port(), data_dir, settings, wrapper=strace(trace))
-    if not existing:
-        existing = {str(data_dir)}
     with calls.connect(broker.bootstrap) as connection:
         topic = calls.new_topic(connection, PARTITIONS)
     acknowledged = produce(broker.bootstrap, topic, first_id=phase * 1_000_000)
