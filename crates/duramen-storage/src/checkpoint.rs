@@ -140,12 +140,12 @@ impl<D: Disk> Storage<D> {
             let steps = replica
                 .flush(&self.disk)
                 .map_err(|source| disk_error("writing the indexes of", &dir, source))?;
-            replica.in_flight += 1;
             replica.first_since_capture = None;
-            let (state, names) = (Box::new(replica.state.clone()), replica.names);
+            replica.checkpoint_due = Some((steps, replica.names));
+            let state = Box::new(replica.state.clone());
             let as_of = self.journal.next_lsn();
             self.checkpoints.running.insert(id, Stage::Syncing(state, as_of));
-            self.request_checkpoint(id, names, steps);
+            self.sync_next(id);
         }
         Ok(())
     }
@@ -217,11 +217,13 @@ impl<D: Disk> Replica<D> {
         for entry in segment.index_tail.drain(..index) {
             index_bytes.put_u32(entry.offset_delta);
             index_bytes.put_u32(entry.position);
+            segment.flushed_position = entry.position;
         }
         let mut time_bytes = Vec::with_capacity(times * TIME_ENTRY_BYTES);
         for entry in segment.times_tail.drain(..times) {
             time_bytes.put_i64(entry.timestamp);
             time_bytes.put_u32(entry.offset_delta);
+            segment.flushed_timestamp = entry.timestamp;
         }
         let base_offset = segment.base_offset;
         let index_at = u64::from(segment.index_flushed) * INDEX_ENTRY_BYTES as u64;

@@ -190,7 +190,7 @@ impl<D: Disk> Reader<D> {
             let hint = self.time_floor(&segment, timestamp)?.max(start).max(segment.base_offset);
             let mut at = self.floor(&segment, hint)?;
             while at < size {
-                let batch = self.header(&segment.path(), &file, at)?;
+                let batch = self.checked(&segment, &file, at)?;
                 if batch.base_offset >= end {
                     return Ok(None);
                 }
@@ -228,24 +228,32 @@ impl<D: Disk> Reader<D> {
             }
             let file = self.file(&segment)?;
             let mut at = 0;
+            // A batch that straddles `start` or `end` may have its largest timestamp outside.
+            let mut places = Vec::new();
             let mut largest: Option<Place> = None;
             while at < size {
-                let batch = self.header(&segment.path(), &file, at)?;
+                let batch = self.checked(&segment, &file, at)?;
                 if batch.base_offset >= end {
                     break;
                 }
-                let later = largest.is_none_or(|it| batch.max_timestamp > it.batch.max_timestamp);
-                if later && batch.end_offset() > start {
-                    largest = Some(Place { at, batch });
-                }
+                let place = Place { at, batch };
                 at += u64::from(batch.length);
+                if batch.base_offset < start || batch.end_offset() > end {
+                    if batch.end_offset() > start {
+                        places.push(place);
+                    }
+                } else if largest.is_none_or(|it| batch.max_timestamp > it.batch.max_timestamp) {
+                    largest = Some(place);
+                }
             }
-            for (offset, time) in match largest {
-                Some(place) => self.records(&segment, &file, place)?,
-                None => Vec::new(),
-            } {
-                if offset >= start && offset < end && best.is_none_or(|(_, most)| time > most) {
-                    best = Some((offset, time));
+            places.extend(largest);
+            places.sort_by_key(|place| place.at);
+            for place in places {
+                for (offset, time) in self.records(&segment, &file, place)? {
+                    let inside = offset >= start && offset < end;
+                    if inside && best.is_none_or(|(_, most)| time > most) {
+                        best = Some((offset, time));
+                    }
                 }
             }
         }
@@ -276,7 +284,8 @@ impl<D: Disk> Reader<D> {
             return Err(damaged("a batch's CRC does not match"));
         }
         if batch.log_append_time || batch.control {
-            return Ok(vec![(batch.base_offset, batch.max_timestamp)]);
+            let offsets = batch.base_offset..batch.end_offset();
+            return Ok(offsets.map(|offset| (offset, batch.max_timestamp)).collect());
         }
         let unreadable = |_| damaged("a batch's records cannot be read");
         let view = BatchView::parse(&bytes).map_err(|_| damaged("there is no batch"))?;
@@ -312,6 +321,26 @@ impl<D: Disk> Reader<D> {
             return Err(ReadError::Damaged { path: path.to_owned(), at, what });
         }
         Ok(Bytes::from(bytes))
+    }
+
+    /// The header of a batch whose CRC was checked since the process started.
+    fn checked(
+        &self,
+        segment: &Segment<D>,
+        file: &D::File,
+        at: u64,
+    ) -> Result<Descriptor, ReadError> {
+        let path = segment.path();
+        let batch = self.header(&path, file, at)?;
+        let end = at + u64::from(batch.length);
+        if !segment.is_verified(at, end) {
+            let bytes = self.read_file(&path, file, at, batch.length as usize)?;
+            if !batch.matches(&bytes) {
+                return Err(ReadError::Damaged { path, at, what: "a batch's CRC does not match" });
+            }
+            segment.set_verified(at, end);
+        }
+        Ok(batch)
     }
 
     fn header(&self, path: &str, file: &D::File, at: u64) -> Result<Descriptor, ReadError> {

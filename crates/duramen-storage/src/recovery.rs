@@ -22,7 +22,7 @@ use crate::journal::{self, Journal, Round, Scan, disk_error, extent_path};
 use crate::op::{Content, RecoveredReplica};
 use crate::record::{self, ImageSource, Record};
 use crate::replica::Replica;
-use crate::replica_state::{ReplicaState, image_fits};
+use crate::replica_state::{ReplicaState, SegmentState, image_fits};
 use crate::reserve::Reserve;
 use crate::storage::{Error, Options};
 use crate::{Disk, ReplicaId, manifest};
@@ -278,7 +278,10 @@ fn apply(it: &mut Replaying, record: &Record, options: &Options, lsn: u64) -> Re
             it.places.split_off(from);
         }
         Record::Trim { log_start, .. } => state.trim(*log_start),
-        Record::HardState { hard_state, .. } => state.hard_state = *hard_state,
+        Record::HardState { hard_state, .. } => {
+            state.hard_state = *hard_state;
+            state.hard_state.commit = hard_state.commit.max(state.prev_index);
+        }
         Record::Conf { conf, .. } => state.conf = conf.clone(),
         Record::Image { index, image, .. } => state.set_image(*index, image.clone()),
         Record::Synced { index, .. } => state.synced_index = state.synced_index.max(*index),
@@ -354,14 +357,21 @@ fn restore<D: Disk>(
         let hard_state = it.state.hard_state;
         records.push(Record::HardState { replica: id, hard_state });
     }
-    let has_files = !it.state.segments.is_empty();
-    let mut names = present.unwrap_or_default();
-    let dir_made = !names.is_empty() || has_files;
-    if has_files {
+    let mark = it.state.synced_index;
+    if it.places.iter().any(|(index, place)| place.payload.is_none() && *index > mark) {
+        // It was found whole, and is synced below: from now on its absence is damage.
+        it.state.synced_index = it.state.last_index();
+        records.push(Record::Synced { replica: id, index: it.state.synced_index });
+    }
+    let needs_dir = !it.state.segments.is_empty();
+    let dir_made = present.is_some() || needs_dir;
+    if needs_dir && present.is_none() {
         reserve.when_full(disk, || disk.create_dir(&dir)).map_err(disk_failed)?;
+    }
+    if dir_made {
+        let names = present.unwrap_or_default();
         restore_segments(disk, &it, &names, reserve, &mut damage)?;
-        names.retain(|name| !is_ours(&it.state, name));
-        for stranger in names {
+        for stranger in names.iter().filter(|name| !is_ours(&it.state, name)) {
             disk.remove_file(&format!("{dir}/{stranger}")).map_err(disk_failed)?;
         }
         disk.sync_dir(&dir).map_err(disk_failed)?;
@@ -370,8 +380,7 @@ fn restore<D: Disk>(
     for (at, segment) in it.state.segments.iter().enumerate() {
         let next = it.state.segments.get(at + 1);
         let end = next.map_or(it.state.end_offset, |next| next.base_offset);
-        let rewritten = it.places.values().find(|place| place.segment == segment.base_offset);
-        let good_from = rewritten.map_or(segment.size, |place| place.at);
+        let good_from = good_from(&it, segment, mark);
         files.push(Segment::recovered(&dir, segment, end, good_from));
     }
     if let Some(damage) = &damage {
@@ -382,6 +391,16 @@ fn restore<D: Disk>(
     replica.dir_made = dir_made;
     replica.first_since_capture = it.first_since_capture;
     Ok(FoundReplica { replica, recovered })
+}
+
+/// From which position on the segment was rewritten or looked at by this recovery; `mark` is the
+/// synced mark as it was found, below which payload outside the journal is not looked at.
+fn good_from(it: &Replaying, segment: &SegmentState, mark: u64) -> u64 {
+    let places = it.places.iter().rev().filter(|(_, place)| place.segment == segment.base_offset);
+    places
+        .take_while(|(index, place)| place.payload.is_some() || **index > mark)
+        .last()
+        .map_or(segment.size, |(_, place)| place.at)
 }
 
 fn is_ours(state: &ReplicaState, name: &str) -> bool {

@@ -31,6 +31,16 @@ pub(crate) struct Ticket {
     pub(crate) payload: Option<u64>,
 }
 
+/// Payload that is being synced in segments.
+#[derive(Clone, Copy, Debug)]
+struct Bulk {
+    /// First and last index.
+    first: u64,
+    last: u64,
+    /// Segments that have yet to be synced.
+    segments: u32,
+}
+
 /// One replica at work.
 #[derive(Debug)]
 pub(crate) struct Replica<D: Disk> {
@@ -54,8 +64,14 @@ pub(crate) struct Replica<D: Disk> {
     /// Payload up to this index is synced in segments, or was in the journal.
     pub(crate) synced_index: u64,
     bulk_next: u64,
-    /// Payload syncs in flight: their numbers and last indexes.
-    bulk: BTreeMap<u64, (u64, u32)>,
+    /// Payload syncs in flight, by number.
+    bulk: BTreeMap<u64, Bulk>,
+    /// Payload to be synced in segments: its number, the segment, its file.
+    pub(crate) payload_due: Vec<(u64, i64, D::File)>,
+    /// A checkpoint's syncs, and the names they cover.
+    pub(crate) checkpoint_due: Option<(Vec<SyncStep<D::File>>, u64)>,
+    /// Whether one of those two is in flight.
+    pub(crate) syncing: bool,
     /// Syncs in flight that use its paths.
     pub(crate) in_flight: u32,
     pub(crate) deleting: bool,
@@ -79,6 +95,9 @@ impl<D: Disk> Replica<D> {
             rider: None,
             bulk_next: 1,
             bulk: BTreeMap::new(),
+            payload_due: Vec::new(),
+            checkpoint_due: None,
+            syncing: false,
             in_flight: 0,
             deleting: false,
             delete_durable: false,
@@ -158,11 +177,15 @@ impl<D: Disk> Replica<D> {
         Ok(file)
     }
 
-    /// What makes payload in this file durable, and which names that covers.
-    pub(crate) fn payload_steps(&self, file: D::File) -> (Vec<SyncStep<D::File>>, u64) {
-        let mut steps = vec![SyncStep::File(file)];
+    /// What makes all payload that is due durable, and its numbers.
+    pub(crate) fn take_payload_due(&mut self) -> (Vec<u64>, Vec<SyncStep<D::File>>) {
+        let due = std::mem::take(&mut self.payload_due);
+        let numbers = due.iter().map(|(number, ..)| *number).collect();
+        let files: BTreeMap<i64, D::File> =
+            due.into_iter().map(|(_, base_offset, file)| (base_offset, file)).collect();
+        let mut steps: Vec<_> = files.into_values().map(SyncStep::File).collect();
         steps.extend(self.name_steps());
-        (steps, self.names)
+        (numbers, steps)
     }
 
     pub(crate) fn name_steps(&self) -> Vec<SyncStep<D::File>> {
@@ -173,33 +196,42 @@ impl<D: Disk> Replica<D> {
     }
 
     /// Numbers payload that will be synced in segments.
-    pub(crate) fn begin_bulk(&mut self, last_index: u64) -> u64 {
+    pub(crate) fn begin_bulk(&mut self, first: u64, last: u64) -> u64 {
         let number = self.bulk_next;
         self.bulk_next += 1;
-        self.bulk.insert(number, (last_index, 0));
+        self.bulk.insert(number, Bulk { first, last, segments: 0 });
         number
     }
 
     /// One more segment has to be synced for it.
     pub(crate) fn expect_bulk(&mut self, number: u64) {
-        if let Some((_, segments)) = self.bulk.get_mut(&number) {
-            *segments += 1;
+        if let Some(bulk) = self.bulk.get_mut(&number) {
+            bulk.segments += 1;
         }
     }
 
+    /// One of its segments is synced.
     pub(crate) fn end_bulk(&mut self, number: u64) {
-        let Some((index, segments)) = self.bulk.get_mut(&number) else { return };
-        *segments -= 1;
-        if *segments > 0 {
+        let Some(bulk) = self.bulk.get_mut(&number) else { return };
+        bulk.segments -= 1;
+        if bulk.segments > 0 {
             return;
         }
-        let index = *index;
+        let last = bulk.last;
         self.bulk.remove(&number);
-        let synced = match self.bulk.values().map(|(index, _)| *index).min() {
-            Some(open) => index.min(open - 1),
-            None => index,
-        };
+        let open = self.bulk.values().map(|bulk| bulk.first).min();
+        let synced = open.map_or(last, |open| last.min(open - 1));
         self.synced_index = self.synced_index.max(synced);
+    }
+
+    /// The log was cut: what was synced of the entries that are gone says nothing of those that
+    /// take their indexes.
+    pub(crate) fn cut_bulk(&mut self, from: u64) {
+        self.synced_index = self.synced_index.min(from - 1);
+        for bulk in self.bulk.values_mut() {
+            bulk.first = bulk.first.min(from);
+            bulk.last = bulk.last.min(from - 1);
+        }
     }
 
     /// Whether this payload, or any numbered before it, is still being synced.

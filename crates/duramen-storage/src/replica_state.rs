@@ -47,12 +47,14 @@ pub(crate) struct SegmentState {
     /// Entries not there yet.
     pub(crate) index_tail: Vec<IndexEntry>,
     pub(crate) times_tail: Vec<TimeEntry>,
-    /// Bytes since the last index entry.
-    pub(crate) unindexed_bytes: u32,
-    /// The timestamp of the last time index entry, so that entries only grow.
-    pub(crate) indexed_timestamp: i64,
+    /// Position and timestamp of the last of those.
+    pub(crate) flushed_position: u32,
+    pub(crate) flushed_timestamp: i64,
     /// The offset delta at which `max_timestamp` was reached.
     pub(crate) max_timestamp_delta: u32,
+    /// The same two up to the image, where no cut reaches.
+    pub(crate) image_max_timestamp: i64,
+    pub(crate) image_max_delta: u32,
 }
 
 impl SegmentState {
@@ -66,9 +68,11 @@ impl SegmentState {
             times_flushed: 0,
             index_tail: Vec::new(),
             times_tail: Vec::new(),
-            unindexed_bytes: 0,
-            indexed_timestamp: -1,
+            flushed_position: 0,
+            flushed_timestamp: -1,
             max_timestamp_delta: 0,
+            image_max_timestamp: -1,
+            image_max_delta: 0,
         }
     }
 
@@ -82,19 +86,18 @@ impl SegmentState {
             self.max_timestamp = batch.max_timestamp;
             self.max_timestamp_delta = last_delta;
         }
-        if self.unindexed_bytes > index_interval {
-            let position = u32::try_from(self.size).expect("segments stay below 2 GiB");
+        let position = u32::try_from(self.size).expect("segments stay below 2 GiB");
+        let indexed = self.index_tail.last().map_or(self.flushed_position, |it| it.position);
+        if position - indexed > index_interval {
             self.index_tail.push(IndexEntry { offset_delta: last_delta, position });
             self.index_time();
-            self.unindexed_bytes = 0;
         }
-        self.unindexed_bytes = self.unindexed_bytes.saturating_add(batch.length);
         self.size += u64::from(batch.length);
     }
 
     fn index_time(&mut self) {
-        if self.max_timestamp > self.indexed_timestamp {
-            self.indexed_timestamp = self.max_timestamp;
+        let indexed = self.times_tail.last().map_or(self.flushed_timestamp, |it| it.timestamp);
+        if self.max_timestamp > indexed {
             self.times_tail.push(TimeEntry {
                 timestamp: self.max_timestamp,
                 offset_delta: self.max_timestamp_delta,
@@ -107,9 +110,6 @@ impl SegmentState {
         let end = self.delta(end_offset);
         self.index_tail.retain(|entry| entry.offset_delta < end);
         self.times_tail.retain(|entry| entry.offset_delta < end);
-        self.unindexed_bytes = u32::MAX / 2;
-        self.indexed_timestamp =
-            self.times_tail.last().map_or(self.indexed_timestamp, |entry| entry.timestamp);
     }
 }
 
@@ -220,9 +220,26 @@ impl ReplicaState {
                 self.end_offset = batch.base_offset;
             }
         }
+        self.recompute_max_timestamp();
         self.term_runs.retain(|run| run.first_index < from);
         self.synced_index = self.synced_index.min(self.last_index());
         self.hard_state.commit = self.hard_state.commit.min(self.last_index());
+    }
+
+    /// After a cut: the largest timestamp of what is left in the last segment.
+    fn recompute_max_timestamp(&mut self) {
+        let Some(segment) = self.segments.last_mut() else { return };
+        segment.max_timestamp = segment.image_max_timestamp;
+        segment.max_timestamp_delta = segment.image_max_delta;
+        for entry in &self.entries {
+            if let Content::Batch(batch) = &entry.content
+                && batch.base_offset >= segment.base_offset
+                && batch.max_timestamp > segment.max_timestamp
+            {
+                segment.max_timestamp = batch.max_timestamp;
+                segment.max_timestamp_delta = segment.delta(batch.end_offset() - 1);
+            }
+        }
     }
 
     /// The view's state at `index` is kept: entries up to it are no longer needed.
@@ -234,11 +251,18 @@ impl ReplicaState {
             let entry = self.entries.pop_front().expect("index is within the log");
             self.prev_index = entry.index;
             self.prev_term = entry.term;
-            if let Content::Batch(batch) = entry.content {
-                self.prev_end_offset = batch.end_offset();
+            let Content::Batch(batch) = entry.content else { continue };
+            self.prev_end_offset = batch.end_offset();
+            let after = self.segments.partition_point(|it| it.base_offset <= batch.base_offset);
+            let segment = &mut self.segments[after - 1];
+            if batch.max_timestamp > segment.image_max_timestamp {
+                segment.image_max_timestamp = batch.max_timestamp;
+                segment.image_max_delta = segment.delta(batch.end_offset() - 1);
             }
         }
         self.image = image;
+        // What an image holds was committed, even if the record that says so was never written.
+        self.hard_state.commit = self.hard_state.commit.max(index);
     }
 
     /// Raises the log's start. [`ReplicaState::remove_dead_segments`] then finds what to remove.
@@ -337,7 +361,7 @@ impl ReplicaState {
         }
         let (log_start, end_offset) = (from.try_get_i64()?, from.try_get_i64()?);
         let synced_index = from.try_get_u64()?;
-        let segments = (0..count(from, 60)?)
+        let segments = (0..count(from, 76)?)
             .map(|_| SegmentState::decode(from))
             .collect::<Result<Vec<_>, _>>()?;
         Ok(Self {
@@ -367,9 +391,11 @@ impl SegmentState {
         out.put_i64(self.max_timestamp);
         out.put_u32(self.index_flushed);
         out.put_u32(self.times_flushed);
-        out.put_u32(self.unindexed_bytes);
-        out.put_i64(self.indexed_timestamp);
+        out.put_u32(self.flushed_position);
+        out.put_i64(self.flushed_timestamp);
         out.put_u32(self.max_timestamp_delta);
+        out.put_i64(self.image_max_timestamp);
+        out.put_u32(self.image_max_delta);
         record::put_count(out, self.index_tail.len());
         for entry in &self.index_tail {
             out.put_u32(entry.offset_delta);
@@ -388,9 +414,11 @@ impl SegmentState {
         segment.max_timestamp = from.try_get_i64()?;
         segment.index_flushed = from.try_get_u32()?;
         segment.times_flushed = from.try_get_u32()?;
-        segment.unindexed_bytes = from.try_get_u32()?;
-        segment.indexed_timestamp = from.try_get_i64()?;
+        segment.flushed_position = from.try_get_u32()?;
+        segment.flushed_timestamp = from.try_get_i64()?;
         segment.max_timestamp_delta = from.try_get_u32()?;
+        segment.image_max_timestamp = from.try_get_i64()?;
+        segment.image_max_delta = from.try_get_u32()?;
         for _ in 0..count(from, 8)? {
             let (offset_delta, position) = (from.try_get_u32()?, from.try_get_u32()?);
             segment.index_tail.push(IndexEntry { offset_delta, position });

@@ -63,20 +63,29 @@ impl Reserve {
     }
 
     /// Looks at the free space, now and then; makes the reserve, slice by slice.
-    pub(crate) fn check<D: Disk>(&mut self, disk: &D, idle: bool, appended: u64) {
+    pub(crate) fn check<D: Disk>(
+        &mut self,
+        disk: &D,
+        idle: bool,
+        appended: u64,
+    ) -> Result<(), Error> {
         if !idle && appended < self.checked_at + CHECK_BYTES && !self.full {
-            return;
+            return Ok(());
         }
         self.checked_at = appended;
-        let Ok(available) = disk.available() else { return };
+        let failed = |source| disk_error("writing", RESERVE, source);
+        let available = disk.available().map_err(failed)?;
         let missing = self.bytes - self.held.min(self.bytes);
         if available < self.free_bytes_min {
             self.full = true;
         } else if available >= self.free_bytes_min + missing {
             // Two slices a look: the file is whole within seconds, and no look takes long.
-            let grown = (0..2).try_for_each(|_| self.grow(disk));
-            self.full &= grown.is_err() || self.held < self.bytes;
+            match (0..2).try_for_each(|_| self.grow(disk)) {
+                Err(error) if !is_full(&error) => return Err(failed(error)),
+                grown => self.full &= grown.is_err() || self.held < self.bytes,
+            }
         }
+        Ok(())
     }
 
     fn grow<D: Disk>(&mut self, disk: &D) -> io::Result<()> {

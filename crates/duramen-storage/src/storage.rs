@@ -160,7 +160,7 @@ enum Purpose {
     /// The journal round.
     Round,
     /// Payload that is not in the journal.
-    Payload { replica: ReplicaId, bulk: u64, names: u64 },
+    Payload { replica: ReplicaId, bulks: Vec<u64>, names: u64 },
     /// A checkpoint's files.
     Checkpoint { replica: ReplicaId, names: u64 },
     /// An image too large for the journal.
@@ -317,8 +317,6 @@ impl<D: Disk> Storage<D> {
             // It may pass the queue, since it speaks of what was persisted long ago; and it must,
             // since the queue may be waiting for the checkpoint that waits for the image.
             self.images.push_back((op.replica, index, image));
-        } else if let Some(waiting) = self.deferred.get_mut(&op.replica) {
-            waiting.push(op);
         } else {
             self.queue.push_back(op);
         }
@@ -372,15 +370,6 @@ impl<D: Disk> Storage<D> {
         self.syncs.insert(id, purpose);
         self.requests.push(SyncRequest { id, steps });
         id
-    }
-
-    pub(crate) fn request_checkpoint(
-        &mut self,
-        replica: ReplicaId,
-        names: u64,
-        steps: Vec<SyncStep<D::File>>,
-    ) {
-        self.request(Purpose::Checkpoint { replica, names }, steps);
     }
 
     fn remove_in_background(&mut self, steps: Vec<SyncStep<D::File>>) {
@@ -527,6 +516,7 @@ impl<D: Disk> Storage<D> {
             && first <= replica.state.last_index()
         {
             replica.state.truncate(first);
+            replica.cut_bulk(first);
             Record::Truncate { replica: id, from: first }.encode(buffer);
             round.cuts.push(Cut {
                 replica: id,
@@ -541,7 +531,10 @@ impl<D: Disk> Storage<D> {
         }
         let payload_bytes: usize = appends.iter().map(|append| append.payload.len()).sum();
         let bulk = payload_bytes > self.options.journal_payload_max as usize;
-        let bulk = bulk.then(|| replica.begin_bulk(appends.last().map_or(0, |it| it.entry.index)));
+        let bulk = bulk.then(|| {
+            let index = |append: Option<&Append>| append.map_or(0, |it| it.entry.index);
+            replica.begin_bulk(index(appends.first()), index(appends.last()))
+        });
         for Append { entry, payload } in appends {
             let journaled = (bulk.is_none() && !payload.is_empty()).then(|| payload.clone());
             let record = Record::Append { replica: id, entry: entry.clone(), payload: journaled };
@@ -730,15 +723,33 @@ impl<D: Disk> Storage<D> {
             let (segment, file) = written.map_err(|source| disk_error("writing", &dir, source))?;
             segment.extend(&write.part, &write.batches);
             if let Some(bulk) = write.bulk {
-                replica.in_flight += 1;
-                let (steps, names) = replica.payload_steps(file);
-                self.request(Purpose::Payload { replica: write.replica, bulk, names }, steps);
+                replica.payload_due.push((bulk, write.base_offset, file));
+                self.sync_next(write.replica);
             }
         }
         if let Some(full) = self.reserve.take_change() {
             self.done.push(Done::DiskFull(full));
         }
         Ok(())
+    }
+
+    /// Starts the replica's next sync, if none is in flight. Never two at once of one file: the
+    /// kernel reports a failed write-back once, and then calls the pages clean; a second sync
+    /// that runs meanwhile would succeed, and vouch for bytes that were lost.
+    pub(crate) fn sync_next(&mut self, id: ReplicaId) {
+        let Some(replica) = self.replicas.get_mut(&id).filter(|it| !it.syncing) else { return };
+        let names = replica.names;
+        let (purpose, steps) = if !replica.payload_due.is_empty() {
+            let (bulks, steps) = replica.take_payload_due();
+            (Purpose::Payload { replica: id, bulks, names }, steps)
+        } else if let Some((steps, names)) = replica.checkpoint_due.take() {
+            (Purpose::Checkpoint { replica: id, names }, steps)
+        } else {
+            return;
+        };
+        replica.syncing = true;
+        replica.in_flight += 1;
+        self.request(purpose, steps);
     }
 
     /// Cuts files as their logs were cut, now that this is durable.
@@ -762,7 +773,7 @@ impl<D: Disk> Storage<D> {
         self.closing = quiet && idle && (self.unclosed || !self.riders.is_empty());
         self.grow_journal()?;
         self.run_checkpoints()?;
-        self.reserve.check(&self.disk, idle, self.metrics.segment_bytes);
+        self.reserve.check(&self.disk, idle, self.metrics.segment_bytes)?;
         if let Some(full) = self.reserve.take_change() {
             self.done.push(Done::DiskFull(full));
         }
@@ -812,21 +823,25 @@ impl<D: Disk> Storage<D> {
         }
         match purpose {
             Purpose::Round => return self.on_round_durable(),
-            Purpose::Payload { replica: id, bulk, names } => {
+            Purpose::Payload { replica: id, bulks, names } => {
                 if let Some(replica) = self.replicas.get_mut(&id) {
-                    replica.end_bulk(bulk);
+                    bulks.into_iter().for_each(|bulk| replica.end_bulk(bulk));
                     replica.names_synced = replica.names_synced.max(names);
+                    replica.syncing = false;
                     self.riders.insert(id);
                     self.unclosed = true;
                 }
                 self.release(id);
+                self.sync_next(id);
                 return self.on_replica_idle(id);
             }
             Purpose::Checkpoint { replica: id, names } => {
                 if let Some(replica) = self.replicas.get_mut(&id) {
                     replica.names_synced = replica.names_synced.max(names);
+                    replica.syncing = false;
                 }
                 self.on_checkpoint_synced(id);
+                self.sync_next(id);
                 return self.on_replica_idle(id);
             }
             Purpose::Image { replica: id, index, image } => {
@@ -909,7 +924,8 @@ impl<D: Disk> Storage<D> {
             _ => None,
         });
         if let Some(ops) = freed.and_then(|id| self.deferred.remove(&id)) {
-            self.queue.extend(ops);
+            // In front: later ops of the same replica, or name, may be queued already.
+            ops.into_iter().rev().for_each(|op| self.queue.push_front(op));
         }
     }
 
