@@ -144,9 +144,8 @@ impl Config {
 
 /// The process's environment; what is not text cannot be ours.
 pub fn environment() -> impl Iterator<Item = (String, String)> {
-    std::env::vars_os().filter_map(|(name, value)| {
-        Some((name.into_string().ok()?, value.into_string().ok()?))
-    })
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
 }
 
 /// The keys of a file, each where it was given.
@@ -362,10 +361,7 @@ pub(crate) fn unknown<'a>(
 }
 
 /// The known name that differs least, if it is near enough to be meant.
-pub(crate) fn nearest<'a>(
-    name: &str,
-    known: impl IntoIterator<Item = &'a str>,
-) -> Option<&'a str> {
+pub(crate) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let near = known.into_iter().map(|known| (distance(name, known), known)).min()?;
     (near.0 <= 1 + name.len() / 5).then_some(near.1)
 }

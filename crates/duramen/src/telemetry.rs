@@ -41,9 +41,7 @@ pub fn start(flags: &Flags) -> anyhow::Result<()> {
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(stderr);
     // An error means that a subscriber is there already, as in a test process.
     let _ = match flags.format.unwrap_or(Format::Human) {
-        Format::Human => {
-            builder.with_target(false).with_ansi(stderr().is_terminal()).try_init()
-        }
+        Format::Human => builder.with_target(false).with_ansi(stderr().is_terminal()).try_init(),
         Format::Json => builder.json().flatten_event(true).try_init(),
     };
     Ok(())

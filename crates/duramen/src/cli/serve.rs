@@ -9,10 +9,12 @@ use crate::{server, telemetry};
 
 /// Arguments of `duramen serve`.
 #[derive(Debug, Args)]
-#[command(after_help = "A flag beats the environment (DURAMEN_LISTEN, DURAMEN_SET_NUM_PARTITIONS, \
+#[command(
+    after_help = "A flag beats the environment (DURAMEN_LISTEN, DURAMEN_SET_NUM_PARTITIONS, \
     ...), which beats the file. `duramen config example` prints a file with every key.\n\n\
     Exit codes: 0 stopped by SIGINT or SIGTERM, 1 could not start, 2 wrongly called, \
-    70 found itself wrong, 74 the disk failed.")]
+    70 found itself wrong, 74 the disk failed."
+)]
 pub struct Serve {
     /// A TOML file with what the flags can say, and [settings].
     #[arg(long, value_name = "FILE", env = "DURAMEN_CONFIG")]

@@ -218,11 +218,7 @@ impl Connection {
         result
     }
 
-    fn frames(
-        &mut self,
-        events: &mut Vec<Input>,
-        answers: &mut Vec<Outgoing>,
-    ) -> Result<(), End> {
+    fn frames(&mut self, events: &mut Vec<Input>, answers: &mut Vec<Outgoing>) -> Result<(), End> {
         while self.session.wants_more() {
             let frame = framing::next_frame(&mut self.buf, self.shared.frame_bytes_max)
                 .map_err(|error| End::Malformed(error.to_string()))?;
@@ -289,7 +285,8 @@ impl Connection {
         }
         let mut parts = Vec::with_capacity(outgoing.len());
         for Outgoing { sequence, frame } in outgoing {
-            let resolved = if frame.holes.is_empty() { None } else { self.resolved.remove(&sequence) };
+            let resolved =
+                if frame.holes.is_empty() { None } else { self.resolved.remove(&sequence) };
             cut(frame, resolved, &mut parts);
         }
         Ok(self.sender.send(&self.stream, &parts).await?)
@@ -301,14 +298,11 @@ impl Connection {
 }
 
 /// Cuts a frame at its holes and puts the files' parts there.
-fn cut(
-    frame: duramen_protocol::EncodedFrame,
-    resolved: Option<Resolved>,
-    parts: &mut Vec<Part>,
-) {
+fn cut(frame: duramen_protocol::EncodedFrame, resolved: Option<Resolved>, parts: &mut Vec<Part>) {
     let mut bytes = frame.bytes;
     let mut taken = 0;
-    let mut files: Vec<_> = resolved.map(|it| it.files).unwrap_or_default().into_iter().map(Some).collect();
+    let mut files: Vec<_> =
+        resolved.map(|it| it.files).unwrap_or_default().into_iter().map(Some).collect();
     for hole in frame.holes {
         let head = bytes.split_to(hole.at - taken);
         taken = hole.at;

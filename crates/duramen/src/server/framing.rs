@@ -50,11 +50,8 @@ pub fn next_frame(buf: &mut BytesMut, frame_max: u32) -> Result<Option<Bytes>, F
     buf.advance(PREFIX);
     // A large frame that is alone takes the buffer with it, and so owns its memory: its batch can
     // then be changed in place.
-    let frame = if buf.len() == len && len >= SOLE_FRAME {
-        std::mem::take(buf)
-    } else {
-        buf.split_to(len)
-    };
+    let frame =
+        if buf.len() == len && len >= SOLE_FRAME { std::mem::take(buf) } else { buf.split_to(len) };
     Ok(Some(frame.freeze()))
 }
 
@@ -171,10 +168,7 @@ mod tests {
         assert_eq!(error(&[0x16, 0x03, 0x01, 0x02, 0x00, 0x01]), FrameError::Tls);
         assert_eq!(error(&[0, 0, 0, 7]), FrameError::TooShort(7));
         assert_eq!(error(&[0xff, 0xff, 0xff, 0xff]), FrameError::TooShort(-1));
-        assert_eq!(
-            error(&[0x7f, 0, 0, 0]),
-            FrameError::TooLong { len: 0x7f00_0000, max: MAX }
-        );
+        assert_eq!(error(&[0x7f, 0, 0, 0]), FrameError::TooLong { len: 0x7f00_0000, max: MAX });
         assert_eq!(next_frame(&mut BytesMut::from(&[0x16, 0x03][..]), MAX), Ok(None));
     }
 }

@@ -145,9 +145,7 @@ mod tests {
         let takers: Vec<_> = (0..3)
             .map(|_| {
                 let inbox = Arc::clone(&inbox);
-                std::thread::spawn(move || {
-                    std::iter::from_fn(|| inbox.take_one()).sum::<u64>()
-                })
+                std::thread::spawn(move || std::iter::from_fn(|| inbox.take_one()).sum::<u64>())
             })
             .collect();
         for item in 1..=10_000_u64 {

@@ -167,7 +167,11 @@ impl Metrics {
             self.registry.register(name, help, histogram.clone());
         }
         let gauges = [
-            ("step_longest_us", "The longest step of the node since it started", &self.step_longest_us),
+            (
+                "step_longest_us",
+                "The longest step of the node since it started",
+                &self.step_longest_us,
+            ),
             (
                 "turn_longest_us",
                 "The longest turn of the node's thread since it started",

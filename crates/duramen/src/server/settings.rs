@@ -59,13 +59,11 @@ impl ServerSettings {
         let broker = match BrokerSettings::from_pairs(&broker) {
             Ok(broker) => Some(broker),
             Err(errors) => {
-                mistakes.extend(errors.iter().map(|error| {
-                    match nearest(&error.key, OWN) {
-                        Some(near) if near != error.key && !broker_knows(&error.key) => {
-                            format!("{}: there is no such setting; did you mean {near}?", error.key)
-                        }
-                        _ => error.to_string(),
+                mistakes.extend(errors.iter().map(|error| match nearest(&error.key, OWN) {
+                    Some(near) if near != error.key && !broker_knows(&error.key) => {
+                        format!("{}: there is no such setting; did you mean {near}?", error.key)
                     }
+                    _ => error.to_string(),
                 }));
                 None
             }

@@ -93,11 +93,7 @@ pub fn start<D: Disk>(storage: Storage<D>, ends: Ends) -> io::Result<JoinHandle<
     })
 }
 
-fn run_syncs<D: Disk>(
-    disk: &D,
-    syncs: &Inbox<Option<SyncRequest<D::File>>>,
-    ends: &Ends,
-) {
+fn run_syncs<D: Disk>(disk: &D, syncs: &Inbox<Option<SyncRequest<D::File>>>, ends: &Ends) {
     while let Some(request) = syncs.take_one() {
         let began = Instant::now();
         let result = request.run(disk);
@@ -217,4 +213,3 @@ fn payload_of(op: &Op) -> usize {
         _ => 0,
     }
 }
-

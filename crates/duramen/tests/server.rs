@@ -1,0 +1,291 @@
+//! The real binary, from outside: a process, its port, its signals.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+/// Long enough for a busy machine; nothing here waits so long when all is well.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+struct Node {
+    child: Child,
+    log: Receiver<String>,
+    seen: Vec<String>,
+    address: SocketAddr,
+}
+
+fn command(data_dir: &Path, more: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_duramen"));
+    command.args(["serve", "--listen", "127.0.0.1:0", "--log-format", "json", "--log", "info"]);
+    command.arg("--data-dir").arg(data_dir).args(more);
+    command.stdout(Stdio::null()).stderr(Stdio::piped());
+    command
+}
+
+impl Node {
+    fn start(data_dir: &Path, more: &[&str]) -> Self {
+        let mut child = command(data_dir, more).spawn().unwrap();
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        let (sender, log) = channel();
+        std::thread::spawn(move || {
+            for line in stderr.lines().map_while(Result::ok) {
+                let _ = sender.send(line);
+            }
+        });
+        let address = SocketAddr::from(([127, 0, 0, 1], 0));
+        let mut node = Self { child, log, seen: Vec::new(), address };
+        let line = node.wait_for_log("\"message\":\"serving\"");
+        node.address = field(&line, "address").parse().unwrap();
+        node
+    }
+
+    fn wait_for_log(&mut self, part: &str) -> String {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            if let Some(at) = self.seen.iter().position(|line| line.contains(part)) {
+                return self.seen.remove(at);
+            }
+            match self.log.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(line) => self.seen.push(line),
+                Err(_) => panic!("no log line with {part}; there are {:#?}", self.seen),
+            }
+        }
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+
+    fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
+    }
+
+    fn wait(&mut self) -> ExitStatus {
+        let until = Instant::now() + PATIENCE;
+        while Instant::now() < until {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        panic!("the process did not end");
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The value of a string field of a JSON log line of ours.
+fn field<'a>(line: &'a str, name: &str) -> &'a str {
+    let start = line.find(&format!("\"{name}\":\"")).unwrap() + name.len() + 4;
+    let end = start + line[start..].find('"').unwrap();
+    &line[start..end]
+}
+
+/// An `ApiVersions` request of version 0, with its length.
+fn api_versions(correlation_id: i32) -> Vec<u8> {
+    let mut body = vec![0, 18, 0, 0];
+    body.extend_from_slice(&correlation_id.to_be_bytes());
+    body.extend_from_slice(&[0, 4]);
+    body.extend_from_slice(b"test");
+    framed(&body)
+}
+
+fn framed(body: &[u8]) -> Vec<u8> {
+    let mut frame = u32::try_from(body.len()).unwrap().to_be_bytes().to_vec();
+    frame.extend_from_slice(body);
+    frame
+}
+
+fn read_frame(stream: &mut TcpStream) -> Vec<u8> {
+    let mut len = [0; 4];
+    stream.read_exact(&mut len).unwrap();
+    let mut frame = vec![0; u32::from_be_bytes(len) as usize];
+    stream.read_exact(&mut frame).unwrap();
+    frame
+}
+
+fn assert_serves(stream: &mut TcpStream, correlation_id: i32) {
+    stream.write_all(&api_versions(correlation_id)).unwrap();
+    let frame = read_frame(stream);
+    assert_eq!(frame[..4], correlation_id.to_be_bytes());
+    assert_eq!(frame[4..6], [0, 0], "no error");
+    assert!(frame.len() > 40, "some APIs");
+}
+
+fn assert_closed(mut stream: TcpStream) {
+    let mut rest = Vec::new();
+    // A reset is a close too.
+    let _ = stream.read_to_end(&mut rest);
+    assert!(rest.is_empty(), "{rest:?}");
+}
+
+fn http_get(address: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn api_versions_are_answered_in_order_on_one_connection() {
+    let directory = tempfile::tempdir().unwrap();
+    let node = Node::start(directory.path(), &[]);
+    let mut stream = node.connect();
+    let requests: Vec<u8> = (0..100).flat_map(api_versions).collect();
+    // Byte borders have no meaning.
+    for chunk in requests.chunks(7) {
+        stream.write_all(chunk).unwrap();
+    }
+    for correlation_id in 0..100_i32 {
+        assert_eq!(read_frame(&mut stream)[..4], correlation_id.to_be_bytes());
+    }
+}
+
+#[test]
+fn garbage_ends_only_its_own_connection_with_a_reason_in_the_log() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut node = Node::start(directory.path(), &[]);
+    let mut good = node.connect();
+    assert_serves(&mut good, 1);
+    let garbage: [(&[u8], &str); 5] = [
+        (b"GET / HTTP/1.1\r\n\r\n", "this is HTTP"),
+        (&[0x16, 0x03, 0x01, 0x02, 0x00, 0x01], "this is a TLS handshake"),
+        (&[0xff, 0xff, 0xff, 0xff, 0, 0], "a frame of -1 bytes"),
+        (&[0x7f, 0xff, 0xff, 0xff, 0, 0], "above socket.request.max.bytes"),
+        (&framed(&[0x7f; 16]), "unknown api key"),
+    ];
+    for (bytes, reason) in garbage {
+        let mut bad = node.connect();
+        bad.write_all(bytes).unwrap();
+        assert_closed(bad);
+        let line = node.wait_for_log(reason);
+        assert!(field(&line, "peer").starts_with("127.0.0.1:"), "{line}");
+        assert_serves(&mut good, 2);
+    }
+    // Half a frame, and then nothing.
+    let mut half = node.connect();
+    half.write_all(&api_versions(3)[..9]).unwrap();
+    drop(half);
+    assert_serves(&mut good, 3);
+}
+
+#[test]
+fn a_directory_belongs_to_one_process_and_a_port_too() {
+    let directory = tempfile::tempdir().unwrap();
+    let node = Node::start(directory.path(), &[]);
+    let second = command(directory.path(), &[]).output().unwrap();
+    assert_eq!(second.status.code(), Some(1));
+    let error = String::from_utf8(second.stderr).unwrap();
+    assert!(error.contains("is in use by another process"), "{error}");
+    assert!(error.contains("--data-dir"), "{error}");
+
+    let elsewhere = tempfile::tempdir().unwrap();
+    let mut third = Command::new(env!("CARGO_BIN_EXE_duramen"));
+    third.arg("dev").args(["--listen", &node.address.to_string()]);
+    let third = third.arg("--data-dir").arg(elsewhere.path()).output().unwrap();
+    assert_eq!(third.status.code(), Some(1));
+    let error = String::from_utf8(third.stderr).unwrap();
+    assert!(error.contains("another process does already"), "{error}");
+    assert!(error.contains("--listen 127.0.0.1:"), "{error}");
+}
+
+#[test]
+fn a_node_stops_on_sigterm_and_starts_again_after_kill() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut node = Node::start(directory.path(), &[]);
+    let mut stream = node.connect();
+    assert_serves(&mut stream, 1);
+    node.signal("-TERM");
+    assert_eq!(node.wait().code(), Some(0));
+    assert_closed(stream);
+    node.wait_for_log("\"message\":\"stopped\"");
+
+    for _ in 0..3 {
+        let mut node = Node::start(directory.path(), &[]);
+        assert_serves(&mut node.connect(), 2);
+        node.signal("-KILL");
+        assert_eq!(node.wait().code(), None);
+    }
+    let node = Node::start(directory.path(), &[]);
+    assert_serves(&mut node.connect(), 3);
+}
+
+#[test]
+fn metrics_and_health_are_served_where_asked() {
+    let directory = tempfile::tempdir().unwrap();
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let http = port.to_string();
+    let node = Node::start(directory.path(), &["--http", &http]);
+    assert_serves(&mut node.connect(), 1);
+    assert!(http_get(&http, "/healthz").starts_with("HTTP/1.1 200 OK"));
+    let answer = http_get(&http, "/metrics");
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.contains("openmetrics-text"), "{head}");
+    for line in body.lines().filter(|line| !line.starts_with('#')) {
+        let (name, value) = line.rsplit_once(' ').unwrap();
+        assert!(name.starts_with("duramen_"), "{line}");
+        assert!(value.parse::<f64>().is_ok(), "{line}");
+    }
+    for name in ["sync_batches", "sync_seconds", "step_longest_us", "journal_live_bytes"] {
+        assert!(body.contains(&format!("# HELP duramen_{name} ")), "{name}");
+    }
+    assert!(body.contains("\nduramen_connections_accepted_total 1\n"), "{body}");
+    assert!(body.ends_with("# EOF\n"));
+}
+
+#[test]
+fn connections_above_the_limit_are_refused_and_silent_ones_closed() {
+    let directory = tempfile::tempdir().unwrap();
+    let settings = ["--set", "max.connections=2", "--set", "connections.max.idle.ms=1500"];
+    let mut node = Node::start(directory.path(), &settings);
+    let (mut one, mut two) = (node.connect(), node.connect());
+    assert_serves(&mut one, 1);
+    assert_serves(&mut two, 2);
+    assert_closed(node.connect());
+    node.wait_for_log("max.connections");
+    assert_closed(one);
+    assert_closed(two);
+    node.wait_for_log("connections.max.idle.ms");
+}
+
+#[test]
+fn mistakes_in_the_configuration_are_told_at_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("duramen.toml");
+    std::fs::write(&file, "listn = \"x\"\n[settings]\nnum.partitions = 3\n").unwrap();
+    let mut command = command(directory.path(), &[]);
+    let output = command.arg("--config").arg(&file).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains("unknown key `listn`; did you mean `listen`?"), "{error}");
+
+    let settings = ["--set", "num.partitons=3", "--set", "socket.request.max.bytes=x"];
+    let output = self::command(directory.path(), &settings).output().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains("2 mistakes"), "{error}");
+    assert!(error.contains("did you mean num.partitions?"), "{error}");
+}
+
+#[test]
+fn the_example_configuration_is_printed_and_accepted() {
+    let directory = tempfile::tempdir().unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_duramen")).args(["config", "example"]).output();
+    let file = directory.path().join("duramen.toml");
+    std::fs::write(&file, output.unwrap().stdout).unwrap();
+    let data = directory.path().join("data");
+    let node = Node::start(&data, &["--config", file.to_str().unwrap()]);
+    assert_serves(&mut node.connect(), 1);
+}
