@@ -298,6 +298,7 @@ impl Machine {
     fn collect(&mut self) {
         let mut needed: Vec<NodeId> = self.visible.walk().into_iter().map(|(_, n)| n).collect();
         needed.extend(self.durable.walk().into_iter().map(|(_, n)| n));
+        needed.extend(self.pending.iter().map(NameOp::node));
         needed.sort_unstable();
         self.files.retain(|node, inode| {
             inode.handles > 0 || needed.binary_search(node).is_ok()

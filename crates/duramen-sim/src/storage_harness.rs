@@ -14,7 +14,7 @@ mod workload;
 
 use std::io;
 
-use duramen_storage::storage::{Error, Facts, Options, SyncId, SyncRequest};
+use duramen_storage::storage::{Error, Facts, Options, SyncId, SyncRequest, SyncStep};
 use duramen_storage::{Done, ReplicaId, Storage};
 
 use crate::disk::{Counters, Faults, SimDisk, SimFile};
@@ -23,6 +23,9 @@ use crate::model::ReplicaModel;
 use crate::planted::{Bug, DriverBug};
 use crate::prng::Prng;
 use crate::trace::{Trace, tell};
+
+/// More than the journal can hold, as the reserve must be.
+const RESERVE_BYTES: u64 = 512 * 1024;
 
 /// What a good run did.
 #[derive(Clone, Copy, Debug, Default)]
@@ -154,7 +157,7 @@ impl World {
                 journal_payload_max: *shape.pick(&[0, 1000, 4096]),
                 index_interval_bytes: 256,
                 free_bytes_min: 64 * 1024,
-                reserve_bytes: 128 * 1024,
+                reserve_bytes: RESERVE_BYTES,
             },
             disk,
             storage: None,
@@ -188,6 +191,9 @@ impl World {
             let calls = self.chance.between(1, 60);
             self.disk.crash_in(Some(calls));
         }
+        if self.profile.fills_up {
+            self.change_capacity();
+        }
         match self.chance.below(20) {
             0..=7 => {
                 self.submit_something();
@@ -202,6 +208,25 @@ impl World {
                 self.maintain(idle)
             }
             _ => self.read_something(),
+        }
+    }
+
+    /// Somebody else fills the disk, or makes room again.
+    fn change_capacity(&mut self) {
+        if self.limited {
+            if self.chance.chance(15) {
+                tell(|| "room again".to_owned());
+                self.disk.set_capacity(u64::MAX / 2);
+                self.limited = false;
+            }
+            return;
+        }
+        let reserve = ("reserve".to_owned(), RESERVE_BYTES);
+        if self.chance.chance(20) && self.disk.files().contains(&reserve) {
+            let left = self.chance.below(300_000);
+            tell(|| format!("only {left} bytes left"));
+            self.disk.set_capacity(self.disk.used() + left);
+            self.limited = true;
         }
     }
 
@@ -257,8 +282,10 @@ impl World {
         let at = self.chance.index(self.to_run.len());
         let sync = self.to_run.swap_remove(at);
         let result = match self.bug {
-            Some(DriverBug::AckBeforeSync) => Ok(()),
-            Some(DriverBug::PayloadSyncSkipped) if !sync.journal => Ok(()),
+            Some(DriverBug::AckBeforeSync) => without_syncs(&sync).run(&self.disk),
+            Some(DriverBug::PayloadSyncSkipped) if !sync.journal => {
+                without_syncs(&sync).run(&self.disk)
+            }
             Some(DriverBug::FailedSyncRetried) => {
                 sync.request.run(&self.disk).or_else(|_| sync.request.run(&self.disk))
             }
@@ -365,6 +392,12 @@ impl World {
             None => Ok(()),
         }
     }
+}
+
+fn without_syncs(sync: &Sync) -> SyncRequest<SimFile> {
+    let mut request = sync.request.clone();
+    request.steps.retain(|step| !matches!(step, SyncStep::File(_) | SyncStep::Dir(_)));
+    request
 }
 
 fn ids(requests: &[SyncRequest<SimFile>]) -> Vec<u64> {

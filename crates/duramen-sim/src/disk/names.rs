@@ -37,7 +37,7 @@ impl NameOp {
         }
     }
 
-    fn node(&self) -> NodeId {
+    pub(crate) fn node(&self) -> NodeId {
         match self {
             Self::Link { node, .. } | Self::Unlink { node, .. } | Self::Move { node, .. } => *node,
         }

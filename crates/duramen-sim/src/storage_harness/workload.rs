@@ -34,7 +34,7 @@ impl World {
             let at = self.work.index(self.wants.len());
             let wanted = self.wants.swap_remove(at);
             if let Some(at) = live.iter().find(|at| self.replicas[**at].id == wanted) {
-                return self.image(*at);
+                return self.answer_want(*at);
             }
         }
         let at = *self.work.pick(&live);
@@ -90,7 +90,9 @@ impl World {
         let model = &mut self.replicas[at];
         model.deleted = true;
         let id = model.id;
-        self.deletions.push((id, now));
+        if model.created {
+            self.deletions.push((id, now));
+        } // else its creation may be waiting for its name, and the deletion behind it
         self.submit(id, OpKind::Delete);
     }
 
@@ -120,6 +122,17 @@ impl World {
         model.submit(ModelOp::Trim(log_start), None);
         let id = model.id;
         self.submit(id, OpKind::Trim { log_start });
+    }
+
+    /// The image that storage asked for: at the newest applied index, even if that is no newer.
+    pub(super) fn answer_want(&mut self, at: usize) {
+        let model = &self.replicas[at];
+        let (index, image) = model.tip.image.clone();
+        if applied(model) > index {
+            return self.image(at);
+        }
+        let id = model.id;
+        self.submit(id, OpKind::Image { index, image });
     }
 
     pub(super) fn image(&mut self, at: usize) {
