@@ -418,7 +418,7 @@ impl Node {
             self.follow_change(now, change, &mut made, actions);
         }
         for (key, is_committed) in outcome.released {
-            self.on_committed(now, key, is_committed, &made, actions);
+            self.on_committed(key, is_committed, &made, actions);
         }
         let applied = self.controller.group.applied();
         if let Some((_, first, end)) = self.allocating.take_if(|block| block.0 <= applied) {
@@ -503,7 +503,6 @@ impl Node {
     /// The metadata records of a request are committed, or lost.
     fn on_committed(
         &mut self,
-        now: Now,
         key: RequestKey,
         is_committed: bool,
         made: &[ReplicaId],

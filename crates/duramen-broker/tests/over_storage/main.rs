@@ -1,0 +1,304 @@
+//! The node over the real storage, driven as a runtime drives it, by public names only.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use duramen_broker::configs::BrokerSettings;
+use duramen_broker::session::{Session, SessionStep};
+use duramen_broker::{Action, ConnectionId, Event, Node, NodeOptions, Now, Reply, read_plan};
+use duramen_protocol::batch::batches;
+use duramen_protocol::messages::create_topics::CreatableTopic;
+use duramen_protocol::messages::fetch::{FetchPartition, FetchTopic, PartitionData};
+use duramen_protocol::messages::list_offsets::{ListOffsetsPartition, ListOffsetsTopic};
+use duramen_protocol::messages::produce::{PartitionProduceData, TopicProduceData};
+use duramen_protocol::messages::{
+    CreateTopicsRequest, DeleteTopicsRequest, FetchRequest, ListOffsetsRequest, ProduceRequest,
+};
+use duramen_protocol::records::{BatchBuilder, NewRecord};
+use duramen_protocol::wire::RecordData;
+use duramen_protocol::{ApiKey, Request, RequestHeader, Response, decode_response, encode_request};
+use duramen_storage::op::OpKind;
+use duramen_storage::storage::Facts;
+use duramen_storage::{Options, Storage};
+
+mod memory;
+use memory::MemoryDisk;
+
+const WALL_MS: i64 = 1_700_000_000_000;
+const ONE: ConnectionId = ConnectionId(1);
+
+struct Broker {
+    disk: MemoryDisk,
+    storage: Storage<MemoryDisk>,
+    node: Node,
+    session: Session,
+    asked: BTreeMap<i32, (ApiKey, i16)>,
+    came: BTreeMap<i32, Response>,
+    correlation: i32,
+    now: Now,
+    images: usize,
+}
+
+fn options(facts: Facts) -> Options {
+    Options {
+        facts,
+        extent_bytes: 64 << 10,
+        extents_max: 8,
+        journal_payload_max: 8 << 10,
+        index_interval_bytes: 4096,
+        free_bytes_min: 0,
+        reserve_bytes: 0,
+    }
+}
+
+impl Broker {
+    fn open(disk: MemoryDisk, seed: u64) -> Self {
+        let facts = Facts { cluster_id: [7; 16], broker_id: 0, directory_id: [9; 16] };
+        let (storage, found) = Storage::open(disk.clone(), options(facts)).expect("opens");
+        let metadata_tail = read_plan::metadata_tail(&storage.reader(), &found.replicas);
+        let settings = BrokerSettings::from_pairs(&[]).expect("no mistakes");
+        let options = NodeOptions {
+            facts: found.facts,
+            listener: "PLAINTEXT".to_owned(),
+            host: "localhost".to_owned(),
+            port: 9092,
+            rack: None,
+            settings,
+            seed,
+            bytes_in_flight_max: 64 << 20,
+            metadata_tail: metadata_tail.expect("readable"),
+        };
+        let now = Now { mono_us: 0, wall_ms: WALL_MS };
+        let mut actions = Vec::new();
+        let node = Node::open(options, found.replicas, now, &mut actions);
+        let session = Session::new(ONE, "User:ANONYMOUS".into(), "PLAINTEXT".into());
+        let mut broker = Self {
+            disk,
+            storage,
+            node,
+            session,
+            asked: BTreeMap::new(),
+            came: BTreeMap::new(),
+            correlation: 0,
+            now,
+            images: 0,
+        };
+        broker.act(actions);
+        broker.run();
+        broker
+    }
+
+    fn restart(self, seed: u64) -> Self {
+        Self::open(self.disk, seed)
+    }
+
+    fn act(&mut self, actions: Vec<Action>) {
+        for action in actions {
+            match action {
+                Action::Storage(op) => {
+                    self.images += usize::from(matches!(op.kind, OpKind::Image { .. }));
+                    self.storage.submit(op);
+                }
+                Action::Reply { sequence, reply, .. } => self.reply(sequence, reply),
+                Action::Close { reason, .. } | Action::Fatal(reason) => panic!("{reason}"),
+            }
+        }
+    }
+
+    fn reply(&mut self, sequence: u64, reply: Reply) {
+        let reader = self.storage.reader();
+        let response = match reply {
+            Reply::Nothing => None,
+            Reply::Response(response) => Some(*response),
+            Reply::Fetch(plan) => Some(read_plan::fetch_bytes(&reader, *plan).into()),
+            Reply::ListOffsets(plan) => Some(read_plan::list_offsets(&reader, *plan).into()),
+        };
+        for outgoing in self.session.on_reply(sequence, response).expect("encodes") {
+            let frame = outgoing.frame.bytes.freeze().slice(4..);
+            let id = i32::from_be_bytes(frame[..4].try_into().expect("four bytes"));
+            let (api, version) = self.asked[&id];
+            let (_, response) = decode_response(frame, api, version).expect("our own");
+            self.came.insert(id, response);
+        }
+    }
+
+    /// Turns until neither node nor storage has anything left to do.
+    fn run(&mut self) {
+        loop {
+            let mut actions = Vec::new();
+            self.node.flush(self.now, &mut actions);
+            self.act(actions);
+            let mut requests: Vec<_> =
+                self.storage.begin_round().expect("writes").into_iter().collect();
+            requests.extend(self.storage.write_segments().expect("writes"));
+            requests.extend(self.storage.maintain(false).expect("maintains"));
+            let is_quiet = requests.is_empty();
+            for request in requests {
+                let result = request.run(&self.disk);
+                self.storage.on_sync(request.id, result).expect("syncs");
+            }
+            let done = self.storage.take_done();
+            if is_quiet && done.is_empty() {
+                break;
+            }
+            let mut actions = Vec::new();
+            for done in done {
+                self.node.step(self.now, Event::Storage(done), &mut actions);
+            }
+            self.act(actions);
+        }
+    }
+
+    fn ask(&mut self, request: impl Into<Request>, version: i16) -> Response {
+        let request = request.into();
+        self.correlation += 1;
+        let correlation_id = self.correlation;
+        let api = request.api_key();
+        self.asked.insert(correlation_id, (api, version));
+        let (api_key, api_version) = (api.code(), version);
+        let header = RequestHeader { api_key, api_version, correlation_id, client_id: None };
+        let frame = encode_request(&header, &request).expect("good").bytes.freeze().slice(4..);
+        let SessionStep::Request { sequence, context, request } = self.session.on_frame(frame)
+        else {
+            panic!("not for the node")
+        };
+        let event = Event::Request { connection: ONE, sequence, context, request };
+        let mut actions = Vec::new();
+        self.node.step(self.now, event, &mut actions);
+        self.act(actions);
+        self.run();
+        self.came.remove(&correlation_id).expect("answered")
+    }
+
+    fn create(&mut self, name: &str) {
+        let topic = CreatableTopic {
+            name: name.to_owned(),
+            num_partitions: 1,
+            replication_factor: 1,
+            ..CreatableTopic::default()
+        };
+        let request = CreateTopicsRequest { topics: vec![topic], ..Default::default() };
+        let Response::CreateTopics(response) = self.ask(request, 7) else { panic!("other") };
+        assert_eq!(response.topics[0].error_code, 0);
+    }
+
+    fn produce(&mut self, topic: &str, records: Bytes) -> i64 {
+        let partition_data = vec![PartitionProduceData { index: 0, records: Some(records) }];
+        let topic =
+            TopicProduceData { name: topic.to_owned(), partition_data, ..Default::default() };
+        let topic_data = vec![topic];
+        let request =
+            ProduceRequest { acks: -1, timeout_ms: 1000, topic_data, ..Default::default() };
+        let Response::Produce(response) = self.ask(request, 9) else { panic!("other") };
+        let part = &response.responses[0].partition_responses[0];
+        assert_eq!(part.error_code, 0, "{:?}", part.error_message);
+        part.base_offset
+    }
+
+    fn fetch(&mut self, topic: &str, fetch_offset: i64) -> PartitionData {
+        let partition_max_bytes = 1 << 20;
+        let partition =
+            FetchPartition { fetch_offset, partition_max_bytes, ..FetchPartition::default() };
+        let topic = FetchTopic {
+            topic: topic.to_owned(),
+            partitions: vec![partition],
+            ..FetchTopic::default()
+        };
+        let request = FetchRequest { topics: vec![topic], ..FetchRequest::default() };
+        let Response::Fetch(mut response) = self.ask(request, 12) else { panic!("other") };
+        response.responses.remove(0).partitions.remove(0)
+    }
+
+    /// All values of a topic, in order, read as a consumer reads them.
+    fn values(&mut self, topic: &str) -> Vec<String> {
+        let mut values = Vec::new();
+        let mut offset = 0;
+        loop {
+            let data = self.fetch(topic, offset);
+            assert_eq!(data.error_code, 0);
+            if offset == data.high_watermark {
+                return values;
+            }
+            let Some(RecordData::Bytes(bytes)) = data.records else { panic!("no bytes") };
+            for batch in batches(bytes).map_while(Result::ok) {
+                assert!(batch.crc_matches());
+                let header = *batch.header();
+                assert_eq!(header.base_offset, offset, "no gaps");
+                let records = duramen_protocol::records::Records::of(&batch, 1 << 20);
+                for record in &records.expect("readable") {
+                    let value = record.expect("readable").value.expect("a value");
+                    values.push(String::from_utf8_lossy(value).into_owned());
+                }
+                offset = header.end_offset();
+            }
+        }
+    }
+
+    fn offset_at(&mut self, topic: &str, timestamp: i64) -> (i64, i64) {
+        let partition = ListOffsetsPartition { timestamp, ..ListOffsetsPartition::default() };
+        let topic = ListOffsetsTopic { name: topic.to_owned(), partitions: vec![partition] };
+        let request = ListOffsetsRequest { topics: vec![topic], ..Default::default() };
+        let Response::ListOffsets(response) = self.ask(request, 7) else { panic!("other") };
+        let part = &response.topics[0].partitions[0];
+        assert_eq!(part.error_code, 0);
+        (part.offset, part.timestamp)
+    }
+}
+
+fn batch(sequence: i32, values: &[String], timestamp: i64) -> Bytes {
+    let mut builder = BatchBuilder::new().producer(5, 0, sequence);
+    for value in values {
+        let value = Some(value.as_bytes());
+        let record = NewRecord { timestamp, value, ..NewRecord::default() };
+        builder.push(&record).expect("a record");
+    }
+    builder.build().expect("a batch")
+}
+
+#[test]
+fn records_topics_and_dedup_survive_restarts_and_checkpoints() {
+    let mut broker = Broker::open(MemoryDisk::default(), 1);
+    broker.create("t");
+    let mut expected = Vec::new();
+    for round in 0..4u64 {
+        for n in 0..60 {
+            let value =
+                format!("{round}-{n}-{}", "x".repeat(if n % 20 == 0 { 20_000 } else { 700 }));
+            let sequence = i32::try_from(expected.len()).expect("small");
+            let bytes =
+                batch(sequence, std::slice::from_ref(&value), WALL_MS + i64::from(sequence));
+            let offset = i64::from(sequence);
+            assert_eq!(broker.produce("t", bytes.clone()), offset);
+            assert_eq!(broker.produce("t", bytes), offset, "a retry lands nowhere else");
+            expected.push(value);
+        }
+        assert!(broker.images > 0, "the journal is small enough to need checkpoints");
+        broker = broker.restart(round + 2);
+        assert_eq!(broker.values("t"), expected);
+        let last = i32::try_from(expected.len() - 1).expect("small");
+        let retry = batch(last, &expected[expected.len() - 1..], WALL_MS + i64::from(last));
+        assert_eq!(broker.produce("t", retry), i64::from(last), "also after a restart");
+    }
+    assert_eq!(broker.offset_at("t", WALL_MS + 100), (100, WALL_MS + 100));
+    assert_eq!(broker.offset_at("t", -3), (239, WALL_MS + 239));
+    assert_eq!(broker.offset_at("t", WALL_MS + 1000), (-1, -1));
+}
+
+#[test]
+fn metadata_survives_many_changes_and_restarts() {
+    let mut broker = Broker::open(MemoryDisk::default(), 1);
+    for round in 0..3u64 {
+        for n in 0..40 {
+            broker.create(&format!("topic-{round}-{n}"));
+        }
+        let topic_names = (0..20).map(|n| format!("topic-{round}-{n}")).collect();
+        let request = DeleteTopicsRequest { topic_names, timeout_ms: 1000, ..Default::default() };
+        let Response::DeleteTopics(response) = broker.ask(request, 5) else { panic!("other") };
+        assert!(response.responses.iter().all(|topic| topic.error_code == 0));
+        broker = broker.restart(round + 2);
+        assert_eq!(broker.node.metrics().partitions, 20 * (round + 1));
+        let name = format!("topic-{round}-30");
+        assert_eq!(broker.produce(&name, batch(0, &["a".to_owned()], WALL_MS)), 0);
+        assert_eq!(broker.values(&name), ["a"]);
+    }
+}
