@@ -21,7 +21,7 @@ use duramen_storage::Descriptor;
 use duramen_storage::op::{
     Append, ConfState, Content, HardState, LogEntry, OpKind, RecoveredReplica, ReplicaId, TermRun,
 };
-use raft::eraftpb::{Entry, EntryType, Message};
+use raft::eraftpb::{Entry, EntryType, Message, MessageType};
 use raft::{RawNode, Ready, StateRole};
 
 use crate::limits::{
@@ -264,6 +264,76 @@ impl Group {
         self.guarded(|raw| raw.campaign().ok());
     }
 
+    /// A message from a peer, with the payload of the batches in it, in order. What the library
+    /// would take for a fatal error is found here first.
+    #[cfg_attr(not(test), expect(dead_code, reason = "there is no transport to peers yet"))]
+    pub(crate) fn on_message(&mut self, message: Message, payloads: Vec<Bytes>) {
+        if self.failed.is_some() || !self.is_acceptable(&message) {
+            return;
+        }
+        if let Some(damage) = self.damage_shown_by(&message) {
+            return self.fail(damage);
+        }
+        let mut payloads = payloads.into_iter();
+        for entry in message.get_entries() {
+            let Some(Content::Batch(descriptor)) = log::content_of(entry) else { continue };
+            // Without its payload, or with another one, the entry is not there at all.
+            let Some(payload) = payloads.next().filter(|it| descriptor.matches(it)) else {
+                return;
+            };
+            self.payloads.insert((entry.index, entry.term), payload);
+        }
+        // An error only says that the message is not for this state; it is dropped.
+        self.guarded(|raw| raw.step(message).ok());
+    }
+
+    fn is_acceptable(&self, message: &Message) -> bool {
+        let is_peer = self.raw.raft.prs().get(message.from).is_some();
+        let is_for_us = message.to == self.id.0;
+        let is_foreign = matches!(
+            message.get_msg_type(),
+            MessageType::MsgPropose | MessageType::MsgReadIndex | MessageType::MsgSnapshot
+        );
+        let mut next = message.index;
+        let is_dense = message.get_entries().iter().all(|entry| {
+            next += 1;
+            entry.index == next && entry.term <= message.term && log::content_of(entry).is_some()
+        });
+        is_peer && is_for_us && !is_foreign && is_dense && message.term <= TERM_MAX
+    }
+
+    /// Why a message proves that this replica has lost what it had, if it does.
+    fn damage_shown_by(&self, message: &Message) -> Option<String> {
+        let log = &self.raw.raft.raft_log;
+        if message.term < self.term() {
+            return None;
+        }
+        match message.get_msg_type() {
+            MessageType::MsgHeartbeat if message.commit > log.last_index() => {
+                Some(format!("index {} is committed and not in this log", message.commit))
+            }
+            MessageType::MsgAppend => {
+                let entries = message.get_entries().iter();
+                let known = entries.take_while(|entry| entry.index <= log.committed);
+                let mut conflicts = known.filter(|entry| {
+                    log.term(entry.index).is_ok_and(|term| term != 0 && term != entry.term)
+                });
+                let conflict = conflicts.next()?;
+                Some(format!("entry {} is committed and another one came", conflict.index))
+            }
+            _ => None,
+        }
+    }
+
+    /// One tick of the group's clock. A group of one voter needs none.
+    #[cfg_attr(not(test), expect(dead_code, reason = "groups of one voter are not ticked"))]
+    pub(crate) fn tick(&mut self) {
+        // The library asserts that all is persisted when a group of one elects itself.
+        if !self.is_alone() && self.term() < TERM_MAX {
+            self.guarded(RawNode::tick);
+        }
+    }
+
     /// Appends a batch whose base offset is [`Group::end_offset`] and whose leader epoch is
     /// [`Group::epoch`]. Returns its index.
     pub(crate) fn propose_batch(
@@ -362,6 +432,8 @@ impl Group {
             self.abandon();
             turn.committed.clear();
         }
+        // Payload of entries that the library did not take belongs to a message it refused.
+        self.payloads.clear();
         turn.messages.append(&mut self.released);
         turn.messages.sort_by_key(|message| message.to);
         turn
@@ -487,3 +559,6 @@ impl Group {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,270 @@
+//! Three groups that exchange messages, and disks that take their time.
+
+use duramen_protocol::records::{BatchBuilder, NewRecord};
+use duramen_storage::op::Identity;
+
+use super::*;
+use crate::partition::stamp;
+
+const VOTERS: [u64; 3] = [1, 2, 3];
+
+struct Peer {
+    group: Group,
+    unsynced: VecDeque<u64>,
+    log: Vec<LogEntry>,
+    applied: Vec<LogEntry>,
+}
+
+struct Cluster {
+    peers: Vec<Peer>,
+    wire: VecDeque<Message>,
+    payloads: BTreeMap<(u64, u64), Bytes>,
+    chance: Prng,
+}
+
+fn identity() -> Identity {
+    Identity { topic: "t".to_owned(), topic_id: [1; 16], partition: 0 }
+}
+
+fn batch(group: &Group, value: &str) -> (Descriptor, Bytes) {
+    let mut builder = BatchBuilder::new();
+    let record = NewRecord { value: Some(value.as_bytes()), ..NewRecord::default() };
+    builder.push(&record).expect("a record");
+    let bytes = builder.build_mut().expect("a batch");
+    let bytes = stamp(bytes, group.end_offset(), group.epoch());
+    (Descriptor::of_batch(&bytes, group.end_offset() == 0).expect("a batch"), bytes)
+}
+
+impl Cluster {
+    fn new(seed: u64) -> Self {
+        let peer = |id: &u64| Peer {
+            group: Group::create(ReplicaId(*id), identity(), &VOTERS, seed),
+            unsynced: VecDeque::new(),
+            log: Vec::new(),
+            applied: Vec::new(),
+        };
+        Self {
+            peers: VOTERS.iter().map(peer).collect(),
+            wire: VecDeque::new(),
+            payloads: BTreeMap::new(),
+            chance: Prng::stream(seed, 77),
+        }
+    }
+
+    fn collect(&mut self, at: usize) {
+        let peer = &mut self.peers[at];
+        let turn = peer.group.collect();
+        for op in turn.ops {
+            match op {
+                OpKind::Create { ticket, .. } => peer.unsynced.push_back(ticket),
+                OpKind::Write { ticket, appends, .. } => {
+                    peer.unsynced.push_back(ticket);
+                    for append in appends {
+                        let entry = append.entry;
+                        peer.log.retain(|held| held.index < entry.index);
+                        if let Content::Batch(batch) = &entry.content {
+                            assert!(batch.matches(&append.payload));
+                            self.payloads.insert((entry.index, entry.term), append.payload);
+                        }
+                        peer.log.push(entry);
+                    }
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        peer.applied.extend(turn.committed);
+        self.wire.extend(turn.messages);
+    }
+
+    /// One thing happens somewhere: a message arrives or is lost, or a sync returns.
+    fn step(&mut self, loss: u64) -> bool {
+        let at = usize::try_from(self.chance.below(3)).expect("small");
+        if self.chance.below(2) == 0
+            && let Some(ticket) = self.peers[at].unsynced.pop_front()
+        {
+            self.peers[at].group.on_persisted(ticket);
+            self.collect(at);
+            return true;
+        }
+        let Some(message) = self.wire.pop_front() else {
+            return self.peers.iter().any(|peer| !peer.unsynced.is_empty());
+        };
+        if loss > 0 && self.chance.below(loss) == 0 {
+            return true;
+        }
+        let payloads = message.get_entries().iter();
+        let payloads = payloads.filter_map(|it| self.payloads.get(&(it.index, it.term)).cloned());
+        let payloads = payloads.collect();
+        let to = usize::try_from(message.to - 1).expect("small");
+        self.peers[to].group.on_message(message, payloads);
+        self.collect(to);
+        true
+    }
+
+    fn settle(&mut self) {
+        while self.step(0) {}
+    }
+
+    fn elect(&mut self, at: usize) {
+        self.peers[at].group.campaign();
+        self.collect(at);
+        self.settle();
+        assert!(self.peers[at].group.is_serving());
+    }
+
+    fn propose(&mut self, at: usize, value: &str) {
+        let (descriptor, payload) = batch(&self.peers[at].group, value);
+        self.peers[at].group.propose_batch(&descriptor, payload).expect("it leads");
+    }
+
+    /// Logs agree where they are committed, and every index was applied once.
+    fn check(&self) {
+        for peer in &self.peers {
+            assert_eq!(peer.group.failure(), None);
+            for (expected, entry) in (BORN_INDEX + 1..).zip(&peer.applied) {
+                assert_eq!(entry.index, expected);
+            }
+            for other in &self.peers {
+                let both = peer.applied.iter().zip(&other.applied);
+                both.for_each(|(one, two)| assert_eq!(one, two));
+            }
+        }
+    }
+}
+
+#[test]
+fn three_voters_agree_and_offsets_are_dense() {
+    let mut cluster = Cluster::new(1);
+    (0..3).for_each(|at| cluster.collect(at));
+    cluster.elect(0);
+    for n in 0..20 {
+        cluster.propose(0, &n.to_string());
+        cluster.collect(0);
+        for _ in 0..3 {
+            cluster.step(0);
+        }
+    }
+    cluster.settle();
+    cluster.check();
+    assert!(cluster.peers.iter().all(|peer| peer.group.end_offset() == 20));
+    assert_eq!(cluster.peers[0].applied.len(), 21, "a no-op and twenty batches");
+}
+
+#[test]
+fn a_follower_does_not_acknowledge_what_it_has_not_synced() {
+    let mut cluster = Cluster::new(2);
+    (0..3).for_each(|at| cluster.collect(at));
+    cluster.elect(0);
+    cluster.propose(0, "a");
+    cluster.collect(0);
+    let appends: Vec<_> = cluster.wire.drain(..).collect();
+    for message in appends {
+        let to = usize::try_from(message.to - 1).expect("small");
+        let payload = cluster.payloads.values().next_back().cloned();
+        // The same message twice: the second one has nothing new to sync.
+        for _ in 0..2 {
+            let payloads = payload.clone().into_iter().collect();
+            cluster.peers[to].group.on_message(message.clone(), payloads);
+            cluster.collect(to);
+        }
+    }
+    assert!(cluster.wire.is_empty(), "nothing is said before the sync");
+    let ticket = cluster.peers[1].unsynced.pop_front().expect("a write");
+    cluster.peers[1].group.on_persisted(ticket);
+    cluster.collect(1);
+    assert_eq!(cluster.wire.len(), 2, "both answers leave with the sync");
+}
+
+#[test]
+fn a_new_leader_cuts_what_was_not_committed() {
+    let mut cluster = Cluster::new(3);
+    (0..3).for_each(|at| cluster.collect(at));
+    cluster.elect(0);
+    cluster.propose(0, "kept");
+    cluster.collect(0);
+    cluster.settle();
+    // The old leader's last batches reach nobody.
+    cluster.propose(0, "lost");
+    cluster.propose(0, "lost too");
+    cluster.collect(0);
+    cluster.wire.clear();
+    while let Some(ticket) = cluster.peers[0].unsynced.pop_front() {
+        cluster.peers[0].group.on_persisted(ticket);
+        cluster.collect(0);
+        cluster.wire.clear();
+    }
+    assert_eq!(cluster.peers[0].group.end_offset(), 3);
+    // Followers believe in a leader they heard of lately, until its time is over.
+    for _ in 0..2 * ELECTION_TICKS {
+        cluster.peers[1].group.tick();
+        cluster.peers[2].group.tick();
+    }
+    (1..3).for_each(|at| cluster.collect(at));
+    cluster.wire.clear();
+    cluster.elect(1);
+    assert_eq!(cluster.peers[1].group.end_offset(), 1);
+    cluster.propose(1, "after");
+    cluster.collect(1);
+    cluster.settle();
+    cluster.check();
+    assert!(cluster.peers.iter().all(|peer| peer.group.end_offset() == 2));
+    let runs = cluster.peers[0].group.term_runs();
+    assert!(runs.windows(2).all(|pair| pair[0].term < pair[1].term));
+    assert_eq!(runs.last().expect("terms").start_offset, 1);
+}
+
+#[test]
+fn random_losses_and_slow_disks_never_make_logs_disagree() {
+    for seed in 0..30 {
+        let mut cluster = Cluster::new(seed);
+        (0..3).for_each(|at| cluster.collect(at));
+        for _ in 0..600 {
+            let at = usize::try_from(cluster.chance.below(3)).expect("small");
+            match cluster.chance.below(8) {
+                0 => {
+                    cluster.peers[at].group.tick();
+                    cluster.collect(at);
+                }
+                1 if cluster.peers[at].group.is_serving() => {
+                    cluster.propose(at, "x");
+                    cluster.collect(at);
+                }
+                _ => {
+                    cluster.step(10);
+                }
+            }
+            cluster.check();
+        }
+    }
+}
+
+#[test]
+fn messages_that_would_be_fatal_fail_the_group_and_strangers_are_ignored() {
+    let mut cluster = Cluster::new(4);
+    (0..3).for_each(|at| cluster.collect(at));
+    cluster.elect(0);
+    let term = cluster.peers[1].group.term();
+    let mut message = Message::default();
+    message.set_msg_type(MessageType::MsgHeartbeat);
+    (message.from, message.to, message.term, message.commit) = (9, 2, term, 1000);
+    cluster.peers[1].group.on_message(message.clone(), Vec::new());
+    assert_eq!(cluster.peers[1].group.failure(), None, "nobody knows peer 9");
+    message.from = 1;
+    message.term = TERM_MAX + 1;
+    cluster.peers[1].group.on_message(message.clone(), Vec::new());
+    assert_eq!(cluster.peers[1].group.failure(), None, "no such term");
+    message.term = term;
+    cluster.peers[1].group.on_message(message, Vec::new());
+    assert!(cluster.peers[1].group.failure().is_some());
+    let (descriptor, payload) = batch(&cluster.peers[1].group, "a");
+    let refused = cluster.peers[1].group.propose_batch(&descriptor, payload);
+    assert_eq!(refused, Err(Refused::Failed));
+}
+
+#[test]
+fn only_a_leader_proposes() {
+    let mut cluster = Cluster::new(5);
+    (0..3).for_each(|at| cluster.collect(at));
+    cluster.elect(0);
+    assert_eq!(cluster.peers[1].group.propose_internal(b"x"), Err(Refused::NotLeader));
+}
