@@ -31,6 +31,14 @@ pub struct ModelEntry {
 }
 
 impl ModelEntry {
+    /// Its first offset, or 0.
+    pub fn base_offset(&self) -> i64 {
+        match &self.entry.content {
+            Content::Batch(batch) => batch.base_offset,
+            Content::Internal(_) => 0,
+        }
+    }
+
     /// One past its last offset, if it takes any.
     pub fn end_offset(&self) -> Option<i64> {
         match &self.entry.content {
@@ -119,9 +127,17 @@ impl State {
 
     /// All segments there ever were, by the descriptors' flags.
     pub fn segments(&self) -> Vec<SegmentMeta> {
+        self.segments_from(0)
+    }
+
+    /// The segments of the log from an offset on.
+    pub fn segments_from(&self, base_offset: i64) -> Vec<SegmentMeta> {
         let mut segments: Vec<SegmentMeta> = Vec::new();
         for entry in self.batches() {
             let Content::Batch(batch) = &entry.entry.content else { continue };
+            if batch.base_offset < base_offset {
+                continue;
+            }
             if batch.starts_segment || segments.is_empty() {
                 segments.push(SegmentMeta {
                     base_offset: batch.base_offset,
@@ -194,6 +210,27 @@ impl ModelOp {
     }
 }
 
+/// An image that was submitted, and what else recovery must then know: entries up to the image are
+/// not applied again, so what they changed must not be lost.
+#[derive(Clone, Debug)]
+struct ModelImage {
+    index: u64,
+    image: Bytes,
+    log_start: i64,
+    conf_applied: u64,
+}
+
+impl ModelImage {
+    fn of(state: &State) -> Self {
+        Self {
+            index: state.image.0,
+            image: state.image.1.clone(),
+            log_start: state.log_start,
+            conf_applied: state.conf.applied,
+        }
+    }
+}
+
 /// One replica, from its creation to its end.
 #[derive(Clone, Debug)]
 pub struct ReplicaModel {
@@ -207,11 +244,12 @@ pub struct ReplicaModel {
     pub ops: VecDeque<ModelOp>,
     /// All of it.
     pub tip: State,
-    /// Tickets not reported yet, each with the number of ops it stands for in `ops`.
-    tickets: VecDeque<(u64, usize)>,
+    /// Tickets not reported yet, each with the number of ops it stands for in `ops`; none for a
+    /// write that need not be synced.
+    tickets: VecDeque<(u64, Option<usize>)>,
     /// Images that recovery may start from: one that is sure, and all submitted since. An image
     /// has no ticket, and may be overtaken.
-    images: Vec<(u64, Bytes)>,
+    images: Vec<ModelImage>,
     /// Its creation was reported persisted, or recovered.
     pub created: bool,
     /// Its deletion was submitted.
@@ -225,25 +263,25 @@ impl ReplicaModel {
         Self {
             id,
             identity,
+            images: vec![ModelImage::of(&base)],
             tip: base.clone(),
             base,
             ops: VecDeque::new(),
-            tickets: VecDeque::from([(ticket, 0)]),
-            images: vec![(1, Bytes::new())],
+            tickets: VecDeque::from([(ticket, Some(0))]),
             created: false,
             deleted: false,
         }
     }
 
     /// An op was submitted.
-    pub fn submit(&mut self, op: ModelOp, ticket: Option<u64>) {
+    pub fn submit(&mut self, op: ModelOp, ticket: Option<(u64, bool)>) {
         op.apply(&mut self.tip);
-        if let ModelOp::Image(index, image) = &op {
-            self.images.push((*index, image.clone()));
+        if let ModelOp::Image(..) = &op {
+            self.images.push(ModelImage::of(&self.tip));
         }
         self.ops.push_back(op);
-        if let Some(ticket) = ticket {
-            self.tickets.push_back((ticket, self.ops.len()));
+        if let Some((ticket, must_sync)) = ticket {
+            self.tickets.push_back((ticket, must_sync.then_some(self.ops.len())));
         }
     }
 
@@ -259,8 +297,9 @@ impl ReplicaModel {
         !self.tickets.is_empty()
     }
 
-    /// Storage reports a ticket: it must be the oldest outstanding.
-    pub fn on_persisted(&mut self, ticket: u64) -> Result<(), String> {
+    /// Storage reports a ticket: it must be the oldest outstanding. Returns whether it proves that
+    /// a round was synced.
+    pub fn on_persisted(&mut self, ticket: u64) -> Result<bool, String> {
         let Some((expected, ops)) = self.tickets.pop_front() else {
             return Err(format!("replica {}: ticket {ticket} was never given", self.id.0));
         };
@@ -271,13 +310,15 @@ impl ReplicaModel {
             ));
         }
         self.created = true;
+        let proves = ops.is_some();
+        let ops = ops.unwrap_or(0);
         for op in self.ops.drain(..ops) {
             op.apply(&mut self.base);
         }
-        for (_, number) in &mut self.tickets {
+        for number in self.tickets.iter_mut().filter_map(|(_, number)| number.as_mut()) {
             *number -= ops;
         }
-        Ok(())
+        Ok(proves)
     }
 
     /// The highest index that no unreported op may take away: what may be committed and applied.
@@ -345,7 +386,7 @@ impl ReplicaModel {
     }
 
     fn settle(&mut self, state: State) {
-        self.images = vec![state.image.clone()];
+        self.images = vec![ModelImage::of(&state)];
         self.tip = state.clone();
         self.base = state;
         self.ops.clear();
@@ -385,7 +426,7 @@ fn partial_logs(log: &State, next: Option<&ModelOp>) -> Vec<State> {
 }
 
 /// What is compared, in order.
-const RANKS: [&str; 10] = [
+const RANKS: [&str; 11] = [
     "last index",
     "entry",
     "hard state",
@@ -393,6 +434,7 @@ const RANKS: [&str; 10] = [
     "term below the last entry's",
     "conf",
     "image",
+    "log start and conf before the image",
     "image's end",
     "log start and end",
     "term runs",
@@ -403,7 +445,7 @@ const RANKS: [&str; 10] = [
 fn compare(
     state: State,
     found: &RecoveredReplica,
-    images: &[(u64, Bytes)],
+    images: &[ModelImage],
 ) -> Result<State, (u32, String)> {
     let last = state.last_index();
     let found_last = found.prev_index + found.entries.len() as u64;
@@ -437,12 +479,19 @@ fn compare(
     if found.conf != state.conf {
         return differs("conf", &state.conf, &found.conf);
     }
-    let image = images.iter().find(|(index, _)| *index == found.prev_index);
-    let Some(image) = image.filter(|(_, image)| *image == found.image) else {
-        let known: Vec<_> = images.iter().map(|(index, image)| (index, image.len())).collect();
+    let image = images.iter().find(|image| image.index == found.prev_index);
+    let Some(image) = image.filter(|it| it.image == found.image) else {
+        let known: Vec<_> = images.iter().map(|it| (it.index, it.image.len())).collect();
         return differs("image", &known, &(found.prev_index, found.image.len()));
     };
-    let image = image.clone();
+    if found.log_start < image.log_start || found.conf.applied < image.conf_applied {
+        return differs(
+            "log start and conf before the image",
+            &(image.log_start, image.conf_applied),
+            &(found.log_start, found.conf.applied),
+        );
+    }
+    let image = (image.index, image.image.clone());
     let prev_term = state.at(image.0).map_or(1, |entry| entry.entry.term);
     let prev = (prev_term, state.end_offset_at(image.0));
     if prev != (found.prev_term, found.prev_end_offset) {
@@ -459,16 +508,17 @@ fn compare(
     Ok(State { hard_state, image, ..state })
 }
 
-/// The segments must be all but some of those wholly below the log's start.
+/// The segments must be all that the descriptors' flags make, but for dead ones: the first may lie
+/// anywhere up to the log's start, since a cut can leave a log without any segment.
 fn compare_segments(state: &State, found: &[SegmentMeta]) -> Result<(), String> {
-    let all = state.segments();
-    let needed = all.iter().zip(all.iter().skip(1)).take_while(|(_, next)| {
-        next.base_offset <= state.log_start && next.base_offset <= state.end_offset()
-    });
-    let dead_max = needed.count();
-    let dropped = all.len().checked_sub(found.len());
-    match dropped {
-        Some(dropped) if dropped <= dead_max && all[dropped..] == *found => Ok(()),
-        _ => Err(format!("segments {found:?} instead of {all:?}, {dead_max} of them removable")),
+    let from = match found.first() {
+        Some(first) => first.base_offset,
+        None => state.end_offset(),
+    };
+    let all = state.segments_from(from);
+    let first = state.batches().next().map_or(0, |batch| batch.base_offset());
+    if from > state.log_start.max(first) || all != *found {
+        return Err(format!("segments {found:?} instead of {all:?}"));
     }
+    Ok(())
 }

@@ -338,20 +338,21 @@ impl World {
     }
 
     fn on_persisted(&mut self, replica: ReplicaId, ticket: u64) -> Result<(), Failure> {
+        let proves = match self.replicas.iter_mut().find(|model| model.id == replica) {
+            Some(model) => model.on_persisted(ticket)?,
+            None if self.dead.contains(&replica) => false,
+            None => return Err(Failure::correctness(format!("replica {} is unknown", replica.0))),
+        };
         let settled: Vec<ReplicaId> = self
             .deletions
             .iter()
-            .filter(|(_, at)| *at < ticket)
+            .filter(|(_, at)| proves && *at < ticket)
             .map(|(replica, _)| *replica)
             .collect();
         for gone in settled {
             self.bury(gone);
         }
-        match self.replicas.iter_mut().find(|model| model.id == replica) {
-            Some(model) => Ok(model.on_persisted(ticket)?),
-            None if self.dead.contains(&replica) => Ok(()),
-            None => Err(Failure::correctness(format!("replica {} is unknown", replica.0))),
-        }
+        Ok(())
     }
 
     /// The replica must never be seen again.

@@ -142,7 +142,13 @@ impl World {
             };
             let base = name.split_once('.').and_then(|(base, _)| base.parse::<i64>().ok());
             let segments = owner.base.segments();
-            if base.is_some_and(|base| !segments.iter().any(|it| it.base_offset == base)) {
+            // A cut can leave a log without any segment: the next one begins wherever it stands.
+            let begins = |base| {
+                segments.iter().any(|it| it.base_offset == base)
+                    || (base <= owner.base.log_start
+                        && owner.base.batches().any(|batch| batch.base_offset() == base))
+            };
+            if base.is_some_and(|base| !begins(base)) {
                 return Err(Failure::correctness(format!("{path} belongs to no segment")));
             }
         }

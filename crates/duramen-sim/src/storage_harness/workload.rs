@@ -163,7 +163,7 @@ impl World {
             hard_state.vote = self.work.below(4);
         }
         let op = ModelOp::Write { appends: Vec::new(), hard_state: Some(hard_state) };
-        model.submit(op, Some(ticket));
+        model.submit(op, Some((ticket, must_sync)));
         let id = model.id;
         let hard_state = Some(hard_state);
         self.submit(id, OpKind::Write { ticket, appends: Vec::new(), hard_state, must_sync });
@@ -207,7 +207,7 @@ impl World {
         let hard_state = (hard_state != before).then_some(hard_state);
         let model = &mut self.replicas[at];
         let id = model.id;
-        model.submit(ModelOp::Write { appends: appends.clone(), hard_state }, Some(ticket));
+        model.submit(ModelOp::Write { appends: appends.clone(), hard_state }, Some((ticket, true)));
         let appends = appends
             .iter()
             .map(|model| Append { entry: model.entry.clone(), payload: model.payload.clone() })
