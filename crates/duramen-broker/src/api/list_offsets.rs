@@ -31,6 +31,9 @@ fn first_version(timestamp: i64) -> i16 {
     }
 }
 
+/// Older versions cannot express the leader epoch of an offset.
+const FIRST_VERSION_WITH_EPOCHS: i16 = 4;
+
 enum Answer {
     Offset { offset: i64, epoch: i32 },
     Lookup { start: i64, end: i64 },
@@ -45,6 +48,7 @@ pub(crate) fn handle(
 ) {
     let mut response = ListOffsetsResponse::default();
     let mut parts = Vec::new();
+    let with_epochs = context.version >= FIRST_VERSION_WITH_EPOCHS;
     for topic in request.topics {
         let mut partitions = Vec::with_capacity(topic.partitions.len());
         for asked in &topic.partitions {
@@ -56,7 +60,7 @@ pub(crate) fn handle(
                 Err(code) => answer.error_code = code.code(),
                 Ok((_, Answer::Offset { offset, epoch })) => {
                     answer.offset = offset;
-                    answer.leader_epoch = epoch;
+                    answer.leader_epoch = if with_epochs { epoch } else { -1 };
                 }
                 Ok((partition, Answer::Lookup { start, end })) => parts.push(TimePart {
                     topic: response.topics.len(),
@@ -65,7 +69,7 @@ pub(crate) fn handle(
                     timestamp: asked.timestamp,
                     start,
                     end,
-                    epochs: partition.epochs(),
+                    epochs: if with_epochs { partition.epochs() } else { Vec::new() },
                 }),
             }
             partitions.push(answer);
