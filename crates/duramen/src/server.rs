@@ -47,7 +47,7 @@ pub mod settings;
 pub mod storage_worker;
 
 use budget::Budget;
-use connection::Shared;
+use connection::{Bell, Shared};
 use core_loop::{Clock, Input};
 use disk::RealDisk;
 use health::Health;
@@ -155,8 +155,14 @@ pub fn start(config: &Config) -> anyhow::Result<Server> {
         runtime.spawn(http::serve(http, sources));
     }
     let (stop, stopped) = watch::channel(false);
+    let bell = Arc::new(Bell::default());
+    runtime.spawn({
+        let (bell, node) = (Arc::clone(&bell), Arc::clone(&node));
+        async move { bell.serve(&node).await }
+    });
     let shared = Shared {
         node: Arc::clone(&node),
+        bell,
         reader,
         budget: Budget::new(settings.in_flight_bytes_max, metrics.in_flight_bytes.clone()),
         metrics,

@@ -25,9 +25,10 @@ use bytes::{BufMut, Bytes, BytesMut};
 use duramen_broker::event::{ConnectionId, Event};
 use duramen_broker::session::{Outgoing, Session, SessionStep};
 use duramen_storage::Reader;
+use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::UnboundedReceiver;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use super::budget::{Budget, Charge};
@@ -42,11 +43,35 @@ use super::sending::{Part, Sender};
 /// A frame above this is decoded and checked where other connections do not wait for it.
 const LARGE_FRAME: usize = 256 * 1024;
 
+/// Wakes the node's thread once for all that the connections of one round of the runtime have given
+/// it, rather than once for each.
+#[derive(Debug, Default)]
+pub struct Bell(Notify);
+
+impl Bell {
+    fn ring(&self) {
+        self.0.notify_one();
+    }
+
+    /// Passes the ringing on for ever.
+    pub async fn serve(&self, node: &Inbox<Input>) {
+        loop {
+            self.0.notified().await;
+            // Tasks that are ready run first, and so add their events. With nothing else to do
+            // this returns at once: it is no timer.
+            tokio::task::yield_now().await;
+            node.wake();
+        }
+    }
+}
+
 /// What all connections share.
 #[derive(Clone, Debug)]
 pub struct Shared {
     /// The node's inbox.
     pub node: Arc<Inbox<Input>>,
+    /// Wakes it.
+    pub bell: Arc<Bell>,
     /// For fetches and lookups by time.
     pub reader: Reader<RealDisk>,
     /// What they count.
@@ -194,6 +219,7 @@ impl Connection {
         let room = framing::make_room(&mut self.buf, self.shared.frame_bytes_max);
         match self.stream.try_read_buf(&mut (&mut self.buf).limit(room)) {
             Ok(0) => return Err(End::Gone),
+            Ok(n) if n < room => self.forget_readiness(),
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => return Err(error.into()),
@@ -201,6 +227,13 @@ impl Connection {
         self.active_at = Instant::now();
         self.recharge();
         Ok(())
+    }
+
+    /// A short read has emptied the socket: what comes next makes it readable again. Without this,
+    /// every request would cost a second read, to be told so.
+    fn forget_readiness(&self) {
+        let drained = || Err::<(), _>(io::ErrorKind::WouldBlock.into());
+        let _ = self.stream.try_io(Interest::READABLE, drained);
     }
 
     /// Hands the frames that have arrived to the session, and what comes of them to the node, with
@@ -211,7 +244,8 @@ impl Connection {
         let result = self.frames(&mut events, &mut answers);
         if !events.is_empty() {
             self.shared.metrics.requests.inc_by(events.len() as u64);
-            self.shared.node.push_all(events);
+            self.shared.node.push_quietly(events);
+            self.shared.bell.ring();
             self.recharge();
         }
         self.send(answers).await?;

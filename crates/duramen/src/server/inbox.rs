@@ -51,6 +51,19 @@ impl<T> Inbox<T> {
         }
     }
 
+    /// Adds several, in order, and leaves waking to [`Inbox::wake`].
+    pub fn push_quietly(&self, items: impl IntoIterator<Item = T>) {
+        self.lock().items.extend(items);
+    }
+
+    /// Wakes a sleeper if something waits.
+    pub fn wake(&self) {
+        let queue = self.lock();
+        if !queue.items.is_empty() {
+            self.release(queue);
+        }
+    }
+
     /// Moves all that waits into `into`, which must be empty, after waiting for something or for
     /// `until` (no limit if `None`).
     pub fn take_all(&self, into: &mut VecDeque<T>, until: Option<Instant>) {
