@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, ensure};
 use clap::Args;
 use duramen_protocol::compression::Codec;
+use duramen_protocol::error_code::ErrorCode;
 use duramen_protocol::records::{BatchBuilder, NewRecord};
 use indicatif::ProgressBar;
 use serde::Serialize;
@@ -20,7 +21,7 @@ use super::cluster::{Cluster, run};
 use super::screen;
 use super::topic::{key_value, unknown_topic};
 use crate::client::{
-    Acked, Acknowledgement, Appender, AppenderOptions, Client, Producer, partition_of_key,
+    Acked, Acknowledgement, Appender, AppenderOptions, Client, Error, Producer, partition_of_key,
 };
 
 /// Lines that are read ahead of the network.
@@ -155,7 +156,9 @@ impl Produce {
         sending.bar.finish_and_clear();
         let mut summary = sending.summary;
         summary.seconds = (begun.elapsed().as_secs_f64() * 1e3).round() / 1e3;
-        outcome.with_context(|| format!("after {} acknowledged records", summary.records))?;
+        outcome
+            .with_context(|| format!("after {} acknowledged records", summary.records))
+            .map_err(too_large)?;
         if self.quiet {
             return Ok(());
         }
@@ -324,6 +327,19 @@ impl Sending<'_> {
         self.summary.acked(partition, &acked);
         self.bar.set_position(self.summary.records);
         Ok(())
+    }
+}
+
+/// Says what to do about a batch that the topic does not take.
+fn too_large(error: anyhow::Error) -> anyhow::Error {
+    let codes = error.chain().filter_map(|cause| cause.downcast_ref::<Error>());
+    if codes.into_iter().any(|cause| cause.code() == Some(ErrorCode::MessageTooLarge)) {
+        error.context(
+            "a batch is larger than the topic's max.message.bytes; lower --batch-bytes, or raise \
+             the topic's setting if one record alone is larger",
+        )
+    } else {
+        error
     }
 }
 

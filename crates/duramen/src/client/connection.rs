@@ -45,7 +45,14 @@ pub struct Connection {
 
 struct Outgoing {
     frame: Bytes,
-    waiting: Option<Waiting>,
+    then: Then,
+}
+
+/// What is expected of a request that was written.
+enum Then {
+    Answer(Waiting),
+    /// None comes; whoever sent it wants to know that the socket has taken it.
+    Written(oneshot::Sender<()>),
 }
 
 struct Waiting {
@@ -126,8 +133,11 @@ impl Connection {
     pub async fn tell<C: Call>(&self, request: &C) -> Result<(), Error> {
         let version = self.version::<C>(request.version_max())?;
         let frame = self.frame(request, version, self.next_correlation())?;
-        let outgoing = Outgoing { frame, waiting: None };
-        self.outgoing.send(outgoing).await.map_err(|_| lost(&self.address, &self.ended))
+        let (sender, written) = oneshot::channel();
+        let outgoing = Outgoing { frame, then: Then::Written(sender) };
+        let lost = || lost(&self.address, &self.ended);
+        self.outgoing.send(outgoing).await.map_err(|_| lost())?;
+        written.await.map_err(|_| lost())
     }
 
     async fn start_in<C: Call>(
@@ -138,8 +148,8 @@ impl Connection {
         let correlation = self.next_correlation();
         let frame = self.frame(request, version, correlation)?;
         let (sender, reply) = oneshot::channel();
-        let waiting = Some(Waiting { correlation, reply: sender });
-        let queued = self.outgoing.send(Outgoing { frame, waiting }).await;
+        let then = Then::Answer(Waiting { correlation, reply: sender });
+        let queued = self.outgoing.send(Outgoing { frame, then }).await;
         queued.map_err(|_| lost(&self.address, &self.ended))?;
         Ok(InFlight {
             reply,
@@ -254,16 +264,26 @@ async fn write_frames(
     waiting: mpsc::UnboundedSender<Waiting>,
     ended: Arc<OnceLock<String>>,
 ) {
-    while let Some(Outgoing { frame, waiting: reply }) = queue.recv().await {
-        // Registered before it is written, so that the answer cannot overtake it.
-        let expected = reply.is_none_or(|reply| waiting.send(reply).is_ok());
-        if !expected || ended.get().is_some() {
+    while let Some(Outgoing { frame, then }) = queue.recv().await {
+        let written = match then {
+            Then::Written(written) => Some(written),
+            Then::Answer(answer) => {
+                // Registered before it is written, so that the answer cannot overtake it.
+                if waiting.send(answer).is_err() {
+                    return;
+                }
+                None
+            }
+        };
+        if ended.get().is_some() {
             return;
         }
         if let Err(error) = socket.write_all(&frame).await {
             let _ = ended.set(error.to_string());
             return;
         }
+        // Nobody waits any more: the call was dropped.
+        let _ = written.map(|written| written.send(()));
     }
 }
 

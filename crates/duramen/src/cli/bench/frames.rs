@@ -1,5 +1,6 @@
 //! Produce requests made in place: records are encoded once, and a request is headers around them.
 
+use std::cell::Cell;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
@@ -18,8 +19,8 @@ use tokio::net::TcpStream;
 const PRODUCE_VERSION: i16 = 9;
 const CLIENT_ID: &[u8] = b"duramen-bench";
 const CORRELATION_AT: usize = 8;
-/// From here on, carrying a known checksum over a length is cheaper than computing it again.
-const COMBINE_FROM: usize = 8 << 10;
+/// Timestamps are this coarse, so that a batch keeps its checksum for a while.
+const TICK_MS: i64 = 100;
 /// An answer to a request of 5,000 partitions is far shorter.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
 
@@ -28,8 +29,8 @@ pub(super) struct Records {
     encoded: Vec<u8>,
     /// Where the first `n` records end.
     ends: Vec<usize>,
-    /// Checksums of the first `n` records, where they are worth keeping.
-    sums: Vec<u32>,
+    /// For batches of the first `n` records: the timestamp they had last, and the checksum then.
+    sums: Vec<Cell<(i64, u32)>>,
 }
 
 impl Records {
@@ -45,7 +46,7 @@ impl Records {
             ends.push(builder.plain_bytes() - HEADER_BYTES);
         }
         let encoded = builder.build()?.slice(HEADER_BYTES..).to_vec();
-        let sums = ends.iter().map(|end| crc32c::crc32c(&encoded[..*end])).collect();
+        let sums = ends.iter().map(|_| Cell::new((-1, 0))).collect();
         Ok(Self { encoded, ends, sums })
     }
 
@@ -74,12 +75,13 @@ impl Records {
             record_count: signed(count),
         };
         let header = header.to_bytes();
-        let sum = crc32c::crc32c(&header[CHECKSUMMED_FROM..]);
-        let sum = if records.len() < COMBINE_FROM {
-            crc32c::crc32c_append(sum, records)
+        let (known_at, known) = self.sums[count].get();
+        let sum = if known_at == timestamp {
+            known
         } else {
-            crc32c::crc32c_combine(sum, self.sums[count], records.len())
+            crc32c::crc32c_append(crc32c::crc32c(&header[CHECKSUMMED_FROM..]), records)
         };
+        self.sums[count].set((timestamp, sum));
         out.extend_from_slice(&header);
         out[at + 17..at + 21].copy_from_slice(&sum.to_be_bytes());
         out.extend_from_slice(records);
@@ -118,7 +120,7 @@ impl Requests {
         out.extend_from_slice(&self.head);
         self.correlation = self.correlation.wrapping_add(1);
         out[CORRELATION_AT..CORRELATION_AT + 4].copy_from_slice(&self.correlation.to_be_bytes());
-        self.timestamp = now_ms().max(self.timestamp);
+        self.timestamp = (now_ms() / TICK_MS * TICK_MS).max(self.timestamp);
         let short = |number: usize| u32::try_from(number).expect("a request is shorter than 2 GiB");
         put_varint(out, short(parts.len()) + 1);
         for (partition, count) in parts {
@@ -206,7 +208,10 @@ mod tests {
         let made = Records::new(40, 500).expect("records");
         let mut requests = Requests::new("some-topic", -1).expect("head");
         let mut frame = Vec::new();
-        requests.put(&mut frame, &made, &[(3, 1), (7, 40), (9, 2)]);
+        // The second time, with checksums that are known.
+        for _ in 0..2 {
+            requests.put(&mut frame, &made, &[(3, 1), (7, 40), (9, 2)]);
+        }
         let length = u32::from_be_bytes(frame[..4].try_into().expect("four bytes"));
         assert_eq!(length as usize, frame.len() - 4);
         let head = 4 + 2 + 2 + 4 + 2 + CLIENT_ID.len() + 1;

@@ -1,0 +1,204 @@
+#!/usr/bin/env python3
+"""Tables from figures: bench/report.py bench/results/full.json prints all of them as Markdown."""
+
+import json
+import sys
+from pathlib import Path
+
+DASH = "–"
+
+
+def table(headings, rows):
+    lines = ["| " + " | ".join(headings) + " |", "|" + "---|" * len(headings)]
+    lines += ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def number(value, digits=0):
+    if value is None:
+        return DASH
+    return f"{value:,.{digits}f}"
+
+
+def ratio(value, reference, digits=2):
+    """`value` and, beside it, what part of `reference` it is."""
+    if value is None:
+        return DASH
+    if not reference:
+        return number(value)
+    return f"{number(value)} ({value / reference:.{digits}f})"
+
+
+def get(found, *path):
+    """A figure, or None where the variant was not measured or failed."""
+    for key in path:
+        if not isinstance(found, dict) or key not in found:
+            return None
+        found = found[key]
+    return found
+
+
+def disk(probes):
+    rows = [
+        [number(p["round_bytes"] / 1024), number(p["syncs_per_second"]), number(p["megabytes_per_second"], 1), number(p["p50_us"]),
+         number(p["p99_us"]), number(p["p999_us"])]
+        for p in probes
+    ]  # fmt: skip
+    return "### Disk: rounds written over an existing file, each synced\n\n" + table(
+        ["KiB a round", "syncs/s", "MB/s", "p50 µs", "p99 µs", "p99.9 µs"], rows
+    )
+
+
+def scenario(name, found):
+    return {
+        "group_commit": group_commit,
+        "partitions": partitions,
+        "reads": reads,
+        "disturbed": disturbed,
+        "lifecycle": lifecycle,
+    }[name](found)
+
+
+def _points(found, key):
+    """Points of all variants, by the value of `key`, in order."""
+    by_key = {}
+    for variant, result in found.items():
+        for point in result.get("points", []):
+            by_key.setdefault(point[key], {})[variant] = point
+    return sorted(by_key.items())
+
+
+def _latency(point):
+    latency = get(point, "latency_us")
+    return DASH if latency is None else "/".join(number(latency[q]) for q in ("p50", "p99", "p999"))
+
+
+def group_commit(found):
+    best = {
+        variant: max((p["appends_per_second"] for p in result.get("points", [])), default=0)
+        for variant, result in found.items()
+    }
+    rows = []
+    for connections, points in _points(found, "connections"):
+        ours = get(points, "duramen", "appends_per_second")
+        for variant, point in points.items():
+            limit = point.get("disk_appends_per_second")
+            rows.append([
+                connections, variant, ratio(point["appends_per_second"], best[variant]),
+                DASH if ours is None or variant == "duramen" else f"{ours / point['appends_per_second']:.1f}×",
+                DASH if not limit else f"{point['appends_per_second'] / limit:.2f} of {number(limit)}",
+                _latency(point), number(point["broker_cpu_seconds"], 1),
+                number(get(point, "device_bytes_per_payload_byte"), 2), number(point.get("checkpoints")),
+            ])  # fmt: skip
+    return "### Group commit: 128 appenders of 2 KiB, one partition\n\n" + table(
+        ["connections", "broker", "appends/s (of its best)", "Duramen is", "of the disk", "p50/p99/p99.9 µs", "CPU s",
+         "device bytes a byte", "checkpoints"], rows,
+    )  # fmt: skip
+
+
+def partitions(found):
+    one = {}
+    rows = []
+    for count, points in _points(found, "partitions"):
+        for variant, point in points.items():
+            one.setdefault(variant, point["appends_per_second"])
+            ours = get(points, "duramen", "appends_per_second")
+            rows.append([
+                count, variant, ratio(point["appends_per_second"], one[variant]),
+                DASH if ours is None or variant == "duramen" else f"{ours / point['appends_per_second']:.1f}×",
+                _latency(point), number(point["broker_cpu_seconds"], 1),
+                number(get(point, "device_bytes_per_payload_byte"), 2), number(point.get("checkpoints")),
+            ])  # fmt: skip
+    return "### 128 appenders of 2 KiB on 128 connections, over more partitions\n\n" + table(
+        ["partitions", "broker", "appends/s (of one partition)", "Duramen is", "p50/p99/p99.9 µs", "CPU s", "device bytes a byte",
+         "checkpoints"], rows,
+    )  # fmt: skip
+
+
+def reads(found):
+    rows = []
+    for state in ("hot", "cold"):
+        for variant, result in found.items():
+            at = get(result, state)
+            if at is None:
+                continue
+            for mode in ("discard", "walk", "check"):
+                read = at.get(mode)
+                if read is None:
+                    continue
+                speed = read["megabytes_per_second"]
+                rows.append([
+                    state, variant, mode, number(speed), f"{speed / at['cat_mb_s']:.2f} of {number(at['cat_mb_s'])}",
+                    f"{speed / at['sendfile_mb_s']:.2f} of {number(at['sendfile_mb_s'])}",
+                    number(get(read, "broker_cpu_seconds_per_gb"), 2), number(read["client_cpu_seconds"], 1),
+                ])  # fmt: skip
+    return "### Sequential read of one partition\n\n" + table(
+        ["pages", "broker", "reader", "MB/s", "of cat", "of bare sendfile", "broker CPU s/GB", "client CPU s"], rows
+    )
+
+
+def disturbed(found):
+    rows = []
+    for variant, result in found.items():
+        alone = get(result, "alone", "latency_us", "p99")
+        for name, label in [("alone", "alone"), ("beside_cold_reader", "cold reader"), ("beside_producer", "bulk producer")]:
+            point = get(result, name)
+            if point is None:
+                continue
+            p99 = point["latency_us"]["p99"]
+            beside = DASH
+            if name == "beside_cold_reader" and point["reads"]:
+                beside = f"{number(sum(point['reads']) / len(point['reads']))} MB/s read"
+            elif name == "beside_producer":
+                beside = f"{number(point['producer']['megabytes_per_second'])} MB/s produced"
+            rows.append([variant, label, beside, _latency(point), f"{p99 / alone:.2f}", number(point["appends_per_second"])])
+    return "### One appender of 2 KiB beside other work\n\n" + table(
+        ["broker", "beside", "at", "p50/p99/p99.9 µs", "p99 of alone", "appends/s"], rows
+    )
+
+
+def lifecycle(found):
+    lines = [
+        ("start to first acknowledged append, s", ("start_to_first_ack_s",), 3),
+        ("idle memory, MiB", ("idle", "memory_mib"), 1),
+        ("idle CPU, %", ("idle", "cpu_percent"), 1),
+        ("create many partitions, s", ("create_partitions", "create_s"), 2),
+        ("a first record into each of them, s", ("create_partitions", "first_record_each_s"), 2),
+        ("memory with them, MiB", ("many", "memory_mib"), 1),
+        ("idle CPU with them, %", ("many", "idle_cpu_percent"), 1),
+        ("bytes in segments per 200 B record, batches of 100", ("bytes_on_disk_per_record", "batches_of_100", "segment_bytes"), 1),
+        ("bytes in segments per 200 B record, batches of 1", ("bytes_on_disk_per_record", "batches_of_1", "segment_bytes"), 1),
+        ("bytes sent to the device per 200 B record, batches of 100", ("bytes_on_disk_per_record", "batches_of_100", "device_bytes"), 1),
+        ("bytes sent to the device per 200 B record, batches of 1", ("bytes_on_disk_per_record", "batches_of_1", "device_bytes"), 1),
+        ("kill to first acknowledged append, s", ("restart_after_kill_s",), 2),
+    ]  # fmt: skip
+    rows = []
+    for label, path, digits in lines:
+        ours = get(found, "duramen", *path)
+        row = [label]
+        for variant in found:
+            value = get(found, variant, *path)
+            beside = "" if variant == "duramen" or not ours or value is None else f" ({value / ours:.1f}×)"
+            row.append(number(value, digits) + beside)
+        rows.append(row)
+    sizes = [get(result, "many", "partitions") for result in found.values()]
+    restart = [get(result, "restart_bytes") for result in found.values()]
+    notes = f"Many partitions: {next(filter(None, sizes), DASH)}. "
+    notes += f"Killed with {number(next(filter(None, restart), 0) / 2**30, 1)} GiB in one partition.\n"
+    return "### Starting, standing, and coming back\n\n" + table(["", *found], rows) + "\n" + notes
+
+
+def main():
+    results = json.loads(Path(sys.argv[1]).read_text())
+    facts = results["machine"]
+    print(
+        f"{facts['cpu']}, {facts['cores']} cores, {facts['memory_gib']} GiB, Linux {facts['kernel']}, {facts['file_system']}; "
+        f"{facts['date']}, commit {facts['commit']}; `{results['command'].strip()}`\n"
+    )
+    print(disk(results["disk"]))
+    for name, found in results["scenarios"].items():
+        print(scenario(name, found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+#!/usr/bin/env python3
+"""Runs the scenarios, prints a table as they end, and writes the figures. See run.sh."""
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+
+import brokers
+import machine
+import report
+import scenarios
+
+NAMES = [*scenarios.SCENARIOS, "lifecycle"]
+
+
+def main():
+    options = arguments()
+    sizes = scenarios.Sizes(options.quick)
+    parent = Path(options.directory or brokers.BENCH.parent / ".cache")
+    parent.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix="bench-", dir=parent))
+    results = {
+        "machine": machine.describe(work),
+        "command": "bench/run.sh " + " ".join(sys.argv[1:]),
+        "quick": options.quick,
+        "scenarios": {},
+    }
+    failed = False
+    try:
+        results["disk"] = scenarios.disk_limits(work, sizes)
+        print(report.disk(results["disk"]), flush=True)
+        for name in options.only or NAMES:
+            found = results["scenarios"].setdefault(name, {})
+            for variant in options.variant or scenarios.variants_of(name, options.quick):
+                begun = time.monotonic()
+                try:
+                    found[variant] = scenarios.run_one(name, variant, work / f"{name}-{variant}", sizes)
+                except Exception as error:
+                    failed = True
+                    found[variant] = {"failed": str(error)}
+                    traceback.print_exc()
+                    shutil.rmtree(work / f"{name}-{variant}", ignore_errors=True)
+                print(f"# {name} {variant}: {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
+            print(report.scenario(name, found), flush=True)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    path = Path(options.out or brokers.BENCH / "results" / ("quick.json" if options.quick else "full.json"))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(results, indent=1) + "\n")
+    print(f"figures: {path}")
+    sys.exit(1 if failed else 0)
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="every scenario, smaller: at most 5 minutes")
+    parser.add_argument("--only", action="append", choices=NAMES, help="only this scenario; may be repeated")
+    parser.add_argument("--variant", action="append", choices=list(brokers.VARIANTS), help="only this broker; may be repeated")
+    parser.add_argument("--directory", help="where data directories are made; the disk that is measured")
+    parser.add_argument("--out", help="file for the figures")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

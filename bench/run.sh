@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Measures Duramen side by side with Apache Kafka and with what this machine's disk and sockets give, in one run.
+#
+#   bench/run.sh                     everything; about 40 minutes
+#   bench/run.sh --quick             the same scenarios, smaller; at most 5 minutes
+#   bench/run.sh --only group_commit --only reads
+#
+# Needs what compat/ needs (Java for Kafka), and as much free disk as the sizes below say: 25 GiB, or 4 GiB with --quick.
+# Writes a table to stdout and the figures to bench/results/.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+if [ -z "${DURAMEN_BIN:-}" ]; then
+    cargo build --release --quiet --manifest-path "$here/../Cargo.toml" -p duramen
+    export DURAMEN_BIN=$here/../target/release/duramen
+fi
+exec python3 "$here/run.py" "$@"
