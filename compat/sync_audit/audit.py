@@ -190,7 +190,7 @@ class Audit:
     def _problem(self, ack):
         if not ack.is_batch and self.layout.metadata is None:
             return None
-        holders = []
+        found = 0
         uncovered = None
         missing_before = False
         for needle in ack.needles:
@@ -202,15 +202,14 @@ class Audit:
                 missing_before = True
                 continue
             missing_before = False
-            if None in reasons:
-                holders.append(writes[reasons.index(None)])
-            else:
+            found += 1
+            if None not in reasons:
                 uncovered = uncovered or f"{needle[:40]!r}: {reasons[0]}"
         if uncovered:
             return uncovered
-        if not holders:
+        if not found:
             return "nothing of it was written"
-        return self._journal_problem(ack, holders) if ack.is_batch else None
+        return self._journal_problem(ack) if ack.is_batch else None
 
     def _writes_of(self, needle, ack):
         if ack.is_batch:
@@ -241,8 +240,15 @@ class Audit:
     def _synced(self, file, after, before):
         return any(after < began and ended < before for began, ended in file.syncs + self.everything_synced)
 
-    def _journal_problem(self, ack, holders):
-        if self.layout.bulk is None or not all(self._is_a(self.layout.bulk, write) for write in holders):
+    def is_in_bulk_only(self, ack):
+        """Whether no journal holds the batch's bytes, so that its durability rests on a segment."""
+        if self.layout.bulk is None:
+            return False
+        holders = [write for needle in ack.needles for write in self._writes_of(needle, ack)]
+        return bool(holders) and all(self._is_a(self.layout.bulk, write) for write in holders)
+
+    def _journal_problem(self, ack):
+        if not self.is_in_bulk_only(ack):
             return None
         for write in self.writes:
             if self._is_a(self.layout.journal, write) and ack.asked < write.began < ack.answered:

@@ -1,15 +1,17 @@
 """Audits a real broker with a real client: run_broker.py KIND     KIND is duramen or kafka
 
-The broker runs under strace twice: on an empty directory, and, killed, again on what it left. confluent-kafka produces
-small, middle and large batches with acks=all to several partitions over several connections.
+Duramen runs under strace three times: on an empty directory; killed, again on what it left; and with its syncs taken away,
+which the audit must find. confluent-kafka produces small, middle and large batches with acks=all to several partitions over
+several connections.
 
-Kafka is there to try the audit on a real broker: told to sync before it answers it must pass, and as it comes it must not.
+Kafka is there to try the audit on another broker: told to sync before it answers it must pass, and as it comes it must not.
 """
 
 import shutil
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 COMPAT = Path(__file__).resolve().parent.parent
@@ -26,10 +28,19 @@ PARTITIONS = 8
 # How many messages of how many bytes; the last kind is far above what fits a journal's record.
 MESSAGES = [(300, 200), (150, 3_000), (40, 40_000), (12, 300_000)]
 SYNCING_KAFKA = {"flush.messages": "1", "broker.session.timeout.ms": "6000"}
-# For each run: the broker's settings, and whether it is to be found at fault.
+
+
+@dataclass
+class Run:
+    settings: dict
+    syncs_taken_away: bool = False
+    # Whether the audit must find fault, instead of none.
+    at_fault: bool = False
+
+
 RUNS = {
-    "duramen": [({}, False), ({}, False)],
-    "kafka": [(SYNCING_KAFKA, False), ({}, True)],
+    "duramen": [Run({}), Run({}), Run({}, syncs_taken_away=True, at_fault=True)],
+    "kafka": [Run(SYNCING_KAFKA), Run({}, at_fault=True)],
 }
 
 
@@ -61,11 +72,11 @@ def produce(bootstrap, topic, first_id):
     return acknowledged
 
 
-def audited_run(kind, settings, directory, phase):
-    """Runs the broker under strace once and returns (violations, what was audited)."""
+def audited_run(kind, run, directory, phase):
+    """Runs the broker under strace once and returns what is wrong."""
     data_dir, trace = directory / "data", directory / f"trace-{phase}"
     existing = {str(path) for path in [data_dir, *data_dir.rglob("*")]} if data_dir.exists() else set()
-    broker = start(kind, free_port(), data_dir, settings, wrapper=strace(trace))
+    broker = start(kind, free_port(), data_dir, run.settings, wrapper=strace(trace, run.syncs_taken_away))
     with calls.connect(broker.bootstrap) as connection:
         topic = calls.new_topic(connection, PARTITIONS)
     acknowledged = produce(broker.bootstrap, topic, first_id=phase * 1_000_000)
@@ -82,7 +93,10 @@ def audited_run(kind, settings, directory, phase):
     if all(ack.is_batch for ack in acks):
         wrong.append("the audit saw no topic created")
     size_mb = trace.stat().st_size / 1e6
-    print(f"run {phase}: {len(acks)} acknowledgements for {len(seen)} messages audited, trace of {size_mb:.0f} MB", flush=True)
+    in_bulk = sum(audit.is_in_bulk_only(ack) for ack in acks if ack.is_batch)
+    print(f"run {phase}: {len(acks)} acknowledgements for {len(seen)} messages audited, {in_bulk} held by segments alone, trace of {size_mb:.0f} MB")
+    if LAYOUTS[kind].bulk and not in_bulk:
+        wrong.append("no batch was large enough to be held by a segment alone")
     return wrong
 
 
@@ -90,12 +104,13 @@ def main():
     kind = sys.argv[1]
     directory = Path(tempfile.mkdtemp(prefix="duramen-audit-"))
     sound = True
-    for phase, (settings, at_fault) in enumerate(RUNS[kind], start=1):
-        wrong = audited_run(kind, settings, directory, phase)
-        print(f"run {phase}: {len(wrong)} things are wrong{', as they should be' if wrong and at_fault else ''}")
-        if bool(wrong) != at_fault:
+    for phase, run in enumerate(RUNS[kind], start=1):
+        wrong = audited_run(kind, run, directory, phase)
+        print(f"run {phase}: {len(wrong)} things are wrong{', as they should be' if wrong and run.at_fault else ''}", flush=True)
+        if bool(wrong) != run.at_fault:
             sound = False
-            print("".join(f"WRONG {violation}\n" for violation in wrong[:20]) or "WRONG the audit found no fault with a broker that does not sync")
+            for violation in wrong[:20] or ["the audit found no fault with a broker that does not sync"]:
+                print(f"WRONG {violation}")
     if sound:
         shutil.rmtree(directory)
     else:

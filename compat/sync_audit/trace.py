@@ -15,9 +15,14 @@ CALLS = (
 )
 
 
-def strace(output):
-    """The command to put in front of the broker's; it keeps the broker's pid."""
+def strace(output, syncs_taken_away=False):
+    """The command to put in front of the broker's; it keeps the broker's pid.
+
+    With its syncs taken away a broker is told that they succeeded, and none happens.
+    """
     options = ["-D", "-f", "--seccomp-bpf", "-yy", "-xx", "-s", "100000000", "-e", f"trace={CALLS}", "-e", "signal=none"]
+    if syncs_taken_away:
+        options += ["-e", "inject=fsync,fdatasync,syncfs:retval=0"]
     return ["strace", *options, "-o", str(output)]
 
 
@@ -73,8 +78,8 @@ def events(lines):
             continue
         call = text.partition("(")[0]
         result = RESULT.search(text)
-        if result is None or result[1] == "?":
-            continue  # a signal, an exit, or a call that never came back
+        if result is None or result[1] == "?" or text.endswith("(INJECTED)"):
+            continue  # a signal, an exit, a call that never came back, or one that was taken away
         event = _event(call, began, number, int(result[1]), text)
         if event:
             yield event

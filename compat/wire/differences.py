@@ -25,6 +25,11 @@ DIFFERENCES = {
         {0, CORRUPT, INVALID_RECORD},
         "Kafka trims what is too short for a batch header without a word; to refuse it is safer, and no client sends it.",
     ),
+    "zeroes after the batch": (
+        {CORRUPT},
+        {CORRUPT, INVALID_RECORD},
+        "What follows is long enough for a batch header here, and Kafka finds that header damaged.",
+    ),
     "offsets not dense, uncompressed": (
         {0},
         {0, INVALID_RECORD},
@@ -59,6 +64,16 @@ DIFFERENCES = {
         {19, 48, 49, 59, 90},
         {42, 48, 53},
         "Transactions have not landed; Kafka asks its coordinator, whose answer depends on whether it has started.",
+    ),
+    "transactional batch without a transactional id": (
+        {53},
+        {42, 48, 53, INVALID_RECORD},
+        "Transactions have not landed; every refusal that a client does not repeat for ever will do.",
+    ),
+    "empty transactional id": (
+        {42},
+        {42, 53},
+        "Transactions have not landed; every transactional id is refused alike.",
     ),
     "repeat older than five batches": (
         {45},

@@ -1,0 +1,215 @@
+"""What must be there after `kill -9`, and after a stop, and a start on the same directory: suite.py KIND
+
+All tests share one broker that is killed once and stopped once. A test is a generator: it prepares, yields, and gets a
+connection to the broker as it is after the kill; yields, and gets one after the stop.
+"""
+
+import os
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).resolve().parent.parent), str(Path(__file__).resolve().parent.parent / "wire")]
+
+KIND = sys.argv[1]
+os.environ["BROKER_KIND"] = KIND
+
+import calls
+from batch import batch, batches
+from broker import free_port, start
+from harness import equal
+
+# Kafka waits for the session of the broker that was killed; a shorter one makes it wait less.
+SETTINGS = {"kafka": {"broker.session.timeout.ms": "1500", "broker.heartbeat.interval.ms": "300"}, "duramen": {}}
+OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH = 45, 47
+ENDS = ("kill", "stop")
+
+tests = []
+
+
+def test(function):
+    tests.append(function)
+    return function
+
+
+def answer(connection, topic, producer, sequence, value):
+    """Of today: Kafka forgets at a start the producers whose newest record is older than a day."""
+    producer_id, epoch = producer
+    today = int(time.time() * 1000)
+    said = calls.produce(connection, topic, batch([value], timestamp=today, producer_id=producer_id, epoch=epoch, sequence=sequence))
+    return said["ErrorCode"], said["BaseOffset"]
+
+
+@test
+def records_keep_their_bytes_and_offsets(connection):
+    topic = calls.new_topic(connection, partitions=2)
+    for number in range(20):
+        calls.produce(connection, topic, batch([b"%d" % number * 1000]), number % 2)
+    before = [calls.fetch(connection, topic, partition=p)["Records"] for p in (0, 1)]
+    for _ in ENDS:
+        connection = yield topic, 2
+        for partition in (0, 1):
+            found = calls.fetch(connection, topic, partition=partition)
+            assert found["Records"] == before[partition], "the bytes differ"
+            equal((found["HighWatermark"], found["LogStartOffset"]), (10, 0))
+    equal(calls.produce(connection, topic, batch([b"next"]))["BaseOffset"], 10)
+
+
+@test
+def repeated_idempotent_batches_are_still_known_and_a_gap_still_found(connection):
+    # Kafka's snapshots keep the last batch of a producer only, and so does what it rebuilds after a kill.
+    known = 1 if KIND == "kafka" else 5
+    topic = calls.new_topic(connection)
+    producer = calls.new_producer_id(connection)
+    for number in range(7):
+        equal(answer(connection, topic, producer, number, b"%d" % number), (0, number))
+    for next_sequence, _ in enumerate(ENDS, start=7):
+        connection = yield topic, 1
+        for number in range(next_sequence - known, next_sequence):
+            equal(answer(connection, topic, producer, number, b"%d" % number), (0, number), f"a repeat of one of the last {known}")
+        equal(answer(connection, topic, producer, next_sequence + 1, b"gap"), (OUT_OF_ORDER_SEQUENCE_NUMBER, -1))
+        equal(answer(connection, topic, producer, next_sequence, b"%d" % next_sequence), (0, next_sequence))
+    equal(calls.fetched_values(connection, topic), [b"%d" % number for number in range(9)])
+
+
+@test
+def an_older_producer_epoch_stays_fenced(connection):
+    topic = calls.new_topic(connection)
+    producer_id, _ = calls.new_producer_id(connection)
+    equal(answer(connection, topic, (producer_id, 3), 0, b"v"), (0, 0))
+    for _ in ENDS:
+        connection = yield topic, 1
+        equal(answer(connection, topic, (producer_id, 2), 1, b"x"), (INVALID_PRODUCER_EPOCH, -1))
+
+
+@test
+def producer_ids_are_never_given_twice(connection):
+    topic = calls.new_topic(connection)
+    given = [calls.new_producer_id(connection)[0] for _ in range(3)]
+    for _ in ENDS:
+        connection = yield topic, 1
+        given += [calls.new_producer_id(connection)[0] for _ in range(3)]
+    equal(len(set(given)), len(given), f"ids in {given}")
+
+
+@test
+def topics_keep_their_ids_and_settings_and_the_cluster_its_id(connection):
+    topic = calls.new_topic(connection, partitions=3, message_timestamp_type="LogAppendTime", max_message_bytes="2000")
+    before, cluster_id = calls.topic_id(connection, topic), connection.call("Metadata", 12)["ClusterId"]
+    for _ in ENDS:
+        connection = yield topic, 3
+        equal((calls.topic_id(connection, topic), connection.call("Metadata", 12)["ClusterId"]), (before, cluster_id))
+        assert calls.produce(connection, topic, batch([b"v"]))["LogAppendTimeMs"] > 0
+        equal(calls.produce(connection, topic, batch([b"x" * 3000]))["ErrorCode"], 10)
+
+
+@test
+def a_deleted_topic_stays_deleted_and_its_successor_empty(connection):
+    gone, again = calls.new_topic(connection), calls.new_topic(connection)
+    for topic in (gone, again):
+        calls.produce(connection, topic, batch([b"old"]))
+        connection.call("DeleteTopics", 6, {"Topics": [{"Name": topic}], "TimeoutMs": 5000})
+    while calls.create_topic(connection, again)["ErrorCode"] != 0:
+        time.sleep(0.05)
+    calls.wait_for_leaders(connection, again, 1)
+    for _ in ENDS:
+        connection = yield again, 1
+        equal(calls.describe_topic(connection, gone)["ErrorCode"], 3)
+        equal(calls.fetched_values(connection, again), [])
+        equal(calls.list_offset(connection, again, calls.LATEST)["Offset"], 0)
+
+
+@test
+def the_beginning_moved_by_delete_records_stays_moved(connection):
+    topic = calls.new_topic(connection)
+    for number in range(6):
+        calls.produce(connection, topic, batch([b"%d" % number]))
+    equal(calls.delete_records(connection, topic, 4)["LowWatermark"], 4)
+    for end in ENDS:
+        connection = yield topic, 1
+        # Kafka writes the beginning down once a minute, and may forget it when it is killed.
+        forgotten = [0] if KIND == "kafka" else []
+        found = calls.list_offset(connection, topic, calls.EARLIEST)["Offset"]
+        assert found in [4, *forgotten], f"the beginning after a {end} is {found}"
+        equal(calls.list_offset(connection, topic, calls.LATEST)["Offset"], 6)
+
+
+@test
+def leader_epochs_never_fall(connection):
+    topic = calls.new_topic(connection)
+    epochs = [calls.describe_topic(connection, topic)["Partitions"][0]["LeaderEpoch"]]
+    for _ in ENDS:
+        connection = yield topic, 1
+        calls.produce(connection, topic, batch([b"v"]))
+        epochs.append(calls.describe_topic(connection, topic)["Partitions"][0]["LeaderEpoch"])
+        written = batches(calls.fetch(connection, topic)["Records"])[-1].leader_epoch
+        equal(written, epochs[-1], "the epoch in the batch")
+    equal(epochs, sorted(epochs))
+
+
+@test
+def timestamps_are_found_as_before(connection):
+    topic = calls.new_topic(connection)
+    for number in range(50):
+        calls.produce(connection, topic, batch([b"v" * 500], timestamp=1000 + 10 * number))
+    for _ in ENDS:
+        connection = yield topic, 1
+        for asked, offset in [(0, 0), (1001, 1), (1255, 26), (1490, 49), (1491, -1)]:
+            equal(calls.list_offset(connection, topic, asked)["Offset"], offset, f"timestamp {asked}")
+        equal(calls.list_offset(connection, topic, calls.MAX_TIMESTAMP)["Offset"], 49)
+
+
+class Run:
+    """One test on its way; it has failed when `failure` is set."""
+
+    def __init__(self, function, connection):
+        self.name, self.failure, self.ended = function.__name__, None, False
+        self.steps = function(connection)
+        self.advance(lambda: next(self.steps))
+
+    def go_on(self, connection):
+        if self.ended:
+            return
+
+        def step():
+            calls.wait_for_leaders(connection, *self.served)
+            return self.steps.send(connection)
+
+        self.advance(step)
+
+    def advance(self, step):
+        try:
+            self.served = step()
+        except StopIteration:
+            self.ended = True
+        except Exception:
+            self.failure, self.ended = traceback.format_exc(), True
+
+
+def main():
+    directory = Path(tempfile.mkdtemp(prefix="duramen-restart-"))
+    with start(KIND, free_port(), directory / "data", SETTINGS[KIND]) as broker:
+        with calls.connect(broker.bootstrap) as connection:
+            runs = [Run(function, connection) for function in tests]
+        for end in ENDS:
+            broker.kill9() if end == "kill" else broker.stop()
+            broker.restart()
+            with calls.connect(broker.bootstrap) as connection:
+                for run in runs:
+                    run.go_on(connection)
+    for run in runs:
+        assert run.ended, f"{run.name} yields too often"
+        print(f"{run.failure or ''}{'FAIL' if run.failure else 'ok  '} {run.name}")
+    failed = sum(run.failure is not None for run in runs)
+    if failed:
+        print(f"kept: {directory}")
+    else:
+        shutil.rmtree(directory)
+    print(f"{len(runs) - failed} passed, {failed} failed")
+    sys.exit(1 if failed else 0)
+
+
+main()
