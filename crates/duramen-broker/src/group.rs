@@ -78,6 +78,7 @@ pub(crate) struct Group {
     raw: RawNode<GroupLog>,
     failed: Option<String>,
     timeouts: Prng,
+    timeout_ticks: usize,
     seen: (u64, StateRole),
     /// Payload of proposed entries until storage gets it, by (index, term).
     payloads: BTreeMap<(u64, u64), Bytes>,
@@ -167,6 +168,7 @@ impl Group {
             raw,
             failed: None,
             timeouts: Prng::stream(seed, id.0),
+            timeout_ticks: ELECTION_TICKS,
             seen: (0, StateRole::Follower),
             payloads: BTreeMap::new(),
             in_flight: VecDeque::new(),
@@ -198,7 +200,8 @@ impl Group {
 
     /// The term as the leader epoch that clients see.
     pub(crate) fn epoch(&self) -> i32 {
-        i32::try_from(self.term()).expect("terms above 2^31-1 are refused")
+        // A group with a term above is failed, and asked all the same.
+        i32::try_from(self.term()).unwrap_or(i32::MAX)
     }
 
     /// The last applied index.
@@ -545,18 +548,19 @@ impl Group {
         }
     }
 
-    /// The library draws its election timeout from the thread's chance; ours comes from the seed.
+    /// The library draws its election timeout from the thread's chance at every reset, even one
+    /// that changes neither term nor role; ours comes from the seed.
     fn settle_timeout(&mut self) {
-        let now = (self.raw.raft.term, self.raw.raft.state);
-        if now == self.seen {
+        if self.raw.store().conf.voters.len() <= 1 {
             return;
         }
-        self.seen = now;
-        if self.raw.store().conf.voters.len() > 1 {
+        let now = (self.raw.raft.term, self.raw.raft.state);
+        if now != self.seen {
+            self.seen = now;
             let spread = self.timeouts.below(ELECTION_TICKS as u64);
-            let ticks = ELECTION_TICKS + usize::try_from(spread).expect("below ten");
-            self.raw.raft.set_randomized_election_timeout(ticks);
+            self.timeout_ticks = ELECTION_TICKS + usize::try_from(spread).expect("below ten");
         }
+        self.raw.raft.set_randomized_election_timeout(self.timeout_ticks);
     }
 }
 

@@ -15,6 +15,8 @@ use crate::event::{Action, Now, RequestKey};
 use crate::node::{Node, Parked};
 use crate::session::RequestContext;
 
+/// The first version that may ask by id; before, the field is there and of no use, as in Kafka.
+const FIRST_BY_ID: i16 = 12;
 /// Topics that clients do not read by pattern.
 const INTERNAL_TOPICS: [&str; 3] =
     ["__consumer_offsets", "__transaction_state", "__share_group_state"];
@@ -105,6 +107,15 @@ pub(crate) fn answer(
         Some(asked) => {
             let mut topics = Vec::with_capacity(asked.len());
             for topic in asked {
+                let by_id_only = topic.name.is_none() || !topic.topic_id.is_zero();
+                if by_id_only && context.version < FIRST_BY_ID {
+                    topics.push(MetadataResponseTopic {
+                        error_code: ErrorCode::InvalidRequest.code(),
+                        topic_id: topic.topic_id,
+                        ..MetadataResponseTopic::default()
+                    });
+                    continue;
+                }
                 let found = match &topic.name {
                     Some(name) if topic.topic_id.is_zero() => {
                         by_name(node, context, name, request, include)

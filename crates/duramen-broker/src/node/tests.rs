@@ -7,3 +7,4 @@ mod produce;
 mod restart;
 mod retention;
 mod topics;
+mod versions;

@@ -1,0 +1,104 @@
+use duramen_protocol::api::{Api, advertised};
+use duramen_protocol::messages::delete_records::{DeleteRecordsPartition, DeleteRecordsTopic};
+use duramen_protocol::messages::delete_topics::DeleteTopicState;
+use duramen_protocol::messages::describe_configs::DescribeConfigsResource;
+use duramen_protocol::messages::list_offsets::{ListOffsetsPartition, ListOffsetsTopic};
+use duramen_protocol::messages::metadata::MetadataRequestTopic;
+use duramen_protocol::messages::offset_for_leader_epoch::{
+    OffsetForLeaderPartition, OffsetForLeaderTopic,
+};
+use duramen_protocol::messages::{
+    ApiVersionsRequest, CreateTopicsRequest, DeleteRecordsRequest, DeleteTopicsRequest,
+    DescribeClusterRequest, DescribeConfigsRequest, InitProducerIdRequest, ListOffsetsRequest,
+    MetadataRequest, OffsetForLeaderEpochRequest,
+};
+use duramen_protocol::wire::Uuid;
+use duramen_protocol::{ApiKey, Request};
+
+use super::harness::{Harness, batch, fetch_request, new_topic, produce_request};
+
+/// A request of `api` about topic `t` that means something in `version`.
+fn request(api: ApiKey, version: i16, id: Uuid) -> Request {
+    let name = "t".to_owned();
+    match api {
+        ApiKey::ApiVersions => ApiVersionsRequest {
+            client_software_name: "test".to_owned(),
+            client_software_version: "1.0".to_owned(),
+        }
+        .into(),
+        ApiKey::Produce => {
+            let mut request = produce_request("t", batch(&["a"]), -1);
+            request.topic_data[0].topic_id = id;
+            request.into()
+        }
+        ApiKey::Fetch => {
+            let mut request = fetch_request("t", 0);
+            request.topics[0].topic_id = id;
+            request.into()
+        }
+        ApiKey::ListOffsets => {
+            let partition = ListOffsetsPartition { timestamp: -1, ..Default::default() };
+            let topics = vec![ListOffsetsTopic { name, partitions: vec![partition] }];
+            ListOffsetsRequest { topics, ..Default::default() }.into()
+        }
+        ApiKey::Metadata => {
+            let topic = MetadataRequestTopic { name: Some(name), ..Default::default() };
+            MetadataRequest { topics: Some(vec![topic]), ..Default::default() }.into()
+        }
+        ApiKey::CreateTopics => {
+            let topics = vec![new_topic(&format!("made-{version}"), 1, &[])];
+            CreateTopicsRequest { topics, ..Default::default() }.into()
+        }
+        ApiKey::DeleteTopics => delete(version),
+        ApiKey::DeleteRecords => {
+            let partition = DeleteRecordsPartition { partition_index: 0, offset: 1 };
+            let topics = vec![DeleteRecordsTopic { name, partitions: vec![partition] }];
+            DeleteRecordsRequest { topics, timeout_ms: 1000 }.into()
+        }
+        ApiKey::InitProducerId => {
+            InitProducerIdRequest { transactional_id: None, ..Default::default() }.into()
+        }
+        ApiKey::OffsetForLeaderEpoch => {
+            let partition = OffsetForLeaderPartition { leader_epoch: 2, ..Default::default() };
+            let topics = vec![OffsetForLeaderTopic { topic: name, partitions: vec![partition] }];
+            OffsetForLeaderEpochRequest { topics, ..Default::default() }.into()
+        }
+        ApiKey::DescribeConfigs => {
+            let resource = DescribeConfigsResource {
+                resource_type: 2,
+                resource_name: name,
+                configuration_keys: None,
+            };
+            DescribeConfigsRequest { resources: vec![resource], ..Default::default() }.into()
+        }
+        ApiKey::DescribeCluster => DescribeClusterRequest::default().into(),
+        other => panic!("{other} is served and has no request here"),
+    }
+}
+
+fn delete(version: i16) -> Request {
+    let timeout_ms = 1000;
+    let name = format!("made-{}", version.max(2));
+    if version < 6 {
+        let topic_names = vec![name];
+        return DeleteTopicsRequest { topic_names, timeout_ms, ..Default::default() }.into();
+    }
+    let topics = vec![DeleteTopicState { name: Some(name), topic_id: Uuid::ZERO }];
+    DeleteTopicsRequest { topics, timeout_ms, ..Default::default() }.into()
+}
+
+#[test]
+fn every_accepted_version_of_every_served_api_is_answered() {
+    let mut it = Harness::new(&[]);
+    it.create("t", &[]);
+    it.produce("t", batch(&["a", "b"]));
+    let id = it.metadata(&["t"]).topics[0].topic_id;
+    // Topics are made before they are deleted: rows are in the order of their keys.
+    for Api { key, accepted, .. } in advertised() {
+        for version in accepted.first..=accepted.last {
+            let request = request(*key, version, id);
+            let response = it.ask(request, version);
+            assert_eq!(response.api_key(), *key, "version {version}");
+        }
+    }
+}
