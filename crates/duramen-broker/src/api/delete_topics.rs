@@ -75,8 +75,8 @@ fn delete(
     let image = &node.controller.image;
     let (topic, missing) = match (&state.name, state.topic_id) {
         (Some(name), Uuid::ZERO) => (image.topic_named(name), ErrorCode::UnknownTopicOrPartition),
-        (None, id) => (image.topic(id), ErrorCode::UnknownTopicId),
-        (Some(_), _) => return Err(ErrorCode::InvalidRequest),
+        (None, id) if !id.is_zero() => (image.topic(id), ErrorCode::UnknownTopicId),
+        _ => return Err(ErrorCode::InvalidRequest),
     };
     let topic = topic.ok_or(missing)?;
     if !authorize(&context.principal, Operation::Delete, Resource::Topic(&topic.name)) {

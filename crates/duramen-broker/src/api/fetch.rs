@@ -14,6 +14,8 @@ use crate::node::{Node, Parked};
 use crate::partition::Partition;
 use crate::session::RequestContext;
 
+const READ_COMMITTED: i8 = 1;
+
 /// A fetch that waits for more records.
 #[derive(Debug)]
 pub(crate) struct ParkedFetch {
@@ -33,6 +35,7 @@ struct Fetch {
     targets: Vec<(Target, Wanted)>,
     bytes_min: u64,
     bytes_max: u32,
+    is_read_committed: bool,
 }
 
 /// What there is for one target.
@@ -69,13 +72,18 @@ pub(crate) fn handle(
         targets: begun.targets,
         bytes_min: u64::from(request.min_bytes.max(0).unsigned_abs()),
         bytes_max: bytes_max.unsigned_abs(),
+        is_read_committed: request.isolation_level == READ_COMMITTED,
     };
     let found: Vec<_> =
         fetch.targets.iter().map(|(target, wanted)| fetch.look(node, target, *wanted)).collect();
     let available: u64 = found.iter().map(|found| found.available).sum();
-    let is_urgent = found.iter().any(|found| !found.error.is_none() || found.diverging.is_some());
+    // What does not exist does not end the wait for what does: its fetcher would never rest.
+    let is_absent = |found: &Found| is_absence(found.error);
+    let is_news = |found: &Found| !found.error.is_none() || found.diverging.is_some();
+    let is_urgent = found.iter().any(|found| is_news(found) && !is_absent(found))
+        || found.iter().all(is_absent);
     let is_enough = available >= fetch.bytes_min;
-    if is_urgent || is_enough || request.max_wait_ms <= 0 || found.is_empty() {
+    if is_urgent || is_enough || request.max_wait_ms <= 0 {
         return respond(node, key, &fetch, &found, actions);
     }
     let waits_on: Vec<_> = found.iter().filter_map(|found| found.replica).collect();
@@ -140,6 +148,15 @@ impl Fetch {
     }
 }
 
+fn is_absence(error: ErrorCode) -> bool {
+    matches!(
+        error,
+        ErrorCode::UnknownTopicOrPartition
+            | ErrorCode::UnknownTopicId
+            | ErrorCode::TopicAuthorizationFailed
+    )
+}
+
 fn look_at(partition: &Partition, wanted: Wanted) -> Result<Found, ErrorCode> {
     partition.check_epoch(wanted.leader_epoch)?;
     let (start, committed) = (partition.log_start(), partition.committed());
@@ -162,8 +179,9 @@ fn look_at(partition: &Partition, wanted: Wanted) -> Result<Found, ErrorCode> {
     if wanted.offset < start || wanted.offset > partition.group.end_offset() {
         return Err(ErrorCode::OffsetOutOfRange);
     }
-    if wanted.offset < committed && wanted.bytes_max > 0 {
-        let bytes_max = u64::from(wanted.bytes_max.unsigned_abs());
+    if wanted.offset < committed && wanted.bytes_max >= 0 {
+        // The first batch comes whole, however little was asked for.
+        let bytes_max = u64::from(wanted.bytes_max.unsigned_abs()).max(1);
         let bytes = partition.group.bytes_between(wanted.offset, committed);
         // Offsets so old that their sizes are forgotten have enough behind them.
         found.available = bytes.unwrap_or(u64::from(u32::MAX)).min(bytes_max);
@@ -190,7 +208,7 @@ fn respond(
         if fetch.is_incremental && !is_needed && !has_records {
             continue;
         }
-        let (topic, partition) = push(&mut response, target, found);
+        let (topic, partition) = push(&mut response, target, found, fetch.is_read_committed);
         let (Some(replica), Some((end, _))) = (found.replica, found.ends) else { continue };
         if has_records {
             parts.push(FetchPart {
@@ -219,7 +237,12 @@ fn respond(
 }
 
 /// Adds a partition to the response; partitions of one topic that stand together share its entry.
-fn push(response: &mut FetchResponse, target: &Target, found: &Found) -> (usize, usize) {
+fn push(
+    response: &mut FetchResponse,
+    target: &Target,
+    found: &Found,
+    is_read_committed: bool,
+) -> (usize, usize) {
     let is_same =
         |topic: &FetchableTopicResponse| topic.topic == target.name && topic.topic_id == target.id;
     if !response.responses.last().is_some_and(is_same) {
@@ -240,6 +263,7 @@ fn push(response: &mut FetchResponse, target: &Target, found: &Found) -> (usize,
         last_stable_offset: end,
         log_start_offset: start,
         diverging_epoch: found.diverging.clone().unwrap_or_default(),
+        aborted_transactions: is_read_committed.then(Vec::new),
         records: Some(RecordData::default()),
         ..PartitionData::default()
     });

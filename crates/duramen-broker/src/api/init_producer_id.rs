@@ -25,6 +25,9 @@ pub(crate) fn handle(
         let code = ErrorCode::TransactionalIdAuthorizationFailed;
         return node.reply(key, refused(code), actions);
     }
+    if (request.producer_id < 0) != (request.producer_epoch < 0) {
+        return node.reply(key, refused(ErrorCode::InvalidRequest), actions);
+    }
     if !authorize(&context.principal, Operation::IdempotentWrite, Resource::Cluster) {
         return node.reply(key, refused(ErrorCode::ClusterAuthorizationFailed), actions);
     }

@@ -1,5 +1,7 @@
 //! `ListOffsets`: offsets by time, and the first and last ones.
 
+use std::collections::BTreeMap;
+
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::list_offsets::{
     ListOffsetsPartition, ListOffsetsPartitionResponse, ListOffsetsTopicResponse,
@@ -51,12 +53,21 @@ pub(crate) fn handle(
     let with_epochs = context.version >= FIRST_VERSION_WITH_EPOCHS;
     for topic in request.topics {
         let mut partitions = Vec::with_capacity(topic.partitions.len());
+        let mut times = BTreeMap::new();
+        for asked in &topic.partitions {
+            *times.entry(asked.partition_index).or_insert(0) += 1;
+        }
         for asked in &topic.partitions {
             let mut answer = ListOffsetsPartitionResponse {
                 partition_index: asked.partition_index,
                 ..ListOffsetsPartitionResponse::default()
             };
-            match one(node, context, &topic.name, asked) {
+            let found = match times.get(&asked.partition_index) {
+                Some(1) => one(node, context, &topic.name, asked),
+                // Named twice: nobody could tell the answers apart.
+                _ => Err(ErrorCode::InvalidRequest),
+            };
+            match found {
                 Err(code) => answer.error_code = code.code(),
                 Ok((_, Answer::Offset { offset, epoch })) => {
                     answer.offset = offset;

@@ -193,7 +193,7 @@ fn one(
                 error_message: message,
                 ..blank()
             };
-            if code == ErrorCode::InvalidRecord {
+            if matches!(code, ErrorCode::InvalidRecord | ErrorCode::InvalidTimestamp) {
                 answer.record_errors =
                     vec![BatchIndexAndErrorMessage { batch_index: 0, ..Default::default() }];
             }

@@ -86,6 +86,42 @@ fn offsets_outside_the_log_and_wrong_epochs_are_told_at_once() {
 }
 
 #[test]
+fn a_partition_that_is_not_there_does_not_end_the_wait_for_one_that_is() {
+    let mut it = Harness::new(&[]);
+    it.create("t", &[]);
+    let mut request = patient("t", 0);
+    let missing = FetchPartition { partition: 7, ..FetchPartition::default() };
+    request.topics[0].partitions.push(missing.clone());
+    let id = it.send(request, 12);
+    it.pass_ms(499);
+    assert!(fetched(&mut it, id).is_none());
+    it.pass_ms(1);
+    let response = fetched(&mut it, id).expect("over");
+    let codes: Vec<_> = response.responses[0].partitions.iter().map(|it| it.error_code).collect();
+    assert_eq!(codes, [0, 3]);
+    let mut request = patient("t", 0);
+    request.topics[0].partitions = vec![missing];
+    let id = it.send(request, 12);
+    assert!(fetched(&mut it, id).is_some(), "there is nothing to wait for");
+}
+
+#[test]
+fn the_first_batch_comes_whole_however_little_is_asked_for() {
+    let mut it = Harness::new(&[]);
+    it.create("t", &[]);
+    it.produce("t", batch(&["a"]));
+    let mut request = fetch_request("t", 0);
+    request.max_bytes = 0;
+    request.isolation_level = 1;
+    request.topics[0].partitions[0].partition_max_bytes = 0;
+    let id = it.send(request, 12);
+    let response = fetched(&mut it, id).expect("answered");
+    let data = &response.responses[0].partitions[0];
+    assert_eq!(bytes_of(data).len(), batch(&["a"]).len());
+    assert_eq!(data.aborted_transactions, Some(Vec::new()));
+}
+
+#[test]
 fn an_incremental_session_tells_only_what_changed() {
     let mut it = Harness::new(&[]);
     let made = it.try_create(new_topic("t", 3, &[]));
