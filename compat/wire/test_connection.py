@@ -1,5 +1,6 @@
 """Versions, framing and the order of responses: what happens before any API is reached."""
 
+import random
 import struct
 import time
 
@@ -148,6 +149,25 @@ def a_request_that_arrives_byte_by_byte_is_answered():
             connection.send_bytes(bytes([byte]))
             time.sleep(0.001)
         equal(connection.receive_frame()[0], 3)
+
+
+@test
+def requests_that_arrive_in_two_pieces_are_all_answered():
+    """A broker that forgets, between two reads, that more has come waits for ever; only many tries show it."""
+    pause = random.Random()
+    with connect() as connection:
+        payload = request_header("Metadata", 1, 3) + schema.encode("MetadataRequest", 1, {"Topics": []})
+        frame = struct.pack(">i", len(payload)) + payload
+        for number in range(40_000):
+            connection.send_bytes(frame[:10])
+            until = time.perf_counter() + pause.random() * 20e-6
+            while time.perf_counter() < until:
+                pass
+            connection.send_bytes(frame[10:])
+            try:
+                connection.receive_frame(timeout_s=5)
+            except TimeoutError:
+                raise AssertionError(f"request {number} was never answered") from None
 
 
 @test
