@@ -55,6 +55,7 @@ use inbox::Inbox;
 use listener::Listener;
 use metrics::Metrics;
 use settings::ServerSettings;
+use storage_worker::Work;
 
 /// How long connections may take to get their last answers when the server stops.
 const STOP_GRACE: Duration = Duration::from_secs(5);
@@ -98,6 +99,19 @@ pub struct Server {
     health: Arc<Health>,
 }
 
+/// What joins the threads.
+#[derive(Clone, Debug, Default)]
+pub struct Common {
+    /// What waits for the node's thread.
+    pub node: Arc<Inbox<Input>>,
+    /// What waits for the storage thread.
+    pub work: Arc<Inbox<Work>>,
+    /// What all count.
+    pub metrics: Arc<Metrics>,
+    /// What they say of themselves.
+    pub health: Arc<Health>,
+}
+
 /// What the node's thread and the storage thread are started from.
 struct Opened {
     storage: Storage<RealDisk>,
@@ -114,46 +128,28 @@ pub fn start(config: &Config) -> anyhow::Result<Server> {
     let (settings, broker) = ServerSettings::split(config)?;
     let files_max = raise_file_limit();
     let runtime = runtime()?;
-    let listen = runtime.block_on(bind(&config.listen, "listen", "--listen"))?;
-    let address = listen.local_addr()?;
-    let http = match &config.http {
-        Some(http) => Some(runtime.block_on(bind(http, "serve metrics", "--http"))?),
-        None => None,
+    let (listen, http) = {
+        let _inside = runtime.enter();
+        let http = config.http.as_ref().map(|http| bind(http, "serve metrics", "--http"));
+        (bind(&config.listen, "listen", "--listen")?, http.transpose()?)
     };
+    let address = listen.local_addr()?;
     let advertised = advertised(config, &settings, address);
     let opened = open(config, &settings, broker, &advertised)?;
 
-    let metrics = Arc::new(Metrics::new());
-    let health = Arc::new(Health::default());
-    let node = Arc::new(Inbox::default());
-    let work = Arc::new(Inbox::default());
-    let reader = opened.storage.reader();
-    let storage_thread = storage_worker::start(
-        opened.storage,
-        storage_worker::Ends {
-            work: Arc::clone(&work),
-            node: Arc::clone(&node),
-            metrics: Arc::clone(&metrics),
-            health: Arc::clone(&health),
-        },
-    )?;
-    let node_thread = core_loop::start(
-        opened.node,
-        opened.actions,
-        opened.clock,
-        core_loop::Ends {
-            node: Arc::clone(&node),
-            work,
-            metrics: Arc::clone(&metrics),
-            health: Arc::clone(&health),
-        },
-    )?;
+    let Opened { storage, node, actions, clock, facts, formatted, recovered } = opened;
+    let reader = storage.reader();
+    let parts = Common::default();
+    let threads = vec![
+        core_loop::start(node, actions, clock, parts.clone())?,
+        storage_worker::start(storage, parts.clone())?,
+    ];
     let http_address = http.as_ref().map(TcpListener::local_addr).transpose()?;
     if let Some(http) = http {
-        let sources =
-            http::Sources { metrics: Arc::clone(&metrics), health: Arc::clone(&health) };
-        runtime.spawn(http::serve(http, sources));
+        let (metrics, health) = (Arc::clone(&parts.metrics), Arc::clone(&parts.health));
+        runtime.spawn(http::serve(http, http::Sources { metrics, health }));
     }
+    let Common { node, metrics, health, .. } = parts;
     let (stop, stopped) = watch::channel(false);
     let bell = Arc::new(Bell::default());
     runtime.spawn({
@@ -173,19 +169,19 @@ pub fn start(config: &Config) -> anyhow::Result<Server> {
     let connections_max = settings.connections_max.min(connections_that_fit(files_max));
     let listener = Listener { socket: listen, connections_max, shared };
     let listener = runtime.spawn(listener.run(stopped, STOP_GRACE));
-    tracing::info!(%address, %advertised, broker_id = opened.facts.broker_id, "serving");
+    tracing::info!(%address, %advertised, broker_id = facts.broker_id, "serving");
     Ok(Server {
         address,
         advertised,
         http: http_address,
-        facts: opened.facts,
-        formatted: opened.formatted,
-        recovered: opened.recovered,
+        facts,
+        formatted,
+        recovered,
         runtime,
         stop,
         listener,
         node,
-        threads: vec![node_thread, storage_thread],
+        threads,
         health,
     })
 }
@@ -237,7 +233,7 @@ fn raise_file_limit() -> u64 {
     let mut limit = rustix::process::getrlimit(Resource::Nofile);
     let before = limit.current;
     limit.current = limit.maximum;
-    match rustix::process::setrlimit(Resource::Nofile, limit.clone()) {
+    match rustix::process::setrlimit(Resource::Nofile, limit) {
         Ok(()) => limit.current.unwrap_or(u64::MAX),
         Err(error) => {
             tracing::warn!(%error, "cannot raise the limit of open files (ulimit -n)");
@@ -251,7 +247,8 @@ fn connections_that_fit(files_max: u64) -> usize {
     usize::try_from(spare).unwrap_or(usize::MAX)
 }
 
-async fn bind(address: &HostPort, purpose: &str, flag: &str) -> anyhow::Result<TcpListener> {
+/// Must be called within the runtime.
+fn bind(address: &HostPort, purpose: &str, flag: &str) -> anyhow::Result<TcpListener> {
     let addresses = (address.host.as_str(), address.port)
         .to_socket_addrs()
         .with_context(|| format!("cannot {purpose} on {address}: the name does not resolve"))?;

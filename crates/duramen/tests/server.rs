@@ -1,4 +1,5 @@
 //! The real binary, from outside: a process, its port, its signals.
+#![expect(clippy::unwrap_used, reason = "a test's own failure is a failure")]
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -50,7 +51,7 @@ impl Node {
             }
             match self.log.recv_timeout(until.saturating_duration_since(Instant::now())) {
                 Ok(line) => self.seen.push(line),
-                Err(_) => panic!("no log line with {part}; there are {:#?}", self.seen),
+                Err(error) => panic!("{error}: no log line with {part} in {:#?}", self.seen),
             }
         }
     }

@@ -2,15 +2,17 @@
 //!
 //! Purpose:    bound the bytes of requests in flight, of one connection and of the node.
 //! Owns:       [`Budget`], [`Charge`].
-//! Interface:  [`Budget::has_room`], [`Charge::set`].
+//! Interface:  [`Budget`], [`Charge::set`], [`Charge::room`].
 //! Invariants: what is charged is given back when the charge goes, however the connection ends.
 //!             A reader never waits while it holds nothing, so one request always gets through.
 //! Never:      a reservation of bytes that were only announced.
 //! Tests:      below.
 //! Start at:   [`Charge::room`].
 
+use std::cmp::Ordering;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use prometheus_client::metrics::gauge::Gauge;
@@ -43,7 +45,7 @@ impl Budget {
     }
 
     fn has_room(&self) -> bool {
-        self.bytes.load(Ordering::Relaxed) < self.bytes_max
+        self.bytes.load(Relaxed) < self.bytes_max
     }
 }
 
@@ -61,19 +63,21 @@ impl Charge {
     /// Sets what is charged: the bytes buffered and those of requests without a response.
     pub fn set(&mut self, bytes: u64) {
         let budget = &*self.budget;
-        if bytes > self.bytes {
-            budget.bytes.fetch_add(bytes - self.bytes, Ordering::Relaxed);
-        } else if bytes < self.bytes {
-            let freed = self.bytes - bytes;
-            let before = budget.bytes.fetch_sub(freed, Ordering::Relaxed);
-            if before >= budget.bytes_max && before - freed < budget.bytes_max {
-                budget.freed.notify_waiters();
+        match bytes.cmp(&self.bytes) {
+            Ordering::Equal => return,
+            Ordering::Greater => {
+                budget.bytes.fetch_add(bytes - self.bytes, Relaxed);
             }
-        } else {
-            return;
+            Ordering::Less => {
+                let freed = self.bytes - bytes;
+                let before = budget.bytes.fetch_sub(freed, Relaxed);
+                if before >= budget.bytes_max && before - freed < budget.bytes_max {
+                    budget.freed.notify_waiters();
+                }
+            }
         }
         self.bytes = bytes;
-        let now = budget.bytes.load(Ordering::Relaxed);
+        let now = budget.bytes.load(Relaxed);
         budget.gauge.set(i64::try_from(now).unwrap_or(i64::MAX));
     }
 
@@ -127,8 +131,8 @@ mod tests {
         drop(two);
         assert!(waiting.await.unwrap());
         one.set(10);
-        assert_eq!((one.bytes(), budget.bytes.load(Ordering::Relaxed)), (10, 10));
+        assert_eq!((one.bytes(), budget.bytes.load(Relaxed)), (10, 10));
         drop(one);
-        assert_eq!(budget.bytes.load(Ordering::Relaxed), 0);
+        assert_eq!(budget.bytes.load(Relaxed), 0);
     }
 }

@@ -15,14 +15,14 @@
 //! replies as are ready; wake-ups: this task by the socket, the node's thread by the event, this
 //! task by the reply. Copies: kernel to buffer; buffer to an owned batch (small batches only).
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use duramen_broker::event::{ConnectionId, Event};
+use duramen_broker::event::{ConnectionId, Event, Reply};
 use duramen_broker::session::{Outgoing, Session, SessionStep};
 use duramen_storage::Reader;
 use tokio::io::Interest;
@@ -142,8 +142,8 @@ impl Drop for Farewell {
 /// Serves one client until it goes or has to.
 pub async fn serve(stream: TcpStream, peer: SocketAddr, connection: ConnectionId, shared: Shared) {
     shared.metrics.connections.inc();
-    let (sender, replies) = tokio::sync::mpsc::unbounded_channel();
-    shared.node.push(Input::Connected(connection, sender));
+    let (to_connection, replies) = tokio::sync::mpsc::unbounded_channel();
+    shared.node.push(Input::Connected(connection, to_connection));
     let _farewell = Farewell { connection, shared: shared.clone() };
     let metrics = Arc::clone(&shared.metrics);
     let mut connection = Connection::new(stream, connection, replies, shared);
@@ -190,13 +190,13 @@ impl Connection {
             if stopping && self.waiting.is_empty() {
                 return Ok(());
             }
-            let reads = !stopping && self.session.wants_more();
+            let is_reading = !stopping && self.session.wants_more();
             tokio::select! {
                 routed = self.replies.recv() => {
                     let first = routed.ok_or(End::Gone)?;
                     self.take_replies(first).await?;
                 }
-                ready = self.stream.readable(), if reads => {
+                ready = self.stream.readable(), if is_reading => {
                     ready?;
                     if !self.charge.has_room() && !self.charge.room().await {
                         return Err(End::Closed("the node holds as many bytes of requests as it may".into()));
@@ -284,15 +284,16 @@ impl Connection {
 
     /// Encodes the replies that are ready, and sends those whose turn it is in one go.
     async fn take_replies(&mut self, first: Routed) -> Result<(), End> {
-        let mut routed = VecDeque::from([first]);
-        while let Ok(next) = self.replies.try_recv() {
-            routed.push_back(next);
-        }
         let mut outgoing = Vec::new();
         let mut closing = None;
-        for routed in routed {
+        let mut next = Some(first);
+        while let Some(routed) = next {
             match routed {
                 Routed::Reply(sequence, reply) => {
+                    // What is ready does not wait for what may have to be read.
+                    if !matches!(reply, Reply::Nothing | Reply::Response(_)) {
+                        self.send(std::mem::take(&mut outgoing)).await?;
+                    }
                     let mut resolved =
                         plans::resolve(&self.shared.reader, reply, &mut self.trail).await;
                     let response = resolved.response.take();
@@ -306,6 +307,7 @@ impl Connection {
                 }
                 Routed::Close(reason) => closing = Some(reason),
             }
+            next = self.replies.try_recv().ok();
         }
         self.send(outgoing).await?;
         self.active_at = Instant::now();

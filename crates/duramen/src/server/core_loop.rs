@@ -15,7 +15,6 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -25,9 +24,9 @@ use duramen_storage::op::Done;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::ending;
-use super::health::Health;
-use super::inbox::Inbox;
-use super::metrics::Metrics;
+
+use super::Common;
+
 use super::storage_worker::Work;
 
 /// Events in one turn at most: storage should not wait longer for the first of them.
@@ -87,32 +86,19 @@ impl Clock {
     }
 }
 
-/// Where its input comes from and its actions go.
-#[derive(Clone, Debug)]
-pub struct Ends {
-    /// Its own inbox.
-    pub node: Arc<Inbox<Input>>,
-    /// The storage thread's.
-    pub work: Arc<Inbox<Work>>,
-    /// What it counts.
-    pub metrics: Arc<Metrics>,
-    /// What it says of itself.
-    pub health: Arc<Health>,
-}
-
 /// Starts the node's thread. `actions` are those of opening the node. The handle ends after
 /// [`Input::Stop`].
 pub fn start(
     node: Node,
     actions: Vec<Action>,
     clock: Clock,
-    ends: Ends,
+    common: Common,
 ) -> io::Result<JoinHandle<()>> {
     ending::spawn("duramen-node", move || {
         let mut core = CoreLoop {
             node,
             clock,
-            ends,
+            common,
             connections: HashMap::new(),
             actions,
             figures_at: Instant::now(),
@@ -128,7 +114,7 @@ pub fn start(
 struct CoreLoop {
     node: Node,
     clock: Clock,
-    ends: Ends,
+    common: Common,
     connections: HashMap<ConnectionId, UnboundedSender<Routed>>,
     /// Kept from turn to turn for its memory.
     actions: Vec<Action>,
@@ -149,14 +135,14 @@ impl CoreLoop {
                 if self.stopping {
                     break;
                 }
-                self.ends.health.end(&self.ends.health.node);
-                self.ends.node.take_all(&mut waiting, self.wake_at());
-                self.ends.health.begin(&self.ends.health.node);
+                self.common.health.end(&self.common.health.node);
+                self.common.node.take_all(&mut waiting, self.wake_at());
+                self.common.health.begin(&self.common.health.node);
             }
             self.turn(&mut waiting);
         }
         self.figures();
-        self.ends.work.push(Work::Stop);
+        self.common.work.push(Work::Stop);
     }
 
     fn wake_at(&self) -> Option<Instant> {
@@ -183,7 +169,7 @@ impl CoreLoop {
         self.step_longest = self.step_longest.max(lap.elapsed());
         self.route();
         if count > 0 {
-            self.ends.metrics.turn_events.observe(count as f64);
+            self.common.metrics.turn_events.observe(count as f64);
             self.figures_due = true;
         }
         self.turn_longest = self.turn_longest.max(began.elapsed());
@@ -229,7 +215,7 @@ impl CoreLoop {
             }
         }
         if !ops.is_empty() {
-            self.ends.work.push(Work::Ops(ops));
+            self.common.work.push(Work::Ops(ops));
         }
         for (connection, routed) in replies {
             // It may be gone: then nobody waits for the answer.
@@ -241,13 +227,13 @@ impl CoreLoop {
 
     fn figures(&mut self) {
         let us = |longest: Duration| i64::try_from(longest.as_micros()).unwrap_or(i64::MAX);
-        self.ends.metrics.step_longest_us.set(us(self.step_longest));
-        self.ends.metrics.turn_longest_us.set(us(self.turn_longest));
+        self.common.metrics.step_longest_us.set(us(self.step_longest));
+        self.common.metrics.turn_longest_us.set(us(self.turn_longest));
         self.figures_at = Instant::now();
         self.figures_due = false;
         let metrics = self.node.metrics();
-        self.ends.health.groups_failed.store(metrics.partitions_failed, Ordering::Relaxed);
-        self.ends.health.disk_full.store(metrics.is_disk_full, Ordering::Relaxed);
-        self.ends.metrics.set_node(super::figures::of(&metrics));
+        self.common.health.groups_failed.store(metrics.partitions_failed, Ordering::Relaxed);
+        self.common.health.disk_full.store(metrics.is_disk_full, Ordering::Relaxed);
+        self.common.metrics.set_node(super::figures::of(&metrics));
     }
 }

@@ -135,7 +135,7 @@ mod tests {
     fn an_announced_length_makes_no_room_before_its_bytes_arrive() {
         let mut buf = BytesMut::from(&MAX.to_be_bytes()[..]);
         assert_eq!(room_wanted(&buf, MAX), ROOM_MIN);
-        buf.extend_from_slice(&[0; 100_000]);
+        buf.extend_from_slice(&vec![0; 100_000]);
         assert_eq!(room_wanted(&buf, MAX), 300_012);
         let mut buf = BytesMut::from(&100_u32.to_be_bytes()[..]);
         assert_eq!(room_wanted(&buf, MAX), 100);
@@ -145,7 +145,8 @@ mod tests {
 
     #[test]
     fn a_large_frame_owns_its_memory() {
-        let stream = frame(&[7; 300_000]).into_iter().chain(frame(b"12345678")).collect::<Vec<_>>();
+        let stream =
+            frame(&vec![7; 300_000]).into_iter().chain(frame(b"12345678")).collect::<Vec<_>>();
         let (mut buf, mut at) = (BytesMut::new(), 0);
         let large = loop {
             let room = make_room(&mut buf, MAX).min(stream.len() - at);

@@ -27,9 +27,8 @@ use duramen_storage::{Disk, Storage};
 
 use super::core_loop::Input;
 use super::ending;
-use super::health::Health;
-use super::inbox::Inbox;
-use super::metrics::Metrics;
+
+use super::{Common, inbox::Inbox};
 
 /// Threads that run syncs. Bulk syncs of different files overlap in the device; more than a few
 /// only queue there.
@@ -53,34 +52,21 @@ pub enum Work {
     Stop,
 }
 
-/// Where its work comes from and goes to.
-#[derive(Clone, Debug)]
-pub struct Ends {
-    /// Its own inbox.
-    pub work: Arc<Inbox<Work>>,
-    /// The node's.
-    pub node: Arc<Inbox<Input>>,
-    /// What it counts.
-    pub metrics: Arc<Metrics>,
-    /// What it says of itself.
-    pub health: Arc<Health>,
-}
-
 /// Starts the storage thread and its sync threads. The handle ends after [`Work::Stop`].
-pub fn start<D: Disk>(storage: Storage<D>, ends: Ends) -> io::Result<JoinHandle<()>> {
+pub fn start<D: Disk>(storage: Storage<D>, common: Common) -> io::Result<JoinHandle<()>> {
     let syncs = Arc::new(Inbox::default());
     let disk = storage.reader().disk().clone();
     for number in 0..SYNC_THREADS {
-        let (disk, syncs, ends) = (disk.clone(), Arc::clone(&syncs), ends.clone());
+        let (disk, syncs, common) = (disk.clone(), Arc::clone(&syncs), common.clone());
         ending::spawn(&format!("duramen-sync-{number}"), move || {
-            run_syncs(&disk, &syncs, &ends);
+            run_syncs(&disk, &syncs, &common);
         })?;
     }
     ending::spawn("duramen-storage", move || {
         let mut worker = Worker {
             storage,
             disk,
-            ends,
+            common,
             syncs,
             in_flight: 0,
             payload: 0,
@@ -93,19 +79,19 @@ pub fn start<D: Disk>(storage: Storage<D>, ends: Ends) -> io::Result<JoinHandle<
     })
 }
 
-fn run_syncs<D: Disk>(disk: &D, syncs: &Inbox<Option<SyncRequest<D::File>>>, ends: &Ends) {
+fn run_syncs<D: Disk>(disk: &D, syncs: &Inbox<Option<SyncRequest<D::File>>>, common: &Common) {
     while let Some(request) = syncs.take_one() {
         let began = Instant::now();
         let result = request.run(disk);
-        ends.metrics.bulk_sync_seconds.observe(began.elapsed().as_secs_f64());
-        ends.work.push(Work::Synced(request.id, result));
+        common.metrics.bulk_sync_seconds.observe(began.elapsed().as_secs_f64());
+        common.work.push(Work::Synced(request.id, result));
     }
 }
 
 struct Worker<D: Disk> {
     storage: Storage<D>,
     disk: D,
-    ends: Ends,
+    common: Common,
     syncs: Arc<Inbox<Option<SyncRequest<D::File>>>>,
     /// Syncs that sync threads have.
     in_flight: usize,
@@ -120,18 +106,18 @@ impl<D: Disk> Worker<D> {
     fn run(&mut self) -> Result<(), Error> {
         let mut work = VecDeque::new();
         loop {
-            self.ends.health.end(&self.ends.health.storage);
+            self.common.health.end(&self.common.health.storage);
             // While stopping, idle work is due at once: it is what ends the journal properly.
             let tick = if self.stopping { Duration::ZERO } else { IDLE_TICK };
             let tick = if self.in_flight > 0 { IDLE_TICK } else { tick };
-            self.ends.work.take_all(&mut work, Some(Instant::now() + tick));
-            self.ends.health.begin(&self.ends.health.storage);
+            self.common.work.take_all(&mut work, Some(Instant::now() + tick));
+            self.common.health.begin(&self.common.health.storage);
             self.busy = !work.is_empty();
             for item in work.drain(..) {
                 self.accept(item)?;
             }
             self.turn()?;
-            self.ends.metrics.set_storage(self.storage.metrics());
+            self.common.metrics.set_storage(self.storage.metrics());
             if self.stopping && self.in_flight == 0 && self.storage.is_quiet() {
                 self.syncs.push_all((0..SYNC_THREADS).map(|_| None));
                 return Ok(());
@@ -163,7 +149,7 @@ impl<D: Disk> Worker<D> {
         self.report();
         let began = Instant::now();
         let requests = self.storage.maintain(!self.busy)?;
-        self.ends.metrics.maintain_seconds.observe(began.elapsed().as_secs_f64());
+        self.common.metrics.maintain_seconds.observe(began.elapsed().as_secs_f64());
         self.dispatch(requests);
         // Background work may want a round of its own, such as the one that closes the journal.
         self.round()?;
@@ -177,7 +163,7 @@ impl<D: Disk> Worker<D> {
         let payload = std::mem::take(&mut self.payload);
         let batches = self.storage.metrics().batches - before;
         if batches > 0 {
-            self.ends.metrics.sync_batches.observe(batches as f64);
+            self.common.metrics.sync_batches.observe(batches as f64);
         }
         if payload > INLINE_PAYLOAD_MAX || self.in_flight > 0 {
             self.dispatch(vec![journal]);
@@ -189,7 +175,7 @@ impl<D: Disk> Worker<D> {
         self.dispatch(bulk);
         let began = Instant::now();
         let result = journal.run(&self.disk);
-        self.ends.metrics.sync_seconds.observe(began.elapsed().as_secs_f64());
+        self.common.metrics.sync_seconds.observe(began.elapsed().as_secs_f64());
         self.storage.on_sync(journal.id, result)
     }
 
@@ -203,7 +189,7 @@ impl<D: Disk> Worker<D> {
         if done.is_empty() {
             return;
         }
-        self.ends.node.push(Input::Storage(done));
+        self.common.node.push(Input::Storage(done));
     }
 }
 
