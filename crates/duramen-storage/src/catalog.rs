@@ -13,6 +13,7 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use crate::format::segment_name;
+use crate::op::TermRun;
 use crate::reader::ReadError;
 use crate::replica_state::{IndexEntry, SegmentState, TimeEntry};
 use crate::{Disk, ReplicaId};
@@ -34,6 +35,8 @@ pub(crate) struct Catalog<D: Disk> {
 #[derive(Debug)]
 pub(crate) struct LogFiles<D: Disk> {
     segments: RwLock<Vec<Arc<Segment<D>>>>,
+    /// Start offset and term of each term run.
+    terms: RwLock<Vec<(i64, u64)>>,
 }
 
 /// One segment, as readers see it.
@@ -76,7 +79,10 @@ impl<D: Disk> Catalog<D> {
     }
 
     pub(crate) fn insert(&self, replica: ReplicaId) -> Arc<LogFiles<D>> {
-        let files = Arc::new(LogFiles { segments: RwLock::new(Vec::new()) });
+        let files = Arc::new(LogFiles {
+            segments: RwLock::new(Vec::new()),
+            terms: RwLock::new(Vec::new()),
+        });
         let mut logs = self.logs.write().unwrap_or_else(PoisonError::into_inner);
         logs.insert(replica, Arc::clone(&files));
         files
@@ -118,6 +124,25 @@ impl<D: Disk> LogFiles<D> {
         let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);
         let after = segments.partition_point(|segment| segment.base_offset <= offset);
         segments.get(after.checked_sub(1)?).cloned()
+    }
+
+    /// Tells readers the term runs, if they are not what they were.
+    pub(crate) fn set_terms(&self, runs: &[TermRun]) {
+        let same = |known: &[(i64, u64)]| {
+            known.len() == runs.len()
+                && known.last().map(|it| it.1) == runs.last().map(|it| it.term)
+        };
+        if !same(&self.terms.read().unwrap_or_else(PoisonError::into_inner)) {
+            let terms = runs.iter().map(|run| (run.start_offset, run.term)).collect();
+            *self.terms.write().unwrap_or_else(PoisonError::into_inner) = terms;
+        }
+    }
+
+    /// The term that the batch at `offset` was appended in.
+    pub(crate) fn term_at(&self, offset: i64) -> Option<u64> {
+        let terms = self.terms.read().unwrap_or_else(PoisonError::into_inner);
+        let after = terms.partition_point(|(start, _)| *start <= offset);
+        Some(terms.get(after.checked_sub(1)?)?.1)
     }
 
     pub(crate) fn last(&self) -> Option<Arc<Segment<D>>> {
@@ -213,6 +238,13 @@ impl<D: Disk> Segment<D> {
     pub(crate) fn index_tail_floor(&self, delta: u32) -> Option<IndexEntry> {
         let view = lock(&self.view);
         let after = view.index_tail.partition_point(|entry| entry.offset_delta <= delta);
+        view.index_tail.get(after.checked_sub(1)?).copied()
+    }
+
+    /// The last index entry at or before a position, of those not flushed.
+    pub(crate) fn index_tail_before(&self, position: u64) -> Option<IndexEntry> {
+        let view = lock(&self.view);
+        let after = view.index_tail.partition_point(|it| u64::from(it.position) <= position);
         view.index_tail.get(after.checked_sub(1)?).copied()
     }
 

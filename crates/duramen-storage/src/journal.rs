@@ -14,6 +14,7 @@ use bytes::{Buf, Bytes};
 
 use crate::Disk;
 use crate::format::{JOURNAL_DIR, ROUND_ALIGN, ROUND_HEADER_BYTES, ROUND_MAGIC};
+use crate::reserve::is_full;
 use crate::storage::Error;
 
 const VERSION: u16 = 1;
@@ -208,8 +209,11 @@ impl<D: Disk> Journal<D> {
         };
         for _ in 0..count {
             journal.start_growing()?;
-            while !journal.grow_slice()? {}
-            let (file, path) = journal.growing().expect("just begun");
+            while journal.growing.is_some() && !journal.grow_slice()? {}
+            let Some((file, path)) = journal.growing() else {
+                let full = std::io::ErrorKind::StorageFull.into();
+                return Err(disk_error("making the journal in", JOURNAL_DIR, full));
+            };
             disk.sync(&file).map_err(|source| disk_error("syncing", &path, source))?;
             journal.grown();
         }
@@ -360,9 +364,11 @@ impl<D: Disk> Journal<D> {
     /// Begins to make one more file for the ring.
     pub(crate) fn start_growing(&mut self) -> Result<(), Error> {
         let path = extent_path(self.extents.len());
-        let file =
-            self.disk.create(&path).map_err(|source| disk_error("creating", &path, source))?;
-        self.growing = Some((file, path, 0));
+        match self.disk.create(&path) {
+            Ok(file) => self.growing = Some((file, path, 0)),
+            Err(error) if is_full(&error) => {}
+            Err(source) => return Err(disk_error("creating", &path, source)),
+        }
         Ok(())
     }
 
@@ -372,11 +378,21 @@ impl<D: Disk> Journal<D> {
         let Some((file, path, written)) = &mut self.growing else { return Ok(false) };
         let left = usize::try_from(self.extent_bytes - *written).unwrap_or(usize::MAX);
         let slice = &ZEROS[..left.min(ZEROS.len())];
-        self.disk
-            .write_at(file, &[slice], *written)
-            .map_err(|source| disk_error("writing", path, source))?;
-        *written += slice.len() as u64;
-        Ok(*written == self.extent_bytes)
+        match self.disk.write_at(file, &[slice], *written) {
+            Ok(()) => {
+                *written += slice.len() as u64;
+                Ok(*written == self.extent_bytes)
+            }
+            Err(error) if is_full(&error) => {
+                // Checkpoints must do: the ring stays as long as it is.
+                let path = std::mem::take(path);
+                self.growing = None;
+                let removed = self.disk.remove_file(&path);
+                removed.map_err(|source| disk_error("removing", &path, source))?;
+                Ok(false)
+            }
+            Err(source) => Err(disk_error("writing", path, source)),
+        }
     }
 
     /// The file being made.

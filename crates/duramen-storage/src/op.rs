@@ -155,7 +155,9 @@ pub enum OpKind {
 /// What storage tells the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Done {
-    /// The op with this ticket, and all of the replica's before it, are on disk.
+    /// The op with this ticket, and all the entries and hard state of the replica before it, are
+    /// on disk (a commit index that may ride, membership, trims and images may still follow: they
+    /// can be had again from the entries).
     Persisted {
         /// Whose.
         replica: ReplicaId,

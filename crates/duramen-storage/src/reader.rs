@@ -16,7 +16,7 @@ use bytes::Bytes;
 use duramen_protocol::batch::BatchView;
 use duramen_protocol::records::Records;
 
-use crate::catalog::{Catalog, Segment};
+use crate::catalog::{Catalog, LogFiles, Segment};
 use crate::descriptor::{BATCH_HEADER_BYTES, Descriptor};
 use crate::format::{INDEX_ENTRY_BYTES, TIME_ENTRY_BYTES};
 use crate::replica_state::{IndexEntry, TimeEntry};
@@ -141,30 +141,17 @@ impl<D: Disk> Reader<D> {
         self.read_file(&segment.path(), &range.file, range.at, range.len as usize)
     }
 
-    /// Checks the CRCs of a range that is not `verified`, reading it ahead into the page cache.
+    /// Checks the batches of a range that is not `verified`, reading it ahead into the page cache:
+    /// their CRCs, and what those leave out by the index and by each other.
     pub fn verify(&self, replica: ReplicaId, range: &FileRange<D::File>) -> Result<(), ReadError> {
+        let files = self.catalog.get(replica)?;
         let segment = self.segment(replica, range.segment)?;
-        let (size, _) = segment.written();
-        let path = segment.path();
         let end = range.at + u64::from(range.len);
-        let (mut at, mut next_offset) = (range.at, None);
-        while at < end {
-            let damaged = |what| ReadError::Damaged { path: path.clone(), at, what };
-            let header = self.header(&path, &range.file, at)?;
-            if at + u64::from(header.length) > size {
-                return Err(damaged("a batch reaches past the end"));
-            }
-            if next_offset.is_some_and(|next| next != header.base_offset) {
-                return Err(damaged("a batch's base offset does not follow its predecessor's"));
-            }
-            let bytes = self.read_file(&path, &range.file, at, header.length as usize)?;
-            if !header.matches(&bytes) {
-                return Err(damaged("a batch's CRC does not match"));
-            }
-            next_offset = Some(header.end_offset());
-            at += u64::from(header.length);
+        let anchor = self.anchor(&segment, range.at)?;
+        let mut walk = Walk::new(self, &files, &segment, &range.file, anchor);
+        while walk.at < end {
+            walk.step()?;
         }
-        segment.set_verified(range.at, at);
         Ok(())
     }
 
@@ -188,14 +175,14 @@ impl<D: Disk> Reader<D> {
             }
             let file = self.file(&segment)?;
             let hint = self.time_floor(&segment, timestamp)?.max(start).max(segment.base_offset);
-            let mut at = self.floor(&segment, hint)?;
-            while at < size {
-                let batch = self.checked(&segment, &file, at)?;
-                if batch.base_offset >= end {
+            let anchor = self.anchor(&segment, self.floor(&segment, hint)?)?;
+            let mut walk = Walk::new(self, &files, &segment, &file, anchor);
+            while walk.at < size {
+                let place = walk.step()?;
+                if place.batch.base_offset >= end {
                     return Ok(None);
                 }
-                if batch.max_timestamp >= timestamp {
-                    let place = Place { at, batch };
+                if place.batch.max_timestamp >= timestamp {
                     let found =
                         self.records(&segment, &file, place)?.into_iter().find(|(offset, time)| {
                             *time >= timestamp && *offset >= start && *offset < end
@@ -204,7 +191,6 @@ impl<D: Disk> Reader<D> {
                         return Ok(found);
                     }
                 }
-                at += u64::from(batch.length);
             }
         }
         Ok(None)
@@ -227,17 +213,16 @@ impl<D: Disk> Reader<D> {
                 continue;
             }
             let file = self.file(&segment)?;
-            let mut at = 0;
+            let mut walk = Walk::new(self, &files, &segment, &file, (0, segment.base_offset));
             // A batch that straddles `start` or `end` may have its largest timestamp outside.
             let mut places = Vec::new();
             let mut largest: Option<Place> = None;
-            while at < size {
-                let batch = self.checked(&segment, &file, at)?;
+            while walk.at < size {
+                let place = walk.step()?;
+                let batch = place.batch;
                 if batch.base_offset >= end {
                     break;
                 }
-                let place = Place { at, batch };
-                at += u64::from(batch.length);
                 if batch.base_offset < start || batch.end_offset() > end {
                     if batch.end_offset() > start {
                         places.push(place);
@@ -323,24 +308,40 @@ impl<D: Disk> Reader<D> {
         Ok(Bytes::from(bytes))
     }
 
-    /// The header of a batch whose CRC was checked since the process started.
-    fn checked(
+    /// A position at or before `at` where a batch begins, and that batch's base offset or, if its
+    /// last offset is all the index knows, none: then the batch is the one that ends there.
+    fn anchor(&self, segment: &Segment<D>, at: u64) -> Result<(u64, i64), ReadError> {
+        let entry = match segment.index_tail_before(at) {
+            Some(entry) => Some(entry),
+            None => self.search_index(segment, |entry| u64::from(entry.position) <= at)?,
+        };
+        let Some(entry) = entry else { return Ok((0, segment.base_offset)) };
+        let file_at = u64::from(entry.position);
+        let path = segment.path();
+        let file = self
+            .disk
+            .open(&path)
+            .map_err(|source| ReadError::Disk { path: path.clone(), source })?;
+        let batch = self.header(&path, &file, file_at)?;
+        let last = segment.base_offset + i64::from(entry.offset_delta);
+        if batch.end_offset() != last + 1 {
+            let what = "a batch does not end where the index says";
+            return Err(ReadError::Damaged { path, at: file_at, what });
+        }
+        Ok((file_at, batch.base_offset))
+    }
+
+    fn search_index(
         &self,
         segment: &Segment<D>,
-        file: &D::File,
-        at: u64,
-    ) -> Result<Descriptor, ReadError> {
-        let path = segment.path();
-        let batch = self.header(&path, file, at)?;
-        let end = at + u64::from(batch.length);
-        if !segment.is_verified(at, end) {
-            let bytes = self.read_file(&path, file, at, batch.length as usize)?;
-            if !batch.matches(&bytes) {
-                return Err(ReadError::Damaged { path, at, what: "a batch's CRC does not match" });
-            }
-            segment.set_verified(at, end);
-        }
-        Ok(batch)
+        before: impl Fn(&IndexEntry) -> bool,
+    ) -> Result<Option<IndexEntry>, ReadError> {
+        let read = |bytes: &[u8]| IndexEntry {
+            offset_delta: be_u32(bytes, 0),
+            position: be_u32(bytes, 4),
+        };
+        let flushed = segment.index_flushed();
+        self.search(&segment.sibling("index"), flushed, INDEX_ENTRY_BYTES, read, before)
     }
 
     fn header(&self, path: &str, file: &D::File, at: u64) -> Result<Descriptor, ReadError> {
@@ -400,14 +401,7 @@ impl<D: Disk> Reader<D> {
         if let Some(entry) = segment.index_tail_floor(delta) {
             return Ok(u64::from(entry.position));
         }
-        let read = |bytes: &[u8]| IndexEntry {
-            offset_delta: be_u32(bytes, 0),
-            position: be_u32(bytes, 4),
-        };
-        let flushed = segment.index_flushed();
-        let before = |entry: &IndexEntry| entry.offset_delta <= delta;
-        let found =
-            self.search(&segment.sibling("index"), flushed, INDEX_ENTRY_BYTES, read, before)?;
+        let found = self.search_index(segment, |entry| entry.offset_delta <= delta)?;
         Ok(found.map_or(0, |entry| u64::from(entry.position)))
     }
 
@@ -457,6 +451,65 @@ impl<D: Disk> Reader<D> {
             }
         }
         Ok(found)
+    }
+}
+
+/// Walks over batches, checking each that was not checked since the process started.
+struct Walk<'a, D: Disk> {
+    reader: &'a Reader<D>,
+    files: &'a LogFiles<D>,
+    segment: &'a Segment<D>,
+    file: &'a D::File,
+    path: String,
+    size: u64,
+    at: u64,
+    offset: i64,
+}
+
+impl<'a, D: Disk> Walk<'a, D> {
+    fn new(
+        reader: &'a Reader<D>,
+        files: &'a LogFiles<D>,
+        segment: &'a Segment<D>,
+        file: &'a D::File,
+        (at, offset): (u64, i64),
+    ) -> Self {
+        let (path, (size, _)) = (segment.path(), segment.written());
+        Self { reader, files, segment, file, path, size, at, offset }
+    }
+
+    fn step(&mut self) -> Result<Place, ReadError> {
+        let at = self.at;
+        let batch = self.reader.header(&self.path, self.file, at)?;
+        let end = at + u64::from(batch.length);
+        if !self.segment.is_verified(at, end) {
+            self.check(&batch, end)?;
+            self.segment.set_verified(at, end);
+        }
+        self.at = end;
+        self.offset = batch.end_offset();
+        Ok(Place { at, batch })
+    }
+
+    fn check(&self, batch: &Descriptor, end: u64) -> Result<(), ReadError> {
+        let at = self.at;
+        let damaged = |what| Err(ReadError::Damaged { path: self.path.clone(), at, what });
+        if end > self.size {
+            return damaged("a batch reaches past the end");
+        }
+        if batch.base_offset != self.offset {
+            return damaged("a batch's base offset does not follow its predecessor's");
+        }
+        let length = batch.length as usize;
+        let bytes = self.reader.read_file(&self.path, self.file, at, length)?;
+        if !batch.matches(&bytes) {
+            return damaged("a batch's CRC does not match");
+        }
+        let term = u64::from(u32::from_be_bytes(bytes[12..16].try_into().expect("four bytes")));
+        if self.files.term_at(batch.base_offset) != Some(term) {
+            return damaged("a batch's leader epoch is not the term it was appended in");
+        }
+        Ok(())
     }
 }
 

@@ -139,7 +139,15 @@ fn read_journal<D: Disk>(disk: &D, options: &Options) -> Result<(Journal<D>, Sca
         let path = extent_path(at);
         let (file, bytes) = read_extent(disk, &path, options.extent_bytes)
             .map_err(|source| disk_error("reading", &path, source))?;
-        rounds.extend(journal::rounds_of(at, &bytes));
+        let found = journal::rounds_of(at, &bytes);
+        let unfinished = found.is_empty() && (bytes.len() as u64) < options.extent_bytes;
+        if unfinished && at + 1 == names.len() {
+            // Its making was interrupted: nothing was ever written to it.
+            let removed = disk.remove_file(&path);
+            removed.map_err(|source| disk_error("removing", &path, source))?;
+            break;
+        }
+        rounds.extend(found);
         files.push(file);
     }
     let directory = directory_number(options);
@@ -159,17 +167,11 @@ fn read_journal<D: Disk>(disk: &D, options: &Options) -> Result<(Journal<D>, Sca
     Ok((Journal::resume(disk, directory, options.extent_bytes, files, &scan), scan))
 }
 
-/// Reads an extent. One whose making was interrupted is made whole: nothing was written to it.
+/// Reads an extent from the medium; it is short only if its making was interrupted.
 fn read_extent<D: Disk>(disk: &D, path: &str, extent_bytes: u64) -> io::Result<(D::File, Bytes)> {
     let file = disk.open(path)?;
     let wanted = usize::try_from(extent_bytes).map_err(io::Error::other)?;
-    let mut bytes = disk.read_medium(&file, 0, wanted)?;
-    if bytes.len() < wanted {
-        let zeros = vec![0; wanted - bytes.len()];
-        disk.write_at(&file, &[&zeros], bytes.len() as u64)?;
-        disk.sync(&file)?;
-        bytes.resize(wanted, 0);
-    }
+    let bytes = disk.read_medium(&file, 0, wanted)?;
     Ok((file, Bytes::from(bytes)))
 }
 
@@ -282,7 +284,7 @@ fn apply(it: &mut Replaying, record: &Record, options: &Options, lsn: u64) -> Re
             state.hard_state = *hard_state;
             state.hard_state.commit = hard_state.commit.max(state.prev_index);
         }
-        Record::Conf { conf, .. } => state.conf = conf.clone(),
+        Record::Conf { conf, .. } => state.set_conf(conf),
         Record::Image { index, image, .. } => state.set_image(*index, image.clone()),
         Record::Synced { index, .. } => state.synced_index = state.synced_index.max(*index),
         Record::Delete { .. } => it.deleted = true,
@@ -377,6 +379,7 @@ fn restore<D: Disk>(
         disk.sync_dir(&dir).map_err(disk_failed)?;
     }
     let files = catalog.insert(id);
+    files.set_terms(&it.state.term_runs);
     for (at, segment) in it.state.segments.iter().enumerate() {
         let next = it.state.segments.get(at + 1);
         let end = next.map_or(it.state.end_offset, |next| next.base_offset);

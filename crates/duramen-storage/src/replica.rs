@@ -59,6 +59,8 @@ pub(crate) struct Replica<D: Disk> {
     /// The first round with a record of it since its last checkpoint was taken.
     pub(crate) first_since_capture: Option<u64>,
     pub(crate) image_wanted: bool,
+    /// The newest image that is durable or on its way.
+    pub(crate) image_index: u64,
     /// Hard state that may ride with any round.
     pub(crate) rider: Option<HardState>,
     /// Payload up to this index is synced in segments, or was in the journal.
@@ -82,6 +84,7 @@ impl<D: Disk> Replica<D> {
     pub(crate) fn new(state: ReplicaState, files: Arc<LogFiles<D>>, live_from: u64) -> Self {
         Self {
             synced_index: state.synced_index,
+            image_index: state.prev_index,
             state,
             files,
             pending: VecDeque::new(),

@@ -265,6 +265,13 @@ impl ReplicaState {
         self.hard_state.commit = self.hard_state.commit.max(index);
     }
 
+    /// Takes a membership, unless a later one is known already.
+    pub(crate) fn set_conf(&mut self, conf: &ConfState) {
+        if conf.applied >= self.conf.applied {
+            self.conf = conf.clone();
+        }
+    }
+
     /// Raises the log's start. [`ReplicaState::remove_dead_segments`] then finds what to remove.
     pub(crate) fn trim(&mut self, log_start: i64) {
         self.log_start = self.log_start.max(log_start.min(self.end_offset));

@@ -101,6 +101,10 @@ impl Reserve {
         Ok(())
     }
 
+    pub(crate) fn is_full(&self) -> bool {
+        self.full
+    }
+
     /// Whether appends must be refused, if that changed.
     pub(crate) fn take_change(&mut self) -> Option<bool> {
         (self.full != self.reported).then(|| {
@@ -110,6 +114,6 @@ impl Reserve {
     }
 }
 
-fn is_full(error: &io::Error) -> bool {
+pub(crate) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }

@@ -164,7 +164,7 @@ enum Purpose {
     /// A checkpoint's files.
     Checkpoint { replica: ReplicaId, names: u64 },
     /// An image too large for the journal.
-    Image { replica: ReplicaId, index: u64, image: ImageSource },
+    Image { image: Record, implied: Vec<Record> },
     /// The directory of a deleted replica has its new name.
     Renamed { replica: ReplicaId },
     /// A new file of the ring.
@@ -379,11 +379,26 @@ impl<D: Disk> Storage<D> {
     /// Our own records go first: they are what frees the journal.
     fn take_urgent(&mut self, round: &mut Round, buffer: &mut Vec<u8>) {
         let most = self.journal.body_bytes_max() / 2;
-        while buffer.len() < most {
+        let mut implied = false; // what an image implies goes into one round with it
+        while buffer.len() < most || implied {
             let Some(record) = self.urgent.pop_front() else { break };
+            implied = matches!(record, Record::Conf { .. } | Record::Trim { .. });
             match &record {
                 Record::State { state, .. } => round.states.push(state.replica),
                 Record::Gone { replica } => round.gone.push(*replica),
+                Record::Conf { replica: id, conf } => {
+                    if let Some(replica) = self.replicas.get_mut(id) {
+                        replica.state.set_conf(conf);
+                    }
+                    self.touch(round, *id);
+                }
+                Record::Trim { replica: id, log_start } => {
+                    if let Some(replica) = self.replicas.get_mut(id) {
+                        replica.state.trim(*log_start);
+                    }
+                    self.touch(round, *id);
+                    self.remove_dead_segments(*id, round);
+                }
                 Record::Image { replica, index, image } => {
                     self.apply_image(*replica, *index, image.clone(), round);
                     self.touch(round, *replica);
@@ -457,7 +472,7 @@ impl<D: Disk> Storage<D> {
                 return Ok(());
             }
             OpKind::Conf { conf } => {
-                replica.state.conf = conf.clone();
+                replica.state.set_conf(&conf);
                 Record::Conf { replica: id, conf }
             }
             OpKind::Trim { log_start } => {
@@ -545,6 +560,7 @@ impl<D: Disk> Storage<D> {
             };
             let before = replica.tail_lengths();
             let place = replica.state.append(entry, self.options.index_interval_bytes);
+            replica.files.set_terms(&replica.state.term_runs);
             if let (Some((base_offset, at)), Some(batch)) = (place, descriptor) {
                 assert!(payload.len() == batch.length as usize, "payload and descriptor differ");
                 self.metrics.batches += 1;
@@ -605,14 +621,37 @@ impl<D: Disk> Storage<D> {
     fn take_images(&mut self) -> Result<(), Error> {
         let inline_max = INLINE_IMAGE_BYTES.min(self.journal.body_bytes_max() / 4);
         while let Some((id, index, image)) = self.images.pop_front() {
+            let Some(replica) = self.replicas.get_mut(&id).filter(|it| !it.deleting) else {
+                continue;
+            };
+            if index <= replica.image_index {
+                // Not newer than what we have or are writing: what was asked for is answered.
+                replica.image_wanted &= replica.state.prev_index < replica.image_index;
+                continue;
+            }
+            replica.image_index = index;
+            let implied = self.implied(id);
             if image.len() > inline_max {
-                self.write_image_file(id, index, &image)?;
+                self.write_image_file(id, index, &image, implied)?;
             } else {
                 let image = ImageSource::Inline(image);
+                self.urgent.extend(implied);
                 self.urgent.push_back(Record::Image { replica: id, index, image });
             }
         }
         Ok(())
+    }
+
+    /// An image passes the queue, and recovery starts behind it: what entries below it led to,
+    /// membership and the log's start, must become durable with it, and not only when its turn in
+    /// the queue comes.
+    fn implied(&self, id: ReplicaId) -> Vec<Record> {
+        let of = |op: &Op| match &op.kind {
+            OpKind::Conf { conf } => Some(Record::Conf { replica: id, conf: conf.clone() }),
+            OpKind::Trim { log_start } => Some(Record::Trim { replica: id, log_start: *log_start }),
+            _ => None,
+        };
+        self.queue.iter().filter(|op| op.replica == id).filter_map(of).collect()
     }
 
     fn apply_image(&mut self, id: ReplicaId, index: u64, image: ImageSource, round: &mut Round) {
@@ -629,13 +668,16 @@ impl<D: Disk> Storage<D> {
     }
 
     /// A large image is durable in its own file before the journal speaks of it.
-    fn write_image_file(&mut self, id: ReplicaId, index: u64, image: &Bytes) -> Result<(), Error> {
+    fn write_image_file(
+        &mut self,
+        id: ReplicaId,
+        index: u64,
+        image: &Bytes,
+        implied: Vec<Record>,
+    ) -> Result<(), Error> {
         let Some(replica) = self.replicas.get_mut(&id).filter(|it| !it.deleting) else {
             return Ok(());
         };
-        if index <= replica.state.prev_index {
-            return Ok(());
-        }
         replica.in_flight += 1;
         let path = replica.image_path(index);
         let mut write = || {
@@ -652,7 +694,8 @@ impl<D: Disk> Storage<D> {
         };
         let dir = replica.state.dir();
         let steps = vec![SyncStep::File(file), SyncStep::Dir(dir), SyncStep::Dir(String::new())];
-        self.request(Purpose::Image { replica: id, index, image: source }, steps);
+        let image = Record::Image { replica: id, index, image: source };
+        self.request(Purpose::Image { image, implied }, steps);
         Ok(())
     }
 
@@ -786,12 +829,14 @@ impl<D: Disk> Storage<D> {
                 && self.journal.grow_slice()?
                 && let Some((file, _)) = self.journal.growing()
             {
+                // Whole: it only has to be synced.
                 let dir = crate::format::JOURNAL_DIR.to_owned();
                 self.request(Purpose::Extent, vec![SyncStep::File(file), SyncStep::Dir(dir)]);
             }
             return Ok(());
         }
         let short = self.journal.free_extents() <= 1 && self.checkpoints.busy();
+        let short = short && !self.reserve.is_full();
         if short && self.journal.extent_count() < self.options.extents_max as usize {
             self.journal.start_growing()?;
         }
@@ -844,8 +889,10 @@ impl<D: Disk> Storage<D> {
                 self.sync_next(id);
                 return self.on_replica_idle(id);
             }
-            Purpose::Image { replica: id, index, image } => {
-                self.urgent.push_back(Record::Image { replica: id, index, image });
+            Purpose::Image { image, implied } => {
+                let id = image.replica();
+                self.urgent.extend(implied);
+                self.urgent.push_back(image);
                 return self.on_replica_idle(id);
             }
             Purpose::Renamed { replica } => self.urgent.push_back(Record::Gone { replica }),
