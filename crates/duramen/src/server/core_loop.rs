@@ -191,6 +191,9 @@ impl CoreLoop {
             }
             Input::Storage(done) => {
                 for done in done {
+                    if let Done::DiskFull(full) = done {
+                        self.common.health.disk_full.store(full, Ordering::Relaxed);
+                    }
                     self.node.step(now, Event::Storage(done), &mut self.actions);
                 }
             }
