@@ -15,6 +15,7 @@ use bytes::{Buf, Bytes};
 use crate::Disk;
 use crate::format::{JOURNAL_DIR, ROUND_ALIGN, ROUND_HEADER_BYTES, ROUND_MAGIC};
 use crate::reserve::is_full;
+use crate::sabotage::{self, Bug};
 use crate::storage::Error;
 
 const VERSION: u16 = 1;
@@ -136,6 +137,10 @@ pub fn scan(mut rounds: Vec<Round>, directory: u64) -> Result<Scan, String> {
         return Err("no whole round is left in the journal".into());
     };
     let torn = rounds.iter().any(|round| round.body.is_none() && round.header.lsn > last.lsn);
+    if sabotage::is(Bug::OldGenerationReplayed) {
+        rounds.retain(|round| round.body.is_some());
+        return Ok(Scan { rounds, torn });
+    }
     if let Some(beyond) = rounds.iter().find(|round| round.header.lsn > last.lsn + 1) {
         let lost = last.lsn + 1;
         return Err(format!("round {} follows, so round {lost} was durable", beyond.header.lsn));
@@ -147,6 +152,10 @@ pub fn scan(mut rounds: Vec<Round>, directory: u64) -> Result<Scan, String> {
     }
     for (round, lsn) in rounds.iter().zip(first.lsn..) {
         if round.header.lsn != lsn {
+            if sabotage::is(Bug::RotTakenForTear) {
+                rounds.retain(|round| round.header.lsn < lsn);
+                return Ok(Scan { rounds, torn: true });
+            }
             return Err(format!("round {lsn} is lost, though round {} follows", round.header.lsn));
         }
     }

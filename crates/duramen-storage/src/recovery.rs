@@ -24,6 +24,7 @@ use crate::record::{self, ImageSource, Record};
 use crate::replica::Replica;
 use crate::replica_state::{ReplicaState, SegmentState, image_fits};
 use crate::reserve::Reserve;
+use crate::sabotage::{self, Bug};
 use crate::storage::{Error, Options};
 use crate::{Disk, ReplicaId, manifest};
 
@@ -177,6 +178,9 @@ fn read_extent<D: Disk>(disk: &D, path: &str, extent_bytes: u64) -> io::Result<(
 
 /// Writes the last round again as it was read, and syncs it.
 fn rewrite_round<D: Disk>(disk: &D, file: &D::File, round: &Round) -> io::Result<()> {
+    if sabotage::is(Bug::LastRoundNotRewritten) {
+        return Ok(());
+    }
     let body = round.body.clone().unwrap_or_default();
     let bytes = disk.read_medium(file, round.header.position, ROUND_HEADER_BYTES)?;
     disk.write_at(file, &[&bytes, &body], round.header.position)?;
@@ -274,11 +278,13 @@ fn apply(it: &mut Replaying, record: &Record, options: &Options, lsn: u64) -> Re
             }
         }
         Record::Truncate { from, .. } => {
-            if *from > state.prev_index {
+            if *from > state.prev_index && !sabotage::is(Bug::TruncateNotReplayed) {
                 state.truncate(*from);
             }
             it.places.split_off(from);
         }
+        Record::HardState { .. } if sabotage::is(Bug::HardStateNotReplayed) => {}
+        Record::Image { .. } if sabotage::is(Bug::ImageDropped) => {}
         Record::Trim { log_start, .. } => state.trim(*log_start),
         Record::HardState { hard_state, .. } => {
             state.hard_state = *hard_state;
@@ -453,7 +459,8 @@ fn find_tear<D: Disk>(
     let state = &it.state;
     let mut open: Option<(i64, D::File)> = None;
     for (index, place) in &it.places {
-        if place.payload.is_some() || *index <= state.synced_index {
+        let marked = *index <= state.synced_index && !sabotage::is(Bug::SyncedMarkIgnored);
+        if place.payload.is_some() || marked {
             continue;
         }
         let Some(entry) = state.entries.get(entry_position(state, *index)) else { continue };
@@ -524,7 +531,8 @@ fn restore_segments<D: Disk>(
         }
         rewrite(disk, &file, &places, reserve).map_err(failed)?;
         if len > segment.size {
-            disk.set_len(&file, segment.size).map_err(failed)?;
+            let len = if sabotage::is(Bug::TailNotCut) { len } else { segment.size };
+            disk.set_len(&file, len).map_err(failed)?;
         }
         if !places.is_empty() || len > segment.size {
             disk.sync(&file).map_err(failed)?;
@@ -544,6 +552,9 @@ fn rewrite<D: Disk>(
     let (mut start, mut end) = (0, 0);
     for place in places {
         let Some(payload) = &place.payload else { continue };
+        if sabotage::is(Bug::PayloadNotRewritten) {
+            continue;
+        }
         let follows = place.at == end && end - start < REWRITE_BYTES as u64;
         if !follows {
             reserve.when_full(disk, || write_piece(disk, file, &piece, start))?;

@@ -26,6 +26,7 @@ use crate::record::{ImageSource, Record};
 use crate::replica::{Replica, Ticket};
 use crate::replica_state::{ReplicaState, SegmentState};
 use crate::reserve::Reserve;
+use crate::sabotage::{self, Bug};
 use crate::{Disk, Reader, ReplicaId, manifest, recovery};
 
 /// Sizes and facts that storage is opened with.
@@ -916,7 +917,7 @@ impl<D: Disk> Storage<D> {
         if !replica.delete_durable || replica.in_flight > 0 {
             return Ok(());
         }
-        if !replica.dir_made {
+        if !replica.dir_made || sabotage::is(Bug::DeletedNotRenamed) {
             self.urgent.push_back(Record::Gone { replica: id });
             return Ok(());
         }
@@ -981,7 +982,9 @@ impl<D: Disk> Storage<D> {
         let durable_lsn = self.durable_lsn;
         let Some(replica) = self.replicas.get_mut(&id) else { return };
         while let Some(ticket) = replica.pending.front() {
-            if ticket.lsn > durable_lsn || ticket.payload.is_some_and(|it| replica.in_bulk(it)) {
+            let awaits = !sabotage::is(Bug::PayloadSyncNotAwaited);
+            let in_bulk = ticket.payload.is_some_and(|it| replica.in_bulk(it));
+            if ticket.lsn > durable_lsn || (in_bulk && awaits) {
                 break;
             }
             let ticket = ticket.ticket;
