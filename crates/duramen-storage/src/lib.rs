@@ -25,10 +25,7 @@ mod recovery;
 mod replica;
 mod replica_state;
 mod reserve;
-#[cfg(feature = "sabotage")]
 pub mod sabotage;
-#[cfg(not(feature = "sabotage"))]
-mod sabotage;
 pub mod storage;
 
 pub use descriptor::Descriptor;
