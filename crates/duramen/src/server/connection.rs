@@ -16,16 +16,19 @@
 //! task by the reply. Copies: kernel to buffer; buffer to an owned batch (small batches only).
 
 use std::collections::HashMap;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use duramen_broker::event::{ConnectionId, Event, Reply};
 use duramen_broker::session::{Outgoing, Session, SessionStep};
 use duramen_storage::Reader;
-use tokio::io::Interest;
+use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::{Notify, watch};
@@ -201,7 +204,7 @@ impl Connection {
                     if !self.charge.has_room() && !self.charge.room().await {
                         return Err(End::Closed("the node holds as many bytes of requests as it may".into()));
                     }
-                    self.read()?;
+                    self.read().await?;
                 }
                 _ = stop.changed(), if !stopping => {}
                 () = &mut idle, if self.shared.idle_max.is_some() => {
@@ -215,25 +218,21 @@ impl Connection {
         }
     }
 
-    fn read(&mut self) -> Result<(), End> {
+    /// Takes what has arrived. A short read has emptied the socket, and tokio then forgets that it
+    /// was readable, by what it knew before the read: so no second read is needed to be told that
+    /// nothing is left, and nothing that arrives meanwhile is missed.
+    async fn read(&mut self) -> Result<(), End> {
         let room = framing::make_room(&mut self.buf, self.shared.frame_bytes_max);
-        match self.stream.try_read_buf(&mut (&mut self.buf).limit(room)) {
-            Ok(0) => return Err(End::Gone),
-            Ok(n) if n < room => self.forget_readiness(),
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) => return Err(error.into()),
+        let mut space = (&mut self.buf).limit(room);
+        let mut reading = pin!(self.stream.read_buf(&mut space));
+        match poll_fn(|context| Poll::Ready(reading.as_mut().poll(context))).await {
+            Poll::Ready(Ok(0)) => return Err(End::Gone),
+            Poll::Ready(Err(error)) => return Err(error.into()),
+            Poll::Ready(Ok(_)) | Poll::Pending => {}
         }
         self.active_at = Instant::now();
         self.recharge();
         Ok(())
-    }
-
-    /// A short read has emptied the socket: what comes next makes it readable again. Without this,
-    /// every request would cost a second read, to be told so.
-    fn forget_readiness(&self) {
-        let drained = || Err::<(), _>(io::ErrorKind::WouldBlock.into());
-        let _ = self.stream.try_io(Interest::READABLE, drained);
     }
 
     /// Hands the frames that have arrived to the session, and what comes of them to the node, with
