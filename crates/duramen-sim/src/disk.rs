@@ -187,10 +187,7 @@ enum Call {
 impl Call {
     /// Whether it changes what others see. Removals may be under way on another thread.
     fn mutates(self) -> bool {
-        matches!(
-            self,
-            Self::Create | Self::Write | Self::SetLen | Self::CreateDir | Self::Rename
-        )
+        matches!(self, Self::Create | Self::Write | Self::SetLen | Self::CreateDir | Self::Rename)
     }
 }
 
@@ -300,9 +297,7 @@ impl Machine {
         needed.extend(self.durable.walk().into_iter().map(|(_, n)| n));
         needed.extend(self.pending.iter().map(NameOp::node));
         needed.sort_unstable();
-        self.files.retain(|node, inode| {
-            inode.handles > 0 || needed.binary_search(node).is_ok()
-        });
+        self.files.retain(|node, inode| inode.handles > 0 || needed.binary_search(node).is_ok());
     }
 
     fn unlink_file(&mut self, dir: NodeId, name: &str, node: NodeId) {
@@ -408,6 +403,7 @@ impl SimDisk {
     /// The process dies; the kernel lives on, and all that was visible stays. The kernel may drop
     /// clean pages from its cache, those which a failed write-back had marked clean among them.
     /// Returns the next process's view.
+    #[must_use = "the old process's view is dead"]
     pub fn kill(&self) -> Self {
         let mut guard = self.state();
         let machine = &mut *guard;
@@ -426,6 +422,7 @@ impl SimDisk {
     /// last sync, and each unsynced page is any of its versions, or torn between two of them at
     /// 512 bytes. Of the unsynced creations, renames and removals any subset has happened.
     /// Returns the next process's view.
+    #[must_use = "the old process's view is dead"]
     pub fn power_loss(&self) -> Self {
         let mut guard = self.state();
         let machine = &mut *guard;

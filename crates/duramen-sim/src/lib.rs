@@ -14,6 +14,7 @@ pub mod disk;
 pub mod disk_suite;
 pub mod failure;
 pub mod model;
+pub mod node_harness;
 pub mod planted;
 pub mod prng;
 pub mod scenario;

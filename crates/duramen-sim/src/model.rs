@@ -304,10 +304,7 @@ impl ReplicaModel {
             return Err(format!("replica {}: ticket {ticket} was never given", self.id.0));
         };
         if ticket != expected {
-            return Err(format!(
-                "replica {}: ticket {ticket} came, {expected} was due",
-                self.id.0
-            ));
+            return Err(format!("replica {}: ticket {ticket} came, {expected} was due", self.id.0));
         }
         self.created = true;
         let proves = ops.is_some();
@@ -356,7 +353,8 @@ impl ReplicaModel {
             let rests = self.rests_from(&log, at);
             for state in partial_logs(&log, self.ops.get(at)) {
                 for rest in &rests {
-                    let state = State { entries: state.entries.clone(), ..rest.clone() };
+                    let mut state = State { entries: state.entries.clone(), ..rest.clone() };
+                    self.overtake(&mut state, found);
                     match compare(state, found, &self.images) {
                         Ok(state) => {
                             self.settle(state);
@@ -372,6 +370,21 @@ impl ReplicaModel {
             "it matches no point since the last report ({pending} ops pending): {}",
             closest.1
         ))
+    }
+
+    /// An image takes the membership and the log start submitted before it along, past the queue.
+    fn overtake(&self, state: &mut State, found: &RecoveredReplica) {
+        for op in &self.ops {
+            match op {
+                ModelOp::Conf(conf) if conf.applied > state.conf.applied && *conf == found.conf => {
+                    state.conf = conf.clone();
+                }
+                ModelOp::Trim(start) if *start > state.log_start && *start == found.log_start => {
+                    state.log_start = *start;
+                }
+                _ => {}
+            }
+        }
     }
 
     /// Hard state and the like after `at` ops, and after any more of them.
@@ -396,9 +409,10 @@ impl ReplicaModel {
 
     /// Damage was reported: what is left must be a prefix of what was persisted.
     pub fn check_damaged(&self, found: &RecoveredReplica) -> Result<(), String> {
-        let known = found.entries.iter().all(|entry| {
-            self.tip.at(entry.index).is_some_and(|model| model.entry == *entry)
-        });
+        let known = found
+            .entries
+            .iter()
+            .all(|entry| self.tip.at(entry.index).is_some_and(|model| model.entry == *entry));
         if known && found.end_offset <= self.tip.end_offset() {
             Ok(())
         } else {

@@ -8,6 +8,9 @@
 //! Tests:      `tests/planted.rs` runs each; `docs/testing.md` says how many seeds each took.
 //! Start at:   [`find`].
 
+#[cfg(feature = "sabotage")]
+use duramen_storage::sabotage::{self, Bug as Inside};
+
 use crate::disk::Sabotage;
 use crate::failure::{Failure, catching};
 
@@ -18,6 +21,9 @@ pub enum Bug {
     Disk(Sabotage),
     /// Whoever drives storage lies to it, or about it.
     Driver(DriverBug),
+    /// It is in storage itself.
+    #[cfg(feature = "sabotage")]
+    Storage(Inside),
 }
 
 /// Bugs of the code that drives storage.
@@ -43,12 +49,41 @@ pub const BUGS: &[(&str, Bug)] = &[
     ("payload sync skipped", Bug::Driver(DriverBug::PayloadSyncSkipped)),
     ("persisted out of order", Bug::Driver(DriverBug::PersistedReordered)),
     ("failed sync tried again", Bug::Driver(DriverBug::FailedSyncRetried)),
+    #[cfg(feature = "sabotage")]
+    ("old journal generation replayed", Bug::Storage(Inside::OldGenerationReplayed)),
+    #[cfg(feature = "sabotage")]
+    ("rot in mid-journal taken for a tear", Bug::Storage(Inside::RotTakenForTear)),
+    #[cfg(feature = "sabotage")]
+    ("last round believed unsynced", Bug::Storage(Inside::LastRoundNotRewritten)),
+    #[cfg(feature = "sabotage")]
+    ("segment tail not cut", Bug::Storage(Inside::TailNotCut)),
+    #[cfg(feature = "sabotage")]
+    ("payload not written again", Bug::Storage(Inside::PayloadNotRewritten)),
+    #[cfg(feature = "sabotage")]
+    ("truncate not replayed", Bug::Storage(Inside::TruncateNotReplayed)),
+    #[cfg(feature = "sabotage")]
+    ("hard state not replayed", Bug::Storage(Inside::HardStateNotReplayed)),
+    #[cfg(feature = "sabotage")]
+    ("image dropped", Bug::Storage(Inside::ImageDropped)),
+    #[cfg(feature = "sabotage")]
+    ("synced mark ignored", Bug::Storage(Inside::SyncedMarkIgnored)),
+    #[cfg(feature = "sabotage")]
+    ("payload sync not awaited", Bug::Storage(Inside::PayloadSyncNotAwaited)),
+    #[cfg(feature = "sabotage")]
+    ("deleted topic's directory not renamed", Bug::Storage(Inside::DeletedNotRenamed)),
 ];
 
 /// Runs seeds until one finds `bug`: how many it took, and what was found.
 pub fn find(bug: Bug, seeds_max: u64) -> Option<(u64, Failure)> {
-    (1..=seeds_max).find_map(|seed| {
+    #[cfg(feature = "sabotage")]
+    if let Bug::Storage(inside) = bug {
+        sabotage::plant(Some(inside));
+    }
+    let found = (1..=seeds_max).find_map(|seed| {
         let outcome = catching(|| crate::storage_harness::run(seed, Some(bug)));
         outcome.err().map(|failure| (seed, failure))
-    })
+    });
+    #[cfg(feature = "sabotage")]
+    sabotage::plant(None);
+    found
 }

@@ -38,7 +38,7 @@ impl Prng {
     }
 
     /// Any number.
-    pub fn next(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         let result = self.state[1].wrapping_mul(5).rotate_left(7).wrapping_mul(9);
         let shifted = self.state[1] << 17;
         self.state[2] ^= self.state[0];
@@ -54,7 +54,7 @@ impl Prng {
     pub fn below(&mut self, end: u64) -> u64 {
         assert!(end > 0, "nothing is below 0");
         // The bias is below 2^-40 for the small ranges drawn here.
-        self.next() % end
+        self.draw() % end
     }
 
     /// A number from `low` to `high`, both included.
@@ -81,7 +81,7 @@ impl Prng {
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(len + 8);
         while bytes.len() < len {
-            bytes.extend_from_slice(&self.next().to_le_bytes());
+            bytes.extend_from_slice(&self.draw().to_le_bytes());
         }
         bytes.truncate(len);
         bytes
@@ -96,7 +96,7 @@ mod tests {
     fn a_stream_repeats_and_streams_differ() {
         let draw = |seed, purpose| {
             let mut prng = Prng::new(seed, purpose);
-            (0..8).map(|_| prng.next()).collect::<Vec<_>>()
+            (0..8).map(|_| prng.draw()).collect::<Vec<_>>()
         };
         assert_eq!(draw(1, "disk"), draw(1, "disk"));
         assert_ne!(draw(1, "disk"), draw(2, "disk"));

@@ -9,18 +9,20 @@
 //! Start at:   [`Scenario::run`].
 
 use crate::failure::Failure;
-use crate::storage_harness;
+use crate::{node_harness, storage_harness};
 
 /// What can be simulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scenario {
     /// Storage alone, under random ops.
     Storage,
+    /// The whole node, with clients.
+    Node,
 }
 
 impl Scenario {
     /// All of them.
-    pub const ALL: &'static [Self] = &[Self::Storage];
+    pub const ALL: &'static [Self] = &[Self::Storage, Self::Node];
 
     /// The scenario called so.
     pub fn named(name: &str) -> Option<Self> {
@@ -31,6 +33,7 @@ impl Scenario {
     pub fn name(self) -> &'static str {
         match self {
             Self::Storage => "storage",
+            Self::Node => "node",
         }
     }
 
@@ -46,6 +49,20 @@ impl Scenario {
                     report.rounds,
                     report.checkpoints,
                     report.recoveries,
+                    report.disk.power_losses,
+                    report.disk.kills,
+                    report.disk.faults
+                )
+            }),
+            Self::Node => node_harness::run(seed, None).map(|report| {
+                format!(
+                    "trace {:016x}, {} requests, {} acknowledged, {} records read, {} starts, \
+                     {} power losses, {} kills, {} faults",
+                    report.trace.hash(),
+                    report.requests,
+                    report.acked,
+                    report.shown,
+                    report.starts,
                     report.disk.power_losses,
                     report.disk.kills,
                     report.disk.faults

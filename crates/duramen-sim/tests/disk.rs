@@ -75,7 +75,7 @@ fn unsynced_lengths_survive_or_not_whatever_the_pages_do() {
         let disk = SimDisk::new(seed);
         let file = ones(&disk);
         disk.set_len(&file, 100).expect("cuts");
-        disk.write_at(&file, &[&[2; 20_000]], 100).expect("writes");
+        disk.write_at(&file, &[&vec![2; 20_000]], 100).expect("writes");
         let disk = disk.power_loss();
         let bytes = read(&disk, "f").expect("the file was durable");
         assert!(bytes[..100].iter().all(|byte| *byte == 1), "what was never changed stays");

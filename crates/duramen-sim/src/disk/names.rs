@@ -119,9 +119,9 @@ impl Names {
                 break;
             }
         }
-        let (now, later): (Vec<_>, Vec<_>) = pending.drain(..).partition(|op| {
-            nodes.contains(&op.node()) || dirs.iter().any(|dir| op.touches(*dir))
-        });
+        let (now, later): (Vec<_>, Vec<_>) = pending
+            .drain(..)
+            .partition(|op| nodes.contains(&op.node()) || dirs.iter().any(|dir| op.touches(*dir)));
         *pending = later;
         for op in &now {
             self.apply(op);

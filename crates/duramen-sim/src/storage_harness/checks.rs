@@ -128,7 +128,7 @@ impl World {
 
     /// When all is at rest nothing of the dead is left, and nothing below the log's start.
     pub(super) fn check_tidy(&self) -> Result<(), Failure> {
-        for (path, _) in self.disk.files() {
+        for (path, len) in self.disk.files() {
             let Some((dir, name)) = path.split_once('/') else { continue };
             if dir == "journal" {
                 continue;
@@ -148,6 +148,10 @@ impl World {
                     || (base <= owner.base.log_start
                         && owner.base.batches().any(|batch| batch.base_offset() == base))
             };
+            let last = segments.last().filter(|last| base == Some(last.base_offset));
+            if name.rsplit('.').next() == Some("log") && last.is_some_and(|last| last.size != len) {
+                return Err(Failure::correctness(format!("{path} has a tail that is no batch")));
+            }
             if base.is_some_and(|base| !begins(base)) {
                 return Err(Failure::correctness(format!("{path} belongs to no segment")));
             }
@@ -196,10 +200,7 @@ fn check_range(
     };
     let bytes = reader.read(model.id, &range)?;
     let mut cached = vec![0; bytes.len()];
-    reader
-        .disk()
-        .read_at(&range.file, &mut cached, range.at)
-        .map_err(|_| Finding::Unread)?;
+    reader.disk().read_at(&range.file, &mut cached, range.at).map_err(|_| Finding::Unread)?;
     if bytes.len() != range.len as usize || cached != bytes {
         return wrong("the range and what is read of it differ");
     }

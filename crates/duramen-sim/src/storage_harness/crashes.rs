@@ -148,7 +148,7 @@ impl World {
             self.begin_round()?;
             self.write_segments()?;
             while !(self.to_run.is_empty() && self.ran.is_empty()) {
-                self.run_sync()?;
+                self.run_sync();
                 self.report_sync()?;
             }
             self.answer_wants();
@@ -240,9 +240,7 @@ impl World {
                 let timely = !path.ends_with("index");
                 let outcome =
                     self.adopt_rotten(&found).and_then(|()| self.check_rotten_reads(timely));
-                outcome.map_err(|failure| {
-                    Failure::correctness(format!("{name}: {}", failure.what))
-                })
+                outcome.map_err(|failure| Failure::correctness(format!("{name}: {}", failure.what)))
             }
         }
     }

@@ -66,9 +66,7 @@ impl World {
         let topic = format!("t{}", self.work.below(TOPICS));
         let partition = i32::from(self.work.chance(300));
         let taken = self.replicas.iter().any(|model| {
-            !model.deleted
-                && model.identity.topic == topic
-                && model.identity.partition == partition
+            !model.deleted && model.identity.topic == topic && model.identity.partition == partition
         });
         if taken || self.full {
             return;
@@ -237,9 +235,8 @@ impl World {
         let size = if large { self.work.between(3000, 9000) } else { self.work.between(0, 120) };
         let count = if large { 1 } else { self.work.between(1, 6) };
         let now = 1_700_000_000_000 + i64::try_from(self.clock * 50).expect("small");
-        let timestamps = (0..count)
-            .map(|_| now + i64::try_from(self.work.below(400)).expect("small"))
-            .collect();
+        let timestamps =
+            (0..count).map(|_| now + i64::try_from(self.work.below(400)).expect("small")).collect();
         let value = self.work.bytes(usize::try_from(size).expect("small"));
         let producer = if self.work.chance(300) { (7, 0, 1) } else { (-1, -1, -1) };
         Records { timestamps, value, producer, log_append_time: self.work.chance(100) }

@@ -1,0 +1,27 @@
+//! The whole node, with clients, on the simulated disk.
+
+use duramen_sim::failure::catching;
+use duramen_sim::node_harness;
+
+const SEEDS: u64 = 400;
+
+#[test]
+fn what_clients_were_told_stays_true_through_every_crash() {
+    for seed in 1..=SEEDS {
+        if let Err(failure) = catching(|| node_harness::run(seed, None)) {
+            panic!(
+                "{}\nseed {seed}\ncommand: cargo sim --seed {seed} --scenario node",
+                failure.what
+            );
+        }
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_trace() {
+    for seed in 2000..2020 {
+        let first = node_harness::run(seed, None).expect("the seed is good").trace;
+        let second = node_harness::run(seed, None).expect("the seed is good").trace;
+        assert_eq!(first, second, "seed {seed} ran in two ways");
+    }
+}
