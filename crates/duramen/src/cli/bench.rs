@@ -127,9 +127,13 @@ impl Target {
         let mut led: Vec<Led> = Vec::new();
         for partition in 0..self.partitions {
             let leader = client.retry(async || client.leader(&self.topic, partition).await).await;
-            let leader = leader.with_context(|| {
-                format!("topic {} was made with fewer partitions; name another", self.topic)
-            })?;
+            let leader = match leader {
+                Err(error) if error.code() == Some(ErrorCode::UnknownTopicOrPartition) => bail!(
+                    "topic {} has no more than {partition} partitions; delete it, or name another",
+                    self.topic
+                ),
+                other => other?,
+            };
             let address = client.address(leader.node).await?;
             match led.iter_mut().find(|led| led.address == address) {
                 Some(led) => led.partitions.push(partition),

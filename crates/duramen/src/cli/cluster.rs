@@ -26,6 +26,7 @@ pub struct Cluster {
         short,
         value_name = "HOST:PORT",
         env = "DURAMEN_BOOTSTRAP",
+        hide_env_values = true,
         default_value = "127.0.0.1:9092",
         value_delimiter = ',',
         help_heading = "Cluster"
@@ -55,10 +56,11 @@ impl Cluster {
     pub async fn connect(&self) -> anyhow::Result<Client> {
         let client = Client::connect(Options::new(&self.bootstrap)).await;
         client.map_err(|error| match &error {
-            Error::Unreachable { .. } => anyhow::Error::new(error).context(
-                "start a broker with `duramen dev`, or name another with --bootstrap HOST:PORT",
+            Error::Unreachable { address, source } => anyhow::anyhow!(
+                "no broker answers at {address} ({source}); start one with `duramen dev`, \
+                 or name another with --bootstrap HOST:PORT"
             ),
-            _ => anyhow::Error::new(error).context("is this a Kafka listener without TLS?"),
+            _ => anyhow::Error::new(error),
         })
     }
 

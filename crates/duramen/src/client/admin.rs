@@ -17,7 +17,7 @@ use duramen_protocol::messages::{
     DescribeClusterResponse, DescribeConfigsRequest, ListOffsetsRequest,
 };
 
-use super::{Client, Error};
+use super::{Backoff, Client, Error};
 
 /// The resource type of a topic in config requests.
 const RESOURCE_TOPIC: i8 = 2;
@@ -95,7 +95,7 @@ impl Acknowledgement {
 }
 
 impl Client {
-    /// Creates a topic.
+    /// Creates a topic, and waits until every partition has a leader: then it can be used.
     pub async fn create_topic(
         &self,
         topic: &NewTopic,
@@ -117,13 +117,36 @@ impl Client {
             validate_only,
         };
         let what = || format!("topic {}", topic.name);
-        self.retry(async || {
-            let response = self.any().await?.call(&request).await?;
-            let result = response.topics.into_iter().next().ok_or_else(|| missing(what()))?;
-            Error::check(what, result.error_code, result.error_message.as_deref())?;
-            Ok(result)
-        })
-        .await
+        let created = self
+            .retry(async || {
+                let response = self.any().await?.call(&request).await?;
+                let result = response.topics.into_iter().next().ok_or_else(|| missing(what()))?;
+                Error::check(what, result.error_code, result.error_message.as_deref())?;
+                Ok(result)
+            })
+            .await?;
+        if !validate_only {
+            self.wait_for_leaders(&topic.name).await?;
+        }
+        Ok(created)
+    }
+
+    /// Waits until a topic that was just created is known, with a leader for each partition.
+    async fn wait_for_leaders(&self, name: &str) -> Result<(), Error> {
+        let mut backoff = Backoff::new(self.options().retry_for);
+        loop {
+            let response = self.metadata(Some(&[name]), false).await?;
+            let topic = response.topics.first();
+            let code = topic.map_or(ErrorCode::UnknownTopicOrPartition.code(), |it| it.error_code);
+            let led = topic.is_some_and(|it| it.partitions.iter().all(|part| part.leader_id >= 0));
+            if code == 0 && led {
+                return Ok(());
+            }
+            if !backoff.pause().await {
+                let what = format!("topic {name} was created, but not all of it has a leader");
+                return Err(Error::refused(what, code, None));
+            }
+        }
     }
 
     /// Deletes a topic and all it holds.

@@ -222,7 +222,10 @@ impl<R: Message> InFlight<R> {
         if api.response_header_version(version) > 0 {
             d.skip_tagged_fields().map_err(garbled)?;
         }
-        R::decode(&mut d, if refused { 0 } else { version }).map_err(garbled)
+        let response = R::decode(&mut d, if refused { 0 } else { version }).map_err(garbled)?;
+        // Bytes that are left over mean that the version was misread.
+        d.finish().map_err(garbled)?;
+        Ok(response)
     }
 }
 

@@ -15,7 +15,7 @@ pub enum Error {
     #[error("no broker address was given")]
     NoAddress,
     /// Nobody listens there, or the name is not known.
-    #[error("no broker answers at {address}: {source}")]
+    #[error("no broker answers at {address}")]
     Unreachable {
         /// The address.
         address: String,
@@ -65,7 +65,7 @@ pub enum Error {
         message: Option<String>,
     },
     /// The answer does not follow the protocol.
-    #[error("{address} answered {api} with bytes that are not understood: {source}")]
+    #[error("{address} answered {api} with bytes that are not understood")]
     Garbled {
         /// The broker's address.
         address: String,
@@ -75,7 +75,7 @@ pub enum Error {
         source: DecodeError,
     },
     /// The request cannot be said in a version that the broker speaks.
-    #[error("the broker is too old for this {api} request: {source}")]
+    #[error("the broker is too old for this {api} request")]
     Inexpressible {
         /// What it should have been asked.
         api: &'static str,

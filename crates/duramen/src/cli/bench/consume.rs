@@ -26,7 +26,7 @@ const BUFFER_BYTES: usize = 512 << 10;
 /// In discard mode only so much is copied beyond what was asked for.
 const PEEK_BYTES: usize = 256;
 /// A stuck broker fails the run instead of hanging it.
-const SILENCE_MAX: Duration = Duration::from_mins(1);
+const SILENCE_MAX: Duration = Duration::from_secs(60);
 
 /// Read a partition sequentially, as fast as the broker sends.
 #[derive(Debug, Args)]

@@ -1,0 +1,325 @@
+//! The client commands of the real binary, against the real binary's server.
+#![expect(clippy::unwrap_used, reason = "a test's own failure is a failure")]
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use clap::CommandFactory;
+use serde_json::Value;
+
+/// Long enough for a busy machine; nothing here waits so long when all is well.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+struct Node {
+    child: Child,
+    bootstrap: String,
+}
+
+impl Node {
+    fn start(data_dir: &Path) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_duramen"));
+        command.args(["serve", "--listen", "127.0.0.1:0", "--log-format", "json", "--log", "info"]);
+        command.arg("--data-dir").arg(data_dir).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut log = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+        let serving = log.find(|line| line.contains("\"message\":\"serving\"")).unwrap();
+        let serving: Value = serde_json::from_str(&serving).unwrap();
+        let address = serving.pointer("/fields/address").or_else(|| serving.get("address"));
+        let bootstrap = address.and_then(Value::as_str).unwrap().to_owned();
+        // The pipe must be read to the end, or the server would wait for room in it.
+        std::thread::spawn(move || log.for_each(drop));
+        Self { child, bootstrap }
+    }
+
+    /// A client command, ready to be run.
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_duramen"));
+        command.args(arguments).env("DURAMEN_BOOTSTRAP", &self.bootstrap);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// Runs a client command that must succeed; answers what it printed.
+    fn run(&self, arguments: &[&str]) -> String {
+        let output = self.command(arguments).output().unwrap();
+        assert!(output.status.success(), "{arguments:?}: {}", stderr(&output));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn run_json(&self, arguments: &[&str]) -> Value {
+        serde_json::from_str(&self.run(&[arguments, &["--output", "json"]].concat())).unwrap()
+    }
+
+    /// Runs a client command that must fail with exit code 1; answers its complaint.
+    fn fail(&self, arguments: &[&str]) -> String {
+        let output = self.command(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        assert!(output.stdout.is_empty(), "{arguments:?} printed a result");
+        stderr(&output)
+    }
+
+    /// Runs a client command with this on its stdin.
+    fn feed(&self, arguments: &[&str], input: &str) -> String {
+        let mut child = self.command(arguments).stdin(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success(), "{arguments:?}: {}", stderr(&output));
+        String::from_utf8(output.stdout).unwrap()
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Sends a signal by its name.
+fn signal(child: &Child, name: &str) {
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
+}
+
+#[test]
+fn topics_are_created_listed_described_and_deleted() {
+    let directory = tempfile::tempdir().unwrap();
+    let node = Node::start(directory.path());
+    assert_eq!(
+        node.run(&["topic", "list"]),
+        "no topics; create one with `duramen topic create NAME`\n"
+    );
+    let create = ["topic", "create", "orders", "--partitions", "3", "--config", "retention.ms=-1"];
+    assert_eq!(node.run(&create), "created topic orders with 3 partitions\n");
+    assert_eq!(
+        node.fail(&create),
+        "error: topic orders is there already; see it with `duramen topic describe orders`, or \
+         pass --if-not-exists\n"
+    );
+    let again = node.run(&["topic", "create", "orders", "--if-not-exists"]);
+    assert_eq!(again, "topic orders is there already\n");
+    let listed = node.run(&["topic", "list"]);
+    assert_eq!(listed, "TOPIC   PARTITIONS  REPLICAS\norders           3         1\n");
+
+    node.feed(&["produce", "orders", "--partition", "1"], "a\nb\n");
+    let described = node.run_json(&["topic", "describe", "orders"]);
+    let partition = &described[0]["partitions"][1];
+    assert_eq!((&partition["start"], &partition["end"]), (&0.into(), &2.into()));
+    assert_eq!(described[0]["configs"][0]["name"], "retention.ms");
+    let text = node.run(&["topic", "describe", "orders"]);
+    assert!(text.contains("  retention.ms = -1  (set on the topic)\n"), "{text}");
+    assert!(text.contains("PARTITION  LEADER  TERM  REPLICAS  IN SYNC  START  END"), "{text}");
+
+    assert_eq!(node.run(&["topic", "delete", "orders"]), "deleted topic orders\n");
+    let gone = "error: there is no topic orders; create it with `duramen topic create orders`\n";
+    assert_eq!(node.fail(&["topic", "describe", "orders"]), gone);
+    assert_eq!(node.fail(&["consume", "orders"]), gone);
+    let kept = node.run(&["topic", "delete", "orders", "--if-exists"]);
+    assert_eq!(kept, "there is no topic orders\n");
+}
+
+#[test]
+fn records_come_back_as_they_were_sent() {
+    let directory = tempfile::tempdir().unwrap();
+    let node = Node::start(directory.path());
+    node.run(&["topic", "create", "t", "--partitions", "2"]);
+    let first = node.feed(&["produce", "t", "--partition", "0"], "hello\n");
+    assert_eq!(first, "appended 1 record to t: partition 0, offset 0\n");
+    for codec in ["gzip", "snappy", "lz4", "zstd"] {
+        let produce = ["produce", "t", "--partition", "0", "--codec", codec, "--idempotent"];
+        let keyed = [&produce[..], &["--key-separator", ":", "--header", "by=test"]].concat();
+        node.feed(&keyed, &format!("k:{codec}\nno key\n"));
+    }
+    let template = "%p/%o %k=%v [%h] %S\\n";
+    let all = node.run(&["consume", "t", "--format", template]);
+    let expected = "0/0 =hello [] 5\n\
+        0/1 k=gzip [by=test] 4\n0/2 =no key [by=test] 6\n\
+        0/3 k=snappy [by=test] 6\n0/4 =no key [by=test] 6\n\
+        0/5 k=lz4 [by=test] 3\n0/6 =no key [by=test] 6\n\
+        0/7 k=zstd [by=test] 4\n0/8 =no key [by=test] 6\n";
+    assert_eq!(all, expected);
+    let some = ["consume", "t", "--partition", "0", "--from", "-4", "--count", "2"];
+    assert_eq!(node.run(&some), "lz4\nno key\n");
+    assert_eq!(node.run(&["consume", "t", "--from", "end"]), "");
+    assert_eq!(node.run(&["consume", "t", "--from", "2020-01-01T00:00:00Z", "-n", "1"]), "hello\n");
+    assert_eq!(node.run(&["consume", "t", "--from", "@99999999999999"]), "");
+    let json =
+        node.run(&["consume", "t", "--partition", "0", "--from", "1", "-n", "1", "-o", "json"]);
+    let record: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&record["key"], &record["value"]), (&"k".into(), &"gzip".into()));
+    assert_eq!(record["headers"][0]["name"], "by");
+    assert_eq!(
+        node.fail(&["consume", "t", "--partition", "0", "--from", "99"]),
+        "error: offset 99 is not in partition 0: it holds 0 to 9\n"
+    );
+}
+
+#[test]
+fn a_file_is_one_record_and_survives_byte_by_byte() {
+    let directory = tempfile::tempdir().unwrap();
+    let node = Node::start(&directory.path().join("data"));
+    let path = directory.path().join("blob");
+    let blob: Vec<u8> =
+        (0..3_000_000u32).map(|at| at.wrapping_mul(2_654_435_761).to_be_bytes()[0]).collect();
+    std::fs::write(&path, &blob).unwrap();
+    let file = path.to_str().unwrap();
+    node.run(&["topic", "create", "small"]);
+    let refused = node.fail(&["produce", "small", "--file", file]);
+    assert!(
+        refused.contains("raise the topic's setting") && refused.contains("MESSAGE_TOO_LARGE"),
+        "{refused}"
+    );
+    node.run(&["topic", "create", "big", "--config", "max.message.bytes=4000000"]);
+    node.run(&["produce", "big", "--file", file]);
+    let output = node.command(&["consume", "big", "--format", "%v"]).output().unwrap();
+    assert!(output.stdout == blob, "the file changed on its way");
+}
+
+#[test]
+fn every_line_of_a_long_stdin_arrives_once_and_in_order() {
+    let directory = tempfile::tempdir().unwrap();
+    let node = Node::start(directory.path());
+    node.run(&["topic", "create", "t"]);
+    let lines: String = (0..200_000).map(|line| format!("line {line}\n")).collect();
+    node.feed(&["produce", "t", "--idempotent", "--batch-bytes", "20000", "--quiet"], &lines);
+    assert!(node.run(&["consume", "t"]) == lines, "lines were lost, doubled or moved");
+}
+
+#[test]
+fn following_ends_with_130_when_interrupted_and_with_0_when_nobody_reads() {
+    let directory = tempfile::tempdir().unwrap();
+    let node = Node::start(directory.path());
+    node.run(&["topic", "create", "t"]);
+    let mut follower = node.command(&["consume", "t", "--follow"]).spawn().unwrap();
+    let mut lines = BufReader::new(follower.stdout.take().unwrap()).lines();
+    for line in ["one", "two"] {
+        node.feed(&["produce", "t"], line);
+        assert_eq!(lines.next().unwrap().unwrap(), line);
+    }
+    signal(&follower, "-INT");
+    assert_eq!(follower.wait().unwrap().code(), Some(130));
+
+    let mut follower = node.command(&["consume", "t", "--follow"]).spawn().unwrap();
+    let mut lines = BufReader::new(follower.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "one");
+    drop(lines);
+    let until = Instant::now() + PATIENCE;
+    while follower.try_wait().unwrap().is_none() {
+        assert!(Instant::now() < until, "it goes on though nobody reads");
+        node.feed(&["produce", "t"], "more");
+    }
+    let output = follower.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
+}
+
+#[test]
+fn a_broker_that_is_not_there_is_an_error_that_says_what_to_do() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_duramen"));
+    let output = command.args(["topic", "list", "--bootstrap", "127.0.0.1:1"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(
+        stderr(&output),
+        "error: no broker answers at 127.0.0.1:1 (Connection refused (os error 111)); start one \
+         with `duramen dev`, or name another with --bootstrap HOST:PORT\n"
+    );
+}
+
+#[test]
+fn benchmarks_report_what_they_counted() {
+    let directory = tempfile::tempdir().unwrap();
+    let node = Node::start(directory.path());
+    let short = ["--seconds", "0.5", "--warmup-seconds", "0"];
+    let append = ["bench", "append", "--appenders", "8", "--connections", "2", "--partitions", "3"];
+    let report = node.run_json(&[&append[..], &short].concat());
+    assert!(report["appends_per_second"].as_f64().unwrap() > 0.0);
+    let quantile = |name: &str| report["latency_us"][name].as_f64().unwrap();
+    assert!(quantile("p50") > 0.0 && quantile("p50") <= quantile("p999"));
+
+    let bulk = ["bench", "produce", "--topic", "bulk", "--messages", "10000", "--batch", "300"];
+    let report = node.run_json(&[&bulk[..], &["--size", "100"]].concat());
+    assert_eq!((&report["total"], &report["refused"]), (&10_000.into(), &0.into()));
+    for mode in [None, Some("--check"), Some("--discard")] {
+        let consume = ["bench", "consume", "--topic", "bulk", "--max-bytes", "65536"];
+        let report = node.run_json(&[&consume[..], mode.as_slice()].concat());
+        assert_eq!(report["records"], 10_000, "{mode:?}");
+    }
+    // Checked by the consumer that people use, too.
+    assert_eq!(node.run(&["consume", "bulk", "--format", "%S\\n"]).lines().count(), 10_000);
+}
+
+#[test]
+fn the_files_of_a_data_directory_can_be_looked_into() {
+    let directory = tempfile::tempdir().unwrap();
+    let node = Node::start(directory.path());
+    node.run(&["topic", "create", "t"]);
+    node.feed(&["produce", "t", "--key", "k", "--codec", "zstd"], "v1\nv2\n");
+    let segment = directory.path().join("t-0/00000000000000000000.log");
+    let segment = segment.to_str().unwrap();
+    let text = node.run(&["log", "dump", segment, "--records"]);
+    assert!(text.starts_with("offsets 0..1  2 records  position 0  "), "{text}");
+    assert!(text.contains("  zstd\n") && text.contains("key k  value v2\n"), "{text}");
+    let json = node.run(&["log", "dump", segment, "--output", "json"]);
+    let batch: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&batch["records"], &batch["crc_valid"]), (&2.into(), &true.into()));
+
+    let journal = directory.path().join("journal/0000");
+    let text = node.run(&["log", "dump", journal.to_str().unwrap(), "--records"]);
+    assert!(text.contains("round 1  ") && text.contains("  append  replica "), "{text}");
+
+    let copy = directory.path().join("copy.log");
+    let mut bytes = std::fs::read(segment).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(&copy, &bytes[..]).unwrap();
+    let output = node.command(&["log", "dump", copy.to_str().unwrap()]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("position 0: DAMAGED: the checksum does not fit"), "{text}");
+}
+
+/// The help of every client command, as it stands in `tests/help.txt`. After a change on purpose, run
+/// `DURAMEN_WRITE_HELP=1 cargo test -p duramen --test cli help`, and read the difference.
+#[test]
+fn the_help_is_as_reviewed_and_teaches_by_example() {
+    let mut cli = duramen::cli::Cli::command().term_width(100);
+    cli.build();
+    let mut text = String::new();
+    for path in [
+        &["topic"][..],
+        &["topic", "create"],
+        &["topic", "list"],
+        &["topic", "describe"],
+        &["topic", "delete"],
+        &["produce"],
+        &["consume"],
+        &["log"],
+        &["log", "dump"],
+        &["bench"],
+        &["bench", "append"],
+        &["bench", "produce"],
+        &["bench", "consume"],
+        &["completion"],
+    ] {
+        let mut command = &mut cli;
+        for name in path {
+            command = command.find_subcommand_mut(name).unwrap();
+        }
+        let help = command.render_long_help().to_string();
+        assert!(help.contains("Examples:\n"), "{path:?} has no examples");
+        let line = |line: &str| line.trim_end().to_owned() + "\n";
+        text += &format!("$ duramen {} --help\n", path.join(" "));
+        text.extend(help.lines().map(line));
+        text.push('\n');
+    }
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/help.txt");
+    if std::env::var_os("DURAMEN_WRITE_HELP").is_some() {
+        std::fs::write(&path, &text).unwrap();
+    }
+    let reviewed = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(reviewed == text, "the help differs from tests/help.txt");
+}
