@@ -13,10 +13,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::create_topics::CreatableTopic;
 use duramen_protocol::records::{BatchBuilder, NewRecord};
 use duramen_protocol::wire::Uuid;
+use duramen_protocol::{ErrorCode, Request};
 use duramen_storage::Descriptor;
 use duramen_storage::op::{Content, Identity, Op, OpKind, RecoveredReplica, ReplicaId};
 
@@ -143,6 +143,28 @@ impl Controller {
     /// The commit at which a topic that is being made will be there.
     pub(crate) fn creating(&self, name: &str) -> Option<u64> {
         self.creating.get(name).copied()
+    }
+
+    /// Whether a request is about a topic whose creation or deletion is proposed and not committed:
+    /// it can be judged only by what comes of that.
+    pub(crate) fn is_deciding_on(&self, request: &Request) -> bool {
+        let is_open = |name: &str| {
+            let there = self.image.topic_named(name);
+            self.creating.contains_key(name)
+                || there.is_some_and(|topic| self.deleting.contains(&topic.id))
+        };
+        match request {
+            Request::CreateTopics(request) => {
+                request.topics.iter().any(|topic| is_open(&topic.name))
+            }
+            Request::DeleteTopics(request) => {
+                let names = request.topic_names.iter();
+                let states = request.topics.iter();
+                names.chain(states.clone().filter_map(|it| it.name.as_ref())).any(|it| is_open(it))
+                    || states.into_iter().any(|it| self.deleting.contains(&it.topic_id))
+            }
+            _ => false,
+        }
     }
 
     /// Decides on a new topic. Nothing is proposed yet, but ids are taken.

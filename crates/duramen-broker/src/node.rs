@@ -118,6 +118,8 @@ pub struct Node {
     /// The registration is applied: the image is complete, and replicas follow it.
     is_registered: bool,
     stalled: VecDeque<(RequestKey, RequestContext, PreparedProduce)>,
+    /// About topics whose creation or deletion is being committed.
+    undecided: VecDeque<(RequestKey, RequestContext, Box<Prepared>)>,
     bytes_in_flight: u64,
     is_disk_full: bool,
     producer_ids: (i64, i64),
@@ -159,6 +161,7 @@ impl Node {
             registration: None,
             is_registered: false,
             stalled: VecDeque::new(),
+            undecided: VecDeque::new(),
             bytes_in_flight: 0,
             is_disk_full: false,
             producer_ids: (0, 0),
@@ -237,7 +240,25 @@ impl Node {
             Some(opening) if !api::needs_no_state(&request) => {
                 opening.held.push_back((key, context, request));
             }
-            _ => api::dispatch(self, now, key, context, *request, actions),
+            _ => self.judge(now, key, context, request, actions),
+        }
+    }
+
+    /// Serves a request, unless it is about a topic whose fate is being decided: then it waits.
+    fn judge(
+        &mut self,
+        now: Now,
+        key: RequestKey,
+        context: RequestContext,
+        request: Box<Prepared>,
+        actions: &mut Vec<Action>,
+    ) {
+        if let Prepared::Request(asked) = &*request
+            && self.controller.is_deciding_on(asked)
+        {
+            self.undecided.push_back((key, context, request));
+        } else {
+            api::dispatch(self, now, key, context, *request, actions);
         }
     }
 
@@ -248,6 +269,7 @@ impl Node {
             self.unpark(key);
         }
         self.stalled.retain(|(key, ..)| key.0 != connection);
+        self.undecided.retain(|(key, ..)| key.0 != connection);
         if let Some(opening) = &mut self.opening {
             opening.held.retain(|(key, ..)| key.0 != connection);
         }
@@ -419,6 +441,9 @@ impl Node {
         }
         for (key, is_committed) in outcome.released {
             self.on_committed(key, is_committed, &made, actions);
+        }
+        for (key, context, request) in std::mem::take(&mut self.undecided) {
+            self.judge(now, key, context, request, actions);
         }
         let applied = self.controller.group.applied();
         if let Some((_, first, end)) = self.allocating.take_if(|block| block.0 <= applied) {
@@ -613,7 +638,7 @@ impl Node {
         let Some(opening) = self.opening.take() else { return };
         self.timers.retain(|(_, timer)| *timer != Timer::Opened);
         for (key, context, request) in opening.held {
-            api::dispatch(self, now, key, context, *request, actions);
+            self.judge(now, key, context, request, actions);
         }
     }
 

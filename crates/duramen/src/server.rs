@@ -72,7 +72,7 @@ const SOCKET_THREADS_MAX: usize = 8;
 const JOURNAL_EXTENT_BYTES: u64 = 16 << 20;
 const JOURNAL_EXTENTS_MAX: u32 = 32;
 /// Up to here, one more copy in the journal costs less than one more sync.
-const JOURNAL_PAYLOAD_MAX: u32 = 256 << 10;
+const JOURNAL_PAYLOAD_MAX: u32 = 512 << 10;
 const FREE_BYTES_MIN: u64 = 128 << 20;
 const RESERVE_BYTES: u64 = 32 << 20;
 

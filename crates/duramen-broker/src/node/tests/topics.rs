@@ -140,6 +140,33 @@ fn a_deleted_topic_takes_its_replicas_along_and_its_successor_is_empty() {
     assert_eq!(code, ErrorCode::UnknownTopicOrPartition.code());
 }
 
+#[test]
+fn what_is_asked_of_a_topic_whose_deletion_is_not_committed_waits_for_it() {
+    let mut it = Harness::new(&[]);
+    it.create("t", &[]);
+    it.is_prompt = false; // storage waits to be told
+    let deleted = it.send(delete_request("t"), 5);
+    let again = it.send(delete_request("t"), 5);
+    let topics = vec![new_topic("t", 1, &[])];
+    let recreated = it.send(CreateTopicsRequest { topics, ..Default::default() }, 7);
+    for id in [deleted, again, recreated] {
+        assert!(it.response(id).is_none(), "judged by a deletion that may still be lost");
+    }
+    it.is_prompt = true;
+    it.persist();
+    it.run();
+    let code_of = |response| match response {
+        Some(Response::DeleteTopics(response)) => response.responses[0].error_code,
+        Some(Response::CreateTopics(response)) => response.topics[0].error_code,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(code_of(it.response(deleted)), 0);
+    let unknown = ErrorCode::UnknownTopicOrPartition.code();
+    assert_eq!(code_of(it.response(again)), unknown);
+    assert_eq!(code_of(it.response(recreated)), 0);
+    assert_eq!(it.fetch("t", 0).high_watermark, 0);
+}
+
 fn describe(it: &mut Harness, kind: i8, name: &str) -> DescribeConfigsResponse {
     let resource = DescribeConfigsResource {
         resource_type: kind,
