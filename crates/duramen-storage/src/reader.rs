@@ -122,8 +122,12 @@ impl<D: Disk> Reader<D> {
         let (at, first_bytes) = self.position_of(&segment, &file, offset)?;
         let available = u32::try_from(limit.saturating_sub(at)).unwrap_or(u32::MAX);
         let mut len = available.min(bytes_max);
+        if first_bytes > available {
+            let what = "a batch reaches past the committed end";
+            return Err(ReadError::Damaged { path: segment.path(), at, what });
+        }
         if first_bytes > len {
-            if !first_whole || first_bytes > available {
+            if !first_whole {
                 return Ok(None);
             }
             len = first_bytes;

@@ -322,20 +322,26 @@ fn set_aside_strangers<D: Disk>(
     found: &mut Found<D>,
 ) -> Result<(), Error> {
     let names = disk.list("").map_err(|source| disk_error("listing", ".", source))?;
-    for name in names {
+    for name in &names {
         if name.ends_with(DELETED) {
-            if !found.garbage.contains(&name) {
-                found.garbage.push(name);
+            if !found.garbage.contains(name) {
+                found.garbage.push(name.clone());
             }
             continue;
         }
         let partition = name.rsplit_once('-').and_then(|(_, number)| number.parse::<i32>().ok());
-        if partition.is_none() || owned.contains(&name) {
+        if partition.is_none() || owned.contains(name) {
             continue;
         }
         let aside = format!("{name}.unacknowledged{DELETED}");
-        disk.rename(&name, &aside).map_err(|source| disk_error("renaming", &name, source))?;
-        found.garbage.push(aside);
+        if names.contains(&aside) {
+            // Set aside once before, and not removed before the crash.
+            disk.remove_dir(&aside).map_err(|source| disk_error("removing", &aside, source))?;
+        }
+        disk.rename(name, &aside).map_err(|source| disk_error("renaming", name, source))?;
+        if !found.garbage.contains(&aside) {
+            found.garbage.push(aside);
+        }
     }
     Ok(())
 }
