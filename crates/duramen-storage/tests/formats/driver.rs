@@ -1,0 +1,249 @@
+//! Drives a storage as a node would, and plays the script that the fixture was made by.
+
+use bytes::Bytes;
+use duramen_storage::op::{
+    Append, ConfState, Content, HardState, Identity, LogEntry, RecoveredReplica,
+};
+use duramen_storage::storage::{Facts, SyncRequest};
+use duramen_storage::{Descriptor, Done, Op, OpKind, Options, ReplicaId, Storage};
+
+use crate::disk::FsDisk;
+use crate::layout::{self, Producer};
+
+type File = <FsDisk as duramen_storage::Disk>::File;
+
+pub(crate) const DIRECTORY: [u8; 16] = *b"directory of v1.";
+
+pub(crate) fn options() -> Options {
+    Options {
+        facts: Facts { cluster_id: *b"cluster of v1...", broker_id: 7, directory_id: DIRECTORY },
+        extent_bytes: 64 * 1024,
+        extents_max: 6,
+        journal_payload_max: 3000,
+        index_interval_bytes: 1000,
+        free_bytes_min: 0,
+        reserve_bytes: 0,
+    }
+}
+
+/// One voter, and an index that was applied.
+pub(crate) fn conf(applied: u64, voter: u64) -> ConfState {
+    ConfState { applied, voters: vec![voter], ..ConfState::default() }
+}
+
+pub(crate) fn identity(topic: &str, partition: i32) -> Identity {
+    let mut topic_id = [0; 16];
+    topic_id.iter_mut().zip(topic.bytes()).for_each(|(byte, from)| *byte = from);
+    Identity { topic: topic.to_owned(), topic_id, partition }
+}
+
+/// The image that replica `id` gives at `index`.
+pub(crate) fn image(id: u64, index: u64, size: usize) -> Bytes {
+    format!("image of replica {id} at {index};")
+        .into_bytes()
+        .into_iter()
+        .cycle()
+        .take(size)
+        .collect()
+}
+
+/// Where one replica's log stands, as its writer knows it.
+#[derive(Clone, Debug)]
+pub(crate) struct Writer {
+    pub(crate) id: u64,
+    pub(crate) index: u64,
+    pub(crate) term: u64,
+    pub(crate) offset: i64,
+    ticket: u64,
+    image_bytes: usize,
+}
+
+pub(crate) struct Driver {
+    pub(crate) storage: Storage<FsDisk>,
+    pub(crate) recovered: Vec<RecoveredReplica>,
+    disk: FsDisk,
+    writers: Vec<Writer>,
+}
+
+impl Driver {
+    pub(crate) fn open(disk: &FsDisk, options: Options) -> Self {
+        let (storage, found) = Storage::open(disk.clone(), options).expect("it is a good one");
+        let writers = found.replicas.iter().map(|found| Writer {
+            id: found.replica.0,
+            index: found.prev_index + found.entries.len() as u64,
+            term: found.hard_state.term,
+            offset: found.end_offset,
+            ticket: 0,
+            image_bytes: found.image.len(),
+        });
+        let writers = writers.collect();
+        Self { storage, recovered: found.replicas, disk: disk.clone(), writers }
+    }
+
+    pub(crate) fn writer(&mut self, id: u64) -> &mut Writer {
+        self.writers.iter_mut().find(|writer| writer.id == id).expect("it was created")
+    }
+
+    fn submit(&mut self, id: u64, kind: OpKind) {
+        self.storage.submit(Op { replica: ReplicaId(id), kind });
+    }
+
+    pub(crate) fn create(&mut self, id: u64, topic: &str, partition: i32, image_bytes: usize) {
+        self.writers.push(Writer { id, index: 1, term: 1, offset: 0, ticket: 0, image_bytes });
+        let kind =
+            OpKind::Create { ticket: 0, identity: identity(topic, partition), conf: conf(1, id) };
+        self.submit(id, kind);
+    }
+
+    fn write(&mut self, id: u64, appends: Vec<Append>, commit: u64) {
+        let writer = self.writer(id);
+        writer.ticket += 1;
+        let hard_state = Some(HardState { term: writer.term, vote: id, commit });
+        let ticket = writer.ticket;
+        self.submit(id, OpKind::Write { ticket, appends, hard_state, must_sync: true });
+    }
+
+    /// An entry of Raft's own, or of the node's.
+    pub(crate) fn internal(&mut self, id: u64, data: &[u8]) {
+        let writer = self.writer(id);
+        let commit = writer.index;
+        writer.index += 1;
+        let content = Content::Internal(Bytes::copy_from_slice(data));
+        let entry = LogEntry { index: writer.index, term: writer.term, content };
+        self.write(id, vec![Append { entry, payload: Bytes::new() }], commit);
+    }
+
+    /// A batch; the commit follows one behind.
+    pub(crate) fn batch(&mut self, id: u64, starts_segment: bool, producer: Producer, size: usize) {
+        let writer = self.writer(id);
+        let commit = writer.index;
+        writer.index += 1;
+        let epoch = i32::try_from(writer.term).expect("small");
+        let count = 1 + i32::try_from(writer.index % 3).expect("small");
+        let timestamp = 1_000_000 + writer.offset * 10;
+        let payload = layout::batch(writer.offset, epoch, timestamp, producer, count, size);
+        let descriptor = Descriptor::of_batch(&payload, starts_segment).expect("a good batch");
+        let content = Content::Batch(descriptor);
+        let entry = LogEntry { index: writer.index, term: writer.term, content };
+        writer.offset += i64::from(count);
+        self.write(id, vec![Append { entry, payload: payload.into() }], commit);
+    }
+
+    pub(crate) fn conf(&mut self, id: u64) {
+        let applied = self.writer(id).index;
+        self.submit(id, OpKind::Conf { conf: conf(applied, id) });
+    }
+
+    pub(crate) fn trim(&mut self, id: u64, log_start: i64) {
+        self.submit(id, OpKind::Trim { log_start });
+    }
+
+    pub(crate) fn delete(&mut self, id: u64) {
+        self.submit(id, OpKind::Delete);
+    }
+
+    pub(crate) fn image(&mut self, id: u64) {
+        let writer = self.writer(id);
+        let (index, size) = (writer.index, writer.image_bytes);
+        self.submit(id, OpKind::Image { index, image: image(id, index, size) });
+    }
+
+    fn run(&mut self, requests: Vec<SyncRequest<File>>) {
+        for request in requests {
+            let result = request.run(&self.disk);
+            self.storage.on_sync(request.id, result).expect("nothing fails here");
+        }
+    }
+
+    /// One round, if there is something for one; false if not. What is persisted by then gives
+    /// images where they are asked for.
+    pub(crate) fn round(&mut self, idle: bool) -> bool {
+        let request = self.storage.begin_round().expect("nothing fails here");
+        let bulk = self.storage.write_segments().expect("nothing fails here");
+        let some = request.is_some() || !bulk.is_empty();
+        self.run(request.into_iter().chain(bulk).collect());
+        let more = self.storage.maintain(idle).expect("nothing fails here");
+        let some = some || !more.is_empty();
+        self.run(more);
+        let done = self.storage.take_done();
+        for done in &done {
+            if let Done::WantImage { replica } = done {
+                self.image(replica.0);
+            }
+        }
+        some || !done.is_empty()
+    }
+
+    /// Rounds until nothing is left to do but the closing round.
+    pub(crate) fn settle(&mut self) {
+        while self.round(false) {}
+    }
+
+    /// Rounds until the journal is closed.
+    pub(crate) fn close(&mut self) {
+        while self.round(true) {}
+        assert!(self.storage.is_quiet(), "all is written and the journal is closed");
+    }
+
+    /// A last round that reaches the journal and nothing else: the process dies in the middle.
+    pub(crate) fn die(mut self) {
+        let request = self.storage.begin_round().expect("nothing fails here");
+        assert!(request.is_some(), "something was queued");
+    }
+}
+
+/// No idempotent producer.
+pub(crate) const NOBODY: Producer = (-1, -1, -1);
+
+/// What the fixture of version 1 holds. Only what is written by hand in `expected.txt` counts in
+/// the end; this is how it was made.
+pub(crate) fn script(disk: &FsDisk) {
+    let mut driver = Driver::open(disk, options());
+    driver.create(1, "__cluster_metadata", 0, 100);
+    driver.create(2, "orders", 0, 300);
+    driver.create(3, "events.all", 3, 12_000);
+    driver.create(4, "gone", 0, 0);
+    driver.settle();
+    for id in 1..=4 {
+        driver.writer(id).term = 2;
+        driver.internal(id, &[1, 0]);
+    }
+    driver.settle();
+    // Long enough that the ring goes round, segments are sealed and large payload is synced.
+    for step in 0..70 {
+        driver.batch(2, step == 0 || step == 25 || step == 50, (41, 0, step), 150);
+        driver.settle();
+        driver.batch(3, step == 0 || step == 40, NOBODY, if step % 9 == 0 { 2500 } else { 40 });
+        driver.settle();
+        if step % 10 == 0 {
+            driver.batch(1, step == 0, NOBODY, 60);
+            driver.batch(4, step == 0, NOBODY, 30);
+            driver.settle();
+        }
+    }
+    // And every kind of record once more, in the extents that replay needs.
+    driver.image(1);
+    driver.trim(2, 60);
+    driver.conf(2);
+    driver.settle();
+    let before = driver.writer(3).clone();
+    driver.batch(3, false, NOBODY, 77);
+    driver.settle();
+    *driver.writer(3) = Writer { term: 3, ticket: before.ticket + 1, ..before };
+    driver.internal(3, &[1, 0]);
+    driver.settle();
+    driver.batch(3, false, NOBODY, 2500);
+    driver.settle();
+    driver.delete(4);
+    driver.settle();
+    driver.create(5, "gone", 0, 0);
+    driver.settle();
+    driver.writer(5).term = 2;
+    driver.internal(5, &[1, 0]);
+    driver.batch(5, true, (42, 3, 0), 10);
+    driver.settle();
+    driver.internal(2, &[1, 0, 2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 9]);
+    driver.batch(2, false, (41, 0, 70), 50);
+    driver.batch(5, false, (42, 3, 1), 20);
+    driver.die();
+}

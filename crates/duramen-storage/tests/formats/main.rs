@@ -1,0 +1,361 @@
+//! The format on disk: exactly the bytes of `docs/format.md`, and readable for ever.
+//!
+//! `tests/fixtures/v1` is a data directory as version 1 of the format wrote it, left by a process
+//! that died. It is never written again. A later version of the format gets a directory of its own,
+//! made by `DURAMEN_WRITE_FIXTURES=1 cargo test -p duramen-storage --test formats`.
+
+mod disk;
+mod driver;
+mod layout;
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use duramen_storage::op::{Content, RecoveredReplica};
+use duramen_storage::{Descriptor, Reader};
+
+use crate::disk::FsDisk;
+use crate::driver::{Driver, NOBODY, conf, identity, image, options};
+use crate::layout::{Fields, Header};
+
+/// A directory that goes away with the test.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("duramen-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path); // left by a run that was killed
+        fs::create_dir_all(&path).expect("there is room for a test");
+        Self(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn fixture() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/v1")
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).expect("there is room for a test");
+    for entry in fs::read_dir(from).expect("it is there") {
+        let entry = entry.expect("it can be listed");
+        let target = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            copy(&entry.path(), &target);
+        } else {
+            fs::copy(entry.path(), target).expect("it can be copied");
+        }
+    }
+}
+
+/// All batches of a replica, through the reader, their checksums checked.
+fn batches(reader: &Reader<FsDisk>, found: &RecoveredReplica) -> Vec<Vec<u8>> {
+    let mut batches = Vec::new();
+    let mut at = found.segments.first().map_or(found.end_offset, |first| first.base_offset);
+    while at < found.end_offset {
+        let range = reader.locate(found.replica, at, found.end_offset, 1, true);
+        let range = range.expect("it can be read").expect("there is a batch");
+        let bytes = reader.read(found.replica, &range).expect("it is good");
+        let batch = Descriptor::of_batch(&bytes, false).expect("it is a batch");
+        assert_eq!(batch.base_offset, at, "batches follow each other");
+        at = batch.end_offset();
+        batches.push(bytes.to_vec());
+    }
+    batches
+}
+
+/// All that was recovered, as text.
+fn describe(reader: &Reader<FsDisk>, found: &RecoveredReplica) -> String {
+    let mut out = String::new();
+    let crc = |bytes: &[u8]| format!("{} bytes crc {:08x}", bytes.len(), crc32c::crc32c(bytes));
+    let (identity, state, conf) = (&found.identity, &found.hard_state, &found.conf);
+    let id = found.replica.0;
+    let mut line = |text: String| writeln!(out, "{text}").expect("a string takes all");
+    line(format!("replica {id}: {} partition {}", identity.topic, identity.partition));
+    line(format!("  topic id {}", identity.topic_id.map(|byte| format!("{byte:02x}")).concat()));
+    line(format!("  term {} vote {} commit {}", state.term, state.vote, state.commit));
+    line(format!(
+        "  membership at {}: voters {:?} learners {:?} outgoing {:?} next {:?} leaves {}",
+        conf.applied,
+        conf.voters,
+        conf.learners,
+        conf.voters_outgoing,
+        conf.learners_next,
+        conf.auto_leave
+    ));
+    line(format!(
+        "  image at {} term {} end {}: {}",
+        found.prev_index,
+        found.prev_term,
+        found.prev_end_offset,
+        crc(&found.image)
+    ));
+    line(format!("  offsets {}..{}", found.log_start, found.end_offset));
+    for run in &found.term_runs {
+        line(format!(
+            "  term {} from index {} offset {}",
+            run.term, run.first_index, run.start_offset
+        ));
+    }
+    for segment in &found.segments {
+        line(format!(
+            "  segment {} index {} {} bytes latest {}",
+            segment.base_offset, segment.first_index, segment.size, segment.max_timestamp
+        ));
+    }
+    for entry in &found.entries {
+        let what = match &entry.content {
+            Content::Internal(bytes) => format!("internal {bytes:?}"),
+            Content::Batch(batch) => format!("batch {}", crc(&batch.encode())),
+        };
+        line(format!("  entry {} term {} {what}", entry.index, entry.term));
+    }
+    for batch in batches(reader, found) {
+        let described = Descriptor::of_batch(&batch, false).expect("it is a batch");
+        line(format!(
+            "  batch {}..{} producer {} sequence {} {}",
+            described.base_offset,
+            described.end_offset(),
+            described.producer_id,
+            described.first_sequence,
+            crc(&batch)
+        ));
+    }
+    line(format!("  damage {:?}", found.damage));
+    out
+}
+
+fn describe_all(driver: &Driver) -> String {
+    let reader = driver.storage.reader();
+    driver.recovered.iter().map(|found| describe(&reader, found)).collect()
+}
+
+#[test]
+fn the_directory_of_version_1_opens_with_everything_in_it() {
+    if std::env::var_os("DURAMEN_WRITE_FIXTURES").is_some() && !fixture().join("manifest").exists()
+    {
+        driver::script(&FsDisk::new(&fixture()));
+        let scratch = Scratch::new("formats-write");
+        copy(&fixture(), &scratch.0);
+        let expected = describe_all(&Driver::open(&FsDisk::new(&scratch.0), options()));
+        fs::write(fixture().with_extension("txt"), expected).expect("it can be written");
+    }
+    let scratch = Scratch::new("formats-v1");
+    copy(&fixture(), &scratch.0);
+    let disk = FsDisk::new(&scratch.0);
+    let mut driver = Driver::open(&disk, options());
+    let expected = fs::read_to_string(fixture().with_extension("txt")).expect("it is kept");
+    assert_eq!(describe_all(&driver), expected);
+    let ids: Vec<_> = driver.recovered.iter().map(|found| found.replica.0).collect();
+    assert_eq!(ids, [1, 2, 3, 5]);
+    for found in &driver.recovered {
+        let size = found.image.len();
+        assert_eq!(found.image, image(found.replica.0, found.prev_index, size), "images are whole");
+    }
+    // It lives on: more is written to it, and all is there the next time.
+    for id in ids {
+        driver.batch(id, false, NOBODY, 500);
+    }
+    driver.close();
+    drop(driver);
+    let again = describe_all(&Driver::open(&disk, options()));
+    for line in expected.lines().filter(|line| line.starts_with("  batch")) {
+        assert!(again.contains(line), "{line} is gone");
+    }
+}
+
+#[test]
+fn the_directory_of_version_1_is_written_as_the_document_says() {
+    let root = fixture();
+    let manifest = fs::read_to_string(root.join("manifest")).expect("it is kept");
+    let (body, crc) = manifest.split_at(manifest.find("crc32c=").expect("it has one"));
+    assert_eq!(crc, format!("crc32c={:08x}\n", crc32c::crc32c(body.as_bytes())));
+    assert!(body.starts_with("version=1\ncluster.id=636c757374657220"), "{body}");
+    let mut kinds = BTreeSet::new();
+    let mut rounds = Vec::new();
+    for entry in fs::read_dir(root.join("journal")).expect("it is kept") {
+        let extent = fs::read(entry.expect("it can be listed").path()).expect("it can be read");
+        assert_eq!(extent.len(), 64 * 1024);
+        rounds.extend(layout::rounds_of(&extent));
+    }
+    rounds.sort_by_key(|(header, _)| header.round);
+    let last = rounds.last().expect("there are rounds").0;
+    assert!(rounds[0].0.extent < last.tail, "what is left of an earlier use is there too");
+    for (header, records) in rounds.iter().filter(|(header, _)| header.extent >= last.tail) {
+        assert_eq!(header.directory.to_be_bytes(), driver::DIRECTORY[..8]);
+        kinds.extend(records.iter().map(|(kind, ..)| *kind));
+    }
+    assert_eq!(kinds, (1..=11).collect(), "every kind of record is in what replay needs");
+    // Sealed segments have their indexes, and those are Kafka's.
+    let segment = fs::read(root.join("orders-0/00000000000000000049.log")).expect("it is kept");
+    let index = fs::read(root.join("orders-0/00000000000000000049.index")).expect("it is kept");
+    assert!(!index.is_empty() && index.len().is_multiple_of(8));
+    for entry in index.chunks(8) {
+        let number = |at: usize| u32::from_be_bytes(entry[at..at + 4].try_into().expect("four"));
+        let at = usize::try_from(number(4)).expect("32 bits");
+        let batch = Descriptor::of_batch(&segment[at..], false).expect("a batch begins there");
+        assert_eq!(batch.end_offset() - 1, 49 + i64::from(number(0)));
+    }
+    let times = fs::read(root.join("orders-0/00000000000000000049.timeindex")).expect("it is kept");
+    assert!(!times.is_empty() && times.len().is_multiple_of(12));
+}
+
+#[test]
+fn a_round_has_the_bytes_of_the_document() {
+    let scratch = Scratch::new("formats-round");
+    let disk = FsDisk::new(&scratch.0);
+    let mut driver = Driver::open(&disk, options());
+    driver.create(9, "t", 2, 0);
+    driver.batch(9, true, (7, 1, 5), 20);
+    driver.close();
+    let extent = fs::read(scratch.0.join("journal/0000")).expect("it was written");
+    let directory = u64::from_be_bytes(*b"director");
+    let header = |round, position| Header { extent: 1, round, tail: 1, position, directory };
+
+    let mut topic_id = [0; 16];
+    topic_id[0] = b't';
+    let create = Fields::new()
+        .bytes(b"t") // topic
+        .raw(&topic_id)
+        .i32(2) // partition
+        .u64(1) // membership as of this index
+        .u32(1)
+        .u64(9) // voters
+        .u32(0) // learners
+        .u32(0) // outgoing voters
+        .u32(0) // next learners
+        .u8(0); // does not leave by itself
+    // The second entry of a log has index 2; a batch at index 2 has three records.
+    let payload = layout::batch(0, 1, 1_000_000, (7, 1, 5), 3, 20);
+    let append = Fields::new()
+        .u64(2) // index
+        .u64(1) // term
+        .u8(1) // a batch
+        .raw(&layout::descriptor(&payload, true))
+        .raw(&payload);
+    let hard_state = Fields::new().u64(1).u64(9).u64(1); // term, vote, commit
+    let body = [
+        layout::record(1, 9, &create),
+        layout::record(2, 9, &append),
+        layout::record(5, 9, &hard_state),
+    ]
+    .concat();
+    let expected = [
+        layout::round(header(1, 0), &[]), // of the formatting
+        layout::round(header(2, 4096), &body),
+        layout::round(header(3, 8192), &[]), // closes
+    ]
+    .concat();
+    assert_eq!(extent[..12288], expected);
+    assert!(extent[12288..].iter().all(|byte| *byte == 0), "nothing else was written");
+    let segment = fs::read(scratch.0.join("t-2/00000000000000000000.log")).expect("it was written");
+    assert_eq!(segment, payload);
+}
+
+#[test]
+fn a_state_has_the_bytes_of_the_document() {
+    let scratch = Scratch::new("formats-state");
+    let disk = FsDisk::new(&scratch.0);
+    let mut driver = Driver::open(&disk, options());
+    driver.create(9, "t", 2, 5);
+    driver.batch(9, true, NOBODY, 1200); // index 2, offsets 0..3
+    driver.batch(9, false, NOBODY, 700); // index 3, offset 3
+    driver.settle();
+    driver.image(9);
+    driver.settle();
+    driver.internal(9, &[1, 0]); // index 4
+    driver.create(8, "filler", 0, 0);
+    driver.settle();
+    let found = (0..100).find_map(|_| {
+        driver.conf(8); // a page a round, until the checkpoint of the oldest is due
+        driver.settle();
+        let extents = ["0000", "0001", "0002", "0003"].map(|name| {
+            fs::read(scratch.0.join("journal").join(name)).expect("it was made by the formatting")
+        });
+        let rounds = extents.iter().flat_map(|extent| layout::rounds_of(extent));
+        let mut records = rounds.flat_map(|(_, records)| records);
+        records.find(|(kind, replica, _)| (*kind, *replica) == (8, 9))
+    });
+    let (.., body) = found.expect("a full journal is checkpointed");
+    let first = layout::batch(0, 1, 1_000_000, NOBODY, 3, 1200);
+    let second = layout::batch(3, 1, 1_000_030, NOBODY, 1, 700);
+    let size = (first.len() + second.len()) as u64;
+    assert_eq!(body[8..], state(&first, size).0, "behind the round that it is as of");
+}
+
+/// The State of replica 9 with two batches, of which `first` is one, of `size` bytes together.
+fn state(first: &[u8], size: u64) -> Fields {
+    let (identity, conf) = (identity("t", 2), conf(1, 9));
+    Fields::new()
+        // Who it is, as in a Create.
+        .bytes(identity.topic.as_bytes())
+        .raw(&identity.topic_id)
+        .i32(identity.partition)
+        // Term, vote, commit. The image holds index 3, so that was committed.
+        .u64(1)
+        .u64(9)
+        .u64(3)
+        .u64(conf.applied)
+        .u32(1)
+        .u64(9)
+        .u32(0)
+        .u32(0)
+        .u32(0)
+        .u8(0)
+        // The image: index, term, end offset there; inline.
+        .u64(3)
+        .u64(1)
+        .i64(4)
+        .u8(0)
+        .bytes(&image(9, 3, 5))
+        // Entries after it.
+        .u32(1)
+        .u64(4)
+        .u64(1)
+        .u8(0)
+        .bytes(&[1, 0])
+        // Term runs: term, first index, offset at which it began.
+        .u32(1)
+        .u64(1)
+        .u64(2)
+        .i64(0)
+        // First offset kept, end offset, synced mark.
+        .i64(0)
+        .i64(4)
+        .u64(2) // the first batch was too large for the journal
+        // Segments.
+        .u32(1)
+        .i64(0) // base offset
+        .u64(2) // first index
+        .u64(size)
+        .i64(1_000_030) // latest timestamp
+        .u32(0) // entries in .index
+        .u32(0) // entries in .timeindex
+        .u32(0) // position of the last of the former
+        .i64(-1) // timestamp of the last of the latter
+        .u32(3) // offset delta of the latest timestamp
+        .i64(1_000_030) // latest timestamp up to the image
+        .u32(3) // and its offset delta
+        .u32(1) // index entries not in the file yet
+        .u32(3)
+        .u32(u32::try_from(first.len()).expect("small"))
+        .u32(1) // time index entries not in the file yet
+        .i64(1_000_030)
+        .u32(3)
+}
+
+#[test]
+fn a_descriptor_has_the_bytes_of_the_document() {
+    let payload = layout::batch(1000, 5, 77, (0x0102_0304, 6, 8), 4, 10);
+    for starts_segment in [false, true] {
+        let descriptor = Descriptor::of_batch(&payload, starts_segment).expect("a good batch");
+        assert_eq!(descriptor.encode()[..], layout::descriptor(&payload, starts_segment));
+    }
+}
