@@ -31,7 +31,10 @@ fn render(facts: &Facts, extent_bytes: u64) -> String {
 }
 
 pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        write!(text, "{byte:02x}").expect("writing to a string cannot fail");
+        text
+    })
 }
 
 fn unhex(text: &str) -> Option<[u8; 16]> {

@@ -280,7 +280,7 @@ impl<D: Disk> Reader<D> {
         let view = BatchView::parse(&bytes).map_err(|_| damaged("there is no batch"))?;
         let records = Records::of(&view, RECORD_BYTES_MAX).map_err(unreadable)?;
         let mut times = Vec::new();
-        for record in records.iter() {
+        for record in &records {
             let record = record.map_err(unreadable)?;
             times.push((records.offset(&record), records.timestamp(&record)));
         }

@@ -297,7 +297,9 @@ pub(crate) fn put_conf(out: &mut Vec<u8>, conf: &ConfState) {
     out.put_u64(conf.applied);
     for peers in [&conf.voters, &conf.learners, &conf.voters_outgoing, &conf.learners_next] {
         put_count(out, peers.len());
-        peers.iter().for_each(|peer| out.put_u64(*peer));
+        for peer in peers {
+            out.put_u64(*peer);
+        }
     }
     out.put_u8(u8::from(conf.auto_leave));
 }

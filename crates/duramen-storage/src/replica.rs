@@ -24,7 +24,7 @@ use crate::{Disk, ReplicaId};
 /// A write that the node waits for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ticket {
-    pub(crate) ticket: u64,
+    pub(crate) number: u64,
     /// The round that carries it; 0 if none has to.
     pub(crate) lsn: u64,
     /// Its payload is synced in segments, under this number.
@@ -43,6 +43,7 @@ struct Bulk {
 
 /// One replica at work.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "four independent facts")]
 pub(crate) struct Replica<D: Disk> {
     /// As of the last round written.
     pub(crate) state: ReplicaState,

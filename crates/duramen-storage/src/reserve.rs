@@ -17,7 +17,7 @@ use crate::storage::{Error, Options};
 
 /// Look at the free space at least every so many bytes appended.
 const CHECK_BYTES: u64 = 4 << 20;
-const SLICE: [u8; 1 << 18] = [0; 1 << 18];
+static SLICE: [u8; 1 << 18] = [0; 1 << 18];
 
 #[derive(Debug)]
 pub(crate) struct Reserve {

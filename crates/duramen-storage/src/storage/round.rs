@@ -1,0 +1,399 @@
+//! # Room card: round
+//!
+//! Purpose:    make one journal round of all that waits.
+//! Owns:       how each op becomes records, and what it does to its replica's state.
+//! Interface:  `Storage::take_urgent`, `take_queue`, `take_riders`.
+//! Invariants: a record is encoded in the same step that changes the state: replay does the same.
+//! Never:      I/O, but for images too large for the journal.
+//! Tests:      with the storage tests.
+//! Start at:   `Storage::take_op`.
+
+use bytes::Bytes;
+
+use super::{
+    Cut, ENTRIES_MAX, Error, INLINE_IMAGE_BYTES, Purpose, Round, SegmentWrite, Storage, SyncStep,
+    ignore_missing,
+};
+use crate::journal::disk_error;
+use crate::op::{Append, ConfState, Content, Done, HardState, Identity, Op, OpKind};
+use crate::record::{ImageSource, Record};
+use crate::replica::{Replica, Ticket};
+use crate::replica_state::ReplicaState;
+use crate::{Disk, ReplicaId};
+
+impl<D: Disk> Storage<D> {
+    /// Our own records go first: they are what frees the journal.
+    pub(super) fn take_urgent(&mut self, round: &mut Round, buffer: &mut Vec<u8>) {
+        let most = self.journal.body_bytes_max() / 2;
+        let mut implied = false; // what an image implies goes into one round with it
+        while buffer.len() < most || implied {
+            let Some(record) = self.urgent.pop_front() else { break };
+            implied = matches!(record, Record::Conf { .. } | Record::Trim { .. });
+            match &record {
+                Record::State { state, .. } => round.states.push(state.replica),
+                Record::Gone { replica } => round.gone.push(*replica),
+                Record::Conf { replica: id, conf } => {
+                    if let Some(replica) = self.replicas.get_mut(id) {
+                        replica.state.set_conf(conf);
+                    }
+                    self.touch(round, *id);
+                }
+                Record::Trim { replica: id, log_start } => {
+                    if let Some(replica) = self.replicas.get_mut(id) {
+                        replica.state.trim(*log_start);
+                    }
+                    self.touch(round, *id);
+                    self.remove_dead_segments(*id, round);
+                }
+                Record::Image { replica, index, image } => {
+                    self.apply_image(*replica, *index, image.clone(), round);
+                    self.touch(round, *replica);
+                }
+                _ => self.touch(round, record.replica()),
+            }
+            record.encode(buffer);
+        }
+    }
+
+    /// The round holds a record of this replica that replay needs.
+    fn touch(&mut self, round: &mut Round, replica: ReplicaId) {
+        round.replicas.insert(replica);
+        if let Some(replica) = self.replicas.get_mut(&replica) {
+            replica.first_since_capture.get_or_insert(round.lsn);
+        }
+    }
+
+    pub(super) fn take_queue(
+        &mut self,
+        round: &mut Round,
+        buffer: &mut Vec<u8>,
+    ) -> Result<(), Error> {
+        let most = self.journal.body_bytes_max() / 2;
+        while buffer.len() < most {
+            let Some(op) = self.queue.pop_front() else { break };
+            if let Some(waiting) = self.deferred.get_mut(&op.replica) {
+                waiting.push(op);
+                continue;
+            }
+            if round.replicas.contains(&op.replica) && self.cuts(&op) {
+                // A cut is the first thing a round does to a replica, so that it never has to
+                // cut what the same round writes.
+                self.queue.push_front(op);
+                break;
+            }
+            self.take_op(op, round, buffer)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the op conflicts with what the log holds.
+    fn cuts(&self, op: &Op) -> bool {
+        let OpKind::Write { appends, .. } = &op.kind else { return false };
+        let (Some(first), Some(replica)) = (appends.first(), self.replicas.get(&op.replica)) else {
+            return false;
+        };
+        first.entry.index <= replica.state.last_index()
+    }
+
+    fn take_op(&mut self, op: Op, round: &mut Round, buffer: &mut Vec<u8>) -> Result<(), Error> {
+        let id = op.replica;
+        if let OpKind::Create { ticket, identity, conf } = op.kind {
+            return self.take_create(id, ticket, identity, conf, (round, buffer));
+        }
+        let Some(replica) = self.replicas.get_mut(&id).filter(|it| !it.deleting) else {
+            return Ok(()); // deleted meanwhile: nobody waits for it
+        };
+        let record = match op.kind {
+            OpKind::Create { .. } | OpKind::Image { .. } => {
+                unreachable!("creates are taken above, images never queue here")
+            }
+            OpKind::Write { ticket, appends, hard_state, must_sync } => {
+                if appends.is_empty() && !must_sync {
+                    if let Some(hard_state) = hard_state {
+                        replica.rider = Some(hard_state);
+                        self.riders.insert(id);
+                    }
+                    replica.pending.push_back(Ticket { number: ticket, lsn: 0, payload: None });
+                    self.release(id);
+                    return Ok(());
+                }
+                replica.pending.push_back(Ticket { number: ticket, lsn: round.lsn, payload: None });
+                self.take_write(id, appends, hard_state, (round, buffer));
+                return Ok(());
+            }
+            OpKind::Conf { conf } => {
+                replica.state.set_conf(&conf);
+                Record::Conf { replica: id, conf }
+            }
+            OpKind::Trim { log_start } => {
+                replica.state.trim(log_start);
+                Record::Trim { replica: id, log_start }
+            }
+            OpKind::Delete => {
+                replica.deleting = true;
+                round.deleted.push(id);
+                self.catalog.remove(id);
+                Record::Delete { replica: id }
+            }
+        };
+        record.encode(buffer);
+        self.touch(round, id);
+        self.remove_dead_segments(id, round);
+        Ok(())
+    }
+
+    fn take_create(
+        &mut self,
+        id: ReplicaId,
+        ticket: u64,
+        identity: Identity,
+        conf: ConfState,
+        (round, buffer): (&mut Round, &mut Vec<u8>),
+    ) -> Result<(), Error> {
+        let state = ReplicaState::new(id, identity.clone(), conf.clone());
+        let dir = state.dir();
+        if self.replicas.values().any(|other| other.deleting && other.state.dir() == dir) {
+            let kind = OpKind::Create { ticket, identity, conf };
+            self.deferred.insert(id, vec![Op { replica: id, kind }]);
+            return Ok(());
+        }
+        if self.replicas.contains_key(&id) {
+            return Err(Error::Foreign(format!("replica {} is created a second time", id.0)));
+        }
+        let mut replica = Replica::new(state, self.catalog.insert(id), round.lsn);
+        replica.pending.push_back(Ticket { number: ticket, lsn: round.lsn, payload: None });
+        self.replicas.insert(id, replica);
+        self.checkpoints.set_live_from(id, round.lsn);
+        Record::Create { replica: id, identity, conf }.encode(buffer);
+        self.touch(round, id);
+        Ok(())
+    }
+
+    fn take_write(
+        &mut self,
+        id: ReplicaId,
+        appends: Vec<Append>,
+        hard_state: Option<HardState>,
+        (round, buffer): (&mut Round, &mut Vec<u8>),
+    ) {
+        let replica = self.replicas.get_mut(&id).expect("the caller found it");
+        if let Some(first) = appends.first().map(|append| append.entry.index)
+            && first <= replica.state.last_index()
+        {
+            replica.state.truncate(first);
+            replica.cut_bulk(first);
+            Record::Truncate { replica: id, from: first }.encode(buffer);
+            round.cuts.push(Cut {
+                replica: id,
+                keep: replica.state.segments.iter().map(|segment| segment.base_offset).collect(),
+                last: replica
+                    .state
+                    .segments
+                    .last()
+                    .cloned()
+                    .map(|it| (it, replica.state.end_offset)),
+            });
+        }
+        let payload_bytes: usize = appends.iter().map(|append| append.payload.len()).sum();
+        let bulk = payload_bytes > self.options.journal_payload_max as usize;
+        let bulk = bulk.then(|| {
+            let index = |append: Option<&Append>| append.map_or(0, |it| it.entry.index);
+            replica.begin_bulk(index(appends.first()), index(appends.last()))
+        });
+        for append in appends {
+            self.take_append(id, append, bulk, round, buffer);
+        }
+        let replica = self.replicas.get_mut(&id).expect("the caller found it");
+        if let (Some(bulk), Some(ticket)) = (bulk, replica.pending.back_mut()) {
+            ticket.payload = Some(bulk);
+        }
+        if let Some(hard_state) = hard_state {
+            replica.state.hard_state = hard_state;
+            replica.rider = None;
+            Record::HardState { replica: id, hard_state }.encode(buffer);
+        }
+        self.want_image_if_long(id);
+        self.touch(round, id);
+        self.remove_dead_segments(id, round);
+    }
+
+    /// One entry: its record, and its payload on its way into a segment; under the number `bulk` if
+    /// it is to be synced there instead of going into the journal.
+    fn take_append(
+        &mut self,
+        id: ReplicaId,
+        Append { entry, payload }: Append,
+        bulk: Option<u64>,
+        round: &mut Round,
+        buffer: &mut Vec<u8>,
+    ) {
+        let replica = self.replicas.get_mut(&id).expect("the caller found it");
+        let journaled = (bulk.is_none() && !payload.is_empty()).then(|| payload.clone());
+        Record::Append { replica: id, entry: entry.clone(), payload: journaled }.encode(buffer);
+        let descriptor = match &entry.content {
+            Content::Batch(descriptor) => Some(*descriptor),
+            Content::Internal(_) => None,
+        };
+        let before = replica.tail_lengths();
+        let place = replica.state.append(entry, self.options.index_interval_bytes);
+        replica.files.set_terms(&replica.state.term_runs);
+        let (Some((base_offset, at)), Some(batch)) = (place, descriptor) else { return };
+        assert!(payload.len() == batch.length as usize, "payload and descriptor differ");
+        self.metrics.batches += 1;
+        self.metrics.segment_bytes += u64::from(batch.length);
+        let part = replica.written_part(base_offset, before);
+        let same = |write: &&mut SegmentWrite| {
+            write.replica == id && write.base_offset == base_offset && write.bulk == bulk
+        };
+        if let Some(write) = round.writes.last_mut().filter(same) {
+            write.payloads.push(payload);
+            write.batches.push((batch.base_offset, at));
+            write.part.merge(part);
+        } else {
+            if let Some(bulk) = bulk {
+                replica.expect_bulk(bulk);
+            }
+            let (payloads, batches) = (vec![payload], vec![(batch.base_offset, at)]);
+            let write =
+                SegmentWrite { replica: id, base_offset, at, payloads, batches, part, bulk };
+            round.writes.push(write);
+        }
+        if batch.starts_segment && at == 0 && base_offset > replica.state.log_start {
+            self.checkpoints.force(id); // writes the sealed segment's indexes
+        }
+    }
+
+    fn want_image_if_long(&mut self, id: ReplicaId) {
+        let Some(replica) = self.replicas.get_mut(&id) else { return };
+        let entries = replica.state.entries.len();
+        let image_bytes = match &replica.state.image {
+            ImageSource::Inline(image) => image.len(),
+            ImageSource::File { length, .. } => *length as usize,
+        };
+        if entries >= ENTRIES_MAX.max(image_bytes / 64) && !replica.image_wanted {
+            replica.image_wanted = true;
+            self.done.push(Done::WantImage { replica: id });
+        }
+    }
+
+    pub(super) fn take_images(&mut self) -> Result<(), Error> {
+        let inline_max = INLINE_IMAGE_BYTES.min(self.journal.body_bytes_max() / 4);
+        while let Some((id, index, image)) = self.images.pop_front() {
+            let Some(replica) = self.replicas.get_mut(&id).filter(|it| !it.deleting) else {
+                continue;
+            };
+            if index <= replica.image_index {
+                // Not newer than what we have or are writing: what was asked for is answered.
+                replica.image_wanted &= replica.state.prev_index < replica.image_index;
+                continue;
+            }
+            replica.image_index = index;
+            let implied = self.implied(id);
+            if image.len() > inline_max {
+                self.write_image_file(id, index, &image, implied)?;
+            } else {
+                let image = ImageSource::Inline(image);
+                self.urgent.extend(implied);
+                self.urgent.push_back(Record::Image { replica: id, index, image });
+            }
+        }
+        Ok(())
+    }
+
+    /// An image passes the queue, and recovery starts behind it: what entries below it led to,
+    /// membership and the log's start, must become durable with it, and not only when its turn in
+    /// the queue comes.
+    fn implied(&self, id: ReplicaId) -> Vec<Record> {
+        let of = |op: &Op| match &op.kind {
+            OpKind::Conf { conf } => Some(Record::Conf { replica: id, conf: conf.clone() }),
+            OpKind::Trim { log_start } => Some(Record::Trim { replica: id, log_start: *log_start }),
+            _ => None,
+        };
+        self.queue.iter().filter(|op| op.replica == id).filter_map(of).collect()
+    }
+
+    pub(super) fn apply_image(
+        &mut self,
+        id: ReplicaId,
+        index: u64,
+        image: ImageSource,
+        round: &mut Round,
+    ) {
+        let Some(replica) = self.replicas.get_mut(&id) else { return };
+        if let ImageSource::File { .. } = replica.state.image
+            && index > replica.state.prev_index
+        {
+            let old = replica.image_path(replica.state.prev_index);
+            round.removals.push(old);
+        }
+        replica.state.set_image(index, image);
+        replica.image_wanted = false;
+        self.remove_dead_segments(id, round);
+    }
+
+    /// A large image is durable in its own file before the journal speaks of it.
+    fn write_image_file(
+        &mut self,
+        id: ReplicaId,
+        index: u64,
+        image: &Bytes,
+        implied: Vec<Record>,
+    ) -> Result<(), Error> {
+        let Some(replica) = self.replicas.get_mut(&id).filter(|it| !it.deleting) else {
+            return Ok(());
+        };
+        replica.in_flight += 1;
+        let path = replica.image_path(index);
+        let mut write = || {
+            replica.make_dir(&self.disk)?;
+            ignore_missing(self.disk.remove_file(&path))?;
+            let file = self.disk.create(&path)?;
+            self.disk.write_at(&file, &[image], 0)?;
+            Ok(file)
+        };
+        let file = write().map_err(|source| disk_error("writing", &path, source))?;
+        let source = ImageSource::File {
+            length: u32::try_from(image.len()).expect("images stay below 4 GiB"),
+            crc: crc32c::crc32c(image),
+        };
+        let dir = replica.state.dir();
+        let steps = vec![SyncStep::File(file), SyncStep::Dir(dir), SyncStep::Dir(String::new())];
+        let image = Record::Image { replica: id, index, image: source };
+        self.request(Purpose::Image { image, implied }, steps);
+        Ok(())
+    }
+
+    /// What may ride along: commit indexes, and synced marks.
+    pub(super) fn take_riders(&mut self, round: &mut Round, buffer: &mut Vec<u8>) {
+        let most = self.journal.body_bytes_max() * 3 / 4;
+        while buffer.len() < most {
+            let Some(id) = self.riders.pop_first() else { break };
+            let Some(replica) = self.replicas.get_mut(&id).filter(|it| !it.deleting) else {
+                continue;
+            };
+            if let Some(hard_state) = replica.rider.take() {
+                replica.state.hard_state = hard_state;
+                Record::HardState { replica: id, hard_state }.encode(buffer);
+            }
+            if replica.synced_index > replica.state.synced_index {
+                let index = replica.synced_index.min(replica.state.last_index());
+                replica.state.synced_index = index;
+                Record::Synced { replica: id, index }.encode(buffer);
+            }
+            replica.first_since_capture.get_or_insert(round.lsn);
+        }
+    }
+
+    pub(super) fn remove_dead_segments(&mut self, id: ReplicaId, round: &mut Round) {
+        let Some(replica) = self.replicas.get_mut(&id) else { return };
+        let dead = replica.state.remove_dead_segments();
+        if dead.is_empty() {
+            return;
+        }
+        for segment in &dead {
+            replica.dirty.remove(&segment.base_offset);
+            round.removals.extend(replica.segment_paths(segment.base_offset));
+        }
+        replica.files.retain(|base| dead.iter().all(|segment| segment.base_offset != base));
+    }
+}
