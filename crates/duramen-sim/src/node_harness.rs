@@ -17,12 +17,13 @@ use std::io;
 
 use duramen_broker::configs::BrokerSettings;
 use duramen_broker::{Action, Event, Node, NodeOptions, Now, Reply, read_plan};
+use duramen_storage::op::OpKind;
 use duramen_storage::storage::{Error, Facts, Options, SyncId, SyncRequest};
 use duramen_storage::{Done, Storage};
 
 use crate::disk::{Counters, Faults, SimDisk, SimFile};
 use crate::failure::Failure;
-use crate::planted::Bug;
+use crate::planted::{Bug, NodeBug};
 use crate::prng::Prng;
 use crate::trace::{Trace, tell};
 use clients::Clients;
@@ -67,6 +68,9 @@ struct Life {
 /// The node, its disk, its clients, and time.
 struct World {
     seed: u64,
+    bug: Option<NodeBug>,
+    /// What a planted bug reports too early.
+    early: Vec<Done>,
     profile: Profile,
     options: Options,
     disk: SimDisk,
@@ -119,13 +123,18 @@ fn profile(prng: &mut Prng) -> Profile {
 impl World {
     fn new(seed: u64, bug: Option<Bug>) -> Self {
         let mut shape = Prng::new(seed, "node profile");
+        let profile = profile(&mut shape);
         let disk = SimDisk::new(seed);
         if let Some(Bug::Disk(lie)) = bug {
             disk.set_sabotage(Some(lie));
         }
         Self {
             seed,
-            profile: profile(&mut shape),
+            bug: match bug {
+                Some(Bug::Node(bug)) => Some(bug),
+                _ => None,
+            },
+            early: Vec::new(),
             options: Options {
                 facts: Facts { cluster_id: [7; 16], broker_id: 0, directory_id: [9; 16] },
                 extent_bytes: 64 * 1024,
@@ -137,7 +146,8 @@ impl World {
             },
             disk,
             life: None,
-            clients: Clients::new(seed),
+            clients: Clients::new(seed, profile.leaps),
+            profile,
             chance: Prng::new(seed, "node schedule"),
             mono_us: 0,
             wall_ms: 1_700_000_000_000,
@@ -326,7 +336,12 @@ impl World {
     fn take_done(&mut self) -> Result<(), Failure> {
         let now = self.now();
         let mut actions = Vec::new();
-        for done in self.life().storage.take_done() {
+        let mut dones = self.life().storage.take_done();
+        if self.bug == Some(NodeBug::PersistedEarly) {
+            dones.retain(|done| !matches!(done, Done::Persisted { .. }));
+            dones.append(&mut self.early);
+        }
+        for done in dones {
             tell(|| format!("done: {done:?}"));
             if let Done::Persisted { ticket, .. } = done {
                 self.trace.mix(ticket);
@@ -340,7 +355,15 @@ impl World {
     fn act(&mut self, actions: Vec<Action>) -> Result<(), Failure> {
         for action in actions {
             match action {
-                Action::Storage(op) => self.life().storage.submit(op),
+                Action::Storage(op) => {
+                    if let OpKind::Write { ticket, .. } | OpKind::Create { ticket, .. } = &op.kind {
+                        self.early.push(Done::Persisted { replica: op.replica, ticket: *ticket });
+                    }
+                    if self.bug.is_none() {
+                        self.early.clear();
+                    }
+                    self.life().storage.submit(op);
+                }
                 Action::Reply { connection, sequence, reply } => {
                     let reader = self.life().storage.reader();
                     let response = match reply {
@@ -439,7 +462,7 @@ impl World {
     fn open_node(
         &mut self,
         storage: Storage<SimDisk>,
-        found: duramen_storage::Recovered,
+        mut found: duramen_storage::Recovered,
         metadata_tail: Vec<bytes::Bytes>,
     ) -> Result<(), Failure> {
         self.report.starts += 1;
@@ -447,6 +470,14 @@ impl World {
             return Err(Failure::correctness(format!("damage where there was none: {damaged}")));
         }
         tell(|| format!("STARTED with {} replicas", found.replicas.len()));
+        self.early.clear();
+        if self.bug == Some(NodeBug::DedupLost) {
+            for replica in
+                found.replicas.iter_mut().filter(|it| !it.identity.topic.starts_with("__"))
+            {
+                replica.image = bytes::Bytes::new();
+            }
+        }
         let pairs = [
             ("log.segment.bytes".to_owned(), "16384".to_owned()),
             ("num.partitions".to_owned(), "2".to_owned()),

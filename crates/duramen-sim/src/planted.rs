@@ -21,6 +21,8 @@ pub enum Bug {
     Disk(Sabotage),
     /// Whoever drives storage lies to it, or about it.
     Driver(DriverBug),
+    /// What stands between storage and the node loses or invents something.
+    Node(NodeBug),
     /// It is in storage itself.
     #[cfg(feature = "sabotage")]
     Storage(Inside),
@@ -39,6 +41,15 @@ pub enum DriverBug {
     FailedSyncRetried,
 }
 
+/// Bugs between storage and the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeBug {
+    /// The views' images are lost at restart, and with them who has sent what.
+    DedupLost,
+    /// The node is told that a write is persisted as soon as it asks for it.
+    PersistedEarly,
+}
+
 /// Every planted bug, with its name.
 pub const BUGS: &[(&str, Bug)] = &[
     ("no sync", Bug::Disk(Sabotage::FileSyncDropped)),
@@ -49,6 +60,8 @@ pub const BUGS: &[(&str, Bug)] = &[
     ("payload sync skipped", Bug::Driver(DriverBug::PayloadSyncSkipped)),
     ("persisted out of order", Bug::Driver(DriverBug::PersistedReordered)),
     ("failed sync tried again", Bug::Driver(DriverBug::FailedSyncRetried)),
+    ("dedup state lost at restart", Bug::Node(NodeBug::DedupLost)),
+    ("persisted before anything is written", Bug::Node(NodeBug::PersistedEarly)),
     #[cfg(feature = "sabotage")]
     ("old journal generation replayed", Bug::Storage(Inside::OldGenerationReplayed)),
     #[cfg(feature = "sabotage")]
@@ -80,7 +93,10 @@ pub fn find(bug: Bug, seeds_max: u64) -> Option<(u64, Failure)> {
         sabotage::plant(Some(inside));
     }
     let found = (1..=seeds_max).find_map(|seed| {
-        let outcome = catching(|| crate::storage_harness::run(seed, Some(bug)));
+        let outcome = catching(|| match bug {
+            Bug::Node(_) => crate::node_harness::run(seed, Some(bug)).map(|_| ()),
+            _ => crate::storage_harness::run(seed, Some(bug)).map(|_| ()),
+        });
         outcome.err().map(|failure| (seed, failure))
     });
     #[cfg(feature = "sabotage")]

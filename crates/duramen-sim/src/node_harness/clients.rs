@@ -61,6 +61,8 @@ struct Produce {
     bytes: Bytes,
     count: i32,
     idempotent: bool,
+    /// It was acknowledged before, and comes once more.
+    again: bool,
 }
 
 /// Reading a partition through, in the last phase.
@@ -82,6 +84,8 @@ struct Client {
     sequences: BTreeMap<(Place, u32), i32>,
     /// An idempotent batch whose fate is unknown.
     retry: Option<Produce>,
+    /// The last batch that was acknowledged: its producer may not have heard of it.
+    last: Option<Produce>,
     /// Where it reads next.
     at: BTreeMap<(Place, u32), i64>,
 }
@@ -96,6 +100,8 @@ pub(super) struct Clients {
     next_batch: u64,
     correlation: i32,
     last_phase: bool,
+    /// The clock leaps: producers may be forgotten, and timestamps refused.
+    leaps: bool,
     through: BTreeMap<Place, Through>,
 }
 
@@ -107,7 +113,7 @@ fn session(connection: u64) -> (ConnectionId, Session) {
 }
 
 impl Clients {
-    pub(super) fn new(seed: u64) -> Self {
+    pub(super) fn new(seed: u64, leaps: bool) -> Self {
         let mut oracle = Oracle::default();
         for name in TOPICS {
             oracle.add_topic(name);
@@ -121,6 +127,7 @@ impl Clients {
             next_batch: 0,
             correlation: 0,
             last_phase: false,
+            leaps,
             through: BTreeMap::new(),
         }
     }
@@ -142,6 +149,7 @@ impl Clients {
                     producer: None,
                     sequences: BTreeMap::new(),
                     retry: None,
+                    last: None,
                     at: BTreeMap::new(),
                 });
             }
@@ -226,10 +234,24 @@ impl Clients {
         {
             return Some(question);
         }
-        let client = &self.all[at];
+        let gone = |it: &Produce, oracle: &Oracle| oracle.topics[&it.place.0].life != it.life;
+        let client = &mut self.all[at];
+        if client.retry.as_ref().is_some_and(|retry| gone(retry, &self.oracle)) {
+            // Its topic is gone: the client gives up, and begins with new sequences.
+            client.retry = None;
+            client.producer = None;
+        }
         if let Some(produce) = client.retry.clone() {
             self.oracle.on_sent(produce.number, &produce.place, i64::from(produce.count));
             return Some(produce_request(produce));
+        }
+        if let Some(last) = client.last.clone()
+            && self.oracle.is_live(&last.place.0, last.life)
+            && self.work.chance(80)
+        {
+            let again = Produce { again: true, ..last };
+            self.oracle.on_sent(again.number, &again.place, i64::from(again.count));
+            return Some(produce_request(again));
         }
         if client.idempotent && client.producer.is_none() {
             return Some((Asked::ProducerId, InitProducerIdRequest::default().into(), 4));
@@ -317,6 +339,7 @@ impl Clients {
             bytes: Bytes::from(records.encode(0, 0)),
             count: i32::try_from(count).expect("small"),
             idempotent: producer.is_some(),
+            again: false,
             place,
             life,
             number,
@@ -412,6 +435,7 @@ impl Clients {
                 if it.error_code == 0 {
                     self.all[at].producer = Some((it.producer_id, it.producer_epoch));
                     self.all[at].sequences.clear();
+                    self.all[at].last = None;
                 }
                 Ok(())
             }
@@ -486,29 +510,36 @@ impl Clients {
         let client = &mut self.all[at];
         client.retry = None;
         if !live {
+            client.last = None;
             client.producer = None; // a new life of the topic begins with new sequences
             return Ok(());
         }
         let key = (produce.place.clone(), produce.life);
         match ErrorCode::from_code(code) {
             Some(ErrorCode::None) => {
-                if produce.idempotent {
+                let number = produce.number;
+                if produce.idempotent && !produce.again {
                     *client.sequences.entry(key).or_default() += produce.count;
+                    client.last = Some(produce);
                 }
-                self.oracle.on_acked(produce.number, base)
+                self.oracle.on_acked(number, base)
             }
             Some(ErrorCode::UnknownTopicOrPartition) => {
+                client.last = None;
                 client.producer = None;
                 self.oracle.on_unknown(&produce.place.0)
             }
             // The producer was forgotten, or the clock has leapt: whether its last batch is there,
             // nobody can say, and it will not be sent again.
-            Some(ErrorCode::UnknownProducerId | ErrorCode::InvalidTimestamp) => {
+            Some(ErrorCode::UnknownProducerId | ErrorCode::InvalidTimestamp) if self.leaps => {
+                client.last = None;
                 client.producer = None;
                 Ok(())
             }
             Some(
-                code @ (ErrorCode::OutOfOrderSequenceNumber
+                code @ (ErrorCode::UnknownProducerId
+                | ErrorCode::InvalidTimestamp
+                | ErrorCode::OutOfOrderSequenceNumber
                 | ErrorCode::DuplicateSequenceNumber
                 | ErrorCode::CorruptMessage
                 | ErrorCode::InvalidProducerEpoch),
