@@ -106,11 +106,26 @@ pub enum Error {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SyncId(pub u64);
 
+/// What a sync makes durable; for whoever measures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SyncKind {
+    /// A journal round.
+    Round,
+    /// Payload that is not in the journal.
+    Payload,
+    /// A checkpoint of one replica.
+    Checkpoint,
+    /// Anything else: images, new extents, renames, removals.
+    Other,
+}
+
 /// Syncs to run, in order, off the storage thread; answer with [`Storage::on_sync`].
 #[derive(Clone, Debug)]
 pub struct SyncRequest<F> {
     /// To be given back.
     pub id: SyncId,
+    /// What for.
+    pub kind: SyncKind,
     /// What to sync.
     pub steps: Vec<SyncStep<F>>,
 }
@@ -369,8 +384,14 @@ impl<D: Disk> Storage<D> {
     fn request(&mut self, purpose: Purpose, steps: Vec<SyncStep<D::File>>) -> SyncId {
         let id = SyncId(self.next_sync);
         self.next_sync += 1;
+        let kind = match purpose {
+            Purpose::Round => SyncKind::Round,
+            Purpose::Payload { .. } => SyncKind::Payload,
+            Purpose::Checkpoint { .. } => SyncKind::Checkpoint,
+            _ => SyncKind::Other,
+        };
         self.syncs.insert(id, purpose);
-        self.requests.push(SyncRequest { id, steps });
+        self.requests.push(SyncRequest { id, kind, steps });
         id
     }
 

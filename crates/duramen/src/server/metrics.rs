@@ -52,8 +52,10 @@ pub struct Metrics {
     pub sync_batches: Histogram,
     /// How long journal syncs took.
     pub sync_seconds: Histogram,
-    /// How long other syncs took: bulk payload, checkpoints, directories.
-    pub bulk_sync_seconds: Histogram,
+    /// How long syncs of payload outside the journal took.
+    pub payload_sync_seconds: Histogram,
+    /// How long the syncs of one replica's checkpoint took.
+    pub checkpoint_sync_seconds: Histogram,
     /// How long slices of background work took on the storage thread.
     pub maintain_seconds: Histogram,
 }
@@ -104,7 +106,8 @@ impl Metrics {
             turn_longest_us: Gauge::default(),
             sync_batches: counts(),
             sync_seconds: seconds(),
-            bulk_sync_seconds: seconds(),
+            payload_sync_seconds: seconds(),
+            checkpoint_sync_seconds: seconds(),
             maintain_seconds: seconds(),
         };
         metrics.register_network();
@@ -153,9 +156,14 @@ impl Metrics {
             ("sync_batches", "Record batches made durable by one journal sync", &self.sync_batches),
             ("sync_seconds", "Duration of a journal sync", &self.sync_seconds),
             (
-                "bulk_sync_seconds",
-                "Duration of any other sync: bulk payload, checkpoints, directories",
-                &self.bulk_sync_seconds,
+                "payload_sync_seconds",
+                "Duration of a sync of payload that is not in the journal",
+                &self.payload_sync_seconds,
+            ),
+            (
+                "checkpoint_sync_seconds",
+                "Duration of the syncs of one replica's checkpoint",
+                &self.checkpoint_sync_seconds,
             ),
             (
                 "maintain_seconds",

@@ -22,7 +22,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use duramen_storage::op::{Op, OpKind};
-use duramen_storage::storage::{Error, SyncId, SyncRequest};
+use duramen_storage::storage::{Error, SyncId, SyncKind, SyncRequest};
 use duramen_storage::{Disk, Storage};
 
 use super::core_loop::Input;
@@ -83,7 +83,15 @@ fn run_syncs<D: Disk>(disk: &D, syncs: &Inbox<Option<SyncRequest<D::File>>>, com
     while let Some(request) = syncs.take_one() {
         let began = Instant::now();
         let result = request.run(disk);
-        common.metrics.bulk_sync_seconds.observe(began.elapsed().as_secs_f64());
+        let histogram = match request.kind {
+            SyncKind::Round => Some(&common.metrics.sync_seconds),
+            SyncKind::Payload => Some(&common.metrics.payload_sync_seconds),
+            SyncKind::Checkpoint => Some(&common.metrics.checkpoint_sync_seconds),
+            SyncKind::Other => None,
+        };
+        if let Some(histogram) = histogram {
+            histogram.observe(began.elapsed().as_secs_f64());
+        }
         common.work.push(Work::Synced(request.id, result));
     }
 }
