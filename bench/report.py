@@ -1,11 +1,18 @@
 #!/usr/bin/env python3
-"""Tables from figures: bench/report.py bench/results/full.json prints all of them as Markdown."""
+"""Tables from figures.
 
+    bench/report.py bench/results/full.json                              prints them as Markdown
+    bench/report.py bench/results/full.json --into docs/performance.md   puts them between the marks of that document
+"""
+
+import argparse
 import json
-import sys
 from pathlib import Path
 
 DASH = "–"
+BEGIN, END = "<!-- figures: written by bench/report.py -->", "<!-- end of figures -->"
+# With more than this, somebody else was at work: ratios may hold, absolutes do not.
+LOAD_OF_AN_IDLE_MACHINE = 0.5
 
 
 def table(headings, rows):
@@ -188,16 +195,36 @@ def lifecycle(found):
     return "### Starting, standing, and coming back\n\n" + table(["", *found], rows) + "\n" + notes
 
 
-def main():
-    results = json.loads(Path(sys.argv[1]).read_text())
+def document(results):
     facts = results["machine"]
-    print(
+    parts = [
         f"{facts['cpu']}, {facts['cores']} cores, {facts['memory_gib']} GiB, Linux {facts['kernel']}, {facts['file_system']}; "
-        f"{facts['date']}, commit {facts['commit']}; `{results['command'].strip()}`\n"
-    )
-    print(disk(results["disk"]))
-    for name, found in results["scenarios"].items():
-        print(scenario(name, found))
+        f"{facts['date']}, commit {facts['commit']}; `{results['command'].strip()}`.\n"
+    ]
+    if facts["load_before"] > LOAD_OF_AN_IDLE_MACHINE:
+        parts.append(
+            f"**The machine was not idle**: its load was {facts['load_before']:.1f} before the first scenario. "
+            "Trust the ratios within a row a little, and the absolutes not at all.\n"
+        )
+    if results["quick"]:
+        parts.append("A quick run: every scenario is there, but shorter and smaller than the text says.\n")
+    parts.append(disk(results["disk"]))
+    parts += [scenario(name, found) for name, found in results["scenarios"].items()]
+    return "\n".join(parts)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("figures", type=Path)
+    parser.add_argument("--into", type=Path, metavar="DOCUMENT")
+    options = parser.parse_args()
+    text = document(json.loads(options.figures.read_text()))
+    if options.into is None:
+        print(text)
+        return
+    before, rest = options.into.read_text().split(BEGIN)
+    after = rest.split(END)[1]
+    options.into.write_text(f"{before}{BEGIN}\n\n{text}\n{END}{after}")
 
 
 if __name__ == "__main__":

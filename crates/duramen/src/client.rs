@@ -45,6 +45,9 @@ pub use error::Error;
 pub use fetcher::{FetchOptions, Fetched, Fetcher, whole_batches};
 pub use partitioner::{murmur2, partition_of_key};
 
+/// How long a topic that a broker creates by itself may be unknown. A broker that creates none answers the same.
+const CREATION_TIME: Duration = Duration::from_secs(5);
+
 /// The id of a broker in its cluster.
 pub type NodeId = i32;
 
@@ -206,7 +209,8 @@ impl Client {
         if let Some(topic) = self.shared.state.lock().await.topics.get(name) {
             return Ok(topic.clone());
         }
-        let mut backoff = Backoff::new(self.shared.options.retry_for);
+        let patience = self.shared.options.retry_for;
+        let mut backoff = Backoff::new(if create { patience.min(CREATION_TIME) } else { patience });
         loop {
             let response = self.metadata(Some(&[name]), create).await?;
             let topic =

@@ -161,6 +161,16 @@ fn records_come_back_as_they_were_sent() {
 }
 
 #[test]
+fn a_topic_comes_into_being_with_its_first_record_unless_that_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let node = Node::start(directory.path());
+    let refused = node.fail(&["produce", "greetings", "--no-create"]);
+    assert!(refused.contains("create it with `duramen topic create greetings`"), "{refused}");
+    node.feed(&["produce", "greetings"], "hello\n");
+    assert_eq!(node.run(&["consume", "greetings"]), "hello\n");
+}
+
+#[test]
 fn a_file_is_one_record_and_survives_byte_by_byte() {
     let directory = tempfile::tempdir().unwrap();
     let node = Node::start(&directory.path().join("data"));

@@ -83,9 +83,9 @@ pub struct Produce {
     /// How long a batch waits for more lines
     #[arg(long, default_value_t = 5, value_name = "MS")]
     linger_ms: u64,
-    /// Create the topic if it is not there, where the broker allows it
+    /// Fail if the topic is not there, even where the broker would create it
     #[arg(long)]
-    create: bool,
+    no_create: bool,
     /// Print nothing when done
     #[arg(long, short)]
     quiet: bool,
@@ -128,7 +128,7 @@ impl Produce {
             "--idempotent needs --acks all: a lost acknowledgement must be noticed"
         );
         let client = self.cluster.connect().await?;
-        let found = client.topic(&self.topic, self.create).await;
+        let found = client.topic(&self.topic, !self.no_create).await;
         let partitions = found.map_err(unknown_topic(&self.topic))?.partitions.len();
         let partitions = i32::try_from(partitions).context("the topic has too many partitions")?;
         if let Some(partition) = self.partition {
