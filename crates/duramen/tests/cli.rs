@@ -196,7 +196,7 @@ fn every_line_of_a_long_stdin_arrives_once_and_in_order() {
     let directory = tempfile::tempdir().unwrap();
     let node = Node::start(directory.path());
     node.run(&["topic", "create", "t"]);
-    let lines: String = (0..200_000).map(|line| format!("line {line}\n")).collect();
+    let lines = (0..200_000).fold(String::new(), |lines, line| lines + &format!("line {line}\n"));
     node.feed(&["produce", "t", "--idempotent", "--batch-bytes", "20000", "--quiet"], &lines);
     assert!(node.run(&["consume", "t"]) == lines, "lines were lost, doubled or moved");
 }
@@ -322,7 +322,7 @@ fn the_help_is_as_reviewed_and_teaches_by_example() {
         let help = command.render_long_help().to_string();
         assert!(help.contains("Examples:\n"), "{path:?} has no examples");
         let line = |line: &str| line.trim_end().to_owned() + "\n";
-        text += &format!("$ duramen {} --help\n", path.join(" "));
+        text.extend(["$ duramen ", &path.join(" "), " --help\n"]);
         text.extend(help.lines().map(line));
         text.push('\n');
     }

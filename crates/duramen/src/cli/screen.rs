@@ -1,17 +1,17 @@
 //! Tables, JSON and progress bars. Results go to stdout, everything else to stderr.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use serde::Serialize;
 
 /// Bytes of a known total; things of a known total; things without end.
 const TEMPLATES: [&str; 3] = [
     "{bar:30} {bytes}/{total_bytes}  {bytes_per_sec}  {eta} left  {msg}",
-    "{bar:30} {human_pos}/{human_len}  {per_sec}  {eta} left  {msg}",
-    "{spinner} {human_pos}  {per_sec}  {elapsed}  {msg}",
+    "{bar:30} {human_pos}/{human_len}  {rate}  {eta} left  {msg}",
+    "{spinner} {human_pos}  {rate}  {elapsed}  {msg}",
 ];
 
 /// Buffered stdout. A reader that went away is an error of kind `BrokenPipe`, not a panic.
@@ -116,6 +116,10 @@ fn styled(bar: ProgressBar, template: &str) -> ProgressBar {
         return ProgressBar::hidden();
     }
     let style = ProgressStyle::with_template(template).expect("a constant that a test renders");
+    let style = style.with_key("rate", |state: &ProgressState, out: &mut dyn fmt::Write| {
+        // A line that cannot be drawn is not worth an error.
+        let _ = write!(out, "{:.0}/s", state.per_sec());
+    });
     bar.set_style(style);
     bar.enable_steady_tick(Duration::from_millis(200));
     bar
