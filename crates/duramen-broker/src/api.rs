@@ -23,6 +23,7 @@ pub(crate) mod describe_configs;
 pub(crate) mod fetch;
 pub(crate) mod fetch_sessions;
 pub(crate) mod init_producer_id;
+mod leaders;
 pub(crate) mod list_offsets;
 pub(crate) mod metadata;
 pub(crate) mod offset_for_leader_epoch;
@@ -128,15 +129,17 @@ pub(crate) fn dispatch(
 
 /// A request has waited long enough, or what it waited for will not come.
 pub(crate) fn on_timeout(node: &mut Node, key: RequestKey, actions: &mut Vec<Action>) {
-    let Some(parked) = node.parked_mut(key) else { return };
+    let Some(parked) = node.parked_mut(key) else {
+        return produce::on_stalled_too_long(node, key, actions);
+    };
     let code = ErrorCode::RequestTimedOut;
     match parked {
         Parked::Fetch(_) => fetch::answer_parked(node, key, actions),
         Parked::Metadata { .. } => node.answer_parked(key, actions),
         Parked::Produce { .. } => {
-            if let Some(Parked::Produce { mut response, .. }) = node.unpark(key) {
+            if let Some(Parked::Produce { mut response, version, .. }) = node.unpark(key) {
                 produce::time_out(&mut response);
-                node.reply(key, response, actions);
+                produce::answer(node, key, response, version, actions);
             }
         }
         Parked::Trims { .. } => {

@@ -5,7 +5,8 @@
 //! Interface:  [`Controller::create_topic`], [`Controller::delete_topic`],
 //!             [`Controller::allocate_producer_ids`], [`Controller::propose`], [`Controller::turn`].
 //! Invariants: a decision returns records; only their application, after the commit, changes the
-//!             image; a reply waits for that. Names and ids that are proposed count as taken.
+//!             image; a reply waits for that. Names and ids that are proposed count as taken. The
+//!             log is trimmed only behind an image that storage was given before.
 //! Never:      time or chance inside `apply`; replicas (the node follows the changes).
 //! Tests:      `image`, `records`, `placement`; `node/tests`.
 //! Start at:   [`Controller::create_topic`].
@@ -23,7 +24,10 @@ use duramen_storage::op::{Content, Identity, Op, OpKind, RecoveredReplica, Repli
 use crate::configs::{BrokerSettings, check_topic};
 use crate::event::{Action, Now, RequestKey};
 use crate::group::{Group, internal_of};
-use crate::limits::{NODE_PARTITIONS_MAX, PRODUCER_ID_BLOCK, TOPIC_NAME_BYTES_MAX};
+use crate::limits::{
+    METADATA_LOG_BYTES_MAX, NODE_PARTITIONS_MAX, PRODUCER_ID_BLOCK, TOPIC_NAME_BYTES_MAX,
+};
+use crate::partition::internal::Internal;
 use crate::partition::stamp;
 use crate::prng::Prng;
 
@@ -75,6 +79,28 @@ pub(crate) struct Outcome {
     pub released: Vec<(RequestKey, bool)>,
 }
 
+/// How much of the metadata log there is, and how much of it is needed.
+#[derive(Debug, Default)]
+struct LogSize {
+    /// The first offset kept.
+    start: i64,
+    /// The highest offset that a proposed Trim names.
+    trimming: i64,
+    /// Batches before this offset were counted at the recovery.
+    recovered_end: i64,
+    /// Bytes of batches since the last trim.
+    bytes: u64,
+    /// Bytes of the last image.
+    image_bytes: u64,
+}
+
+impl LogSize {
+    /// An image costs what it weighs, so it is not made for less than that.
+    fn is_large(&self) -> bool {
+        self.bytes > METADATA_LOG_BYTES_MAX.max(2 * self.image_bytes)
+    }
+}
+
 /// The metadata group's replica on this node.
 #[derive(Debug)]
 pub(crate) struct Controller {
@@ -88,7 +114,11 @@ pub(crate) struct Controller {
     deleting: BTreeSet<Uuid>,
     next_peer_id: u64,
     next_producer_id: i64,
+    /// Bytes of the segment that the next batch goes to; `None` if it begins one.
     segment_bytes: Option<u64>,
+    /// One past the last applied offset.
+    end: i64,
+    log: LogSize,
     chance: Prng,
     was_serving: bool,
 }
@@ -120,6 +150,14 @@ impl Controller {
             controller.unapplied.extend(batches);
         }
         controller.segment_bytes = found.segments.last().map(|segment| segment.size);
+        controller.end = found.prev_end_offset;
+        controller.log = LogSize {
+            start: found.log_start,
+            trimming: found.log_start,
+            recovered_end: found.end_offset,
+            bytes: found.segments.iter().map(|segment| segment.size).sum(),
+            image_bytes: found.image.len() as u64,
+        };
         Ok(controller)
     }
 
@@ -135,6 +173,8 @@ impl Controller {
             creating: BTreeMap::new(),
             deleting: BTreeSet::new(),
             segment_bytes: None,
+            end: 0,
+            log: LogSize::default(),
             chance: Prng::stream(seed, 0x0063_7472_6c00),
             was_serving: false,
         }
@@ -338,8 +378,36 @@ impl Controller {
     }
 
     /// The image at the applied index, for storage.
-    pub(crate) fn image_op(&self) -> OpKind {
-        OpKind::Image { index: self.group.applied(), image: self.image.encode() }
+    pub(crate) fn image_op(&mut self) -> OpKind {
+        let image = self.image.encode();
+        self.log.image_bytes = image.len() as u64;
+        OpKind::Image { index: self.group.applied(), image }
+    }
+
+    /// Proposes that what the image says anyway goes from the log, once that is large. True if
+    /// something was proposed.
+    pub(crate) fn trim_if_large(&mut self) -> bool {
+        let end = self.end;
+        if !self.log.is_large() || end <= self.log.trimming || !self.group.is_serving() {
+            return false;
+        }
+        let entry = Internal::Trim { offset: end }.encode();
+        let is_proposed = self.group.propose_internal(&entry).is_ok();
+        if is_proposed {
+            self.log.trimming = end;
+        }
+        is_proposed
+    }
+
+    /// Executes a committed Trim. Storage takes the ops of a replica in order, so that the log goes
+    /// only after an image that holds all of it.
+    fn trim(&mut self, offset: i64) -> Vec<OpKind> {
+        self.log.start = offset;
+        self.log.trimming = self.log.trimming.max(offset);
+        self.log.bytes = 0;
+        // The segment that is cut here goes when the next one is begun.
+        self.segment_bytes = None;
+        vec![self.image_op(), OpKind::Trim { log_start: offset }]
     }
 
     /// Collects what the group has ready and applies what was committed.
@@ -348,24 +416,37 @@ impl Controller {
         let turn = self.group.collect();
         let emit = |kind| Action::Storage(Op { replica: METADATA_REPLICA, kind });
         actions.extend(turn.ops.into_iter().map(emit));
+        let mut trimmed = None;
+        let mut begins_segment = false;
         for entry in &turn.committed {
             match &entry.content {
                 Content::Batch(batch) => {
-                    let Some(records) = self.unapplied.remove(&batch.base_offset) else {
-                        self.group.fail("a metadata batch has no records here".to_owned());
+                    begins_segment |= batch.starts_segment;
+                    if !self.apply(batch, &mut outcome) {
                         break;
-                    };
-                    for record in records {
-                        self.forget_decision(&record);
-                        outcome.changes.extend(self.image.apply(record));
                     }
                 }
-                Content::Internal(bytes) if internal_of(bytes) == Ok(None) => {}
-                Content::Internal(_) => {
-                    self.group.fail("a metadata entry is of an unknown kind".to_owned());
-                    break;
+                Content::Internal(bytes) => {
+                    match internal_of(bytes).map(|it| it.map(Internal::decode)) {
+                        Ok(None) => {}
+                        Ok(Some(Some(Internal::Trim { offset }))) => trimmed = Some(offset),
+                        _ => {
+                            self.group.fail("a metadata entry is of an unknown kind".to_owned());
+                            break;
+                        }
+                    }
                 }
             }
+        }
+        // The image holds all that was committed so far, so these come after the last of it; one
+        // of a group that has just failed does not.
+        if self.group.failure().is_some() {
+            return outcome;
+        }
+        if let Some(offset) = trimmed.filter(|offset| *offset > self.log.start) {
+            actions.extend(self.trim(offset).into_iter().map(emit));
+        } else if begins_segment && self.log.start > 0 {
+            actions.push(emit(OpKind::Trim { log_start: self.log.start }));
         }
         let end = self.group.applied();
         while let Some(first) = self.waiting.first_entry().filter(|first| first.key().0 <= end) {
@@ -373,6 +454,23 @@ impl Controller {
         }
         self.note_leadership(&mut outcome);
         outcome
+    }
+
+    /// Applies a committed batch. False if the group failed over it.
+    fn apply(&mut self, batch: &Descriptor, outcome: &mut Outcome) -> bool {
+        let Some(records) = self.unapplied.remove(&batch.base_offset) else {
+            self.group.fail("a metadata batch has no records here".to_owned());
+            return false;
+        };
+        for record in records {
+            self.forget_decision(&record);
+            outcome.changes.extend(self.image.apply(record));
+        }
+        self.end = batch.end_offset();
+        if batch.base_offset >= self.log.recovered_end {
+            self.log.bytes += u64::from(batch.length);
+        }
+        true
     }
 
     fn forget_decision(&mut self, record: &MetadataRecord) {

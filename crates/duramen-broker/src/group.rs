@@ -193,6 +193,11 @@ impl Group {
         self.failed.as_deref()
     }
 
+    /// The peer that leads, if that is known.
+    pub(crate) fn leader(&self) -> Option<u64> {
+        Some(self.raw.raft.leader_id).filter(|id| *id != 0)
+    }
+
     /// The current term.
     pub(crate) fn term(&self) -> u64 {
         self.raw.raft.term

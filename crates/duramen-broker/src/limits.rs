@@ -19,6 +19,10 @@ pub const DECOMPRESSED_BYTES_MAX: usize = 256 << 20;
 /// Bytes of record batches that a node holds between their arrival and their sync.
 pub const NODE_BYTES_IN_FLIGHT_MAX: u64 = 256 << 20;
 
+/// Bytes of the metadata log above which what its image says is trimmed off. A test build fills
+/// less.
+pub(crate) const METADATA_LOG_BYTES_MAX: u64 = if cfg!(test) { 16 << 10 } else { 4 << 20 };
+
 /// Entries at or below the applied index that a group keeps in memory.
 pub(crate) const GROUP_APPLIED_KEPT: usize = 64;
 /// Applied entries above which a group drops down to [`GROUP_APPLIED_KEPT`].
@@ -39,6 +43,8 @@ pub(crate) const EXPIRE_PRODUCERS_MAX: usize = 4096;
 
 /// Partitions of one topic.
 pub(crate) const TOPIC_PARTITIONS_MAX: i32 = 20_000;
+/// Partitions that one `CreateTopics` may ask for, all its topics together; as in Kafka.
+pub(crate) const CREATE_PARTITIONS_MAX: i64 = 10_000;
 /// Partitions of one node.
 pub(crate) const NODE_PARTITIONS_MAX: usize = 100_000;
 /// Bytes of a topic name.

@@ -30,14 +30,17 @@ use crate::limits::{OPENING_US_MAX, PRODUCER_ID_BLOCK};
 use crate::partition::retention::ClockWatch;
 use crate::partition::{Effects, Finished, Partition};
 use crate::prng::Prng;
-use crate::session::{Prepared, PreparedProduce, RequestContext};
+use crate::sabotage::{self, Bug};
+use crate::session::{Prepared, RequestContext};
 
 mod metrics;
+mod stalls;
 mod sweep;
 #[cfg(test)]
 mod tests;
 
 pub use metrics::Metrics;
+use stalls::Stalls;
 use sweep::Sweep;
 
 /// What a node is opened with.
@@ -67,7 +70,7 @@ pub struct NodeOptions {
 #[derive(Debug)]
 pub(crate) enum Parked {
     /// For its batches to be durable.
-    Produce { response: ProduceResponse, outstanding: usize },
+    Produce { response: ProduceResponse, outstanding: usize, version: i16 },
     /// For more records.
     Fetch(ParkedFetch),
     /// For its trims to be committed.
@@ -117,7 +120,7 @@ pub struct Node {
     registration: Option<u64>,
     /// The registration is applied: the image is complete, and replicas follow it.
     is_registered: bool,
-    stalled: VecDeque<(RequestKey, RequestContext, PreparedProduce)>,
+    stalls: Stalls,
     /// About topics whose creation or deletion is being committed.
     undecided: VecDeque<(RequestKey, RequestContext, Box<Prepared>)>,
     bytes_in_flight: u64,
@@ -160,7 +163,7 @@ impl Node {
             opening: Some(Opening::default()),
             registration: None,
             is_registered: false,
-            stalled: VecDeque::new(),
+            stalls: Stalls::default(),
             undecided: VecDeque::new(),
             bytes_in_flight: 0,
             is_disk_full: false,
@@ -268,7 +271,7 @@ impl Node {
         for key in keys {
             self.unpark(key);
         }
-        self.stalled.retain(|(key, ..)| key.0 != connection);
+        self.forget_stalled(connection);
         self.undecided.retain(|(key, ..)| key.0 != connection);
         if let Some(opening) = &mut self.opening {
             opening.held.retain(|(key, ..)| key.0 != connection);
@@ -373,7 +376,7 @@ impl Node {
         let Finished { slot, error, base_offset, log_start } = finished;
         let Some(waiting) = self.parked.get_mut(&slot.key) else { return };
         let left = match &mut waiting.parked {
-            Parked::Produce { response, outstanding } => {
+            Parked::Produce { response, outstanding, .. } => {
                 let topic = &mut response.responses[slot.topic];
                 let part = &mut topic.partition_responses[slot.partition];
                 part.error_code = error.code();
@@ -396,7 +399,9 @@ impl Node {
         };
         if left == 0 {
             match self.unpark(slot.key) {
-                Some(Parked::Produce { response, .. }) => self.reply(slot.key, response, actions),
+                Some(Parked::Produce { response, version, .. }) => {
+                    api::produce::answer(self, slot.key, response, version, actions);
+                }
                 Some(Parked::Trims { response, .. }) => self.reply(slot.key, response, actions),
                 _ => {}
             }
@@ -451,6 +456,7 @@ impl Node {
             self.grant_producer_ids(now, actions);
         }
         self.register(now, actions);
+        self.is_controller_dirty |= self.controller.trim_if_large();
     }
 
     fn follow_change(
@@ -520,7 +526,9 @@ impl Node {
         self.bytes_in_flight -= partition.group.bytes_in_flight();
         let mut effects = Effects::default();
         partition.close(&mut effects);
-        actions.push(Action::Storage(Op { replica, kind: OpKind::Delete }));
+        if !sabotage::is(Bug::ReplicaNotDeleted) {
+            actions.push(Action::Storage(Op { replica, kind: OpKind::Delete }));
+        }
         self.follow(effects, actions);
         self.note_opened(replica, now, actions);
     }
@@ -708,40 +716,8 @@ impl Node {
         self.is_disk_full
     }
 
-    /// Whether `bytes` more may be taken in now.
-    pub(crate) fn has_room(&self, bytes: u64) -> bool {
-        let total = self.bytes_in_flight + bytes;
-        self.bytes_in_flight == 0 || total <= self.options.bytes_in_flight_max
-    }
-
     pub(crate) fn note_in_flight(&mut self, bytes: u64) {
         self.bytes_in_flight += bytes;
-    }
-
-    /// Whether produces wait for room already: later ones queue behind them, so that a
-    /// producer's batches stay in order.
-    pub(crate) fn has_stalled(&self) -> bool {
-        !self.stalled.is_empty()
-    }
-
-    pub(crate) fn stall(
-        &mut self,
-        key: RequestKey,
-        context: RequestContext,
-        request: PreparedProduce,
-    ) {
-        self.counters.stalls += 1;
-        self.stalled.push_back((key, context, request));
-    }
-
-    fn resume_stalled(&mut self, now: Now, actions: &mut Vec<Action>) -> bool {
-        let Some((.., request)) = self.stalled.front() else { return false };
-        if !self.has_room(api::produce::bytes_of(request)) {
-            return false;
-        }
-        let (key, context, request) = self.stalled.pop_front().expect("it was just looked at");
-        api::produce::append(self, now, key, &context, request, actions);
-        true
     }
 
     /// The next producer id, or `None` after having asked for a block of them.

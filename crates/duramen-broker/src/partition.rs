@@ -24,12 +24,15 @@ use duramen_storage::op::{
 use crate::configs::TopicSettings;
 use crate::event::{Action, Now, RequestKey};
 use crate::group::{Group, Refused, internal_of};
+use crate::sabotage::{self, Bug};
 use crate::session::CheckedBatch;
 
+pub(crate) mod faults;
 pub(crate) mod internal;
 mod producers;
 pub(crate) mod retention;
 
+use faults::Faults;
 use internal::Internal;
 use producers::{Producers, Verdict};
 
@@ -81,6 +84,8 @@ pub(crate) enum Appended {
     },
     /// It was not appended.
     Refused(ErrorCode, Option<String>),
+    /// It was not appended: the topic does not take some of its records.
+    Faulty(Faults),
 }
 
 /// What a turn wants of the node, beside actions.
@@ -158,6 +163,9 @@ impl Partition {
         }
         let mut partition = Self::over(group, settings);
         partition.producers = producers.unwrap_or_default();
+        if sabotage::is(Bug::DedupNotRebuilt) {
+            partition.producers = Producers::default();
+        }
         partition.committed = found.prev_end_offset;
         partition.log_start = found.log_start;
         partition.segments.clone_from(&found.segments);
@@ -285,7 +293,10 @@ impl Partition {
             match self.producers.check(id, epoch, header.base_sequence, count) {
                 Verdict::Append => {}
                 Verdict::Refuse(code) => return Appended::Refused(code, None),
-                Verdict::Duplicate { base_offset, uncommitted } => {
+                Verdict::Duplicate { mut base_offset, uncommitted } => {
+                    if sabotage::is(Bug::DuplicateOffsetWrong) {
+                        base_offset += 1;
+                    }
                     let waits = uncommitted.filter(|_| acks != Acks::None);
                     let Some(index) = waits else { return Appended::Done { base_offset } };
                     return self.wait(index, acks, Waiting { slot, base_offset }, -1);
@@ -309,21 +320,7 @@ impl Partition {
             );
             return refused(ErrorCode::MessageTooLarge, text);
         }
-        if settings.compact && batch.is_keyless {
-            let text = "a compacted topic takes no records without a key".to_owned();
-            return refused(ErrorCode::InvalidRecord, text);
-        }
-        // Records without a time of their own carry -1.
-        if !settings.log_append_time && batch.max_timestamp >= 0 {
-            let ahead = batch.max_timestamp.saturating_sub(now.wall_ms);
-            let behind = now.wall_ms.saturating_sub(batch.min_timestamp.max(0));
-            if ahead > settings.timestamp_after_max_ms || behind > settings.timestamp_before_max_ms
-            {
-                let text = "a timestamp is too far from the time of the node".to_owned();
-                return refused(ErrorCode::InvalidTimestamp, text);
-            }
-        }
-        None
+        faults::of(settings, now.wall_ms, &batch.summary).map(Appended::Faulty)
     }
 
     fn append(&mut self, now: Now, batch: CheckedBatch, acks: Acks, slot: Slot) -> Appended {
@@ -335,9 +332,12 @@ impl Partition {
         if self.settings.log_append_time {
             append_time_ms = now.wall_ms;
             batch::restamp(&mut bytes, TimestampType::LogAppendTime, append_time_ms);
-        } else if batch.header.max_timestamp != batch.max_timestamp {
-            // The time index and retention rely on it, so a producer's mistake is mended here.
-            batch::restamp(&mut bytes, TimestampType::CreateTime, batch.max_timestamp);
+        } else if batch.header.max_timestamp != batch.summary.max_timestamp
+            || batch.header.attributes.timestamp_type() == TimestampType::LogAppendTime
+        {
+            // The time index and retention rely on it, so a producer's mistake is mended here;
+            // and a time of append is not a producer's to claim.
+            batch::restamp(&mut bytes, TimestampType::CreateTime, batch.summary.max_timestamp);
         }
         let Ok(mut descriptor) = Descriptor::of_batch(&bytes, false) else {
             return Appended::Refused(ErrorCode::CorruptMessage, None);
@@ -354,6 +354,7 @@ impl Partition {
         self.producers.propose(index, &descriptor);
         match acks {
             Acks::None => Appended::Done { base_offset },
+            _ if sabotage::is(Bug::AckedBeforePersisted) => Appended::Done { base_offset },
             _ => self.wait(index, acks, Waiting { slot, base_offset }, append_time_ms),
         }
     }
@@ -453,6 +454,10 @@ impl Partition {
 
     /// The view's image at the applied index.
     pub(crate) fn image(&self) -> OpKind {
+        if sabotage::is(Bug::ImageWithoutProducers) {
+            let image = Producers::default().image();
+            return OpKind::Image { index: self.group.applied(), image };
+        }
         OpKind::Image { index: self.group.applied(), image: self.producers.image() }
     }
 
@@ -485,7 +490,10 @@ impl Partition {
             Content::Batch(batch) => {
                 assert_eq!(batch.base_offset, self.committed, "committed offsets are dense");
                 self.committed = batch.end_offset();
-                self.producers.apply(entry.index, batch, now.mono_us);
+                let is_replayed = batch.base_offset < self.segments_end;
+                if !(is_replayed && sabotage::is(Bug::DedupNotRebuilt)) {
+                    self.producers.apply(entry.index, batch, now.mono_us);
+                }
                 self.note_segment(entry.index, batch);
                 // A segment that was trimmed while it was the active one can go now.
                 self.drop_segments().then_some(OpKind::Trim { log_start: self.log_start })

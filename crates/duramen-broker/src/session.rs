@@ -13,9 +13,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use duramen_protocol::batch::TimestampType;
 use duramen_protocol::messages::ProduceRequest;
-use duramen_protocol::records::{self, RecordError};
+use duramen_protocol::messages::produce::TopicProduceData;
+use duramen_protocol::records::{self, RecordError, RecordSummary};
 use duramen_protocol::wire::Uuid;
 use duramen_protocol::{
     ApiKey, BatchHeader, DecodeError, EncodedFrame, ErrorCode, Request, RequestHeader, Response,
@@ -55,7 +55,7 @@ pub struct PreparedProduce {
     pub acks: i16,
     /// As in the request.
     pub timeout_ms: i32,
-    /// Whether a transactional id is named.
+    /// Whether a transactional id is named, or a batch says that it is part of a transaction.
     pub is_transactional: bool,
     /// By topic, in the order of the request.
     pub topics: Vec<PreparedTopic>,
@@ -88,12 +88,8 @@ pub struct CheckedBatch {
     pub bytes: BytesMut,
     /// Its header.
     pub header: BatchHeader,
-    /// Whether a record has no key.
-    pub is_keyless: bool,
-    /// The smallest timestamp of its records.
-    pub min_timestamp: i64,
-    /// The largest timestamp of its records.
-    pub max_timestamp: i64,
+    /// What the walk over its records found.
+    pub summary: RecordSummary,
 }
 
 /// Why a batch is refused before the node sees it.
@@ -223,11 +219,14 @@ impl Session {
     }
 
     fn prepare_produce(&mut self, request: ProduceRequest, version: i16) -> PreparedProduce {
-        let mut topics = Vec::with_capacity(request.topic_data.len());
-        for topic in request.topic_data {
+        let mut topic_data = request.topic_data;
+        drop_repeated(&mut topic_data);
+        let mut is_transactional = request.transactional_id.is_some();
+        let mut topics = Vec::with_capacity(topic_data.len());
+        for topic in topic_data {
             let mut partitions = Vec::with_capacity(topic.partition_data.len());
             for partition in topic.partition_data {
-                let batch = self.check_batch(partition.records, version);
+                let batch = self.check_batch(partition.records, version, &mut is_transactional);
                 partitions.push(PreparedPartition { index: partition.index, batch });
             }
             topics.push(PreparedTopic { name: topic.name, id: topic.topic_id, partitions });
@@ -235,18 +234,15 @@ impl Session {
         if self.scratch.capacity() > SCRATCH_BYTES_KEPT {
             self.scratch = Vec::new();
         }
-        PreparedProduce {
-            acks: request.acks,
-            timeout_ms: request.timeout_ms,
-            is_transactional: request.transactional_id.is_some(),
-            topics,
-        }
+        let (acks, timeout_ms) = (request.acks, request.timeout_ms);
+        PreparedProduce { acks, timeout_ms, is_transactional, topics }
     }
 
     fn check_batch(
         &mut self,
         records: Option<Bytes>,
         version: i16,
+        is_transactional: &mut bool,
     ) -> Result<CheckedBatch, Rejection> {
         let limits = records::Limits {
             // The topic's own limits are checked by the node, which knows them.
@@ -257,16 +253,10 @@ impl Session {
         let refuse =
             |error: RecordError| Rejection { code: error.code(), message: error.to_string() };
         let view = records::sole_batch(records.as_ref(), version).map_err(refuse)?;
+        // The whole request is refused for it, whatever else is wrong with the batch.
+        *is_transactional |= view.header().attributes.is_transactional();
         let summary = records::validate_with(&view, &limits, &mut self.scratch).map_err(refuse)?;
         let header = *view.header();
-        if header.attributes.is_transactional() {
-            let message = "transactions are not supported yet".to_owned();
-            return Err(Rejection { code: ErrorCode::InvalidTxnState, message });
-        }
-        if header.attributes.timestamp_type() == TimestampType::LogAppendTime {
-            let message = "only the node may set the time of append".to_owned();
-            return Err(Rejection { code: ErrorCode::InvalidTimestamp, message });
-        }
         drop(view);
         let bytes = records.expect("a batch was found in it");
         Ok(CheckedBatch {
@@ -274,9 +264,7 @@ impl Session {
             // bytes are not copied.
             bytes: bytes.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..])),
             header,
-            is_keyless: summary.keyless,
-            min_timestamp: summary.min_timestamp,
-            max_timestamp: summary.max_timestamp,
+            summary,
         })
     }
 
@@ -311,4 +299,32 @@ impl Session {
         }
         Ok(outgoing)
     }
+}
+
+/// Where a request names a partition more than once, the last batch counts and the others are as
+/// if they had not been sent: so does Kafka, and no client of ours depends on more.
+fn drop_repeated(topics: &mut Vec<TopicProduceData>) {
+    let count: usize = topics.iter().map(|topic| topic.partition_data.len()).sum();
+    if count <= 1 {
+        return;
+    }
+    let mut named = Vec::with_capacity(count);
+    for (at, topic) in topics.iter().enumerate() {
+        let places = topic.partition_data.iter().enumerate();
+        named.extend(places.map(|(place, it)| (&topic.name, topic.topic_id, it.index, at, place)));
+    }
+    named.sort_unstable();
+    let is_same = |pair: &&[(&String, Uuid, i32, usize, usize)]| {
+        (pair[0].0, pair[0].1, pair[0].2) == (pair[1].0, pair[1].1, pair[1].2)
+    };
+    let repeated = named.windows(2).filter(is_same).map(|pair| (pair[0].3, pair[0].4));
+    let mut repeated: Vec<(usize, usize)> = repeated.collect();
+    if repeated.is_empty() {
+        return;
+    }
+    repeated.sort_unstable();
+    for (at, place) in repeated.into_iter().rev() {
+        topics[at].partition_data.remove(place);
+    }
+    topics.retain(|topic| !topic.partition_data.is_empty());
 }

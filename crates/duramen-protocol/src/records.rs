@@ -23,7 +23,7 @@ mod walk;
 
 pub use builder::{BatchBuilder, NewRecord};
 pub use lookup::{Found, find_max_timestamp, find_timestamp};
-pub use validate::{Limits, RecordSummary, sole_batch, validate, validate_with};
+pub use validate::{Limits, Places, RecordSummary, sole_batch, validate, validate_with};
 pub use walk::{Header, HeaderWalk, Headers, Record, Walk};
 
 use crate::batch::BatchError;

@@ -13,6 +13,7 @@ use super::{Operation, Resource, authorize, deadline_us};
 use crate::configs::{TOPIC_CONFIGS, effective};
 use crate::controller::{Creation, Error};
 use crate::event::{Action, Now, RequestKey};
+use crate::limits::CREATE_PARTITIONS_MAX;
 use crate::node::{Node, Parked};
 use crate::session::RequestContext;
 
@@ -30,9 +31,17 @@ pub(crate) fn handle(
     for topic in &request.topics {
         *times.entry(topic.name.as_str()).or_insert(0) += 1;
     }
+    let is_repeated = |topic: &CreatableTopic| times[topic.name.as_str()] > 1;
+    let alone = request.topics.iter().filter(|topic| !is_repeated(topic));
+    let partitions: i64 = alone.map(|topic| partitions_of(node, topic)).sum();
     for topic in &request.topics {
-        let is_repeated = times.get(topic.name.as_str()).is_some_and(|times| *times > 1);
-        let result = match create(node, context, topic, is_repeated) {
+        let created = if partitions > CREATE_PARTITIONS_MAX && !is_repeated(topic) {
+            let text = format!("a request makes at most {CREATE_PARTITIONS_MAX} partitions");
+            Err(Error::new(ErrorCode::PolicyViolation, text))
+        } else {
+            create(node, context, topic, is_repeated(topic))
+        };
+        let result = match created {
             Err(error) => refused(topic, error),
             Ok(creation) => {
                 let result = made(node, topic, &creation, request.validate_only);
@@ -59,6 +68,14 @@ pub(crate) fn handle(
             fail(&mut response, code);
             node.reply(key, response, actions);
         }
+    }
+}
+
+fn partitions_of(node: &Node, topic: &CreatableTopic) -> i64 {
+    match topic.num_partitions {
+        -1 if topic.assignments.is_empty() => i64::from(node.options.settings.num_partitions),
+        -1 => i64::try_from(topic.assignments.len()).unwrap_or(i64::MAX),
+        given => i64::from(given).max(0),
     }
 }
 

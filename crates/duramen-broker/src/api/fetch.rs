@@ -7,14 +7,17 @@ use duramen_protocol::wire::RecordData;
 use duramen_storage::op::ReplicaId;
 
 use super::fetch_sessions::{Target, Wanted};
-use super::{Operation, Resource, authorize, deadline_us};
+use super::{Operation, Resource, authorize, deadline_us, leaders};
 use crate::controller::image::Topic;
 use crate::event::{Action, FetchPart, FetchPlan, Now, Reply, RequestKey};
 use crate::node::{Node, Parked};
 use crate::partition::Partition;
+use crate::sabotage::{self, Bug};
 use crate::session::RequestContext;
 
 const READ_COMMITTED: i8 = 1;
+/// The first version that names topics by id.
+const FIRST_BY_ID: i16 = 13;
 
 /// A fetch that waits for more records.
 #[derive(Debug)]
@@ -29,7 +32,7 @@ pub(crate) struct ParkedFetch {
 #[derive(Debug)]
 struct Fetch {
     principal: std::sync::Arc<str>,
-    by_id: bool,
+    version: i16,
     session_id: i32,
     is_incremental: bool,
     targets: Vec<(Target, Wanted)>,
@@ -66,7 +69,7 @@ pub(crate) fn handle(
     let bytes_max = request.max_bytes.min(node.options.settings.fetch_max_bytes).max(0);
     let fetch = Fetch {
         principal: context.principal.clone(),
-        by_id: context.version >= 13,
+        version: context.version,
         session_id: begun.session_id,
         is_incremental: begun.is_incremental,
         targets: begun.targets,
@@ -131,7 +134,7 @@ impl Fetch {
     fn find<'a>(&self, node: &'a Node, target: &Target) -> Result<&'a Partition, ErrorCode> {
         let may_read =
             |name: &str| authorize(&self.principal, Operation::Read, Resource::Topic(name));
-        let topic: &Topic = if self.by_id {
+        let topic: &Topic = if self.version >= FIRST_BY_ID {
             let topic = node.controller.image.topic(target.id).ok_or(ErrorCode::UnknownTopicId)?;
             if !may_read(&topic.name) {
                 return Err(ErrorCode::TopicAuthorizationFailed);
@@ -159,7 +162,10 @@ fn is_absence(error: ErrorCode) -> bool {
 
 fn look_at(partition: &Partition, wanted: Wanted) -> Result<Found, ErrorCode> {
     partition.check_epoch(wanted.leader_epoch)?;
-    let (start, committed) = (partition.log_start(), partition.committed());
+    let (start, mut committed) = (partition.log_start(), partition.committed());
+    if sabotage::is(Bug::UncommittedShown) {
+        committed = partition.group.end_offset();
+    }
     let mut found = Found {
         replica: Some(partition.group.id()),
         error: ErrorCode::None,
@@ -229,6 +235,7 @@ fn respond(
     if last_served.is_some() {
         node.sessions.rotate(session_id, last_served);
     }
+    leaders::tell_consumer(node, &mut response, fetch.version);
     if parts.is_empty() {
         return node.reply(key, response, actions);
     }

@@ -8,13 +8,17 @@ use duramen_protocol::messages::produce::{
 use duramen_protocol::wire::Uuid;
 use duramen_storage::op::ReplicaId;
 
-use super::{Operation, Resource, authorize, deadline_us};
+use super::{Operation, Resource, authorize, deadline_us, leaders};
 use crate::event::{Action, Now, Reply, RequestKey};
 use crate::node::{Node, Parked};
+use crate::partition::faults::Faults;
 use crate::partition::{Acks, Appended, Slot};
 use crate::session::{
     CheckedBatch, PreparedPartition, PreparedProduce, PreparedTopic, Rejection, RequestContext,
 };
+
+/// How long a produce waits that gives no time.
+const UNTIMED_MS: i32 = 1_000;
 
 /// Bytes of batches in a request.
 pub(crate) fn bytes_of(request: &PreparedProduce) -> u64 {
@@ -30,11 +34,52 @@ pub(crate) fn handle(
     request: PreparedProduce,
     actions: &mut Vec<Action>,
 ) {
+    // A producer that gives no time means: no more than it takes. The disk takes some.
+    let timeout_ms = if request.timeout_ms > 0 { request.timeout_ms } else { UNTIMED_MS };
+    let deadline = deadline_us(now, timeout_ms);
     if node.has_stalled() || !node.has_room(bytes_of(&request)) {
-        node.stall(key, context, request);
+        node.stall(key, context, request, deadline);
     } else {
-        append(node, now, key, &context, request, actions);
+        append(node, now, key, &context, request, deadline, actions);
     }
+}
+
+/// The time of a produce that was never taken in is over.
+pub(crate) fn on_stalled_too_long(node: &mut Node, key: RequestKey, actions: &mut Vec<Action>) {
+    let Some(request) = node.unstall(key) else { return };
+    let code = ErrorCode::RequestTimedOut;
+    if request.acks == 0 {
+        return hang_up(key, code, actions);
+    }
+    let answer = |partition: PreparedPartition| {
+        let code = partition.batch.err().map_or(code, |rejection| rejection.code);
+        PartitionProduceResponse { error_code: code.code(), ..blank(partition.index) }
+    };
+    let topic = |topic: PreparedTopic| TopicProduceResponse {
+        name: topic.name,
+        topic_id: topic.id,
+        partition_responses: topic.partitions.into_iter().map(answer).collect(),
+    };
+    let responses = request.topics.into_iter().map(topic).collect();
+    node.reply(key, ProduceResponse { responses, ..ProduceResponse::default() }, actions);
+}
+
+/// Sends an answer, with what is known of leaders elsewhere.
+pub(crate) fn answer(
+    node: &mut Node,
+    key: RequestKey,
+    mut response: ProduceResponse,
+    version: i16,
+    actions: &mut Vec<Action>,
+) {
+    leaders::tell_producer(node, &mut response, version);
+    node.reply(key, response, actions);
+}
+
+/// Nobody listens for an answer: the only way to tell of an error is to hang up.
+fn hang_up(key: RequestKey, code: ErrorCode, actions: &mut Vec<Action>) {
+    let reason = format!("a produce with acks=0 failed: {code}");
+    actions.push(Action::Close { connection: key.0, reason });
 }
 
 /// What became of one partition of the request.
@@ -50,6 +95,7 @@ pub(crate) fn append(
     key: RequestKey,
     context: &RequestContext,
     request: PreparedProduce,
+    deadline_us: u64,
     actions: &mut Vec<Action>,
 ) {
     let acks = match request.acks {
@@ -89,7 +135,7 @@ pub(crate) fn append(
                 Outcome::Waits { append_time_ms } => {
                     outstanding += 1;
                     let log_append_time_ms = append_time_ms;
-                    PartitionProduceResponse { index, log_append_time_ms, ..blank() }
+                    PartitionProduceResponse { log_append_time_ms, ..blank(index) }
                 }
             });
         }
@@ -101,32 +147,27 @@ pub(crate) fn append(
         });
     }
     if request.acks == 0 {
-        // Nobody listens for an answer: the only way to tell of an error is to hang up.
         match error {
             None => node.reply_with(key, Reply::Nothing, actions),
-            Some(code) => {
-                let reason = format!("a produce with acks=0 failed: {code}");
-                actions.push(Action::Close { connection: key.0, reason });
-            }
+            Some(code) => hang_up(key, code, actions),
         }
     } else if outstanding == 0 {
-        node.reply(key, response, actions);
+        answer(node, key, response, context.version, actions);
     } else {
-        let deadline = deadline_us(now, request.timeout_ms);
-        node.park(key, Parked::Produce { response, outstanding }, deadline);
+        let version = context.version;
+        node.park(key, Parked::Produce { response, outstanding, version }, deadline_us);
     }
 }
 
-fn blank() -> PartitionProduceResponse {
-    PartitionProduceResponse { base_offset: -1, ..PartitionProduceResponse::default() }
+fn blank(index: i32) -> PartitionProduceResponse {
+    PartitionProduceResponse { index, base_offset: -1, ..PartitionProduceResponse::default() }
 }
 
 fn refused(index: i32, code: ErrorCode, message: Option<String>) -> Outcome {
     Outcome::Done(PartitionProduceResponse {
-        index,
         error_code: code.code(),
         error_message: message,
-        ..blank()
+        ..blank(index)
     })
 }
 
@@ -181,23 +222,27 @@ fn one(
         }
         Appended::Done { base_offset } => {
             node.counters.duplicates += u64::from(added == 0);
-            let answer =
-                PartitionProduceResponse { index, base_offset, log_start_offset, ..blank() };
-            Outcome::Done(answer)
+            let blank = blank(index);
+            Outcome::Done(PartitionProduceResponse { base_offset, log_start_offset, ..blank })
         }
-        Appended::Refused(code, message) => {
-            let mut answer = PartitionProduceResponse {
-                index,
+        Appended::Refused(code, message) => Outcome::Done(PartitionProduceResponse {
+            error_code: code.code(),
+            log_start_offset,
+            error_message: message,
+            ..blank(index)
+        }),
+        Appended::Faulty(Faults { code, message, records }) => {
+            let named = |(batch_index, text)| BatchIndexAndErrorMessage {
+                batch_index,
+                batch_index_error_message: Some(text),
+            };
+            Outcome::Done(PartitionProduceResponse {
                 error_code: code.code(),
                 log_start_offset,
-                error_message: message,
-                ..blank()
-            };
-            if matches!(code, ErrorCode::InvalidRecord | ErrorCode::InvalidTimestamp) {
-                answer.record_errors =
-                    vec![BatchIndexAndErrorMessage { batch_index: 0, ..Default::default() }];
-            }
-            Outcome::Done(answer)
+                record_errors: records.into_iter().map(named).collect(),
+                error_message: Some(message),
+                ..blank(index)
+            })
         }
     }
 }

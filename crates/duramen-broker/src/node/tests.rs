@@ -2,9 +2,14 @@
 
 mod fetch;
 mod harness;
+mod leaders;
+mod metadata_log;
 mod misc;
 mod produce;
 mod restart;
 mod retention;
+#[cfg(feature = "sabotage")]
+mod sabotage;
+mod stalls;
 mod topics;
 mod versions;

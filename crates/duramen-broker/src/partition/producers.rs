@@ -16,6 +16,7 @@ use duramen_protocol::ErrorCode;
 use duramen_storage::Descriptor;
 
 use crate::limits::{EXPIRE_PRODUCERS_MAX, PRODUCER_BATCHES_KEPT};
+use crate::sabotage::{self, Bug};
 
 const IMAGE_VERSION: u8 = 1;
 const IMAGE_PRODUCER_BYTES: usize = 8 + 2 + 1;
@@ -119,6 +120,7 @@ impl Producers {
         match last {
             Some(last) if advance(last, 1) == first_sequence => Verdict::Append,
             None if first_sequence == 0 => Verdict::Append,
+            _ if sabotage::is(Bug::SequenceGapAccepted) => Verdict::Append,
             _ => Verdict::Refuse(ErrorCode::OutOfOrderSequenceNumber),
         }
     }

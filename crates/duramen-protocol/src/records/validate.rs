@@ -1,15 +1,16 @@
 //! What a producer's batch must satisfy before it is appended.
 //!
-//! The rules are those of Apache Kafka 4.3 for client appends, with four deliberate differences, all stricter:
+//! The rules are those of Apache Kafka 4.3 for client appends, with four deliberate differences that are stricter:
 //! bytes after the batch are refused, where Kafka drops them if they are too few for a header; offset deltas are
 //! checked in uncompressed batches too; the delete-horizon flag, which only compaction may set, is refused; and so
-//! is a negative producer id other than -1.
+//! is a negative producer id other than -1. And one that is not: whatever time type a batch claims, its records'
+//! own timestamps are summed up, because the claim is the broker's to make and is taken off the batch.
 
 use bytes::Bytes;
 
 use super::walk::Walk;
 use super::{Record, RecordError};
-use crate::batch::{BatchError, BatchView, NO_PRODUCER_ID, TimestampType};
+use crate::batch::{BatchError, BatchView, NO_PRODUCER_ID};
 use crate::compression::{self, Codec};
 
 /// First version of Produce that may carry zstd.
@@ -26,15 +27,47 @@ pub struct Limits {
     pub keys_required: bool,
 }
 
+/// Places of the first few records of some kind: enough to name them to a person, and never an allocation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Places {
+    at: [i32; PLACES_MAX],
+    len: usize,
+}
+
+/// Most records that [`Places`] names.
+const PLACES_MAX: usize = 8;
+
+impl Places {
+    #[inline]
+    fn push(&mut self, place: i32) {
+        if let Some(slot) = self.at.get_mut(self.len) {
+            *slot = place;
+            self.len += 1;
+        }
+    }
+
+    /// The places, ascending.
+    pub fn as_slice(&self) -> &[i32] {
+        &self.at[..self.len]
+    }
+
+    /// True if there is no such record.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
 /// What the walk over the records found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecordSummary {
     /// How many records; equal to the header's count and to last offset delta + 1.
     pub count: i32,
-    /// True if some record has no key.
-    pub keyless: bool,
+    /// The first records without a key, if there are any.
+    pub keyless: Places,
     /// The smallest timestamp. With create time, the broker compares both ends with its clock.
     pub min_timestamp: i64,
+    /// Offset delta of the first record with the smallest timestamp.
+    pub min_timestamp_delta: i32,
     /// The greatest timestamp. If the header says otherwise, [`restamp`](crate::batch::restamp) it, as Kafka does.
     pub max_timestamp: i64,
     /// Offset delta of the first record with the greatest timestamp.
@@ -127,19 +160,15 @@ fn check_records(
     let header = batch.header();
     let mut summary = RecordSummary {
         count: 0,
-        keyless: false,
+        keyless: Places::default(),
         min_timestamp: i64::MAX,
+        min_timestamp_delta: 0,
         max_timestamp: i64::MIN,
         max_timestamp_delta: 0,
         record_bytes: payload.len(),
     };
     for record in Walk::new(payload, header.record_count) {
         summary.take_in(&record?, header.base_timestamp, limits.keys_required)?;
-    }
-    if header.attributes.timestamp_type() == TimestampType::LogAppendTime {
-        summary.min_timestamp = header.max_timestamp;
-        summary.max_timestamp = header.max_timestamp;
-        summary.max_timestamp_delta = 0;
     }
     Ok(summary)
 }
@@ -159,7 +188,7 @@ impl RecordSummary {
             if keys_required {
                 return Err(RecordError::Keyless { index: self.count });
             }
-            self.keyless = true;
+            self.keyless.push(self.count);
         }
         let timestamp = base_timestamp
             .checked_add(record.timestamp_delta)
@@ -168,7 +197,10 @@ impl RecordSummary {
             self.max_timestamp = timestamp;
             self.max_timestamp_delta = record.offset_delta;
         }
-        self.min_timestamp = self.min_timestamp.min(timestamp);
+        if timestamp < self.min_timestamp {
+            self.min_timestamp = timestamp;
+            self.min_timestamp_delta = record.offset_delta;
+        }
         self.count += 1;
         Ok(())
     }

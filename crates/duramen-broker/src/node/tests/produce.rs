@@ -1,12 +1,14 @@
-use duramen_protocol::ErrorCode;
-use duramen_protocol::batch::{BatchHeader, TimestampType};
+use bytes::BytesMut;
+use duramen_protocol::batch::{self, BatchHeader, TimestampType};
+use duramen_protocol::messages::produce::PartitionProduceData;
 use duramen_protocol::wire::Uuid;
+use duramen_protocol::{ErrorCode, Response};
 use duramen_storage::op::Done;
 
 use crate::event::ConnectionId;
 
 use super::harness::{
-    Harness, ONE, WALL_MS, batch, builder, bytes_of, idempotent, produce_request,
+    Harness, ONE, WALL_MS, batch, builder, bytes_of, idempotent, new_topic, produce_request,
 };
 
 #[test]
@@ -134,8 +136,6 @@ fn bad_batches_are_refused_with_the_code_of_their_fault() {
     assert_eq!(code(batch(&[&long])), ErrorCode::MessageTooLarge);
     let control = builder(&["a"], WALL_MS).control().build().expect("a batch");
     assert_eq!(code(control), ErrorCode::InvalidRecord);
-    let transactional = builder(&["a"], WALL_MS).producer(1, 0, 0).transactional();
-    assert_eq!(code(transactional.build().expect("a batch")), ErrorCode::InvalidTxnState);
     let two = [batch(&["a"]), batch(&["b"])].concat();
     assert_eq!(code(two.into()), ErrorCode::InvalidRecord);
     let future = builder(&["a"], WALL_MS + 7_200_000).build().expect("a batch");
@@ -149,7 +149,62 @@ fn a_compacted_topic_wants_keys() {
     it.create("t", &[("cleanup.policy", "compact")]);
     let refused = it.produce("t", batch(&["a"]));
     assert_eq!(refused.error_code, ErrorCode::InvalidRecord.code());
-    assert_eq!(refused.record_errors.len(), 1);
+    let named: Vec<_> = refused.record_errors.iter().map(|it| it.batch_index).collect();
+    assert_eq!(named, [0]);
+}
+
+#[test]
+fn a_transactional_batch_without_a_transactional_id_refuses_the_whole_request() {
+    let mut it = Harness::new(&[]);
+    assert_eq!(it.try_create(new_topic("t", 2, &[])).topics[0].error_code, 0);
+    for producer in [true, false] {
+        let mut bad = builder(&["a"], WALL_MS).transactional();
+        if producer {
+            bad = bad.producer(1, 0, 0);
+        }
+        let mut request = produce_request("t", batch(&["a"]), -1);
+        let records = Some(bad.build().expect("a batch"));
+        let data = PartitionProduceData { index: 1, records };
+        request.topic_data[0].partition_data.push(data);
+        let Response::Produce(response) = it.ask(request, 9) else { panic!("other") };
+        let parts = response.responses[0].partition_responses.iter();
+        let codes: Vec<_> = parts.map(|part| ErrorCode::from_code(part.error_code)).collect();
+        assert_eq!(codes, [Some(ErrorCode::TransactionalIdAuthorizationFailed); 2]);
+    }
+    assert_eq!(it.fetch("t", 0).high_watermark, 0);
+}
+
+#[test]
+fn of_a_partition_named_twice_the_last_batch_counts() {
+    let mut it = Harness::new(&[]);
+    assert_eq!(it.try_create(new_topic("t", 2, &[])).topics[0].error_code, 0);
+    let data = |index, value| PartitionProduceData { index, records: Some(batch(&[value])) };
+    let mut request = produce_request("t", batch(&["first"]), -1);
+    request.topic_data[0].partition_data.extend([data(1, "other"), data(0, "last")]);
+    let Response::Produce(response) = it.ask(request.clone(), 9) else { panic!("other") };
+    let parts = response.responses[0].partition_responses.iter();
+    let parts: Vec<_> = parts.map(|part| (part.index, part.base_offset)).collect();
+    assert_eq!(parts, [(1, 0), (0, 0)]);
+    let fetched = bytes_of(&it.fetch("t", 0));
+    assert!(fetched.windows(4).any(|bytes| bytes == b"last"));
+    let again = request.topic_data[0].clone();
+    request.topic_data.push(again);
+    let Response::Produce(response) = it.ask(request, 9) else { panic!("other") };
+    assert_eq!(response.responses.len(), 1, "also in two entries of the topic");
+    assert_eq!(it.fetch("t", 0).high_watermark, 2);
+}
+
+#[test]
+fn a_time_of_append_that_a_client_claims_is_taken_off() {
+    let mut it = Harness::new(&[]);
+    it.create("t", &[]);
+    let mut bytes = BytesMut::from(&builder(&["a"], WALL_MS).build().expect("a batch")[..]);
+    batch::restamp_log_append_time(&mut bytes, WALL_MS + 9);
+    let produced = it.produce("t", bytes.freeze());
+    assert_eq!((produced.error_code, produced.log_append_time_ms), (0, -1));
+    let header = BatchHeader::parse(&bytes_of(&it.fetch("t", 0))).expect("a batch");
+    assert_eq!(header.attributes.timestamp_type(), TimestampType::CreateTime);
+    assert_eq!(header.max_timestamp, WALL_MS, "the record's own");
 }
 
 #[test]

@@ -218,3 +218,22 @@ fn five_thousand_partitions_are_made_in_one_request() {
     let metadata = it.metadata(&["t"]);
     assert!(metadata.topics[0].partitions.iter().all(|it| it.leader_id == 0));
 }
+
+#[test]
+fn a_request_for_more_than_ten_thousand_partitions_is_refused_as_a_whole() {
+    let mut it = Harness::new(&[]);
+    let mut codes = |topics: &[(&str, i32)]| {
+        let topics = topics.iter().map(|(name, count)| new_topic(name, *count, &[])).collect();
+        let request = CreateTopicsRequest { topics, validate_only: true, ..Default::default() };
+        let Response::CreateTopics(response) = it.ask(request, 7) else { panic!("other") };
+        let codes = response.topics.iter().map(|topic| ErrorCode::from_code(topic.error_code));
+        codes.map(|code| code.expect("a code")).collect::<Vec<_>>()
+    };
+    let violation = ErrorCode::PolicyViolation;
+    assert_eq!(codes(&[("a", 10_001)]), [violation]);
+    assert_eq!(codes(&[("a", 6_000), ("b", 4_001)]), [violation; 2]);
+    assert_eq!(codes(&[("a", -1), ("b", 10_000)]), [violation; 2], "a default counts too");
+    assert_eq!(codes(&[("a", 6_000), ("b", 4_000)]), [ErrorCode::None; 2]);
+    let twice = codes(&[("a", 6_000), ("a", 6_000), ("b", 1)]);
+    assert_eq!(twice, [ErrorCode::InvalidRequest, ErrorCode::InvalidRequest, ErrorCode::None]);
+}

@@ -1,0 +1,100 @@
+//! Where a partition's leader is, for those who asked the wrong node: `current_leader` and
+//! `node_endpoints` of Produce and Fetch (KIP-951) spare them a round of Metadata.
+
+use std::collections::BTreeSet;
+
+use duramen_protocol::ErrorCode;
+use duramen_protocol::messages::{FetchResponse, ProduceResponse, fetch, produce};
+use duramen_protocol::wire::Uuid;
+
+use crate::controller::image::Topic;
+use crate::controller::records::RegisterBroker;
+use crate::node::Node;
+
+const PRODUCE_FROM_VERSION: i16 = 10;
+const FETCH_FROM_VERSION: i16 = 12;
+const FETCH_ENDPOINTS_FROM_VERSION: i16 = 16;
+
+/// The node that leads a partition and the leader's epoch, as far as the local replica knows.
+fn leader_of(node: &Node, topic: &Topic, index: i32) -> Option<(i32, i32)> {
+    let replica = node.local_replica(topic, index)?;
+    let group = &node.partitions.get(&replica)?.group;
+    let leader = group.leader()?;
+    let replicas = topic.partitions.get(usize::try_from(index).ok()?)?;
+    let placed = replicas.iter().find(|replica| replica.peer_id == leader)?;
+    Some((placed.broker_id, group.epoch()))
+}
+
+fn topic_of<'a>(node: &'a Node, name: &str, id: Uuid) -> Option<&'a Topic> {
+    let image = &node.controller.image;
+    if id.is_zero() { image.topic_named(name) } else { image.topic(id) }
+}
+
+fn brokers<'a>(
+    node: &'a Node,
+    ids: &'a BTreeSet<i32>,
+) -> impl Iterator<Item = (&'a RegisterBroker, &'a str, u16)> {
+    let brokers = ids.iter().filter_map(|id| node.controller.image.brokers.get(id));
+    brokers.filter_map(|broker| {
+        let endpoint = broker.endpoints.first()?;
+        Some((broker, endpoint.host.as_str(), endpoint.port))
+    })
+}
+
+/// Says in a Produce response who leads what this node does not.
+pub(super) fn tell_producer(node: &Node, response: &mut ProduceResponse, version: i16) {
+    if version < PRODUCE_FROM_VERSION {
+        return;
+    }
+    let mut named = BTreeSet::new();
+    for topic in &mut response.responses {
+        let code = ErrorCode::NotLeaderOrFollower.code();
+        for part in topic.partition_responses.iter_mut().filter(|part| part.error_code == code) {
+            let found = topic_of(node, &topic.name, topic.topic_id);
+            let leader = found.and_then(|topic| leader_of(node, topic, part.index));
+            let Some((leader_id, leader_epoch)) = leader else { continue };
+            part.current_leader = produce::LeaderIdAndEpoch { leader_id, leader_epoch };
+            named.insert(leader_id);
+        }
+    }
+    let endpoint = |(broker, host, port): (&RegisterBroker, &str, u16)| produce::NodeEndpoint {
+        node_id: broker.broker_id,
+        host: host.to_owned(),
+        port: i32::from(port),
+        rack: broker.rack.clone(),
+    };
+    response.node_endpoints = brokers(node, &named).map(endpoint).collect();
+}
+
+/// Says in a Fetch response who leads what this node does not, or not in that epoch.
+pub(super) fn tell_consumer(node: &Node, response: &mut FetchResponse, version: i16) {
+    if version < FETCH_FROM_VERSION {
+        return;
+    }
+    let mut named = BTreeSet::new();
+    for topic in &mut response.responses {
+        for part in &mut topic.partitions {
+            let code = ErrorCode::from_code(part.error_code);
+            let is_elsewhere =
+                matches!(code, Some(ErrorCode::NotLeaderOrFollower | ErrorCode::FencedLeaderEpoch));
+            if !is_elsewhere {
+                continue;
+            }
+            let found = topic_of(node, &topic.topic, topic.topic_id);
+            let leader = found.and_then(|topic| leader_of(node, topic, part.partition_index));
+            let Some((leader_id, leader_epoch)) = leader else { continue };
+            part.current_leader = fetch::LeaderIdAndEpoch { leader_id, leader_epoch };
+            named.insert(leader_id);
+        }
+    }
+    if version < FETCH_ENDPOINTS_FROM_VERSION {
+        return;
+    }
+    let endpoint = |(broker, host, port): (&RegisterBroker, &str, u16)| fetch::NodeEndpoint {
+        node_id: broker.broker_id,
+        host: host.to_owned(),
+        port: i32::from(port),
+        rack: broker.rack.clone(),
+    };
+    response.node_endpoints = brokers(node, &named).map(endpoint).collect();
+}

@@ -1,0 +1,98 @@
+//! Produces that wait because too many bytes are on their way to the disk already.
+
+use std::collections::VecDeque;
+
+use super::{Node, Timer};
+use crate::api;
+use crate::event::{Action, ConnectionId, Now, RequestKey};
+use crate::session::{PreparedProduce, RequestContext};
+
+#[derive(Debug)]
+struct Stalled {
+    key: RequestKey,
+    context: RequestContext,
+    request: PreparedProduce,
+    deadline_us: u64,
+}
+
+/// First come, first served, so that a producer's batches stay in order.
+#[derive(Debug, Default)]
+pub(super) struct Stalls {
+    queue: VecDeque<Stalled>,
+    /// The operator was told of produces that waited in vain since the queue was last empty.
+    is_told: bool,
+}
+
+impl Stalls {
+    pub(super) fn len(&self) -> usize {
+        self.queue.len()
+    }
+}
+
+impl Node {
+    /// Whether `bytes` more may be taken in now.
+    pub(crate) fn has_room(&self, bytes: u64) -> bool {
+        let total = self.bytes_in_flight + bytes;
+        self.bytes_in_flight == 0 || total <= self.options.bytes_in_flight_max
+    }
+
+    /// Whether produces wait for room already: later ones queue behind them.
+    pub(crate) fn has_stalled(&self) -> bool {
+        !self.stalls.queue.is_empty()
+    }
+
+    pub(crate) fn stall(
+        &mut self,
+        key: RequestKey,
+        context: RequestContext,
+        request: PreparedProduce,
+        deadline_us: u64,
+    ) {
+        self.counters.stalls += 1;
+        self.timers.insert((deadline_us, Timer::Request(key)));
+        self.stalls.queue.push_back(Stalled { key, context, request, deadline_us });
+    }
+
+    /// Lets the first of them in, if there is room. False if nothing was done.
+    pub(super) fn resume_stalled(&mut self, now: Now, actions: &mut Vec<Action>) -> bool {
+        let Some(first) = self.stalls.queue.front() else { return false };
+        if !self.has_room(api::produce::bytes_of(&first.request)) {
+            return false;
+        }
+        let first = self.stalls.queue.pop_front().expect("it was just looked at");
+        self.stalls.is_told &= self.has_stalled();
+        let Stalled { key, context, request, deadline_us } = first;
+        self.timers.remove(&(deadline_us, Timer::Request(key)));
+        api::produce::append(self, now, key, &context, request, deadline_us, actions);
+        true
+    }
+
+    /// Takes one back whose time is over.
+    pub(crate) fn unstall(&mut self, key: RequestKey) -> Option<PreparedProduce> {
+        let at = self.stalls.queue.iter().position(|stalled| stalled.key == key)?;
+        if !std::mem::replace(&mut self.stalls.is_told, true) {
+            tracing::warn!(
+                bytes_in_flight = self.bytes_in_flight,
+                bytes_in_flight_max = self.options.bytes_in_flight_max,
+                waiting = self.stalls.queue.len(),
+                "produces are timed out before their batches could be taken in: storage is slower \
+                 than the producers, or stands still"
+            );
+        }
+        let stalled = self.stalls.queue.remove(at)?;
+        self.timers.remove(&(stalled.deadline_us, Timer::Request(key)));
+        self.stalls.is_told &= self.has_stalled();
+        Some(stalled.request)
+    }
+
+    pub(super) fn forget_stalled(&mut self, connection: ConnectionId) {
+        let timers = &mut self.timers;
+        self.stalls.queue.retain(|stalled| {
+            let stays = stalled.key.0 != connection;
+            if !stays {
+                timers.remove(&(stalled.deadline_us, Timer::Request(stalled.key)));
+            }
+            stays
+        });
+    }
+}

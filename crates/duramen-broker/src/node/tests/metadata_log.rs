@@ -1,0 +1,90 @@
+use std::collections::BTreeSet;
+
+use duramen_protocol::Response;
+use duramen_protocol::messages::InitProducerIdRequest;
+use duramen_storage::op::ReplicaId;
+
+use super::harness::{Harness, batch};
+use crate::limits::METADATA_LOG_BYTES_MAX;
+
+const METADATA: ReplicaId = ReplicaId(1);
+
+fn kept_bytes(it: &Harness) -> u64 {
+    let recovered = it.store.recover();
+    let metadata = recovered.iter().find(|found| found.replica == METADATA).expect("there");
+    metadata.segments.iter().map(|segment| segment.size).sum()
+}
+
+fn producer_id(it: &mut Harness) -> i64 {
+    match it.ask(InitProducerIdRequest { transactional_id: None, ..Default::default() }, 4) {
+        Response::InitProducerId(response) => response.producer_id,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn thousands_of_creations_and_deletions_leave_a_small_log_and_ids_are_never_reused() {
+    let mut it = Harness::new(&[("auto.create.topics.enable", "false")]);
+    it.create("stays", &[("retention.ms", "5000")]);
+    let stays = it.metadata(&["stays"]).topics[0].topic_id;
+    it.produce("stays", batch(&["a"]));
+    let (mut topics, mut replicas) = (BTreeSet::new(), BTreeSet::new());
+    let (mut last_producer, mut largest) = (-1, 0);
+    for round in 0..4u64 {
+        for n in 0..500 {
+            let name = format!("t-{n}");
+            it.create(&name, &[]);
+            assert!(topics.insert(it.metadata(&[&name]).topics[0].topic_id), "a topic id twice");
+            assert!(replicas.insert(it.replica(&name)), "a replica id twice");
+            super::topics::delete(&mut it, &name);
+            largest = largest.max(kept_bytes(&it));
+        }
+        it.restart(&[("auto.create.topics.enable", "false")], round + 2);
+        let producer = producer_id(&mut it);
+        assert!(producer > last_producer, "a producer id twice");
+        last_producer = producer;
+        let metadata = it.metadata(&["stays", "t-3"]);
+        assert_eq!(metadata.topics[0].topic_id, stays);
+        assert_eq!(metadata.topics[1].error_code, 3);
+        assert_eq!(it.fetch("stays", 0).high_watermark, 1);
+        assert_eq!(it.store.replicas.len(), 2, "nothing of the others is left");
+    }
+    assert!(largest > METADATA_LOG_BYTES_MAX / 2, "it was filled");
+    assert!(largest < 4 * METADATA_LOG_BYTES_MAX, "{largest}");
+    assert!(it.store.replicas[&METADATA].log_start > 0);
+}
+
+#[test]
+fn the_log_is_never_trimmed_beyond_the_image_that_storage_has() {
+    let mut it = Harness::new(&[]);
+    for n in 0..400 {
+        let name = format!("t-{n}");
+        it.create(&name, &[]);
+        super::topics::delete(&mut it, &name);
+        let recovered = it.store.recover();
+        let metadata = recovered.iter().find(|found| found.replica == METADATA).expect("there");
+        assert!(metadata.log_start <= metadata.prev_end_offset);
+    }
+}
+
+#[test]
+fn a_trim_that_storage_did_not_hear_of_is_executed_at_the_next_start() {
+    let mut it = Harness::new(&[]);
+    let before = it.store.clone();
+    let mut n = 0;
+    while it.store.replicas[&METADATA].log_start == 0 {
+        it.create(&format!("t-{n}"), &[]);
+        n += 1;
+    }
+    // The node died between the commit of the entry and what follows from it.
+    let trimmed_to = it.store.replicas[&METADATA].log_start;
+    let metadata = it.store.replicas.get_mut(&METADATA).expect("there");
+    metadata.log_start = 0;
+    metadata.image = before.replicas[&METADATA].image.clone();
+    it.restart(&[], 2);
+    assert_eq!(it.store.replicas[&METADATA].log_start, trimmed_to);
+    assert!(it.store.replicas[&METADATA].image.0 > 1);
+    let names: Vec<_> = (0..n).map(|n| format!("t-{n}")).collect();
+    let names: Vec<_> = names.iter().map(String::as_str).collect();
+    assert!(it.metadata(&names).topics.iter().all(|topic| topic.error_code == 0));
+}
