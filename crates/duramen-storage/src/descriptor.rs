@@ -78,14 +78,16 @@ impl Descriptor {
         let length = u32::try_from(be_i32(batch, 8)).map_err(|_| Error::Malformed)?;
         let length = length.checked_add(12).ok_or(Error::Malformed)?;
         let last_delta = u32::try_from(be_i32(batch, 23)).map_err(|_| Error::Malformed)?;
+        let count = last_delta.checked_add(1).ok_or(Error::Malformed)?;
         let base_offset = be_i64(batch, 0);
-        if batch[16] != 2 || (length as usize) < BATCH_HEADER_BYTES || base_offset < 0 {
+        let fits = base_offset >= 0 && base_offset.checked_add(i64::from(count)).is_some();
+        if batch[16] != 2 || (length as usize) < BATCH_HEADER_BYTES || !fits {
             return Err(Error::Malformed);
         }
         let attributes = u16::from_be_bytes([batch[21], batch[22]]);
         Ok(Self {
             base_offset,
-            count: last_delta.checked_add(1).ok_or(Error::Malformed)?,
+            count,
             length,
             batch_crc: be_i32(batch, 17).cast_unsigned(),
             header_crc: crc32c::crc32c(&batch[..UNCOVERED_BYTES]),
@@ -151,10 +153,16 @@ impl Descriptor {
         if flags & !FLAGS != 0 || bytes[48..].iter().any(|byte| *byte != 0) {
             return Err(Error::Malformed);
         }
+        let (base_offset, count) = (be_i64(bytes, 4), be_i32(bytes, 12).cast_unsigned());
+        let length = be_i32(bytes, 16).cast_unsigned();
+        let fits = base_offset >= 0 && base_offset.checked_add(i64::from(count)).is_some();
+        if !fits || count == 0 || (length as usize) < BATCH_HEADER_BYTES {
+            return Err(Error::Malformed);
+        }
         Ok(Self {
-            base_offset: be_i64(bytes, 4),
-            count: be_i32(bytes, 12).cast_unsigned(),
-            length: be_i32(bytes, 16).cast_unsigned(),
+            base_offset,
+            count,
+            length,
             batch_crc: be_i32(bytes, 20).cast_unsigned(),
             header_crc: be_i32(bytes, 24).cast_unsigned(),
             producer_id: be_i64(bytes, 28),

@@ -19,6 +19,8 @@ use crate::sabotage::{self, Bug};
 use crate::storage::Error;
 
 const VERSION: u16 = 1;
+/// No journal gets so far; a header with a number above is not ours.
+const NUMBER_MAX: u64 = 1 << 62;
 
 /// What a round's header says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +72,7 @@ impl RoundHeader {
         header.advance(2);
         let (body_bytes, body_crc) = (header.get_u32(), header.get_u32());
         header.advance(4);
-        Some(Self {
+        let header = Self {
             extent: header.get_u64(),
             lsn: header.get_u64(),
             tail: header.get_u64(),
@@ -78,7 +80,9 @@ impl RoundHeader {
             directory: header.get_u64(),
             body_bytes,
             body_crc,
-        })
+        };
+        let possible = header.extent.max(header.lsn) <= NUMBER_MAX && header.tail <= header.extent;
+        possible.then_some(header)
     }
 
     fn padded_bytes(&self) -> usize {
@@ -95,6 +99,16 @@ pub struct Round {
     pub file: usize,
     /// Its records; `None` if they do not match the header's CRC.
     pub body: Option<Bytes>,
+}
+
+impl Round {
+    /// Whether this is right behind `before` in its extent, or begins the next one.
+    fn follows(&self, before: &Self) -> bool {
+        let (this, that) = (&self.header, &before.header);
+        let end = that.position + that.padded_bytes() as u64;
+        let behind = self.file == before.file && this.extent == that.extent && this.position == end;
+        behind || this.position == 0 && this.extent == that.extent + 1
+    }
 }
 
 /// All rounds that can be recognised in one extent's bytes, in order of position. After a round
@@ -155,6 +169,9 @@ pub fn scan(mut rounds: Vec<Round>, directory: u64) -> Result<Scan, String> {
             }
             return Err(format!("round {lsn} is lost, though round {} follows", round.header.lsn));
         }
+    }
+    if let Some(pair) = rounds.windows(2).find(|pair| !pair[1].follows(&pair[0])) {
+        return Err(format!("round {} is not where it should be", pair[1].header.lsn));
     }
     Ok(Scan { rounds, torn })
 }

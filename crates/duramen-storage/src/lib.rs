@@ -16,6 +16,8 @@ mod checkpoint;
 pub mod descriptor;
 pub mod disk;
 mod format;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod journal;
 mod manifest;
 pub mod op;

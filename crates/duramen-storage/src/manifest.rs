@@ -12,9 +12,12 @@
 use std::fmt::Write as _;
 
 use crate::Disk;
-use crate::format::{DIRECTORY_VERSION, MANIFEST};
+use crate::format::{DIRECTORY_VERSION, MANIFEST, ROUND_ALIGN};
 use crate::journal::disk_error;
 use crate::storage::{Error, Facts};
+
+/// Extents are read whole.
+const EXTENT_BYTES_MAX: u64 = 1 << 30;
 
 /// A text file, for people: `key=value` lines and their CRC.
 fn render(facts: &Facts, extent_bytes: u64) -> String {
@@ -102,6 +105,9 @@ fn parse(bytes: &[u8]) -> Result<(Facts, u64), Error> {
     let extent_bytes = value("journal.extent.bytes")?
         .parse()
         .map_err(|_| damaged("journal.extent.bytes is no number"))?;
+    if !(1..=EXTENT_BYTES_MAX).contains(&extent_bytes) || extent_bytes % ROUND_ALIGN as u64 != 0 {
+        return Err(damaged("journal.extent.bytes is no size of an extent"));
+    }
     Ok((facts, extent_bytes))
 }
 

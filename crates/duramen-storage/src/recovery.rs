@@ -120,7 +120,10 @@ pub(crate) fn recover<D: Disk>(
             found.records.push(Record::Gone { replica: id });
             continue;
         }
-        owned.insert(it.state.dir());
+        if !owned.insert(it.state.dir()) {
+            let what = format!("two replicas have the directory {}", it.state.dir());
+            return Err(Error::Damaged { path: JOURNAL_DIR.into(), at: 0, what });
+        }
         let restored = restore(disk, it, catalog, reserve, &mut found.records)?;
         found.replicas.push(restored);
     }
@@ -171,7 +174,8 @@ fn read_journal<D: Disk>(disk: &D, options: &Options) -> Result<(Journal<D>, Sca
 /// Reads an extent from the medium; it is short only if its making was interrupted.
 fn read_extent<D: Disk>(disk: &D, path: &str, extent_bytes: u64) -> io::Result<(D::File, Bytes)> {
     let file = disk.open(path)?;
-    let wanted = usize::try_from(extent_bytes).map_err(io::Error::other)?;
+    let wanted = extent_bytes.min(disk.len(&file)?);
+    let wanted = usize::try_from(wanted).map_err(io::Error::other)?;
     let bytes = disk.read_medium(&file, 0, wanted)?;
     Ok((file, Bytes::from(bytes)))
 }
@@ -288,7 +292,7 @@ fn apply(it: &mut Replaying, record: &Record, options: &Options, lsn: u64) -> Re
         Record::Trim { log_start, .. } => state.trim(*log_start),
         Record::HardState { hard_state, .. } => {
             state.hard_state = *hard_state;
-            state.hard_state.commit = hard_state.commit.max(state.prev_index);
+            state.hard_state.commit = hard_state.commit.clamp(state.prev_index, state.last_index());
         }
         Record::Conf { conf, .. } => state.set_conf(conf),
         Record::Image { index, image, .. } => state.set_image(*index, image.clone()),
@@ -372,7 +376,9 @@ fn restore<D: Disk>(
         records.push(Record::HardState { replica: id, hard_state });
     }
     let mark = it.state.synced_index;
-    if it.places.iter().any(|(index, place)| place.payload.is_none() && *index > mark) {
+    if damage.is_none()
+        && it.places.iter().any(|(index, place)| place.payload.is_none() && *index > mark)
+    {
         // It was found whole, and is synced below: from now on its absence is damage.
         it.state.synced_index = it.state.last_index();
         records.push(Record::Synced { replica: id, index: it.state.synced_index });
@@ -440,8 +446,14 @@ fn read_image<D: Disk>(
         return Ok(bytes.clone());
     };
     let path = format!("{}/image-{:020}", state.dir(), state.prev_index);
-    let read = disk.open(&path).and_then(|file| disk.read_medium(&file, 0, *length as usize));
-    match read {
+    let read = || {
+        let file = disk.open(&path)?;
+        if disk.len(&file)? < u64::from(*length) {
+            return Ok(Vec::new());
+        }
+        disk.read_medium(&file, 0, *length as usize)
+    };
+    match read() {
         Ok(bytes) if image_fits(&state.image, &bytes) => Ok(Bytes::from(bytes)),
         Ok(_) => {
             *damage = Some(format!("{path} does not match its checksum"));
@@ -481,10 +493,12 @@ fn find_tear<D: Disk>(
         }
         let whole = match &open {
             Some((_, file)) => {
-                let bytes = disk
-                    .read_medium(file, place.at, batch.length as usize)
-                    .map_err(|source| disk_error("reading", &path, source))?;
-                batch.matches(&bytes)
+                let failed = |source| disk_error("reading", &path, source);
+                let end = place.at + u64::from(batch.length);
+                disk.len(file).map_err(failed)? >= end
+                    && batch.matches(
+                        &disk.read_medium(file, place.at, batch.length as usize).map_err(failed)?,
+                    )
             }
             None => false,
         };
@@ -533,7 +547,9 @@ fn restore_segments<D: Disk>(
         let len = disk.len(&file).map_err(failed)?;
         let replayed_from = places.first().map_or(segment.size, |place| place.at);
         if len < replayed_from.min(segment.size) {
+            // Left as it is: what is written behind the hole would hide it from the next start.
             *damage = Some(format!("{path} is {len} bytes long, and {replayed_from} were synced"));
+            continue;
         }
         rewrite(disk, &file, &places, reserve).map_err(failed)?;
         if len > segment.size {

@@ -13,6 +13,7 @@ use std::collections::VecDeque;
 
 use bytes::{Buf, BufMut, Bytes};
 
+use crate::Descriptor;
 use crate::format::{Malformed, count};
 use crate::op::{
     ConfState, Content, HardState, Identity, LogEntry, RecoveredReplica, ReplicaId, SegmentMeta,
@@ -74,6 +75,20 @@ impl SegmentState {
             image_max_timestamp: -1,
             image_max_delta: 0,
         }
+    }
+
+    /// Whether an end offset can be named relative to the base offset.
+    fn reaches(&self, end_offset: i64) -> bool {
+        end_offset - self.base_offset <= i64::from(u32::MAX)
+    }
+
+    /// Whether the parts of a decoded segment, which ends before `end`, fit each other.
+    fn holds_together(&self, end: i64) -> bool {
+        let positions = self.index_tail.iter().map(|entry| entry.position);
+        let mut at = self.flushed_position;
+        let forward = positions.into_iter().all(|next| std::mem::replace(&mut at, next) <= next);
+        let size = u64::from(at) < self.size && self.size < 1 << 32;
+        (0..end).contains(&self.base_offset) && self.reaches(end) && forward && size
     }
 
     fn delta(&self, offset: i64) -> u32 {
@@ -174,8 +189,18 @@ impl ReplicaState {
             && entry.term >= self.last_term()
             && match &entry.content {
                 Content::Internal(_) => true,
-                Content::Batch(batch) => batch.base_offset == self.end_offset,
+                Content::Batch(batch) => batch.base_offset == self.end_offset && self.fits(batch),
             }
+    }
+
+    /// Whether the batch's place can be named: the leader rolls before positions or deltas overflow.
+    fn fits(&self, batch: &Descriptor) -> bool {
+        match self.segments.last() {
+            Some(last) if !batch.starts_segment => {
+                last.size < 1 << 31 && last.reaches(batch.end_offset())
+            }
+            _ => true,
+        }
     }
 
     /// Appends one entry. For a batch, returns `(segment base offset, position)` of its payload.
@@ -357,10 +382,6 @@ impl ReplicaState {
         let entries = (0..count(from, 17)?)
             .map(|_| record::get_entry(from))
             .collect::<Result<VecDeque<_>, _>>()?;
-        let dense = entries.iter().zip(prev_index + 1..).all(|(entry, at)| entry.index == at);
-        if !dense {
-            return Err(Malformed("entries of a State are not dense"));
-        }
         let mut term_runs = Vec::new();
         for _ in 0..count(from, 24)? {
             let (term, first_index) = (from.try_get_u64()?, from.try_get_u64()?);
@@ -371,7 +392,7 @@ impl ReplicaState {
         let segments = (0..count(from, 76)?)
             .map(|_| SegmentState::decode(from))
             .collect::<Result<Vec<_>, _>>()?;
-        Ok(Self {
+        let mut state = Self {
             replica,
             identity,
             hard_state,
@@ -386,7 +407,81 @@ impl ReplicaState {
             end_offset,
             segments,
             synced_index,
-        })
+        };
+        if !state.holds_together() {
+            return Err(Malformed("a State contradicts itself"));
+        }
+        // A commit index that rode with a round may be older than an image that passed the queue.
+        let commit = state.hard_state.commit.clamp(state.prev_index, state.last_index());
+        state.hard_state.commit = commit;
+        Ok(state)
+    }
+
+    /// Whether the parts of a decoded State fit each other: what follows relies on it.
+    fn holds_together(&self) -> bool {
+        let mut before = (self.prev_index, self.prev_term, self.prev_end_offset);
+        for entry in &self.entries {
+            let (index, term, mut offset) = before;
+            if let Content::Batch(batch) = &entry.content {
+                if batch.base_offset != offset {
+                    return false;
+                }
+                offset = batch.end_offset();
+            }
+            if Some(entry.index) != index.checked_add(1) || entry.term < term {
+                return false;
+            }
+            before = (entry.index, entry.term, offset);
+        }
+        let runs = self.term_runs.windows(2);
+        let later = |a: &TermRun, b: &TermRun| {
+            a.term < b.term && a.first_index < b.first_index && a.start_offset <= b.start_offset
+        };
+        before.0 < 1 << 62
+            && before.2 == self.end_offset
+            && (0..=self.end_offset).contains(&self.prev_end_offset)
+            && (0..=self.end_offset).contains(&self.log_start)
+            && self.synced_index <= before.0
+            && runs.into_iter().all(|pair| later(&pair[0], &pair[1]))
+            && self.term_runs.iter().all(|run| {
+                (0..=self.end_offset).contains(&run.start_offset)
+                    && run.first_index <= before.0
+                    && run.term <= self.last_term()
+            })
+            && self.segments_hold_together()
+    }
+
+    /// Whether segments are in order, and hold the batches of the entries at their ends.
+    fn segments_hold_together(&self) -> bool {
+        let bases = self.segments.windows(2);
+        let in_order = |a: &SegmentState, b: &SegmentState| {
+            a.base_offset < b.base_offset && a.first_index < b.first_index
+        };
+        if !bases.into_iter().all(|pair| in_order(&pair[0], &pair[1])) {
+            return false;
+        }
+        let ends = self.segments.iter().skip(1).map(|next| next.base_offset);
+        for (segment, end) in self.segments.iter().zip(ends.chain([self.end_offset])) {
+            // Going back from its end, entries take away what they added, and no more.
+            let within = segment.base_offset..end;
+            let mut left = Some(segment.size);
+            for entry in &self.entries {
+                if let Content::Batch(batch) = &entry.content
+                    && within.contains(&batch.base_offset)
+                {
+                    left = left.and_then(|left| left.checked_sub(u64::from(batch.length)));
+                    let first = batch.base_offset == segment.base_offset;
+                    left = left.filter(|_| !first || segment.first_index == entry.index);
+                }
+            }
+            let all = self.prev_end_offset <= segment.base_offset;
+            let whole = left.is_some_and(|left| (left == 0) == all);
+            if !whole || !segment.holds_together(end) {
+                return false;
+            }
+        }
+        let first = self.segments.first().map_or(self.end_offset, |first| first.base_offset);
+        self.log_start >= first && self.prev_end_offset >= first
     }
 }
 

@@ -14,7 +14,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use duramen_storage::op::{Content, RecoveredReplica};
-use duramen_storage::{Descriptor, Reader};
+use duramen_storage::storage::Error;
+use duramen_storage::{Descriptor, Reader, Storage};
 
 use crate::disk::FsDisk;
 use crate::driver::{Driver, NOBODY, conf, identity, image, options};
@@ -205,6 +206,39 @@ fn the_directory_of_version_1_is_written_as_the_document_says() {
     }
     let times = fs::read(root.join("orders-0/00000000000000000049.timeindex")).expect("it is kept");
     assert!(!times.is_empty() && times.len().is_multiple_of(12));
+}
+
+/// It used to be found once: recovery wrote the journal's payload behind the hole, and the next
+/// start took the file for whole.
+#[test]
+fn a_segment_that_lost_its_end_is_damaged_at_every_start() {
+    let scratch = Scratch::new("formats-short");
+    copy(&fixture(), &scratch.0);
+    let path = scratch.0.join("orders-0/00000000000000000099.log");
+    let file = fs::OpenOptions::new().write(true).open(path).expect("it is kept");
+    file.set_len(100).expect("it can be cut");
+    for _ in 0..3 {
+        let mut driver = Driver::open(&FsDisk::new(&scratch.0), options());
+        for found in &driver.recovered {
+            assert_eq!(found.damage.is_some(), found.replica.0 == 2, "{:?}", found.damage);
+        }
+        driver.batch(5, false, NOBODY, 10);
+        driver.close();
+    }
+}
+
+#[test]
+fn a_manifest_with_an_absurd_size_is_damaged() {
+    let scratch = Scratch::new("formats-manifest");
+    copy(&fixture(), &scratch.0);
+    let path = scratch.0.join("manifest");
+    let text = fs::read_to_string(&path).expect("it is kept");
+    let text = text.replace("extent.bytes=65536", "extent.bytes=1152921504606846976");
+    let body = &text[..text.find("crc32c=").expect("it has one")];
+    let crc = crc32c::crc32c(body.as_bytes());
+    fs::write(&path, format!("{body}crc32c={crc:08x}\n")).expect("it can be written");
+    let opened = Storage::open(FsDisk::new(&scratch.0), options());
+    assert!(matches!(opened, Err(Error::Damaged { .. })), "and not an allocation of that size");
 }
 
 #[test]
