@@ -18,6 +18,10 @@ TEST_TIMEOUT_S = 60
 _tests = []
 
 
+class Skipped(Exception):
+    """This machine cannot do what a test needs."""
+
+
 class TimedOut(BaseException):
     """Not an Exception: a test that catches everything must not swallow its own timeout."""
 
@@ -52,7 +56,7 @@ def equal(actual, expected, what=""):
 
 def main():
     wanted = sys.argv[2:]
-    passed = failed = 0
+    passed = failed = skipped = 0
     for function in _tests:
         if wanted and not any(part in function.__name__ for part in wanted):
             continue
@@ -61,12 +65,15 @@ def main():
             _with_timeout(function)
             passed += 1
             outcome = "ok  "
+        except Skipped as reason:
+            skipped += 1
+            outcome = f"SKIP ({reason})"
         except (Exception, TimedOut):
             failed += 1
             outcome = "FAIL"
             traceback.print_exc(file=sys.stdout)
         print(f"{outcome} {function.__name__} ({time.monotonic() - started:.1f} s)", flush=True)
-    print(f"{passed} passed, {failed} failed", flush=True)
+    print(f"{passed} passed, {failed} failed" + (f", {skipped} skipped" if skipped else ""), flush=True)
     sys.exit(1 if failed or not passed else 0)
 
 
