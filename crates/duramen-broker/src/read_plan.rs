@@ -94,7 +94,9 @@ fn fetch(
 fn refuse(slot: &mut PartitionData, part: &FetchPart, error: &ReadError) {
     let code = code_of(error);
     if code == ErrorCode::KafkaStorageError {
-        tracing::error!(replica = part.replica.0, offset = part.offset, %error, "a read failed");
+        let cause = std::error::Error::source(error).map(ToString::to_string);
+        let (replica, offset) = (part.replica.0, part.offset);
+        tracing::error!(replica, offset, %error, cause, "a read failed");
     }
     slot.error_code = code.code();
     slot.high_watermark = -1;

@@ -88,8 +88,12 @@ impl<D: Disk> Catalog<D> {
         files
     }
 
+    /// Forgets a replica, and closes its files: a removed file keeps its space while it is open.
     pub(crate) fn remove(&self, replica: ReplicaId) {
-        self.logs.write().unwrap_or_else(PoisonError::into_inner).remove(&replica);
+        let removed = self.logs.write().unwrap_or_else(PoisonError::into_inner).remove(&replica);
+        if let Some(files) = removed {
+            files.retain(|_| false);
+        }
     }
 
     /// The segment's open file; opened, and another one closed, if need be.
@@ -155,10 +159,16 @@ impl<D: Disk> LogFiles<D> {
         self.segments.write().unwrap_or_else(PoisonError::into_inner).push(segment);
     }
 
-    /// Hides the segments that begin in `base_offsets`.
+    /// Hides, and closes, the segments whose base offset is not to be kept.
     pub(crate) fn retain(&self, keep: impl Fn(i64) -> bool) {
         let mut segments = self.segments.write().unwrap_or_else(PoisonError::into_inner);
-        segments.retain(|segment| keep(segment.base_offset));
+        segments.retain(|segment| {
+            let kept = keep(segment.base_offset);
+            if !kept {
+                segment.close();
+            }
+            kept
+        });
     }
 }
 

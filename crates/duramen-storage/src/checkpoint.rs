@@ -19,6 +19,7 @@ use crate::journal::disk_error;
 use crate::record::Record;
 use crate::replica::Replica;
 use crate::replica_state::ReplicaState;
+use crate::reserve::Reserve;
 use crate::storage::{Error, Storage, SyncStep};
 use crate::{Disk, ReplicaId};
 
@@ -138,7 +139,7 @@ impl<D: Disk> Storage<D> {
             }
             let dir = replica.state.dir();
             let steps = replica
-                .flush(&self.disk)
+                .flush(&self.disk, &mut self.reserve)
                 .map_err(|source| disk_error("writing the indexes of", &dir, source))?;
             replica.first_since_capture = None;
             replica.checkpoint_due = Some((steps, replica.names));
@@ -184,7 +185,7 @@ impl<D: Disk> Storage<D> {
 impl<D: Disk> Replica<D> {
     /// Writes index entries to their files, where they are many or their segment is sealed, and
     /// returns what must be synced for a checkpoint.
-    fn flush(&mut self, disk: &D) -> io::Result<Vec<SyncStep<D::File>>> {
+    fn flush(&mut self, disk: &D, reserve: &mut Reserve) -> io::Result<Vec<SyncStep<D::File>>> {
         let mut steps: Vec<SyncStep<D::File>> =
             std::mem::take(&mut self.dirty).into_values().map(SyncStep::File).collect();
         let last = self.state.segments.len().saturating_sub(1);
@@ -197,7 +198,7 @@ impl<D: Disk> Replica<D> {
             let times = segment.times_tail.partition_point(|entry| entry.offset_delta < kept);
             let due = at < last || index >= INDEX_TAIL_MAX;
             if due && (index > 0 || times > 0) {
-                steps.extend(self.flush_segment(disk, at, index, times)?);
+                steps.extend(self.flush_segment(disk, reserve, at, (index, times))?);
             }
         }
         steps.extend(self.name_steps());
@@ -207,9 +208,9 @@ impl<D: Disk> Replica<D> {
     fn flush_segment(
         &mut self,
         disk: &D,
+        reserve: &mut Reserve,
         at: usize,
-        index: usize,
-        times: usize,
+        (index, times): (usize, usize),
     ) -> io::Result<Vec<SyncStep<D::File>>> {
         let dir = self.state.dir();
         let segment = &mut self.state.segments[at];
@@ -238,14 +239,18 @@ impl<D: Disk> Replica<D> {
                 continue;
             }
             let path = format!("{dir}/{}", segment_name(base_offset, extension));
-            let file = match disk.open(&path) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    self.names += 1;
-                    disk.create(&path)?
-                }
-                other => other?,
-            };
-            disk.write_at(&file, &[&bytes], at)?;
+            let names = &mut self.names;
+            let file = reserve.when_full(disk, || {
+                let file = match disk.open(&path) {
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                        *names += 1;
+                        disk.create(&path)?
+                    }
+                    other => other?,
+                };
+                disk.write_at(&file, &[&bytes], at)?;
+                Ok(file)
+            })?;
             steps.push(SyncStep::File(file));
         }
         if let Some(shown) = self.files.segment_of(base_offset) {

@@ -315,6 +315,11 @@ impl ReplicaState {
         self.segments.drain(..dead).collect()
     }
 
+    /// Whether a dead segment stays only until there is an image behind it.
+    pub(crate) fn removal_waits_for_image(&self) -> bool {
+        self.segments.get(1).is_some_and(|next| next.base_offset <= self.log_start)
+    }
+
     pub(crate) fn recovered(&self, image: Bytes, damage: Option<String>) -> RecoveredReplica {
         RecoveredReplica {
             replica: self.replica,

@@ -15,8 +15,7 @@ use crate::format::RESERVE;
 use crate::journal::disk_error;
 use crate::storage::{Error, Options};
 
-/// Look at the free space at least every so many bytes appended.
-const CHECK_BYTES: u64 = 4 << 20;
+const SLICES_AT_ONCE: u32 = 8;
 static SLICE: [u8; 1 << 18] = [0; 1 << 18];
 
 #[derive(Debug)]
@@ -27,7 +26,6 @@ pub(crate) struct Reserve {
     held: u64,
     full: bool,
     reported: bool,
-    checked_at: u64,
 }
 
 impl Reserve {
@@ -38,7 +36,9 @@ impl Reserve {
             Err(source) => return Err(disk_error("opening", RESERVE, source)),
         };
         let (bytes, free_bytes_min) = (options.reserve_bytes, options.free_bytes_min);
-        Ok(Self { bytes, free_bytes_min, held, full: false, reported: false, checked_at: 0 })
+        let available =
+            disk.available().map_err(|source| disk_error("measuring", RESERVE, source))?;
+        Ok(Self { bytes, free_bytes_min, held, full: available < free_bytes_min, reported: false })
     }
 
     /// Runs `write`; if the disk is full, gives up the reserve and runs it once more.
@@ -62,25 +62,16 @@ impl Reserve {
         }
     }
 
-    /// Looks at the free space, now and then; makes the reserve, slice by slice.
-    pub(crate) fn check<D: Disk>(
-        &mut self,
-        disk: &D,
-        idle: bool,
-        appended: u64,
-    ) -> Result<(), Error> {
-        if !idle && appended < self.checked_at + CHECK_BYTES && !self.full {
-            return Ok(());
-        }
-        self.checked_at = appended;
+    /// Looks at the free space; makes the reserve, slice by slice. One system call, in most turns.
+    pub(crate) fn check<D: Disk>(&mut self, disk: &D) -> Result<(), Error> {
         let failed = |source| disk_error("writing", RESERVE, source);
         let available = disk.available().map_err(failed)?;
         let missing = self.bytes - self.held.min(self.bytes);
         if available < self.free_bytes_min {
             self.full = true;
         } else if available >= self.free_bytes_min + missing {
-            // Two slices a look: the file is whole within seconds, and no look takes long.
-            match (0..2).try_for_each(|_| self.grow(disk)) {
+            // Some slices a look: the file is whole soon, and no look takes long.
+            match (0..SLICES_AT_ONCE).try_for_each(|_| self.grow(disk)) {
                 Err(error) if !is_full(&error) => return Err(failed(error)),
                 grown => self.full &= grown.is_err() || self.held < self.bytes,
             }

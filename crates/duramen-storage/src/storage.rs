@@ -17,7 +17,7 @@ use bytes::Bytes;
 
 use crate::catalog::{Catalog, WrittenPart};
 use crate::checkpoint::Checkpoints;
-use crate::format::{MANIFEST, ROUND_HEADER_BYTES};
+use crate::format::{JOURNAL_DIR, MANIFEST, ROUND_HEADER_BYTES};
 use crate::journal::{Journal, disk_error};
 use crate::op::{Done, Op, OpKind, RecoveredReplica};
 use crate::record::Record;
@@ -240,7 +240,7 @@ pub struct Storage<D: Disk> {
     pub(crate) checkpoints: Checkpoints,
     pub(crate) metrics: Metrics,
     catalog: Arc<Catalog<D>>,
-    reserve: Reserve,
+    pub(crate) reserve: Reserve,
     queue: VecDeque<Op>,
     images: VecDeque<(ReplicaId, u64, Bytes)>,
     /// Ops of replicas whose directory's name is not free yet.
@@ -319,6 +319,9 @@ impl<D: Disk> Storage<D> {
         }
         for path in found.garbage {
             self.remove_in_background(vec![SyncStep::RemoveDir(path)]);
+        }
+        if let Some(full) = self.reserve.take_change() {
+            self.done.push(Done::DiskFull(full)); // before anything is appended
         }
         Ok(recovered)
     }
@@ -482,7 +485,7 @@ impl<D: Disk> Storage<D> {
         self.closing = quiet && idle && (self.unclosed || !self.riders.is_empty());
         self.grow_journal()?;
         self.run_checkpoints()?;
-        self.reserve.check(&self.disk, idle, self.metrics.segment_bytes)?;
+        self.reserve.check(&self.disk)?;
         if let Some(full) = self.reserve.take_change() {
             self.done.push(Done::DiskFull(full));
         }
@@ -496,7 +499,7 @@ impl<D: Disk> Storage<D> {
                 && let Some((file, _)) = self.journal.growing()
             {
                 // Whole: it only has to be synced.
-                let dir = crate::format::JOURNAL_DIR.to_owned();
+                let dir = JOURNAL_DIR.to_owned();
                 self.request(Purpose::Extent, vec![SyncStep::File(file), SyncStep::Dir(dir)]);
             }
             return Ok(());
@@ -530,7 +533,7 @@ impl<D: Disk> Storage<D> {
                 tracing::warn!(%source, "could not remove files that are no longer needed");
                 return Ok(());
             }
-            return Err(disk_error("syncing", &format!("{purpose:?}"), source));
+            return Err(disk_error("syncing", &self.path_of(&purpose), source));
         }
         match purpose {
             Purpose::Round => return self.on_round_durable(),
@@ -568,6 +571,19 @@ impl<D: Disk> Storage<D> {
             Purpose::Removed => {}
         }
         Ok(())
+    }
+
+    /// Where the files of a sync are, for whoever reads the log.
+    fn path_of(&self, purpose: &Purpose) -> String {
+        let replica = match purpose {
+            Purpose::Round | Purpose::Extent => return JOURNAL_DIR.to_owned(),
+            Purpose::Removed => return ".".to_owned(),
+            Purpose::Image { image, .. } => image.replica(),
+            Purpose::Payload { replica, .. }
+            | Purpose::Checkpoint { replica, .. }
+            | Purpose::Renamed { replica } => *replica,
+        };
+        self.replicas.get(&replica).map_or_else(|| ".".to_owned(), |it| it.state.dir())
     }
 
     /// One sync fewer is in flight for the replica; a deleted one's directory is renamed when

@@ -344,14 +344,15 @@ impl<D: Disk> Storage<D> {
         };
         replica.in_flight += 1;
         let path = replica.image_path(index);
-        let mut write = || {
-            replica.make_dir(&self.disk)?;
-            ignore_missing(self.disk.remove_file(&path))?;
-            let file = self.disk.create(&path)?;
-            self.disk.write_at(&file, &[image], 0)?;
+        let (disk, reserve) = (&self.disk, &mut self.reserve);
+        let written = reserve.when_full(disk, || {
+            replica.make_dir(disk)?;
+            ignore_missing(disk.remove_file(&path))?;
+            let file = disk.create(&path)?;
+            disk.write_at(&file, &[image], 0)?;
             Ok(file)
-        };
-        let file = write().map_err(|source| disk_error("writing", &path, source))?;
+        });
+        let file = written.map_err(|source| disk_error("writing", &path, source))?;
         let source = ImageSource::File {
             length: u32::try_from(image.len()).expect("images stay below 4 GiB"),
             crc: crc32c::crc32c(image),
@@ -387,6 +388,10 @@ impl<D: Disk> Storage<D> {
     pub(super) fn remove_dead_segments(&mut self, id: ReplicaId, round: &mut Round) {
         let Some(replica) = self.replicas.get_mut(&id) else { return };
         let dead = replica.state.remove_dead_segments();
+        if replica.state.removal_waits_for_image() && !replica.image_wanted {
+            replica.image_wanted = true;
+            self.done.push(Done::WantImage { replica: id });
+        }
         if dead.is_empty() {
             return;
         }
