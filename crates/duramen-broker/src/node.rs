@@ -364,6 +364,11 @@ impl Node {
         for finished in effects.finished {
             self.on_finished(finished, actions);
         }
+        for (watcher, bytes) in effects.touched {
+            for key in self.sessions.touch(watcher).to_vec() {
+                api::fetch::on_woken(self, key, bytes, actions);
+            }
+        }
         for (key, bytes) in effects.woken {
             api::fetch::on_woken(self, key, bytes, actions);
         }
@@ -662,11 +667,7 @@ impl Node {
         let Waiting { parked, deadline_us } = self.parked.remove(&key)?;
         self.timers.remove(&(deadline_us, Timer::Request(key)));
         if let Parked::Fetch(fetch) = &parked {
-            for replica in &fetch.waits_on {
-                if let Some(partition) = self.partitions.get_mut(replica) {
-                    partition.fetches.remove(&key);
-                }
-            }
+            fetch.forget(key, self);
         }
         Some(parked)
     }

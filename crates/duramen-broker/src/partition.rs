@@ -21,6 +21,7 @@ use duramen_storage::op::{
     Content, Identity, LogEntry, Op, OpKind, RecoveredReplica, ReplicaId, SegmentMeta,
 };
 
+use crate::api::fetch_sessions::Watcher;
 use crate::configs::TopicSettings;
 use crate::event::{Action, Now, RequestKey};
 use crate::group::{Group, Refused, internal_of};
@@ -94,6 +95,8 @@ pub(crate) struct Effects {
     pub finished: Vec<Finished>,
     /// Parked fetches, with the bytes that were committed; `None` if they should look at once.
     pub woken: Vec<(RequestKey, Option<u64>)>,
+    /// Places in fetch sessions where something changed, with the bytes as above.
+    pub touched: Vec<(Watcher, Option<u64>)>,
     /// Requests that waited for this partition to have a leader.
     pub served: Vec<RequestKey>,
 }
@@ -113,6 +116,15 @@ struct Active {
     opened_ms: i64,
 }
 
+/// What a fetch tells of a partition, as its watchers know it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Told {
+    committed: i64,
+    log_start: i64,
+    term: u64,
+    is_serving: bool,
+}
+
 /// One replica of one partition.
 #[derive(Debug)]
 pub(crate) struct Partition {
@@ -121,8 +133,11 @@ pub(crate) struct Partition {
     pub(crate) is_dirty: bool,
     /// Requests to be told when this partition has a leader.
     pub(crate) creators: Vec<RequestKey>,
-    /// Parked fetches that wait for more.
+    /// Parked fetches of no session that wait for more.
     pub(crate) fetches: BTreeSet<RequestKey>,
+    /// Places in fetch sessions to be touched when anything changes that a fetch tells of.
+    pub(crate) watchers: Vec<Watcher>,
+    told: Told,
     producers: Producers,
     committed: i64,
     log_start: i64,
@@ -186,6 +201,8 @@ impl Partition {
             is_dirty: false,
             creators: Vec::new(),
             fetches: BTreeSet::new(),
+            watchers: Vec::new(),
+            told: Told::default(),
             producers: Producers::default(),
             committed: 0,
             log_start: 0,
@@ -483,6 +500,27 @@ impl Partition {
         }
         self.finish(effects);
         self.note_leadership(effects);
+        self.touch_watchers(effects);
+    }
+
+    fn touch_watchers(&mut self, effects: &mut Effects) {
+        let told = Told {
+            committed: self.committed,
+            log_start: self.log_start,
+            term: self.group.term(),
+            is_serving: self.group.is_serving(),
+        };
+        let before = std::mem::replace(&mut self.told, told);
+        if before == told || self.watchers.is_empty() {
+            return;
+        }
+        let is_led_alike = (before.term, before.is_serving) == (told.term, told.is_serving);
+        let bytes = if is_led_alike {
+            self.group.bytes_between(before.committed, told.committed)
+        } else {
+            None
+        };
+        effects.touched.extend(self.watchers.iter().map(|watcher| (*watcher, bytes)));
     }
 
     fn apply(&mut self, entry: &LogEntry, now: Now) -> Option<OpKind> {
@@ -603,6 +641,7 @@ impl Partition {
         self.fail_waiting(0, ErrorCode::UnknownTopicOrPartition, effects);
         effects.served.append(&mut self.creators);
         effects.woken.extend(self.fetches.iter().map(|key| (*key, None)));
+        effects.touched.extend(self.watchers.iter().map(|watcher| (*watcher, None)));
     }
 }
 

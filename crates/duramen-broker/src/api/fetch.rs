@@ -3,10 +3,10 @@
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::fetch::{EpochEndOffset, FetchableTopicResponse, PartitionData};
 use duramen_protocol::messages::{FetchRequest, FetchResponse};
-use duramen_protocol::wire::RecordData;
+use duramen_protocol::wire::{RecordData, Uuid};
 use duramen_storage::op::ReplicaId;
 
-use super::fetch_sessions::{Target, Wanted};
+use super::fetch_sessions::{Asked, Place, Target, Wanted};
 use super::{Operation, Resource, authorize, deadline_us, leaders};
 use crate::controller::image::Topic;
 use crate::event::{Action, FetchPart, FetchPlan, Now, Reply, RequestKey};
@@ -18,13 +18,14 @@ use crate::session::RequestContext;
 const READ_COMMITTED: i8 = 1;
 /// The first version that names topics by id.
 const FIRST_BY_ID: i16 = 13;
+const DENIED: ErrorCode = ErrorCode::TopicAuthorizationFailed;
 
 /// A fetch that waits for more records.
 #[derive(Debug)]
 pub(crate) struct ParkedFetch {
     fetch: Fetch,
-    /// Replicas that wake it.
-    pub(crate) waits_on: Vec<ReplicaId>,
+    /// Replicas that wake it, if it is of no session.
+    waits_on: Vec<ReplicaId>,
     available: u64,
 }
 
@@ -35,7 +36,7 @@ struct Fetch {
     version: i16,
     session_id: i32,
     is_incremental: bool,
-    targets: Vec<(Target, Wanted)>,
+    targets: Vec<Asked>,
     bytes_min: u64,
     bytes_max: u32,
     is_read_committed: bool,
@@ -59,7 +60,13 @@ pub(crate) fn handle(
     request: &FetchRequest,
     actions: &mut Vec<Action>,
 ) {
-    let begun = match node.sessions.begin(request, context.version, now.mono_us) {
+    let begun = node.sessions.begin(request, context.version, now.mono_us);
+    for (replica, watcher) in node.sessions.take_unwatched() {
+        if let Some(partition) = node.partitions.get_mut(&replica) {
+            partition.watchers.retain(|other| *other != watcher);
+        }
+    }
+    let begun = match begun {
         Ok(begun) => begun,
         Err(code) => {
             let response = FetchResponse { error_code: code.code(), ..FetchResponse::default() };
@@ -77,26 +84,42 @@ pub(crate) fn handle(
         bytes_max: bytes_max.unsigned_abs(),
         is_read_committed: request.isolation_level == READ_COMMITTED,
     };
-    let found: Vec<_> =
-        fetch.targets.iter().map(|(target, wanted)| fetch.look(node, target, *wanted)).collect();
+    let found = fetch.look(node);
     let available: u64 = found.iter().map(|found| found.available).sum();
-    // What does not exist does not end the wait for what does: its fetcher would never rest.
+    // What does not exist does not end the wait for what does: its fetcher would never rest. In a
+    // session, what is not looked at exists.
     let is_absent = |found: &Found| is_absence(found.error);
     let is_news = |found: &Found| !found.error.is_none() || found.diverging.is_some();
     let is_urgent = found.iter().any(|found| is_news(found) && !is_absent(found))
-        || found.iter().all(is_absent);
+        || found.iter().all(is_absent)
+            && !node.sessions.is_more_than(fetch.session_id, found.len());
     let is_enough = available >= fetch.bytes_min;
     if is_urgent || is_enough || request.max_wait_ms <= 0 {
         return respond(node, key, &fetch, &found, actions);
     }
-    let waits_on: Vec<_> = found.iter().filter_map(|found| found.replica).collect();
-    for replica in &waits_on {
-        if let Some(partition) = node.partitions.get_mut(replica) {
-            partition.fetches.insert(key);
+    let mut waits_on = Vec::new();
+    if !node.sessions.park(fetch.session_id, key) {
+        waits_on.extend(found.iter().filter_map(|found| found.replica));
+        for replica in &waits_on {
+            if let Some(partition) = node.partitions.get_mut(replica) {
+                partition.fetches.insert(key);
+            }
         }
     }
     let parked = Parked::Fetch(ParkedFetch { fetch, waits_on, available });
     node.park(key, parked, deadline_us(now, request.max_wait_ms));
+}
+
+impl ParkedFetch {
+    /// Nothing is to wake it any more.
+    pub(crate) fn forget(&self, key: RequestKey, node: &mut Node) {
+        node.sessions.unpark(self.fetch.session_id, key);
+        for replica in &self.waits_on {
+            if let Some(partition) = node.partitions.get_mut(replica) {
+                partition.fetches.remove(&key);
+            }
+        }
+    }
 }
 
 /// Something was committed in a partition that a parked fetch waits on.
@@ -115,39 +138,93 @@ pub(crate) fn on_woken(
 
 /// Answers a parked fetch with what there is.
 pub(crate) fn answer_parked(node: &mut Node, key: RequestKey, actions: &mut Vec<Action>) {
-    let Some(Parked::Fetch(ParkedFetch { fetch, .. })) = node.unpark(key) else { return };
-    let found: Vec<_> =
-        fetch.targets.iter().map(|(target, wanted)| fetch.look(node, target, *wanted)).collect();
+    let Some(Parked::Fetch(ParkedFetch { mut fetch, .. })) = node.unpark(key) else { return };
+    if fetch.is_incremental
+        && let Some(open) = node.sessions.open_in(fetch.session_id)
+    {
+        fetch.targets = open;
+    }
+    let found = fetch.look(node);
     respond(node, key, &fetch, &found, actions);
 }
 
 impl Fetch {
-    fn look(&self, node: &Node, target: &Target, wanted: Wanted) -> Found {
-        let refuse =
-            |error| Found { replica: None, error, ends: None, diverging: None, available: 0 };
-        match self.find(node, target) {
-            Err(code) => refuse(code),
-            Ok(partition) => look_at(partition, wanted).unwrap_or_else(refuse),
+    /// Looks at all targets, and sees to it that those of a session touch their places from now
+    /// on.
+    fn look(&self, node: &mut Node) -> Vec<Found> {
+        let mut found = Vec::with_capacity(self.targets.len());
+        let mut unwatched = Vec::new();
+        // Targets of one topic stand together.
+        let mut last: Option<(&Target, Result<&Topic, ErrorCode>)> = None;
+        for asked in &self.targets {
+            let target = &asked.target;
+            let is_last =
+                |(last, _): &(&Target, _)| last.id == target.id && last.name == target.name;
+            let topic = match last.filter(is_last) {
+                Some((_, topic)) => topic,
+                None => self.topic(node, target),
+            };
+            last = Some((target, topic));
+            let refuse =
+                |error| Found { replica: None, error, ends: None, diverging: None, available: 0 };
+            let serving = topic.and_then(|topic| node.serving(topic, target.partition));
+            found.push(match serving {
+                Err(ErrorCode::UnknownTopicId) => refuse(self.missing(node, asked)),
+                Err(code) => refuse(code),
+                Ok(partition) => {
+                    let replica = partition.group.id();
+                    if let (Some(place), Ok(topic)) = (asked.place, topic) {
+                        unwatched.push((place, replica, topic.id));
+                    }
+                    look_at(partition, asked.wanted).unwrap_or_else(refuse)
+                }
+            });
+        }
+        self.watch(node, &unwatched);
+        found
+    }
+
+    fn watch(&self, node: &mut Node, found: &[(Place, ReplicaId, Uuid)]) {
+        let Node { sessions, partitions, controller, .. } = node;
+        let mut last = (Uuid::ZERO, "");
+        for &(place, replica, topic) in found {
+            if last.0 != topic {
+                let name = controller.image.topic(topic).map_or("", |topic| topic.name.as_str());
+                last = (topic, name);
+            }
+            let watcher = (self.session_id, place);
+            if sessions.watch(watcher, replica, last.1)
+                && let Some(partition) = partitions.get_mut(&replica)
+            {
+                partition.watchers.push(watcher);
+            }
         }
     }
 
-    fn find<'a>(&self, node: &'a Node, target: &Target) -> Result<&'a Partition, ErrorCode> {
+    fn topic<'a>(&self, node: &'a Node, target: &Target) -> Result<&'a Topic, ErrorCode> {
         let may_read =
             |name: &str| authorize(&self.principal, Operation::Read, Resource::Topic(name));
-        let topic: &Topic = if self.version >= FIRST_BY_ID {
+        if self.version >= FIRST_BY_ID {
             let topic = node.controller.image.topic(target.id).ok_or(ErrorCode::UnknownTopicId)?;
-            if !may_read(&topic.name) {
-                return Err(ErrorCode::TopicAuthorizationFailed);
-            }
-            topic
-        } else {
-            if !may_read(&target.name) {
-                return Err(ErrorCode::TopicAuthorizationFailed);
-            }
-            let topic = node.controller.image.topic_named(&target.name);
-            topic.ok_or(ErrorCode::UnknownTopicOrPartition)?
-        };
-        node.serving(topic, target.partition)
+            return if may_read(&topic.name) { Ok(topic) } else { Err(DENIED) };
+        }
+        if !may_read(&target.name) {
+            return Err(DENIED);
+        }
+        let topic = node.controller.image.topic_named(&target.name);
+        topic.ok_or(ErrorCode::UnknownTopicOrPartition)
+    }
+
+    /// Why a topic id is not there. A session knows what its name was, and says as Kafka does
+    /// whether that is another topic now or none.
+    fn missing(&self, node: &Node, asked: &Asked) -> ErrorCode {
+        let watcher = asked.place.map(|place| (self.session_id, place));
+        let name = watcher.and_then(|watcher| node.sessions.name_at(watcher));
+        match name.map(|name| node.controller.image.topic_named(name)) {
+            None => ErrorCode::UnknownTopicId,
+            Some(None) => ErrorCode::UnknownTopicOrPartition,
+            Some(Some(_)) => ErrorCode::InconsistentTopicId,
+        }
     }
 }
 
@@ -156,7 +233,8 @@ fn is_absence(error: ErrorCode) -> bool {
         error,
         ErrorCode::UnknownTopicOrPartition
             | ErrorCode::UnknownTopicId
-            | ErrorCode::TopicAuthorizationFailed
+            | ErrorCode::InconsistentTopicId
+            | DENIED
     )
 }
 
@@ -207,14 +285,19 @@ fn respond(
     let mut parts = Vec::new();
     let mut budget = u64::from(fetch.bytes_max);
     let mut last_served = None;
-    for ((target, wanted), found) in fetch.targets.iter().zip(found) {
-        let is_news = session_id == 0 || node.sessions.is_news(session_id, target, found.ends);
+    for (at, found) in found.iter().enumerate() {
+        let Asked { place, wanted, .. } = &fetch.targets[at];
+        let is_wrong = !found.error.is_none() || found.diverging.is_some();
+        let is_open = is_wrong || found.available > 0;
+        let is_news =
+            place.is_none_or(|it| node.sessions.settle((session_id, it), found.ends, is_open));
+        let is_needed = is_news || is_wrong;
         let has_records = found.available > 0 && found.diverging.is_none();
-        let is_needed = is_news || !found.error.is_none() || found.diverging.is_some();
         if fetch.is_incremental && !is_needed && !has_records {
             continue;
         }
-        let (topic, partition) = push(&mut response, target, found, fetch.is_read_committed);
+        let rest = &fetch.targets[at..];
+        let (topic, partition) = push(&mut response, rest, found, fetch.is_read_committed);
         let (Some(replica), Some((end, _))) = (found.replica, found.ends) else { continue };
         if has_records {
             parts.push(FetchPart {
@@ -227,7 +310,7 @@ fn respond(
                 omit_if_empty: fetch.is_incremental && !is_needed,
             });
             if budget > 0 {
-                last_served = Some(target.clone());
+                last_served = *place;
             }
             budget = budget.saturating_sub(found.available);
         }
@@ -243,20 +326,24 @@ fn respond(
     node.reply_with(key, Reply::Fetch(Box::new(plan)), actions);
 }
 
-/// Adds a partition to the response; partitions of one topic that stand together share its entry.
+/// Adds the first of `targets` to the response; partitions of one topic that stand together share
+/// its entry.
 fn push(
     response: &mut FetchResponse,
-    target: &Target,
+    targets: &[Asked],
     found: &Found,
     is_read_committed: bool,
 ) -> (usize, usize) {
+    let target = &targets[0].target;
     let is_same =
-        |topic: &FetchableTopicResponse| topic.topic == target.name && topic.topic_id == target.id;
+        |topic: &FetchableTopicResponse| topic.topic == *target.name && topic.topic_id == target.id;
     if !response.responses.last().is_some_and(is_same) {
+        let is_alike = |it: &&Asked| (it.target.id, &it.target.name) == (target.id, &target.name);
+        let together = targets.iter().take_while(is_alike).count();
         response.responses.push(FetchableTopicResponse {
-            topic: target.name.clone(),
+            topic: String::from(&*target.name),
             topic_id: target.id,
-            partitions: Vec::new(),
+            partitions: Vec::with_capacity(together),
         });
     }
     let topic = response.responses.len() - 1;

@@ -1,22 +1,28 @@
 //! # Room card: fetch sessions
 //!
 //! Purpose:    what each incremental fetcher wants, so that it need not say it every time (KIP-227).
-//! Owns:       the sessions, their bounded number, which partitions changed since the last answer.
-//! Interface:  [`FetchSessions::begin`], [`FetchSessions::is_news`], [`FetchSessions::rotate`].
+//! Owns:       the sessions, their bounded number, which partitions may have something new to tell.
+//! Interface:  [`FetchSessions::begin`], [`FetchSessions::touch`], [`FetchSessions::settle`],
+//!             [`FetchSessions::rotate`].
 //! Invariants: a session's epoch counts its requests; at most a fixed number of sessions and of
-//!             partitions in them.
+//!             partitions in them. A place that is not open has nothing to tell: its fetcher knows
+//!             both ends, is at the committed one, and the partition will touch the place when
+//!             anything changes. So a request costs what changed, not what is in the session.
 //! Never:      logs.
 //! Tests:      below and `node/tests`.
 //! Start at:   [`FetchSessions::begin`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
+use std::sync::Arc;
 
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::FetchRequest;
 use duramen_protocol::messages::fetch::FetchPartition;
 use duramen_protocol::wire::Uuid;
+use duramen_storage::op::ReplicaId;
 
+use crate::event::RequestKey;
 use crate::limits::{FETCH_SESSION_IDLE_US, FETCH_SESSION_PARTITIONS_MAX, FETCH_SESSIONS_MAX};
 use crate::prng::Prng;
 
@@ -27,7 +33,7 @@ const NO_SESSION_EPOCH: i32 = -1;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Target {
     pub id: Uuid,
-    pub name: String,
+    pub name: Arc<str>,
     pub partition: i32,
 }
 
@@ -40,21 +46,45 @@ pub(crate) struct Wanted {
     pub last_epoch: i32,
 }
 
-#[derive(Clone, Copy, Debug)]
+/// A partition's number in its session, counted up in the order of arrival and never used again.
+pub(crate) type Place = u32;
+
+/// Who watches a partition: a session, and the partition's place there.
+pub(crate) type Watcher = (i32, Place);
+
+/// One partition of a fetch.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    /// `None` outside of sessions.
+    pub place: Option<Place>,
+    pub target: Target,
+    pub wanted: Wanted,
+}
+
+#[derive(Clone, Debug)]
 struct Kept {
+    target: Target,
     wanted: Wanted,
     /// Committed end and log start as the client was last told.
     told: Option<(i64, i64)>,
+    /// The replica that touches this place, and its topic's name when it was found.
+    watched: Option<(ReplicaId, Arc<str>)>,
 }
 
 #[derive(Debug)]
 struct Session {
     epoch: i32,
     by_id: bool,
-    partitions: BTreeMap<Target, Kept>,
+    places: BTreeMap<Target, Place>,
+    kept: BTreeMap<Place, Kept>,
+    /// Places that may have something to tell.
+    open: BTreeSet<Place>,
+    next_place: Place,
     /// The next answer begins after this one, so that all get their turn.
-    last_served: Option<Target>,
+    last_served: Option<Place>,
     used_us: u64,
+    /// Requests that wait for something to tell.
+    parked: Vec<RequestKey>,
 }
 
 /// A fetch request, complete.
@@ -64,7 +94,8 @@ pub(crate) struct Begun {
     pub session_id: i32,
     /// Whether unchanged partitions are left out of the answer.
     pub is_incremental: bool,
-    pub targets: Vec<(Target, Wanted)>,
+    /// All partitions, or those that may have something to tell if it is incremental.
+    pub targets: Vec<Asked>,
 }
 
 /// All sessions of a node.
@@ -73,6 +104,8 @@ pub(crate) struct FetchSessions {
     sessions: BTreeMap<i32, Session>,
     by_use: BTreeSet<(u64, i32)>,
     partitions: usize,
+    /// Replicas that need not touch these places any more.
+    unwatched: Vec<(ReplicaId, Watcher)>,
     chance: Prng,
 }
 
@@ -85,12 +118,14 @@ fn wanted(partition: &FetchPartition) -> Wanted {
     }
 }
 
-fn targets_of(request: &FetchRequest) -> Vec<(Target, Wanted)> {
-    let mut targets = Vec::new();
+fn targets_of(request: &FetchRequest) -> Vec<Asked> {
+    let count = request.topics.iter().map(|topic| topic.partitions.len()).sum();
+    let mut targets = Vec::with_capacity(count);
     for topic in &request.topics {
+        let (id, name) = (topic.topic_id, Arc::<str>::from(topic.topic.as_str()));
         for partition in &topic.partitions {
-            let (id, name) = (topic.topic_id, topic.topic.clone());
-            targets.push((Target { id, name, partition: partition.partition }, wanted(partition)));
+            let target = Target { id, name: Arc::clone(&name), partition: partition.partition };
+            targets.push(Asked { place: None, target, wanted: wanted(partition) });
         }
     }
     targets
@@ -98,7 +133,13 @@ fn targets_of(request: &FetchRequest) -> Vec<(Target, Wanted)> {
 
 impl FetchSessions {
     pub(crate) fn new(chance: Prng) -> Self {
-        Self { sessions: BTreeMap::new(), by_use: BTreeSet::new(), partitions: 0, chance }
+        Self {
+            sessions: BTreeMap::new(),
+            by_use: BTreeSet::new(),
+            partitions: 0,
+            unwatched: Vec::new(),
+            chance,
+        }
     }
 
     /// How many there are.
@@ -117,9 +158,9 @@ impl FetchSessions {
         let id = request.session_id;
         if matches!(request.session_epoch, FIRST_EPOCH | NO_SESSION_EPOCH) {
             self.end(id);
-            let targets = targets_of(request);
+            let mut targets = targets_of(request);
             let session_id = match request.session_epoch {
-                FIRST_EPOCH => self.make(&targets, by_id, now_us),
+                FIRST_EPOCH => self.make(&mut targets, by_id, now_us),
                 _ => 0,
             };
             return Ok(Begun { session_id, is_incremental: false, targets });
@@ -137,36 +178,45 @@ impl FetchSessions {
         self.by_use.insert((now_us, id));
         session.used_us = now_us;
         session.epoch = session.epoch.checked_add(1).unwrap_or(1);
-        self.partitions -= session.partitions.len();
-        session.update(request);
-        self.partitions += session.partitions.len();
+        self.partitions -= session.kept.len();
+        session.update(id, request, &mut self.unwatched);
+        self.partitions += session.kept.len();
         Ok(Begun { session_id: id, is_incremental: true, targets: session.in_turn() })
     }
 
-    fn make(&mut self, targets: &[(Target, Wanted)], by_id: bool, now_us: u64) -> i32 {
-        let has_room = |all: &Self| {
-            all.sessions.len() < FETCH_SESSIONS_MAX
-                && all.partitions + targets.len() <= FETCH_SESSION_PARTITIONS_MAX
+    /// Makes a session if there is room for it; 0 if there is none.
+    fn make(&mut self, targets: &mut [Asked], by_id: bool, now_us: u64) -> i32 {
+        let is_full = |sessions: &Self| {
+            sessions.sessions.len() >= FETCH_SESSIONS_MAX
+                || sessions.partitions + targets.len() > FETCH_SESSION_PARTITIONS_MAX
         };
-        while !has_room(self) {
-            match self.by_use.first() {
-                Some(&(used_us, id)) if used_us + FETCH_SESSION_IDLE_US < now_us => self.end(id),
-                // All are in use: this client goes on without one.
-                _ => return 0,
+        while is_full(self) {
+            let Some(&(used_us, oldest)) = self.by_use.first() else { return 0 };
+            if now_us.saturating_sub(used_us) < FETCH_SESSION_IDLE_US {
+                return 0;
             }
+            self.end(oldest);
         }
         let id = loop {
-            let id = i32::try_from(self.chance.next() >> 33).expect("31 bits");
+            let bits = u32::try_from(self.chance.next() >> 33).expect("31 bits");
+            let id = bits.cast_signed();
             if id != 0 && !self.sessions.contains_key(&id) {
                 break id;
             }
         };
-        let kept = |(target, wanted): &(Target, Wanted)| {
-            (target.clone(), Kept { wanted: *wanted, told: None })
+        let mut session = Session {
+            epoch: 1,
+            by_id,
+            places: BTreeMap::new(),
+            kept: BTreeMap::new(),
+            open: BTreeSet::new(),
+            next_place: 0,
+            last_served: None,
+            used_us: now_us,
+            parked: Vec::new(),
         };
-        let partitions: BTreeMap<_, _> = targets.iter().map(kept).collect();
-        self.partitions += partitions.len();
-        let session = Session { epoch: 1, by_id, partitions, last_served: None, used_us: now_us };
+        session.fill(targets);
+        self.partitions += session.kept.len();
         self.sessions.insert(id, session);
         self.by_use.insert((now_us, id));
         id
@@ -175,20 +225,92 @@ impl FetchSessions {
     fn end(&mut self, id: i32) {
         if let Some(session) = self.sessions.remove(&id) {
             self.by_use.remove(&(session.used_us, id));
-            self.partitions -= session.partitions.len();
+            self.partitions -= session.kept.len();
+            for (place, kept) in session.kept {
+                self.unwatched.extend(kept.watched.map(|(replica, _)| (replica, (id, place))));
+            }
         }
     }
 
-    /// Whether committed end and log start differ from what the client was last told; it counts
-    /// as told now.
-    pub(crate) fn is_news(&mut self, id: i32, target: &Target, ends: Option<(i64, i64)>) -> bool {
+    /// Watchers that have become useless since the last call.
+    pub(crate) fn take_unwatched(&mut self) -> Vec<(ReplicaId, Watcher)> {
+        std::mem::take(&mut self.unwatched)
+    }
+
+    fn kept_mut(&mut self, (id, place): Watcher) -> Option<&mut Kept> {
+        self.sessions.get_mut(&id)?.kept.get_mut(&place)
+    }
+
+    /// Whether the partition at a place has yet to be told that it is watched: by `replica`, of a
+    /// topic that is now called `name`.
+    pub(crate) fn watch(&mut self, watcher: Watcher, replica: ReplicaId, name: &str) -> bool {
+        let Some(kept) = self.kept_mut(watcher) else { return false };
+        let is_new = kept.watched.as_ref().is_none_or(|(watched, _)| *watched != replica);
+        if is_new {
+            let is_named = *kept.target.name == *name;
+            let name = if is_named { Arc::clone(&kept.target.name) } else { Arc::from(name) };
+            kept.watched = Some((replica, name));
+        }
+        is_new
+    }
+
+    /// The name that a topic had which a session asks for by id.
+    pub(crate) fn name_at(&self, (id, place): Watcher) -> Option<&str> {
+        let kept = self.sessions.get(&id)?.kept.get(&place)?;
+        kept.watched.as_ref().map(|(_, name)| &**name)
+    }
+
+    /// Something changed in a watched partition. Returns the requests that wait for that.
+    pub(crate) fn touch(&mut self, (id, place): Watcher) -> &[RequestKey] {
+        let Some(session) = self.sessions.get_mut(&id) else { return &[] };
+        if session.kept.contains_key(&place) {
+            session.open.insert(place);
+        }
+        &session.parked
+    }
+
+    /// A request waits for something to tell. False without a session.
+    pub(crate) fn park(&mut self, id: i32, key: RequestKey) -> bool {
         let session = self.sessions.get_mut(&id);
-        let kept = session.and_then(|session| session.partitions.get_mut(target));
-        kept.is_none_or(|kept| std::mem::replace(&mut kept.told, ends) != ends || ends.is_none())
+        session.map(|session| session.parked.push(key)).is_some()
+    }
+
+    /// It waits no more.
+    pub(crate) fn unpark(&mut self, id: i32, key: RequestKey) {
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.parked.retain(|parked| *parked != key);
+        }
+    }
+
+    /// Whether a session has more partitions than these.
+    pub(crate) fn is_more_than(&self, id: i32, count: usize) -> bool {
+        self.sessions.get(&id).is_some_and(|session| session.kept.len() > count)
+    }
+
+    /// What may have something to tell by now; `None` if the session is gone.
+    pub(crate) fn open_in(&self, id: i32) -> Option<Vec<Asked>> {
+        self.sessions.get(&id).map(Session::in_turn)
+    }
+
+    /// Whether committed end and log start differ from what the client was last told; they count
+    /// as told now. A place that is not `open` any longer has nothing to tell until it is touched.
+    pub(crate) fn settle(
+        &mut self,
+        (id, place): Watcher,
+        ends: Option<(i64, i64)>,
+        is_open: bool,
+    ) -> bool {
+        let Some(session) = self.sessions.get_mut(&id) else { return true };
+        let Some(kept) = session.kept.get_mut(&place) else { return true };
+        // Without a replica that touches it, it is looked at every time.
+        if !is_open && kept.watched.is_some() {
+            session.open.remove(&place);
+        }
+        std::mem::replace(&mut kept.told, ends) != ends || ends.is_none()
     }
 
     /// The next answer begins after `last`.
-    pub(crate) fn rotate(&mut self, id: i32, last: Option<Target>) {
+    pub(crate) fn rotate(&mut self, id: i32, last: Option<Place>) {
         if let Some(session) = self.sessions.get_mut(&id) {
             session.last_served = last;
         }
@@ -196,28 +318,75 @@ impl FetchSessions {
 }
 
 impl Session {
-    fn update(&mut self, request: &FetchRequest) {
+    /// Takes all partitions of a new session in.
+    fn fill(&mut self, targets: &mut [Asked]) {
+        let placed = (1..).zip(targets.iter()).map(|(place, it)| (it.target.clone(), place));
+        self.places = placed.collect();
+        if self.places.len() < targets.len() {
+            // Some are named twice.
+            self.places.clear();
+            for asked in targets {
+                asked.place = Some(self.keep(&asked.target, asked.wanted));
+            }
+            return;
+        }
+        for (place, asked) in (1..).zip(targets.iter_mut()) {
+            asked.place = Some(place);
+            self.next_place = place;
+        }
+        let kept = |asked: &Asked| {
+            let target = asked.target.clone();
+            Kept { target, wanted: asked.wanted, told: None, watched: None }
+        };
+        self.kept = (1..).zip(targets.iter().map(kept)).collect();
+        self.open = (1..=self.next_place).collect();
+    }
+
+    fn keep(&mut self, target: &Target, wanted: Wanted) -> Place {
+        let place = *self.places.entry(target.clone()).or_insert_with(|| {
+            self.next_place += 1;
+            let kept = Kept { target: target.clone(), wanted, told: None, watched: None };
+            self.kept.insert(self.next_place, kept);
+            self.next_place
+        });
+        self.kept.get_mut(&place).expect("every place is kept").wanted = wanted;
+        self.open.insert(place);
+        place
+    }
+
+    fn update(
+        &mut self,
+        id: i32,
+        request: &FetchRequest,
+        unwatched: &mut Vec<(ReplicaId, Watcher)>,
+    ) {
         for topic in &request.forgotten_topics_data {
+            let (topic_id, name) = (topic.topic_id, Arc::<str>::from(topic.topic.as_str()));
             for &partition in &topic.partitions {
-                let (id, name) = (topic.topic_id, topic.topic.clone());
-                self.partitions.remove(&Target { id, name, partition });
+                let target = Target { id: topic_id, name: Arc::clone(&name), partition };
+                let Some(place) = self.places.remove(&target) else { continue };
+                self.open.remove(&place);
+                let kept = self.kept.remove(&place).expect("every place is kept");
+                unwatched.extend(kept.watched.map(|(replica, _)| (replica, (id, place))));
             }
         }
-        for (target, wanted) in targets_of(request) {
-            let kept = self.partitions.entry(target).or_insert(Kept { wanted, told: None });
-            kept.wanted = wanted;
+        for asked in targets_of(request) {
+            self.keep(&asked.target, asked.wanted);
         }
     }
 
-    fn in_turn(&self) -> Vec<(Target, Wanted)> {
-        let (first, rest) = match &self.last_served {
+    fn in_turn(&self) -> Vec<Asked> {
+        let (first, rest) = match self.last_served {
             None => (Bound::Unbounded, None),
             Some(last) => (Bound::Excluded(last), Some(last)),
         };
-        let head = self.partitions.range((first, Bound::Unbounded));
-        let tail = rest.map(|last| self.partitions.range(..=last));
-        let all = head.chain(tail.into_iter().flatten());
-        all.map(|(target, kept)| (target.clone(), kept.wanted)).collect()
+        let head = self.open.range((first, Bound::Unbounded));
+        let tail = rest.map(|last| self.open.range(..=last));
+        let asked = |place: &Place| {
+            let kept = &self.kept[place];
+            Asked { place: Some(*place), target: kept.target.clone(), wanted: kept.wanted }
+        };
+        head.chain(tail.into_iter().flatten()).map(asked).collect()
     }
 }
 
@@ -235,7 +404,7 @@ mod tests {
     }
 
     fn numbers(begun: &Begun) -> Vec<i32> {
-        begun.targets.iter().map(|(target, _)| target.partition).collect()
+        begun.targets.iter().map(|asked| asked.target.partition).collect()
     }
 
     #[test]
@@ -246,7 +415,7 @@ mod tests {
         let id = first.session_id;
         let next = sessions.begin(&request(id, 1, &[]), 12, 6).expect("the next request");
         assert_eq!((numbers(&next), next.is_incremental), (vec![0, 1, 2], true));
-        sessions.rotate(id, Some(next.targets[0].0.clone()));
+        sessions.rotate(id, next.targets[0].place);
         let mut forgets = request(id, 2, &[5]);
         forgets.forgotten_topics_data = vec![ForgottenTopic {
             topic: "t".to_owned(),
@@ -284,5 +453,37 @@ mod tests {
         let idle = sessions.begin(&request(0, 0, &[0]), 12, later).expect("new");
         assert!(idle.session_id > 0);
         assert_eq!(sessions.len(), FETCH_SESSIONS_MAX);
+    }
+
+    #[test]
+    fn a_settled_place_is_silent_until_it_is_touched_or_updated() {
+        let mut sessions = FetchSessions::new(Prng::stream(1, 1));
+        let first = sessions.begin(&request(0, 0, &[0, 1, 2]), 12, 5).expect("a new session");
+        let id = first.session_id;
+        let watchers: Vec<_> =
+            first.targets.iter().map(|asked| (id, asked.place.expect("in a session"))).collect();
+        for (n, watcher) in (10..).zip(&watchers) {
+            assert!(sessions.watch(*watcher, ReplicaId(n), "t"));
+            assert!(!sessions.watch(*watcher, ReplicaId(n), "t"), "once is enough");
+            assert!(sessions.settle(*watcher, Some((0, 0)), n == 10), "news at first");
+        }
+        let next = sessions.begin(&request(id, 1, &[]), 12, 6).expect("the next request");
+        assert_eq!(numbers(&next), [0], "the others have nothing to tell");
+        sessions.touch(watchers[2]);
+        let next = sessions.begin(&request(id, 2, &[1]), 12, 7).expect("the next request");
+        assert_eq!(numbers(&next), [0, 1, 2]);
+        sessions.begin(&request(id, -1, &[]), 12, 8).expect("the end");
+        let gone: Vec<_> = sessions.take_unwatched().into_iter().map(|(id, _)| id.0).collect();
+        assert_eq!(gone, [10, 11, 12]);
+    }
+
+    #[test]
+    fn a_place_that_nothing_touches_is_always_looked_at() {
+        let mut sessions = FetchSessions::new(Prng::stream(1, 1));
+        let first = sessions.begin(&request(0, 0, &[0]), 12, 5).expect("a new session");
+        let watcher = (first.session_id, first.targets[0].place.expect("in a session"));
+        sessions.settle(watcher, None, false);
+        let next = sessions.begin(&request(first.session_id, 1, &[]), 12, 6).expect("the next");
+        assert_eq!(numbers(&next), [0]);
     }
 }

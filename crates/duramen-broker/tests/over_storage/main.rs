@@ -7,7 +7,7 @@ use duramen_broker::configs::BrokerSettings;
 use duramen_broker::session::{Session, SessionStep};
 use duramen_broker::{Action, ConnectionId, Event, Node, NodeOptions, Now, Reply, read_plan};
 use duramen_protocol::batch::batches;
-use duramen_protocol::messages::create_topics::CreatableTopic;
+use duramen_protocol::messages::create_topics::{CreatableTopic, CreatableTopicConfig};
 use duramen_protocol::messages::fetch::{FetchPartition, FetchTopic, PartitionData};
 use duramen_protocol::messages::list_offsets::{ListOffsetsPartition, ListOffsetsTopic};
 use duramen_protocol::messages::produce::{PartitionProduceData, TopicProduceData};
@@ -301,4 +301,56 @@ fn metadata_survives_many_changes_and_restarts() {
         assert_eq!(broker.produce(&name, batch(0, &["a".to_owned()], WALL_MS)), 0);
         assert_eq!(broker.values(&name), ["a"]);
     }
+}
+
+#[test]
+fn the_metadata_log_stays_small_however_many_topics_come_and_go() {
+    const LOG_BYTES: u64 = 4 << 20;
+    let mut broker = Broker::open(MemoryDisk::default(), 1);
+    broker.create("stays");
+    broker.produce("stays", batch(0, &["a".to_owned()], WALL_MS));
+    let config = |name: &str, value: &str| CreatableTopicConfig {
+        name: name.to_owned(),
+        value: Some(value.to_owned()),
+    };
+    // Long names and many settings fill the log sooner.
+    let configs = [
+        ("retention.ms", "600000"),
+        ("retention.bytes", "600000"),
+        ("segment.ms", "60000"),
+        ("segment.bytes", "1000000"),
+        ("max.message.bytes", "60000"),
+        ("cleanup.policy", "delete"),
+        ("compression.type", "producer"),
+        ("message.timestamp.type", "CreateTime"),
+    ];
+    let configs: Vec<_> = configs.iter().map(|(name, value)| config(name, value)).collect();
+    let (mut largest, mut last) = (0, 0);
+    for round in 0..200u64 {
+        let name = |n: u64| format!("{}-{round}-{n}", "x".repeat(180));
+        let topics = (0..40).map(|n| CreatableTopic {
+            name: name(n),
+            num_partitions: 1,
+            replication_factor: 1,
+            configs: configs.clone(),
+            ..CreatableTopic::default()
+        });
+        let request = CreateTopicsRequest { topics: topics.collect(), ..Default::default() };
+        let Response::CreateTopics(response) = broker.ask(request, 7) else { panic!("other") };
+        assert!(response.topics.iter().all(|topic| topic.error_code == 0));
+        let topic_names = (0..40).map(name).collect();
+        let request = DeleteTopicsRequest { topic_names, timeout_ms: 1000, ..Default::default() };
+        let Response::DeleteTopics(response) = broker.ask(request, 5) else { panic!("other") };
+        assert!(response.responses.iter().all(|topic| topic.error_code == 0));
+        last = broker.disk.bytes_under("__cluster_metadata-0/");
+        largest = largest.max(last);
+        if round % 50 == 49 {
+            broker = broker.restart(round + 2);
+            assert_eq!(broker.node.metrics().partitions, 1);
+            assert_eq!(broker.values("stays"), ["a"]);
+        }
+    }
+    assert!(largest > LOG_BYTES / 2, "it was filled: {largest}");
+    assert!(largest < 2 * LOG_BYTES, "{largest}");
+    assert!(last < largest, "and it was trimmed: {last}");
 }

@@ -28,6 +28,13 @@ impl MemoryDisk {
     fn names(&self) -> MutexGuard<'_, Names> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Bytes of all files whose paths begin so.
+    pub(crate) fn bytes_under(&self, prefix: &str) -> u64 {
+        let names = self.names();
+        let files = names.files.iter().filter(|(path, _)| path.starts_with(prefix));
+        files.map(|(_, file)| file.bytes().len() as u64).sum()
+    }
 }
 
 fn position(at: u64) -> usize {

@@ -155,6 +155,112 @@ fn an_incremental_session_tells_only_what_changed() {
     assert_eq!(stale, ErrorCode::InvalidFetchSessionEpoch.code());
 }
 
+/// A session of all partitions of `t`, by id.
+fn session_by_id(it: &mut Harness, partitions: i32) -> i32 {
+    let made = it.try_create(new_topic("t", partitions, &[]));
+    assert_eq!(made.topics[0].error_code, 0);
+    let mut request = fetch_request("", 0);
+    request.session_epoch = 0;
+    request.topics[0].topic_id = made.topics[0].topic_id;
+    let partition = |partition| FetchPartition {
+        partition,
+        partition_max_bytes: 1 << 20,
+        ..FetchPartition::default()
+    };
+    request.topics[0].partitions = (0..partitions).map(partition).collect();
+    let id = it.send(request, 13);
+    fetched(it, id).expect("answered").session_id
+}
+
+fn next(session_id: i32, session_epoch: i32, max_wait_ms: i32) -> FetchRequest {
+    FetchRequest { session_id, session_epoch, max_wait_ms, min_bytes: 1, ..FetchRequest::default() }
+}
+
+fn codes(response: &FetchResponse) -> Vec<i16> {
+    let partitions = response.responses.iter().flat_map(|topic| &topic.partitions);
+    partitions.map(|partition| partition.error_code).collect()
+}
+
+#[test]
+fn a_session_knows_a_recreated_topic_from_a_deleted_one() {
+    let mut it = Harness::new(&[]);
+    let session = session_by_id(&mut it, 1);
+    let parked = it.send(next(session, 1, 500), 13);
+    let other = super::super::ConnectionId(2);
+    it.enqueue(other, &super::topics::delete_request("t").into(), 5);
+    it.run();
+    let woken = fetched(&mut it, parked).expect("woken");
+    assert_eq!(codes(&woken), [ErrorCode::UnknownTopicOrPartition.code()]);
+    it.create("t", &[]);
+    it.produce("t", batch(&["new"]));
+    for epoch in 2..4 {
+        let id = it.send(next(session, epoch, 0), 13);
+        let response = fetched(&mut it, id).expect("answered");
+        assert_eq!(codes(&response), [ErrorCode::InconsistentTopicId.code()], "every time");
+    }
+}
+
+#[test]
+fn a_session_that_is_up_to_date_waits_and_is_woken_by_any_of_its_partitions() {
+    let mut it = Harness::new(&[]);
+    let session = session_by_id(&mut it, 3);
+    let other = super::super::ConnectionId(2);
+    for epoch in 1..4 {
+        let parked = it.send(next(session, 2 * epoch - 1, 500), 13);
+        assert!(fetched(&mut it, parked).is_none(), "nothing is new");
+        let mut produce = super::harness::produce_request("t", batch(&["a"]), -1);
+        produce.topic_data[0].partition_data[0].index = epoch - 1;
+        it.enqueue(other, &produce.into(), 9);
+        it.run();
+        let response = fetched(&mut it, parked).expect("woken");
+        assert_eq!(codes(&response), [0]);
+        assert_eq!(response.responses[0].partitions[0].partition_index, epoch - 1);
+        // It reads on after the record, and what it has read is not told again.
+        let mut read = next(session, 2 * epoch, 0);
+        let mut topic = fetch_request("", 1).topics.remove(0);
+        topic.topic_id = response.responses[0].topic_id;
+        topic.partitions[0].partition = epoch - 1;
+        read.topics = vec![topic];
+        let id = it.send(read, 13);
+        assert_eq!(codes(&fetched(&mut it, id).expect("answered")), [0i16; 0]);
+    }
+    assert!(it.node.partitions.values().all(|partition| partition.watchers.len() == 1));
+    let mut end = next(session, -1, 0);
+    end.topics = fetch_request("t", 0).topics;
+    it.send(end, 12);
+    assert!(it.node.partitions.values().all(|partition| partition.watchers.is_empty()));
+}
+
+#[test]
+fn a_record_that_was_not_fetched_is_offered_again() {
+    let mut it = Harness::new(&[]);
+    let session = session_by_id(&mut it, 2);
+    it.produce("t", batch(&["a"]));
+    for epoch in 1..4 {
+        let id = it.send(next(session, epoch, 0), 13);
+        let response = fetched(&mut it, id).expect("answered");
+        assert!(!bytes_of(&response.responses[0].partitions[0]).is_empty());
+    }
+}
+
+#[test]
+fn a_trimmed_log_is_told_to_its_sessions() {
+    let mut it = Harness::new(&[]);
+    let session = session_by_id(&mut it, 1);
+    it.produce("t", batch(&["a", "b"]));
+    let mut read = next(session, 1, 0);
+    let mut topic = fetch_request("", 2).topics.remove(0);
+    topic.topic_id = it.metadata(&["t"]).topics[0].topic_id;
+    read.topics = vec![topic];
+    it.send(read, 13);
+    let id = it.send(next(session, 2, 0), 13);
+    assert!(fetched(&mut it, id).expect("answered").responses.is_empty());
+    assert_eq!(super::retention::delete_records(&mut it, 1), (0, 1));
+    let id = it.send(next(session, 3, 0), 13);
+    let response = fetched(&mut it, id).expect("answered");
+    assert_eq!(response.responses[0].partitions[0].log_start_offset, 1);
+}
+
 #[test]
 fn topic_ids_are_served_and_old_ones_never_are() {
     let mut it = Harness::new(&[]);

@@ -69,7 +69,7 @@ fn size_retention_needs_no_clock() {
     assert_eq!(it.store.trims, [(it.replica("t"), 3)]);
 }
 
-fn delete_records(it: &mut Harness, offset: i64) -> (i16, i64) {
+pub(super) fn delete_records(it: &mut Harness, offset: i64) -> (i16, i64) {
     let partition = DeleteRecordsPartition { partition_index: 0, offset };
     let topic = DeleteRecordsTopic { name: "t".to_owned(), partitions: vec![partition] };
     let request = DeleteRecordsRequest { topics: vec![topic], timeout_ms: 1000 };
