@@ -26,7 +26,7 @@ from trace import events, strace, wait_for_end
 
 PARTITIONS = 8
 # How many messages of how many bytes; the last kind is far above what fits a journal's record.
-MESSAGES = [(300, 200), (150, 3_000), (40, 40_000), (12, 300_000)]
+MESSAGES = [(300, 200), (150, 3_000), (40, 40_000), (12, 800_000)]
 SYNCING_KAFKA = {"flush.messages": "1", "broker.session.timeout.ms": "6000"}
 
 

@@ -20,6 +20,8 @@ use crate::{Disk, ReplicaId};
 
 /// Batches whose position is remembered without a look at the index: what tailing readers need.
 const RECENT_BATCHES: usize = 256;
+/// `EMFILE`, for which the standard library has no name.
+const TOO_MANY_OPEN_FILES: i32 = 24;
 /// Sealed segments kept open for reading.
 const OPEN_FILES: usize = 512;
 
@@ -102,7 +104,21 @@ impl<D: Disk> Catalog<D> {
         if let Some(file) = &*file {
             return Ok(file.clone());
         }
-        let opened = disk.open(&segment.path())?;
+        let path = segment.path();
+        let opened = match disk.open(&path) {
+            Err(error) if error.raw_os_error() == Some(TOO_MANY_OPEN_FILES) => {
+                // Fewer may be open than we would keep: those that are cached make room.
+                let cached = std::mem::take(&mut *lock(&self.open));
+                for other in cached {
+                    // Never waited for: two threads may be here, each with what the other wants.
+                    if let Ok(mut file) = other.file.try_lock() {
+                        *file = None;
+                    }
+                }
+                disk.open(&path)
+            }
+            opened => opened,
+        }?;
         *file = Some(opened.clone());
         drop(file);
         let mut open = lock(&self.open);

@@ -294,7 +294,9 @@ impl<D: Disk> Storage<D> {
             requests: Vec::new(),
             next_sync: 1,
             done: Vec::new(),
-            unclosed: false,
+            // The last round that recovery adopted may be the last of all: rot in it must not pass
+            // for a tear at the next start.
+            unclosed: true,
             closing: false,
             durable_lsn: 0,
         };
