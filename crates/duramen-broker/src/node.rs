@@ -28,10 +28,10 @@ use crate::controller::{Controller, METADATA_REPLICA};
 use crate::event::{Action, ConnectionId, Event, Now, Reply, RequestKey};
 use crate::limits::{OPENING_US_MAX, PRODUCER_ID_BLOCK};
 use crate::partition::retention::ClockWatch;
-use crate::partition::{Effects, Finished, Partition};
+use crate::partition::{Acks, Appended, Effects, Finished, Partition, Slot};
 use crate::prng::Prng;
 use crate::sabotage::{self, Bug};
-use crate::session::{Prepared, RequestContext};
+use crate::session::{CheckedBatch, Prepared, RequestContext};
 
 mod metrics;
 mod stalls;
@@ -290,7 +290,7 @@ impl Node {
                     let before = partition.group.bytes_in_flight();
                     partition.group.on_persisted(ticket);
                     self.bytes_in_flight -= before - partition.group.bytes_in_flight();
-                    self.mark_dirty(replica);
+                    mark(&mut self.dirty, partition);
                 }
             }
             Done::WantImage { replica } => {
@@ -334,11 +334,38 @@ impl Node {
     }
 
     pub(crate) fn mark_dirty(&mut self, replica: ReplicaId) {
-        if let Some(partition) = self.partitions.get_mut(&replica)
-            && !std::mem::replace(&mut partition.is_dirty, true)
-        {
-            self.dirty.push_back(replica);
+        if let Some(partition) = self.partitions.get_mut(&replica) {
+            mark(&mut self.dirty, partition);
         }
+    }
+
+    /// Gives a partition a batch. Returns its first offset kept too.
+    pub(crate) fn append(
+        &mut self,
+        now: Now,
+        replica: ReplicaId,
+        batch: CheckedBatch,
+        acks: Acks,
+        slot: Slot,
+    ) -> (Appended, i64) {
+        let bytes = batch.bytes.len() as u64;
+        let partition = self.partitions.get_mut(&replica).expect("it was just found");
+        let in_flight = partition.group.bytes_in_flight();
+        let appended = partition.produce(now, batch, acks, slot);
+        let added = partition.group.bytes_in_flight() - in_flight;
+        // Of one that has just failed, those who wait are told in the turn.
+        if added > 0 || partition.group.failure().is_some() {
+            mark(&mut self.dirty, partition);
+        }
+        let is_taken = matches!(appended, Appended::Waits { .. } | Appended::Done { .. });
+        if added > 0 {
+            self.bytes_in_flight += added;
+            self.counters.batches += 1;
+            self.counters.batch_bytes += bytes;
+        } else if is_taken {
+            self.counters.duplicates += 1;
+        }
+        (appended, partition.log_start())
     }
 
     pub(crate) fn mark_controller_dirty(&mut self) {
@@ -717,10 +744,6 @@ impl Node {
         self.is_disk_full
     }
 
-    pub(crate) fn note_in_flight(&mut self, bytes: u64) {
-        self.bytes_in_flight += bytes;
-    }
-
     /// The next producer id, or `None` after having asked for a block of them.
     pub(crate) fn next_producer_id(&mut self, now: Now) -> Result<Option<i64>, ErrorCode> {
         let (next, end) = self.producer_ids;
@@ -753,6 +776,13 @@ impl Node {
                 Err(_) => api::on_timeout(self, key, actions),
             }
         }
+    }
+}
+
+/// The partition has its turn in the next flush.
+fn mark(dirty: &mut VecDeque<ReplicaId>, partition: &mut Partition) {
+    if !std::mem::replace(&mut partition.is_dirty, true) {
+        dirty.push_back(partition.group.id());
     }
 }
 

@@ -199,29 +199,10 @@ fn one(
         Ok(replica) => replica,
         Err(code) => return refused(index, code, None),
     };
-    let bytes = batch.bytes.len() as u64;
-    let partition = node.partitions.get_mut(&replica).expect("it was just found");
-    let in_flight = partition.group.bytes_in_flight();
-    let appended = partition.produce(now, batch, acks, slot);
-    let log_start_offset = partition.log_start();
-    let added = partition.group.bytes_in_flight() - in_flight;
-    if partition.group.failure().is_some() {
-        // Those who wait are told in the turn.
-        node.mark_dirty(replica);
-    }
-    if added > 0 {
-        node.counters.batches += 1;
-        node.counters.batch_bytes += bytes;
-        node.note_in_flight(added);
-        node.mark_dirty(replica);
-    }
+    let (appended, log_start_offset) = node.append(now, replica, batch, acks, slot);
     match appended {
-        Appended::Waits { append_time_ms } => {
-            node.counters.duplicates += u64::from(added == 0);
-            Outcome::Waits { append_time_ms }
-        }
+        Appended::Waits { append_time_ms } => Outcome::Waits { append_time_ms },
         Appended::Done { base_offset } => {
-            node.counters.duplicates += u64::from(added == 0);
             let blank = blank(index);
             Outcome::Done(PartitionProduceResponse { base_offset, log_start_offset, ..blank })
         }
