@@ -113,9 +113,11 @@ impl<T> Inbox<T> {
     }
 
     fn release(&self, queue: MutexGuard<'_, Queue<T>>) {
-        let wake = queue.sleepers > 0;
+        let (wake, several) = (queue.sleepers > 0, queue.items.len() > 1);
         drop(queue);
-        if wake {
+        if wake && several {
+            self.filled.notify_all(); // one for each: several threads may take from one inbox
+        } else if wake {
             self.filled.notify_one();
         }
     }
