@@ -3,7 +3,8 @@
 //! Purpose:    a full disk refuses appends early, and never stops the node from starting again.
 //! Owns:       the file `reserve`, and whether appends must be refused.
 //! Interface:  [`Reserve::when_full`], [`Reserve::check`].
-//! Invariants: what was accepted can be written: the reserve is larger than what may be in flight.
+//! Invariants: the reserve is given up before a write is called impossible. More may be in flight
+//!             than is kept free: then the process ends, and what was acknowledged is in the journal.
 //! Never:      which requests are refused: the node decides.
 //! Tests:      `duramen-sim`: space ends at any write.
 //! Start at:   [`Reserve::when_full`].
