@@ -100,10 +100,6 @@ impl Disk for MemoryDisk {
         Ok(())
     }
 
-    fn start_writeback(&self, _file: &MemoryFile) -> io::Result<()> {
-        Ok(())
-    }
-
     fn create_dir(&self, path: &str) -> io::Result<()> {
         self.names().dirs.insert(path.to_owned());
         Ok(())

@@ -73,10 +73,6 @@ impl Disk for FsDisk {
         Ok(())
     }
 
-    fn start_writeback(&self, _file: &Arc<File>) -> io::Result<()> {
-        Ok(())
-    }
-
     fn create_dir(&self, path: &str) -> io::Result<()> {
         fs::create_dir_all(self.at(path))
     }

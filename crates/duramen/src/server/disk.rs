@@ -228,13 +228,6 @@ impl Disk for RealDisk {
         Ok(rustix::fs::fdatasync(&*file.file)?)
     }
 
-    fn start_writeback(&self, _file: &RealFile) -> io::Result<()> {
-        // `sync_file_range` has no safe wrapper, and `POSIX_FADV_DONTNEED`, which also starts
-        // write-back, would drop the clean pages that tailing consumers are about to read. The
-        // kernel's own write-back does the work meanwhile; this promises nothing anyway.
-        Ok(())
-    }
-
     fn create_dir(&self, path: &str) -> io::Result<()> {
         match std::fs::create_dir(self.resolve(path)?) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
