@@ -106,8 +106,9 @@ fn refuse(slot: &mut PartitionData, part: &FetchPart, error: &ReadError) {
 
 fn code_of(error: &ReadError) -> ErrorCode {
     match error {
-        // The topic was deleted between the plan and the read.
-        ReadError::UnknownReplica => ErrorCode::NotLeaderOrFollower,
+        // The topic was deleted between the plan and the read; or a segment was removed in the
+        // middle of it, and whoever asks again learns why.
+        ReadError::UnknownReplica | ReadError::Removed => ErrorCode::NotLeaderOrFollower,
         // The log was trimmed between the plan and the read.
         ReadError::OutOfRange => ErrorCode::OffsetOutOfRange,
         ReadError::Damaged { .. } | ReadError::Disk { .. } => ErrorCode::KafkaStorageError,
@@ -133,8 +134,11 @@ pub fn list_offsets<D: Disk>(reader: &Reader<D>, plan: TimePlan) -> ListOffsetsR
                 slot.leader_epoch = at.checked_sub(1).map_or(-1, |at| part.epochs[at].1);
             }
             Err(error) => {
-                tracing::error!(replica = part.replica.0, %error, "a lookup by time failed");
-                slot.error_code = code_of(&error).code();
+                let code = code_of(&error);
+                if code == ErrorCode::KafkaStorageError {
+                    tracing::error!(replica = part.replica.0, %error, "a lookup by time failed");
+                }
+                slot.error_code = code.code();
             }
         }
     }

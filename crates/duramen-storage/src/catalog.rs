@@ -46,8 +46,17 @@ pub(crate) struct LogFiles<D: Disk> {
 pub(crate) struct Segment<D: Disk> {
     pub(crate) base_offset: i64,
     dir: String,
-    file: Mutex<Option<D::File>>,
+    file: Mutex<Handle<D::File>>,
     view: Mutex<View>,
+}
+
+/// Whether a segment's file is open.
+#[derive(Debug)]
+enum Handle<F> {
+    Closed,
+    Open(F),
+    /// The segment was taken out of the log: its file is being removed, and not opened again.
+    Gone,
 }
 
 #[derive(Debug)]
@@ -99,10 +108,12 @@ impl<D: Disk> Catalog<D> {
     }
 
     /// The segment's open file; opened, and another one closed, if need be.
-    pub(crate) fn file(&self, disk: &D, segment: &Arc<Segment<D>>) -> io::Result<D::File> {
+    pub(crate) fn file(&self, disk: &D, segment: &Arc<Segment<D>>) -> Result<D::File, ReadError> {
         let mut file = lock(&segment.file);
-        if let Some(file) = &*file {
-            return Ok(file.clone());
+        match &*file {
+            Handle::Open(file) => return Ok(file.clone()),
+            Handle::Gone => return Err(ReadError::Removed),
+            Handle::Closed => {}
         }
         let path = segment.path();
         let opened = match disk.open(&path) {
@@ -112,14 +123,15 @@ impl<D: Disk> Catalog<D> {
                 for other in cached {
                     // Never waited for: two threads may be here, each with what the other wants.
                     if let Ok(mut file) = other.file.try_lock() {
-                        *file = None;
+                        file.close();
                     }
                 }
                 disk.open(&path)
             }
             opened => opened,
-        }?;
-        *file = Some(opened.clone());
+        };
+        let opened = opened.map_err(|source| ReadError::Disk { path, source })?;
+        *file = Handle::Open(opened.clone());
         drop(file);
         let mut open = lock(&self.open);
         open.push_back(Arc::clone(segment));
@@ -127,7 +139,7 @@ impl<D: Disk> Catalog<D> {
             let oldest = open.pop_front();
             drop(open);
             if let Some(oldest) = oldest {
-                *lock(&oldest.file) = None;
+                oldest.close();
             }
         }
         Ok(opened)
@@ -181,7 +193,7 @@ impl<D: Disk> LogFiles<D> {
         segments.retain(|segment| {
             let kept = keep(segment.base_offset);
             if !kept {
-                segment.close();
+                *lock(&segment.file) = Handle::Gone;
             }
             kept
         });
@@ -194,7 +206,7 @@ impl<D: Disk> Segment<D> {
         Arc::new(Self {
             base_offset,
             dir: dir.to_owned(),
-            file: Mutex::new(Some(file)),
+            file: Mutex::new(Handle::Open(file)),
             view: Mutex::new(View {
                 size: 0,
                 end_offset: base_offset,
@@ -220,7 +232,7 @@ impl<D: Disk> Segment<D> {
         Arc::new(Self {
             base_offset: state.base_offset,
             dir: dir.to_owned(),
-            file: Mutex::new(None),
+            file: Mutex::new(Handle::Closed),
             view: Mutex::new(View {
                 size: state.size,
                 end_offset,
@@ -350,16 +362,31 @@ impl<D: Disk> Segment<D> {
 
     /// Forgets the open file; the next reader opens it again.
     pub(crate) fn close(&self) {
-        *lock(&self.file) = None;
+        lock(&self.file).close();
+    }
+
+    /// Whether it was taken out of the log.
+    pub(crate) fn is_gone(&self) -> bool {
+        matches!(*lock(&self.file), Handle::Gone)
     }
 
     /// The segment's file, for the writer.
     pub(crate) fn open(&self, disk: &D) -> io::Result<D::File> {
         let mut file = lock(&self.file);
-        if file.is_none() {
-            *file = Some(disk.open(&self.path())?);
+        if let Handle::Open(file) = &*file {
+            return Ok(file.clone());
         }
-        Ok(file.clone().expect("just opened"))
+        let opened = disk.open(&self.path())?;
+        *file = Handle::Open(opened.clone());
+        Ok(opened)
+    }
+}
+
+impl<F> Handle<F> {
+    fn close(&mut self) {
+        if let Self::Open(_) = self {
+            *self = Self::Closed;
+        }
     }
 }
 

@@ -227,6 +227,6 @@ pub struct RecoveredReplica {
     pub image: Bytes,
     /// All segments, oldest first; the last is the active one.
     pub segments: Vec<SegmentMeta>,
-    /// Damage found below a durable mark, if any: the log is cut there.
+    /// Damage found below a durable mark, if any: nothing is cut, and nothing may be appended.
     pub damage: Option<String>,
 }

@@ -54,6 +54,9 @@ pub enum ReadError {
     /// The offset is below the first segment, or above the end asked with.
     #[error("the offset is outside the log")]
     OutOfRange,
+    /// The segment was removed while it was being looked at: asked again, the log tells why.
+    #[error("the segment was just removed")]
+    Removed,
     /// The medium gave bytes that do not match their checksums.
     #[error("damaged bytes in {path} at {at}: {what}")]
     Damaged {
@@ -151,7 +154,7 @@ impl<D: Disk> Reader<D> {
         let files = self.catalog.get(replica)?;
         let segment = self.segment(replica, range.segment)?;
         let end = range.at + u64::from(range.len);
-        let anchor = self.anchor(&segment, range.at)?;
+        let anchor = self.anchor(&segment, &range.file, range.at)?;
         let mut walk = Walk::new(self, &files, &segment, &range.file, anchor);
         while walk.at < end {
             walk.step()?;
@@ -179,7 +182,7 @@ impl<D: Disk> Reader<D> {
             }
             let file = self.file(&segment)?;
             let hint = self.time_floor(&segment, timestamp)?.max(start).max(segment.base_offset);
-            let anchor = self.anchor(&segment, self.floor(&segment, hint)?)?;
+            let anchor = self.anchor(&segment, &file, self.floor(&segment, hint)?)?;
             let mut walk = Walk::new(self, &files, &segment, &file, anchor);
             while walk.at < size {
                 let place = walk.step()?;
@@ -288,9 +291,7 @@ impl<D: Disk> Reader<D> {
     }
 
     fn file(&self, segment: &Arc<Segment<D>>) -> Result<D::File, ReadError> {
-        self.catalog
-            .file(&self.disk, segment)
-            .map_err(|source| ReadError::Disk { path: segment.path(), source })
+        self.catalog.file(&self.disk, segment)
     }
 
     fn read_file(
@@ -314,7 +315,12 @@ impl<D: Disk> Reader<D> {
 
     /// A position at or before `at` where a batch begins, and that batch's base offset or, if its
     /// last offset is all the index knows, none: then the batch is the one that ends there.
-    fn anchor(&self, segment: &Segment<D>, at: u64) -> Result<(u64, i64), ReadError> {
+    fn anchor(
+        &self,
+        segment: &Segment<D>,
+        file: &D::File,
+        at: u64,
+    ) -> Result<(u64, i64), ReadError> {
         let entry = match segment.index_tail_before(at) {
             Some(entry) => Some(entry),
             None => self.search_index(segment, |entry| u64::from(entry.position) <= at)?,
@@ -322,11 +328,7 @@ impl<D: Disk> Reader<D> {
         let Some(entry) = entry else { return Ok((0, segment.base_offset)) };
         let file_at = u64::from(entry.position);
         let path = segment.path();
-        let file = self
-            .disk
-            .open(&path)
-            .map_err(|source| ReadError::Disk { path: path.clone(), source })?;
-        let batch = self.header(&path, &file, file_at)?;
+        let batch = self.header(&path, file, file_at)?;
         let last = segment.base_offset + i64::from(entry.offset_delta);
         if batch.end_offset() != last + 1 {
             let what = "a batch does not end where the index says";
@@ -345,7 +347,7 @@ impl<D: Disk> Reader<D> {
             position: be_u32(bytes, 4),
         };
         let flushed = segment.index_flushed();
-        self.search(&segment.sibling("index"), flushed, INDEX_ENTRY_BYTES, read, before)
+        self.search(segment, "index", flushed, INDEX_ENTRY_BYTES, read, before)
     }
 
     fn header(&self, path: &str, file: &D::File, at: u64) -> Result<Descriptor, ReadError> {
@@ -421,15 +423,15 @@ impl<D: Disk> Reader<D> {
         };
         let flushed = segment.times_flushed();
         let before = |entry: &TimeEntry| entry.timestamp < timestamp;
-        let found =
-            self.search(&segment.sibling("timeindex"), flushed, TIME_ENTRY_BYTES, read, before)?;
+        let found = self.search(segment, "timeindex", flushed, TIME_ENTRY_BYTES, read, before)?;
         Ok(found.map_or(segment.base_offset, at))
     }
 
     /// The last entry of a sorted file for which `before` holds.
     fn search<E: Copy>(
         &self,
-        path: &str,
+        segment: &Segment<D>,
+        extension: &str,
         count: u32,
         entry_bytes: usize,
         read: impl Fn(&[u8]) -> E,
@@ -438,15 +440,16 @@ impl<D: Disk> Reader<D> {
         if count == 0 {
             return Ok(None);
         }
-        let file = self
-            .disk
-            .open(path)
-            .map_err(|source| ReadError::Disk { path: path.to_owned(), source })?;
+        let path = segment.sibling(extension);
+        let file = self.disk.open(&path).map_err(|source| match source.kind() {
+            io::ErrorKind::NotFound if segment.is_gone() => ReadError::Removed,
+            _ => ReadError::Disk { path: path.clone(), source },
+        })?;
         let (mut low, mut high, mut found) = (0, count, None);
         while low < high {
             let middle = low + (high - low) / 2;
             let at = u64::from(middle) * entry_bytes as u64;
-            let entry = read(&self.read_file(path, &file, at, entry_bytes)?);
+            let entry = read(&self.read_file(&path, &file, at, entry_bytes)?);
             if before(&entry) {
                 found = Some(entry);
                 low = middle + 1;

@@ -228,7 +228,7 @@ fn runtime() -> anyhow::Result<Runtime> {
 }
 
 /// Raises the limit of open files as far as it goes, and says how far that is: each partition
-/// keeps its active segment and index files open.
+/// written to since its last checkpoint keeps a segment open.
 fn raise_file_limit() -> u64 {
     let mut limit = rustix::process::getrlimit(Resource::Nofile);
     let before = limit.current;

@@ -1,21 +1,38 @@
 //! A data directory on the real file system by `std` alone: enough to write a fixture and to open
 //! a copy of it. It syncs nothing, since nothing here crashes.
 
+use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use duramen_storage::Disk;
 
 #[derive(Clone, Debug)]
-pub(crate) struct FsDisk(PathBuf);
+pub(crate) struct FsDisk(PathBuf, Arc<Interruption>);
+
+/// Something that happens right before a file is opened, once.
+#[derive(Default)]
+struct Interruption(Mutex<Option<(String, Happening)>>);
+
+type Happening = Box<dyn FnOnce() + Send>;
+
+impl fmt::Debug for Interruption {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Interruption")
+    }
+}
 
 impl FsDisk {
     pub(crate) fn new(root: &Path) -> Self {
         fs::create_dir_all(root).expect("the test's directory can be made");
-        Self(root.to_owned())
+        Self(root.to_owned(), Arc::default())
+    }
+
+    pub(crate) fn before_opening(&self, path: &str, what: impl FnOnce() + Send + 'static) {
+        *self.1.0.lock().expect("no panics here") = Some((path.to_owned(), Box::new(what)));
     }
 
     fn at(&self, path: &str) -> PathBuf {
@@ -32,6 +49,10 @@ impl Disk for FsDisk {
     }
 
     fn open(&self, path: &str) -> io::Result<Arc<File>> {
+        let due = self.1.0.lock().expect("no panics here").take_if(|(on, _)| on == path);
+        if let Some((_, happen)) = due {
+            happen();
+        }
         OpenOptions::new().read(true).write(true).open(self.at(path)).map(Arc::new)
     }
 

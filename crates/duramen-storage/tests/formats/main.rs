@@ -14,8 +14,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use duramen_storage::op::{Content, RecoveredReplica};
+use duramen_storage::reader::ReadError;
 use duramen_storage::storage::Error;
-use duramen_storage::{Descriptor, Reader, Storage};
+use duramen_storage::{Descriptor, Reader, ReplicaId, Storage};
 
 use crate::disk::FsDisk;
 use crate::driver::{Driver, NOBODY, conf, identity, image, options};
@@ -225,6 +226,27 @@ fn a_segment_that_lost_its_end_is_damaged_at_every_start() {
         driver.batch(5, false, NOBODY, 10);
         driver.close();
     }
+}
+
+/// It used to be a failure of the disk.
+#[test]
+fn a_segment_that_is_removed_in_the_middle_of_a_lookup_is_told_from_a_lost_one() {
+    let scratch = Scratch::new("formats-removed");
+    copy(&fixture(), &scratch.0);
+    let disk = FsDisk::new(&scratch.0);
+    let mut driver = Driver::open(&disk, options());
+    let (reader, orders) = (driver.storage.reader(), ReplicaId(2));
+    let end = driver.writer(2).offset;
+    let found = reader.find_time(orders, 1_000_700, 60, end).expect("it can be read");
+    assert_eq!(found, Some((72, 1_000_720)), "the batch there is of one time");
+    disk.before_opening("orders-0/00000000000000000049.timeindex", move || {
+        driver.trim(2, 110);
+        driver.image(2);
+        driver.close();
+    });
+    let found = reader.find_time(orders, 1_000_700, 60, end);
+    assert!(matches!(found, Err(ReadError::Removed)), "{found:?}");
+    assert!(!scratch.0.join("orders-0/00000000000000000049.log").exists());
 }
 
 #[test]
