@@ -19,7 +19,6 @@ mod node;
 mod partition;
 mod prng;
 pub mod read_plan;
-pub mod sabotage;
 pub mod session;
 
 pub use event::{Action, ConnectionId, Event, Now, Reply};

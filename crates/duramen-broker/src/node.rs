@@ -30,8 +30,8 @@ use crate::limits::{OPENING_US_MAX, PRODUCER_ID_BLOCK};
 use crate::partition::retention::ClockWatch;
 use crate::partition::{Acks, Appended, Effects, Finished, Partition, Slot};
 use crate::prng::Prng;
-use crate::sabotage::{self, Bug};
 use crate::session::{CheckedBatch, Prepared, RequestContext};
+use duramen_storage::sabotage::{self, Bug};
 
 mod metrics;
 mod stalls;

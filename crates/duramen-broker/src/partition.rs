@@ -25,8 +25,8 @@ use crate::api::fetch_sessions::Watcher;
 use crate::configs::TopicSettings;
 use crate::event::{Action, Now, RequestKey};
 use crate::group::{Group, Refused, internal_of};
-use crate::sabotage::{self, Bug};
 use crate::session::CheckedBatch;
+use duramen_storage::sabotage::{self, Bug};
 
 pub(crate) mod faults;
 pub(crate) mod internal;

@@ -80,6 +80,8 @@ struct World {
     mono_us: u64,
     wall_ms: i64,
     limited: bool,
+    /// How far the node's wall clock is from the clients'.
+    leapt_ms: i64,
     trace: Trace,
     report: Report,
 }
@@ -152,13 +154,14 @@ impl World {
             mono_us: 0,
             wall_ms: 1_700_000_000_000,
             limited: false,
+            leapt_ms: 0,
             trace: Trace::default(),
             report: Report::default(),
         }
     }
 
     fn now(&self) -> Now {
-        Now { mono_us: self.mono_us, wall_ms: self.wall_ms }
+        Now { mono_us: self.mono_us, wall_ms: self.wall_ms + self.leapt_ms }
     }
 
     fn life(&mut self) -> &mut Life {
@@ -187,7 +190,7 @@ impl World {
         if self.profile.leaps && self.chance.chance(3) {
             tell(|| "the clock leaps".to_owned());
             let days = i64::try_from(self.chance.between(1, 20)).expect("small");
-            self.wall_ms += if self.chance.chance(800) { days } else { -days } * DAY_MS;
+            self.leapt_ms += if self.chance.chance(800) { days } else { -days } * DAY_MS;
         }
         match self.chance.below(10) {
             0..=3 => self.ask(),
@@ -481,6 +484,7 @@ impl World {
         let pairs = [
             ("log.segment.bytes".to_owned(), "16384".to_owned()),
             ("num.partitions".to_owned(), "2".to_owned()),
+            ("log.retention.check.interval.ms".to_owned(), "200".to_owned()),
         ];
         let settings = BrokerSettings::from_pairs(&pairs)
             .map_err(|errors| Failure::correctness(format!("settings: {errors:?}")))?;
@@ -496,6 +500,8 @@ impl World {
             metadata_tail,
         };
         self.mono_us = 0;
+        // A node believes the first reading of its clock.
+        self.clients.oracle.trims_by_time |= self.leapt_ms != 0;
         let mut actions = Vec::new();
         let node = Node::open(options, found.replicas, self.now(), &mut actions);
         let (to_run, ran) = (Vec::new(), Vec::new());

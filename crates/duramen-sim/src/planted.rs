@@ -26,6 +26,9 @@ pub enum Bug {
     /// It is in storage itself.
     #[cfg(feature = "sabotage")]
     Storage(Inside),
+    /// It is in the node itself.
+    #[cfg(feature = "sabotage")]
+    Broker(Inside),
 }
 
 /// Bugs of the code that drives storage.
@@ -84,18 +87,41 @@ pub const BUGS: &[(&str, Bug)] = &[
     ("payload sync not awaited", Bug::Storage(Inside::PayloadSyncNotAwaited)),
     #[cfg(feature = "sabotage")]
     ("deleted topic's directory not renamed", Bug::Storage(Inside::DeletedNotRenamed)),
+    #[cfg(feature = "sabotage")]
+    ("dedup state not rebuilt", Bug::Broker(Inside::DedupNotRebuilt)),
+    #[cfg(feature = "sabotage")]
+    ("acknowledged before it is persisted", Bug::Broker(Inside::AckedBeforePersisted)),
+    #[cfg(feature = "sabotage")]
+    ("uncommitted records shown", Bug::Broker(Inside::UncommittedShown)),
+    #[cfg(feature = "sabotage")]
+    ("sequence gap accepted", Bug::Broker(Inside::SequenceGapAccepted)),
+    #[cfg(feature = "sabotage")]
+    ("leap of the clock believed", Bug::Broker(Inside::ClockLeapBelieved)),
+    #[cfg(feature = "sabotage")]
+    ("image without producers", Bug::Broker(Inside::ImageWithoutProducers)),
+    #[cfg(feature = "sabotage")]
+    ("deleted replica stays in storage", Bug::Broker(Inside::ReplicaNotDeleted)),
+    #[cfg(feature = "sabotage")]
+    ("repeat answered with another offset", Bug::Broker(Inside::DuplicateOffsetWrong)),
 ];
 
 /// Runs seeds until one finds `bug`: how many it took, and what was found.
 pub fn find(bug: Bug, seeds_max: u64) -> Option<(u64, Failure)> {
     #[cfg(feature = "sabotage")]
-    if let Bug::Storage(inside) = bug {
+    if let Bug::Storage(inside) | Bug::Broker(inside) = bug {
         sabotage::plant(Some(inside));
     }
+    #[cfg(feature = "sabotage")]
+    let is_of_node = matches!(bug, Bug::Node(_) | Bug::Broker(_));
+    #[cfg(not(feature = "sabotage"))]
+    let is_of_node = matches!(bug, Bug::Node(_));
     let found = (1..=seeds_max).find_map(|seed| {
-        let outcome = catching(|| match bug {
-            Bug::Node(_) => crate::node_harness::run(seed, Some(bug)).map(|_| ()),
-            _ => crate::storage_harness::run(seed, Some(bug)).map(|_| ()),
+        let outcome = catching(|| {
+            if is_of_node {
+                crate::node_harness::run(seed, Some(bug)).map(|_| ())
+            } else {
+                crate::storage_harness::run(seed, Some(bug)).map(|_| ())
+            }
         });
         outcome.err().map(|failure| (seed, failure))
     });

@@ -2,8 +2,9 @@
 //!
 //! Purpose:    bugs on purpose, inside code that no lying disk can reach: proof that the simulator
 //!             would find them.
-//! Owns:       the list, and which one is planted in this thread.
-//! Interface:  [`Bug`], [`plant`].
+//! Owns:       the list, of storage and of the node above it, and which one is planted in this
+//!             thread.
+//! Interface:  [`Bug`], [`plant`], [`is`].
 //! Invariants: without the feature `sabotage`, which only `duramen-sim`'s tests ask for, every
 //!             question is answered `false` at compile time.
 //! Never:      behaviour: each bug is one line where it is planted.
@@ -35,6 +36,22 @@ pub enum Bug {
     PayloadSyncNotAwaited,
     /// The directory of a deleted replica keeps its name.
     DeletedNotRenamed,
+    /// A restart of the node forgets what producers had sent, image and log alike.
+    DedupNotRebuilt,
+    /// A produce is answered before its batch is on disk.
+    AckedBeforePersisted,
+    /// A fetch is told of, and may get, what is not committed.
+    UncommittedShown,
+    /// A batch that does not follow its producer's last one is appended.
+    SequenceGapAccepted,
+    /// Retention believes a wall clock that has leapt.
+    ClockLeapBelieved,
+    /// A partition's image leaves its producers out.
+    ImageWithoutProducers,
+    /// A deleted topic's replicas stay in storage.
+    ReplicaNotDeleted,
+    /// A repeated batch is answered with an offset that is not the first append's.
+    DuplicateOffsetWrong,
 }
 
 #[cfg(feature = "sabotage")]
@@ -52,18 +69,18 @@ mod planted {
         PLANTED.set(bug);
     }
 
-    pub(crate) fn is(bug: Bug) -> bool {
+    /// Whether `bug` is planted in this thread.
+    pub fn is(bug: Bug) -> bool {
         PLANTED.get() == Some(bug)
     }
 }
 
 #[cfg(feature = "sabotage")]
-pub(crate) use planted::is;
-#[cfg(feature = "sabotage")]
-pub use planted::plant;
+pub use planted::{is, plant};
 
 /// Without the feature there are no bugs.
 #[cfg(not(feature = "sabotage"))]
-pub(crate) const fn is(_: Bug) -> bool {
+#[inline]
+pub const fn is(_: Bug) -> bool {
     false
 }

@@ -12,8 +12,8 @@ use crate::controller::image::Topic;
 use crate::event::{Action, FetchPart, FetchPlan, Now, Reply, RequestKey};
 use crate::node::{Node, Parked};
 use crate::partition::Partition;
-use crate::sabotage::{self, Bug};
 use crate::session::RequestContext;
+use duramen_storage::sabotage::{self, Bug};
 
 const READ_COMMITTED: i8 = 1;
 /// The first version that names topics by id.

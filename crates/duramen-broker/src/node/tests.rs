@@ -8,8 +8,6 @@ mod misc;
 mod produce;
 mod restart;
 mod retention;
-#[cfg(feature = "sabotage")]
-mod sabotage;
 mod stalls;
 mod topics;
 mod versions;

@@ -16,7 +16,7 @@ use duramen_protocol::ErrorCode;
 use duramen_storage::Descriptor;
 
 use crate::limits::{EXPIRE_PRODUCERS_MAX, PRODUCER_BATCHES_KEPT};
-use crate::sabotage::{self, Bug};
+use duramen_storage::sabotage::{self, Bug};
 
 const IMAGE_VERSION: u8 = 1;
 const IMAGE_PRODUCER_BYTES: usize = 8 + 2 + 1;

@@ -13,7 +13,7 @@ use duramen_storage::op::SegmentMeta;
 
 use crate::event::Now;
 use crate::limits::CLOCK_LEAP_MS_MAX;
-use crate::sabotage::{self, Bug};
+use duramen_storage::sabotage::{self, Bug};
 
 /// Compares the wall clock with the monotonic one.
 #[derive(Clone, Copy, Debug)]

@@ -39,6 +39,8 @@ use crate::trace::tell;
 const TOPICS: [&str; 3] = ["apples", "pears", "plums"];
 const PARTITIONS: i32 = 2;
 const CLIENTS: usize = 5;
+/// A reader has to ask where the log starts.
+const UNKNOWN_START: i64 = -1;
 
 /// A request on its way, with what is needed to judge the answer.
 #[derive(Clone, Debug)]
@@ -63,6 +65,8 @@ struct Produce {
     idempotent: bool,
     /// It was acknowledged before, and comes once more.
     again: bool,
+    /// Its sequence does not follow: it must be refused.
+    gap: bool,
 }
 
 /// Reading a partition through, in the last phase.
@@ -176,6 +180,7 @@ impl Clients {
 
     pub(super) fn begin_last_phase(&mut self) {
         self.last_phase = true;
+        self.through.clear();
     }
 
     /// Whether nothing is outstanding and every topic was read through.
@@ -242,7 +247,7 @@ impl Clients {
             client.producer = None;
         }
         if let Some(produce) = client.retry.clone() {
-            self.oracle.on_sent(produce.number, &produce.place, i64::from(produce.count));
+            self.oracle.on_sent(produce.number, &produce.place, i64::from(produce.count), false);
             return Some(produce_request(produce));
         }
         if let Some(last) = client.last.clone()
@@ -250,7 +255,7 @@ impl Clients {
             && self.work.chance(80)
         {
             let again = Produce { again: true, ..last };
-            self.oracle.on_sent(again.number, &again.place, i64::from(again.count));
+            self.oracle.on_sent(again.number, &again.place, i64::from(again.count), false);
             return Some(produce_request(again));
         }
         if client.idempotent && client.producer.is_none() {
@@ -327,8 +332,12 @@ impl Clients {
         let mut value = number.to_be_bytes().to_vec();
         value.resize(usize::try_from(size).expect("small"), 7);
         let client = &self.all[at];
-        let sequence = client.sequences.get(&(place.clone(), life)).copied().unwrap_or(0);
+        let mut sequence = client.sequences.get(&(place.clone(), life)).copied().unwrap_or(0);
         let producer = client.producer.filter(|_| client.idempotent);
+        let gap = producer.is_some() && self.work.chance(30);
+        if gap {
+            sequence += i32::try_from(self.work.between(1, 100)).expect("small");
+        }
         let records = Records {
             timestamps: (0..count).map(|n| wall_ms + i64::try_from(n).expect("small")).collect(),
             value,
@@ -340,11 +349,12 @@ impl Clients {
             count: i32::try_from(count).expect("small"),
             idempotent: producer.is_some(),
             again: false,
+            gap,
             place,
             life,
             number,
         };
-        self.oracle.on_sent(number, &produce.place, i64::from(produce.count));
+        self.oracle.on_sent(number, &produce.place, i64::from(produce.count), gap);
         produce_request(produce)
     }
 
@@ -368,6 +378,9 @@ impl Clients {
         let (acked_end, end_seen, trimmed) = (known.acked_end(), known.end_seen, known.trim_max);
         let key = (place.clone(), life);
         let mut offset = self.all[at].at.get(&key).copied().unwrap_or(0);
+        if offset == UNKNOWN_START {
+            return start_request(place, life);
+        }
         if self.work.chance(100) {
             let from = u64::try_from(end_seen.max(1)).expect("it is positive");
             offset = i64::try_from(self.work.below(from)).expect("small");
@@ -387,15 +400,7 @@ impl Clients {
             return None;
         }
         if through.start.is_none() {
-            let partition = ListOffsetsPartition {
-                partition_index: place.1,
-                timestamp: -2,
-                ..ListOffsetsPartition::default()
-            };
-            let topic = ListOffsetsTopic { name: place.0.clone(), partitions: vec![partition] };
-            let topics = vec![topic];
-            let request = ListOffsetsRequest { topics, replica_id: -1, ..Default::default() };
-            return Some((Asked::Start { place, life }, request.into(), 7));
+            return Some(start_request(place, life));
         }
         let offset = through.at;
         let known = self.oracle.known(&place);
@@ -460,6 +465,7 @@ impl Clients {
             (Asked::Start { place, life }, Response::ListOffsets(it)) => {
                 let part = &it.topics[0].partitions[0];
                 if part.error_code == 0 && self.oracle.is_live(&place.0, life) {
+                    self.all[at].at.insert((place.clone(), life), part.offset);
                     let through = self.through.entry(place).or_default();
                     through.start = Some(part.offset);
                     through.at = part.offset;
@@ -485,10 +491,9 @@ impl Clients {
             }
             (Asked::Trim { place, life }, Response::DeleteRecords(it)) => {
                 let part = &it.topics[0].partitions[0];
-                let asked = self.oracle.known(&place).trim_max;
                 if self.oracle.is_live(&place.0, life)
                     && part.error_code == 0
-                    && part.low_watermark > asked
+                    && !self.oracle.may_start_at(&place, part.low_watermark)
                 {
                     let what = format!("{place:?}: trimmed to {}", part.low_watermark);
                     return Err(Failure::correctness(what));
@@ -509,6 +514,16 @@ impl Clients {
         let live = self.oracle.is_live(&produce.place.0, produce.life);
         let client = &mut self.all[at];
         client.retry = None;
+        if live && produce.gap {
+            let number = produce.number;
+            return match ErrorCode::from_code(code) {
+                Some(ErrorCode::None) => self.oracle.on_acked(number, base),
+                Some(ErrorCode::UnknownTopicOrPartition) => {
+                    self.oracle.on_unknown(&produce.place.0)
+                }
+                _ => Ok(()),
+            };
+        }
         if !live {
             client.last = None;
             client.producer = None; // a new life of the topic begins with new sequences
@@ -573,6 +588,10 @@ impl Clients {
                 self.through.remove(place); // a trim came late: begin again
                 return Ok(Some(trimmed));
             }
+            Some(ErrorCode::OffsetOutOfRange) if self.oracle.trims_by_time => {
+                self.through.remove(place);
+                return Ok(Some(UNKNOWN_START));
+            }
             Some(ErrorCode::UnknownTopicOrPartition) => {
                 self.oracle.on_unknown(&place.0)?;
                 return Ok(None);
@@ -586,7 +605,7 @@ impl Clients {
             let before = acked_end.max(end_seen);
             return wrong(format!("P2: the end was {before}, and is {}", part.high_watermark));
         }
-        if part.log_start_offset > trimmed {
+        if !self.oracle.may_start_at(place, part.log_start_offset) {
             return wrong(format!("starts at {}, {trimmed} was asked", part.log_start_offset));
         }
         let known = self.oracle.known(place);
@@ -658,6 +677,7 @@ impl Client {
     fn forget(&mut self) {
         if let Some((_, _, Asked::Produce(produce))) = self.outstanding.take()
             && produce.idempotent
+            && !produce.gap
         {
             self.retry = Some(produce);
         }
@@ -683,6 +703,19 @@ fn produce_request(produce: Produce) -> (Asked, Request, i16) {
         ..ProduceRequest::default()
     };
     (Asked::Produce(produce), request.into(), 9)
+}
+
+/// Where does the log start?
+fn start_request(place: Place, life: u32) -> (Asked, Request, i16) {
+    let partition = ListOffsetsPartition {
+        partition_index: place.1,
+        timestamp: -2,
+        ..ListOffsetsPartition::default()
+    };
+    let topic = ListOffsetsTopic { name: place.0.clone(), partitions: vec![partition] };
+    let request =
+        ListOffsetsRequest { topics: vec![topic], replica_id: -1, ..ListOffsetsRequest::default() };
+    (Asked::Start { place, life }, request.into(), 7)
 }
 
 fn fetch_request(place: &Place, fetch_offset: i64, max_wait_ms: i32, bytes: i32) -> Request {

@@ -20,6 +20,8 @@ pub(super) type Place = (String, i32);
 struct Sent {
     place: Place,
     count: i64,
+    /// It does not follow its producer's last one: it must never be in the log.
+    is_gap: bool,
     /// When it was last sent.
     at: u64,
     acked: Option<i64>,
@@ -76,6 +78,8 @@ pub(super) struct Topic {
 #[derive(Debug, Default)]
 pub(super) struct Oracle {
     pub(super) topics: BTreeMap<String, Topic>,
+    /// The clock leapt, and the node was started after it: records may be too old now.
+    pub(super) trims_by_time: bool,
     known: BTreeMap<Place, Known>,
     sent: BTreeMap<u64, Sent>,
     clock: u64,
@@ -151,10 +155,15 @@ impl Oracle {
         self.known.retain(|(topic, _), _| topic != name);
     }
 
-    pub(super) fn on_sent(&mut self, batch: u64, place: &Place, count: i64) {
+    /// Whether a log may start at `start`.
+    pub(super) fn may_start_at(&mut self, place: &Place, start: i64) -> bool {
+        self.trims_by_time || start <= self.known(place).trim_max
+    }
+
+    pub(super) fn on_sent(&mut self, batch: u64, place: &Place, count: i64, is_gap: bool) {
         self.clock += 1;
         let at = self.clock;
-        let sent = Sent { place: place.clone(), count, at, acked: None, seen: None };
+        let sent = Sent { place: place.clone(), count, is_gap, at, acked: None, seen: None };
         self.sent.entry(batch).or_insert(sent).at = at;
     }
 
@@ -162,6 +171,9 @@ impl Oracle {
     pub(super) fn on_acked(&mut self, batch: u64, base: i64) -> Result<(), Failure> {
         self.acked += 1;
         let sent = self.sent.get_mut(&batch).expect("it was sent");
+        if sent.is_gap {
+            return wrong(format!("P4: batch {batch} left a gap, and is at {base}"));
+        }
         if let Some(before) = sent.acked.or(sent.seen)
             && before != base
         {
@@ -203,6 +215,9 @@ impl Oracle {
         if sent.at < barrier {
             return wrong(format!("{place:?} offset {offset}: data of a deleted topic is back"));
         }
+        if sent.is_gap {
+            return wrong(format!("P4: {place:?} offset {offset}: batch {batch} left a gap"));
+        }
         let base = offset - within;
         if sent.acked.or(sent.seen).is_some_and(|before| before != base) || within >= sent.count {
             return wrong(format!(
@@ -233,11 +248,11 @@ impl Oracle {
         end: i64,
         read: &BTreeMap<i64, (u64, i64)>,
     ) -> Result<(), Failure> {
-        let known = self.known.entry(place.clone()).or_default();
-        if start > known.trim_max {
-            let asked = known.trim_max;
+        if !self.may_start_at(place, start) {
+            let asked = self.known(place).trim_max;
             return wrong(format!("{place:?} starts at {start}, but only {asked} was asked for"));
         }
+        let known = self.known.entry(place.clone()).or_default();
         if let Some(missing) = (start..end).find(|offset| !read.contains_key(offset)) {
             return wrong(format!("P3: {place:?} has no offset {missing} of {start}..{end}"));
         }
