@@ -5,7 +5,7 @@
 //! Interface:  [`behaves`].
 //! Invariants: it needs an empty data directory.
 //! Never:      crashes: what survives one is `tests/disk.rs`, for the simulated disk alone.
-//! Tests:      itself.
+//! Tests:      `tests/disk.rs`, and `server/disk/tests.rs` of the binary.
 //! Start at:   [`behaves`].
 
 use std::io::ErrorKind;
@@ -55,7 +55,11 @@ fn files_are_written_and_read<D: Disk>(disk: &D) {
 }
 
 fn names_are_made_moved_and_removed<D: Disk>(disk: &D) {
-    assert!(disk.open("missing").is_err(), "what is not there is not opened");
+    assert_eq!(
+        disk.open("missing").err().map(|error| error.kind()),
+        Some(ErrorKind::NotFound),
+        "what is not there is not opened"
+    );
     disk.create_dir("dir").expect("creates");
     disk.create_dir("dir").expect("a directory that exists is no error");
     let file = disk.create("dir/b").expect("creates");
@@ -71,6 +75,7 @@ fn names_are_made_moved_and_removed<D: Disk>(disk: &D) {
     disk.sync_dir("").expect("syncs the data directory");
     assert_eq!(disk.list("other").expect("lists"), ["a"], "with what is in it");
     assert!(disk.list("dir").is_err(), "the old name is gone");
+    assert!(disk.sync_dir("dir").is_err(), "and cannot be synced");
     disk.remove_dir("other").expect("removes a directory that is not empty");
     assert!(!disk.list("").expect("lists").contains(&"other".to_owned()));
 }

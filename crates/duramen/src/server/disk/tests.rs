@@ -1,4 +1,5 @@
-//! What any [`Disk`] must do, run against the real one on the file systems at hand.
+//! The real disk on the file systems at hand: the suite that the simulated one passes too, and what only a real one
+//! can get wrong.
 
 use super::*;
 
@@ -18,12 +19,8 @@ fn pattern(len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn creating_a_file_that_exists_fails() {
-    on_every_file_system(|disk, _| {
-        disk.create("a").unwrap();
-        assert_eq!(disk.create("a").unwrap_err().kind(), io::ErrorKind::AlreadyExists);
-        assert_eq!(disk.open("b").unwrap_err().kind(), io::ErrorKind::NotFound);
-    });
+fn the_real_disk_behaves_as_the_simulated_one() {
+    on_every_file_system(|disk, _| duramen_sim::disk_suite::behaves(disk));
 }
 
 #[test]
@@ -89,54 +86,6 @@ fn the_medium_gives_a_removed_file_too() {
 }
 
 #[test]
-fn a_length_can_be_cut_and_extended_with_zeros() {
-    on_every_file_system(|disk, _| {
-        let file = disk.create("a").unwrap();
-        disk.write_at(&file, &[b"abcdef"], 0).unwrap();
-        disk.set_len(&file, 3).unwrap();
-        disk.set_len(&file, 5).unwrap();
-        let mut buf = [9; 8];
-        assert_eq!(disk.read_at(&file, &mut buf, 0).unwrap(), 5);
-        assert_eq!(&buf[..5], b"abc\0\0");
-    });
-}
-
-#[test]
-fn a_rename_replaces_and_an_open_file_stays_readable() {
-    on_every_file_system(|disk, _| {
-        let old = disk.create("a").unwrap();
-        disk.write_at(&old, &[b"old"], 0).unwrap();
-        let new = disk.create("b").unwrap();
-        disk.write_at(&new, &[b"new!"], 0).unwrap();
-        disk.rename("b", "a").unwrap();
-        assert_eq!(disk.list("").unwrap(), ["a"]);
-        let mut buf = [0; 4];
-        assert_eq!(disk.read_at(&disk.open("a").unwrap(), &mut buf, 0).unwrap(), 4);
-        assert_eq!(&buf, b"new!");
-        assert_eq!(disk.read_at(&old, &mut buf, 0).unwrap(), 3);
-        assert_eq!(&buf[..3], b"old");
-    });
-}
-
-#[test]
-fn directories_are_made_listed_renamed_and_removed() {
-    on_every_file_system(|disk, _| {
-        disk.create_dir("t-1").unwrap();
-        disk.create_dir("t-1").unwrap();
-        disk.create("t-1/z").unwrap();
-        disk.create("t-1/b").unwrap();
-        disk.sync_dir("t-1").unwrap();
-        disk.sync_dir("").unwrap();
-        assert_eq!(disk.list("t-1").unwrap(), ["b", "z"]);
-        disk.rename("t-1", "t-1.gone-deleted").unwrap();
-        assert_eq!(disk.list("").unwrap(), ["t-1.gone-deleted"]);
-        disk.remove_dir("t-1.gone-deleted").unwrap();
-        assert!(disk.list("").unwrap().is_empty());
-        assert!(disk.sync_dir("t-1").is_err());
-    });
-}
-
-#[test]
 fn paths_stay_inside_the_directory() {
     on_every_file_system(|disk, _| {
         for path in ["/etc/passwd", "../a", "t/../../a"] {
@@ -161,16 +110,6 @@ fn a_lock_ends_with_its_owner() {
     let path = directory.path().join("made/on/the/way");
     drop(RealDisk::open(&path).unwrap());
     RealDisk::open(&path).unwrap();
-}
-
-#[test]
-fn syncs_of_files_return() {
-    on_every_file_system(|disk, _| {
-        let file = disk.create("a").unwrap();
-        disk.write_at(&file, &[&pattern(5_000)], 0).unwrap();
-        disk.sync(&file).unwrap();
-        disk.sync(&disk.open("a").unwrap()).unwrap();
-    });
 }
 
 #[test]
