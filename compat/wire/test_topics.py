@@ -17,6 +17,8 @@ INVALID_REQUEST, UNKNOWN_TOPIC_ID = 42, 100
 BAD_NAMES = ["", ".", "..", "a b", "a/b", "ä", "x" * 250, "a\0b", "a:b"]
 NOWHERE = "12345678-1234-1234-1234-123456789abc"
 NOT_ASKED = -(2**31)
+# Resources and sources of DescribeConfigs.
+BROKER, STATIC, DEFAULT = 4, 4, 5
 
 
 def strict():
@@ -169,6 +171,40 @@ def produce_and_fetch_never_create_a_topic():
         equal(produce(connection, name, batch([b"v"]))["ErrorCode"], UNKNOWN_TOPIC_OR_PARTITION)
         time.sleep(0.2)
         equal(describe_topic(connection, name)["ErrorCode"], UNKNOWN_TOPIC_OR_PARTITION)
+
+
+# DescribeConfigs.
+
+
+def describe_broker(connection, version, **fields):
+    resource = {"ResourceType": BROKER, "ResourceName": "1", "ConfigurationKeys": None, **fields}
+    [answer] = connection.call("DescribeConfigs", version, {"Resources": [resource], "IncludeSynonyms": True})["Results"]
+    equal((answer["ErrorCode"], answer["ResourceName"]), (0, "1"))
+    return answer["Configs"]
+
+
+@test
+def every_version_of_describe_configs_says_what_the_broker_is_set_to():
+    with connect() as connection:
+        for version in schema.valid_versions("DescribeConfigs"):
+            rows = describe_broker(connection, version)
+            configs = {row["Name"]: row for row in rows}
+            equal(len(configs), len(rows), "no name twice")
+            for name, value, source in [
+                ("node.id", "1", STATIC),
+                ("broker.id", "1", STATIC),
+                ("advertised.listeners", f"PLAINTEXT://{harness.bootstrap()}", STATIC),
+                ("connections.max.idle.ms", "600000", DEFAULT),
+                ("socket.request.max.bytes", "104857600", DEFAULT),
+                ("max.connections", "2147483647", DEFAULT),
+                ("message.max.bytes", "1048588", DEFAULT),
+            ]:
+                equal((configs[name]["Value"], configs[name]["ConfigSource"]), (value, source), f"v{version} {name}")
+    with strict() as connection:
+        [row] = describe_broker(connection, 4, ConfigurationKeys=["message.max.bytes"])
+        synonyms = [(synonym["Value"], synonym["Source"]) for synonym in row["Synonyms"]]
+        equal((row["Value"], row["ConfigSource"]), (str(11 << 20), STATIC))
+        equal(synonyms, [(str(11 << 20), STATIC), ("1048588", DEFAULT)])
 
 
 # CreateTopics and DeleteTopics.

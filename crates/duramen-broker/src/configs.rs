@@ -1,6 +1,6 @@
 //! # Room card: configs
 //!
-//! Purpose:    every setting that has a name: of topics and of the node.
+//! Purpose:    every setting that has a name: of topics, and of the node and its process.
 //! Owns:       the two tables (name, type, default, check, synonym, doc), typed settings.
 //! Interface:  [`BrokerSettings::from_pairs`], [`TopicSettings::resolve`], [`check_topic`],
 //!             [`TOPIC_CONFIGS`], [`BROKER_CONFIGS`].
@@ -189,8 +189,16 @@ impl BrokerSettings {
             for (key, value) in pairs.iter().filter(|(key, _)| key == name) {
                 match value.trim().parse::<i64>().ok().and_then(|it| it.checked_mul(factor)) {
                     Some(number) => {
-                        let number = if number < 0 { -1 } else { number };
-                        given.insert(ours.to_owned(), number.to_string());
+                        let number = if number < 0 { -1 } else { number }.to_string();
+                        match find(BROKER_CONFIGS, ours).and_then(|row| row.problem(&number)) {
+                            Some(problem) => {
+                                let problem = format!("as {ours}: {problem}");
+                                errors.push(ConfigError { key: key.clone(), problem });
+                            }
+                            None => {
+                                given.insert(ours.to_owned(), number);
+                            }
+                        }
                     }
                     None => errors.push(ConfigError {
                         key: key.clone(),
@@ -238,6 +246,14 @@ impl BrokerSettings {
             index_interval_bytes: int("log.index.interval.bytes"),
             group_initial_rebalance_delay_ms: int("group.initial.rebalance.delay.ms"),
             given,
+        }
+    }
+
+    /// Replaces what was given, or not given, by what turned out to be so.
+    pub(crate) fn settle(&mut self, name: &str, value: String) {
+        assert!(find(BROKER_CONFIGS, name).is_some(), "{name} is no setting");
+        if self.get(name).is_none_or(|(known, _)| known != value) {
+            self.given.insert(name.to_owned(), value);
         }
     }
 
@@ -327,21 +343,26 @@ pub fn check_topic(name: &str, value: &str) -> Result<(), ConfigError> {
 }
 
 fn unknown(table: &'static [ConfigKey], name: &str) -> String {
-    let near = table.iter().min_by_key(|key| distance(key.name, name));
-    match near.filter(|key| distance(key.name, name) <= 1 + name.len() / 3) {
-        Some(key) => format!("there is no such setting; did you mean {}?", key.name),
+    match nearest(name, table.iter().map(|key| key.name)) {
+        Some(near) => format!("there is no such setting; did you mean {near}?"),
         None => "there is no such setting".to_owned(),
     }
 }
 
-/// Edits that turn one word into the other.
+/// The known name that differs least, if it is near enough to be meant.
+pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let near = known.into_iter().map(|known| (distance(name, known), known)).min()?;
+    (near.0 <= 1 + name.len() / 5).then_some(near.1)
+}
+
+/// Letters to insert, drop or change to turn one name into the other (Levenshtein).
 fn distance(one: &str, other: &str) -> usize {
     let mut row: Vec<usize> = (0..=other.len()).collect();
     for (i, a) in one.bytes().enumerate() {
         let mut diagonal = row[0];
         row[0] = i + 1;
         for (j, b) in other.bytes().enumerate() {
-            let change = diagonal + usize::from(a != b);
+            let change = diagonal + usize::from(!a.eq_ignore_ascii_case(&b));
             diagonal = row[j + 1];
             row[j + 1] = change.min(row[j] + 1).min(row[j + 1] + 1);
         }
@@ -376,10 +397,12 @@ mod tests {
             ("num.partitions", "none"),
             ("auto.create.topics.enable", "yes"),
             ("log.segment.bytes", "1"),
+            ("log.roll.hours", "0"),
         ]);
-        let errors = BrokerSettings::from_pairs(&given).expect_err("four mistakes");
-        assert_eq!(errors.len(), 4);
-        assert!(errors[0].problem.contains("did you mean num.partitions?"), "{}", errors[0]);
+        let errors = BrokerSettings::from_pairs(&given).expect_err("five mistakes");
+        assert_eq!(errors.len(), 5);
+        assert_eq!(errors[0].to_string(), "log.roll.hours: as log.roll.ms: 0 is less than 1");
+        assert!(errors[1].problem.contains("did you mean num.partitions?"), "{}", errors[1]);
     }
 
     #[test]

@@ -66,6 +66,20 @@ pub struct NodeOptions {
     pub metadata_tail: Vec<Bytes>,
 }
 
+impl NodeOptions {
+    /// Lets the settings say what is so, where it was not given, or in other words: tools ask.
+    fn settle(&mut self) {
+        let id = self.facts.broker_id.to_string();
+        let host = &self.host;
+        let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
+        let advertised = format!("{}://{host}:{}", self.listener, self.port);
+        self.settings.settle("node.id", id.clone());
+        self.settings.settle("broker.id", id);
+        self.settings.settle("advertised.listeners", advertised);
+        self.settings.settle("queued.max.request.bytes", self.bytes_in_flight_max.to_string());
+    }
+}
+
 /// A request that waits.
 #[derive(Debug)]
 pub(crate) enum Parked {
@@ -141,6 +155,7 @@ impl Node {
         actions: &mut Vec<Action>,
     ) -> Self {
         let seed = options.seed;
+        options.settle();
         let tail = std::mem::take(&mut options.metadata_tail);
         let metadata = recovered.iter().find(|found| found.replica == METADATA_REPLICA);
         let controller = match metadata.map(|found| Controller::recover(found, tail, seed)) {

@@ -14,6 +14,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use duramen_broker::configs::nearest;
 
 use crate::telemetry;
 
@@ -348,7 +349,7 @@ fn scalar(value: &toml::Value) -> Option<String> {
 }
 
 /// The sentence for a name that is not in the list.
-pub(crate) fn unknown<'a>(
+fn unknown<'a>(
     origin: &str,
     what: &str,
     name: &str,
@@ -358,27 +359,6 @@ pub(crate) fn unknown<'a>(
         Some(near) => format!("{origin}: unknown {what} `{name}`; did you mean `{near}`?"),
         None => format!("{origin}: unknown {what} `{name}`"),
     }
-}
-
-/// The known name that differs least, if it is near enough to be meant.
-pub(crate) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let near = known.into_iter().map(|known| (distance(name, known), known)).min()?;
-    (near.0 <= 1 + name.len() / 5).then_some(near.1)
-}
-
-/// Letters to insert, drop or change to turn one name into the other (Levenshtein).
-fn distance(a: &str, b: &str) -> usize {
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.bytes().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.bytes().enumerate() {
-            let changed = diagonal + usize::from(!x.eq_ignore_ascii_case(&y));
-            diagonal = row[j + 1];
-            row[j + 1] = changed.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
 }
 
 #[cfg(test)]

@@ -201,6 +201,19 @@ fn settings_are_described_with_their_sources() {
     assert!(row("cleanup.policy").documentation.is_some());
     let broker = describe(&mut it, 4, "0");
     assert_eq!(broker.results[0].error_code, 0);
+    let value = |name: &str| {
+        let found: Vec<_> =
+            broker.results[0].configs.iter().filter(|row| row.name == name).collect();
+        assert_eq!(found.len(), 1, "{name}");
+        (found[0].value.clone().expect("a value"), found[0].config_source)
+    };
+    // What nobody gave is answered as it is, not as it would be by default.
+    assert_eq!(value("node.id"), ("0".to_owned(), 4));
+    assert_eq!(value("broker.id"), ("0".to_owned(), 4));
+    assert_eq!(value("advertised.listeners"), ("PLAINTEXT://node.example:9092".to_owned(), 4));
+    assert_eq!(value("queued.max.request.bytes"), ("1048576".to_owned(), 4));
+    assert_eq!(value("connections.max.idle.ms"), ("600000".to_owned(), 5));
+    assert_eq!(value("log.retention.ms"), ("9000".to_owned(), 4));
     let wrong = describe(&mut it, 4, "7").results[0].error_code;
     assert_eq!(wrong, ErrorCode::InvalidRequest.code());
     let missing = describe(&mut it, 2, "nope").results[0].error_code;
