@@ -3,7 +3,7 @@
 //! Purpose:    every setting that has a name: of topics, and of the node and its process.
 //! Owns:       the two tables (name, type, default, check, synonym, doc), typed settings.
 //! Interface:  [`BrokerSettings::from_pairs`], [`TopicSettings::resolve`], [`check_topic`],
-//!             [`TOPIC_CONFIGS`], [`BROKER_CONFIGS`].
+//!             [`TOPIC_CONFIGS`], [`BROKER_CONFIGS`], [`UNITS`].
 //! Invariants: a topic's value is its own, else the node's synonym, else the default; all mistakes
 //!             are reported at once; an unknown name is a mistake.
 //! Never:      a setting without Kafka's name where Kafka has one.
@@ -47,6 +47,17 @@ pub enum Check {
     OneOf(&'static [&'static str]),
 }
 
+/// How much of what a setting says is done in this version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// All of it.
+    Full,
+    /// Some of it.
+    Part,
+    /// Nothing: it is there because tools ask for it or set it.
+    None,
+}
+
 /// One row of a table.
 #[derive(Clone, Copy, Debug)]
 pub struct ConfigKey {
@@ -60,6 +71,8 @@ pub struct ConfigKey {
     pub synonym: &'static str,
     /// What values are allowed.
     pub check: Check,
+    /// Whether it does anything.
+    pub effect: Effect,
     /// For people.
     pub doc: &'static str,
 }
@@ -146,7 +159,7 @@ impl Source {
 }
 
 /// Settings in other units than ours: name, our name, factor.
-const UNITS: &[(&str, &str, i64)] = &[
+pub const UNITS: &[(&str, &str, i64)] = &[
     ("log.retention.minutes", "log.retention.ms", 60_000),
     ("log.retention.hours", "log.retention.ms", 3_600_000),
     ("log.roll.hours", "log.roll.ms", 3_600_000),

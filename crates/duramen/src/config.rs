@@ -6,7 +6,7 @@
 //! Invariants: a flag beats the environment, which beats the file; an unknown key is refused with
 //!             the nearest name; all mistakes are reported at once; [`EXAMPLE`] parses.
 //! Never:      the meaning of Kafka's settings: their table is the broker's.
-//! Tests:      `config/tests.rs`.
+//! Tests:      `config/tests.rs`; `DURAMEN_WRITE_DOCS=1 cargo test -p duramen config` rewrites the document.
 //! Start at:   [`Config::load`].
 
 use std::collections::BTreeMap;
@@ -361,5 +361,7 @@ fn unknown<'a>(
     }
 }
 
+#[cfg(test)]
+mod document;
 #[cfg(test)]
 mod tests;

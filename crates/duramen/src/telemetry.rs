@@ -26,11 +26,11 @@ pub enum Format {
 /// Flags of the commands that log.
 #[derive(Clone, Debug, Default, Args)]
 pub struct Flags {
-    /// What to log: a level (error, warn, info, debug, trace) or a filter such as
+    /// What to log [default: info]: a level (error, warn, info, debug, trace) or a filter such as
     /// `info,duramen_storage=debug`. `RUST_LOG` is read where this is not given.
     #[arg(long = "log", value_name = "FILTER", env = "DURAMEN_LOG")]
     pub filter: Option<String>,
-    /// How log lines look; they go to stderr.
+    /// How log lines look [default: human]; they go to stderr.
     #[arg(long = "log-format", value_name = "FORMAT", env = "DURAMEN_LOG_FORMAT", value_enum)]
     pub format: Option<Format>,
 }

@@ -2,7 +2,7 @@
 
 use super::Check::{Any, AtLeast, Between, OneOf, Ratio};
 use super::Kind::{Boolean, Double, Int, List, Long, String};
-use super::{Check, ConfigKey, Kind};
+use super::{Check, ConfigKey, Effect, Kind};
 
 /// Kafka's own lower bound is 1 MiB since 4.0; ours is lower so that tests can roll.
 const SEGMENT_BYTES_MIN: i64 = 4096;
@@ -15,42 +15,54 @@ const fn row(
     check: Check,
     doc: &'static str,
 ) -> ConfigKey {
-    ConfigKey { name, kind, default, synonym, check, doc }
+    ConfigKey { name, kind, default, synonym, check, effect: Effect::Full, doc }
+}
+
+impl ConfigKey {
+    const fn without_effect(mut self) -> Self {
+        self.effect = Effect::None;
+        self
+    }
+
+    const fn in_part(mut self) -> Self {
+        self.effect = Effect::Part;
+        self
+    }
 }
 
 /// Settings of a topic, by name.
 #[rustfmt::skip]
 pub const TOPIC_CONFIGS: &[ConfigKey] = &[
     row("cleanup.policy", List, "delete", "log.cleanup.policy", OneOf(&["compact", "delete"]),
-        "Whether old segments are deleted, or compacted by key, or both."),
+        "delete: retention removes segments; compact: records need keys, and nothing is compacted yet.").in_part(),
     row("compression.gzip.level", Int, "-1", "", Between(-1, 9),
-        "Level of gzip where the node compresses; -1 is the codec's own default."),
+        "Level of gzip where the node compresses; -1 is the codec's own default.").without_effect(),
     row("compression.lz4.level", Int, "9", "", Between(1, 17),
-        "Level of lz4 where the node compresses."),
+        "Level of lz4 where the node compresses.").without_effect(),
     row("compression.type", String, "producer", "compression.type", OneOf(&["uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"]),
-        "The codec batches are stored with; producer keeps them as they come."),
+        "The codec batches are stored with; producer keeps them as they come.").without_effect(),
     row("compression.zstd.level", Int, "3", "", Between(-131_072, 22),
-        "Level of zstd where the node compresses."),
+        "Level of zstd where the node compresses.").without_effect(),
     row("delete.retention.ms", Long, "86400000", "log.cleaner.delete.retention.ms", AtLeast(0),
-        "How long a compacted topic keeps tombstones."),
+        "How long a compacted topic keeps tombstones.").without_effect(),
     row("file.delete.delay.ms", Long, "60000", "log.segment.delete.delay.ms", AtLeast(0),
-        "Kept for tools: files go as soon as nobody reads them."),
+        "Kept for tools: files go as soon as nobody reads them.").without_effect(),
     row("flush.messages", Long, "9223372036854775807", "log.flush.interval.messages", AtLeast(1),
-        "Kept for tools: every acknowledged record is synced."),
+        "Kept for tools: every acknowledged record is synced.").without_effect(),
     row("flush.ms", Long, "9223372036854775807", "", AtLeast(0),
-        "Kept for tools: every acknowledged record is synced."),
+        "Kept for tools: every acknowledged record is synced.").without_effect(),
     row("follower.replication.throttled.replicas", List, "", "", Any,
-        "Replicas whose catching up is throttled."),
+        "Replicas whose catching up is throttled.").without_effect(),
     row("index.interval.bytes", Int, "4096", "log.index.interval.bytes", AtLeast(0),
-        "Bytes of batches between two index entries."),
+        "Bytes of batches between two index entries.").without_effect(),
     row("leader.replication.throttled.replicas", List, "", "", Any,
-        "Replicas whose sending is throttled."),
+        "Replicas whose sending is throttled.").without_effect(),
     row("local.retention.bytes", Long, "-2", "log.local.retention.bytes", AtLeast(-2),
-        "Bytes kept on the node for tiered topics; -2 is retention.bytes."),
+        "Bytes kept on the node for tiered topics; -2 is retention.bytes.").without_effect(),
     row("local.retention.ms", Long, "-2", "log.local.retention.ms", AtLeast(-2),
-        "Time kept on the node for tiered topics; -2 is retention.ms."),
+        "Time kept on the node for tiered topics; -2 is retention.ms.").without_effect(),
     row("max.compaction.lag.ms", Long, "9223372036854775807", "log.cleaner.max.compaction.lag.ms", AtLeast(1),
-        "The longest a record stays uncompacted."),
+        "The longest a record stays uncompacted.").without_effect(),
     row("max.message.bytes", Int, "1048588", "message.max.bytes", AtLeast(0),
         "The largest record batch."),
     row("message.timestamp.after.max.ms", Long, "3600000", "log.message.timestamp.after.max.ms", AtLeast(0),
@@ -60,19 +72,19 @@ pub const TOPIC_CONFIGS: &[ConfigKey] = &[
     row("message.timestamp.type", String, "CreateTime", "log.message.timestamp.type", OneOf(&["CreateTime", "LogAppendTime"]),
         "Whose time records carry: the producer's or the node's."),
     row("min.cleanable.dirty.ratio", Double, "0.5", "log.cleaner.min.cleanable.ratio", Ratio,
-        "How much of a log is uncompacted before it is compacted."),
+        "How much of a log is uncompacted before it is compacted.").without_effect(),
     row("min.compaction.lag.ms", Long, "0", "log.cleaner.min.compaction.lag.ms", AtLeast(0),
-        "The shortest a record stays uncompacted."),
+        "The shortest a record stays uncompacted.").without_effect(),
     row("min.insync.replicas", Int, "1", "min.insync.replicas", AtLeast(1),
         "Replicas that must be caught up for acks=all; at most as many as there are."),
     row("preallocate", Boolean, "false", "log.preallocate", Any,
-        "Kept for tools: segments grow as they are written."),
+        "Kept for tools: segments grow as they are written.").without_effect(),
     row("remote.log.copy.disable", Boolean, "false", "", Any,
-        "Whether a tiered topic stops being copied."),
+        "Whether a tiered topic stops being copied.").without_effect(),
     row("remote.log.delete.on.disable", Boolean, "false", "", Any,
-        "Whether tiered data goes when tiering is turned off."),
+        "Whether tiered data goes when tiering is turned off.").without_effect(),
     row("remote.storage.enable", Boolean, "false", "", Any,
-        "Whether the topic is tiered; not supported yet."),
+        "Whether the topic is tiered; not supported yet.").without_effect(),
     row("retention.bytes", Long, "-1", "log.retention.bytes", AtLeast(-1),
         "Bytes of a partition above which old segments go; -1 is without limit."),
     row("retention.ms", Long, "604800000", "log.retention.ms", AtLeast(-1),
@@ -80,13 +92,13 @@ pub const TOPIC_CONFIGS: &[ConfigKey] = &[
     row("segment.bytes", Int, "1073741824", "log.segment.bytes", AtLeast(SEGMENT_BYTES_MIN),
         "Size at which a segment is rolled."),
     row("segment.index.bytes", Int, "10485760", "log.index.size.max.bytes", AtLeast(4),
-        "Kept for tools: indexes grow as needed."),
+        "Kept for tools: indexes grow as needed.").without_effect(),
     row("segment.jitter.ms", Long, "0", "log.roll.jitter.ms", AtLeast(0),
-        "Kept for tools: rolls of different partitions share one sync anyway."),
+        "Kept for tools: rolls of different partitions share one sync anyway.").without_effect(),
     row("segment.ms", Long, "604800000", "log.roll.ms", AtLeast(1),
         "Age at which a segment is rolled."),
     row("unclean.leader.election.enable", Boolean, "false", "unclean.leader.election.enable", Any,
-        "Kept for tools: a replica without all committed records never leads."),
+        "Kept for tools: a replica without all committed records never leads.").without_effect(),
 ];
 
 /// Settings of a node, by name.
@@ -99,7 +111,7 @@ pub const BROKER_CONFIGS: &[ConfigKey] = &[
     row("broker.id", Int, "-1", "", AtLeast(-1),
         "Older name of node.id, which beats it."),
     row("compression.type", String, "producer", "", OneOf(&["uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"]),
-        "Default of the topic setting of that name."),
+        "Default of the topic setting of that name.").without_effect(),
     row("connections.max.idle.ms", Long, "600000", "", AtLeast(-1),
         "Silence after which a connection is closed; -1 is never."),
     row("default.replication.factor", Int, "1", "", AtLeast(1),
@@ -109,27 +121,27 @@ pub const BROKER_CONFIGS: &[ConfigKey] = &[
     row("fetch.max.bytes", Int, "57671680", "", AtLeast(1024),
         "The most a fetch is answered with."),
     row("group.initial.rebalance.delay.ms", Int, "3000", "", AtLeast(0),
-        "How long a new group waits for more members."),
+        "How long a new group waits for more members.").without_effect(),
     row("log.cleaner.delete.retention.ms", Long, "86400000", "", AtLeast(0),
-        "Default of delete.retention.ms."),
+        "Default of delete.retention.ms.").without_effect(),
     row("log.cleaner.max.compaction.lag.ms", Long, "9223372036854775807", "", AtLeast(1),
-        "Default of max.compaction.lag.ms."),
+        "Default of max.compaction.lag.ms.").without_effect(),
     row("log.cleaner.min.cleanable.ratio", Double, "0.5", "", Ratio,
-        "Default of min.cleanable.dirty.ratio."),
+        "Default of min.cleanable.dirty.ratio.").without_effect(),
     row("log.cleaner.min.compaction.lag.ms", Long, "0", "", AtLeast(0),
-        "Default of min.compaction.lag.ms."),
+        "Default of min.compaction.lag.ms.").without_effect(),
     row("log.cleanup.policy", List, "delete", "", OneOf(&["compact", "delete"]),
-        "Default of cleanup.policy."),
+        "Default of cleanup.policy.").in_part(),
     row("log.flush.interval.messages", Long, "9223372036854775807", "", AtLeast(1),
-        "Kept for tools: every acknowledged record is synced."),
+        "Kept for tools: every acknowledged record is synced.").without_effect(),
     row("log.index.interval.bytes", Int, "4096", "", AtLeast(0),
-        "Bytes of batches between two index entries."),
+        "Bytes of batches between two index entries, in all partitions."),
     row("log.index.size.max.bytes", Int, "10485760", "", AtLeast(4),
-        "Kept for tools: indexes grow as needed."),
+        "Kept for tools: indexes grow as needed.").without_effect(),
     row("log.local.retention.bytes", Long, "-2", "", AtLeast(-2),
-        "Default of local.retention.bytes."),
+        "Default of local.retention.bytes.").without_effect(),
     row("log.local.retention.ms", Long, "-2", "", AtLeast(-2),
-        "Default of local.retention.ms."),
+        "Default of local.retention.ms.").without_effect(),
     row("log.message.timestamp.after.max.ms", Long, "3600000", "", AtLeast(0),
         "Default of message.timestamp.after.max.ms."),
     row("log.message.timestamp.before.max.ms", Long, "9223372036854775807", "", AtLeast(0),
@@ -137,7 +149,7 @@ pub const BROKER_CONFIGS: &[ConfigKey] = &[
     row("log.message.timestamp.type", String, "CreateTime", "", OneOf(&["CreateTime", "LogAppendTime"]),
         "Default of message.timestamp.type."),
     row("log.preallocate", Boolean, "false", "", Any,
-        "Kept for tools: segments grow as they are written."),
+        "Kept for tools: segments grow as they are written.").without_effect(),
     row("log.retention.bytes", Long, "-1", "", AtLeast(-1),
         "Default of retention.bytes."),
     row("log.retention.check.interval.ms", Long, "300000", "", AtLeast(1),
@@ -145,13 +157,13 @@ pub const BROKER_CONFIGS: &[ConfigKey] = &[
     row("log.retention.ms", Long, "604800000", "", AtLeast(-1),
         "Default of retention.ms; log.retention.minutes and .hours are understood too."),
     row("log.roll.jitter.ms", Long, "0", "", AtLeast(0),
-        "Kept for tools."),
+        "Kept for tools.").without_effect(),
     row("log.roll.ms", Long, "604800000", "", AtLeast(1),
         "Default of segment.ms; log.roll.hours is understood too."),
     row("log.segment.bytes", Int, "1073741824", "", AtLeast(SEGMENT_BYTES_MIN),
         "Default of segment.bytes."),
     row("log.segment.delete.delay.ms", Long, "60000", "", AtLeast(0),
-        "Kept for tools."),
+        "Kept for tools.").without_effect(),
     row("max.connections", Int, "2147483647", "", AtLeast(0),
         "Connections above which new ones are refused; the limit of open files may set a lower one."),
     row("message.max.bytes", Int, "1048588", "", AtLeast(0),
@@ -159,7 +171,7 @@ pub const BROKER_CONFIGS: &[ConfigKey] = &[
     row("min.insync.replicas", Int, "1", "", AtLeast(1),
         "Default of the topic setting of that name."),
     row("node.id", Int, "-1", "", AtLeast(-1),
-        "Who the node is. -1 is the id in its data directory, and 1 for a new one; another must be the same."),
+        "Who the node is, as its data directory says. -1 is what that says, and 1 for a new one."),
     row("num.partitions", Int, "1", "", AtLeast(1),
         "Partitions of a topic that does not say."),
     row("producer.id.expiration.check.interval.ms", Int, "600000", "", AtLeast(1),
@@ -171,5 +183,5 @@ pub const BROKER_CONFIGS: &[ConfigKey] = &[
     row("socket.request.max.bytes", Int, "104857600", "", Between(1024, 104_857_600),
         "The largest request."),
     row("unclean.leader.election.enable", Boolean, "false", "", Any,
-        "Kept for tools: a replica without all committed records never leads."),
+        "Kept for tools: a replica without all committed records never leads.").without_effect(),
 ];

@@ -94,3 +94,17 @@ fn addresses_are_read_as_people_write_them() {
         assert!(HostPort::parse(bad).is_err(), "{bad}");
     }
 }
+
+#[test]
+fn the_document_says_what_the_tables_say() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/config.md");
+    if std::env::var_os("DURAMEN_WRITE_DOCS").is_some() {
+        std::fs::write(&path, document::render()).unwrap();
+    }
+    let written = std::fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(
+        written,
+        document::render(),
+        "run with DURAMEN_WRITE_DOCS=1 to write docs/config.md"
+    );
+}

@@ -1,0 +1,118 @@
+//! `docs/config.md`, rendered from the flags and the broker's tables.
+
+use std::fmt::Write;
+
+use clap::Command;
+use duramen_broker::configs::{
+    BROKER_CONFIGS, Check, ConfigKey, Effect, Kind, TOPIC_CONFIGS, UNITS,
+};
+
+use super::{FILE_KEYS, ServerArgs};
+
+const HEAD: &str = "# Settings
+
+Every setting there is. Written by a test from the flags in `crates/duramen/src/config.rs` and the tables in
+`crates/duramen-broker/src/configs/tables.rs`; change those, then run
+`DURAMEN_WRITE_DOCS=1 cargo test -p duramen config`. DescribeConfigs shows the same settings.
+
+## How to set them
+
+In order of precedence: a flag, `--set num.partitions=3`, beats the environment, `DURAMEN_SET_NUM_PARTITIONS=3`, which
+beats the file of `duramen serve --config FILE`:
+
+    data-dir = \"/var/lib/duramen\"
+    listen = \"0.0.0.0:9092\"
+    advertise = \"broker.example.com:9092\"
+    http = \"127.0.0.1:9644\"
+
+    [settings]
+    num.partitions = 3
+    log.retention.hours = 48
+
+`duramen config example` prints such a file with comments. A topic's own settings are given when it is created
+(`duramen topic create NAME --config KEY=VALUE`, CreateTopics); they cannot be changed afterwards yet. A topic's value
+is its own, else that of the node's setting named beside it, else the default. A value of the wrong kind or outside of
+what is allowed is refused, and so is an unknown name.
+
+*Does it* says whether a setting has an effect in this version: many are there because tools ask for them or set them.
+
+## What is not one of Kafka's settings
+
+`serve` also takes `--config FILE` (`DURAMEN_CONFIG`).
+
+| key of the file | flag | environment | |
+|---|---|---|---|
+";
+
+const NODE_HEAD: &str = "
+## Settings of the node
+
+| name | type | default | allowed | does it | |
+|---|---|---|---|---|---|
+";
+
+const TOPIC_HEAD: &str = "
+## Settings of a topic
+
+| name | type | default | allowed | does it | |
+|---|---|---|---|---|---|
+";
+
+/// The document's text.
+pub(super) fn render() -> String {
+    let mut text = String::from(HEAD);
+    let flags = <ServerArgs as clap::Args>::augment_args(Command::new("duramen"));
+    for flag in flags.get_arguments() {
+        let Some(name) = flag.get_long().filter(|name| FILE_KEYS.contains(name)) else { continue };
+        let variable = flag.get_env().expect("each has one").to_string_lossy();
+        let help = flag.get_long_help().or(flag.get_help()).expect("each has one").to_string();
+        let help = help.replace('\n', " ");
+        line(&mut text, &format!("| `{name}` | `--{name}` | `{variable}` | {help} |"));
+    }
+    text.push_str(NODE_HEAD);
+    for key in BROKER_CONFIGS {
+        row(&mut text, key);
+    }
+    text.push_str(
+        "\nOther units are understood too; where both are given, the one of the table wins:\n\n",
+    );
+    for (name, ours, factor) in UNITS {
+        line(&mut text, &format!("- `{name}`: {factor} times `{ours}`."));
+    }
+    text.push_str(TOPIC_HEAD);
+    for key in TOPIC_CONFIGS {
+        row(&mut text, key);
+    }
+    text
+}
+
+fn row(text: &mut String, key: &ConfigKey) {
+    let kind = match key.kind {
+        Kind::Boolean => "boolean",
+        Kind::String => "string",
+        Kind::Int => "int",
+        Kind::Long => "long",
+        Kind::Double => "double",
+        Kind::List => "list",
+    };
+    let default = if key.default.is_empty() { String::new() } else { format!("`{}`", key.default) };
+    let allowed = match key.check {
+        Check::Any => String::new(),
+        Check::AtLeast(least) => format!("at least {least}"),
+        Check::Between(least, most) => format!("{least} to {most}"),
+        Check::Ratio => "0 to 1".to_owned(),
+        Check::OneOf(words) => format!("`{}`", words.join("`, `")),
+    };
+    let effect = match key.effect {
+        Effect::Full => "yes",
+        Effect::Part => "in part",
+        Effect::None => "no",
+    };
+    let ConfigKey { name, synonym, doc, .. } = key;
+    let node = if synonym.is_empty() { String::new() } else { format!(" Node: `{synonym}`.") };
+    line(text, &format!("| `{name}` | {kind} | {default} | {allowed} | {effect} | {doc}{node} |"));
+}
+
+fn line(text: &mut String, line: &str) {
+    writeln!(text, "{line}").expect("a string takes all");
+}
