@@ -24,8 +24,8 @@ const DENIED: ErrorCode = ErrorCode::TopicAuthorizationFailed;
 #[derive(Debug)]
 pub(crate) struct ParkedFetch {
     fetch: Fetch,
-    /// Replicas that wake it, if it is of no session.
-    waits_on: Vec<ReplicaId>,
+    /// Targets that were there, with the replicas that wake it, if it is of no session.
+    waits_on: Vec<(usize, ReplicaId)>,
     available: u64,
 }
 
@@ -99,8 +99,9 @@ pub(crate) fn handle(
     }
     let mut waits_on = Vec::new();
     if !node.sessions.park(fetch.session_id, key) {
-        waits_on.extend(found.iter().filter_map(|found| found.replica));
-        for replica in &waits_on {
+        let there = found.iter().enumerate();
+        waits_on.extend(there.filter_map(|(at, found)| Some((at, found.replica?))));
+        for (_, replica) in &waits_on {
             if let Some(partition) = node.partitions.get_mut(replica) {
                 partition.fetches.insert(key);
             }
@@ -114,7 +115,7 @@ impl ParkedFetch {
     /// Nothing is to wake it any more.
     pub(crate) fn forget(&self, key: RequestKey, node: &mut Node) {
         node.sessions.unpark(self.fetch.session_id, key);
-        for replica in &self.waits_on {
+        for (_, replica) in &self.waits_on {
             if let Some(partition) = node.partitions.get_mut(replica) {
                 partition.fetches.remove(&key);
             }
@@ -138,13 +139,20 @@ pub(crate) fn on_woken(
 
 /// Answers a parked fetch with what there is.
 pub(crate) fn answer_parked(node: &mut Node, key: RequestKey, actions: &mut Vec<Action>) {
-    let Some(Parked::Fetch(ParkedFetch { mut fetch, .. })) = node.unpark(key) else { return };
+    let Some(Parked::Fetch(parked)) = node.unpark(key) else { return };
+    let ParkedFetch { mut fetch, waits_on, .. } = parked;
     if fetch.is_incremental
         && let Some(open) = node.sessions.open_in(fetch.session_id)
     {
         fetch.targets = open;
     }
-    let found = fetch.look(node);
+    let mut found = fetch.look(node);
+    // An id that was known when the fetch came is not unknown: its topic was deleted meanwhile.
+    for (at, _) in waits_on {
+        if found[at].error == ErrorCode::UnknownTopicId {
+            found[at].error = ErrorCode::UnknownTopicOrPartition;
+        }
+    }
     respond(node, key, &fetch, &found, actions);
 }
 

@@ -290,6 +290,23 @@ fn a_parked_fetch_learns_that_its_topic_is_deleted() {
     assert_eq!(code, ErrorCode::UnknownTopicOrPartition.code());
 }
 
+#[test]
+fn a_parked_fetch_by_id_tells_a_deleted_topic_from_one_that_never_was() {
+    let mut it = Harness::new(&[]);
+    it.create("t", &[]);
+    let mut request = patient("", 0);
+    request.topics[0].topic_id = it.metadata(&["t"]).topics[0].topic_id;
+    let mut never = request.topics[0].clone();
+    never.topic_id.0[0] ^= 1;
+    request.topics.push(never);
+    let id = it.send(request, 13);
+    let delete = super::topics::delete_request("t");
+    it.enqueue(super::super::ConnectionId(2), &delete.into(), 5);
+    it.run();
+    let told = [ErrorCode::UnknownTopicOrPartition.code(), ErrorCode::UnknownTopicId.code()];
+    assert_eq!(codes(&fetched(&mut it, id).expect("woken")), told);
+}
+
 fn list(it: &mut Harness, timestamp: i64, version: i16) -> (i16, i64, i32) {
     let partition = ListOffsetsPartition { timestamp, ..ListOffsetsPartition::default() };
     let topic = ListOffsetsTopic { name: "t".to_owned(), partitions: vec![partition] };
