@@ -112,7 +112,7 @@ pub(crate) fn dispatch(
             return create_topics::handle(node, now, key, &context, &request, actions);
         }
         Request::DeleteTopics(request) => {
-            return delete_topics::handle(node, now, key, &context, request, actions);
+            return delete_topics::handle(node, now, key, &context, &request, actions);
         }
         Request::InitProducerId(request) => {
             return init_producer_id::handle(node, now, key, &context, &request, actions);
@@ -129,10 +129,19 @@ pub(crate) fn dispatch(
 
 /// A request has waited long enough, or what it waited for will not come.
 pub(crate) fn on_timeout(node: &mut Node, key: RequestKey, actions: &mut Vec<Action>) {
+    let code = ErrorCode::RequestTimedOut;
+    match node.take_undecided(key) {
+        Some(Request::CreateTopics(request)) => {
+            return node.reply(key, create_topics::undecided(&request, code), actions);
+        }
+        Some(Request::DeleteTopics(request)) => {
+            return node.reply(key, delete_topics::undecided(&request, code), actions);
+        }
+        _ => {}
+    }
     let Some(parked) = node.parked_mut(key) else {
         return produce::on_stalled_too_long(node, key, actions);
     };
-    let code = ErrorCode::RequestTimedOut;
     match parked {
         Parked::Fetch(_) => fetch::answer_parked(node, key, actions),
         Parked::Metadata { .. } => node.answer_parked(key, actions),

@@ -38,10 +38,12 @@ mod stalls;
 mod sweep;
 #[cfg(test)]
 mod tests;
+mod undecided;
 
 pub use metrics::Metrics;
 use stalls::Stalls;
 use sweep::Sweep;
+use undecided::Undecided;
 
 /// What a node is opened with.
 #[derive(Clone, Debug)]
@@ -135,8 +137,7 @@ pub struct Node {
     /// The registration is applied: the image is complete, and replicas follow it.
     is_registered: bool,
     stalls: Stalls,
-    /// About topics whose creation or deletion is being committed.
-    undecided: VecDeque<(RequestKey, RequestContext, Box<Prepared>)>,
+    undecided: Undecided,
     bytes_in_flight: u64,
     is_disk_full: bool,
     producer_ids: (i64, i64),
@@ -179,7 +180,7 @@ impl Node {
             registration: None,
             is_registered: false,
             stalls: Stalls::default(),
-            undecided: VecDeque::new(),
+            undecided: Undecided::default(),
             bytes_in_flight: 0,
             is_disk_full: false,
             producer_ids: (0, 0),
@@ -258,25 +259,7 @@ impl Node {
             Some(opening) if !api::needs_no_state(&request) => {
                 opening.held.push_back((key, context, request));
             }
-            _ => self.judge(now, key, context, request, actions),
-        }
-    }
-
-    /// Serves a request, unless it is about a topic whose fate is being decided: then it waits.
-    fn judge(
-        &mut self,
-        now: Now,
-        key: RequestKey,
-        context: RequestContext,
-        request: Box<Prepared>,
-        actions: &mut Vec<Action>,
-    ) {
-        if let Prepared::Request(asked) = &*request
-            && self.controller.is_deciding_on(asked)
-        {
-            self.undecided.push_back((key, context, request));
-        } else {
-            api::dispatch(self, now, key, context, *request, actions);
+            _ => self.judge(now, key, context, *request, actions),
         }
     }
 
@@ -287,7 +270,7 @@ impl Node {
             self.unpark(key);
         }
         self.forget_stalled(connection);
-        self.undecided.retain(|(key, ..)| key.0 != connection);
+        self.forget_undecided(connection);
         if let Some(opening) = &mut self.opening {
             opening.held.retain(|(key, ..)| key.0 != connection);
         }
@@ -494,9 +477,7 @@ impl Node {
         for (key, is_committed) in outcome.released {
             self.on_committed(key, is_committed, &made, actions);
         }
-        for (key, context, request) in std::mem::take(&mut self.undecided) {
-            self.judge(now, key, context, request, actions);
-        }
+        self.judge_again(now, actions);
         let applied = self.controller.group.applied();
         if let Some((_, first, end)) = self.allocating.take_if(|block| block.0 <= applied) {
             self.producer_ids = (first, end);
@@ -693,7 +674,7 @@ impl Node {
         let Some(opening) = self.opening.take() else { return };
         self.timers.retain(|(_, timer)| *timer != Timer::Opened);
         for (key, context, request) in opening.held {
-            self.judge(now, key, context, request, actions);
+            self.judge(now, key, context, *request, actions);
         }
     }
 

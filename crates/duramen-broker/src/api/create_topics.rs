@@ -109,6 +109,13 @@ fn refused(topic: &CreatableTopic, error: Error) -> CreatableTopicResult {
     }
 }
 
+/// What is told of topics whose fate was still open when the request's time was over.
+pub(crate) fn undecided(request: &CreateTopicsRequest, code: ErrorCode) -> CreateTopicsResponse {
+    let text = "an earlier request about a topic of this one is not decided yet";
+    let topics = request.topics.iter().map(|topic| refused(topic, Error::new(code, text)));
+    CreateTopicsResponse { topics: topics.collect(), ..CreateTopicsResponse::default() }
+}
+
 fn made(
     node: &Node,
     topic: &CreatableTopic,

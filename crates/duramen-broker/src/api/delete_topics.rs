@@ -18,21 +18,15 @@ pub(crate) fn handle(
     now: Now,
     key: RequestKey,
     context: &RequestContext,
-    request: DeleteTopicsRequest,
+    request: &DeleteTopicsRequest,
     actions: &mut Vec<Action>,
 ) {
-    let by_name = request.topic_names.into_iter();
-    let by_name = by_name.map(|name| DeleteTopicState { name: Some(name), topic_id: Uuid::ZERO });
-    let asked: Vec<_> = request.topics.into_iter().chain(by_name).collect();
+    let asked = topics_of(request);
     let mut response = DeleteTopicsResponse::default();
     let mut records: Vec<MetadataRecord> = Vec::new();
     let mut named = BTreeSet::new();
     for state in asked {
-        let mut result = DeletableTopicResult {
-            name: state.name.clone(),
-            topic_id: state.topic_id,
-            ..DeletableTopicResult::default()
-        };
+        let mut result = result_of(&state);
         match delete(node, context, &state, &mut result) {
             Ok(_) if !named.insert(result.topic_id) => {
                 result.error_code = ErrorCode::InvalidRequest.code();
@@ -59,6 +53,26 @@ pub(crate) fn handle(
             node.reply(key, response, actions);
         }
     }
+}
+
+/// All topics that a request names, in whichever of the two ways.
+fn topics_of(request: &DeleteTopicsRequest) -> Vec<DeleteTopicState> {
+    let by_name = request.topic_names.iter().cloned();
+    let by_name = by_name.map(|name| DeleteTopicState { name: Some(name), topic_id: Uuid::ZERO });
+    request.topics.iter().cloned().chain(by_name).collect()
+}
+
+fn result_of(state: &DeleteTopicState) -> DeletableTopicResult {
+    let DeleteTopicState { name, topic_id } = state.clone();
+    DeletableTopicResult { name, topic_id, ..DeletableTopicResult::default() }
+}
+
+/// What is told of topics whose fate was still open when the request's time was over.
+pub(crate) fn undecided(request: &DeleteTopicsRequest, code: ErrorCode) -> DeleteTopicsResponse {
+    let responses = topics_of(request).iter().map(result_of).collect();
+    let mut response = DeleteTopicsResponse { responses, ..DeleteTopicsResponse::default() };
+    fail(&mut response, code);
+    response
 }
 
 fn delete(

@@ -49,7 +49,7 @@ impl Node {
         let partitions = self.partitions.values();
         let failed = partitions.clone().filter(|it| it.group.failure().is_some());
         Metrics {
-            parked: count(self.parked.len() + self.stalls.len()),
+            parked: count(self.parked.len() + self.stalls.len() + self.undecided.len()),
             bytes_in_flight: self.bytes_in_flight,
             partitions: count(self.partitions.len()),
             partitions_failed: count(failed.count()),

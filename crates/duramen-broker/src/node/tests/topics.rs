@@ -167,6 +167,42 @@ fn what_is_asked_of_a_topic_whose_deletion_is_not_committed_waits_for_it() {
     assert_eq!(it.fetch("t", 0).high_watermark, 0);
 }
 
+#[test]
+fn what_waits_for_a_decision_waits_no_longer_than_it_says() {
+    let mut it = Harness::new(&[("auto.create.topics.enable", "false")]);
+    it.create("t", &[]);
+    it.is_prompt = false;
+    let slow = DeleteTopicsRequest { timeout_ms: 60_000, ..delete_request("t") };
+    it.enqueue(crate::event::ConnectionId(2), &slow.into(), 5);
+    it.run();
+    let again = it.send(delete_request("t"), 5);
+    let topics = vec![new_topic("t", 1, &[]), new_topic("u", 1, &[])];
+    let both = CreateTopicsRequest { topics, timeout_ms: 2000, ..Default::default() };
+    let recreated = it.send(both, 7);
+    it.pass_ms(999);
+    assert!(it.response(again).is_none());
+    it.pass_ms(1);
+    let timed_out = ErrorCode::RequestTimedOut.code();
+    match it.response(again) {
+        Some(Response::DeleteTopics(it)) => assert_eq!(it.responses[0].error_code, timed_out),
+        other => panic!("{other:?}"),
+    }
+    assert!(it.response(recreated).is_none(), "it has time left");
+    it.pass_ms(1000);
+    match it.response(recreated) {
+        Some(Response::CreateTopics(it)) => {
+            assert!(it.topics.iter().all(|topic| topic.error_code == timed_out));
+        }
+        other => panic!("{other:?}"),
+    }
+    it.is_prompt = true;
+    it.persist();
+    it.run();
+    assert_eq!(it.node.metrics().parked, 0);
+    let mut there = it.metadata(&["t", "u"]).topics.into_iter();
+    assert!(there.all(|topic| topic.partitions.is_empty()), "nothing was made of what timed out");
+}
+
 fn describe(it: &mut Harness, kind: i8, name: &str) -> DescribeConfigsResponse {
     let resource = DescribeConfigsResource {
         resource_type: kind,
