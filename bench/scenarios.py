@@ -44,7 +44,7 @@ class Sizes:
 
 def measured(broker, payload_bytes, work):
     """Runs `work` and adds what the broker used for it, by payload byte where that makes sense."""
-    usage, before = machine.Usage(broker.pid), broker.metrics()
+    usage, before = machine.Usage(broker.pid, broker.data_dir), broker.metrics()
     result = work()
     used, after = usage.since(), broker.metrics()
     result.update(used)
@@ -236,7 +236,7 @@ def lifecycle(variant, directory, sizes):
     try:
         duramen(broker, "topic", "create", "first", "--partitions", 1)
         time.sleep(5)
-        usage = machine.Usage(broker.pid)
+        usage = machine.Usage(broker.pid, broker.data_dir)
         time.sleep(3)
         result["idle"] = {"memory_mib": machine.memory_mib(broker.pid), "cpu_percent": _percent(usage, 3)}
         broker.stop()
@@ -244,7 +244,7 @@ def lifecycle(variant, directory, sizes):
 
         result["create_partitions"] = _create(broker, "many", sizes.many)
         time.sleep(3)
-        usage = machine.Usage(broker.pid)
+        usage = machine.Usage(broker.pid, broker.data_dir)
         time.sleep(3)
         result["many"] = {
             "partitions": sizes.many,

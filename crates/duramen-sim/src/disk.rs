@@ -174,6 +174,7 @@ enum Call {
     Write,
     SetLen,
     Sync,
+    WriteBack,
     CreateDir,
     SyncDir,
     List,
@@ -684,6 +685,18 @@ impl Disk for SimDisk {
         let mut machine = self.state();
         let dies = machine.enter(file.0.generation, Call::Sync)?;
         machine.sync(&file.0, dies)
+    }
+
+    fn start_writeback(&self, file: &SimFile, _at: u64, _len: u64) -> io::Result<()> {
+        let mut guard = self.state();
+        if guard.enter(file.0.generation, Call::WriteBack)? {
+            return Err(Machine::killed());
+        }
+        let machine = &mut *guard;
+        let luck = Luck::draw(&mut machine.chance);
+        let inode = machine.files.get_mut(&file.0.node).expect("an open file has an inode");
+        inode.write_back(luck, &mut machine.chance);
+        Ok(())
     }
 
     fn create_dir(&self, path: &str) -> io::Result<()> {

@@ -48,6 +48,7 @@ fn files_are_written_and_read<D: Disk>(disk: &D) {
         b"hel\0\0\0\0\0\0\0",
         "what was cut does not come back"
     );
+    disk.start_writeback(&file, 0, 5010).expect("starts write-back");
     disk.sync(&file).expect("syncs");
     let again = disk.open("bytes").expect("opens");
     assert_eq!(disk.len(&again).expect("measures"), 5010, "two handles, one file");

@@ -186,8 +186,10 @@ impl<D: Disk> Replica<D> {
     /// Writes index entries to their files, where they are many or their segment is sealed, and
     /// returns what must be synced for a checkpoint.
     fn flush(&mut self, disk: &D, reserve: &mut Reserve) -> io::Result<Vec<SyncStep<D::File>>> {
-        let mut steps: Vec<SyncStep<D::File>> =
-            std::mem::take(&mut self.dirty).into_values().map(SyncStep::File).collect();
+        let mut steps: Vec<SyncStep<D::File>> = std::mem::take(&mut self.dirty)
+            .into_values()
+            .map(|it| SyncStep::File(it.file))
+            .collect();
         let last = self.state.segments.len().saturating_sub(1);
         for at in 0..self.state.segments.len() {
             let segment = &self.state.segments[at];

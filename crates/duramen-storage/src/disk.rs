@@ -38,6 +38,8 @@ pub trait Disk: Clone + Debug + Send + Sync + 'static {
     fn set_len(&self, file: &Self::File, len: u64) -> io::Result<()>;
     /// Returns once the file's bytes and length are on the medium (`fdatasync`).
     fn sync(&self, file: &Self::File) -> io::Result<()>;
+    /// Starts writing `len` bytes at `at` back, and promises nothing: a sync then has less to do.
+    fn start_writeback(&self, file: &Self::File, at: u64, len: u64) -> io::Result<()>;
     /// Creates a directory; one that exists already is not an error.
     fn create_dir(&self, path: &str) -> io::Result<()>;
     /// Returns once the directory's entries are on the medium. `""` is the data directory.

@@ -9,6 +9,7 @@
 //! Tests:      with the storage tests.
 //! Start at:   [`Replica::write`].
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::sync::Arc;
@@ -20,6 +21,10 @@ use crate::op::HardState;
 use crate::replica_state::{ReplicaState, SegmentState};
 use crate::storage::SyncStep;
 use crate::{Disk, ReplicaId};
+
+/// Bytes of a segment whose write-back is started together. A checkpoint that finds megabytes to
+/// write keeps the disk busy for milliseconds, and the journal's rounds wait behind it.
+const WRITEBACK_BYTES: u64 = 512 * 1024;
 
 /// A write that the node waits for.
 #[derive(Clone, Copy, Debug)]
@@ -41,6 +46,14 @@ struct Bulk {
     segments: u32,
 }
 
+/// A segment with unsynced bytes.
+#[derive(Debug)]
+pub(crate) struct Dirty<F> {
+    pub(crate) file: F,
+    /// Write-back was started for the bytes before this position.
+    started: u64,
+}
+
 /// One replica at work.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "four independent facts")]
@@ -50,7 +63,7 @@ pub(crate) struct Replica<D: Disk> {
     pub(crate) files: Arc<LogFiles<D>>,
     pub(crate) pending: VecDeque<Ticket>,
     /// Segments with unsynced bytes.
-    pub(crate) dirty: BTreeMap<i64, D::File>,
+    pub(crate) dirty: BTreeMap<i64, Dirty<D::File>>,
     pub(crate) dir_made: bool,
     /// How often a name was made in the directory, and how many of those are durable.
     pub(crate) names: u64,
@@ -172,13 +185,17 @@ impl<D: Disk> Replica<D> {
         payloads: &[&[u8]],
         at: u64,
     ) -> io::Result<D::File> {
-        let file = match self.dirty.get(&segment.base_offset) {
-            Some(file) => file.clone(),
-            None => segment.open(disk)?,
+        let dirty = match self.dirty.entry(segment.base_offset) {
+            Entry::Occupied(dirty) => dirty.into_mut(),
+            Entry::Vacant(clean) => clean.insert(Dirty { file: segment.open(disk)?, started: at }),
         };
-        self.dirty.insert(segment.base_offset, file.clone());
-        disk.write_at(&file, payloads, at)?;
-        Ok(file)
+        disk.write_at(&dirty.file, payloads, at)?;
+        let end = at + payloads.iter().map(|payload| payload.len() as u64).sum::<u64>();
+        if end >= dirty.started + WRITEBACK_BYTES {
+            disk.start_writeback(&dirty.file, dirty.started, end - dirty.started)?;
+            dirty.started = end;
+        }
+        Ok(dirty.file.clone())
     }
 
     /// What makes all payload that is due durable, and its numbers.

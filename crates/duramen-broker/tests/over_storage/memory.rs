@@ -100,6 +100,10 @@ impl Disk for MemoryDisk {
         Ok(())
     }
 
+    fn start_writeback(&self, _file: &MemoryFile, _at: u64, _len: u64) -> io::Result<()> {
+        Ok(())
+    }
+
     fn create_dir(&self, path: &str) -> io::Result<()> {
         self.names().dirs.insert(path.to_owned());
         Ok(())

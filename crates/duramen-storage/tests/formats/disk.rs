@@ -94,6 +94,10 @@ impl Disk for FsDisk {
         Ok(())
     }
 
+    fn start_writeback(&self, _file: &Arc<File>, _at: u64, _len: u64) -> io::Result<()> {
+        Ok(())
+    }
+
     fn create_dir(&self, path: &str) -> io::Result<()> {
         fs::create_dir_all(self.at(path))
     }

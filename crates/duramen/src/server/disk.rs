@@ -228,6 +228,10 @@ impl Disk for RealDisk {
         Ok(rustix::fs::fdatasync(&*file.file)?)
     }
 
+    fn start_writeback(&self, file: &RealFile, at: u64, len: u64) -> io::Result<()> {
+        start_writeback(&file.file, at, len)
+    }
+
     fn create_dir(&self, path: &str) -> io::Result<()> {
         match std::fs::create_dir(self.resolve(path)?) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -346,6 +350,26 @@ fn read_direct(file: &File, at: u64, len: usize) -> io::Result<Vec<u8>> {
     memory.truncate(skip + end);
     memory.drain(..skip + lead);
     Ok(memory)
+}
+
+/// `sync_file_range(2)` with no more than its flag to begin writing: it waits for nothing, and leaves
+/// an error of write-back to be told by the sync that follows. `POSIX_FADV_DONTNEED` begins writing
+/// too, but drops the pages that tailing consumers are about to read.
+#[expect(
+    unsafe_code,
+    reason = "no crate wraps the call; its arguments are numbers and a descriptor"
+)]
+fn start_writeback(file: &File, at: u64, len: u64) -> io::Result<()> {
+    let (Ok(at), Ok(len)) = (i64::try_from(at), i64::try_from(len)) else { return Ok(()) };
+    // SAFETY: the descriptor is open as long as `file` is borrowed, and the call touches no memory
+    // of ours.
+    let result =
+        unsafe { libc::sync_file_range(file.as_raw_fd(), at, len, libc::SYNC_FILE_RANGE_WRITE) };
+    match if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) } {
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::IO) => Err(error),
+        // Else the file system or the sandbox has no such call: nothing was promised.
+        _ => Ok(()),
+    }
 }
 
 /// Whether an error says that the file system has no direct reads, rather than that one failed.
