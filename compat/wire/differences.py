@@ -86,6 +86,11 @@ DIFFERENCES = {
         "Kafka takes the first batch of a producer it has forgotten at any sequence; Duramen does not forget producers by"
         " itself, so such a batch is one whose predecessors are missing, and UNKNOWN_PRODUCER_ID makes clients begin anew.",
     ),
+    "topic with a codec of its own": (
+        {0},
+        {0, 40},
+        "Kafka's broker compresses anew; Duramen keeps batches as they come, and INVALID_CONFIG says that it does.",
+    ),
     "deleted topic in a session": (
         {103},
         {100, 103},

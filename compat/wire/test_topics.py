@@ -9,6 +9,7 @@ from calls import (
     EARLIEST, LATEST, connect, create_topic, delete_records, describe_topic, fetched_values, list_offset, new_topic, produce, topic_id,
     wait_for_leaders,
 )  # fmt: skip
+from differences import check
 from harness import equal, test
 
 OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE, INVALID_TOPIC = 1, 3, 5, 17
@@ -268,6 +269,14 @@ def create_topics_says_what_is_wrong_by_code_and_in_words():
             equal((what, answer["ErrorCode"]), (what, error))
             assert answer["ErrorMessage"], f"{what}: an error message for people"
         equal(describe_topic(connection, fresh)["ErrorCode"], UNKNOWN_TOPIC_OR_PARTITION)
+
+
+@test
+def a_codec_of_the_topic_is_kept_or_refused_and_never_ignored():
+    with connect() as connection:
+        equal(create_topic(connection, harness.unique("as-they-come"), configs={"compression.type": "producer"})["ErrorCode"], 0)
+        answer = create_topic(connection, harness.unique("zstd"), configs={"compression.type": "zstd"})
+        check(answer["ErrorCode"], "topic with a codec of its own")
 
 
 def node_id(connection):

@@ -45,6 +45,8 @@ pub enum Check {
     Ratio,
     /// One of these words, or for a list: all of these words.
     OneOf(&'static [&'static str]),
+    /// One of these words: Kafka has more, and to take them and do nothing would be a lie.
+    OnlyYet(&'static [&'static str]),
 }
 
 /// How much of what a setting says is done in this version.
@@ -92,11 +94,10 @@ impl ConfigKey {
     pub fn problem(&self, value: &str) -> Option<String> {
         let value = value.trim();
         let number = match self.kind {
-            Kind::Boolean => {
-                return (!matches!(value, "true" | "false"))
-                    .then(|| format!("\"{value}\" is neither true nor false"));
+            Kind::Boolean if !matches!(value, "true" | "false") => {
+                return Some(format!("\"{value}\" is neither true nor false"));
             }
-            Kind::String => return self.word_problem(value),
+            Kind::Boolean | Kind::String => return self.word_problem(value),
             Kind::List => {
                 return value.split(',').find_map(|word| self.word_problem(word.trim()));
             }
@@ -125,6 +126,9 @@ impl ConfigKey {
         match self.check {
             Check::OneOf(words) if !words.contains(&word) => {
                 Some(format!("\"{word}\" is not one of: {}", words.join(", ")))
+            }
+            Check::OnlyYet(words) if !words.contains(&word) => {
+                Some(format!("\"{word}\" is not supported; only {} is, yet", words.join(", ")))
             }
             _ => None,
         }
@@ -438,5 +442,17 @@ mod tests {
         assert!(check_topic("min.insync.replicas", "0").is_err());
         assert!(check_topic("no.such.thing", "1").is_err());
         assert!(check_topic("min.cleanable.dirty.ratio", "1.5").is_err());
+        assert!(check_topic("preallocate", "maybe").is_err());
+    }
+
+    #[test]
+    fn what_would_do_nothing_and_matters_is_refused() {
+        assert!(check_topic("compression.type", "producer").is_ok());
+        let refused =
+            check_topic("compression.type", "zstd").expect_err("not supported").to_string();
+        assert_eq!(refused, "compression.type: \"zstd\" is not supported; only producer is, yet");
+        assert!(BrokerSettings::from_pairs(&pairs(&[("compression.type", "gzip")])).is_err());
+        assert!(check_topic("remote.storage.enable", "false").is_ok());
+        assert!(check_topic("remote.storage.enable", "true").is_err());
     }
 }

@@ -1,6 +1,6 @@
 //! The settings themselves.
 
-use super::Check::{Any, AtLeast, Between, OneOf, Ratio};
+use super::Check::{Any, AtLeast, Between, OneOf, OnlyYet, Ratio};
 use super::Kind::{Boolean, Double, Int, List, Long, String};
 use super::{Check, ConfigKey, Effect, Kind};
 
@@ -39,8 +39,8 @@ pub const TOPIC_CONFIGS: &[ConfigKey] = &[
         "Level of gzip where the node compresses; -1 is the codec's own default.").without_effect(),
     row("compression.lz4.level", Int, "9", "", Between(1, 17),
         "Level of lz4 where the node compresses.").without_effect(),
-    row("compression.type", String, "producer", "compression.type", OneOf(&["uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"]),
-        "The codec batches are stored with; producer keeps them as they come.").without_effect(),
+    row("compression.type", String, "producer", "compression.type", OnlyYet(&["producer"]),
+        "The codec batches are stored with: as their producers compressed them."),
     row("compression.zstd.level", Int, "3", "", Between(-131_072, 22),
         "Level of zstd where the node compresses.").without_effect(),
     row("delete.retention.ms", Long, "86400000", "log.cleaner.delete.retention.ms", AtLeast(0),
@@ -83,8 +83,8 @@ pub const TOPIC_CONFIGS: &[ConfigKey] = &[
         "Whether a tiered topic stops being copied.").without_effect(),
     row("remote.log.delete.on.disable", Boolean, "false", "", Any,
         "Whether tiered data goes when tiering is turned off.").without_effect(),
-    row("remote.storage.enable", Boolean, "false", "", Any,
-        "Whether the topic is tiered; not supported yet.").without_effect(),
+    row("remote.storage.enable", Boolean, "false", "", OnlyYet(&["false"]),
+        "Whether the topic is tiered."),
     row("retention.bytes", Long, "-1", "log.retention.bytes", AtLeast(-1),
         "Bytes of a partition above which old segments go; -1 is without limit."),
     row("retention.ms", Long, "604800000", "log.retention.ms", AtLeast(-1),
@@ -110,8 +110,8 @@ pub const BROKER_CONFIGS: &[ConfigKey] = &[
         "Whether a topic is made when a client asks for it."),
     row("broker.id", Int, "-1", "", AtLeast(-1),
         "Older name of node.id, which beats it."),
-    row("compression.type", String, "producer", "", OneOf(&["uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"]),
-        "Default of the topic setting of that name.").without_effect(),
+    row("compression.type", String, "producer", "", OnlyYet(&["producer"]),
+        "Default of the topic setting of that name."),
     row("connections.max.idle.ms", Long, "600000", "", AtLeast(-1),
         "Silence after which a connection is closed; -1 is never."),
     row("default.replication.factor", Int, "1", "", AtLeast(1),

@@ -101,7 +101,7 @@ fn row(text: &mut String, key: &ConfigKey) {
         Check::AtLeast(least) => format!("at least {least}"),
         Check::Between(least, most) => format!("{least} to {most}"),
         Check::Ratio => "0 to 1".to_owned(),
-        Check::OneOf(words) => format!("`{}`", words.join("`, `")),
+        Check::OneOf(words) | Check::OnlyYet(words) => format!("`{}`", words.join("`, `")),
     };
     let effect = match key.effect {
         Effect::Full => "yes",
