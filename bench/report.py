@@ -159,6 +159,15 @@ def disturbed(found):
             elif name == "beside_producer":
                 beside = f"{number(point['producer']['megabytes_per_second'])} MB/s produced"
             rows.append([variant, label, beside, _latency(point), f"{p99 / alone:.2f}", number(point["appends_per_second"])])
+        disk = get(result, "disk")
+        if disk is not None:
+            for name, label in [("alone", "alone"), ("beside_cat", "`cat` of the same files")]:
+                point, beside = disk[name], DASH
+                if name == "beside_cat":
+                    beside = f"{number(sum(disk['reads']) / len(disk['reads']))} MB/s read"
+                latency = "/".join(number(point[quantile]) for quantile in ("p50_us", "p99_us", "p999_us"))
+                ratio = f"{point['p99_us'] / disk['alone']['p99_us']:.2f}"
+                rows.append(["4 KiB and a sync", label, beside, latency, ratio, number(point["syncs_per_second"])])
     return "### One appender of 2 KiB beside other work\n\n" + table(
         ["broker", "beside", "at", "p50/p99/p99.9 µs", "p99 of alone", "appends/s"], rows
     )

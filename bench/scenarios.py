@@ -194,6 +194,7 @@ def disturbed(broker, sizes):
     reader = _Repeated(lambda: _read_cold(broker, files))
     result["beside_cold_reader"] = one_appender()
     result["beside_cold_reader"]["reads"] = reader.stop()
+    result["disk"] = _disk_beside_cat(broker.data_dir, files, sizes.disturbed / 2)
     producing = duramen_begin(
         broker, "bench", "produce", "--topic", "flood", "--seconds", sizes.disturbed + sizes.warmup + 2, *BULK
     )
@@ -203,6 +204,19 @@ def disturbed(broker, sizes):
     for topic in ("old", "flood"):
         delete_topic(broker, topic)
     return result
+
+
+def _disk_beside_cat(directory, files, seconds):
+    """What reading the same files does to a bare write and sync of 4 KiB."""
+    alone = limits.disk_probe(directory, limits.ROUND_ALIGN, seconds)
+
+    def cat():
+        limits.drop_pages(files)
+        return limits.cat(files)
+
+    reader = _Repeated(cat)
+    beside = limits.disk_probe(directory, limits.ROUND_ALIGN, seconds)
+    return {"alone": alone, "beside_cat": beside, "reads": reader.stop()}
 
 
 def _read_cold(broker, files):

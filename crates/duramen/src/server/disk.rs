@@ -14,7 +14,8 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
 
 use duramen_storage::Disk;
 use rustix::fs::{Advice, FlockOperation, Mode, OFlags};
@@ -33,6 +34,9 @@ const PROBE_STEP: u64 = 256 * 1024;
 /// Bytes of one request to read ahead.
 const ADVICE_STEP: u64 = 512 * 1024;
 
+/// A disk that was synced so long ago is not being appended to.
+const SYNC_PAUSE_MS: u64 = 100;
+
 /// How far apart a range that is being loaded is touched.
 const LOAD_STEP: u64 = 32 * 1024;
 
@@ -48,12 +52,27 @@ struct Root {
     /// The directory itself, open and locked: the lock needs no file, so it cannot go stale.
     directory: File,
     direct_refused: AtomicBool,
+    opened: Instant,
+    /// Milliseconds from then to the end of the last sync.
+    synced_ms: AtomicU64,
 }
 
 /// An open file. Clones share the descriptor.
 #[derive(Clone, Debug)]
 pub struct RealFile {
     file: Arc<File>,
+    root: Arc<Root>,
+}
+
+impl Root {
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Whether appends are being made durable: the next sync will come soon.
+    fn is_syncing(&self) -> bool {
+        self.now_ms() < self.synced_ms.load(Ordering::Relaxed) + SYNC_PAUSE_MS
+    }
 }
 
 impl RealDisk {
@@ -78,7 +97,9 @@ impl RealDisk {
             File::open(parent)?.sync_all()?;
         }
         let direct_refused = AtomicBool::new(false);
-        Ok(Self { root: Arc::new(Root { path: path.to_owned(), directory, direct_refused }) })
+        let (opened, synced_ms) = (Instant::now(), AtomicU64::new(0));
+        let root = Root { path: path.to_owned(), directory, direct_refused, opened, synced_ms };
+        Ok(Self { root: Arc::new(root) })
     }
 
     /// Where `path` is. Only plain names below the root are allowed, whatever a caller computed.
@@ -133,10 +154,13 @@ impl RealFile {
         rustix::io::preadv2(&*self.file, &mut bufs, at, ReadWriteFlags::NOWAIT) == Ok(1)
     }
 
-    /// Asks the kernel to read a range ahead; returns without waiting for it.
-    pub fn read_ahead(&self, at: u64, len: u64) {
+    /// Asks the kernel to read a range, and `ahead` bytes after it if nobody syncs meanwhile: a sync
+    /// would wait behind them. Returns without waiting.
+    pub fn read_ahead(&self, at: u64, len: u64, ahead: u64) {
+        let ahead = if self.root.is_syncing() { 0 } else { ahead };
+        let end = at + len + ahead;
         let mut position = at;
-        while position < at + len {
+        while position < end {
             // The kernel caps one request near the size of a device request, so it gets several.
             let step = std::num::NonZeroU64::new(ADVICE_STEP);
             // Advice: where it cannot be taken, the read that follows waits instead.
@@ -145,9 +169,9 @@ impl RealFile {
         }
     }
 
-    /// Waits until a range is in the page cache, and asks for `ahead` bytes from its start.
+    /// Waits until a range is in the page cache, and asks for what follows it.
     pub fn load(&self, at: u64, len: u64, ahead: u64) -> io::Result<()> {
-        self.read_ahead(at, ahead.max(len));
+        self.read_ahead(at, len, ahead);
         // A byte of every few pages: they arrive in the order they were asked for.
         let mut byte = [0_u8];
         let last = (at + len).saturating_sub(1);
@@ -176,13 +200,13 @@ impl Disk for RealDisk {
     fn create(&self, path: &str) -> io::Result<RealFile> {
         let path = self.resolve(path)?;
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(path)?;
-        Ok(RealFile { file: Arc::new(file) })
+        Ok(RealFile { file: Arc::new(file), root: Arc::clone(&self.root) })
     }
 
     fn open(&self, path: &str) -> io::Result<RealFile> {
         let path = self.resolve(path)?;
         let file = OpenOptions::new().read(true).write(true).open(path)?;
-        Ok(RealFile { file: Arc::new(file) })
+        Ok(RealFile { file: Arc::new(file), root: Arc::clone(&self.root) })
     }
 
     fn len(&self, file: &RealFile) -> io::Result<u64> {
@@ -225,7 +249,9 @@ impl Disk for RealDisk {
 
     fn sync(&self, file: &RealFile) -> io::Result<()> {
         // Not retried on EINTR either: nobody says what an interrupted sync has done.
-        Ok(rustix::fs::fdatasync(&*file.file)?)
+        rustix::fs::fdatasync(&*file.file)?;
+        self.root.synced_ms.store(self.root.now_ms(), Ordering::Relaxed);
+        Ok(())
     }
 
     fn start_writeback(&self, file: &RealFile, at: u64, len: u64) -> io::Result<()> {

@@ -71,8 +71,8 @@ async fn fetch(reader: &Reader<RealDisk>, plan: FetchPlan, trail: &mut Trail) ->
     } else {
         let reader = reader.clone();
         waiting(move || {
-            for (file, at, len) in unchecked {
-                file.read_ahead(at, len);
+            for (file, at, len, ahead) in unchecked {
+                file.read_ahead(at, len, ahead);
             }
             read_plan::fetch_ranges(&reader, plan)
         })
@@ -91,7 +91,7 @@ fn unchecked(
     reader: &Reader<RealDisk>,
     plan: &FetchPlan,
     trail: &Trail,
-) -> Vec<(RealFile, u64, u64)> {
+) -> Vec<(RealFile, u64, u64, u64)> {
     let mut unchecked = Vec::new();
     let mut budget = plan.bytes_max;
     for part in &plan.parts {
@@ -103,7 +103,7 @@ fn unchecked(
         if !range.verified {
             let len = u64::from(range.len);
             let ahead = if trail.goes_on(range.file.identity(), range.at) { READ_AHEAD } else { 0 };
-            unchecked.push((range.file, range.at, len + ahead));
+            unchecked.push((range.file, range.at, len, ahead));
         }
         if budget == 0 {
             break;

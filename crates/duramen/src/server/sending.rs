@@ -96,8 +96,8 @@ impl Sender {
         while at < end {
             let len = (end - at).min(CHUNK);
             if !part.file.is_resident(at, len) {
-                let ahead =
-                    if part.is_sequential { READ_AHEAD } else { (end - at).min(READ_AHEAD) };
+                let rest = end - at - len;
+                let ahead = if part.is_sequential { READ_AHEAD } else { rest.min(READ_AHEAD) };
                 let file = part.file.clone();
                 let loaded = tokio::task::spawn_blocking(move || file.load(at, len, ahead));
                 loaded.await.map_err(io::Error::other)??;
