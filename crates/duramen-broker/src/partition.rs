@@ -511,7 +511,8 @@ impl Partition {
             is_serving: self.group.is_serving(),
         };
         let before = std::mem::replace(&mut self.told, told);
-        if before == told || self.watchers.is_empty() {
+        let is_idle = before == told || self.watchers.is_empty();
+        if is_idle || sabotage::is(Bug::SessionNotTouched) {
             return;
         }
         let is_led_alike = (before.term, before.is_serving) == (told.term, told.is_serving);
@@ -555,7 +556,8 @@ impl Partition {
                 }
                 self.log_start = offset;
                 self.drop_segments();
-                Some(OpKind::Trim { log_start: offset })
+                let is_stored = !sabotage::is(Bug::TrimNotStored);
+                is_stored.then_some(OpKind::Trim { log_start: offset })
             }
             Some(Internal::ExpireProducers { ids }) => {
                 self.producers.expire(&ids);

@@ -4,9 +4,11 @@
 //! Owns:       [`Records`], and how they become bytes.
 //! Interface:  [`Records::encode`].
 //! Invariants: header and CRC are right; what it encodes it can name record by record.
-//! Never:      compression, malformed batches.
+//! Never:      malformed batches.
 //! Tests:      below.
 //! Start at:   [`Records::encode`].
+
+use duramen_protocol::compression::{Codec, compress};
 
 /// The records of one batch, in short.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +21,8 @@ pub struct Records {
     pub producer: (i64, i16, i32),
     /// The records' time is the batch's maximum: the log's, not the client's.
     pub log_append_time: bool,
+    /// How the records are compressed.
+    pub codec: Codec,
 }
 
 impl Records {
@@ -27,7 +31,7 @@ impl Records {
         let count = i32::try_from(self.timestamps.len()).expect("batches here are small");
         let first = self.timestamps[0];
         let mut body = Vec::with_capacity(64 + self.timestamps.len() * (self.value.len() + 16));
-        let attributes: i16 = if self.log_append_time { 8 } else { 0 };
+        let attributes = self.codec.id() | if self.log_append_time { 8 } else { 0 };
         body.extend_from_slice(&attributes.to_be_bytes());
         body.extend_from_slice(&(count - 1).to_be_bytes());
         body.extend_from_slice(&first.to_be_bytes());
@@ -36,7 +40,7 @@ impl Records {
         body.extend_from_slice(&self.producer.1.to_be_bytes());
         body.extend_from_slice(&self.producer.2.to_be_bytes());
         body.extend_from_slice(&count.to_be_bytes());
-        let mut record = Vec::new();
+        let (mut record, mut records) = (Vec::new(), Vec::new());
         for (delta, timestamp) in (0i64..).zip(&self.timestamps) {
             record.clear();
             record.push(0);
@@ -46,9 +50,10 @@ impl Records {
             put_varint(&mut record, i64::try_from(self.value.len()).expect("small"));
             record.extend_from_slice(&self.value);
             put_varint(&mut record, 0);
-            put_varint(&mut body, i64::try_from(record.len()).expect("small"));
-            body.extend_from_slice(&record);
+            put_varint(&mut records, i64::try_from(record.len()).expect("small"));
+            records.extend_from_slice(&record);
         }
+        compress(self.codec, &records, &mut body);
         let length = i32::try_from(body.len() + 9).expect("batches here are small");
         let epoch = i32::try_from(term).expect("terms fit the leader epoch");
         let mut batch = Vec::with_capacity(body.len() + 21);
@@ -93,6 +98,7 @@ mod tests {
             value: vec![7; 300],
             producer: (5, 1, 42),
             log_append_time: false,
+            codec: Codec::None,
         };
         let batch = records.encode(77, 3);
         let descriptor = Descriptor::of_batch(&batch, false).expect("it is a batch");

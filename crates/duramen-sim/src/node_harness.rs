@@ -16,7 +16,7 @@ mod oracle;
 use std::io;
 
 use duramen_broker::configs::BrokerSettings;
-use duramen_broker::{Action, Event, Node, NodeOptions, Now, Reply, read_plan};
+use duramen_broker::{Action, ConnectionId, Event, Node, NodeOptions, Now, Reply, read_plan};
 use duramen_storage::op::OpKind;
 use duramen_storage::storage::{Error, Facts, Options, SyncId, SyncRequest};
 use duramen_storage::{Done, Storage};
@@ -229,6 +229,10 @@ impl World {
 
     fn disconnect(&mut self) -> Result<(), Failure> {
         let connection = self.clients.disconnect();
+        self.lose_connection(connection)
+    }
+
+    fn lose_connection(&mut self, connection: ConnectionId) -> Result<(), Failure> {
         let now = self.now();
         let mut actions = Vec::new();
         self.life().node.step(now, Event::Disconnected(connection), &mut actions);
@@ -346,6 +350,9 @@ impl World {
         }
         for done in dones {
             tell(|| format!("done: {done:?}"));
+            if let Done::DiskFull(is_full) = done {
+                self.clients.on_disk_full(is_full);
+            }
             if let Done::Persisted { ticket, .. } = done {
                 self.trace.mix(ticket);
             }
@@ -356,6 +363,7 @@ impl World {
 
     /// Carries out what the node wants.
     fn act(&mut self, actions: Vec<Action>) -> Result<(), Failure> {
+        let mut closed = Vec::new();
         for action in actions {
             match action {
                 Action::Storage(op) => {
@@ -382,14 +390,17 @@ impl World {
                     }
                     self.clients.on_reply(connection, sequence, response)?;
                 }
-                Action::Close { reason, .. } => {
-                    let what = format!("a good client's connection was closed: {reason}");
-                    return Err(Failure::correctness(what));
+                Action::Close { connection, reason } => {
+                    self.clients.on_closed(connection, &reason)?;
+                    closed.push(connection);
                 }
                 Action::Fatal(reason) => {
                     return Err(Failure::correctness(format!("the node gives up: {reason}")));
                 }
             }
+        }
+        for connection in closed {
+            self.lose_connection(connection)?;
         }
         Ok(())
     }
@@ -510,6 +521,27 @@ impl World {
         self.act(actions)
     }
 
+    /// The disk stays as full as it is. Appends are refused, and everything else goes on.
+    fn endure_full_disk(&mut self) -> Result<(), Failure> {
+        for _ in 0..2_000 {
+            self.pass(true)?;
+        }
+        for _ in 0..20_000 {
+            if self.clients.is_idle() {
+                return Ok(());
+            }
+            self.pass(false)?;
+        }
+        Err(Failure::liveness(format!("on a full disk: {}", self.clients.waiting())))
+    }
+
+    /// Time passes, and work is done.
+    fn pass(&mut self, asks: bool) -> Result<(), Failure> {
+        let us = self.chance.below(20_000);
+        self.advance(us);
+        if asks && self.chance.chance(300) { self.ask() } else { self.turn(true) }
+    }
+
     /// The faults end. Everything asked must be answered, every topic must settle, and all that
     /// was ever acknowledged or shown must be there.
     fn finish(&mut self) -> Result<(), Failure> {
@@ -517,6 +549,9 @@ impl World {
         self.profile.crash = 0;
         self.disk.set_faults(Faults::default());
         self.disk.crash_in(None);
+        if self.limited && self.chance.chance(500) {
+            self.endure_full_disk()?;
+        }
         self.disk.set_capacity(u64::MAX / 2);
         self.limited = false;
         if self.chance.chance(700) || self.disk.is_dead() || self.disk.is_doomed() {
@@ -531,13 +566,7 @@ impl World {
                     None => Ok(()),
                 };
             }
-            let us = self.chance.below(20_000);
-            self.advance(us);
-            if self.chance.chance(300) {
-                self.ask()?;
-            } else {
-                self.turn(true)?;
-            }
+            self.pass(true)?;
         }
         Err(Failure::liveness(format!("no progress: {}", self.clients.waiting())))
     }

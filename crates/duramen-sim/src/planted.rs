@@ -103,6 +103,12 @@ pub const BUGS: &[(&str, Bug)] = &[
     ("deleted replica stays in storage", Bug::Broker(Inside::ReplicaNotDeleted)),
     #[cfg(feature = "sabotage")]
     ("repeat answered with another offset", Bug::Broker(Inside::DuplicateOffsetWrong)),
+    #[cfg(feature = "sabotage")]
+    ("fetch session not told of a commit", Bug::Broker(Inside::SessionNotTouched)),
+    #[cfg(feature = "sabotage")]
+    ("full disk ignored", Bug::Broker(Inside::FullDiskIgnored)),
+    #[cfg(feature = "sabotage")]
+    ("trim not stored", Bug::Broker(Inside::TrimNotStored)),
 ];
 
 /// Runs seeds until one finds `bug`: how many it took, and what was found.

@@ -52,6 +52,12 @@ pub enum Bug {
     ReplicaNotDeleted,
     /// A repeated batch is answered with an offset that is not the first append's.
     DuplicateOffsetWrong,
+    /// A commit does not touch the fetch sessions that watch the partition.
+    SessionNotTouched,
+    /// Appends are taken though the disk is full.
+    FullDiskIgnored,
+    /// A trim is answered, and storage never hears of it.
+    TrimNotStored,
 }
 
 #[cfg(feature = "sabotage")]

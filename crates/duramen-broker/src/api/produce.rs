@@ -7,6 +7,7 @@ use duramen_protocol::messages::produce::{
 };
 use duramen_protocol::wire::Uuid;
 use duramen_storage::op::ReplicaId;
+use duramen_storage::sabotage::{self, Bug};
 
 use super::{Operation, Resource, authorize, deadline_us, leaders};
 use crate::event::{Action, Now, Reply, RequestKey};
@@ -231,7 +232,7 @@ fn one(
 fn find(node: &Node, topic: Uuid, index: i32, acks: Acks) -> Result<ReplicaId, ErrorCode> {
     let topic = node.controller.image.topic(topic).ok_or(ErrorCode::UnknownTopicOrPartition)?;
     let partition = node.serving(topic, index)?;
-    if node.is_disk_full() {
+    if node.is_disk_full() && !sabotage::is(Bug::FullDiskIgnored) {
         return Err(ErrorCode::KafkaStorageError);
     }
     // Checked before the append: a retry of a refused batch must not find it in the log.

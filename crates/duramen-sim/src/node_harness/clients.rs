@@ -7,28 +7,25 @@
 //!             is sent once.
 //! Never:      what is right: see `oracle`.
 //! Tests:      with the harness.
-//! Start at:   [`Clients::ask`].
+//! Start at:   [`Clients::ask`]; `reading` for fetches, `requests` for messages.
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use duramen_broker::ConnectionId;
 use duramen_broker::session::{Prepared, RequestContext, Session, SessionStep};
-use duramen_protocol::batch::batches;
-use duramen_protocol::messages::create_topics::CreatableTopic;
-use duramen_protocol::messages::delete_records::{DeleteRecordsPartition, DeleteRecordsTopic};
-use duramen_protocol::messages::fetch::{FetchPartition, FetchTopic, PartitionData};
-use duramen_protocol::messages::list_offsets::{ListOffsetsPartition, ListOffsetsTopic};
-use duramen_protocol::messages::produce::{PartitionProduceData, TopicProduceData};
-use duramen_protocol::messages::{
-    CreateTopicsRequest, DeleteRecordsRequest, DeleteTopicsRequest, FetchRequest,
-    InitProducerIdRequest, ListOffsetsRequest, ProduceRequest,
-};
-use duramen_protocol::records::Records as View;
-use duramen_protocol::wire::RecordData;
+use duramen_protocol::compression::Codec;
+use duramen_protocol::messages::InitProducerIdRequest;
+use duramen_protocol::wire::Uuid;
 use duramen_protocol::{
     ApiKey, ErrorCode, Request, RequestHeader, Response, decode_response, encode_request,
 };
+
+mod reading;
+mod requests;
+
+use reading::{Fetch, FetchSession, Through};
+use requests::Target;
 
 use super::oracle::{Oracle, Place, Standing};
 use crate::batch::Records;
@@ -39,43 +36,88 @@ use crate::trace::tell;
 const TOPICS: [&str; 3] = ["apples", "pears", "plums"];
 const PARTITIONS: i32 = 2;
 const CLIENTS: usize = 5;
-/// A reader has to ask where the log starts.
-const UNKNOWN_START: i64 = -1;
+
+const READ_CODES: [ErrorCode; 3] =
+    [ErrorCode::None, ErrorCode::UnknownTopicOrPartition, ErrorCode::NotLeaderOrFollower];
+const TRIM_CODES: [ErrorCode; 5] = [
+    ErrorCode::None,
+    ErrorCode::UnknownTopicOrPartition,
+    ErrorCode::NotLeaderOrFollower,
+    ErrorCode::RequestTimedOut,
+    ErrorCode::OffsetOutOfRange,
+];
+const CREATE_CODES: [ErrorCode; 4] = [
+    ErrorCode::None,
+    ErrorCode::TopicAlreadyExists,
+    ErrorCode::RequestTimedOut,
+    ErrorCode::NotController,
+];
+const DELETE_CODES: [ErrorCode; 4] = [
+    ErrorCode::None,
+    ErrorCode::UnknownTopicOrPartition,
+    ErrorCode::RequestTimedOut,
+    ErrorCode::NotController,
+];
 
 /// A request on its way, with what is needed to judge the answer.
 #[derive(Clone, Debug)]
 enum Asked {
     ProducerId,
+    /// A topic's id.
+    Metadata {
+        name: String,
+        life: u32,
+    },
     Produce(Produce),
-    Fetch { place: Place, life: u32, offset: i64, acked_end: i64, end_seen: i64, through: bool },
-    Start { place: Place, life: u32 },
-    Create { name: String },
-    Delete { name: String },
-    Trim { place: Place, life: u32 },
+    Fetch(Fetch),
+    Start {
+        place: Place,
+        life: u32,
+    },
+    Create {
+        name: String,
+        life: u32,
+    },
+    Delete {
+        name: String,
+    },
+    Trim {
+        place: Place,
+        life: u32,
+        offset: i64,
+    },
 }
 
 /// A batch with where it goes.
 #[derive(Clone, Debug)]
 struct Produce {
-    place: Place,
+    target: Target,
     life: u32,
     number: u64,
     bytes: Bytes,
     count: i32,
+    acks: i16,
+    version: i16,
     idempotent: bool,
     /// It was acknowledged before, and comes once more.
     again: bool,
-    /// Its sequence does not follow: it must be refused.
-    gap: bool,
+    /// It must be refused: its sequence does not follow, or its topic is gone.
+    void: bool,
+    /// Whether the node held its disk for full when it was sent.
+    disk: Disk,
 }
 
-/// Reading a partition through, in the last phase.
-#[derive(Clone, Debug, Default)]
-struct Through {
-    start: Option<i64>,
-    at: i64,
-    read: BTreeMap<i64, (u64, i64)>,
-    done: bool,
+impl Produce {
+    fn place(&self) -> &Place {
+        &self.target.0
+    }
+}
+
+/// What the node was told of its disk, and how often.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Disk {
+    is_full: bool,
+    changes: u64,
 }
 
 struct Client {
@@ -92,6 +134,9 @@ struct Client {
     last: Option<Produce>,
     /// Where it reads next.
     at: BTreeMap<(Place, u32), i64>,
+    /// Its fetch session, if it uses one.
+    fetches: FetchSession,
+    in_sessions: bool,
 }
 
 /// See the room card.
@@ -107,6 +152,9 @@ pub(super) struct Clients {
     /// The clock leaps: producers may be forgotten, and timestamps refused.
     leaps: bool,
     through: BTreeMap<Place, Through>,
+    disk: Disk,
+    /// Counts starts of the process.
+    starts: u64,
 }
 
 type Question = (ConnectionId, u64, RequestContext, Box<Prepared>);
@@ -133,11 +181,15 @@ impl Clients {
             last_phase: false,
             leaps,
             through: BTreeMap::new(),
+            disk: Disk::default(),
+            starts: 0,
         }
     }
 
     /// New connections for all: the process has started.
     pub(super) fn connect(&mut self) {
+        self.starts += 1;
+        self.on_disk_full(false); // a new process has not been told yet
         for at in 0..CLIENTS {
             self.next_connection += 1;
             let (connection, session) = session(self.next_connection);
@@ -155,6 +207,8 @@ impl Clients {
                     retry: None,
                     last: None,
                     at: BTreeMap::new(),
+                    fetches: FetchSession::default(),
+                    in_sessions: at >= CLIENTS - 2,
                 });
             }
         }
@@ -167,9 +221,35 @@ impl Clients {
         }
     }
 
+    /// The node is told whether its disk is full.
+    pub(super) fn on_disk_full(&mut self, is_full: bool) {
+        self.disk = Disk { is_full, changes: self.disk.changes + 1 };
+    }
+
+    /// The node closed a connection. That is how it tells of a failure without an answer.
+    pub(super) fn on_closed(
+        &mut self,
+        connection: ConnectionId,
+        reason: &str,
+    ) -> Result<(), Failure> {
+        let at = self.all.iter().position(|client| client.connection == connection);
+        let Some(at) = at else { return Ok(()) };
+        if !matches!(&self.all[at].outstanding, Some((_, _, Asked::Produce(it))) if it.acks == 0) {
+            let what = format!("a good client's connection was closed: {reason}");
+            return Err(Failure::correctness(what));
+        }
+        tell(|| format!("closed: {reason}"));
+        self.reconnect(at);
+        Ok(())
+    }
+
     /// One client loses its connection.
     pub(super) fn disconnect(&mut self) -> ConnectionId {
         let at = self.work.index(self.all.len());
+        self.reconnect(at)
+    }
+
+    fn reconnect(&mut self, at: usize) -> ConnectionId {
         self.next_connection += 1;
         let client = &mut self.all[at];
         client.forget();
@@ -183,10 +263,15 @@ impl Clients {
         self.through.clear();
     }
 
-    /// Whether nothing is outstanding and every topic was read through.
+    /// Whether nothing is outstanding.
+    pub(super) fn is_idle(&self) -> bool {
+        self.all.iter().all(|client| client.outstanding.is_none())
+    }
+
+    /// Whether nothing is outstanding or to be sent again, and every topic was read through.
     pub(super) fn is_done(&self) -> bool {
-        let idle = |client: &Client| client.outstanding.is_none() && client.retry.is_none();
-        self.all.iter().all(idle)
+        self.is_idle()
+            && self.all.iter().all(|client| client.retry.is_none())
             && self.oracle.topics.iter().all(|(name, topic)| {
                 topic.standing == Standing::Live
                     && (0..PARTITIONS).all(|partition| {
@@ -239,7 +324,7 @@ impl Clients {
         {
             return Some(question);
         }
-        let gone = |it: &Produce, oracle: &Oracle| oracle.topics[&it.place.0].life != it.life;
+        let gone = |it: &Produce, oracle: &Oracle| oracle.topics[&it.place().0].life != it.life;
         let client = &mut self.all[at];
         if client.retry.as_ref().is_some_and(|retry| gone(retry, &self.oracle)) {
             // Its topic is gone: the client gives up, and begins with new sequences.
@@ -247,16 +332,13 @@ impl Clients {
             client.producer = None;
         }
         if let Some(produce) = client.retry.clone() {
-            self.oracle.on_sent(produce.number, &produce.place, i64::from(produce.count), false);
-            return Some(produce_request(produce));
+            return Some(self.send(produce));
         }
         if let Some(last) = client.last.clone()
-            && self.oracle.is_live(&last.place.0, last.life)
+            && self.oracle.is_live(&last.place().0, last.life)
             && self.work.chance(80)
         {
-            let again = Produce { again: true, ..last };
-            self.oracle.on_sent(again.number, &again.place, i64::from(again.count), false);
-            return Some(produce_request(again));
+            return Some(self.send(Produce { again: true, ..last }));
         }
         if client.idempotent && client.producer.is_none() {
             return Some((Asked::ProducerId, InitProducerIdRequest::default().into(), 4));
@@ -277,9 +359,19 @@ impl Clients {
         if self.last_phase {
             return self.read_through(place);
         }
+        if self.oracle.topics[&place.0].id.is_none() && self.work.chance(100) {
+            let request = requests::metadata(&place.0);
+            let asked = Asked::Metadata { life: self.life(&place), name: place.0 };
+            return Some((asked, request, 12));
+        }
         match self.work.below(20) {
             0..=10 => Some(self.produce(at, place, wall_ms)),
             11 if self.work.chance(300) => Some(self.trim(place)),
+            12 if self.work.chance(300) => match self.oracle.topics[&place.0].old_ids.last() {
+                Some(id) => Some(self.fetch_stale(place, *id)),
+                None => Some(self.fetch(at, place)),
+            },
+            _ if self.all[at].in_sessions => self.fetch_in_session(at),
             _ => Some(self.fetch(at, place)),
         }
     }
@@ -298,29 +390,24 @@ impl Clients {
 
     fn create(&mut self, name: String) -> (Asked, Request, i16) {
         self.oracle.on_create_sent(&name);
-        let topic = CreatableTopic {
-            name: name.clone(),
-            num_partitions: PARTITIONS,
-            replication_factor: 1,
-            ..CreatableTopic::default()
-        };
-        let request =
-            CreateTopicsRequest { topics: vec![topic], timeout_ms: 10_000, validate_only: false };
-        (Asked::Create { name }, request.into(), 7)
+        let request = requests::create(&name, PARTITIONS);
+        let life = self.oracle.topics[&name].life;
+        (Asked::Create { name, life }, request, 7)
     }
 
     fn delete(&mut self, name: String) -> (Asked, Request, i16) {
         self.oracle.on_delete_sent(&name);
-        let request = DeleteTopicsRequest {
-            topic_names: vec![name.clone()],
-            timeout_ms: 10_000,
-            ..DeleteTopicsRequest::default()
-        };
-        (Asked::Delete { name }, request.into(), 5)
+        let request = requests::delete(&name);
+        (Asked::Delete { name }, request, 5)
     }
 
     fn life(&self, place: &Place) -> u32 {
         self.oracle.topics[&place.0].life
+    }
+
+    /// The topic's id, if it is known and the client cares to use it.
+    fn id_to_use(&mut self, name: &str) -> Option<Uuid> {
+        self.oracle.topics[name].id.filter(|_| self.work.chance(400))
     }
 
     fn produce(&mut self, at: usize, place: Place, wall_ms: i64) -> (Asked, Request, i16) {
@@ -334,28 +421,54 @@ impl Clients {
         let client = &self.all[at];
         let mut sequence = client.sequences.get(&(place.clone(), life)).copied().unwrap_or(0);
         let producer = client.producer.filter(|_| client.idempotent);
-        let gap = producer.is_some() && self.work.chance(30);
-        if gap {
+        let idempotent = producer.is_some();
+        let mut void = idempotent && self.work.chance(30);
+        if void {
             sequence += i32::try_from(self.work.between(1, 100)).expect("small");
         }
+        let mut id = self.id_to_use(&place.0);
+        if let Some(stale) = self.oracle.topics[&place.0].old_ids.last()
+            && self.work.chance(20)
+        {
+            (id, void) = (Some(*stale), true);
+        }
+        let codec = if self.work.chance(400) { *self.work.pick(&Codec::ALL) } else { Codec::None };
         let records = Records {
             timestamps: (0..count).map(|n| wall_ms + i64::try_from(n).expect("small")).collect(),
             value,
             producer: producer.map_or((-1, -1, -1), |(id, epoch)| (id, epoch, sequence)),
             log_append_time: false,
+            codec,
         };
-        let produce = Produce {
+        let acks = if idempotent { &[-1, -1, -1, 1][..] } else { &[-1, -1, 1, 0] };
+        let acks = *self.work.pick(acks);
+        let versions = match id {
+            Some(_) => &requests::PRODUCE_BY_ID[..],
+            None => &requests::PRODUCE_BY_NAME,
+        };
+        let version = *self.work.pick(versions);
+        self.send(Produce {
             bytes: Bytes::from(records.encode(0, 0)),
             count: i32::try_from(count).expect("small"),
-            idempotent: producer.is_some(),
+            acks,
+            version,
+            idempotent,
             again: false,
-            gap,
-            place,
+            void,
+            target: (place, id),
             life,
             number,
-        };
-        self.oracle.on_sent(number, &produce.place, i64::from(produce.count), gap);
-        produce_request(produce)
+            disk: self.disk,
+        })
+    }
+
+    fn send(&mut self, mut produce: Produce) -> (Asked, Request, i16) {
+        produce.disk = self.disk;
+        let (place, count) = (produce.place(), i64::from(produce.count));
+        self.oracle.on_sent(produce.number, place, count, produce.void);
+        let request = requests::produce(&produce.target, produce.acks, produce.bytes.clone());
+        let version = produce.version;
+        (Asked::Produce(produce), request, version)
     }
 
     fn trim(&mut self, place: Place) -> (Asked, Request, i16) {
@@ -366,48 +479,8 @@ impl Clients {
         let offset = known.trim_max.min(end) + i64::try_from(self.work.below(span + 1)).expect("");
         let known = self.oracle.known(&place);
         known.trim_max = known.trim_max.max(offset);
-        let partitions = vec![DeleteRecordsPartition { partition_index: place.1, offset }];
-        let topics = vec![DeleteRecordsTopic { name: place.0.clone(), partitions }];
-        let request = DeleteRecordsRequest { topics, timeout_ms: 10_000 };
-        (Asked::Trim { place, life }, request.into(), 2)
-    }
-
-    fn fetch(&mut self, at: usize, place: Place) -> (Asked, Request, i16) {
-        let life = self.life(&place);
-        let known = self.oracle.known(&place);
-        let (acked_end, end_seen, trimmed) = (known.acked_end(), known.end_seen, known.trim_max);
-        let key = (place.clone(), life);
-        let mut offset = self.all[at].at.get(&key).copied().unwrap_or(0);
-        if offset == UNKNOWN_START {
-            return start_request(place, life);
-        }
-        if self.work.chance(100) {
-            let from = u64::try_from(end_seen.max(1)).expect("it is positive");
-            offset = i64::try_from(self.work.below(from)).expect("small");
-        }
-        let offset = offset.max(trimmed.min(end_seen));
-        let wait_ms = if self.work.chance(500) { 500 } else { 0 };
-        let bytes = i32::try_from(self.work.between(1, 20_000)).expect("small");
-        let request = fetch_request(&place, offset, wait_ms, bytes);
-        let asked = Asked::Fetch { place, life, offset, acked_end, end_seen, through: false };
-        (asked, request, 12)
-    }
-
-    fn read_through(&mut self, place: Place) -> Option<(Asked, Request, i16)> {
-        let life = self.life(&place);
-        let through = self.through.entry(place.clone()).or_default();
-        if through.done {
-            return None;
-        }
-        if through.start.is_none() {
-            return Some(start_request(place, life));
-        }
-        let offset = through.at;
-        let known = self.oracle.known(&place);
-        let (acked_end, end_seen) = (known.acked_end(), known.end_seen);
-        let request = fetch_request(&place, offset, 0, 50_000);
-        let asked = Asked::Fetch { place, life, offset, acked_end, end_seen, through: true };
-        Some((asked, request, 12))
+        let request = requests::trim(&place, offset);
+        (Asked::Trim { place, life, offset }, request, 2)
     }
 
     pub(super) fn on_reply(
@@ -418,10 +491,19 @@ impl Clients {
     ) -> Result<(), Failure> {
         let at = self.all.iter().position(|client| client.connection == connection);
         let Some(at) = at else { return Ok(()) }; // its connection is gone
+        let is_silent = response.is_none();
         let frames = self.all[at]
             .session
             .on_reply(sequence, response)
             .map_err(|reason| Failure::correctness(format!("a reply fails: {reason}")))?;
+        if is_silent {
+            return match self.all[at].outstanding.take() {
+                Some((_, _, Asked::Produce(it))) if it.acks == 0 => {
+                    self.check_disk(&it, ErrorCode::None)
+                }
+                other => Err(Failure::correctness(format!("no answer to {other:?}"))),
+            };
+        }
         for outgoing in frames {
             let frame = outgoing.frame.bytes.freeze().slice(4..);
             let Some((api, version, asked)) = self.all[at].outstanding.take() else {
@@ -449,54 +531,52 @@ impl Clients {
                 tell(|| format!("  produced {} {}", part.error_code, part.base_offset));
                 self.on_produced(at, produce, part.error_code, part.base_offset)
             }
-            (Asked::Fetch { place, life, offset, acked_end, end_seen, through }, came) => {
-                let Response::Fetch(mut it) = came else { return unexpected(&came) };
-                if !self.oracle.is_live(&place.0, life) || it.error_code != 0 {
-                    return Ok(());
+            (Asked::Metadata { name, life }, Response::Metadata(it)) => {
+                let topic = &it.topics[0];
+                match ErrorCode::from_code(topic.error_code) {
+                    Some(ErrorCode::None) => self.oracle.on_id(&name, life, topic.topic_id),
+                    Some(ErrorCode::UnknownTopicOrPartition)
+                        if self.oracle.is_live(&name, life) =>
+                    {
+                        self.oracle.on_unknown(&name)
+                    }
+                    _ => Ok(()),
                 }
-                let part = it.responses.remove(0).partitions.remove(0);
-                let next =
-                    self.on_fetched(&place, &part, (offset, acked_end, end_seen), through)?;
-                if let Some(next) = next {
-                    self.all[at].at.insert((place, life), next);
-                }
-                Ok(())
             }
+            (Asked::Fetch(fetch), Response::Fetch(it)) => self.on_fetch(at, &fetch, it),
             (Asked::Start { place, life }, Response::ListOffsets(it)) => {
                 let part = &it.topics[0].partitions[0];
+                expect_one_of(part.error_code, &READ_CODES, "ListOffsets")?;
                 if part.error_code == 0 && self.oracle.is_live(&place.0, life) {
-                    self.all[at].at.insert((place.clone(), life), part.offset);
-                    let through = self.through.entry(place).or_default();
-                    through.start = Some(part.offset);
-                    through.at = part.offset;
+                    self.on_start(at, place, life, part.offset);
                 }
                 Ok(())
             }
-            (Asked::Create { name }, Response::CreateTopics(it)) => {
-                let code = it.topics[0].error_code;
+            (Asked::Create { name, life }, Response::CreateTopics(it)) => {
+                let topic = &it.topics[0];
+                let code = topic.error_code;
                 tell(|| format!("  created {name}: {code}"));
+                expect_one_of(code, &CREATE_CODES, "CreateTopics")?;
                 if code == 0 || code == ErrorCode::TopicAlreadyExists.code() {
                     self.oracle.on_created(&name, code == 0);
                 }
-                Ok(())
+                if code == 0 { self.oracle.on_id(&name, life, topic.topic_id) } else { Ok(()) }
             }
             (Asked::Delete { name }, Response::DeleteTopics(it)) => {
                 let code = it.responses[0].error_code;
                 tell(|| format!("  deleted {name}: {code}"));
+                expect_one_of(code, &DELETE_CODES, "DeleteTopics")?;
                 if code == 0 || code == ErrorCode::UnknownTopicOrPartition.code() {
                     self.oracle.on_deleted(&name);
                     self.through.retain(|(topic, _), _| *topic != name);
                 }
                 Ok(())
             }
-            (Asked::Trim { place, life }, Response::DeleteRecords(it)) => {
+            (Asked::Trim { place, life, offset }, Response::DeleteRecords(it)) => {
                 let part = &it.topics[0].partitions[0];
-                if self.oracle.is_live(&place.0, life)
-                    && part.error_code == 0
-                    && !self.oracle.may_start_at(&place, part.low_watermark)
-                {
-                    let what = format!("{place:?}: trimmed to {}", part.low_watermark);
-                    return Err(Failure::correctness(what));
+                expect_one_of(part.error_code, &TRIM_CODES, "DeleteRecords")?;
+                if part.error_code == 0 && self.oracle.is_live(&place.0, life) {
+                    self.oracle.on_trimmed(&place, offset, part.low_watermark)?;
                 }
                 Ok(())
             }
@@ -511,27 +591,27 @@ impl Clients {
         code: i16,
         base: i64,
     ) -> Result<(), Failure> {
-        let live = self.oracle.is_live(&produce.place.0, produce.life);
-        let client = &mut self.all[at];
-        client.retry = None;
-        if live && produce.gap {
-            let number = produce.number;
-            return match ErrorCode::from_code(code) {
-                Some(ErrorCode::None) => self.oracle.on_acked(number, base),
-                Some(ErrorCode::UnknownTopicOrPartition) => {
-                    self.oracle.on_unknown(&produce.place.0)
-                }
+        let live = self.oracle.is_live(&produce.place().0, produce.life);
+        self.all[at].retry = None;
+        let code = ErrorCode::from_code(code).unwrap_or(ErrorCode::UnknownServerError);
+        if live && produce.void {
+            return match code {
+                ErrorCode::None => self.oracle.on_acked(produce.number, base),
+                ErrorCode::UnknownTopicOrPartition => self.oracle.on_unknown(&produce.place().0),
                 _ => Ok(()),
             };
         }
         if !live {
+            let client = &mut self.all[at];
             client.last = None;
             client.producer = None; // a new life of the topic begins with new sequences
             return Ok(());
         }
-        let key = (produce.place.clone(), produce.life);
-        match ErrorCode::from_code(code) {
-            Some(ErrorCode::None) => {
+        self.check_disk(&produce, code)?;
+        let client = &mut self.all[at];
+        let key = (produce.place().clone(), produce.life);
+        match code {
+            ErrorCode::None => {
                 let number = produce.number;
                 if produce.idempotent && !produce.again {
                     *client.sequences.entry(key).or_default() += produce.count;
@@ -539,27 +619,26 @@ impl Clients {
                 }
                 self.oracle.on_acked(number, base)
             }
-            Some(ErrorCode::UnknownTopicOrPartition) => {
+            ErrorCode::UnknownTopicOrPartition | ErrorCode::UnknownTopicId => {
                 client.last = None;
                 client.producer = None;
-                self.oracle.on_unknown(&produce.place.0)
+                self.oracle.on_unknown(&produce.place().0)
             }
             // The producer was forgotten, or the clock has leapt: whether its last batch is there,
             // nobody can say, and it will not be sent again.
-            Some(ErrorCode::UnknownProducerId | ErrorCode::InvalidTimestamp) if self.leaps => {
+            ErrorCode::UnknownProducerId | ErrorCode::InvalidTimestamp if self.leaps => {
                 client.last = None;
                 client.producer = None;
                 Ok(())
             }
-            Some(
-                code @ (ErrorCode::UnknownProducerId
-                | ErrorCode::InvalidTimestamp
-                | ErrorCode::OutOfOrderSequenceNumber
-                | ErrorCode::DuplicateSequenceNumber
-                | ErrorCode::CorruptMessage
-                | ErrorCode::InvalidProducerEpoch),
-            ) => {
-                let (place, number) = (&produce.place, produce.number);
+            ErrorCode::UnknownProducerId
+            | ErrorCode::InvalidTimestamp
+            | ErrorCode::OutOfOrderSequenceNumber
+            | ErrorCode::DuplicateSequenceNumber
+            | ErrorCode::CorruptMessage
+            | ErrorCode::UnsupportedCompressionType
+            | ErrorCode::InvalidProducerEpoch => {
+                let (place, number) = (produce.place(), produce.number);
                 Err(Failure::correctness(format!("P4: batch {number} for {place:?}: {code:?}")))
             }
             _ => {
@@ -571,104 +650,20 @@ impl Clients {
         }
     }
 
-    /// Returns where the reader goes on.
-    fn on_fetched(
-        &mut self,
-        place: &Place,
-        part: &PartitionData,
-        (offset, acked_end, end_seen): (i64, i64, i64),
-        through: bool,
-    ) -> Result<Option<i64>, Failure> {
-        let wrong = |what: String| Err(Failure::correctness(format!("{place:?}: {what}")));
-        tell(|| format!("  fetched {} up to {}", part.error_code, part.high_watermark));
-        let trimmed = self.oracle.known(place).trim_max;
-        match ErrorCode::from_code(part.error_code) {
-            Some(ErrorCode::None) => {}
-            Some(ErrorCode::OffsetOutOfRange) if offset < trimmed => {
-                self.through.remove(place); // a trim came late: begin again
-                return Ok(Some(trimmed));
-            }
-            Some(ErrorCode::OffsetOutOfRange) if self.oracle.trims_by_time => {
-                self.through.remove(place);
-                return Ok(Some(UNKNOWN_START));
-            }
-            Some(ErrorCode::UnknownTopicOrPartition) => {
-                self.oracle.on_unknown(&place.0)?;
-                return Ok(None);
-            }
-            Some(code) if code.is_retriable() && code != ErrorCode::KafkaStorageError => {
-                return Ok(None);
-            }
-            _ => return wrong(format!("fetch at {offset} fails with {}", part.error_code)),
+    /// A full disk refuses appends, and says why; nothing else is refused so.
+    fn check_disk(&self, produce: &Produce, code: ErrorCode) -> Result<(), Failure> {
+        let is_refused = code == ErrorCode::KafkaStorageError;
+        let is_known =
+            produce.disk == self.disk && self.oracle.is_live(&produce.place().0, produce.life);
+        if is_known && code.is_none() && self.disk.is_full {
+            let what = format!("batch {} was taken though the disk is full", produce.number);
+            return Err(Failure::correctness(what));
         }
-        if part.high_watermark < acked_end.max(end_seen) {
-            let before = acked_end.max(end_seen);
-            return wrong(format!("P2: the end was {before}, and is {}", part.high_watermark));
+        if is_refused && produce.disk == self.disk && !self.disk.is_full {
+            let what = format!("batch {} was refused though the disk has room", produce.number);
+            return Err(Failure::correctness(what));
         }
-        if !self.oracle.may_start_at(place, part.log_start_offset) {
-            return wrong(format!("starts at {}, {trimmed} was asked", part.log_start_offset));
-        }
-        let known = self.oracle.known(place);
-        known.end_seen = known.end_seen.max(part.high_watermark);
-        let bytes = match &part.records {
-            Some(RecordData::Bytes(bytes)) => bytes.clone(),
-            _ => Bytes::new(),
-        };
-        if bytes.is_empty() && offset < acked_end {
-            return wrong(format!("P2: nothing at {offset}, {acked_end} is acknowledged"));
-        }
-        let next = self.on_batches(place, bytes, offset, part.high_watermark, through)?;
-        if through {
-            let done = self.through.entry(place.clone()).or_default();
-            done.at = next;
-            if next >= part.high_watermark && !done.done {
-                done.done = true;
-                let (start, read) = (done.start.unwrap_or(0), std::mem::take(&mut done.read));
-                self.oracle.on_read_through(place, start, next, &read)?;
-            }
-        }
-        Ok(Some(next))
-    }
-
-    fn on_batches(
-        &mut self,
-        place: &Place,
-        bytes: Bytes,
-        offset: i64,
-        end: i64,
-        through: bool,
-    ) -> Result<i64, Failure> {
-        let wrong = |what: String| Err(Failure::correctness(format!("{place:?}: {what}")));
-        let mut next = offset;
-        let mut first = true;
-        for batch in batches(bytes).map_while(Result::ok) {
-            let header = *batch.header();
-            let follows = header.base_offset == next || (first && header.base_offset < next);
-            if !follows || !batch.crc_matches() || header.end_offset() <= next {
-                return wrong(format!("P3: {} follows {next}", header.base_offset));
-            }
-            if header.end_offset() > end {
-                return wrong(format!("P2: {} is shown past {end}", header.end_offset()));
-            }
-            first = false;
-            next = header.end_offset();
-            let Ok(records) = View::of(&batch, 1 << 20) else {
-                return wrong("records cannot be read".to_owned());
-            };
-            for (record, at) in (&records).into_iter().zip(header.base_offset..) {
-                let value = record.ok().and_then(|record| record.value.map(<[u8]>::to_vec));
-                let number = value.as_ref().and_then(|value| value.first_chunk::<8>());
-                let Some(number) = number else {
-                    return wrong(format!("a record at {at} has no number"));
-                };
-                let shown = (u64::from_be_bytes(*number), at - header.base_offset);
-                self.oracle.on_shown(place, at, shown)?;
-                if through {
-                    self.through.entry(place.clone()).or_default().read.insert(at, shown);
-                }
-            }
-        }
-        Ok(next)
+        Ok(())
     }
 }
 
@@ -677,10 +672,11 @@ impl Client {
     fn forget(&mut self) {
         if let Some((_, _, Asked::Produce(produce))) = self.outstanding.take()
             && produce.idempotent
-            && !produce.gap
+            && !produce.void
         {
             self.retry = Some(produce);
         }
+        self.fetches.forget();
     }
 }
 
@@ -688,55 +684,19 @@ fn unexpected<T>(came: &Response) -> Result<T, Failure> {
     Err(Failure::correctness(format!("a reply of another kind: {:?}", came.api_key())))
 }
 
-fn produce_request(produce: Produce) -> (Asked, Request, i16) {
-    let partition_data =
-        vec![PartitionProduceData { index: produce.place.1, records: Some(produce.bytes.clone()) }];
-    let topic = TopicProduceData {
-        name: produce.place.0.clone(),
-        partition_data,
-        ..TopicProduceData::default()
-    };
-    let request = ProduceRequest {
-        acks: -1,
-        timeout_ms: 10_000,
-        topic_data: vec![topic],
-        ..ProduceRequest::default()
-    };
-    (Asked::Produce(produce), request.into(), 9)
-}
-
-/// Where does the log start?
-fn start_request(place: Place, life: u32) -> (Asked, Request, i16) {
-    let partition = ListOffsetsPartition {
-        partition_index: place.1,
-        timestamp: -2,
-        ..ListOffsetsPartition::default()
-    };
-    let topic = ListOffsetsTopic { name: place.0.clone(), partitions: vec![partition] };
-    let request =
-        ListOffsetsRequest { topics: vec![topic], replica_id: -1, ..ListOffsetsRequest::default() };
-    (Asked::Start { place, life }, request.into(), 7)
-}
-
-fn fetch_request(place: &Place, fetch_offset: i64, max_wait_ms: i32, bytes: i32) -> Request {
-    let partition = FetchPartition {
-        partition: place.1,
-        fetch_offset,
-        partition_max_bytes: bytes,
-        ..FetchPartition::default()
-    };
-    let topic =
-        FetchTopic { topic: place.0.clone(), partitions: vec![partition], ..FetchTopic::default() };
-    let request =
-        FetchRequest { max_wait_ms, min_bytes: 1, topics: vec![topic], ..FetchRequest::default() };
-    request.into()
+/// Answers may be late, or wait for a leader; nothing but an append is refused for want of space.
+fn expect_one_of(code: i16, codes: &[ErrorCode], api: &str) -> Result<(), Failure> {
+    if codes.iter().any(|expected| expected.code() == code) {
+        return Ok(());
+    }
+    Err(Failure::correctness(format!("{api} is answered with {code}")))
 }
 
 fn brief(asked: &Asked) -> String {
     match asked {
         Asked::Produce(it) => {
             let kind = if it.idempotent { "idempotent " } else { "" };
-            format!("{kind}produce {} of {} to {:?}", it.number, it.count, it.place)
+            format!("{kind}produce {} of {} to {:?}", it.number, it.count, it.place())
         }
         other => format!("{other:?}"),
     }

@@ -10,6 +10,8 @@
 
 use std::collections::BTreeMap;
 
+use duramen_protocol::wire::Uuid;
+
 use crate::failure::Failure;
 
 /// A partition of one life of a topic.
@@ -20,8 +22,8 @@ pub(super) type Place = (String, i32);
 struct Sent {
     place: Place,
     count: i64,
-    /// It does not follow its producer's last one: it must never be in the log.
-    is_gap: bool,
+    /// It does not follow its producer's last one, or its topic was gone: it must never be in a log.
+    is_void: bool,
     /// When it was last sent.
     at: u64,
     acked: Option<i64>,
@@ -39,6 +41,8 @@ pub(super) struct Known {
     pub(super) trim_max: i64,
     /// The largest high watermark that was seen.
     pub(super) end_seen: i64,
+    /// The largest log start that was seen.
+    pub(super) start_seen: i64,
 }
 
 impl Known {
@@ -69,6 +73,10 @@ pub(super) struct Topic {
     pub(super) firm: bool,
     /// Counts deletions.
     pub(super) life: u32,
+    /// Its id in this life.
+    pub(super) id: Option<Uuid>,
+    /// Those of its earlier lives.
+    pub(super) old_ids: Vec<Uuid>,
     /// Batches sent before this must never be seen: they were for an earlier life.
     barrier: u64,
     deleting_since: u64,
@@ -101,6 +109,8 @@ impl Oracle {
             standing: Standing::Absent,
             firm: false,
             life: 0,
+            id: None,
+            old_ids: Vec::new(),
             barrier: 0,
             deleting_since: 0,
         };
@@ -137,6 +147,39 @@ impl Oracle {
         Ok(())
     }
 
+    /// A topic was seen to have this id: so it is there for good.
+    pub(super) fn on_id(&mut self, name: &str, life: u32, id: Uuid) -> Result<(), Failure> {
+        let topic = self.topics.get_mut(name).expect("it was added");
+        if topic.old_ids.contains(&id) && topic.life == life {
+            return wrong(format!("topic {name} has the id of a topic that is gone"));
+        }
+        if topic.standing != Standing::Live || topic.life != life {
+            return Ok(());
+        }
+        topic.firm = true;
+        match topic.id.replace(id) {
+            Some(before) if before != id => {
+                wrong(format!("topic {name} was {before}, and is {id}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A log was cut at its start.
+    pub(super) fn on_trimmed(
+        &mut self,
+        place: &Place,
+        asked: i64,
+        start: i64,
+    ) -> Result<(), Failure> {
+        if start < asked || !self.may_start_at(place, start) {
+            return wrong(format!("{place:?}: {asked} was asked for, and it starts at {start}"));
+        }
+        let known = self.known(place);
+        known.start_seen = known.start_seen.max(start);
+        Ok(())
+    }
+
     pub(super) fn on_delete_sent(&mut self, name: &str) {
         self.clock += 1;
         let topic = self.topics.get_mut(name).expect("it was added");
@@ -151,6 +194,7 @@ impl Oracle {
         topic.standing = Standing::Absent;
         topic.firm = false;
         topic.life += 1;
+        topic.old_ids.extend(topic.id.take());
         topic.barrier = topic.deleting_since;
         self.known.retain(|(topic, _), _| topic != name);
     }
@@ -160,10 +204,10 @@ impl Oracle {
         self.trims_by_time || start <= self.known(place).trim_max
     }
 
-    pub(super) fn on_sent(&mut self, batch: u64, place: &Place, count: i64, is_gap: bool) {
+    pub(super) fn on_sent(&mut self, batch: u64, place: &Place, count: i64, is_void: bool) {
         self.clock += 1;
         let at = self.clock;
-        let sent = Sent { place: place.clone(), count, is_gap, at, acked: None, seen: None };
+        let sent = Sent { place: place.clone(), count, is_void, at, acked: None, seen: None };
         self.sent.entry(batch).or_insert(sent).at = at;
     }
 
@@ -171,8 +215,8 @@ impl Oracle {
     pub(super) fn on_acked(&mut self, batch: u64, base: i64) -> Result<(), Failure> {
         self.acked += 1;
         let sent = self.sent.get_mut(&batch).expect("it was sent");
-        if sent.is_gap {
-            return wrong(format!("P4: batch {batch} left a gap, and is at {base}"));
+        if sent.is_void {
+            return wrong(format!("P4: batch {batch} was void, and is at {base}"));
         }
         if let Some(before) = sent.acked.or(sent.seen)
             && before != base
@@ -215,8 +259,8 @@ impl Oracle {
         if sent.at < barrier {
             return wrong(format!("{place:?} offset {offset}: data of a deleted topic is back"));
         }
-        if sent.is_gap {
-            return wrong(format!("P4: {place:?} offset {offset}: batch {batch} left a gap"));
+        if sent.is_void {
+            return wrong(format!("P4: {place:?} offset {offset}: batch {batch} was void"));
         }
         let base = offset - within;
         if sent.acked.or(sent.seen).is_some_and(|before| before != base) || within >= sent.count {

@@ -12,6 +12,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use duramen_protocol::compression::Codec;
 use duramen_storage::op::{Append, ConfState, Content, HardState, Identity, LogEntry};
 use duramen_storage::{Descriptor, Op, OpKind, ReplicaId};
 
@@ -239,7 +240,8 @@ impl World {
             (0..count).map(|_| now + i64::try_from(self.work.below(400)).expect("small")).collect();
         let value = self.work.bytes(usize::try_from(size).expect("small"));
         let producer = if self.work.chance(300) { (7, 0, 1) } else { (-1, -1, -1) };
-        Records { timestamps, value, producer, log_append_time: self.work.chance(100) }
+        let log_append_time = self.work.chance(100);
+        Records { timestamps, value, producer, log_append_time, codec: Codec::None }
     }
 }
 

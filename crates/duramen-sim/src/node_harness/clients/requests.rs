@@ -1,0 +1,110 @@
+//! What clients send, as Kafka's messages. One kind of request comes in several versions, by name or by id.
+
+use bytes::Bytes;
+use duramen_protocol::Request;
+use duramen_protocol::messages::create_topics::CreatableTopic;
+use duramen_protocol::messages::delete_records::{DeleteRecordsPartition, DeleteRecordsTopic};
+use duramen_protocol::messages::fetch::{FetchPartition, FetchTopic, ForgottenTopic};
+use duramen_protocol::messages::list_offsets::{ListOffsetsPartition, ListOffsetsTopic};
+use duramen_protocol::messages::metadata::MetadataRequestTopic;
+use duramen_protocol::messages::produce::{PartitionProduceData, TopicProduceData};
+use duramen_protocol::messages::{
+    CreateTopicsRequest, DeleteRecordsRequest, DeleteTopicsRequest, FetchRequest,
+    ListOffsetsRequest, MetadataRequest, ProduceRequest,
+};
+use duramen_protocol::wire::Uuid;
+
+use super::super::oracle::Place;
+
+/// Versions of Produce and Fetch that name topics; zstd needs at least these.
+pub(super) const PRODUCE_BY_NAME: [i16; 4] = [7, 8, 9, 12];
+pub(super) const FETCH_BY_NAME: [i16; 3] = [10, 11, 12];
+/// And those that give their ids.
+pub(super) const PRODUCE_BY_ID: [i16; 1] = [13];
+pub(super) const FETCH_BY_ID: [i16; 4] = [13, 14, 16, 18];
+
+const TIMEOUT_MS: i32 = 10_000;
+
+/// A partition as a request names it: by name, or by id if there is one.
+pub(super) type Target = (Place, Option<Uuid>);
+
+pub(super) fn produce((place, id): &Target, acks: i16, bytes: Bytes) -> Request {
+    let partition_data = vec![PartitionProduceData { index: place.1, records: Some(bytes) }];
+    let (name, topic_id) = (place.0.clone(), id.unwrap_or(Uuid::ZERO));
+    let topic_data = vec![TopicProduceData { name, topic_id, partition_data }];
+    ProduceRequest { acks, timeout_ms: TIMEOUT_MS, topic_data, ..ProduceRequest::default() }.into()
+}
+
+/// How a fetch waits, and how much it takes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Patience {
+    pub(super) wait_ms: i32,
+    pub(super) bytes: i32,
+}
+
+pub(super) fn fetch(wanted: &[(Target, i64)], patience: Patience) -> FetchRequest {
+    let topic = |((place, id), fetch_offset): &(Target, i64)| FetchTopic {
+        topic: place.0.clone(),
+        topic_id: id.unwrap_or(Uuid::ZERO),
+        partitions: vec![FetchPartition {
+            partition: place.1,
+            fetch_offset: *fetch_offset,
+            partition_max_bytes: patience.bytes,
+            ..FetchPartition::default()
+        }],
+    };
+    FetchRequest {
+        max_wait_ms: patience.wait_ms,
+        min_bytes: 1,
+        topics: wanted.iter().map(topic).collect(),
+        ..FetchRequest::default()
+    }
+}
+
+pub(super) fn forgotten((place, id): &Target) -> ForgottenTopic {
+    let (topic, topic_id) = (place.0.clone(), id.unwrap_or(Uuid::ZERO));
+    ForgottenTopic { topic, topic_id, partitions: vec![place.1] }
+}
+
+/// Where does the log start?
+pub(super) fn start(place: &Place) -> Request {
+    let partition = ListOffsetsPartition {
+        partition_index: place.1,
+        timestamp: -2,
+        ..ListOffsetsPartition::default()
+    };
+    let topic = ListOffsetsTopic { name: place.0.clone(), partitions: vec![partition] };
+    let topics = vec![topic];
+    ListOffsetsRequest { topics, replica_id: -1, ..ListOffsetsRequest::default() }.into()
+}
+
+/// Which id has the topic?
+pub(super) fn metadata(name: &str) -> Request {
+    let topic = MetadataRequestTopic { name: Some(name.to_owned()), ..Default::default() };
+    let topics = Some(vec![topic]);
+    MetadataRequest { topics, allow_auto_topic_creation: false, ..MetadataRequest::default() }
+        .into()
+}
+
+pub(super) fn create(name: &str, num_partitions: i32) -> Request {
+    let topic = CreatableTopic {
+        name: name.to_owned(),
+        num_partitions,
+        replication_factor: 1,
+        ..CreatableTopic::default()
+    };
+    let topics = vec![topic];
+    CreateTopicsRequest { topics, timeout_ms: TIMEOUT_MS, validate_only: false }.into()
+}
+
+pub(super) fn delete(name: &str) -> Request {
+    let topic_names = vec![name.to_owned()];
+    DeleteTopicsRequest { topic_names, timeout_ms: TIMEOUT_MS, ..DeleteTopicsRequest::default() }
+        .into()
+}
+
+pub(super) fn trim(place: &Place, offset: i64) -> Request {
+    let partitions = vec![DeleteRecordsPartition { partition_index: place.1, offset }];
+    let topics = vec![DeleteRecordsTopic { name: place.0.clone(), partitions }];
+    DeleteRecordsRequest { topics, timeout_ms: TIMEOUT_MS }.into()
+}
