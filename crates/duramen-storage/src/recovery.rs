@@ -17,7 +17,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::catalog::{Catalog, Segment};
-use crate::format::{DELETED, JOURNAL_DIR, MANIFEST, RESERVE, ROUND_HEADER_BYTES, segment_name};
+use crate::format::{
+    DELETED, INDEX_ENTRY_BYTES, JOURNAL_DIR, MANIFEST, RESERVE, ROUND_HEADER_BYTES,
+    TIME_ENTRY_BYTES, segment_name,
+};
 use crate::journal::{self, Journal, Round, Scan, disk_error, extent_path};
 use crate::op::{Content, RecoveredReplica};
 use crate::record::{self, ImageSource, Record};
@@ -558,6 +561,34 @@ fn restore_segments<D: Disk>(
         }
         if !places.is_empty() || len > segment.size {
             disk.sync(&file).map_err(failed)?;
+        }
+        cut_indexes(disk, &dir, segment, names).map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// Cuts what a checkpoint had begun to write when the process died: the entries are in State still,
+/// and of the bytes in the file only the length may be durable.
+fn cut_indexes<D: Disk>(
+    disk: &D,
+    dir: &str,
+    segment: &SegmentState,
+    names: &[String],
+) -> io::Result<()> {
+    let index_bytes = u64::from(segment.index_flushed) * INDEX_ENTRY_BYTES as u64;
+    let times_bytes = u64::from(segment.times_flushed) * TIME_ENTRY_BYTES as u64;
+    let files = [
+        ("index", index_bytes, segment.index_tail.is_empty()),
+        ("timeindex", times_bytes, segment.times_tail.is_empty()),
+    ];
+    for (extension, bytes, is_whole) in files {
+        let name = segment_name(segment.base_offset, extension);
+        if is_whole || bytes == 0 || !names.contains(&name) {
+            continue;
+        }
+        let file = disk.open(&format!("{dir}/{name}"))?;
+        if disk.len(&file)? > bytes {
+            disk.set_len(&file, bytes)?;
         }
     }
     Ok(())
