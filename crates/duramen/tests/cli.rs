@@ -264,6 +264,27 @@ fn benchmarks_report_what_they_counted() {
 }
 
 #[test]
+fn a_benchmark_that_was_refused_anything_says_so_and_fails() {
+    let directory = tempfile::tempdir().unwrap();
+    let node = Node::start(directory.path());
+    let arguments = ["bench", "produce", "--topic", "t", "--seconds", "2", "--output", "json"];
+    let bench = node.command(&arguments).spawn().unwrap();
+    let since = Instant::now();
+    while !node.command(&["consume", "t", "-n", "1"]).output().unwrap().status.success() {
+        assert!(since.elapsed() < PATIENCE, "nothing is produced");
+    }
+    node.run(&["topic", "delete", "t"]);
+    let output = bench.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let complaint = stderr(&output);
+    assert!(complaint.starts_with("error: the broker refused "), "{complaint}");
+    assert!(complaint.contains("for partition 0: UNKNOWN_TOPIC_OR_PARTITION"), "{complaint}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(report["refused"].as_u64().unwrap() > 0, "{report}");
+    assert!(report["total"].as_u64().unwrap() > 0, "{report}");
+}
+
+#[test]
 fn the_files_of_a_data_directory_can_be_looked_into() {
     let directory = tempfile::tempdir().unwrap();
     let node = Node::start(directory.path());

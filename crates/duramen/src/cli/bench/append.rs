@@ -12,7 +12,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::task::LocalSet;
 
-use super::frames::{Records, Requests, answer};
+use super::frames::{Records, Refused, Requests, answer};
 use super::report::{Measured, Meter, bandwidth, print, round};
 use super::{Cluster, Led, Target, client, connect};
 use crate::cli::screen;
@@ -64,7 +64,6 @@ struct Report {
     appends_per_second: f64,
     megabytes_per_second: f64,
     appends_per_request: f64,
-    refused: usize,
     #[serde(flatten)]
     measured: Measured,
 }
@@ -73,7 +72,6 @@ struct Report {
 struct Shared {
     meter: Meter,
     requests: u64,
-    refused: usize,
 }
 
 impl Append {
@@ -91,7 +89,7 @@ impl Append {
             Duration::try_from_secs_f64(self.warmup_seconds).context("--warmup-seconds")?;
         let time = Duration::try_from_secs_f64(self.seconds).context("--seconds")?;
         let meter = Meter::new(warm_up, Some(time));
-        let shared = Rc::new(RefCell::new(Shared { meter, requests: 0, refused: 0 }));
+        let shared = Rc::new(RefCell::new(Shared { meter, requests: 0 }));
         let local = LocalSet::new();
         let running: Vec<_> =
             lanes.into_iter().map(|lane| local.spawn_local(lane.run(shared.clone()))).collect();
@@ -135,7 +133,6 @@ impl Append {
             appends_per_second: round(measured.rate()),
             megabytes_per_second: round(payload / measured.seconds / 1e6),
             appends_per_request: round(measured.total as f64 / requests.max(1) as f64),
-            refused: shared.refused,
             measured,
         };
         let Report { measured, appends_per_second, appends_per_request, .. } = &report;
@@ -155,7 +152,8 @@ impl Append {
             measured.latency_us.line(),
             format!("client CPU {} s", measured.client_cpu_seconds),
         ];
-        print(self.cluster.json(), &report, &lines)
+        print(self.cluster.json(), &report, &lines)?;
+        report.measured.check("appends")
     }
 }
 
@@ -184,14 +182,16 @@ impl Lane {
             // Every appender of this connection was waiting for this answer, and begins its next
             // append in the same instant; so all of them are together in the next request.
             let now = Instant::now();
-            let appends = self.next.len();
+            let mut appends = self.next.len();
             let mut shared = shared.borrow_mut();
-            if refused == 0 {
-                let before = shared.meter.total();
-                shared.meter.done(now, appends as u64, std::iter::repeat_n(begun, appends));
-                shared.requests += u64::from(shared.meter.total() > before);
+            for Refused { partition, why } in refused {
+                let lost = parts.iter().find(|(to, _)| *to == partition).map_or(0, |part| part.1);
+                appends -= lost;
+                shared.meter.refused(now, lost as u64, why);
             }
-            shared.refused += refused;
+            let before = shared.meter.total();
+            shared.meter.done(now, appends as u64, std::iter::repeat_n(begun, appends));
+            shared.requests += u64::from(shared.meter.total() > before);
             begun = now;
         }
         Ok(())

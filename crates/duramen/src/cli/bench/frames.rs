@@ -136,8 +136,17 @@ impl Requests {
     }
 }
 
-/// Reads one answer; fails if any batch was refused for good. Answers how many were refused for now.
-pub(super) async fn answer(socket: &mut TcpStream, input: &mut BytesMut) -> anyhow::Result<usize> {
+/// A batch that the broker refused for now: its records are lost to the benchmark.
+pub(super) struct Refused {
+    pub(super) partition: i32,
+    pub(super) why: String,
+}
+
+/// Reads one answer; fails if any batch was refused for good. Answers what was refused for now.
+pub(super) async fn answer(
+    socket: &mut TcpStream,
+    input: &mut BytesMut,
+) -> anyhow::Result<Vec<Refused>> {
     let length = loop {
         if let Some(prefix) = input.first_chunk::<4>() {
             let length = usize::try_from(u32::from_be_bytes(*prefix))?;
@@ -157,17 +166,19 @@ pub(super) async fn answer(socket: &mut TcpStream, input: &mut BytesMut) -> anyh
     d.i32()?;
     d.skip_tagged_fields()?;
     let response = ProduceResponse::decode(&mut d, PRODUCE_VERSION)?;
-    let mut refused = 0;
+    let mut refused = Vec::new();
     for part in response.responses.iter().flat_map(|topic| &topic.partition_responses) {
-        match ErrorCode::from_code(part.error_code) {
-            Some(ErrorCode::None) => {}
-            Some(code) if code.is_retriable() => refused += 1,
-            code => {
-                let code = code.map_or("an unknown error", ErrorCode::name);
-                let words = part.error_message.as_deref().unwrap_or("no reason given");
-                bail!("the broker refused a batch for partition {}: {code} ({words})", part.index);
-            }
+        let code = ErrorCode::from_code(part.error_code);
+        if code == Some(ErrorCode::None) {
+            continue;
         }
+        let name = code.map_or("an unknown error", ErrorCode::name);
+        let words = part.error_message.as_deref().unwrap_or("no reason given");
+        let why = format!("partition {}: {name} ({words})", part.index);
+        if !code.is_some_and(ErrorCode::is_retriable) {
+            bail!("the broker refused a batch for {why}");
+        }
+        refused.push(Refused { partition: part.index, why });
     }
     Ok(refused)
 }

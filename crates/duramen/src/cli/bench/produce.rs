@@ -59,7 +59,6 @@ struct Report {
     batch: u32,
     messages_per_second: f64,
     megabytes_per_second: f64,
-    refused: usize,
     #[serde(flatten)]
     measured: Measured,
 }
@@ -68,8 +67,6 @@ struct Shared {
     meter: Meter,
     /// Records not yet put into a request.
     left: u64,
-    /// Batches that the broker refused for now; their records are lost to the benchmark.
-    refused: usize,
 }
 
 impl Produce {
@@ -95,7 +92,7 @@ impl Produce {
         }
         let meter = Meter::new(Duration::ZERO, time);
         let left = self.messages.unwrap_or(u64::MAX);
-        let shared = Rc::new(RefCell::new(Shared { meter, left, refused: 0 }));
+        let shared = Rc::new(RefCell::new(Shared { meter, left }));
         let local = LocalSet::new();
         let batch = u64::from(self.batch);
         let running: Vec<_> = lanes
@@ -128,7 +125,6 @@ impl Produce {
             batch: self.batch,
             messages_per_second: round(measured.rate()),
             megabytes_per_second: round(payload / measured.seconds / 1e6),
-            refused: shared.refused,
             measured,
         };
         let Report { measured, messages_per_second, .. } = &report;
@@ -138,7 +134,8 @@ impl Produce {
             format!("of a batch: {}", measured.latency_us.line()),
             format!("client CPU {} s", measured.client_cpu_seconds),
         ];
-        print(self.cluster.json(), &report, &lines)
+        print(self.cluster.json(), &report, &lines)?;
+        report.measured.check("records")
     }
 }
 
@@ -177,9 +174,9 @@ impl Lane {
             let Some((begun, count)) = waiting.pop_front() else { return Ok(()) };
             let refused = answer(&mut self.socket, &mut input).await?;
             let mut shared = shared.borrow_mut();
-            shared.refused += refused;
-            if refused == 0 {
-                shared.meter.done(Instant::now(), count, [begun]);
+            match refused.into_iter().next() {
+                None => shared.meter.done(Instant::now(), count, [begun]),
+                Some(refused) => shared.meter.refused(Instant::now(), count, refused.why),
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use hdrhistogram::Histogram;
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
@@ -62,6 +62,9 @@ pub(super) struct Meter {
     /// Things done, by second.
     per_second: Vec<u64>,
     total: u64,
+    refused: u64,
+    /// Why the first was.
+    refusal: Option<String>,
     latencies: Histogram<u64>,
 }
 
@@ -76,6 +79,8 @@ impl Meter {
             last: None,
             per_second: Vec::new(),
             total: 0,
+            refused: 0,
+            refusal: None,
             latencies: histogram(),
         }
     }
@@ -111,6 +116,14 @@ impl Meter {
         }
     }
 
+    /// Counts `count` things that the broker refused together, in the warm-up as well. They took
+    /// their time: without it, what was done before a disk was full would look like a rate.
+    pub(super) fn refused(&mut self, now: Instant, count: u64, why: String) {
+        self.last = self.last.max(Some(now));
+        self.refused += count;
+        self.refusal.get_or_insert(why);
+    }
+
     /// Things done so far.
     pub(super) fn total(&self) -> u64 {
         self.total
@@ -119,11 +132,14 @@ impl Meter {
     /// The figures.
     pub(super) fn finish(self) -> anyhow::Result<Measured> {
         let last = self.last.context("nothing was acknowledged in the measured time")?;
-        let seconds = (self.end.unwrap_or(last) - self.begin).as_secs_f64().max(1e-9);
+        let end = self.end.unwrap_or(last);
+        let seconds = end.saturating_duration_since(self.begin).as_secs_f64().max(1e-9);
         let cpu = cpu_time().saturating_sub(self.cpu_at_begin.unwrap_or_default());
         Ok(Measured {
             seconds: (seconds * 1e3).round() / 1e3,
             total: self.total,
+            refused: self.refused,
+            refusal: self.refusal,
             per_second: self.per_second,
             client_cpu_seconds: (cpu.as_secs_f64() * 1e3).round() / 1e3,
             latency_us: Latency::of(&self.latencies),
@@ -138,6 +154,11 @@ pub(super) struct Measured {
     pub(super) seconds: f64,
     /// Things done in that time.
     pub(super) total: u64,
+    /// Things that the broker refused, and lost.
+    pub(super) refused: u64,
+    /// Why the first was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) refusal: Option<String>,
     /// By second, to show stalls.
     pub(super) per_second: Vec<u64>,
     /// This process's own use of the machine.
@@ -150,6 +171,17 @@ impl Measured {
     /// Things done in a second.
     pub(super) fn rate(&self) -> f64 {
         self.total as f64 / self.seconds
+    }
+
+    /// Fails if anything was refused: such a run says nothing about speed.
+    pub(super) fn check(&self, things: &str) -> anyhow::Result<()> {
+        match &self.refusal {
+            None => Ok(()),
+            Some(why) => bail!(
+                "the broker refused {} {things}, which are in no figure above; the first for {why}",
+                self.refused
+            ),
+        }
     }
 }
 
@@ -167,4 +199,24 @@ pub(super) fn bandwidth(bytes: f64, seconds: f64) -> String {
 /// Prints lines to stdout, or the value as JSON.
 pub(super) fn print(json: bool, value: &impl Serialize, lines: &[String]) -> anyhow::Result<()> {
     if json { screen::print_json(value) } else { Ok(screen::print_line(&lines.join("\n"))?) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_refused_is_in_no_rate_and_its_time_is() {
+        let mut meter = Meter::new(Duration::ZERO, None);
+        let begun = Instant::now();
+        let at = |seconds| begun + Duration::from_secs(seconds);
+        meter.done(at(1), 800, [begun]);
+        meter.refused(at(4), 50, "partition 0: NO".into());
+        meter.refused(at(8), 50, "partition 0: STILL NO".into());
+        let measured = meter.finish().expect("figures");
+        assert_eq!((measured.total, measured.refused), (800, 100));
+        assert!((99.0..101.0).contains(&measured.rate()), "{}", measured.rate());
+        let complaint = measured.check("records").expect_err("refused").to_string();
+        assert!(complaint.contains("refused 100 records") && complaint.ends_with(": NO"));
+    }
 }
