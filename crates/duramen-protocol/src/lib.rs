@@ -23,6 +23,6 @@ pub mod wire;
 pub use api::{API_TABLE, ApiKey};
 pub use batch::{BatchHeader, BatchView};
 pub use error_code::ErrorCode;
-pub use request::{Request, RequestHeader, decode_request, encode_request};
+pub use request::{Request, RequestHeader, decode_request, encode_request, encode_request_of};
 pub use response::{EncodedFrame, Response, decode_response, encode_response};
 pub use wire::{DecodeError, EncodeError};

@@ -126,6 +126,47 @@ macro_rules! for_each_api {
         }
     };
 }
+/// An enum of one message of every declared API.
+macro_rules! any_message {
+    ($(#[$doc:meta])* $name:ident: $($api:ident($message:path))*) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq)]
+        #[expect(missing_docs, reason = "each variant is the API of that name")]
+        pub enum $name {
+            $($api($message),)*
+        }
+
+        impl $name {
+            /// The API this belongs to.
+            pub fn api_key(&self) -> ApiKey {
+                match self { $(Self::$api(_) => ApiKey::$api,)* }
+            }
+
+            /// Reads the body. Also reads APIs that are declared but not served.
+            pub fn decode(d: &mut Decoder, api: ApiKey, version: i16) -> Result<Self, DecodeError> {
+                match api {
+                    $(ApiKey::$api => Message::decode(d, version).map(Self::$api),)*
+                    _ => Err(DecodeError::UnknownVersion { message: Api::of(api).name, version }),
+                }
+            }
+
+            /// Writes the body.
+            pub fn encode(&self, e: &mut Encoder, version: i16) -> Result<(), EncodeError> {
+                match self { $(Self::$api(message) => message.encode(e, version),)* }
+            }
+        }
+
+        $(
+            impl From<$message> for $name {
+                fn from(message: $message) -> Self {
+                    Self::$api(message)
+                }
+            }
+        )*
+    };
+}
+
+pub(crate) use any_message;
 pub(crate) use for_each_api;
 
 #[cfg(test)]

@@ -2,8 +2,8 @@
 //!
 //! Purpose:    one request frame ⇄ header and typed request.
 //! Owns:       [`RequestHeader`], [`Request`]; the rule which header version a request has.
-//! Interface:  [`decode_request`] for the node, [`encode_request`] for clients. A frame on the way in comes without
-//!             its 4-byte length, a frame on the way out has it.
+//! Interface:  [`decode_request`] for the node, [`encode_request`] and [`encode_request_of`] for clients. A frame on
+//!             the way in comes without its 4-byte length, a frame on the way out has it.
 //! Invariants: only served APIs in accepted versions decode; record bytes are slices of the frame.
 //! Never:      dispatch, authorisation.
 //! Tests:      `request/tests.rs`; `messages/tests.rs`; `fuzz/` target `request_decoder`.
@@ -12,7 +12,7 @@
 use bytes::Bytes;
 
 use crate::api::{Api, ApiKey};
-use crate::messages::{self, for_each_api};
+use crate::messages::{self, any_message, for_each_api};
 use crate::response::EncodedFrame;
 use crate::wire::{Ctx, DecodeError, Decoder, EncodeError, Encoder, Message, Nullable, Wire};
 
@@ -41,40 +41,10 @@ const HEADER: Ctx = Ctx { version: 1, flexible: false, nullable: true };
 
 macro_rules! requests {
     ($($api:ident($request:ident, $response:ident))*) => {
-        /// A request of any declared API.
-        #[derive(Debug, Clone, PartialEq)]
-        #[expect(missing_docs, reason = "each variant is the API of that name")]
-        pub enum Request {
-            $($api(messages::$request),)*
+        any_message! {
+            /// A request of any declared API.
+            Request: $($api(messages::$request))*
         }
-
-        impl Request {
-            /// The API this is a request of.
-            pub fn api_key(&self) -> ApiKey {
-                match self { $(Self::$api(_) => ApiKey::$api,)* }
-            }
-
-            /// Reads the body of a request. Also reads APIs that are declared but not served.
-            pub fn decode(d: &mut Decoder, api: ApiKey, version: i16) -> Result<Self, DecodeError> {
-                match api {
-                    $(ApiKey::$api => Message::decode(d, version).map(Self::$api),)*
-                    _ => Err(DecodeError::UnknownVersion { message: Api::of(api).name, version }),
-                }
-            }
-
-            /// Writes the body.
-            pub fn encode(&self, e: &mut Encoder, version: i16) -> Result<(), EncodeError> {
-                match self { $(Self::$api(message) => message.encode(e, version),)* }
-            }
-        }
-
-        $(
-            impl From<messages::$request> for Request {
-                fn from(message: messages::$request) -> Self {
-                    Self::$api(message)
-                }
-            }
-        )*
     };
 }
 
@@ -121,6 +91,23 @@ pub fn encode_request(
     request: &Request,
 ) -> Result<EncodedFrame, EncodeError> {
     let api = Api::of(request.api_key());
+    encode_frame(header, api, |e| request.encode(e, header.api_version))
+}
+
+/// The same for a request whose type is known.
+pub fn encode_request_of<M: Message>(
+    header: &RequestHeader,
+    api: ApiKey,
+    request: &M,
+) -> Result<EncodedFrame, EncodeError> {
+    encode_frame(header, Api::of(api), |e| request.encode(e, header.api_version))
+}
+
+fn encode_frame(
+    header: &RequestHeader,
+    api: &Api,
+    body: impl FnOnce(&mut Encoder) -> Result<(), EncodeError>,
+) -> Result<EncodedFrame, EncodeError> {
     assert_eq!(api.key.code(), header.api_key, "a request is sent under its own key");
     let mut e = Encoder::with_capacity(256);
     e.i32(0);
@@ -131,7 +118,7 @@ pub fn encode_request(
     if api.request_header_version(header.api_version) >= 2 {
         e.unsigned_varint(0);
     }
-    request.encode(&mut e, header.api_version)?;
+    body(&mut e)?;
     EncodedFrame::seal(e)
 }
 

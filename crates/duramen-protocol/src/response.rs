@@ -13,7 +13,7 @@ use bytes::{Bytes, BytesMut};
 
 use crate::api::{Api, ApiKey};
 use crate::error_code::ErrorCode;
-use crate::messages::{self, for_each_api};
+use crate::messages::{self, any_message, for_each_api};
 use crate::wire::{DecodeError, Decoder, EncodeError, Encoder, Hole, Message};
 
 /// A frame ready to be sent: its bytes, and the places where bytes from elsewhere belong.
@@ -43,40 +43,10 @@ impl EncodedFrame {
 
 macro_rules! responses {
     ($($api:ident($request:ident, $response:ident))*) => {
-        /// A response of any declared API.
-        #[derive(Debug, Clone, PartialEq)]
-        #[expect(missing_docs, reason = "each variant is the API of that name")]
-        pub enum Response {
-            $($api(messages::$response),)*
+        any_message! {
+            /// A response of any declared API.
+            Response: $($api(messages::$response))*
         }
-
-        impl Response {
-            /// The API this is a response of.
-            pub fn api_key(&self) -> ApiKey {
-                match self { $(Self::$api(_) => ApiKey::$api,)* }
-            }
-
-            /// Reads the body of a response.
-            pub fn decode(d: &mut Decoder, api: ApiKey, version: i16) -> Result<Self, DecodeError> {
-                match api {
-                    $(ApiKey::$api => Message::decode(d, version).map(Self::$api),)*
-                    _ => Err(DecodeError::UnknownVersion { message: Api::of(api).name, version }),
-                }
-            }
-
-            /// Writes the body.
-            pub fn encode(&self, e: &mut Encoder, version: i16) -> Result<(), EncodeError> {
-                match self { $(Self::$api(message) => message.encode(e, version),)* }
-            }
-        }
-
-        $(
-            impl From<messages::$response> for Response {
-                fn from(message: messages::$response) -> Self {
-                    Self::$api(message)
-                }
-            }
-        )*
     };
 }
 

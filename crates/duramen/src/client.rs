@@ -39,7 +39,6 @@ pub use admin::{Acknowledgement, ListedOffset, NewTopic, OffsetAt};
 pub use appender::{Acked, Appender, AppenderOptions, Producer};
 pub use backoff::Backoff;
 pub use call::Call;
-pub(crate) use connection::encode_frame;
 pub use connection::{Connection, InFlight};
 pub use error::Error;
 pub use fetcher::{FetchOptions, Fetched, Fetcher, whole_batches};

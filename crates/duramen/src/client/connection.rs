@@ -10,7 +10,8 @@ use bytes::{Bytes, BytesMut};
 use duramen_protocol::api::{Api, ApiKey};
 use duramen_protocol::error_code::ErrorCode;
 use duramen_protocol::messages::ApiVersionsRequest;
-use duramen_protocol::wire::{Decoder, EncodeError, Encoder, Message, Versions, Wire};
+use duramen_protocol::wire::{Decoder, Message, Versions};
+use duramen_protocol::{RequestHeader, encode_request_of};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -167,11 +168,19 @@ impl Connection {
         self.correlation.fetch_add(1, Ordering::Relaxed)
     }
 
-    fn frame<C: Call>(&self, request: &C, version: i16, correlation: i32) -> Result<Bytes, Error> {
+    fn frame<C: Call>(
+        &self,
+        request: &C,
+        api_version: i16,
+        correlation_id: i32,
+    ) -> Result<Bytes, Error> {
         let api = Api::of(C::API);
-        let client_id = self.options.client_id.as_str();
-        encode_frame(api, request, version, correlation, client_id)
-            .map_err(|source| Error::Inexpressible { api: api.name, source })
+        let client_id = Some(self.options.client_id.clone());
+        let api_key = api.key.code();
+        let header = RequestHeader { api_key, api_version, correlation_id, client_id };
+        let frame = encode_request_of(&header, api.key, request);
+        let frame = frame.map_err(|source| Error::Inexpressible { api: api.name, source })?;
+        Ok(frame.bytes.freeze())
     }
 
     async fn negotiate(&mut self) -> Result<(), Error> {
@@ -227,33 +236,6 @@ impl<R: Message> InFlight<R> {
         d.finish().map_err(garbled)?;
         Ok(response)
     }
-}
-
-/// A whole request frame, length included.
-pub(crate) fn encode_frame<M: Message>(
-    api: &Api,
-    request: &M,
-    version: i16,
-    correlation: i32,
-    client_id: &str,
-) -> Result<Bytes, EncodeError> {
-    let mut e = Encoder::new();
-    e.i32(0);
-    e.i16(api.key.code());
-    e.i16(version);
-    e.i32(correlation);
-    // The client id keeps its old form in flexible headers.
-    let old_form = ApiVersionsRequest::ctx(0);
-    client_id.to_owned().write(&mut e, old_form)?;
-    if api.request_header_version(version) > 1 {
-        e.unsigned_varint(0);
-    }
-    request.encode(&mut e, version)?;
-    let mut frame = e.into_bytes();
-    let length = i32::try_from(frame.len() - 4)
-        .map_err(|_| EncodeError::TooLong { what: "request", len: frame.len() })?;
-    frame[..4].copy_from_slice(&length.to_be_bytes());
-    Ok(frame.freeze())
 }
 
 fn lost(address: &str, ended: &OnceLock<String>) -> Error {

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use clap::Args;
-use duramen_protocol::api::{Api, ApiKey};
 use duramen_protocol::batch::{BatchHeader, CHECKSUMMED_FROM, HEADER_BYTES};
 use duramen_protocol::error_code::ErrorCode;
 use duramen_protocol::messages::FetchRequest;
 use duramen_protocol::messages::fetch::{FetchPartition, FetchTopic};
+use duramen_protocol::{ApiKey, RequestHeader, encode_request_of};
 use rustix::net::{RecvFlags, recv};
 use serde::Serialize;
 
@@ -18,7 +18,7 @@ use super::report::{bandwidth, cpu_time, print, round};
 use super::{Cluster, client};
 use crate::cli::screen;
 use crate::cli::topic::unknown_topic;
-use crate::client::{OffsetAt, encode_frame};
+use crate::client::OffsetAt;
 
 /// The newest version that names topics by name; every broker since 2.7 speaks it.
 const FETCH_VERSION: i16 = 12;
@@ -198,9 +198,14 @@ impl Reading<'_> {
             topics: vec![topic],
             ..FetchRequest::default()
         };
-        let api = Api::of(ApiKey::Fetch);
-        let frame = encode_frame(api, &request, FETCH_VERSION, 0, "duramen-bench")?;
-        std::io::Write::write_all(&mut self.wire.socket, &frame)?;
+        let header = RequestHeader {
+            api_key: ApiKey::Fetch.code(),
+            api_version: FETCH_VERSION,
+            correlation_id: 0,
+            client_id: Some("duramen-bench".to_owned()),
+        };
+        let frame = encode_request_of(&header, ApiKey::Fetch, &request)?;
+        std::io::Write::write_all(&mut self.wire.socket, &frame.bytes)?;
         self.asked = true;
         self.report.requests += 1;
         Ok(())
