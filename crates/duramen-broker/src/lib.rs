@@ -3,7 +3,7 @@
 //! Purpose:    the node: Kafka's requests, replicated logs, the cluster's metadata, as one value.
 //! Owns:       what a client may observe.
 //! Interface:  [`Node`] with [`Event`] and [`Action`]; [`session::Session`] for a connection;
-//!             [`read_plan`] for reads off the node's thread; [`configs`] for settings.
+//!             [`read_plan`] for reads off the node's thread; [`configs`] for settings; [`describe`] for people.
 //! Invariants: acknowledged is durable; shown is durable; the same events make the same actions.
 //! Never:      async, sockets, files, locks, hash maps, clocks, chance that is not seeded, threads.
 //! Tests:      `node/tests`, and each room's own; `duramen-sim` runs all of it.
@@ -12,6 +12,7 @@
 mod api;
 pub mod configs;
 mod controller;
+pub mod describe;
 pub mod event;
 mod group;
 pub mod limits;

@@ -30,7 +30,7 @@ use duramen_storage::sabotage::{self, Bug};
 
 pub(crate) mod faults;
 pub(crate) mod internal;
-mod producers;
+pub(crate) mod producers;
 pub(crate) mod retention;
 
 use faults::Faults;

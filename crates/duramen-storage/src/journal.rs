@@ -2,7 +2,7 @@
 //!
 //! Purpose:    an ordered redo log on a ring of recycled files.
 //! Owns:       extents and rounds: their bytes, their order, which of them are live.
-//! Interface:  [`Journal::write_round`], [`scan`], [`describe`].
+//! Interface:  [`Journal::write_round`], [`scan`], [`rounds_of`].
 //! Invariants: one round is in flight at a time, so a round's header states that every round
 //!             before it was durable when it was written: only the last may be torn.
 //!             An extent is written over only when a durable round says that it is not needed.

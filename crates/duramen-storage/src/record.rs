@@ -194,11 +194,16 @@ impl Record {
 pub(crate) fn decode_all(mut body: Bytes) -> Result<Vec<Record>, Malformed> {
     let mut records = Vec::new();
     while !body.is_empty() {
-        let kind = body.try_get_u8()?;
-        let length = body.try_get_u32()? as usize;
-        records.push(Record::decode(kind, take(&mut body, length)?)?);
+        records.push(decode_next(&mut body)?);
     }
     Ok(records)
+}
+
+/// Reads the first record off a round's body.
+pub(crate) fn decode_next(body: &mut Bytes) -> Result<Record, Malformed> {
+    let kind = body.try_get_u8()?;
+    let length = body.try_get_u32()? as usize;
+    Record::decode(kind, take(body, length)?)
 }
 
 impl ImageSource {

@@ -302,6 +302,26 @@ fn the_files_of_a_data_directory_can_be_looked_into() {
     let journal = directory.path().join("journal/0000");
     let text = node.run(&["log", "dump", journal.to_str().unwrap(), "--records"]);
     assert!(text.contains("round 1  ") && text.contains("  append  replica "), "{text}");
+    assert!(text.contains("(base_offset 0  count 2  length "), "{text}");
+    assert!(text.contains("  internal Raft's own"), "{text}");
+    assert!(text.contains("\n  create  replica 1  identity (topic __cluster_metadata"), "{text}");
+    let json = node.run(&["log", "dump", journal.to_str().unwrap(), "--records", "-o", "json"]);
+    let records = json.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let of_topic = |record: &Value| record["identity"]["topic"] == "t";
+    let replica = records.clone().find(of_topic).unwrap()["replica"].clone();
+    let mut of_replica = records.filter(|record| record["replica"] == replica);
+    let appended = of_replica.find(|record| record["batch"].is_object()).unwrap();
+    assert_eq!((&appended["kind"], &appended["batch"]["count"]), (&"append".into(), &2.into()));
+    assert_eq!(appended["batch"]["starts_segment"], true);
+    assert_eq!(appended["payload_bytes"], appended["batch"]["length"]);
+
+    // Large images are rare; this one is made by hand.
+    let image = directory.path().join("image-00000000000000000815");
+    let producer = [&[1][..], &77i64.to_be_bytes(), &3i16.to_be_bytes(), &[0]].concat();
+    std::fs::write(&image, &producer).unwrap();
+    let text = node.run(&["log", "dump", image.to_str().unwrap(), "--records"]);
+    assert!(text.starts_with("image after index 815  12 bytes  crc "), "{text}");
+    assert!(text.ends_with("  1 facts\n  producer 77  epoch 3\n"), "{text}");
 
     let copy = directory.path().join("copy.log");
     let mut bytes = std::fs::read(segment).unwrap();

@@ -196,16 +196,25 @@ impl Image {
     /// by this version.
     pub(crate) fn decode(bytes: &Bytes) -> Option<Self> {
         let mut image = Self::empty();
-        let Some(&version) = bytes.first() else { return Some(image) };
+        for record in Self::records_of(bytes)? {
+            image.apply(record);
+        }
+        Some(image)
+    }
+
+    /// The records that an encoded image is made of.
+    pub(crate) fn records_of(bytes: &Bytes) -> Option<Vec<MetadataRecord>> {
+        let mut records = Vec::new();
+        let Some(&version) = bytes.first() else { return Some(records) };
         if version != IMAGE_VERSION {
             return None;
         }
         let mut d = Decoder::new(bytes.slice(1..));
         while d.remaining() > 0 {
             let len = usize::try_from(d.unsigned_varint().ok()?).ok()?;
-            image.apply(MetadataRecord::decode(d.bytes(len).ok()?)?);
+            records.push(MetadataRecord::decode(d.bytes(len).ok()?)?);
         }
-        Some(image)
+        Some(records)
     }
 }
 

@@ -231,6 +231,18 @@ impl Producers {
         }
         Some(producers)
     }
+
+    /// The committed state in words, a line for each producer.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        let sent = |Sent { first_sequence, last_sequence, base_offset }: &Sent| {
+            format!("  sequences {first_sequence}..{last_sequence} at offset {base_offset}")
+        };
+        let line = |(id, producer): (&i64, &Producer)| {
+            let batches: String = producer.batches.iter().map(sent).collect();
+            format!("producer {id}  epoch {}{batches}", producer.epoch)
+        };
+        self.committed.iter().map(line).collect()
+    }
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! `duramen log`: what the files of a data directory hold. Reading only.
 
+mod image;
 mod index;
 mod journal;
 mod segment;
-mod snapshot;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ pub struct Log {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Print what a file holds: a segment, an index, a producer snapshot or a journal extent
+    /// Print what a file holds: a segment, an index, an image or a journal extent
     Dump(Dump),
 }
 
@@ -36,8 +36,9 @@ enum Action {
 #[command(after_help = "What kind of file it is is told by its name:
   *.log         segment: record batches, in the format of Apache Kafka
   *.index       offset index        *.timeindex   time index
-  *.snapshot    idempotent producers at that offset
+  image-*       what a log's view was after an index: idempotent producers, or the metadata
   journal/*     an extent of the journal: rounds, and the records in them
+Payload is in segments; of that in the journal, only the length is printed.
 
 Examples:
   duramen log dump duramen-data/orders-0/00000000000000000000.log
@@ -49,13 +50,13 @@ Exit codes: 0 all of it could be read, 1 some of it is damaged or the file canno
 struct Dump {
     /// The file
     file: PathBuf,
-    /// Also the records of each batch or round
+    /// Also the records of each batch or round, the facts of an image
     #[arg(long, short)]
     records: bool,
     /// Skip what ends before this offset
     #[arg(long, value_name = "OFFSET")]
     from: Option<i64>,
-    /// Print at most this many batches, entries or rounds
+    /// Print at most this many batches, entries, rounds or facts
     #[arg(long, short = 'n', value_name = "N")]
     count: Option<u64>,
     /// Take the file for one of this kind, whatever its name
@@ -79,7 +80,7 @@ enum Kind {
     Segment,
     Index,
     Timeindex,
-    Snapshot,
+    Image,
     Journal,
 }
 
@@ -107,7 +108,7 @@ impl Dump {
             Kind::Segment => segment::dump(self, &mut printer).with_context(cannot)?,
             Kind::Index => index::dump_offsets(self, &mut printer).with_context(cannot)?,
             Kind::Timeindex => index::dump_times(self, &mut printer).with_context(cannot)?,
-            Kind::Snapshot => snapshot::dump(self, &mut printer).with_context(cannot)?,
+            Kind::Image => image::dump(self, &mut printer).with_context(cannot)?,
             Kind::Journal => journal::dump(self, &mut printer).with_context(cannot)?,
         }
         printer.out.flush()?;
@@ -130,11 +131,12 @@ impl Dump {
 }
 
 fn kind_of(path: &Path) -> Option<Kind> {
+    let name = path.file_name().and_then(|name| name.to_str());
     match path.extension().and_then(|extension| extension.to_str()) {
         Some("log") => Some(Kind::Segment),
         Some("index") => Some(Kind::Index),
         Some("timeindex") => Some(Kind::Timeindex),
-        Some("snapshot") => Some(Kind::Snapshot),
+        None if name.is_some_and(|name| name.starts_with("image-")) => Some(Kind::Image),
         _ if path.parent().is_some_and(|parent| parent.ends_with("journal")) => Some(Kind::Journal),
         _ => None,
     }
@@ -201,7 +203,7 @@ mod tests {
             ("d/t-0/00000000000000000000.log", Some(Kind::Segment)),
             ("00000000000000000000.index", Some(Kind::Index)),
             ("00000000000000000000.timeindex", Some(Kind::Timeindex)),
-            ("00000000000000000007.snapshot", Some(Kind::Snapshot)),
+            ("d/t-0/image-00000000000000000815", Some(Kind::Image)),
             ("duramen-data/journal/0003", Some(Kind::Journal)),
             ("duramen-data/manifest", None),
         ] {

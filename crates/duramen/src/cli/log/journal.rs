@@ -1,26 +1,15 @@
 //! Extents of the journal: rounds, and the records in them.
 
-use bytes::{Buf, Bytes, TryGetError};
+use std::fmt::Write as _;
+
+use bytes::Bytes;
+use duramen_storage::ReplicaId;
+use duramen_storage::describe::{Description, Fields, Value, describe};
 use duramen_storage::journal::{Round, rounds_of};
 use serde::Serialize;
+use serde_json::Map;
 
 use super::{Dump, Printer};
-
-/// Kinds of record, by number (`docs/format.md`, "Journal records").
-const KINDS: [&str; 12] = [
-    "unknown",
-    "create",
-    "append",
-    "truncate",
-    "trim",
-    "hard state",
-    "conf",
-    "image",
-    "state",
-    "delete",
-    "gone",
-    "synced",
-];
 
 #[derive(Serialize)]
 struct Entry {
@@ -31,13 +20,6 @@ struct Entry {
     directory: String,
     body_bytes: u32,
     whole: bool,
-}
-
-#[derive(Serialize)]
-struct Record {
-    kind: &'static str,
-    replica: u64,
-    bytes: usize,
 }
 
 /// Prints the rounds of an extent. Files are used again: rounds of an earlier use may follow.
@@ -74,24 +56,114 @@ pub(super) fn dump(dump: &Dump, printer: &mut Printer) -> anyhow::Result<()> {
 }
 
 fn dump_records(printer: &mut Printer, round: &Round) -> anyhow::Result<()> {
-    let Some(mut body) = round.body.clone() else { return Ok(()) };
-    while !body.is_empty() {
-        let Ok(record) = Record::read(&mut body) else {
-            return printer.damage(round.header.position, "a record ends early");
-        };
-        let Record { kind, replica, bytes } = &record;
-        printer.detail(&record, || format!("  {kind}  replica {replica}  {bytes} bytes"))?;
+    let Some(body) = round.body.clone() else { return Ok(()) };
+    for record in describe(body) {
+        match record {
+            Ok(record) => printer.detail(&json(&record), || lines(&record))?,
+            Err(what) => printer.damage(round.header.position, &what)?,
+        }
     }
     Ok(())
 }
 
-impl Record {
-    /// Reads kind and replica, and passes over the rest.
-    fn read(body: &mut Bytes) -> Result<Self, TryGetError> {
-        let kind = usize::from(body.try_get_u8()?);
-        let bytes = body.try_get_u32()? as usize;
-        let mut rest = body.split_to(bytes.min(body.len()));
-        let replica = rest.try_get_u64()?;
-        Ok(Self { kind: KINDS.get(kind).copied().unwrap_or(KINDS[0]), replica, bytes })
+fn json(record: &Description) -> serde_json::Value {
+    let mut object = json_of_fields(&record.fields, record.replica);
+    object.insert("kind".to_owned(), record.kind.into());
+    object.insert("replica".to_owned(), record.replica.into());
+    object.into()
+}
+
+fn json_of_fields(fields: &Fields, replica: u64) -> Map<String, serde_json::Value> {
+    let field = |(name, value): &(&str, Value)| ((*name).to_owned(), json_of(name, value, replica));
+    fields.iter().map(field).collect()
+}
+
+fn json_of(name: &str, value: &Value, replica: u64) -> serde_json::Value {
+    match value {
+        Value::Unsigned(number) => (*number).into(),
+        Value::Signed(number) => (*number).into(),
+        Value::Flag(flag) => (*flag).into(),
+        Value::Text(text) => text.clone().into(),
+        Value::Bytes(bytes) => words(name, bytes, replica).into(),
+        Value::List(items) => items.iter().map(|item| json_of(name, item, replica)).collect(),
+        Value::Fields(fields) => json_of_fields(fields, replica).into(),
     }
+}
+
+/// What storage does not read, in the broker's words.
+fn words(name: &str, bytes: &Bytes, replica: u64) -> Vec<String> {
+    let words = match name {
+        "internal" => Some(vec![duramen_broker::describe::internal(bytes)]),
+        _ => duramen_broker::describe::image(ReplicaId(replica), bytes),
+    };
+    words.unwrap_or_else(|| vec![format!("{} bytes that cannot be read", bytes.len())])
+}
+
+/// A record for people: what is plain on its first line, and lists below.
+fn lines(record: &Description) -> String {
+    let mut text = format!("  {}  replica {}", record.kind, record.replica);
+    put_fields(&mut text, &record.fields, record.replica, 4);
+    text
+}
+
+fn put_fields(text: &mut String, fields: &Fields, replica: u64, indent: usize) {
+    let (below, plain): (Vec<_>, Vec<_>) =
+        fields.iter().partition(|(name, value)| is_long(name, value));
+    for (name, value) in plain {
+        write!(text, "  {name} ").expect("a string takes all");
+        put_plain(text, name, value, replica);
+    }
+    for (name, value) in below {
+        match value {
+            Value::List(items) => {
+                for item in items {
+                    write!(text, "\n{:indent$}{name}:", "").expect("a string takes all");
+                    match item {
+                        Value::Fields(fields) => put_fields(text, fields, replica, indent + 2),
+                        other => put_plain(text, name, other, replica),
+                    }
+                }
+            }
+            Value::Bytes(bytes) => {
+                for words in words(name, bytes, replica) {
+                    write!(text, "\n{:indent$}{name}: {words}", "").expect("a string takes all");
+                }
+            }
+            other => put_plain(text, name, other, replica),
+        }
+    }
+}
+
+/// Whether it gets lines of its own.
+fn is_long(name: &str, value: &Value) -> bool {
+    match value {
+        Value::List(items) => items.iter().any(|item| matches!(item, Value::Fields(_))),
+        Value::Bytes(_) => name != "internal",
+        _ => false,
+    }
+}
+
+fn put_plain(text: &mut String, name: &str, value: &Value, replica: u64) {
+    match value {
+        Value::Unsigned(number) => write!(text, "{number}"),
+        Value::Signed(number) => write!(text, "{number}"),
+        Value::Flag(flag) => write!(text, "{flag}"),
+        Value::Text(word) => write!(text, "{word}"),
+        Value::Bytes(bytes) => write!(text, "{}", words(name, bytes, replica).join(", ")),
+        Value::List(items) => {
+            text.push('[');
+            for (at, item) in items.iter().enumerate() {
+                text.push_str(if at == 0 { "" } else { " " });
+                put_plain(text, name, item, replica);
+            }
+            text.push(']');
+            Ok(())
+        }
+        Value::Fields(fields) => {
+            let mut inner = String::new();
+            put_fields(&mut inner, fields, replica, 0);
+            write!(text, "({})", inner.trim_start())
+        }
+    }
+    .expect("a string takes all");
 }

@@ -1,0 +1,73 @@
+//! # Room card: describe
+//!
+//! Purpose:    what storage keeps for the node without reading it, in words, for people.
+//! Owns:       nothing: the forms are those of the rooms that read them.
+//! Interface:  [`image`], [`internal`].
+//! Invariants: what the node would refuse to read is called unreadable here, too.
+//! Never:      I/O.
+//! Tests:      below.
+//! Start at:   [`image`].
+
+use bytes::Bytes;
+use duramen_storage::ReplicaId;
+
+use crate::controller::METADATA_REPLICA;
+use crate::controller::image::Image;
+use crate::group::internal_of;
+use crate::partition::internal::Internal;
+use crate::partition::producers::Producers;
+
+/// The replica of the metadata log, whose image is another than that of a partition.
+pub const METADATA: ReplicaId = METADATA_REPLICA;
+
+/// What an image of this replica holds, a line for each fact. `None` if it cannot be read.
+pub fn image(replica: ReplicaId, bytes: &Bytes) -> Option<Vec<String>> {
+    if replica == METADATA_REPLICA {
+        let records = Image::records_of(bytes)?;
+        Some(records.iter().map(|record| format!("{record:?}")).collect())
+    } else {
+        Some(Producers::from_image(bytes, 0)?.lines())
+    }
+}
+
+/// What an entry that is no batch says.
+pub fn internal(bytes: &[u8]) -> String {
+    let entry = internal_of(bytes).map(|entry| entry.map(Internal::decode));
+    match entry {
+        Ok(None) => "Raft's own".to_owned(),
+        Ok(Some(Some(entry))) => format!("{entry:?}"),
+        Ok(Some(None)) | Err(()) => "unknown".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn images_are_told_or_called_unreadable() {
+        let partition = ReplicaId(5);
+        assert_eq!(image(partition, &Bytes::new()), Some(Vec::new()));
+        let mut bytes = vec![1];
+        bytes.extend_from_slice(&77i64.to_be_bytes());
+        bytes.extend_from_slice(&3i16.to_be_bytes());
+        bytes.push(1);
+        bytes.extend_from_slice(&[0, 0, 0, 4, 0, 0, 0, 6]);
+        bytes.extend_from_slice(&100i64.to_be_bytes());
+        let told = image(partition, &bytes.clone().into()).expect("readable");
+        assert_eq!(told, ["producer 77  epoch 3  sequences 4..6 at offset 100"]);
+        bytes.pop();
+        assert_eq!(image(partition, &bytes.into()), None);
+        let told = image(METADATA, &Image::empty().encode()).expect("readable");
+        assert!(told[0].contains("AllocatePeerIds"), "{told:?}");
+        assert_eq!(image(METADATA, &Bytes::from_static(&[9])), None);
+    }
+
+    #[test]
+    fn internal_entries_are_told_by_name() {
+        assert_eq!(internal(&[1, 0]), "Raft's own");
+        let trim = [&[1, 0, 2][..], &Internal::Trim { offset: 7 }.encode()[..]].concat();
+        assert_eq!(internal(&trim), "Trim { offset: 7 }");
+        assert_eq!(internal(&[1, 0, 2, 99, 1]), "unknown");
+    }
+}

@@ -1,0 +1,50 @@
+//! Images too large for the journal: what the view of a log was after an index.
+
+use anyhow::Context;
+use bytes::Bytes;
+use duramen_broker::describe;
+use duramen_storage::ReplicaId;
+use serde::Serialize;
+
+use super::{Dump, Printer};
+
+#[derive(Serialize)]
+struct Entry {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    index: Option<u64>,
+    bytes: usize,
+    /// As the journal has it of this file.
+    crc: u32,
+    facts: usize,
+}
+
+/// Prints an image: of the metadata log, or of a partition's producers, as its directory says.
+pub(super) fn dump(dump: &Dump, printer: &mut Printer) -> anyhow::Result<()> {
+    let bytes = Bytes::from(std::fs::read(&dump.file)?);
+    let path = std::path::absolute(&dump.file).context("where is that?")?;
+    let directory = path.parent().and_then(|parent| parent.file_name());
+    let is_metadata = directory.is_some_and(|name| name == "__cluster_metadata-0");
+    let replica = if is_metadata { describe::METADATA } else { ReplicaId(u64::MAX) };
+    let Some(facts) = describe::image(replica, &bytes) else {
+        return printer.damage(0, "the image cannot be read");
+    };
+    let name = dump.file.file_name().and_then(|name| name.to_str());
+    let index = name.and_then(|name| name.strip_prefix("image-")?.parse().ok());
+    let (length, crc) = (bytes.len(), crc32c::crc32c(&bytes));
+    let entry = Entry { index, bytes: length, crc, facts: facts.len() };
+    let line = || {
+        let after = index.map_or_else(String::new, |index| format!("image after index {index}  "));
+        format!("{after}{length} bytes  crc {crc}  {} facts", entry.facts)
+    };
+    let mut more = printer.entry(&entry, line)?;
+    if !dump.records {
+        return Ok(());
+    }
+    for fact in facts {
+        if !more {
+            break;
+        }
+        more = printer.entry(&fact, || format!("  {fact}"))?;
+    }
+    Ok(())
+}
