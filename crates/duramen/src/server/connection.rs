@@ -46,6 +46,9 @@ use super::sending::{Part, Sender};
 /// A frame above this is decoded and checked where other connections do not wait for it.
 const LARGE_FRAME: usize = 256 * 1024;
 
+/// How long a connection may be silent where there is no limit.
+const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
+
 /// Wakes the node's thread once for all that the connections of one round of the runtime have given
 /// it, rather than once for each.
 #[derive(Debug, Default)]
@@ -106,6 +109,18 @@ pub struct Connection {
     resolved: HashMap<u64, Resolved>,
     trail: plans::Trail,
     active_at: Instant,
+}
+
+/// What a connection waits for.
+enum Woken {
+    /// A reply; `None` once the node has let the connection go.
+    Reply(Option<Routed>),
+    /// Bytes.
+    Readable(io::Result<()>),
+    /// The server stops.
+    Stop,
+    /// It may have been silent for too long.
+    Idle,
 }
 
 /// Why a connection ends.
@@ -185,30 +200,42 @@ impl Connection {
 
     async fn run(&mut self) -> Result<(), End> {
         let mut stop = self.shared.stop.clone();
-        let idle = tokio::time::sleep(self.shared.idle_max.unwrap_or(Duration::MAX / 4));
-        tokio::pin!(idle);
+        // These stay registered from one wait to the next, and are looked at last.
+        let mut stopped = pin!(stop.wait_for(|stop| *stop));
+        let mut idle = pin!(tokio::time::sleep(self.shared.idle_max.unwrap_or(FOREVER)));
+        let mut stopping = false;
         loop {
             self.take_frames().await?;
-            let stopping = *stop.borrow_and_update();
             if stopping && self.waiting.is_empty() {
                 return Ok(());
             }
             let is_reading = !stopping && self.session.wants_more();
-            tokio::select! {
-                routed = self.replies.recv() => {
-                    let first = routed.ok_or(End::Gone)?;
-                    self.take_replies(first).await?;
+            let woken = poll_fn(|context| {
+                if let Poll::Ready(routed) = self.replies.poll_recv(context) {
+                    return Poll::Ready(Woken::Reply(routed));
                 }
-                ready = self.stream.readable(), if is_reading => {
+                if is_reading && let Poll::Ready(ready) = self.stream.poll_read_ready(context) {
+                    return Poll::Ready(Woken::Readable(ready));
+                }
+                if !stopping && stopped.as_mut().poll(context).is_ready() {
+                    return Poll::Ready(Woken::Stop);
+                }
+                idle.as_mut().poll(context).map(|()| Woken::Idle)
+            });
+            match woken.await {
+                Woken::Reply(routed) => self.take_replies(routed.ok_or(End::Gone)?).await?,
+                Woken::Readable(ready) => {
                     ready?;
                     if !self.charge.has_room() && !self.charge.room().await {
-                        return Err(End::Closed("the node holds as many bytes of requests as it may".into()));
+                        return Err(End::Closed(
+                            "the node holds as many bytes of requests as it may".into(),
+                        ));
                     }
                     self.read().await?;
                 }
-                _ = stop.changed(), if !stopping => {}
-                () = &mut idle, if self.shared.idle_max.is_some() => {
-                    let due = self.active_at + self.shared.idle_max.unwrap_or_default();
+                Woken::Stop => stopping = true,
+                Woken::Idle => {
+                    let due = self.active_at + self.shared.idle_max.unwrap_or(FOREVER);
                     if self.waiting.is_empty() && due <= Instant::now() {
                         return Err(End::Closed("silent for connections.max.idle.ms".into()));
                     }
