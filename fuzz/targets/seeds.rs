@@ -1,4 +1,5 @@
-//! Writes a short corpus to start from: one small valid input per API and version, and per codec.
+//! Writes a short corpus to start from: one small valid input per API and version, per codec, per round of a kept
+//! journal, and per kind of change to a data directory.
 //!
 //! Usage: seeds CORPUS_DIRECTORY
 
@@ -11,6 +12,7 @@ use duramen_protocol::compression::Codec;
 use duramen_protocol::records::{BatchBuilder, NewRecord};
 use duramen_protocol::wire::Decoder;
 use duramen_protocol::{Request, RequestHeader, Response, encode_request, encode_response};
+use duramen_storage::journal::{Round, rounds_of};
 // The instrumentation needs libFuzzer's symbols in every program.
 use libfuzzer_sys as _;
 
@@ -46,6 +48,61 @@ fn main() {
         write(corpus, "batch_reader", codec.name(), &batch(codec));
         let twice = batch(codec).repeat(2);
         write(corpus, "batch_reader", &format!("{}-twice", codec.name()), &twice);
+    }
+    let rounds = kept_rounds();
+    for round in &rounds {
+        let body = round.body.as_ref().expect("what is kept is whole");
+        let name = format!("round-{}", round.header.lsn);
+        write(corpus, "journal", &name, body);
+        // The records alone, in a directory that is empty otherwise.
+        write(corpus, "segment_recovery", &name, &[&[1], &body[..]].concat());
+    }
+    rings(corpus, &rounds);
+    changes(corpus);
+}
+
+/// The rounds with records in the kept directory of format version 1.
+fn kept_rounds() -> Vec<Round> {
+    let journal = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/duramen-storage/tests/fixtures/v1/journal");
+    let mut rounds = Vec::new();
+    for extent in fs::read_dir(journal).expect("the fixture is there") {
+        let bytes = fs::read(extent.expect("it can be listed").path()).expect("it can be read");
+        rounds.extend(rounds_of(0, &bytes.into()));
+    }
+    rounds.retain(|round| round.header.body_bytes > 0);
+    assert!(!rounds.is_empty(), "there are records to begin with");
+    rounds
+}
+
+/// Rings of three extents with small rounds: a whole one, one that is torn at its end, and one with a hole.
+fn rings(corpus: &Path, rounds: &[Round]) {
+    let bodies = rounds.iter().filter_map(|round| round.body.as_ref());
+    let small: Vec<_> = bodies.filter(|body| body.len() < 256).take(6).collect();
+    for (name, spoilt, missing) in [("whole", 0, 0), ("torn", 6, 0), ("hole", 0, 3)] {
+        let mut input = Vec::new();
+        for (lsn, body) in (1u8..).zip(&small) {
+            let (file, page) = ((lsn - 1) / 3, (lsn - 1) % 3);
+            let spoil = if lsn == spoilt { 4 } else { 0 };
+            let len = u8::try_from(body.len()).expect("small");
+            if lsn != missing {
+                input.extend_from_slice(&[file, page, lsn, file + 1, 1, spoil, 0, 0, len, 0, 0, 0]);
+                input.extend_from_slice(body);
+            }
+        }
+        write(corpus, "journal", &format!("ring-{name}"), &input);
+    }
+}
+
+/// Each kind of change to the first files of the kept directory; with mended checksums, and without.
+fn changes(corpus: &Path) {
+    for mode in [0, 2] {
+        write(corpus, "segment_recovery", &format!("{mode}-unchanged"), &[mode]);
+        for kind in 0..8 {
+            for file in 0..24 {
+                let input = [mode, kind, file, 0, 0, 40, file + 1, 2, 3];
+                write(corpus, "segment_recovery", &format!("{mode}-{kind}-{file}"), &input);
+            }
+        }
     }
 }
 
