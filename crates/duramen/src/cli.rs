@@ -19,6 +19,7 @@ pub mod config;
 pub mod consume;
 pub mod dev;
 pub mod log;
+pub mod man;
 pub mod produce;
 pub mod screen;
 pub mod serve;
@@ -52,6 +53,8 @@ pub enum Command {
     Bench(bench::Bench),
     /// Print a completion script for a shell
     Completion(completion::Completion),
+    /// Print the manual page, or write one for every command
+    Man(man::Man),
     /// Print what can be configured.
     Config(config::ConfigCommand),
 }
@@ -74,6 +77,7 @@ pub fn main() -> ExitCode {
         Command::Log(command) => command.run(),
         Command::Bench(command) => command.run(),
         Command::Completion(command) => command.run(),
+        Command::Man(command) => command.run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

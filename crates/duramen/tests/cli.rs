@@ -333,6 +333,23 @@ fn the_files_of_a_data_directory_can_be_looked_into() {
     assert!(text.contains("position 0: DAMAGED: the checksum does not fit"), "{text}");
 }
 
+#[test]
+fn every_command_has_a_manual_page() {
+    let directory = tempfile::tempdir().unwrap();
+    let man = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_duramen"));
+        command.arg("man");
+        command
+    };
+    let page = String::from_utf8(man().output().unwrap().stdout).unwrap();
+    assert!(page.contains(".TH duramen 1 ") && page.contains("duramen\\-topic"), "{page}");
+    assert!(man().arg("--dir").arg(directory.path()).status().unwrap().success());
+    for name in ["duramen.1", "duramen-serve.1", "duramen-topic-create.1", "duramen-log-dump.1"] {
+        let page = std::fs::read_to_string(directory.path().join(name)).unwrap();
+        assert!(page.contains(".SH SYNOPSIS"), "{name}");
+    }
+}
+
 /// The help of every client command, as it stands in `tests/help.txt`. After a change on purpose, run
 /// `DURAMEN_WRITE_HELP=1 cargo test -p duramen --test cli help`, and read the difference.
 #[test]
@@ -355,6 +372,7 @@ fn the_help_is_as_reviewed_and_teaches_by_example() {
         &["bench", "produce"],
         &["bench", "consume"],
         &["completion"],
+        &["man"],
     ] {
         let mut command = &mut cli;
         for name in path {
