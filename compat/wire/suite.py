@@ -1,6 +1,7 @@
 """All wire tests against one broker: suite.py BOOTSTRAP [PART OF A NAME]..."""
 
 import calls  # noqa: F401 (finds the harness)
+import test_admin  # noqa: F401
 import test_connection  # noqa: F401
 import test_fetch  # noqa: F401
 import test_produce  # noqa: F401

@@ -13,7 +13,7 @@ from harness import equal, test
 # The APIs of a log; groups, transactions and the rest of admin are advertised when they are there.
 LOG_APIS = [
     "Produce", "Fetch", "ListOffsets", "Metadata", "ApiVersions", "CreateTopics", "DeleteTopics", "DeleteRecords",
-    "InitProducerId", "OffsetForLeaderEpoch", "DescribeCluster",
+    "InitProducerId", "OffsetForLeaderEpoch", "DescribeCluster", "DescribeTopicPartitions",
 ]  # fmt: skip
 
 

@@ -20,6 +20,7 @@ pub(crate) mod delete_records;
 pub(crate) mod delete_topics;
 pub(crate) mod describe_cluster;
 pub(crate) mod describe_configs;
+pub(crate) mod describe_topic_partitions;
 pub(crate) mod fetch;
 pub(crate) mod fetch_sessions;
 pub(crate) mod init_producer_id;
@@ -92,6 +93,9 @@ pub(crate) fn dispatch(
         Request::DescribeCluster(request) => describe_cluster::answer(node, &request).into(),
         Request::DescribeConfigs(request) => {
             describe_configs::answer(node, &context, request).into()
+        }
+        Request::DescribeTopicPartitions(request) => {
+            describe_topic_partitions::answer(node, &context, &request).into()
         }
         Request::OffsetForLeaderEpoch(request) => {
             offset_for_leader_epoch::answer(node, &context, request).into()

@@ -45,6 +45,9 @@ pub(crate) const EXPIRE_PRODUCERS_MAX: usize = 4096;
 pub(crate) const TOPIC_PARTITIONS_MAX: i32 = 20_000;
 /// Partitions that one `CreateTopics` may ask for, all its topics together; as in Kafka.
 pub(crate) const CREATE_PARTITIONS_MAX: i64 = 10_000;
+/// Partitions that one `DescribeTopicPartitions` answers; Kafka's
+/// `max.request.partition.size.limit` default.
+pub(crate) const DESCRIBED_PARTITIONS_MAX: i32 = 2000;
 /// Partitions of one node.
 pub(crate) const NODE_PARTITIONS_MAX: usize = 100_000;
 /// Bytes of a topic name.

@@ -222,7 +222,7 @@ apis! {
     72 PushTelemetry: versions 0..=0, flexible 0, NotYet;
     73 AssignReplicasToDirs: versions 0..=0, flexible 0, Refused(INTERNAL);
     74 ListConfigResources: versions 0..=1, flexible 0, NotYet;
-    75 DescribeTopicPartitions: versions 0..=0, flexible 0, NotYet;
+    75 DescribeTopicPartitions: versions 0..=0, flexible 0, Served;
     76 ShareGroupHeartbeat: versions 1..=1, flexible 0, NotYet;
     77 ShareGroupDescribe: versions 1..=1, flexible 0, NotYet;
     78 ShareFetch: versions 1..=2, flexible 0, NotYet;

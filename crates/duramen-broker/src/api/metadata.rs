@@ -11,6 +11,7 @@ use duramen_protocol::wire::Uuid;
 use super::{CLUSTER_OPERATIONS, Operation, Resource, TOPIC_OPERATIONS, authorize, deadline_us};
 use crate::controller::image::Topic;
 use crate::controller::name_problem;
+use crate::controller::records::PlacedReplica;
 use crate::event::{Action, Now, RequestKey};
 use crate::node::{Node, Parked};
 use crate::session::RequestContext;
@@ -189,29 +190,42 @@ fn by_id(node: &Node, id: Uuid, include: bool) -> MetadataResponseTopic {
 }
 
 fn describe(node: &Node, topic: &Topic, include: bool) -> MetadataResponseTopic {
-    let own_id = node.options.facts.broker_id;
-    let partitions = (0..).zip(&topic.partitions).map(|(partition_index, replicas)| {
-        let nodes: Vec<i32> = replicas.iter().map(|replica| replica.broker_id).collect();
-        let partition = node
-            .local_replica(topic, partition_index)
-            .and_then(|replica| node.partitions.get(&replica));
-        let leads = partition.is_some_and(|partition| partition.group.is_serving());
-        MetadataResponsePartition {
-            error_code: if leads { 0 } else { ErrorCode::LeaderNotAvailable.code() },
-            partition_index,
-            leader_id: if leads { own_id } else { -1 },
-            leader_epoch: partition.map_or(-1, |partition| partition.group.epoch()),
-            isr_nodes: if leads { nodes.clone() } else { Vec::new() },
-            offline_replicas: if leads { Vec::new() } else { nodes.clone() },
-            replica_nodes: nodes,
-        }
-    });
+    let partitions = (0..).zip(&topic.partitions);
+    let partitions = partitions.map(|(index, replicas)| partition_of(node, topic, index, replicas));
     MetadataResponseTopic {
         error_code: 0,
         name: Some(topic.name.clone()),
         topic_id: topic.id,
-        is_internal: INTERNAL_TOPICS.contains(&topic.name.as_str()),
+        is_internal: is_internal(&topic.name),
         partitions: partitions.collect(),
         topic_authorized_operations: if include { TOPIC_OPERATIONS } else { i32::MIN },
+    }
+}
+
+/// Clients do not read such a topic by pattern.
+pub(super) fn is_internal(name: &str) -> bool {
+    INTERNAL_TOPICS.contains(&name)
+}
+
+/// A partition's replicas, and who leads them.
+pub(super) fn partition_of(
+    node: &Node,
+    topic: &Topic,
+    partition_index: i32,
+    replicas: &[PlacedReplica],
+) -> MetadataResponsePartition {
+    let nodes: Vec<i32> = replicas.iter().map(|replica| replica.broker_id).collect();
+    let partition = node
+        .local_replica(topic, partition_index)
+        .and_then(|replica| node.partitions.get(&replica));
+    let leads = partition.is_some_and(|partition| partition.group.is_serving());
+    MetadataResponsePartition {
+        error_code: if leads { 0 } else { ErrorCode::LeaderNotAvailable.code() },
+        partition_index,
+        leader_id: if leads { node.options.facts.broker_id } else { -1 },
+        leader_epoch: partition.map_or(-1, |partition| partition.group.epoch()),
+        isr_nodes: if leads { nodes.clone() } else { Vec::new() },
+        offline_replicas: if leads { Vec::new() } else { nodes.clone() },
+        replica_nodes: nodes,
     }
 }

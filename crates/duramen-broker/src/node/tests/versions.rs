@@ -2,6 +2,7 @@ use duramen_protocol::api::{Api, advertised};
 use duramen_protocol::messages::delete_records::{DeleteRecordsPartition, DeleteRecordsTopic};
 use duramen_protocol::messages::delete_topics::DeleteTopicState;
 use duramen_protocol::messages::describe_configs::DescribeConfigsResource;
+use duramen_protocol::messages::describe_topic_partitions::TopicRequest;
 use duramen_protocol::messages::list_offsets::{ListOffsetsPartition, ListOffsetsTopic};
 use duramen_protocol::messages::metadata::MetadataRequestTopic;
 use duramen_protocol::messages::offset_for_leader_epoch::{
@@ -9,8 +10,8 @@ use duramen_protocol::messages::offset_for_leader_epoch::{
 };
 use duramen_protocol::messages::{
     ApiVersionsRequest, CreateTopicsRequest, DeleteRecordsRequest, DeleteTopicsRequest,
-    DescribeClusterRequest, DescribeConfigsRequest, InitProducerIdRequest, ListOffsetsRequest,
-    MetadataRequest, OffsetForLeaderEpochRequest,
+    DescribeClusterRequest, DescribeConfigsRequest, DescribeTopicPartitionsRequest,
+    InitProducerIdRequest, ListOffsetsRequest, MetadataRequest, OffsetForLeaderEpochRequest,
 };
 use duramen_protocol::wire::Uuid;
 use duramen_protocol::{ApiKey, Request};
@@ -72,6 +73,10 @@ fn request(api: ApiKey, version: i16, id: Uuid) -> Request {
             DescribeConfigsRequest { resources: vec![resource], ..Default::default() }.into()
         }
         ApiKey::DescribeCluster => DescribeClusterRequest::default().into(),
+        ApiKey::DescribeTopicPartitions => {
+            let topics = vec![TopicRequest { name }];
+            DescribeTopicPartitionsRequest { topics, ..Default::default() }.into()
+        }
         other => panic!("{other} is served and has no request here"),
     }
 }
