@@ -29,6 +29,8 @@ use crate::trace::{Trace, tell};
 use clients::Clients;
 
 const RESERVE_BYTES: u64 = 1024 * 1024;
+/// Batch bytes that the node may hold before their sync.
+const IN_FLIGHT_MAX: u64 = 1024 * 1024;
 const DAY_MS: i64 = 86_400_000;
 
 /// What a good run did.
@@ -143,7 +145,7 @@ impl World {
                 extents_max: u32::try_from(shape.between(4, 8)).expect("small"),
                 journal_payload_max: *shape.pick(&[500, 4096]),
                 index_interval_bytes: 512,
-                free_bytes_min: 256 * 1024,
+                free_bytes_min: IN_FLIGHT_MAX + 256 * 1024,
                 reserve_bytes: RESERVE_BYTES,
             },
             disk,
@@ -412,13 +414,7 @@ impl World {
     }
 
     fn expected(&self, error: &Error) -> Result<(), Failure> {
-        let full = match error {
-            Error::Disk { source, .. } => {
-                source.kind() == io::ErrorKind::StorageFull && self.limited
-            }
-            _ => false,
-        };
-        if self.disk.is_dead() || self.disk.is_doomed() || full {
+        if self.disk.is_dead() || self.disk.is_doomed() {
             return Ok(());
         }
         Err(Failure::correctness(format!("an error without a cause: {error:?}")))
@@ -507,7 +503,7 @@ impl World {
             rack: None,
             settings,
             seed: self.seed.wrapping_add(self.report.starts),
-            bytes_in_flight_max: 1 << 20,
+            bytes_in_flight_max: IN_FLIGHT_MAX,
             metadata_tail,
         };
         self.mono_us = 0;

@@ -12,6 +12,7 @@ mod checks;
 mod crashes;
 mod workload;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use duramen_storage::storage::{Error, Facts, Options, SyncId, SyncRequest, SyncStep};
@@ -24,8 +25,14 @@ use crate::planted::{Bug, DriverBug};
 use crate::prng::Prng;
 use crate::trace::{Trace, tell};
 
-/// More than the journal can hold, as the reserve must be.
-const RESERVE_BYTES: u64 = 512 * 1024;
+/// Less than the journal can hold, as in production.
+const RESERVE_BYTES: u64 = 64 * 1024;
+/// Payload that may be submitted and not reported, as a node would bound it.
+const IN_FLIGHT_MAX: u64 = 256 * 1024;
+/// One more extent, indexes and images, and what files take beyond their bytes.
+const FREE_BESIDE: u64 = 256 * 1024;
+/// A disk that the workload fills by itself, with the largest journal on it.
+const SMALL_DISK: u64 = 1152 * 1024;
 
 /// What a good run did.
 #[derive(Clone, Copy, Debug, Default)]
@@ -56,7 +63,10 @@ struct Profile {
     delete: u64,
     replicas_max: usize,
     faults: Faults,
+    /// Somebody else fills the disk.
     fills_up: bool,
+    /// The disk is small, and all ours: no write may ever wait for room.
+    small: bool,
     rots: bool,
 }
 
@@ -88,6 +98,10 @@ struct World {
     wants: Vec<ReplicaId>,
     full: bool,
     limited: bool,
+    /// Payload on its way, by replica and ticket.
+    in_flight: BTreeMap<(ReplicaId, u64), u64>,
+    /// Replicas that this process found no room to restore.
+    unrestored: BTreeSet<ReplicaId>,
     trace: Trace,
     report: Report,
 }
@@ -123,7 +137,7 @@ fn profile(prng: &mut Prng) -> Profile {
     if prng.chance(100) {
         faults.write_fails = 5;
     }
-    Profile {
+    let mut profile = Profile {
         steps: prng.between(60, 500),
         crash: *prng.pick(&[0, 4, 10, 20, 40]),
         large: *prng.pick(&[0, 50, 200, 600]),
@@ -132,8 +146,13 @@ fn profile(prng: &mut Prng) -> Profile {
         replicas_max: prng.index(5) + 1,
         faults,
         fills_up: prng.chance(120),
+        small: false,
         rots: prng.chance(300),
+    };
+    if prng.chance(100) {
+        profile = Profile { small: true, large: 600, delete: 2, ..profile };
     }
+    profile
 }
 
 impl World {
@@ -143,20 +162,24 @@ impl World {
         if let Some(Bug::Disk(lie)) = bug {
             disk.set_sabotage(Some(lie));
         }
+        let profile = profile(&mut shape);
+        if profile.small {
+            disk.set_capacity(SMALL_DISK);
+        }
         let facts = Facts { cluster_id: [7; 16], broker_id: 1, directory_id: [9; 16] };
         Self {
             bug: match bug {
                 Some(Bug::Driver(bug)) => Some(bug),
                 _ => None,
             },
-            profile: profile(&mut shape),
+            profile,
             options: Options {
                 facts,
                 extent_bytes: 64 * 1024,
                 extents_max: u32::try_from(shape.between(4, 6)).expect("small"),
                 journal_payload_max: *shape.pick(&[0, 1000, 4096]),
                 index_interval_bytes: 256,
-                free_bytes_min: 64 * 1024,
+                free_bytes_min: IN_FLIGHT_MAX + FREE_BESIDE,
                 reserve_bytes: RESERVE_BYTES,
             },
             disk,
@@ -173,6 +196,8 @@ impl World {
             wants: Vec::new(),
             full: false,
             limited: false,
+            in_flight: BTreeMap::new(),
+            unrestored: BTreeSet::new(),
             trace: Trace::default(),
             report: Report::default(),
         }
@@ -191,7 +216,10 @@ impl World {
             let calls = self.chance.between(1, 60);
             self.disk.crash_in(Some(calls));
         }
-        if self.profile.fills_up {
+        if self.profile.small {
+            self.check_room()?;
+            self.rush()?;
+        } else if self.profile.fills_up {
             self.change_capacity();
         }
         match self.chance.below(20) {
@@ -212,6 +240,25 @@ impl World {
             }
             _ => self.read_something(),
         }
+    }
+
+    /// As much as may be in flight is in flight, most of the time.
+    fn rush(&mut self) -> Result<(), Failure> {
+        if self.chance.chance(200) {
+            (0..80).for_each(|_| self.submit_something());
+        }
+        self.begin_round()?;
+        self.write_segments()?;
+        self.run_sync();
+        self.report_sync()
+    }
+
+    /// What was taken in when there was room for it finds room.
+    fn check_room(&mut self) -> Result<(), Failure> {
+        if self.storage().lacks_room() {
+            return Err(Failure::correctness("a write waits for room that was kept free for it"));
+        }
+        Ok(())
     }
 
     /// Somebody else fills the disk, or makes room again.
@@ -340,6 +387,7 @@ impl World {
     }
 
     fn on_persisted(&mut self, replica: ReplicaId, ticket: u64) -> Result<(), Failure> {
+        self.in_flight.remove(&(replica, ticket));
         let proves = match self.replicas.iter_mut().find(|model| model.id == replica) {
             Some(model) => model.on_persisted(ticket)?,
             None if self.dead.contains(&replica) => false,
@@ -361,6 +409,7 @@ impl World {
     fn bury(&mut self, replica: ReplicaId) {
         self.replicas.retain(|model| model.id != replica);
         self.deletions.retain(|(deleted, _)| *deleted != replica);
+        self.in_flight.retain(|(owner, _), _| *owner != replica);
         self.dead.push(replica);
     }
 
@@ -376,10 +425,7 @@ impl World {
             || self.disk.is_doomed()
             || match error {
                 Error::Disk { source, .. } => {
-                    let full = source.kind() == io::ErrorKind::StorageFull && self.limited;
-                    let unread =
-                        source.raw_os_error() == Some(5) && self.profile.faults.read_fails > 0;
-                    full || unread
+                    source.raw_os_error() == Some(5) && self.profile.faults.read_fails > 0
                 }
                 _ => false,
             };

@@ -19,7 +19,7 @@ use crate::journal::disk_error;
 use crate::record::Record;
 use crate::replica::Replica;
 use crate::replica_state::ReplicaState;
-use crate::reserve::Reserve;
+use crate::reserve::{Reserve, is_full};
 use crate::storage::{Error, Storage, SyncStep};
 use crate::{Disk, ReplicaId};
 
@@ -93,7 +93,8 @@ impl<D: Disk> Storage<D> {
         if due {
             let oldest = self.checkpoints.live.iter();
             let oldest = oldest.take_while(|(lsn, _)| self.journal.extent_of(*lsn) <= tail);
-            starting.extend(oldest.map(|(_, replica)| *replica).take(4 * AT_ONCE));
+            let oldest = oldest.map(|(_, replica)| *replica);
+            starting.extend(oldest.filter(|id| !self.unrestored.contains(id)).take(4 * AT_ONCE));
         }
         for id in starting {
             if self.checkpoints.running.len() >= AT_ONCE {
@@ -106,8 +107,7 @@ impl<D: Disk> Storage<D> {
             if self.checkpoints.running.contains_key(&id) {
                 continue;
             }
-            if replica.state.entries.len() > ENTRIES_WITHOUT_IMAGE && !replica.image_wanted {
-                replica.image_wanted = true;
+            if replica.state.entries.len() > ENTRIES_WITHOUT_IMAGE {
                 self.want_image(id);
             }
             self.checkpoints.forced.remove(&id);
@@ -184,7 +184,7 @@ impl<D: Disk> Storage<D> {
 
 impl<D: Disk> Replica<D> {
     /// Writes index entries to their files, where they are many or their segment is sealed, and
-    /// returns what must be synced for a checkpoint.
+    /// returns what must be synced for a checkpoint. For want of room they stay in the State.
     fn flush(&mut self, disk: &D, reserve: &mut Reserve) -> io::Result<Vec<SyncStep<D::File>>> {
         let mut steps: Vec<SyncStep<D::File>> = std::mem::take(&mut self.dirty)
             .into_values()
@@ -200,7 +200,10 @@ impl<D: Disk> Replica<D> {
             let times = segment.times_tail.partition_point(|entry| entry.offset_delta < kept);
             let due = at < last || index >= INDEX_TAIL_MAX;
             if due && (index > 0 || times > 0) {
-                steps.extend(self.flush_segment(disk, reserve, at, (index, times))?);
+                match self.flush_segment(disk, reserve, at, (index, times)) {
+                    Err(error) if is_full(&error) => break,
+                    flushed => steps.extend(flushed?),
+                }
             }
         }
         steps.extend(self.name_steps());
@@ -215,24 +218,20 @@ impl<D: Disk> Replica<D> {
         (index, times): (usize, usize),
     ) -> io::Result<Vec<SyncStep<D::File>>> {
         let dir = self.state.dir();
-        let segment = &mut self.state.segments[at];
+        let segment = &self.state.segments[at];
         let mut index_bytes = Vec::with_capacity(index * INDEX_ENTRY_BYTES);
-        for entry in segment.index_tail.drain(..index) {
+        for entry in &segment.index_tail[..index] {
             index_bytes.put_u32(entry.offset_delta);
             index_bytes.put_u32(entry.position);
-            segment.flushed_position = entry.position;
         }
         let mut time_bytes = Vec::with_capacity(times * TIME_ENTRY_BYTES);
-        for entry in segment.times_tail.drain(..times) {
+        for entry in &segment.times_tail[..times] {
             time_bytes.put_i64(entry.timestamp);
             time_bytes.put_u32(entry.offset_delta);
-            segment.flushed_timestamp = entry.timestamp;
         }
         let base_offset = segment.base_offset;
         let index_at = u64::from(segment.index_flushed) * INDEX_ENTRY_BYTES as u64;
         let times_at = u64::from(segment.times_flushed) * TIME_ENTRY_BYTES as u64;
-        segment.index_flushed += u32::try_from(index).expect("fewer than a segment has bytes");
-        segment.times_flushed += u32::try_from(times).expect("fewer than a segment has bytes");
         let mut steps = Vec::new();
         for (extension, bytes, at) in
             [("index", index_bytes, index_at), ("timeindex", time_bytes, times_at)]
@@ -255,6 +254,7 @@ impl<D: Disk> Replica<D> {
             })?;
             steps.push(SyncStep::File(file));
         }
+        self.state.segments[at].flushed(index, times);
         if let Some(shown) = self.files.segment_of(base_offset) {
             shown.flushed(index, times);
         }

@@ -26,7 +26,7 @@ use crate::op::{Content, RecoveredReplica};
 use crate::record::{self, ImageSource, Record};
 use crate::replica::Replica;
 use crate::replica_state::{ReplicaState, SegmentState, image_fits};
-use crate::reserve::Reserve;
+use crate::reserve::{Reserve, is_full};
 use crate::sabotage::{self, Bug};
 use crate::storage::{Error, Options};
 use crate::{Disk, ReplicaId, manifest};
@@ -40,6 +40,8 @@ const UNFORMATTED: [&str; 5] = [JOURNAL_DIR, RESERVE, "manifest.new", "lock", "l
 pub(crate) struct FoundReplica<D: Disk> {
     pub(crate) replica: Replica<D>,
     pub(crate) recovered: RecoveredReplica,
+    /// Its files are what its state says. If there was no room for that, the journal has the rest.
+    pub(crate) is_restored: bool,
 }
 
 /// What recovery leaves to be done.
@@ -119,7 +121,7 @@ pub(crate) fn recover<D: Disk>(
     let mut owned = BTreeSet::new();
     for (id, it) in replaying {
         if it.deleted {
-            retire(disk, &it.state, &mut found)?;
+            retire(disk, &it.state, reserve, &mut found)?;
             found.records.push(Record::Gone { replica: id });
             continue;
         }
@@ -130,7 +132,7 @@ pub(crate) fn recover<D: Disk>(
         let restored = restore(disk, it, catalog, reserve, &mut found.records)?;
         found.replicas.push(restored);
     }
-    set_aside_strangers(disk, &owned, &mut found)?;
+    set_aside_strangers(disk, &owned, reserve, &mut found)?;
     disk.sync_dir("").map_err(|source| disk_error("syncing", ".", source))?;
     Ok((journal, found))
 }
@@ -311,10 +313,15 @@ fn apply(it: &mut Replaying, record: &Record, options: &Options, lsn: u64) -> Re
 
 /// A deleted replica whose directory may still have its name: nobody of the same name has made a
 /// file yet, since that waits for the record that we are about to write.
-fn retire<D: Disk>(disk: &D, state: &ReplicaState, found: &mut Found<D>) -> Result<(), Error> {
+fn retire<D: Disk>(
+    disk: &D,
+    state: &ReplicaState,
+    reserve: &mut Reserve,
+    found: &mut Found<D>,
+) -> Result<(), Error> {
     let from = state.dir();
     let to = format!("{from}.{}{DELETED}", manifest::hex(&state.identity.topic_id));
-    match disk.rename(&from, &to) {
+    match reserve.when_full(disk, || disk.rename(&from, &to)) {
         Ok(()) => found.garbage.push(to),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(source) => return Err(disk_error("renaming", &from, source)),
@@ -326,6 +333,7 @@ fn retire<D: Disk>(disk: &D, state: &ReplicaState, found: &mut Found<D>) -> Resu
 fn set_aside_strangers<D: Disk>(
     disk: &D,
     owned: &BTreeSet<String>,
+    reserve: &mut Reserve,
     found: &mut Found<D>,
 ) -> Result<(), Error> {
     let names = disk.list("").map_err(|source| disk_error("listing", ".", source))?;
@@ -345,7 +353,9 @@ fn set_aside_strangers<D: Disk>(
             // Set aside once before, and not removed before the crash.
             disk.remove_dir(&aside).map_err(|source| disk_error("removing", &aside, source))?;
         }
-        disk.rename(name, &aside).map_err(|source| disk_error("renaming", name, source))?;
+        reserve
+            .when_full(disk, || disk.rename(name, &aside))
+            .map_err(|source| disk_error("renaming", name, source))?;
         if !found.garbage.contains(&aside) {
             found.garbage.push(aside);
         }
@@ -379,25 +389,26 @@ fn restore<D: Disk>(
         records.push(Record::HardState { replica: id, hard_state });
     }
     let mark = it.state.synced_index;
-    if damage.is_none()
-        && it.places.iter().any(|(index, place)| place.payload.is_none() && *index > mark)
-    {
-        // It was found whole, and is synced below: from now on its absence is damage.
+    let names = present.as_deref().unwrap_or_default();
+    for stranger in names.iter().filter(|name| !is_ours(&it.state, name)) {
+        disk.remove_file(&format!("{dir}/{stranger}")).map_err(disk_failed)?;
+    }
+    let is_restored = match restore_segments(disk, &it, present.as_deref(), reserve, &mut damage) {
+        Err(Error::Disk { source, .. }) if is_full(&source) => false,
+        restored => restored.map(|()| true)?,
+    };
+    let is_whole = is_restored && damage.is_none();
+    if is_whole && it.places.iter().any(|(index, it)| it.payload.is_none() && *index > mark) {
+        // It was found whole, and is synced now: from here on its absence is damage.
         it.state.synced_index = it.state.last_index();
         records.push(Record::Synced { replica: id, index: it.state.synced_index });
     }
-    let needs_dir = !it.state.segments.is_empty();
-    let dir_made = present.is_some() || needs_dir;
-    if needs_dir && present.is_none() {
-        reserve.when_full(disk, || disk.create_dir(&dir)).map_err(disk_failed)?;
-    }
-    if dir_made {
-        let names = present.unwrap_or_default();
-        restore_segments(disk, &it, &names, reserve, &mut damage)?;
-        for stranger in names.iter().filter(|name| !is_ours(&it.state, name)) {
-            disk.remove_file(&format!("{dir}/{stranger}")).map_err(disk_failed)?;
-        }
-        disk.sync_dir(&dir).map_err(disk_failed)?;
+    if !is_restored {
+        damage.get_or_insert_with(|| {
+            "the disk is full, and the journal holds what is to be written to it: free some space, \
+             and start the node again"
+                .to_owned()
+        });
     }
     let files = catalog.insert(id);
     files.set_terms(&it.state.term_runs);
@@ -412,9 +423,10 @@ fn restore<D: Disk>(
     }
     let recovered = it.state.recovered(image, damage);
     let mut replica = Replica::new(it.state, Arc::clone(&files), it.live_from);
-    replica.dir_made = dir_made;
+    replica.dir_made = present.is_some()
+        || (!replica.state.segments.is_empty() && (is_restored || disk.list(&dir).is_ok()));
     replica.first_since_capture = it.first_since_capture;
-    Ok(FoundReplica { replica, recovered })
+    Ok(FoundReplica { replica, recovered, is_restored })
 }
 
 /// From which position on the segment was rewritten or looked at by this recovery; `mark` is the
@@ -523,15 +535,24 @@ fn entry_position(state: &ReplicaState, index: u64) -> usize {
     position.and_then(|it| usize::try_from(it).ok()).unwrap_or(usize::MAX)
 }
 
-/// Rewrites what the journal holds, cuts what nobody names, and syncs.
+/// Rewrites what the journal holds, cuts what nobody names, and syncs. `present` are the names in
+/// the replica's directory, if that is there.
 fn restore_segments<D: Disk>(
     disk: &D,
     it: &Replaying,
-    names: &[String],
+    present: Option<&[String]>,
     reserve: &mut Reserve,
     damage: &mut Option<String>,
 ) -> Result<(), Error> {
     let dir = it.state.dir();
+    let names = present.unwrap_or_default();
+    let dir_failed = |source| disk_error("recovering", &dir, source);
+    if present.is_none() {
+        if it.state.segments.is_empty() {
+            return Ok(());
+        }
+        reserve.when_full(disk, || disk.create_dir(&dir)).map_err(dir_failed)?;
+    }
     for segment in &it.state.segments {
         let name = segment_name(segment.base_offset, "log");
         let path = format!("{dir}/{name}");
@@ -564,7 +585,7 @@ fn restore_segments<D: Disk>(
         }
         cut_indexes(disk, &dir, segment, names).map_err(failed)?;
     }
-    Ok(())
+    disk.sync_dir(&dir).map_err(dir_failed)
 }
 
 /// Cuts what a checkpoint had begun to write when the process died: the entries are in State still,

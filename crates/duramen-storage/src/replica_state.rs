@@ -120,6 +120,18 @@ impl SegmentState {
         }
     }
 
+    /// The first entries of both tails are in their files now.
+    pub(crate) fn flushed(&mut self, index: usize, times: usize) {
+        if let Some(entry) = self.index_tail.drain(..index).next_back() {
+            self.flushed_position = entry.position;
+        }
+        if let Some(entry) = self.times_tail.drain(..times).next_back() {
+            self.flushed_timestamp = entry.timestamp;
+        }
+        self.index_flushed += u32::try_from(index).expect("fewer than a segment has bytes");
+        self.times_flushed += u32::try_from(times).expect("fewer than a segment has bytes");
+    }
+
     /// Drops what lies at or past `end_offset`; the caller has set `size`.
     fn cut_indexes(&mut self, end_offset: i64) {
         let end = self.delta(end_offset);

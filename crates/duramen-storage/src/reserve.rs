@@ -3,11 +3,15 @@
 //! Purpose:    a full disk refuses appends early, and never stops the node from starting again.
 //! Owns:       the file `reserve`, and whether appends must be refused.
 //! Interface:  [`Reserve::when_full`], [`Reserve::check`].
-//! Invariants: the reserve is given up before a write is called impossible. More may be in flight
-//!             than is kept free: then the process ends, and what was acknowledged is in the journal.
+//! Invariants: the disk is looked at after payload is written and before its tickets come back. So,
+//!             when the node takes a byte in, `free_bytes_min` were free at the last look, and all
+//!             that was written since is still in flight: if no more may be in flight than
+//!             `free_bytes_min`, all that was taken in finds room.
+//!             Where somebody else took that room, the reserve is given up; where that is gone
+//!             too, a write waits for room.
 //! Never:      which requests are refused: the node decides.
-//! Tests:      `duramen-sim`: space ends at any write.
-//! Start at:   [`Reserve::when_full`].
+//! Tests:      `duramen-sim`: space ends at any write; `compat/faults`.
+//! Start at:   [`Reserve::look`].
 
 use std::io;
 
@@ -37,9 +41,7 @@ impl Reserve {
             Err(source) => return Err(disk_error("opening", RESERVE, source)),
         };
         let (bytes, free_bytes_min) = (options.reserve_bytes, options.free_bytes_min);
-        let available =
-            disk.available().map_err(|source| disk_error("measuring", RESERVE, source))?;
-        Ok(Self { bytes, free_bytes_min, held, full: available < free_bytes_min, reported: false })
+        Ok(Self { bytes, free_bytes_min, held, full: false, reported: false })
     }
 
     /// Runs `write`; if the disk is full, gives up the reserve and runs it once more.
@@ -49,12 +51,16 @@ impl Reserve {
         mut write: impl FnMut() -> io::Result<T>,
     ) -> io::Result<T> {
         match write() {
-            Err(error) if is_full(&error) && self.held > 0 => {
-                tracing::error!(
-                    "the disk is full: appends are refused until space is freed; delete topics, \
-                     lower their retention, or remove other files from this disk"
-                );
-                self.full = true;
+            Err(error) if is_full(&error) => {
+                if !std::mem::replace(&mut self.full, true) || self.held > 0 {
+                    tracing::error!(
+                        "the disk is full: appends are refused until space is freed; delete \
+                         topics, lower their retention, or remove other files from this disk"
+                    );
+                }
+                if self.held == 0 {
+                    return Err(error);
+                }
                 self.held = 0;
                 disk.remove_file(RESERVE)?;
                 write()
@@ -63,8 +69,18 @@ impl Reserve {
         }
     }
 
-    /// Looks at the free space; makes the reserve, slice by slice. One system call, in most turns.
-    pub(crate) fn check<D: Disk>(&mut self, disk: &D) -> Result<(), Error> {
+    /// Looks whether appends must be refused from now on. Called when payload was written, before
+    /// its tickets come back. One system call.
+    pub(crate) fn look<D: Disk>(&mut self, disk: &D) -> Result<(), Error> {
+        let available =
+            disk.available().map_err(|source| disk_error("measuring", RESERVE, source))?;
+        self.full |= available < self.free_bytes_min;
+        Ok(())
+    }
+
+    /// Looks at the free space; makes the reserve, slice by slice. Appends are accepted again when
+    /// it is whole, if nothing else stands against it (`may_end`).
+    pub(crate) fn check<D: Disk>(&mut self, disk: &D, may_end: bool) -> Result<(), Error> {
         let failed = |source| disk_error("writing", RESERVE, source);
         let available = disk.available().map_err(failed)?;
         let missing = self.bytes - self.held.min(self.bytes);
@@ -74,7 +90,7 @@ impl Reserve {
             // Some slices a look: the file is whole soon, and no look takes long.
             match (0..SLICES_AT_ONCE).try_for_each(|_| self.grow(disk)) {
                 Err(error) if !is_full(&error) => return Err(failed(error)),
-                grown => self.full &= grown.is_err() || self.held < self.bytes,
+                grown => self.full &= grown.is_err() || self.held < self.bytes || !may_end,
             }
         }
         Ok(())

@@ -23,7 +23,7 @@ use crate::op::{Done, Op, OpKind, RecoveredReplica};
 use crate::record::Record;
 use crate::replica::Replica;
 use crate::replica_state::SegmentState;
-use crate::reserve::Reserve;
+use crate::reserve::{Reserve, is_full};
 use crate::sabotage::{self, Bug};
 use crate::{Disk, Reader, ReplicaId, manifest, recovery};
 
@@ -36,14 +36,15 @@ pub struct Options {
     pub facts: Facts,
     /// Size of one journal extent, in bytes; a multiple of 4,096.
     pub extent_bytes: u64,
-    /// Most extents the journal may grow to; at least 4.
+    /// Most extents the journal may grow to, but where it would stand still; at least 4.
     pub extents_max: u32,
     /// A replica's payload of up to this many bytes a round goes into the journal; more is synced
     /// in its segment instead.
     pub journal_payload_max: u32,
     /// One `.index` entry at most every so many bytes of batches.
     pub index_interval_bytes: u32,
-    /// Appends are refused when less than this is free on the disk.
+    /// Appends are refused when less than this is free on the disk: all the payload that may be in
+    /// flight, and what the journal, indexes, images and the metadata log may take beside it.
     pub free_bytes_min: u64,
     /// Size of the reserve file that is given up when the disk is full all the same.
     pub reserve_bytes: u64,
@@ -218,14 +219,16 @@ struct Round {
     lsn: u64,
     tail: u64,
     replicas: BTreeSet<ReplicaId>,
-    writes: Vec<SegmentWrite>,
+    /// What is not in the segments yet.
+    writes: VecDeque<SegmentWrite>,
     /// Logs that were cut: their segments are cut, and written, only when the round is durable.
     cuts: Vec<Cut>,
     states: Vec<ReplicaId>,
     deleted: Vec<ReplicaId>,
     gone: Vec<ReplicaId>,
     removals: Vec<String>,
-    written: bool,
+    /// It is synced.
+    durable: bool,
     has_content: bool,
     closing: bool,
 }
@@ -241,7 +244,16 @@ pub struct Storage<D: Disk> {
     pub(crate) metrics: Metrics,
     catalog: Arc<Catalog<D>>,
     pub(crate) reserve: Reserve,
+    /// Something waits for room on the disk; [`Storage::maintain`] tries again.
+    lacks_room: bool,
+    /// Replicas that recovery found no room to restore: the journal keeps what it holds of them.
+    pub(crate) unrestored: BTreeSet<ReplicaId>,
+    /// Deleted replicas whose directory could not be renamed for want of room.
+    renames: BTreeSet<ReplicaId>,
     queue: VecDeque<Op>,
+    /// Replicas whose deletion is queued: the node has forgotten them, and gives no image of them.
+    /// The queue may be waiting for their checkpoints.
+    doomed: BTreeSet<ReplicaId>,
     images: VecDeque<(ReplicaId, u64, Bytes)>,
     /// Ops of replicas whose directory's name is not free yet.
     deferred: BTreeMap<ReplicaId, Vec<Op>>,
@@ -277,6 +289,9 @@ impl<D: Disk> Storage<D> {
         let (journal, found) = recovery::recover(&disk, &options, &catalog, &mut reserve)?;
         let mut storage = Self {
             reserve,
+            lacks_room: false,
+            unrestored: BTreeSet::new(),
+            renames: BTreeSet::new(),
             disk,
             options,
             journal,
@@ -285,6 +300,7 @@ impl<D: Disk> Storage<D> {
             metrics: Metrics::default(),
             catalog,
             queue: VecDeque::new(),
+            doomed: BTreeSet::new(),
             images: VecDeque::new(),
             deferred: BTreeMap::new(),
             urgent: VecDeque::new(),
@@ -309,6 +325,9 @@ impl<D: Disk> Storage<D> {
         let mut recovered = Vec::new();
         for replica in found.replicas {
             recovered.push(replica.recovered);
+            if !replica.is_restored {
+                self.unrestored.insert(replica.replica.id());
+            }
             self.checkpoints.set_live_from(replica.replica.id(), replica.replica.live_from);
             self.replicas.insert(replica.replica.id(), replica.replica);
         }
@@ -322,9 +341,12 @@ impl<D: Disk> Storage<D> {
         for path in found.garbage {
             self.remove_in_background(vec![SyncStep::RemoveDir(path)]);
         }
-        if let Some(full) = self.reserve.take_change() {
-            self.done.push(Done::DiskFull(full)); // before anything is appended
-        }
+        // The last round may not have told yet how far the tail had come; and if the journal is full,
+        // only a round that does lets the next one begin.
+        self.advance_tail();
+        // Before anything is appended, and after recovery wrote what it had to.
+        self.reserve.look(&self.disk)?;
+        self.report_full();
         Ok(recovered)
     }
 
@@ -339,9 +361,15 @@ impl<D: Disk> Storage<D> {
             // It may pass the queue, since it speaks of what was persisted long ago; and it must,
             // since the queue may be waiting for the checkpoint that waits for the image.
             self.images.push_back((op.replica, index, image));
-        } else {
-            self.queue.push_back(op);
+            return;
         }
+        if let OpKind::Delete = op.kind {
+            self.doomed.insert(op.replica);
+            if let Some(replica) = self.replicas.get_mut(&op.replica) {
+                replica.image_wanted = false;
+            }
+        }
+        self.queue.push_back(op);
     }
 
     /// If no round is in flight and something is queued, writes all of it as one journal round
@@ -409,42 +437,85 @@ impl<D: Disk> Storage<D> {
     /// reported.
     pub fn write_segments(&mut self) -> Result<Vec<SyncRequest<D::File>>, Error> {
         // A cut overwrites what an earlier round made durable: only once it is durable itself.
-        if let Some(round) = &mut self.round
-            && round.cuts.is_empty()
-            && !round.written
-        {
-            round.written = true;
-            let writes = std::mem::take(&mut round.writes);
-            self.perform(writes)?;
+        if self.round.as_ref().is_some_and(|round| round.cuts.is_empty()) {
+            self.perform_writes()?;
         }
         Ok(std::mem::take(&mut self.requests))
     }
 
-    fn perform(&mut self, writes: Vec<SegmentWrite>) -> Result<(), Error> {
-        for write in writes {
-            let Some(replica) = self.replicas.get_mut(&write.replica).filter(|it| !it.deleting)
-            else {
-                continue;
-            };
-            let payloads: Vec<&[u8]> = write.payloads.iter().map(|payload| &payload[..]).collect();
-            let disk = &self.disk;
-            let written = self.reserve.when_full(disk, || {
-                let segment = replica.segment(disk, write.base_offset)?;
-                let file = replica.write(disk, &segment, &payloads, write.at)?;
-                Ok((segment, file))
-            });
-            let dir = replica.state.dir();
-            let (segment, file) = written.map_err(|source| disk_error("writing", &dir, source))?;
-            segment.extend(&write.part, &write.batches);
-            if let Some(bulk) = write.bulk {
-                replica.payload_due.push((bulk, write.base_offset, file));
-                self.sync_next(write.replica);
-            }
+    /// Writes the round's payload into the segments, up to where there is no room: the rest waits,
+    /// and no round begins until it is written.
+    fn perform_writes(&mut self) -> Result<(), Error> {
+        let Some(round) = &mut self.round else { return Ok(()) };
+        let mut writes = std::mem::take(&mut round.writes);
+        if writes.is_empty() {
+            return Ok(());
         }
+        while let Some(write) = writes.front() {
+            if !self.perform_write(write)? {
+                self.lacks_room = true;
+                break;
+            }
+            writes.pop_front();
+        }
+        if let Some(round) = &mut self.round {
+            round.writes = writes;
+        }
+        self.reserve.look(&self.disk)?;
+        self.report_full();
+        Ok(())
+    }
+
+    /// False if there is no room for it.
+    fn perform_write(&mut self, write: &SegmentWrite) -> Result<bool, Error> {
+        let Some(replica) = self.replicas.get_mut(&write.replica).filter(|it| !it.deleting) else {
+            return Ok(true);
+        };
+        let payloads: Vec<&[u8]> = write.payloads.iter().map(|payload| &payload[..]).collect();
+        let disk = &self.disk;
+        let written = self.reserve.when_full(disk, || {
+            let segment = replica.segment(disk, write.base_offset)?;
+            let file = replica.write(disk, &segment, &payloads, write.at)?;
+            Ok((segment, file))
+        });
+        let (segment, file) = match written {
+            Err(error) if is_full(&error) => return Ok(false),
+            written => {
+                written.map_err(|source| disk_error("writing", &replica.state.dir(), source))?
+            }
+        };
+        segment.extend(&write.part, &write.batches);
+        if let Some(bulk) = write.bulk {
+            replica.payload_due.push((bulk, write.base_offset, file));
+            self.sync_next(write.replica);
+        }
+        Ok(true)
+    }
+
+    fn report_full(&mut self) {
         if let Some(full) = self.reserve.take_change() {
             self.done.push(Done::DiskFull(full));
         }
-        Ok(())
+    }
+
+    /// Tries again what found no room.
+    fn retry_for_room(&mut self) -> Result<(), Error> {
+        if !std::mem::take(&mut self.lacks_room) {
+            return Ok(());
+        }
+        for id in std::mem::take(&mut self.renames) {
+            self.rename_if_deleted(id)?;
+        }
+        match &self.round {
+            Some(round) if round.durable => self.end_round(),
+            Some(round) if round.cuts.is_empty() => self.perform_writes(),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether something waits for room on the disk: until there is some, nothing more is written.
+    pub fn lacks_room(&self) -> bool {
+        self.lacks_room
     }
 
     /// Starts the replica's next sync, if none is in flight. Never two at once of one file: the
@@ -482,15 +553,14 @@ impl<D: Disk> Storage<D> {
     /// the closing round of a journal that fell quiet (`idle`). Returns syncs to run. Call it
     /// after each round, and about every 100 ms when nothing happens.
     pub fn maintain(&mut self, idle: bool) -> Result<Vec<SyncRequest<D::File>>, Error> {
+        self.retry_for_room()?;
         self.take_images()?;
         let quiet = self.round.is_none() && self.queue.is_empty() && self.urgent.is_empty();
         self.closing = quiet && idle && (self.unclosed || !self.riders.is_empty());
         self.grow_journal()?;
         self.run_checkpoints()?;
-        self.reserve.check(&self.disk)?;
-        if let Some(full) = self.reserve.take_change() {
-            self.done.push(Done::DiskFull(full));
-        }
+        self.reserve.check(&self.disk, !self.lacks_room && self.unrestored.is_empty())?;
+        self.report_full();
         Ok(std::mem::take(&mut self.requests))
     }
 
@@ -506,16 +576,25 @@ impl<D: Disk> Storage<D> {
             }
             return Ok(());
         }
-        let short = self.journal.free_extents() <= 1 && self.checkpoints.busy();
-        let short = short && !self.reserve.is_full();
-        if short && self.journal.extent_count() < self.options.extents_max as usize {
+        let free = self.journal.free_extents();
+        let may_grow = self.journal.extent_count() < self.options.extents_max as usize;
+        let short = free <= 1 && self.checkpoints.busy() && may_grow && !self.reserve.is_full();
+        // The States that would free an extent did not fit into the last free one: nothing would be
+        // written ever again.
+        let stands_still = free == 0 && self.journal.needs_extent(self.journal.body_bytes_max());
+        if short || stands_still {
             self.journal.start_growing()?;
         }
         Ok(())
     }
 
-    pub(crate) fn want_image(&mut self, replica: ReplicaId) {
-        self.done.push(Done::WantImage { replica });
+    /// Asks for the replica's image, if somebody is left to give it.
+    pub(crate) fn want_image(&mut self, id: ReplicaId) {
+        let Some(replica) = self.replicas.get_mut(&id) else { return };
+        if !replica.image_wanted && !self.doomed.contains(&id) {
+            replica.image_wanted = true;
+            self.done.push(Done::WantImage { replica: id });
+        }
     }
 
     pub(crate) fn push_state(&mut self, record: Record) {
@@ -524,7 +603,7 @@ impl<D: Disk> Storage<D> {
 
     /// Whether every write submitted so far is in its segment.
     pub(crate) fn segments_written(&self) -> bool {
-        self.round.as_ref().is_none_or(|round| round.written)
+        self.round.as_ref().is_none_or(|round| round.writes.is_empty() && round.cuts.is_empty())
     }
 
     /// A sync returned. An error is final.
@@ -538,7 +617,12 @@ impl<D: Disk> Storage<D> {
             return Err(disk_error("syncing", &self.path_of(&purpose), source));
         }
         match purpose {
-            Purpose::Round => return self.on_round_durable(),
+            Purpose::Round => {
+                if let Some(round) = &mut self.round {
+                    round.durable = true;
+                }
+                return self.end_round();
+            }
             Purpose::Payload { replica: id, bulks, names } => {
                 if let Some(replica) = self.replicas.get_mut(&id) {
                     for bulk in bulks {
@@ -607,17 +691,28 @@ impl<D: Disk> Storage<D> {
             return Ok(());
         }
         let (from, to) = (replica.state.dir(), replica.deleted_dir());
-        self.disk.rename(&from, &to).map_err(|source| disk_error("renaming", &from, source))?;
+        let disk = &self.disk;
+        match self.reserve.when_full(disk, || disk.rename(&from, &to)) {
+            Err(error) if is_full(&error) => {
+                self.lacks_room = true;
+                self.renames.insert(id);
+                return Ok(());
+            }
+            renamed => renamed.map_err(|source| disk_error("renaming", &from, source))?,
+        }
         self.request(Purpose::Renamed { replica: id }, vec![SyncStep::Dir(String::new())]);
         Ok(())
     }
 
-    fn on_round_durable(&mut self) -> Result<(), Error> {
-        let Some(mut round) = self.round.take() else { return Ok(()) };
-        if !round.written {
-            self.perform_cuts(std::mem::take(&mut round.cuts))?;
-            self.perform(std::mem::take(&mut round.writes))?;
-        }
+    /// The round is durable: tells of it once all of its payload is in the segments.
+    fn end_round(&mut self) -> Result<(), Error> {
+        let Some(round) = &mut self.round else { return Ok(()) };
+        let cuts = std::mem::take(&mut round.cuts);
+        self.perform_cuts(cuts)?;
+        self.perform_writes()?;
+        let Some(round) = self.round.take_if(|round| round.writes.is_empty()) else {
+            return Ok(());
+        };
         self.durable_lsn = round.lsn;
         self.journal.on_durable(round.tail);
         self.unclosed = round.has_content || (self.unclosed && !round.closing);
@@ -648,6 +743,7 @@ impl<D: Disk> Storage<D> {
     fn forget(&mut self, id: ReplicaId) {
         let Some(replica) = self.replicas.remove(&id) else { return };
         self.checkpoints.forget(id);
+        self.unrestored.remove(&id);
         if replica.dir_made {
             self.remove_in_background(vec![SyncStep::RemoveDir(replica.deleted_dir())]);
         }

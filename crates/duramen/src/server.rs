@@ -19,6 +19,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use duramen_broker::limits::FRAME_BYTES_MAX;
 use duramen_broker::{Action, Node, NodeOptions, read_plan};
 use duramen_storage::storage::{Facts, Recovered};
 use duramen_storage::{Options, Storage};
@@ -73,7 +74,9 @@ const JOURNAL_EXTENT_BYTES: u64 = 16 << 20;
 const JOURNAL_EXTENTS_MAX: u32 = 32;
 /// Up to here, one more copy in the journal costs less than one more sync.
 const JOURNAL_PAYLOAD_MAX: u32 = 512 << 10;
-const FREE_BYTES_MIN: u64 = 128 << 20;
+/// What is kept free beside room for all payload in flight: for a growing journal, the metadata
+/// log, indexes and images, and for what files take beyond their bytes.
+const FREE_BYTES_BESIDE: u64 = 128 << 20;
 const RESERVE_BYTES: u64 = 32 << 20;
 
 /// A server that runs.
@@ -319,13 +322,15 @@ fn open(
         broker_id: settings.node_id.unwrap_or(1),
         directory_id: random()?,
     };
+    // A request that is larger than what may be in flight is taken in alone.
+    let in_flight_bytes_max = settings.in_flight_bytes_max.max(FRAME_BYTES_MAX as u64);
     let options = Options {
         facts,
         extent_bytes: JOURNAL_EXTENT_BYTES,
         extents_max: JOURNAL_EXTENTS_MAX,
         journal_payload_max: JOURNAL_PAYLOAD_MAX,
         index_interval_bytes: u32::try_from(broker.index_interval_bytes).unwrap_or(0),
-        free_bytes_min: FREE_BYTES_MIN,
+        free_bytes_min: FREE_BYTES_BESIDE.saturating_add(in_flight_bytes_max),
         reserve_bytes: RESERVE_BYTES,
     };
     let (storage, recovered) = Storage::open(disk, options)

@@ -59,7 +59,10 @@ impl World {
     /// Reads all that was persisted and is not deleted; `indexes` too, when all is at rest.
     pub(super) fn check_reads(&mut self, indexes: bool) -> Result<(), Failure> {
         let reader = self.storage().reader();
-        for model in self.replicas.iter().filter(|model| model.created && !model.deleted) {
+        let shown = |model: &&ReplicaModel| {
+            model.created && !model.deleted && !self.unrestored.contains(&model.id)
+        };
+        for model in self.replicas.iter().filter(shown) {
             let end = model.base.end_offset_at(model.safe_index());
             let mut outcome = check_log(&reader, model, end, &mut self.chance)
                 .and_then(|()| check_times(&reader, model, end, &mut self.chance));
@@ -108,7 +111,7 @@ impl World {
         }
         let reader = self.storage().reader();
         let model = self.work.pick(&self.replicas);
-        if !model.created || model.deleted {
+        if !model.created || model.deleted || self.unrestored.contains(&model.id) {
             return Ok(());
         }
         let end = model.base.end_offset_at(model.safe_index());

@@ -37,11 +37,18 @@ impl World {
         self.wants.clear();
         self.segments_due = false;
         self.full = false;
+        self.in_flight.clear();
+        self.unrestored.clear();
     }
 
     fn lose(&mut self, power: bool) {
         tell(|| (if power { "POWER LOSS" } else { "KILL" }).to_owned());
         self.disk = if power { self.disk.power_loss() } else { self.disk.kill() };
+        if self.limited && self.chance.chance(500) {
+            // What the crash has freed, somebody else takes.
+            let left = self.chance.below(20_000);
+            self.disk.set_capacity(self.disk.used() + left);
+        }
     }
 
     /// Starts the process, interrupting its recovery now and then.
@@ -106,6 +113,7 @@ impl World {
         }
         self.disk.crash_in(None);
         self.adopt(found)?;
+        self.take_done()?;
         self.check_reads(false)?;
         self.disk.set_faults(self.profile.faults);
         if self.chance.chance(150) { self.crash() } else { Ok(()) }
@@ -121,6 +129,13 @@ impl World {
                 let what = if self.dead.contains(&id) { "was gone for good" } else { "never was" };
                 return Err(Failure::correctness(format!("replica {} {what}", id.0)));
             };
+            let lacks_room = |damage: &String| damage.starts_with("the disk is full");
+            if self.limited && replica.damage.as_ref().is_some_and(lacks_room) {
+                // Nobody is shown anything of it. The next start decides what is there.
+                self.unrestored.insert(id);
+                model.deleted = false;
+                continue;
+            }
             model.adopt(replica)?;
             model.deleted = false;
         }
@@ -182,7 +197,7 @@ impl World {
         self.disk.crash_in(None);
         self.disk.set_capacity(u64::MAX / 2);
         self.limited = false;
-        if self.disk.is_doomed() || self.disk.is_dead() {
+        if self.disk.is_doomed() || self.disk.is_dead() || !self.unrestored.is_empty() {
             self.crash()?;
         }
         self.profile.crash = 0;

@@ -16,7 +16,7 @@ use duramen_protocol::compression::Codec;
 use duramen_storage::op::{Append, ConfState, Content, HardState, Identity, LogEntry};
 use duramen_storage::{Descriptor, Op, OpKind, ReplicaId};
 
-use super::World;
+use super::{IN_FLIGHT_MAX, World};
 use crate::batch::Records;
 use crate::model::{ModelEntry, ModelOp, ReplicaModel, State};
 use crate::trace::tell;
@@ -28,6 +28,11 @@ impl World {
     pub(super) fn submit_something(&mut self) {
         let live: Vec<usize> =
             (0..self.replicas.len()).filter(|at| !self.replicas[*at].deleted).collect();
+        let all = live.clone();
+        let live: Vec<usize> = live
+            .into_iter()
+            .filter(|at| !self.unrestored.contains(&self.replicas[*at].id))
+            .collect();
         if live.is_empty() || (live.len() < self.profile.replicas_max && self.work.chance(60)) {
             return self.create();
         }
@@ -38,18 +43,23 @@ impl World {
                 return self.answer_want(*at);
             }
         }
-        let at = *self.work.pick(&live);
         if self.work.chance(self.profile.delete) {
+            let at = *self.work.pick(&all);
             return self.delete(at);
         }
+        let at = *self.work.pick(&live);
         match self.work.below(20) {
             0 => self.conf(at),
             1 => self.trim(at),
             2 => self.image(at),
             3..=4 => self.hard_state_alone(at),
-            _ if self.full => self.hard_state_alone(at),
+            _ if self.full || self.bytes_in_flight() >= IN_FLIGHT_MAX => self.hard_state_alone(at),
             _ => self.append(at),
         }
+    }
+
+    fn bytes_in_flight(&self) -> u64 {
+        self.in_flight.values().sum()
     }
 
     fn ticket(&mut self) -> u64 {
@@ -89,6 +99,7 @@ impl World {
         let model = &mut self.replicas[at];
         model.deleted = true;
         let id = model.id;
+        self.unrestored.remove(&id);
         if model.created {
             self.deletions.push((id, now));
         } // else its creation may be waiting for its name, and the deletion behind it
@@ -206,6 +217,8 @@ impl World {
         let hard_state = (hard_state != before).then_some(hard_state);
         let model = &mut self.replicas[at];
         let id = model.id;
+        let bytes = appends.iter().map(|entry| entry.payload.len() as u64).sum();
+        self.in_flight.insert((id, ticket), bytes);
         model.submit(ModelOp::Write { appends: appends.clone(), hard_state }, Some((ticket, true)));
         let appends = appends
             .iter()

@@ -8,6 +8,8 @@
 //! Tests:      with the storage tests.
 //! Start at:   `Storage::take_op`.
 
+use std::collections::VecDeque;
+
 use bytes::Bytes;
 
 use super::{
@@ -15,10 +17,11 @@ use super::{
     ignore_missing,
 };
 use crate::journal::disk_error;
-use crate::op::{Append, ConfState, Content, Done, HardState, Identity, Op, OpKind};
+use crate::op::{Append, ConfState, Content, HardState, Identity, Op, OpKind};
 use crate::record::{ImageSource, Record};
 use crate::replica::{Replica, Ticket};
 use crate::replica_state::ReplicaState;
+use crate::reserve::is_full;
 use crate::{Disk, ReplicaId};
 
 impl<D: Disk> Storage<D> {
@@ -130,6 +133,7 @@ impl<D: Disk> Storage<D> {
                 Record::Trim { replica: id, log_start }
             }
             OpKind::Delete => {
+                self.doomed.remove(&id);
                 replica.deleting = true;
                 round.deleted.push(id);
                 self.catalog.remove(id);
@@ -245,7 +249,7 @@ impl<D: Disk> Storage<D> {
         let same = |write: &&mut SegmentWrite| {
             write.replica == id && write.base_offset == base_offset && write.bulk == bulk
         };
-        if let Some(write) = round.writes.last_mut().filter(same) {
+        if let Some(write) = round.writes.back_mut().filter(same) {
             write.payloads.push(payload);
             write.batches.push((batch.base_offset, at));
             write.part.merge(part);
@@ -256,7 +260,7 @@ impl<D: Disk> Storage<D> {
             let (payloads, batches) = (vec![payload], vec![(batch.base_offset, at)]);
             let write =
                 SegmentWrite { replica: id, base_offset, at, payloads, batches, part, bulk };
-            round.writes.push(write);
+            round.writes.push_back(write);
         }
         if batch.starts_segment && at == 0 && base_offset > replica.state.log_start {
             self.checkpoints.force(id); // writes the sealed segment's indexes
@@ -264,20 +268,20 @@ impl<D: Disk> Storage<D> {
     }
 
     fn want_image_if_long(&mut self, id: ReplicaId) {
-        let Some(replica) = self.replicas.get_mut(&id) else { return };
+        let Some(replica) = self.replicas.get(&id) else { return };
         let entries = replica.state.entries.len();
         let image_bytes = match &replica.state.image {
             ImageSource::Inline(image) => image.len(),
             ImageSource::File { length, .. } => *length as usize,
         };
-        if entries >= ENTRIES_MAX.max(image_bytes / 64) && !replica.image_wanted {
-            replica.image_wanted = true;
-            self.done.push(Done::WantImage { replica: id });
+        if entries >= ENTRIES_MAX.max(image_bytes / 64) {
+            self.want_image(id);
         }
     }
 
     pub(super) fn take_images(&mut self) -> Result<(), Error> {
         let inline_max = INLINE_IMAGE_BYTES.min(self.journal.body_bytes_max() / 4);
+        let mut waiting = VecDeque::new();
         while let Some((id, index, image)) = self.images.pop_front() {
             let Some(replica) = self.replicas.get_mut(&id).filter(|it| !it.deleting) else {
                 continue;
@@ -287,16 +291,18 @@ impl<D: Disk> Storage<D> {
                 replica.image_wanted &= replica.state.prev_index < replica.image_index;
                 continue;
             }
-            replica.image_index = index;
+            let before = std::mem::replace(&mut replica.image_index, index);
             let implied = self.implied(id);
-            if image.len() > inline_max {
-                self.write_image_file(id, index, &image, implied)?;
-            } else {
+            if image.len() <= inline_max {
                 let image = ImageSource::Inline(image);
                 self.urgent.extend(implied);
                 self.urgent.push_back(Record::Image { replica: id, index, image });
+            } else if !self.write_image_file(id, index, &image, implied)? {
+                self.replicas.get_mut(&id).expect("it was just found").image_index = before;
+                waiting.push_back((id, index, image));
             }
         }
+        self.images = waiting;
         Ok(())
     }
 
@@ -331,18 +337,16 @@ impl<D: Disk> Storage<D> {
         self.remove_dead_segments(id, round);
     }
 
-    /// A large image is durable in its own file before the journal speaks of it.
+    /// A large image is durable in its own file before the journal speaks of it. False if there is
+    /// no room for it.
     fn write_image_file(
         &mut self,
         id: ReplicaId,
         index: u64,
         image: &Bytes,
         implied: Vec<Record>,
-    ) -> Result<(), Error> {
-        let Some(replica) = self.replicas.get_mut(&id).filter(|it| !it.deleting) else {
-            return Ok(());
-        };
-        replica.in_flight += 1;
+    ) -> Result<bool, Error> {
+        let Some(replica) = self.replicas.get_mut(&id) else { return Ok(true) };
         let path = replica.image_path(index);
         let (disk, reserve) = (&self.disk, &mut self.reserve);
         let written = reserve.when_full(disk, || {
@@ -352,7 +356,14 @@ impl<D: Disk> Storage<D> {
             disk.write_at(&file, &[image], 0)?;
             Ok(file)
         });
-        let file = written.map_err(|source| disk_error("writing", &path, source))?;
+        let file = match written {
+            Err(error) if is_full(&error) => {
+                self.lacks_room = true;
+                return Ok(false);
+            }
+            written => written.map_err(|source| disk_error("writing", &path, source))?,
+        };
+        replica.in_flight += 1;
         let source = ImageSource::File {
             length: u32::try_from(image.len()).expect("images stay below 4 GiB"),
             crc: crc32c::crc32c(image),
@@ -361,7 +372,7 @@ impl<D: Disk> Storage<D> {
         let steps = vec![SyncStep::File(file), SyncStep::Dir(dir), SyncStep::Dir(String::new())];
         let image = Record::Image { replica: id, index, image: source };
         self.request(Purpose::Image { image, implied }, steps);
-        Ok(())
+        Ok(true)
     }
 
     /// What may ride along: commit indexes, and synced marks.
@@ -388,13 +399,13 @@ impl<D: Disk> Storage<D> {
     pub(super) fn remove_dead_segments(&mut self, id: ReplicaId, round: &mut Round) {
         let Some(replica) = self.replicas.get_mut(&id) else { return };
         let dead = replica.state.remove_dead_segments();
-        if replica.state.removal_waits_for_image() && !replica.image_wanted {
-            replica.image_wanted = true;
-            self.done.push(Done::WantImage { replica: id });
+        if replica.state.removal_waits_for_image() {
+            self.want_image(id);
         }
         if dead.is_empty() {
             return;
         }
+        let Some(replica) = self.replicas.get_mut(&id) else { return };
         for segment in &dead {
             replica.dirty.remove(&segment.base_offset);
             round.removals.extend(replica.segment_paths(segment.base_offset));

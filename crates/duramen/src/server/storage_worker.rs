@@ -126,7 +126,9 @@ impl<D: Disk> Worker<D> {
             }
             self.turn()?;
             self.common.metrics.set_storage(self.storage.metrics());
-            if self.stopping && self.in_flight == 0 && self.storage.is_quiet() {
+            // On a full disk it may never become quiet. What was acknowledged is safe all the same.
+            let is_done = self.storage.is_quiet() || self.storage.lacks_room();
+            if self.stopping && self.in_flight == 0 && is_done {
                 self.syncs.push_all((0..SYNC_THREADS).map(|_| None));
                 return Ok(());
             }
