@@ -3,7 +3,8 @@
 //! Purpose:    the node: Kafka's requests, replicated logs, the cluster's metadata, as one value.
 //! Owns:       what a client may observe.
 //! Interface:  [`Node`] with [`Event`] and [`Action`]; [`session::Session`] for a connection;
-//!             [`read_plan`] for reads off the node's thread; [`configs`] for settings; [`describe`] for people.
+//!             [`read_plan`] for reads off the node's thread; [`configs`] for settings; [`describe`] for people;
+//!             [`groups`], which the node does not use yet.
 //! Invariants: acknowledged is durable; shown is durable; the same events make the same actions.
 //! Never:      async, sockets, files, locks, hash maps, clocks, chance that is not seeded, threads.
 //! Tests:      `node/tests`, and each room's own; `duramen-sim` runs all of it.
@@ -15,6 +16,7 @@ mod controller;
 pub mod describe;
 pub mod event;
 mod group;
+pub mod groups;
 pub mod limits;
 mod node;
 mod partition;

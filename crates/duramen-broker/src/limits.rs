@@ -66,6 +66,9 @@ pub(crate) const FETCH_SESSION_PARTITIONS_MAX: usize = 1_000_000;
 /// A fetch session unused for this long may give way to a new one.
 pub(crate) const FETCH_SESSION_IDLE_US: u64 = 120_000_000;
 
+/// How long a consumer that has just joined its group is waited for, unless it joins again.
+pub(crate) const NEW_MEMBER_WAITS_US: u64 = 300_000_000;
+
 /// How long requests wait for the groups to lead after the node opened.
 pub(crate) const OPENING_US_MAX: u64 = 30_000_000;
 

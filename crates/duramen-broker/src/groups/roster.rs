@@ -1,0 +1,190 @@
+//! # Room card: roster
+//!
+//! Purpose:    who is in a consumer group, and what its members have in common.
+//! Owns:       [`Roster`] and [`Member`]; static names; the choice of leader and protocol.
+//! Interface:  [`Roster::insert`], [`Roster::remove`], [`Roster::rename`], [`Roster::check`], [`Roster::elect`].
+//! Invariants: a static name belongs to one member; the leader, if there is one, is a member; there is one while
+//!             there are members.
+//! Never:      states of a rebalance, answers.
+//! Tests:      `groups/membership/tests.rs`.
+//! Start at:   [`Roster`].
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use duramen_protocol::ErrorCode;
+
+use crate::event::RequestKey;
+
+/// One member.
+#[derive(Clone, Debug)]
+pub(super) struct Member {
+    /// The static name (`group.instance.id`).
+    pub instance: Option<String>,
+    pub client_id: String,
+    pub client_host: String,
+    pub session_timeout_ms: i32,
+    pub rebalance_timeout_ms: i32,
+    /// What it can be assigned by, best first, each with its metadata.
+    pub protocols: Vec<(String, Bytes)>,
+    pub assignment: Bytes,
+    /// A `JoinGroup` that waits.
+    pub joining: Option<RequestKey>,
+    /// A `SyncGroup` that waits.
+    pub syncing: Option<RequestKey>,
+    /// It has not yet learnt its id, so it cannot send heartbeats.
+    pub is_new: bool,
+    /// It has not asked for its assignment in this generation.
+    pub owes_sync: bool,
+    /// When it is given up, unless something is heard of it.
+    pub expires_us: Option<u64>,
+}
+
+impl Member {
+    /// What it says about itself under a protocol.
+    pub(super) fn metadata(&self, protocol: &str) -> Bytes {
+        let found = self.protocols.iter().find(|(name, _)| name == protocol);
+        found.map(|(_, metadata)| metadata.clone()).unwrap_or_default()
+    }
+}
+
+/// All members.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Roster {
+    members: BTreeMap<String, Member>,
+    instances: BTreeMap<String, String>,
+    leader: Option<String>,
+}
+
+impl Roster {
+    pub(super) fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    pub(super) fn contains(&self, id: &str) -> bool {
+        self.members.contains_key(id)
+    }
+
+    pub(super) fn get(&self, id: &str) -> Option<&Member> {
+        self.members.get(id)
+    }
+
+    pub(super) fn get_mut(&mut self, id: &str) -> Option<&mut Member> {
+        self.members.get_mut(id)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&String, &Member)> {
+        self.members.iter()
+    }
+
+    /// The ids of the members that a condition holds for.
+    pub(super) fn ids(&self, holds: impl Fn(&Member) -> bool) -> Vec<String> {
+        self.iter().filter(|(_, member)| holds(member)).map(|(id, _)| id.clone()).collect()
+    }
+
+    pub(super) fn leader(&self) -> Option<&String> {
+        self.leader.as_ref()
+    }
+
+    pub(super) fn is_leader(&self, id: &str) -> bool {
+        self.leader.as_deref() == Some(id)
+    }
+
+    /// Who was leader before a restart. Without effect if that is no member.
+    pub(super) fn restore_leader(&mut self, id: &str) {
+        if self.contains(id) {
+            self.leader = Some(id.to_owned());
+        }
+    }
+
+    /// The member of a static name.
+    pub(super) fn named(&self, instance: &str) -> Option<&String> {
+        self.instances.get(instance)
+    }
+
+    /// Whether a request under this id, and static name if it has one, comes from a member.
+    pub(super) fn check(&self, id: &str, instance: Option<&str>) -> Result<(), ErrorCode> {
+        if let Some(instance) = instance {
+            match self.named(instance) {
+                None => return Err(ErrorCode::UnknownMemberId),
+                Some(named) if named != id => return Err(ErrorCode::FencedInstanceId),
+                Some(_) => {}
+            }
+        }
+        if self.contains(id) { Ok(()) } else { Err(ErrorCode::UnknownMemberId) }
+    }
+
+    /// Takes a member in. The first one leads.
+    pub(super) fn insert(&mut self, id: String, member: Member) {
+        if let Some(instance) = &member.instance {
+            self.instances.insert(instance.clone(), id.clone());
+        }
+        self.leader.get_or_insert_with(|| id.clone());
+        self.members.insert(id, member);
+    }
+
+    pub(super) fn remove(&mut self, id: &str) -> Option<Member> {
+        let member = self.members.remove(id)?;
+        if let Some(instance) = &member.instance {
+            self.instances.remove(instance);
+        }
+        if self.is_leader(id) {
+            self.leader = self.members.keys().next().cloned();
+        }
+        Some(member)
+    }
+
+    /// A member goes on under another id, as leader if it was leader.
+    pub(super) fn rename(&mut self, from: &str, to: String) {
+        let Some(member) = self.members.remove(from) else { return };
+        if let Some(instance) = &member.instance {
+            self.instances.insert(instance.clone(), to.clone());
+        }
+        if self.is_leader(from) {
+            self.leader = Some(to.clone());
+        }
+        self.members.insert(to, member);
+    }
+
+    /// Makes a member that waits for the next generation the leader, unless the leader does so itself. False if
+    /// nobody waits.
+    pub(super) fn elect(&mut self) -> bool {
+        let waits = |id: &&String| self.members[*id].joining.is_some();
+        let leader = self.leader.as_ref().filter(waits).or_else(|| self.members.keys().find(waits));
+        let Some(leader) = leader.cloned() else { return false };
+        self.leader = Some(leader);
+        true
+    }
+
+    /// The longest time that a member may take to join again.
+    pub(super) fn rebalance_timeout_ms(&self) -> i32 {
+        self.members.values().map(|member| member.rebalance_timeout_ms).max().unwrap_or(0)
+    }
+
+    /// Whether every member knows a protocol.
+    pub(super) fn all_know(&self, protocol: &str) -> bool {
+        let knows = |member: &Member| member.protocols.iter().any(|(name, _)| name == protocol);
+        self.members.values().all(knows)
+    }
+
+    /// The protocol that all know and most like best. Where as many like another, the leader's order decides.
+    pub(super) fn choose_protocol(&self) -> Option<String> {
+        let leader = self.members.get(self.leader.as_ref()?)?;
+        let common: Vec<&String> =
+            leader.protocols.iter().map(|(name, _)| name).filter(|it| self.all_know(it)).collect();
+        let mut votes = vec![0usize; common.len()];
+        for member in self.members.values() {
+            let place = |(name, _): &(String, Bytes)| common.iter().position(|it| *it == name);
+            if let Some(place) = member.protocols.iter().find_map(place) {
+                votes[place] += 1;
+            }
+        }
+        let most = votes.iter().max()?;
+        let place = votes.iter().position(|it| it == most)?;
+        Some(common[place].clone())
+    }
+}
