@@ -147,6 +147,7 @@ impl World {
                 index_interval_bytes: 512,
                 free_bytes_min: IN_FLIGHT_MAX + 256 * 1024,
                 reserve_bytes: RESERVE_BYTES,
+                open_files_max: *shape.pick(&[16, 1000]),
             },
             disk,
             life: None,

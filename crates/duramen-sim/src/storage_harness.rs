@@ -181,6 +181,7 @@ impl World {
                 index_interval_bytes: 256,
                 free_bytes_min: IN_FLIGHT_MAX + FREE_BESIDE,
                 reserve_bytes: RESERVE_BYTES,
+                open_files_max: *shape.pick(&[16, 24, 1000]),
             },
             disk,
             storage: None,

@@ -22,8 +22,8 @@ use crate::{Disk, ReplicaId};
 const RECENT_BATCHES: usize = 256;
 /// `EMFILE`, for which the standard library has no name.
 const TOO_MANY_OPEN_FILES: i32 = 24;
-/// Sealed segments kept open for reading.
-const OPEN_FILES: usize = 512;
+/// Sealed segments kept open for reading, where descriptors are no concern.
+const CACHED_FILES_MAX: usize = 512;
 
 /// All replicas' files.
 #[derive(Debug)]
@@ -31,6 +31,8 @@ pub(crate) struct Catalog<D: Disk> {
     logs: RwLock<BTreeMap<ReplicaId, Arc<LogFiles<D>>>>,
     /// Segments whose file is open, oldest first.
     open: Mutex<VecDeque<Arc<Segment<D>>>>,
+    /// How many of them there may be.
+    cached_max: usize,
 }
 
 /// The segments of one replica, oldest first.
@@ -80,8 +82,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl<D: Disk> Catalog<D> {
-    pub(crate) fn new() -> Self {
-        Self { logs: RwLock::new(BTreeMap::new()), open: Mutex::new(VecDeque::new()) }
+    pub(crate) fn new(open_files_max: usize) -> Self {
+        Self {
+            logs: RwLock::new(BTreeMap::new()),
+            open: Mutex::new(VecDeque::new()),
+            cached_max: (open_files_max / 8).clamp(1, CACHED_FILES_MAX),
+        }
     }
 
     pub(crate) fn get(&self, replica: ReplicaId) -> Result<Arc<LogFiles<D>>, ReadError> {
@@ -135,7 +141,7 @@ impl<D: Disk> Catalog<D> {
         drop(file);
         let mut open = lock(&self.open);
         open.push_back(Arc::clone(segment));
-        if open.len() > OPEN_FILES {
+        if open.len() > self.cached_max {
             let oldest = open.pop_front();
             drop(open);
             if let Some(oldest) = oldest {

@@ -31,6 +31,9 @@ const ENTRIES_WITHOUT_IMAGE: usize = 16;
 /// Index entries of the active segment that a State may carry; more are written to their file.
 const INDEX_TAIL_MAX: usize = 512;
 
+/// Segments whose index one checkpoint writes: each opens two files. A next one writes the others.
+const INDEXES_AT_ONCE: usize = 2;
+
 /// Where a replica's checkpoint is.
 #[derive(Debug)]
 enum Stage {
@@ -51,6 +54,8 @@ pub(crate) struct Checkpoints {
     running: BTreeMap<ReplicaId, Stage>,
     /// To be checkpointed whatever the journal's fill.
     forced: BTreeSet<ReplicaId>,
+    /// Replicas with unsynced segments, by the round in which they got the first.
+    dirty: BTreeSet<(u64, ReplicaId)>,
 }
 
 impl Checkpoints {
@@ -73,6 +78,14 @@ impl Checkpoints {
         self.forced.insert(replica);
     }
 
+    pub(crate) fn set_dirty(&mut self, replica: ReplicaId, since: u64) {
+        self.dirty.insert((since, replica));
+    }
+
+    pub(crate) fn set_clean(&mut self, replica: ReplicaId, since: u64) {
+        self.dirty.remove(&(since, replica));
+    }
+
     pub(crate) fn busy(&self) -> bool {
         !self.running.is_empty()
     }
@@ -84,7 +97,8 @@ impl Checkpoints {
 
 impl<D: Disk> Storage<D> {
     /// Starts checkpoints of the replicas that hold the oldest extent, if the journal is half
-    /// full, and moves on those that wait for an image.
+    /// full, and of those that have had unsynced files for longest, if too many are open; and moves
+    /// on those that wait for an image.
     pub(crate) fn run_checkpoints(&mut self) -> Result<(), Error> {
         let half = (self.journal.extent_count() as u64 / 2).max(2);
         let due = self.journal.live_extents() >= half;
@@ -95,6 +109,10 @@ impl<D: Disk> Storage<D> {
             let oldest = oldest.take_while(|(lsn, _)| self.journal.extent_of(*lsn) <= tail);
             let oldest = oldest.map(|(_, replica)| *replica);
             starting.extend(oldest.filter(|id| !self.unrestored.contains(id)).take(4 * AT_ONCE));
+        }
+        if self.dirty_files() > self.options.dirty_files_max() / 2 {
+            let dirty = self.checkpoints.dirty.iter().map(|(_, replica)| *replica);
+            starting.extend(dirty.take(4 * AT_ONCE));
         }
         for id in starting {
             if self.checkpoints.running.len() >= AT_ONCE {
@@ -138,7 +156,10 @@ impl<D: Disk> Storage<D> {
                 continue;
             }
             let dir = replica.state.dir();
-            let steps = replica
+            if let Some(since) = replica.dirty_since.take() {
+                self.checkpoints.set_clean(id, since);
+            }
+            let (steps, is_all) = replica
                 .flush(&self.disk, &mut self.reserve)
                 .map_err(|source| disk_error("writing the indexes of", &dir, source))?;
             replica.first_since_capture = None;
@@ -146,6 +167,9 @@ impl<D: Disk> Storage<D> {
             let state = Box::new(replica.state.clone());
             let as_of = self.journal.next_lsn();
             self.checkpoints.running.insert(id, Stage::Syncing(state, as_of));
+            if !is_all {
+                self.checkpoints.force(id);
+            }
             self.sync_next(id);
         }
         Ok(())
@@ -156,7 +180,7 @@ impl<D: Disk> Storage<D> {
         let Some(Stage::Syncing(state, as_of)) = self.checkpoints.running.remove(&id) else {
             return;
         };
-        let Some(replica) = self.replicas.get(&id).filter(|it| !it.deleting) else { return };
+        let Some(replica) = self.replicas.get_mut(&id).filter(|it| !it.deleting) else { return };
         replica.close_clean();
         self.checkpoints.running.insert(id, Stage::Writing);
         self.push_state(Record::State { as_of, state });
@@ -184,12 +208,16 @@ impl<D: Disk> Storage<D> {
 
 impl<D: Disk> Replica<D> {
     /// Writes index entries to their files, where they are many or their segment is sealed, and
-    /// returns what must be synced for a checkpoint. For want of room they stay in the State.
-    fn flush(&mut self, disk: &D, reserve: &mut Reserve) -> io::Result<Vec<SyncStep<D::File>>> {
-        let mut steps: Vec<SyncStep<D::File>> = std::mem::take(&mut self.dirty)
-            .into_values()
-            .map(|it| SyncStep::File(it.file))
-            .collect();
+    /// returns what must be synced for a checkpoint, and whether that was all. For want of room they
+    /// stay in the State.
+    fn flush(
+        &mut self,
+        disk: &D,
+        reserve: &mut Reserve,
+    ) -> io::Result<(Vec<SyncStep<D::File>>, bool)> {
+        let mut steps: Vec<SyncStep<D::File>> =
+            self.take_dirty().into_iter().map(SyncStep::File).collect();
+        let mut written = 0;
         let last = self.state.segments.len().saturating_sub(1);
         for at in 0..self.state.segments.len() {
             let segment = &self.state.segments[at];
@@ -200,14 +228,19 @@ impl<D: Disk> Replica<D> {
             let times = segment.times_tail.partition_point(|entry| entry.offset_delta < kept);
             let due = at < last || index >= INDEX_TAIL_MAX;
             if due && (index > 0 || times > 0) {
+                if written == INDEXES_AT_ONCE {
+                    written += 1;
+                    break;
+                }
                 match self.flush_segment(disk, reserve, at, (index, times)) {
                     Err(error) if is_full(&error) => break,
                     flushed => steps.extend(flushed?),
                 }
+                written += 1;
             }
         }
         steps.extend(self.name_steps());
-        Ok(steps)
+        Ok((steps, written <= INDEXES_AT_ONCE))
     }
 
     fn flush_segment(
@@ -259,15 +292,5 @@ impl<D: Disk> Replica<D> {
             shown.flushed(index, times);
         }
         Ok(steps)
-    }
-
-    /// Closes the segments that have nothing unsynced: with very many partitions, the files that
-    /// are open are those that are being written.
-    fn close_clean(&self) {
-        for segment in self.files.segments() {
-            if !self.dirty.contains_key(&segment.base_offset) {
-                segment.close();
-            }
-        }
     }
 }

@@ -32,8 +32,18 @@ pub(crate) struct Ticket {
     pub(crate) number: u64,
     /// The round that carries it; 0 if none has to.
     pub(crate) lsn: u64,
-    /// Its payload is synced in segments, under this number.
-    pub(crate) payload: Option<u64>,
+    /// Its payload, and what came before it, is synced in segments under numbers up to this one.
+    pub(crate) bulk: u64,
+}
+
+/// Counts files with unsynced bytes, by its clones: each of those files is open.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct DirtyCount(Arc<()>);
+
+impl DirtyCount {
+    pub(crate) fn get(&self) -> usize {
+        Arc::strong_count(&self.0) - 1
+    }
 }
 
 /// Payload that is being synced in segments.
@@ -52,6 +62,7 @@ pub(crate) struct Dirty<F> {
     pub(crate) file: F,
     /// Write-back was started for the bytes before this position.
     started: u64,
+    counted: DirtyCount,
 }
 
 /// One replica at work.
@@ -64,6 +75,10 @@ pub(crate) struct Replica<D: Disk> {
     pub(crate) pending: VecDeque<Ticket>,
     /// Segments with unsynced bytes.
     pub(crate) dirty: BTreeMap<i64, Dirty<D::File>>,
+    /// The round in which the first of them became dirty.
+    pub(crate) dirty_since: Option<u64>,
+    /// Those that a checkpoint is syncing.
+    checkpointing: Vec<DirtyCount>,
     pub(crate) dir_made: bool,
     /// How often a name was made in the directory, and how many of those are durable.
     pub(crate) names: u64,
@@ -103,6 +118,8 @@ impl<D: Disk> Replica<D> {
             files,
             pending: VecDeque::new(),
             dirty: BTreeMap::new(),
+            dirty_since: None,
+            checkpointing: Vec::new(),
             dir_made: false,
             names: 0,
             names_synced: 0,
@@ -184,10 +201,14 @@ impl<D: Disk> Replica<D> {
         segment: &Arc<Segment<D>>,
         payloads: &[&[u8]],
         at: u64,
+        count: &DirtyCount,
     ) -> io::Result<D::File> {
         let dirty = match self.dirty.entry(segment.base_offset) {
             Entry::Occupied(dirty) => dirty.into_mut(),
-            Entry::Vacant(clean) => clean.insert(Dirty { file: segment.open(disk)?, started: at }),
+            Entry::Vacant(clean) => {
+                let (file, counted) = (segment.open(disk)?, count.clone());
+                clean.insert(Dirty { file, started: at, counted })
+            }
         };
         disk.write_at(&dirty.file, payloads, at)?;
         let end = at + payloads.iter().map(|payload| payload.len() as u64).sum::<u64>();
@@ -196,6 +217,25 @@ impl<D: Disk> Replica<D> {
             dirty.started = end;
         }
         Ok(dirty.file.clone())
+    }
+
+    /// Hands the dirty files over to a checkpoint. They count until it has synced them.
+    pub(crate) fn take_dirty(&mut self) -> Vec<D::File> {
+        let dirty = std::mem::take(&mut self.dirty).into_values();
+        let (files, counted) = dirty.map(|dirty| (dirty.file, dirty.counted)).unzip();
+        self.checkpointing = counted;
+        files
+    }
+
+    /// A checkpoint has synced them: segments that have nothing unsynced are closed. With very many
+    /// partitions, the files that are open are those that are being written.
+    pub(crate) fn close_clean(&mut self) {
+        for segment in self.files.segments() {
+            if !self.dirty.contains_key(&segment.base_offset) {
+                segment.close();
+            }
+        }
+        self.checkpointing.clear();
     }
 
     /// What makes all payload that is due durable, and its numbers.
@@ -255,6 +295,11 @@ impl<D: Disk> Replica<D> {
         }
     }
 
+    /// The last number given to such payload.
+    pub(crate) fn last_bulk(&self) -> u64 {
+        self.bulk_next - 1
+    }
+
     /// Whether this payload, or any numbered before it, is still being synced.
     pub(crate) fn in_bulk(&self, number: u64) -> bool {
         self.bulk.first_key_value().is_some_and(|(first, _)| *first <= number)
@@ -292,6 +337,7 @@ impl<D: Disk> Replica<D> {
         disk: &D,
         keep: &BTreeSet<i64>,
         last: Option<&(SegmentState, i64)>,
+        count: &DirtyCount,
     ) -> io::Result<()> {
         for segment in self.files.segments() {
             if !keep.contains(&segment.base_offset) {
@@ -306,7 +352,7 @@ impl<D: Disk> Replica<D> {
         }
         self.files.retain(|base| keep.contains(&base));
         if let (Some((state, end_offset)), Some(segment)) = (last, self.files.last()) {
-            let file = self.write(disk, &segment, &[], state.size)?;
+            let file = self.write(disk, &segment, &[], state.size, count)?;
             disk.set_len(&file, state.size)?;
             segment.cut(state, *end_offset);
         }

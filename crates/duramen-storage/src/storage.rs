@@ -21,7 +21,7 @@ use crate::format::{JOURNAL_DIR, MANIFEST, ROUND_HEADER_BYTES};
 use crate::journal::{Journal, disk_error};
 use crate::op::{Done, Op, OpKind, RecoveredReplica};
 use crate::record::Record;
-use crate::replica::Replica;
+use crate::replica::{DirtyCount, Replica};
 use crate::replica_state::SegmentState;
 use crate::reserve::{Reserve, is_full};
 use crate::sabotage::{self, Bug};
@@ -48,6 +48,16 @@ pub struct Options {
     pub free_bytes_min: u64,
     /// Size of the reserve file that is given up when the disk is full all the same.
     pub reserve_bytes: u64,
+    /// Segments' files to keep open, about; at least 16. A third of them for unsynced bytes.
+    pub open_files_max: usize,
+}
+
+impl Options {
+    /// Files with unsynced bytes above which rounds wait for checkpoints. One round may add a
+    /// quarter of it.
+    pub(crate) fn dirty_files_max(&self) -> usize {
+        self.open_files_max / 3
+    }
 }
 
 /// Who a data directory belongs to. `None` on opening means: whatever the directory says.
@@ -168,6 +178,8 @@ const EXTENTS_AT_FIRST: usize = 4;
 /// Ask for an image when so many entries have come since the last one, whatever the journal says:
 /// they are kept in memory and in every State.
 const ENTRIES_MAX: usize = 256;
+/// Entries of one write that one round takes.
+const ENTRIES_A_ROUND: usize = 4096;
 /// Room that an image may take in the journal; a larger one gets a file.
 const INLINE_IMAGE_BYTES: usize = 256 * 1024;
 
@@ -227,6 +239,8 @@ struct Round {
     deleted: Vec<ReplicaId>,
     gone: Vec<ReplicaId>,
     removals: Vec<String>,
+    /// Files that it makes dirty.
+    files: usize,
     /// It is synced.
     durable: bool,
     has_content: bool,
@@ -250,6 +264,7 @@ pub struct Storage<D: Disk> {
     pub(crate) unrestored: BTreeSet<ReplicaId>,
     /// Deleted replicas whose directory could not be renamed for want of room.
     renames: BTreeSet<ReplicaId>,
+    dirty_count: DirtyCount,
     queue: VecDeque<Op>,
     /// Replicas whose deletion is queued: the node has forgotten them, and gives no image of them.
     /// The queue may be waiting for their checkpoints.
@@ -284,7 +299,7 @@ impl<D: Disk> Storage<D> {
         let (facts, extent_bytes) = manifest::read(&disk)?;
         options.facts = facts.clone();
         options.extent_bytes = extent_bytes;
-        let catalog = Arc::new(Catalog::new());
+        let catalog = Arc::new(Catalog::new(options.open_files_max));
         let mut reserve = Reserve::open(&disk, &options)?;
         let (journal, found) = recovery::recover(&disk, &options, &catalog, &mut reserve)?;
         let mut storage = Self {
@@ -292,6 +307,7 @@ impl<D: Disk> Storage<D> {
             lacks_room: false,
             unrestored: BTreeSet::new(),
             renames: BTreeSet::new(),
+            dirty_count: DirtyCount::default(),
             disk,
             options,
             journal,
@@ -392,10 +408,10 @@ impl<D: Disk> Storage<D> {
         let mut round = Round { lsn: self.journal.next_lsn(), ..Round::default() };
         let mut buffer = vec![0; ROUND_HEADER_BYTES];
         self.take_urgent(&mut round, &mut buffer);
-        if !full || free > 1 {
+        if (!full || free > 1) && self.dirty_files() < self.options.dirty_files_max() {
             self.take_queue(&mut round, &mut buffer)?;
         } else if buffer.len() == ROUND_HEADER_BYTES && !self.journal.tail_unpublished() {
-            return Ok(None); // a full journal slows its writers: checkpoints come first
+            return Ok(None); // checkpoints come first: they free the journal, and close files
         }
         self.take_riders(&mut round, &mut buffer);
         // Records of the riders are hints: a closing round that carries only them closes.
@@ -472,24 +488,42 @@ impl<D: Disk> Storage<D> {
             return Ok(true);
         };
         let payloads: Vec<&[u8]> = write.payloads.iter().map(|payload| &payload[..]).collect();
-        let disk = &self.disk;
+        let (disk, count) = (&self.disk, &self.dirty_count);
         let written = self.reserve.when_full(disk, || {
             let segment = replica.segment(disk, write.base_offset)?;
-            let file = replica.write(disk, &segment, &payloads, write.at)?;
+            let file = replica.write(disk, &segment, &payloads, write.at, count)?;
             Ok((segment, file))
         });
+        self.note_dirty(write.replica);
         let (segment, file) = match written {
             Err(error) if is_full(&error) => return Ok(false),
-            written => {
-                written.map_err(|source| disk_error("writing", &replica.state.dir(), source))?
-            }
+            written => written
+                .map_err(|source| disk_error("writing", &self.dir_of(write.replica), source))?,
         };
         segment.extend(&write.part, &write.batches);
-        if let Some(bulk) = write.bulk {
+        if let (Some(bulk), Some(replica)) = (write.bulk, self.replicas.get_mut(&write.replica)) {
             replica.payload_due.push((bulk, write.base_offset, file));
             self.sync_next(write.replica);
         }
         Ok(true)
+    }
+
+    /// Files with unsynced bytes.
+    pub(crate) fn dirty_files(&self) -> usize {
+        self.dirty_count.get()
+    }
+
+    fn note_dirty(&mut self, id: ReplicaId) {
+        let Some(replica) = self.replicas.get_mut(&id) else { return };
+        if replica.dirty_since.is_none() && !replica.dirty.is_empty() {
+            let since = self.journal.next_lsn();
+            replica.dirty_since = Some(since);
+            self.checkpoints.set_dirty(id, since);
+        }
+    }
+
+    fn dir_of(&self, id: ReplicaId) -> String {
+        self.replicas.get(&id).map_or_else(|| ".".to_owned(), |it| it.state.dir())
     }
 
     fn report_full(&mut self) {
@@ -543,8 +577,9 @@ impl<D: Disk> Storage<D> {
             let Some(replica) = self.replicas.get_mut(&cut.replica) else { continue };
             let dir = replica.state.dir();
             replica
-                .cut_files(&self.disk, &cut.keep, cut.last.as_ref())
+                .cut_files(&self.disk, &cut.keep, cut.last.as_ref(), &self.dirty_count)
                 .map_err(|source| disk_error("cutting", &dir, source))?;
+            self.note_dirty(cut.replica);
         }
         Ok(())
     }
@@ -669,7 +704,7 @@ impl<D: Disk> Storage<D> {
             | Purpose::Checkpoint { replica, .. }
             | Purpose::Renamed { replica } => *replica,
         };
-        self.replicas.get(&replica).map_or_else(|| ".".to_owned(), |it| it.state.dir())
+        self.dir_of(replica)
     }
 
     /// One sync fewer is in flight for the replica; a deleted one's directory is renamed when
@@ -743,6 +778,9 @@ impl<D: Disk> Storage<D> {
     fn forget(&mut self, id: ReplicaId) {
         let Some(replica) = self.replicas.remove(&id) else { return };
         self.checkpoints.forget(id);
+        if let Some(since) = replica.dirty_since {
+            self.checkpoints.set_clean(id, since);
+        }
         self.unrestored.remove(&id);
         if replica.dir_made {
             self.remove_in_background(vec![SyncStep::RemoveDir(replica.deleted_dir())]);
@@ -764,7 +802,7 @@ impl<D: Disk> Storage<D> {
         let Some(replica) = self.replicas.get_mut(&id) else { return };
         while let Some(ticket) = replica.pending.front() {
             let awaits = !sabotage::is(Bug::PayloadSyncNotAwaited);
-            let in_bulk = ticket.payload.is_some_and(|it| replica.in_bulk(it));
+            let in_bulk = replica.in_bulk(ticket.bulk);
             if ticket.lsn > durable_lsn || (in_bulk && awaits) {
                 break;
             }

@@ -64,8 +64,8 @@ const STOP_GRACE: Duration = Duration::from_secs(5);
 /// Clients that may wait to be accepted.
 const BACKLOG: u32 = 4096;
 
-/// Descriptors kept back for segments and the journal when connections are counted.
-const FILES_KEPT: u64 = 4096;
+/// Descriptors that are neither a connection's nor a segment's: the journal's, and some more.
+const OTHER_FILES: u64 = 64;
 
 /// Threads that serve sockets; more than a few only contend for the node's thread.
 const SOCKET_THREADS_MAX: usize = 8;
@@ -138,7 +138,10 @@ pub fn start(config: &Config) -> anyhow::Result<Server> {
     };
     let address = listen.local_addr()?;
     let advertised = advertised(config, &settings, address);
-    let opened = open(config, &settings, broker, &advertised)?;
+    // Half of the descriptors are the most that connections take.
+    let files_max = usize::try_from(files_max.saturating_sub(OTHER_FILES)).unwrap_or(usize::MAX);
+    let connections_max = settings.connections_max.min(files_max / 2);
+    let opened = open(config, &settings, broker, &advertised, files_max - connections_max)?;
 
     let Opened { storage, node, actions, clock, facts, formatted, recovered } = opened;
     let reader = storage.reader();
@@ -169,7 +172,6 @@ pub fn start(config: &Config) -> anyhow::Result<Server> {
         idle_max: settings.idle_max,
         stop: stopped.clone(),
     };
-    let connections_max = settings.connections_max.min(connections_that_fit(files_max));
     let listener = Listener { socket: listen, connections_max, shared };
     let listener = runtime.spawn(listener.run(stopped, STOP_GRACE));
     tracing::info!(%address, %advertised, broker_id = facts.broker_id, "serving");
@@ -245,11 +247,6 @@ fn raise_file_limit() -> u64 {
     }
 }
 
-fn connections_that_fit(files_max: u64) -> usize {
-    let spare = files_max.saturating_sub(FILES_KEPT).max(files_max / 2);
-    usize::try_from(spare).unwrap_or(usize::MAX)
-}
-
 /// Must be called within the runtime.
 fn bind(address: &HostPort, purpose: &str, flag: &str) -> anyhow::Result<TcpListener> {
     let addresses = (address.host.as_str(), address.port)
@@ -306,6 +303,7 @@ fn open(
     settings: &ServerSettings,
     broker: duramen_broker::configs::BrokerSettings,
     advertised: &HostPort,
+    open_files_max: usize,
 ) -> anyhow::Result<Opened> {
     let path = config.data_dir.as_path();
     let disk = RealDisk::open(path).map_err(|error| match error.kind() {
@@ -332,6 +330,7 @@ fn open(
         index_interval_bytes: u32::try_from(broker.index_interval_bytes).unwrap_or(0),
         free_bytes_min: FREE_BYTES_BESIDE.saturating_add(in_flight_bytes_max),
         reserve_bytes: RESERVE_BYTES,
+        open_files_max,
     };
     let (storage, recovered) = Storage::open(disk, options)
         .with_context(|| format!("cannot open the data directory {}", path.display()))?;

@@ -48,6 +48,7 @@ fn options(facts: Facts) -> Options {
         index_interval_bytes: 4096,
         free_bytes_min: 0,
         reserve_bytes: 0,
+        open_files_max: 1000,
     }
 }
 

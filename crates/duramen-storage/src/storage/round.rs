@@ -13,8 +13,8 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 
 use super::{
-    Cut, ENTRIES_MAX, Error, INLINE_IMAGE_BYTES, Purpose, Round, SegmentWrite, Storage, SyncStep,
-    ignore_missing,
+    Cut, ENTRIES_A_ROUND, ENTRIES_MAX, Error, INLINE_IMAGE_BYTES, Purpose, Round, SegmentWrite,
+    Storage, SyncStep, ignore_missing,
 };
 use crate::journal::disk_error;
 use crate::op::{Append, ConfState, Content, HardState, Identity, Op, OpKind};
@@ -72,7 +72,8 @@ impl<D: Disk> Storage<D> {
         buffer: &mut Vec<u8>,
     ) -> Result<(), Error> {
         let most = self.journal.body_bytes_max() / 2;
-        while buffer.len() < most {
+        let files_max = self.options.dirty_files_max();
+        while buffer.len() < most && self.dirty_files() + round.files < files_max {
             let Some(op) = self.queue.pop_front() else { break };
             if let Some(waiting) = self.deferred.get_mut(&op.replica) {
                 waiting.push(op);
@@ -116,12 +117,22 @@ impl<D: Disk> Storage<D> {
                         replica.rider = Some(hard_state);
                         self.riders.insert(id);
                     }
-                    replica.pending.push_back(Ticket { number: ticket, lsn: 0, payload: None });
+                    replica.pending.push_back(Ticket { number: ticket, lsn: 0, bulk: 0 });
                     self.release(id);
                     return Ok(());
                 }
-                replica.pending.push_back(Ticket { number: ticket, lsn: round.lsn, payload: None });
+                let (appends, rest) = self.part_of(appends);
                 self.take_write(id, appends, hard_state, (round, buffer));
+                if rest.is_empty() {
+                    // It waits for whatever of the replica is on its way by now.
+                    let replica = self.replicas.get_mut(&id).expect("it was just found");
+                    let bulk = replica.last_bulk();
+                    replica.pending.push_back(Ticket { number: ticket, lsn: round.lsn, bulk });
+                } else {
+                    let (appends, hard_state) = (rest, None);
+                    let kind = OpKind::Write { ticket, appends, hard_state, must_sync };
+                    self.queue.push_front(Op { replica: id, kind });
+                }
                 return Ok(());
             }
             OpKind::Conf { conf } => {
@@ -146,6 +157,20 @@ impl<D: Disk> Storage<D> {
         Ok(())
     }
 
+    /// Splits off what one round has no room for: a write must not outgrow its round, nor open more
+    /// files than there may be. What is taken may become durable alone, as any prefix of a write.
+    fn part_of(&self, mut appends: Vec<Append>) -> (Vec<Append>, Vec<Append>) {
+        let rolls_max = (self.options.dirty_files_max() / 4).max(1);
+        let is_roll = |append: &Append| match &append.entry.content {
+            Content::Batch(batch) => batch.starts_segment,
+            Content::Internal(_) => false,
+        };
+        let rolls = (1..appends.len()).filter(|at| is_roll(&appends[*at]));
+        let at = rolls.clone().nth(rolls_max - 1).unwrap_or(appends.len()).min(ENTRIES_A_ROUND);
+        let rest = appends.split_off(at.min(appends.len()));
+        (appends, rest)
+    }
+
     fn take_create(
         &mut self,
         id: ReplicaId,
@@ -165,7 +190,7 @@ impl<D: Disk> Storage<D> {
             return Err(Error::Foreign(format!("replica {} is created a second time", id.0)));
         }
         let mut replica = Replica::new(state, self.catalog.insert(id), round.lsn);
-        replica.pending.push_back(Ticket { number: ticket, lsn: round.lsn, payload: None });
+        replica.pending.push_back(Ticket { number: ticket, lsn: round.lsn, bulk: 0 });
         self.replicas.insert(id, replica);
         self.checkpoints.set_live_from(id, round.lsn);
         Record::Create { replica: id, identity, conf }.encode(buffer);
@@ -208,9 +233,6 @@ impl<D: Disk> Storage<D> {
             self.take_append(id, append, bulk, round, buffer);
         }
         let replica = self.replicas.get_mut(&id).expect("the caller found it");
-        if let (Some(bulk), Some(ticket)) = (bulk, replica.pending.back_mut()) {
-            ticket.payload = Some(bulk);
-        }
         if let Some(hard_state) = hard_state {
             replica.state.hard_state = hard_state;
             replica.rider = None;
@@ -257,6 +279,7 @@ impl<D: Disk> Storage<D> {
             if let Some(bulk) = bulk {
                 replica.expect_bulk(bulk);
             }
+            round.files += usize::from(!replica.dirty.contains_key(&base_offset));
             let (payloads, batches) = (vec![payload], vec![(batch.base_offset, at)]);
             let write =
                 SegmentWrite { replica: id, base_offset, at, payloads, batches, part, bulk };

@@ -23,6 +23,7 @@ pub(crate) fn options() -> Options {
         index_interval_bytes: 1000,
         free_bytes_min: 0,
         reserve_bytes: 0,
+        open_files_max: 1000,
     }
 }
 
