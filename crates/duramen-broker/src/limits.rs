@@ -23,6 +23,11 @@ pub const NODE_BYTES_IN_FLIGHT_MAX: u64 = 256 << 20;
 /// less.
 pub(crate) const METADATA_LOG_BYTES_MAX: u64 = if cfg!(test) { 16 << 10 } else { 4 << 20 };
 
+/// Segments of a partition above which one ends only where it must, at 2 GiB: storage remembers
+/// each in every checkpoint, 76 bytes and more, and a checkpoint has to fit into a round of 4 MiB. A
+/// test build makes fewer.
+pub(crate) const PARTITION_SEGMENTS: usize = if cfg!(test) { 32 } else { 16 << 10 };
+
 /// Entries at or below the applied index that a group keeps in memory.
 pub(crate) const GROUP_APPLIED_KEPT: usize = 64;
 /// Applied entries above which a group drops down to [`GROUP_APPLIED_KEPT`].

@@ -25,6 +25,7 @@ use crate::api::fetch_sessions::Watcher;
 use crate::configs::TopicSettings;
 use crate::event::{Action, Now, RequestKey};
 use crate::group::{Group, Refused, internal_of};
+use crate::limits::PARTITION_SEGMENTS;
 use crate::session::CheckedBatch;
 use duramen_storage::sabotage::{self, Bug};
 
@@ -393,15 +394,16 @@ impl Partition {
             return false;
         }
         let bytes = active.bytes + u64::from(batch.length);
-        let limit = u64::try_from(self.settings.segment_bytes).unwrap_or(0);
-        let is_full = bytes > limit.min(SEGMENT_BYTES_MAX);
+        let has_many = self.segments.len() >= PARTITION_SEGMENTS;
+        let limit = if has_many { i32::MAX } else { self.settings.segment_bytes };
+        let is_full = bytes > u64::try_from(limit).unwrap_or(0).min(SEGMENT_BYTES_MAX);
         let last_relative = batch.end_offset() - 1 - active.base_offset;
         let waited_ms = if batch.max_timestamp >= 0 && active.first_timestamp >= 0 {
             batch.max_timestamp.saturating_sub(active.first_timestamp)
         } else {
             now.wall_ms.saturating_sub(active.opened_ms)
         };
-        let is_old = waited_ms > self.settings.segment_ms;
+        let is_old = waited_ms > self.settings.segment_ms && !has_many;
         // A log that was trimmed to its end lets go of its last segment by starting a new one.
         let is_trimmed = self.log_start >= batch.base_offset && active.base_offset < self.log_start;
         is_full || last_relative > i64::from(i32::MAX) || is_old || is_trimmed

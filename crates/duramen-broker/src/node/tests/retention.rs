@@ -2,6 +2,8 @@ use duramen_protocol::messages::DeleteRecordsRequest;
 use duramen_protocol::messages::delete_records::{DeleteRecordsPartition, DeleteRecordsTopic};
 use duramen_protocol::{ErrorCode, Response};
 
+use crate::limits::PARTITION_SEGMENTS;
+
 use super::harness::{Harness, WALL_MS, batch, builder, idempotent};
 
 const DAY_MS: i64 = 86_400_000;
@@ -67,6 +69,27 @@ fn size_retention_needs_no_clock() {
     it.now.wall_ms += 8 * DAY_MS;
     it.pass_ms(300_000);
     assert_eq!(it.store.trims, [(it.replica("t"), 3)]);
+}
+
+#[test]
+fn a_partition_of_very_many_segments_makes_them_larger() {
+    let mut it = Harness::new(&[]);
+    it.create("t", &[("segment.bytes", "4096"), ("segment.ms", "1000")]);
+    let value = "x".repeat(3000);
+    for at in 0..50 {
+        let bytes = builder(&[&value], WALL_MS + at * 5_000).build().expect("a batch");
+        assert_eq!(it.produce("t", bytes).error_code, 0);
+    }
+    let replica = it.replica("t");
+    let found = it.store.recover().into_iter().find(|found| found.replica == replica);
+    let found = found.expect("it was made");
+    assert_eq!((found.segments.len(), found.end_offset), (PARTITION_SEGMENTS, 50));
+    // With room again, segments are as they were asked for.
+    delete_records(&mut it, 30);
+    at(&mut it, WALL_MS + 300_000);
+    let again = it.store.recover().into_iter().find(|found| found.replica == replica);
+    let last = again.expect("it is there").segments.pop().expect("it has segments");
+    assert_eq!(last.base_offset, 50);
 }
 
 pub(super) fn delete_records(it: &mut Harness, offset: i64) -> (i16, i64) {
