@@ -471,6 +471,23 @@ fn a_static_member_comes_back_without_a_rebalance_and_fences_its_former_self() {
 }
 
 #[test]
+fn a_static_member_that_waits_is_told_when_another_takes_its_name() {
+    let mut play = Play::new();
+    let former = play.join(&range("", Some("a")));
+    let next = play.join(&range("", Some("a")));
+    assert_eq!(play.join_code(former), ErrorCode::FencedInstanceId);
+    play.pass(3 * SECOND);
+    assert_eq!(play.joined(next).members.len(), 1);
+    let (mut play, ids) = Play::stable(&[Some("a"), Some("b")]);
+    let b = play.join(&request(&ids[1], Some("b"), &[("range", "new")]));
+    play.join(&range(&ids[0], Some("a")));
+    assert_eq!(play.joined(b).generation_id, 2);
+    let former = play.sync(&ids[1], 2, &[]);
+    play.join(&range("", Some("b")));
+    assert_eq!(play.synced(former), Err(ErrorCode::FencedInstanceId));
+}
+
+#[test]
 fn a_static_member_whose_new_id_cannot_be_stored_has_its_old_one() {
     let (mut play, ids) = Play::stable(&[Some("a")]);
     play.stores_at_once = false;
