@@ -421,6 +421,8 @@ impl<D: Disk> Storage<D> {
             && round.deleted.is_empty());
         round.closing = std::mem::take(&mut self.closing) && !round.has_content;
         round.tail = self.journal.tail();
+        let fits = buffer.len() as u64 <= self.options.extent_bytes;
+        assert!(fits, "a round of {} bytes would overrun its extent", buffer.len());
         let (lsn, file) = self.journal.write_round(&mut buffer)?;
         assert!(lsn == round.lsn, "the journal numbers rounds as we do");
         self.metrics.rounds += 1;
