@@ -29,6 +29,11 @@ impl Records {
     /// The batch's bytes at `base_offset` in `term`.
     pub fn encode(&self, base_offset: i64, term: u64) -> Vec<u8> {
         let count = i32::try_from(self.timestamps.len()).expect("batches here are small");
+        self.encode_as(base_offset, term, count)
+    }
+
+    /// The same with the offsets of `count` records, however many there are.
+    pub fn encode_as(&self, base_offset: i64, term: u64, count: i32) -> Vec<u8> {
         let first = self.timestamps[0];
         let mut body = Vec::with_capacity(64 + self.timestamps.len() * (self.value.len() + 16));
         let attributes = self.codec.id() | if self.log_append_time { 8 } else { 0 };

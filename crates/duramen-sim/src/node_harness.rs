@@ -10,6 +10,7 @@
 //! Tests:      `tests/node.rs`.
 //! Start at:   [`run`].
 
+mod aging;
 mod clients;
 mod oracle;
 
@@ -26,6 +27,7 @@ use crate::failure::Failure;
 use crate::planted::{Bug, NodeBug};
 use crate::prng::Prng;
 use crate::trace::{Trace, tell};
+use aging::LAST_TERM;
 use clients::Clients;
 
 const RESERVE_BYTES: u64 = 1024 * 1024;
@@ -56,6 +58,8 @@ struct Profile {
     faults: Faults,
     fills_up: bool,
     leaps: bool,
+    /// Between two processes years may pass.
+    ages: bool,
 }
 
 /// A living process.
@@ -84,6 +88,8 @@ struct World {
     limited: bool,
     /// How far the node's wall clock is from the clients'.
     leapt_ms: i64,
+    /// There is no term left: the node has stopped for good.
+    is_over: bool,
     trace: Trace,
     report: Report,
 }
@@ -91,11 +97,10 @@ struct World {
 /// Runs one seed to its end, with a bug planted in the disk or without.
 pub fn run(seed: u64, bug: Option<Bug>) -> Result<Report, Failure> {
     let mut world = World::new(seed, bug);
-    world.start()?;
-    for _ in 0..world.profile.steps {
-        world.step()?;
+    let outcome = world.live();
+    if !world.is_over {
+        outcome?;
     }
-    world.finish()?;
     world.report.disk = world.disk.counters();
     world.report.requests = world.clients.requests;
     (world.report.acked, world.report.shown) = world.clients.oracle.totals();
@@ -115,12 +120,14 @@ fn profile(prng: &mut Prng) -> Profile {
     if prng.chance(100) {
         faults.write_back_fails = 100;
     }
+    let ages = prng.chance(150);
     Profile {
         steps: prng.between(400, 2500),
         crash: *prng.pick(&[0, 1, 3, 8]),
         faults,
-        fills_up: prng.chance(150),
-        leaps: prng.chance(300),
+        fills_up: !ages && prng.chance(150),
+        leaps: !ages && prng.chance(300),
+        ages,
     }
 }
 
@@ -158,6 +165,7 @@ impl World {
             wall_ms: 1_700_000_000_000,
             limited: false,
             leapt_ms: 0,
+            is_over: false,
             trace: Trace::default(),
             report: Report::default(),
         }
@@ -174,6 +182,14 @@ impl World {
     fn advance(&mut self, us: u64) {
         self.mono_us += us;
         self.wall_ms += i64::try_from(us / 1000).expect("small");
+    }
+
+    fn live(&mut self) -> Result<(), Failure> {
+        self.start()?;
+        for _ in 0..self.profile.steps {
+            self.step()?;
+        }
+        self.finish()
     }
 
     /// One thing happens, of all that may happen next.
@@ -398,6 +414,7 @@ impl World {
                     closed.push(connection);
                 }
                 Action::Fatal(reason) => {
+                    self.is_over = self.profile.ages && reason.ends_with(LAST_TERM);
                     return Err(Failure::correctness(format!("the node gives up: {reason}")));
                 }
             }
@@ -426,6 +443,9 @@ impl World {
         self.clients.on_crash();
         let power = self.chance.chance(450);
         self.lose(power);
+        if self.profile.ages && self.chance.chance(300) {
+            self.grow_old()?;
+        }
         self.start()
     }
 

@@ -20,6 +20,7 @@ use duramen_protocol::wire::Uuid;
 use duramen_protocol::{
     ApiKey, ErrorCode, Request, RequestHeader, Response, decode_response, encode_request,
 };
+use duramen_storage::op::Identity;
 
 mod reading;
 mod requests;
@@ -36,6 +37,8 @@ use crate::trace::tell;
 const TOPICS: [&str; 3] = ["apples", "pears", "plums"];
 const PARTITIONS: i32 = 2;
 const CLIENTS: usize = 5;
+/// Batches of a producer that a node remembers.
+const REMEMBERED: i32 = 5;
 
 const READ_CODES: [ErrorCode; 3] =
     [ErrorCode::None, ErrorCode::UnknownTopicOrPartition, ErrorCode::NotLeaderOrFollower];
@@ -184,6 +187,58 @@ impl Clients {
             disk: Disk::default(),
             starts: 0,
         }
+    }
+
+    /// Batches that stand for all that one producer sent to a partition in years, and that was
+    /// trimmed since: their sequence ends near the wrap. As many as the node remembers, so that it
+    /// remembers none from before.
+    pub(super) fn years_of(
+        &mut self,
+        identity: &Identity,
+        end_offset: i64,
+        term: u64,
+        wall_ms: i64,
+    ) -> Vec<Vec<u8>> {
+        let Some(topic) = self.oracle.topics.get(&identity.topic) else { return Vec::new() };
+        if topic.standing != Standing::Live || topic.id != Some(Uuid(identity.topic_id)) {
+            return Vec::new();
+        }
+        let key = ((identity.topic.clone(), identity.partition), topic.life);
+        let left = i32::try_from(self.work.below(8)).expect("small");
+        let is_known = |client: &&mut Client| client.retry.is_none() && client.producer.is_some();
+        let writer = self.all.iter_mut().find(is_known);
+        let (producer, sequence) = match writer {
+            Some(client) => {
+                let sequence = client.sequences.entry(key.clone()).or_default();
+                let before = std::mem::replace(sequence, i32::MAX - left);
+                client.last = None;
+                (client.producer.expect("it has one"), before)
+            }
+            None => ((-1, -1), 0),
+        };
+        let count = i32::MAX - left - sequence;
+        if count < REMEMBERED {
+            self.all.iter_mut().for_each(|client| client.producer = None);
+            return Vec::new(); // it is there already: begin again
+        }
+        self.oracle.known(&key.0).trim_max = end_offset + i64::from(count);
+        let mut batches = Vec::new();
+        let (mut offset, mut sequence) = (end_offset, sequence);
+        for at in 0..REMEMBERED {
+            let count = if at == 0 { count - REMEMBERED + 1 } else { 1 };
+            let first = if producer.0 < 0 { -1 } else { sequence };
+            let records = Records {
+                timestamps: vec![wall_ms],
+                value: vec![0; 8],
+                producer: (producer.0, producer.1, first),
+                log_append_time: false,
+                codec: Codec::None,
+            };
+            batches.push(records.encode_as(offset, term, count));
+            offset += i64::from(count);
+            sequence += count;
+        }
+        batches
     }
 
     /// New connections for all: the process has started.
@@ -424,7 +479,7 @@ impl Clients {
         let idempotent = producer.is_some();
         let mut void = idempotent && self.work.chance(30);
         if void {
-            sequence += i32::try_from(self.work.between(1, 100)).expect("small");
+            sequence = advance(sequence, i32::try_from(self.work.between(1, 100)).expect("small"));
         }
         let mut id = self.id_to_use(&place.0);
         if let Some(stale) = self.oracle.topics[&place.0].old_ids.last()
@@ -614,7 +669,8 @@ impl Clients {
             ErrorCode::None => {
                 let number = produce.number;
                 if produce.idempotent && !produce.again {
-                    *client.sequences.entry(key).or_default() += produce.count;
+                    let sequence = client.sequences.entry(key).or_default();
+                    *sequence = advance(*sequence, produce.count);
                     client.last = Some(produce);
                 }
                 self.oracle.on_acked(number, base)
@@ -690,6 +746,11 @@ fn expect_one_of(code: i16, codes: &[ErrorCode], api: &str) -> Result<(), Failur
         return Ok(());
     }
     Err(Failure::correctness(format!("{api} is answered with {code}")))
+}
+
+/// After the largest sequence comes 0.
+fn advance(sequence: i32, count: i32) -> i32 {
+    sequence.wrapping_add(count) & i32::MAX
 }
 
 fn brief(asked: &Asked) -> String {
