@@ -197,6 +197,7 @@ def every_version_of_describe_configs_says_what_the_broker_is_set_to():
                 ("advertised.listeners", f"PLAINTEXT://{harness.bootstrap()}", STATIC),
                 ("connections.max.idle.ms", "600000", DEFAULT),
                 ("socket.request.max.bytes", "104857600", DEFAULT),
+                ("socket.send.buffer.bytes", "102400", DEFAULT),
                 ("max.connections", "2147483647", DEFAULT),
                 ("message.max.bytes", "1048588", DEFAULT),
             ]:

@@ -172,7 +172,12 @@ pub fn start(config: &Config) -> anyhow::Result<Server> {
         idle_max: settings.idle_max,
         stop: stopped.clone(),
     };
-    let listener = Listener { socket: listen, connections_max, shared };
+    let listener = Listener {
+        socket: listen,
+        connections_max,
+        send_buffer_bytes: settings.send_buffer_bytes,
+        shared,
+    };
     let listener = runtime.spawn(listener.run(stopped, STOP_GRACE));
     tracing::info!(%address, %advertised, broker_id = facts.broker_id, "serving");
     Ok(Server {

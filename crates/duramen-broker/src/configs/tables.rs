@@ -182,6 +182,8 @@ pub const BROKER_CONFIGS: &[ConfigKey] = &[
         "Bytes of requests that the process holds; -1 and 0 are the default, there is no way to have no limit."),
     row("socket.request.max.bytes", Int, "104857600", "", Between(1024, 104_857_600),
         "The largest request."),
+    row("socket.send.buffer.bytes", Int, "102400", "", AtLeast(-1),
+        "What a socket holds of what is sent to a client; -1 leaves it to the kernel."),
     row("unclean.leader.election.enable", Boolean, "false", "", Any,
         "Kept for tools: a replica without all committed records never leads.").without_effect(),
 ];

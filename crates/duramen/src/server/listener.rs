@@ -37,6 +37,9 @@ pub struct Listener {
     pub socket: TcpListener,
     /// How many connections there may be.
     pub connections_max: usize,
+    /// The send buffer of each socket, if it is not the kernel's to choose: with the megabytes that it
+    /// chose on loopback, a byte of a fetch cost twice the CPU that it does with 100 KiB.
+    pub send_buffer_bytes: Option<usize>,
     /// For them.
     pub shared: Shared,
 }
@@ -72,7 +75,7 @@ impl Listener {
                 continue;
             };
             self.shared.metrics.connections_accepted.inc();
-            if let Err(error) = set_options(&stream) {
+            if let Err(error) = set_options(&stream, self.send_buffer_bytes) {
                 tracing::debug!(%peer, %error, "the connection ended before it began");
                 continue;
             }
@@ -106,8 +109,11 @@ async fn pause_after(error: &io::Error) {
     }
 }
 
-fn set_options(stream: &TcpStream) -> io::Result<()> {
+fn set_options(stream: &TcpStream, send_buffer_bytes: Option<usize>) -> io::Result<()> {
     stream.set_nodelay(true)?;
+    if let Some(bytes) = send_buffer_bytes {
+        rustix::net::sockopt::set_socket_send_buffer_size(stream, bytes)?;
+    }
     rustix::net::sockopt::set_socket_keepalive(stream, true)?;
     rustix::net::sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE)?;
     rustix::net::sockopt::set_tcp_keepintvl(stream, KEEPALIVE_INTERVAL)?;

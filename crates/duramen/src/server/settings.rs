@@ -28,6 +28,8 @@ pub struct ServerSettings {
     pub idle_max: Option<Duration>,
     /// `socket.request.max.bytes`.
     pub frame_bytes_max: u32,
+    /// `socket.send.buffer.bytes`, if it is not left to the kernel.
+    pub send_buffer_bytes: Option<usize>,
     /// `queued.max.request.bytes`.
     pub in_flight_bytes_max: u64,
 }
@@ -63,6 +65,8 @@ impl ServerSettings {
             connections_max: usize::try_from(size("max.connections")).unwrap_or(usize::MAX),
             idle_max: number("connections.max.idle.ms").map(Duration::from_millis),
             frame_bytes_max: u32::try_from(size("socket.request.max.bytes")).unwrap_or(u32::MAX),
+            send_buffer_bytes: number("socket.send.buffer.bytes")
+                .and_then(|bytes| usize::try_from(bytes).ok()),
             in_flight_bytes_max: number("queued.max.request.bytes")
                 .filter(|bytes| *bytes > 0)
                 .unwrap_or(NODE_BYTES_IN_FLIGHT_MAX),
@@ -115,6 +119,7 @@ mod tests {
             "num.partitions=3",
             "connections.max.idle.ms=-1",
             "queued.max.request.bytes=-1",
+            "socket.send.buffer.bytes=-1",
             "advertised.listeners=PLAINTEXT://example.com:9092",
         ])
         .unwrap();
@@ -123,6 +128,7 @@ mod tests {
         assert_eq!(own.advertised.unwrap().to_string(), "example.com:9092");
         assert_eq!(u64::from(own.frame_bytes_max), FRAME_BYTES_MAX as u64);
         assert_eq!(own.in_flight_bytes_max, NODE_BYTES_IN_FLIGHT_MAX);
+        assert_eq!(own.send_buffer_bytes, None);
         assert_eq!(broker.num_partitions, 3);
     }
 
@@ -133,6 +139,7 @@ mod tests {
         assert_eq!(own.advertised, None);
         assert_eq!(own.connections_max, 2_147_483_647);
         assert_eq!(own.idle_max, Some(Duration::from_secs(600)));
+        assert_eq!(own.send_buffer_bytes, Some(102_400));
         assert_eq!(own.in_flight_bytes_max, NODE_BYTES_IN_FLIGHT_MAX);
     }
 
