@@ -10,11 +10,13 @@
 
 use duramen_protocol::{ErrorCode, Request, Response};
 
+use crate::controller::records::MetadataRecord;
 use crate::event::{Action, Now, RequestKey};
 use crate::node::{Node, Parked};
 use crate::session::{Prepared, RequestContext};
 
 pub(crate) mod api_versions;
+pub(crate) mod create_partitions;
 pub(crate) mod create_topics;
 pub(crate) mod delete_records;
 pub(crate) mod delete_topics;
@@ -37,6 +39,7 @@ pub(crate) enum Operation {
     Write,
     Create,
     Delete,
+    Alter,
     Describe,
     DescribeConfigs,
     IdempotentWrite,
@@ -112,6 +115,9 @@ pub(crate) fn dispatch(
         Request::DeleteRecords(request) => {
             return delete_records::handle(node, now, key, &context, request, actions);
         }
+        Request::CreatePartitions(request) => {
+            return create_partitions::handle(node, now, key, &context, &request, actions);
+        }
         Request::CreateTopics(request) => {
             return create_topics::handle(node, now, key, &context, &request, actions);
         }
@@ -131,10 +137,50 @@ pub(crate) fn dispatch(
     node.reply(key, response, actions);
 }
 
+/// Answers once `records` are committed, and what they made is led.
+fn answer_after_commit(
+    node: &mut Node,
+    now: Now,
+    key: RequestKey,
+    records: Vec<MetadataRecord>,
+    mut response: Response,
+    deadline_us: u64,
+    actions: &mut Vec<Action>,
+) {
+    if records.is_empty() {
+        return node.reply(key, response, actions);
+    }
+    match node.controller.propose(now, records) {
+        Ok(index) => {
+            node.mark_controller_dirty();
+            node.controller.wait(index, key);
+            let response = Box::new(response);
+            node.park(key, Parked::Commit { response, outstanding: 1 }, deadline_us);
+        }
+        Err(code) => {
+            fail(&mut response, code);
+            node.reply(key, response, actions);
+        }
+    }
+}
+
+/// What was decided and answered well did not come to be, or is not known to.
+fn fail(response: &mut Response, code: ErrorCode) {
+    match response {
+        Response::CreatePartitions(response) => create_partitions::fail(response, code),
+        Response::CreateTopics(response) => create_topics::fail(response, code),
+        Response::DeleteTopics(response) => delete_topics::fail(response, code),
+        other => unreachable!("{:?} waits for no commit", other.api_key()),
+    }
+}
+
 /// A request has waited long enough, or what it waited for will not come.
 pub(crate) fn on_timeout(node: &mut Node, key: RequestKey, actions: &mut Vec<Action>) {
     let code = ErrorCode::RequestTimedOut;
     match node.take_undecided(key) {
+        Some(Request::CreatePartitions(request)) => {
+            return node.reply(key, create_partitions::undecided(&request, code), actions);
+        }
         Some(Request::CreateTopics(request)) => {
             return node.reply(key, create_topics::undecided(&request, code), actions);
         }
@@ -163,11 +209,7 @@ pub(crate) fn on_timeout(node: &mut Node, key: RequestKey, actions: &mut Vec<Act
         }
         Parked::Commit { .. } => {
             if let Some(Parked::Commit { mut response, .. }) = node.unpark(key) {
-                match &mut *response {
-                    Response::CreateTopics(response) => create_topics::time_out(response),
-                    Response::DeleteTopics(response) => delete_topics::time_out(response),
-                    _ => {}
-                }
+                fail(&mut response, code);
                 node.reply(key, *response, actions);
             }
         }

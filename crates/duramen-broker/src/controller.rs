@@ -2,7 +2,7 @@
 //!
 //! Purpose:    the metadata group: what the cluster consists of.
 //! Owns:       the metadata log and its image; decisions that are proposed and not committed yet.
-//! Interface:  [`Controller::create_topic`], [`Controller::delete_topic`],
+//! Interface:  [`Controller::create_topic`], [`Controller::add_partitions`], [`Controller::delete_topic`],
 //!             [`Controller::allocate_producer_ids`], [`Controller::propose`], [`Controller::turn`].
 //! Invariants: a decision returns records; only their application, after the commit, changes the
 //!             image; a reply waits for that. Names and ids that are proposed count as taken. The
@@ -14,7 +14,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use duramen_protocol::messages::create_topics::CreatableTopic;
+use duramen_protocol::messages::create_partitions::CreatePartitionsTopic;
+use duramen_protocol::messages::create_topics::{CreatableReplicaAssignment, CreatableTopic};
 use duramen_protocol::records::{BatchBuilder, NewRecord};
 use duramen_protocol::wire::Uuid;
 use duramen_protocol::{ErrorCode, Request};
@@ -26,6 +27,7 @@ use crate::event::{Action, Now, RequestKey};
 use crate::group::{Group, internal_of};
 use crate::limits::{
     METADATA_LOG_BYTES_MAX, NODE_PARTITIONS_MAX, PRODUCER_ID_BLOCK, TOPIC_NAME_BYTES_MAX,
+    TOPIC_PARTITIONS_MAX,
 };
 use crate::partition::internal::Internal;
 use crate::partition::stamp;
@@ -111,7 +113,8 @@ pub(crate) struct Controller {
     waiting: BTreeMap<(u64, u64), RequestKey>,
     waited: u64,
     creating: BTreeMap<String, u64>,
-    deleting: BTreeSet<Uuid>,
+    /// Topics that a proposal changes or deletes: what comes of it is not known yet.
+    changing: BTreeSet<Uuid>,
     next_peer_id: u64,
     next_producer_id: i64,
     /// Bytes of the segment that the next batch goes to; `None` if it begins one.
@@ -171,7 +174,7 @@ impl Controller {
             waiting: BTreeMap::new(),
             waited: 0,
             creating: BTreeMap::new(),
-            deleting: BTreeSet::new(),
+            changing: BTreeSet::new(),
             segment_bytes: None,
             end: 0,
             log: LogSize::default(),
@@ -185,15 +188,18 @@ impl Controller {
         self.creating.get(name).copied()
     }
 
-    /// Whether a request is about a topic whose creation or deletion is proposed and not committed:
-    /// it can be judged only by what comes of that.
+    /// Whether a request is about a topic whose creation, change or deletion is proposed and not
+    /// committed: it can be judged only by what comes of that.
     pub(crate) fn is_deciding_on(&self, request: &Request) -> bool {
         let is_open = |name: &str| {
             let there = self.image.topic_named(name);
             self.creating.contains_key(name)
-                || there.is_some_and(|topic| self.deleting.contains(&topic.id))
+                || there.is_some_and(|topic| self.changing.contains(&topic.id))
         };
         match request {
+            Request::CreatePartitions(request) => {
+                request.topics.iter().any(|topic| is_open(&topic.name))
+            }
             Request::CreateTopics(request) => {
                 request.topics.iter().any(|topic| is_open(&topic.name))
             }
@@ -201,7 +207,7 @@ impl Controller {
                 let names = request.topic_names.iter();
                 let states = request.topics.iter();
                 names.chain(states.clone().filter_map(|it| it.name.as_ref())).any(|it| is_open(it))
-                    || states.into_iter().any(|it| self.deleting.contains(&it.topic_id))
+                    || states.into_iter().any(|it| self.changing.contains(&it.topic_id))
             }
             _ => false,
         }
@@ -292,6 +298,68 @@ impl Controller {
         placement::spread(&brokers, partitions, replication_factor, start)
     }
 
+    /// Decides on more partitions for a topic, beside `decided` of others. Nothing is proposed yet,
+    /// but ids are taken.
+    pub(crate) fn add_partitions(
+        &mut self,
+        topic: &CreatePartitionsTopic,
+        decided: usize,
+    ) -> Result<Vec<MetadataRecord>, Error> {
+        let there = self.image.topic_named(&topic.name).ok_or_else(|| {
+            let text = format!("no topic '{}'", topic.name);
+            Error::new(ErrorCode::UnknownTopicOrPartition, text)
+        })?;
+        let (topic_id, before) = (there.id, there.partitions.len());
+        let replicas = there.partitions.first().map_or(1, Vec::len);
+        let refuse = |text: String| Err(Error::new(ErrorCode::InvalidPartitions, text));
+        if topic.count > TOPIC_PARTITIONS_MAX {
+            return refuse(format!("a topic has at most {TOPIC_PARTITIONS_MAX} partitions"));
+        }
+        let wanted = usize::try_from(topic.count).unwrap_or(0);
+        if wanted <= before {
+            let text = format!("the topic has {before} partitions; {} is no more", topic.count);
+            return refuse(text);
+        }
+        if self.image.partitions_len + decided + wanted - before > NODE_PARTITIONS_MAX {
+            return refuse(format!("a node holds at most {NODE_PARTITIONS_MAX} partitions"));
+        }
+        let placed = self.place_more(topic, wanted - before, replicas)?;
+        let records = (before..).zip(placed).map(|(partition, brokers)| {
+            let partition = i32::try_from(partition).expect("below the count that was asked for");
+            let replicas = brokers.into_iter().map(|id| self.new_replica(id)).collect();
+            MetadataRecord::PlacePartition(PlacePartition { topic_id, partition, replicas })
+        });
+        Ok(records.collect())
+    }
+
+    fn place_more(
+        &mut self,
+        topic: &CreatePartitionsTopic,
+        added: usize,
+        replicas: usize,
+    ) -> Result<Vec<Vec<i32>>, Error> {
+        let brokers: Vec<i32> = self.image.brokers.keys().copied().collect();
+        let Some(assignments) = &topic.assignments else {
+            let added = i32::try_from(added).expect("below the count that was asked for");
+            let replicas = i16::try_from(replicas).expect("it was an i16");
+            let start = usize::try_from(self.chance.below(1 << 16)).expect("16 bits");
+            return placement::spread(&brokers, added, replicas, start);
+        };
+        let refuse = |text: String| Err(Error::new(ErrorCode::InvalidReplicaAssignment, text));
+        if assignments.len() != added {
+            let given = assignments.len();
+            return refuse(format!("{added} partitions are added, but {given} are assigned"));
+        }
+        if assignments.iter().any(|assignment| assignment.broker_ids.len() != replicas) {
+            return refuse(format!("each partition of the topic has {replicas} replicas"));
+        }
+        let assigned = (0..).zip(assignments).map(|(partition_index, assignment)| {
+            let broker_ids = assignment.broker_ids.clone();
+            CreatableReplicaAssignment { partition_index, broker_ids }
+        });
+        placement::manual(&brokers, &assigned.collect::<Vec<_>>())
+    }
+
     fn new_replica(&mut self, broker_id: i32) -> PlacedReplica {
         let peer_id = self.next_peer_id;
         self.next_peer_id += 1;
@@ -317,7 +385,7 @@ impl Controller {
 
     /// Decides to delete a topic.
     pub(crate) fn delete_topic(&self, id: Uuid) -> Option<MetadataRecord> {
-        let is_there = self.image.topic(id).is_some() && !self.deleting.contains(&id);
+        let is_there = self.image.topic(id).is_some() && !self.changing.contains(&id);
         is_there.then_some(MetadataRecord::DeleteTopic(DeleteTopic { topic_id: id }))
     }
 
@@ -361,8 +429,9 @@ impl Controller {
                 MetadataRecord::CreateTopic(topic) => {
                     self.creating.insert(topic.name.clone(), index);
                 }
-                MetadataRecord::DeleteTopic(topic) => {
-                    self.deleting.insert(topic.topic_id);
+                MetadataRecord::DeleteTopic(DeleteTopic { topic_id })
+                | MetadataRecord::PlacePartition(PlacePartition { topic_id, .. }) => {
+                    self.changing.insert(*topic_id);
                 }
                 _ => {}
             }
@@ -476,7 +545,10 @@ impl Controller {
     fn forget_decision(&mut self, record: &MetadataRecord) {
         match record {
             MetadataRecord::CreateTopic(topic) => drop(self.creating.remove(&topic.name)),
-            MetadataRecord::DeleteTopic(topic) => drop(self.deleting.remove(&topic.topic_id)),
+            MetadataRecord::DeleteTopic(DeleteTopic { topic_id })
+            | MetadataRecord::PlacePartition(PlacePartition { topic_id, .. }) => {
+                self.changing.remove(topic_id);
+            }
             _ => {}
         }
     }
@@ -486,7 +558,7 @@ impl Controller {
         if is_serving != self.was_serving {
             // What a former leader had decided and not committed is void, and so are its ids.
             self.creating.clear();
-            self.deleting.clear();
+            self.changing.clear();
             self.next_peer_id = self.image.next_peer_id;
             self.next_producer_id = self.image.next_producer_id;
             let lost = std::mem::take(&mut self.waiting).into_values();

@@ -184,7 +184,7 @@ apis! {
     34 AlterReplicaLogDirs: versions 1..=2, flexible 2, NotYet;
     35 DescribeLogDirs: versions 1..=5, flexible 2, NotYet;
     36 SaslAuthenticate: versions 0..=2, flexible 2, NotYet;
-    37 CreatePartitions: versions 0..=3, flexible 2, NotYet;
+    37 CreatePartitions: versions 0..=3, flexible 2, Served;
     38 CreateDelegationToken: versions 1..=3, flexible 2, NotYet;
     39 RenewDelegationToken: versions 1..=2, flexible 2, NotYet;
     40 ExpireDelegationToken: versions 1..=2, flexible 2, NotYet;

@@ -2,19 +2,19 @@
 
 use std::collections::BTreeMap;
 
+use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::create_topics::{
     CreatableTopic, CreatableTopicConfigs, CreatableTopicResult,
 };
 use duramen_protocol::messages::{CreateTopicsRequest, CreateTopicsResponse};
 use duramen_protocol::wire::Uuid;
-use duramen_protocol::{ErrorCode, Response};
 
-use super::{Operation, Resource, authorize, deadline_us};
+use super::{Operation, Resource, answer_after_commit, authorize, deadline_us};
 use crate::configs::{TOPIC_CONFIGS, effective};
 use crate::controller::{Creation, Error};
 use crate::event::{Action, Now, RequestKey};
 use crate::limits::CREATE_PARTITIONS_MAX;
-use crate::node::{Node, Parked};
+use crate::node::Node;
 use crate::session::RequestContext;
 
 pub(crate) fn handle(
@@ -53,22 +53,8 @@ pub(crate) fn handle(
         };
         response.topics.push(result);
     }
-    if records.is_empty() {
-        return node.reply(key, response, actions);
-    }
-    match node.controller.propose(now, records) {
-        Ok(index) => {
-            node.mark_controller_dirty();
-            node.controller.wait(index, key);
-            let response = Box::new(Response::CreateTopics(response));
-            let deadline = deadline_us(now, request.timeout_ms);
-            node.park(key, Parked::Commit { response, outstanding: 1 }, deadline);
-        }
-        Err(code) => {
-            fail(&mut response, code);
-            node.reply(key, response, actions);
-        }
-    }
+    let deadline = deadline_us(now, request.timeout_ms);
+    answer_after_commit(node, now, key, records, response.into(), deadline, actions);
 }
 
 fn partitions_of(node: &Node, topic: &CreatableTopic) -> i64 {
@@ -142,7 +128,7 @@ fn made(
     }
 }
 
-fn fail(response: &mut CreateTopicsResponse, code: ErrorCode) {
+pub(crate) fn fail(response: &mut CreateTopicsResponse, code: ErrorCode) {
     for topic in response.topics.iter_mut().filter(|topic| topic.error_code == 0) {
         *topic = CreatableTopicResult {
             name: std::mem::take(&mut topic.name),
@@ -151,8 +137,4 @@ fn fail(response: &mut CreateTopicsResponse, code: ErrorCode) {
             ..CreatableTopicResult::default()
         };
     }
-}
-
-pub(crate) fn time_out(response: &mut CreateTopicsResponse) {
-    fail(response, ErrorCode::RequestTimedOut);
 }

@@ -2,15 +2,15 @@
 
 use std::collections::BTreeSet;
 
+use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::delete_topics::{DeletableTopicResult, DeleteTopicState};
 use duramen_protocol::messages::{DeleteTopicsRequest, DeleteTopicsResponse};
 use duramen_protocol::wire::Uuid;
-use duramen_protocol::{ErrorCode, Response};
 
-use super::{Operation, Resource, authorize, deadline_us};
+use super::{Operation, Resource, answer_after_commit, authorize, deadline_us};
 use crate::controller::records::MetadataRecord;
 use crate::event::{Action, Now, RequestKey};
-use crate::node::{Node, Parked};
+use crate::node::Node;
 use crate::session::RequestContext;
 
 pub(crate) fn handle(
@@ -37,22 +37,8 @@ pub(crate) fn handle(
         }
         response.responses.push(result);
     }
-    if records.is_empty() {
-        return node.reply(key, response, actions);
-    }
-    match node.controller.propose(now, records) {
-        Ok(index) => {
-            node.mark_controller_dirty();
-            node.controller.wait(index, key);
-            let response = Box::new(Response::DeleteTopics(response));
-            let deadline = deadline_us(now, request.timeout_ms);
-            node.park(key, Parked::Commit { response, outstanding: 1 }, deadline);
-        }
-        Err(code) => {
-            fail(&mut response, code);
-            node.reply(key, response, actions);
-        }
-    }
+    let deadline = deadline_us(now, request.timeout_ms);
+    answer_after_commit(node, now, key, records, response.into(), deadline, actions);
 }
 
 /// All topics that a request names, in whichever of the two ways.
@@ -104,12 +90,8 @@ fn delete(
     node.controller.delete_topic(topic.id).ok_or(missing)
 }
 
-fn fail(response: &mut DeleteTopicsResponse, code: ErrorCode) {
+pub(crate) fn fail(response: &mut DeleteTopicsResponse, code: ErrorCode) {
     for topic in response.responses.iter_mut().filter(|topic| topic.error_code == 0) {
         topic.error_code = code.code();
     }
-}
-
-pub(crate) fn time_out(response: &mut DeleteTopicsResponse) {
-    fail(response, ErrorCode::RequestTimedOut);
 }

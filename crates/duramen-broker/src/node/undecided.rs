@@ -1,4 +1,4 @@
-//! Requests about topics whose creation or deletion is being committed: what they are told depends on that.
+//! Requests about topics whose creation, change or deletion is being committed: what they are told depends on that.
 
 use std::collections::VecDeque;
 
@@ -43,6 +43,7 @@ impl Node {
         match request {
             Prepared::Request(request) if self.controller.is_deciding_on(&request) => {
                 let timeout_ms = match &request {
+                    Request::CreatePartitions(request) => request.timeout_ms,
                     Request::CreateTopics(request) => request.timeout_ms,
                     Request::DeleteTopics(request) => request.timeout_ms,
                     other => unreachable!("{:?} decides on no topic", other.api_key()),

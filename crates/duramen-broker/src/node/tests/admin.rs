@@ -1,8 +1,13 @@
+use duramen_protocol::messages::create_partitions::{
+    CreatePartitionsAssignment, CreatePartitionsTopic,
+};
 use duramen_protocol::messages::describe_topic_partitions::{RequestCursor, TopicRequest};
-use duramen_protocol::messages::{DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse};
+use duramen_protocol::messages::{
+    CreatePartitionsRequest, DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse,
+};
 use duramen_protocol::{ErrorCode, Response};
 
-use super::harness::{Harness, new_topic};
+use super::harness::{Harness, batch, new_topic, produce_request};
 
 fn pages(
     it: &mut Harness,
@@ -86,4 +91,134 @@ fn missing_topics_and_bad_cursors_are_told_by_their_codes() {
         let codes: Vec<_> = page.topics.iter().map(|it| it.error_code).collect();
         assert_eq!(codes, vec![ErrorCode::InvalidRequest.code(); names.len()]);
     }
+}
+
+fn grow(topics: &[(&str, i32)]) -> CreatePartitionsRequest {
+    let topic = |(name, count): &(&str, i32)| CreatePartitionsTopic {
+        name: (*name).to_owned(),
+        count: *count,
+        assignments: None,
+    };
+    CreatePartitionsRequest {
+        topics: topics.iter().map(topic).collect(),
+        timeout_ms: 1000,
+        validate_only: false,
+    }
+}
+
+fn codes_of(response: Option<Response>) -> Vec<i16> {
+    match response {
+        Some(Response::CreatePartitions(response)) => {
+            response.results.iter().map(|result| result.error_code).collect()
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn try_grow(it: &mut Harness, request: CreatePartitionsRequest) -> Vec<i16> {
+    let response = it.ask(request, 3);
+    if let Response::CreatePartitions(response) = &response {
+        let mut all = response.results.iter();
+        assert!(all.all(|it| (it.error_code == 0) == it.error_message.is_none()), "a reason");
+    }
+    codes_of(Some(response))
+}
+
+fn partitions(it: &mut Harness, name: &str) -> usize {
+    let topic = it.metadata(&[name]).topics.remove(0);
+    assert!(topic.partitions.iter().all(|it| it.leader_id == 0), "led");
+    topic.partitions.len()
+}
+
+#[test]
+fn a_topic_grows_and_keeps_what_it_has() {
+    let mut it = Harness::new(&[]);
+    it.create("t", &[]);
+    it.produce("t", batch(&["a"]));
+    assert_eq!(try_grow(&mut it, grow(&[("t", 3)])), [0]);
+    assert_eq!(partitions(&mut it, "t"), 3);
+    assert_eq!(it.fetch("t", 0).high_watermark, 1);
+    let mut request = produce_request("t", batch(&["b"]), -1);
+    request.topic_data[0].partition_data[0].index = 2;
+    let id = it.send(request, 9);
+    assert_eq!(it.produced(id).map(|it| it.error_code), Some(0));
+    it.restart(&[], 2);
+    assert_eq!(partitions(&mut it, "t"), 3);
+    assert_eq!(try_grow(&mut it, grow(&[("t", 4)])), [0]);
+    assert_eq!(partitions(&mut it, "t"), 4);
+    let replicas = it.store.replicas.len();
+    assert_eq!(replicas, 1 + 4, "one each, and the metadata's: no id was used twice");
+}
+
+#[test]
+fn what_makes_no_partitions_is_refused_with_its_code() {
+    let mut it = Harness::new(&[]);
+    it.try_create(new_topic("t", 3, &[]));
+    it.create("u", &[]);
+    let invalid = ErrorCode::InvalidPartitions.code();
+    for count in [3, 2, 0, -1, i32::MAX] {
+        assert_eq!(try_grow(&mut it, grow(&[("t", count)])), [invalid], "{count}");
+    }
+    let unknown = ErrorCode::UnknownTopicOrPartition.code();
+    let twice = ErrorCode::InvalidRequest.code();
+    let all = grow(&[("u", 9), ("nope", 2), ("t", 4), ("u", 9)]);
+    assert_eq!(try_grow(&mut it, all), [twice, unknown, 0], "one goes without the others");
+    let assigned = |brokers: &[Vec<i32>]| {
+        let mut request = grow(&[("u", 3)]);
+        let row =
+            |broker_ids: &Vec<i32>| CreatePartitionsAssignment { broker_ids: broker_ids.clone() };
+        request.topics[0].assignments = Some(brokers.iter().map(row).collect());
+        request
+    };
+    let bad = ErrorCode::InvalidReplicaAssignment.code();
+    for ids in [
+        vec![],
+        vec![vec![0]],
+        vec![vec![0], vec![7]],
+        vec![vec![0], vec![0, 0]],
+        vec![vec![0], vec![]],
+    ] {
+        assert_eq!(try_grow(&mut it, assigned(&ids)), [bad], "{ids:?}");
+    }
+    let validated =
+        CreatePartitionsRequest { validate_only: true, ..assigned(&[vec![0], vec![0]]) };
+    assert_eq!(try_grow(&mut it, validated), [0]);
+    assert_eq!((partitions(&mut it, "t"), partitions(&mut it, "u")), (4, 1));
+    assert_eq!(try_grow(&mut it, assigned(&[vec![0], vec![0]])), [0]);
+    assert_eq!(partitions(&mut it, "u"), 3);
+}
+
+#[test]
+fn a_topic_that_is_growing_is_not_judged_before_it_has_grown() {
+    let mut it = Harness::new(&[]);
+    it.create("t", &[]);
+    it.is_prompt = false;
+    let first = it.send(grow(&[("t", 3)]), 3);
+    let second = it.send(grow(&[("t", 2)]), 3);
+    let third = it.send(grow(&[("t", 4)]), 3);
+    assert!([first, second, third].iter().all(|id| it.response(*id).is_none()));
+    it.is_prompt = true;
+    it.persist();
+    it.run();
+    assert_eq!(codes_of(it.response(first)), [0]);
+    assert_eq!(codes_of(it.response(second)), [ErrorCode::InvalidPartitions.code()]);
+    assert_eq!(codes_of(it.response(third)), [0]);
+    assert_eq!(partitions(&mut it, "t"), 4);
+}
+
+#[test]
+fn a_growth_that_is_not_committed_in_time_is_answered_so() {
+    let mut it = Harness::new(&[]);
+    it.create("t", &[]);
+    it.is_prompt = false;
+    let first = it.send(grow(&[("t", 2)]), 3);
+    let second = it.send(grow(&[("t", 3)]), 3);
+    it.pass_ms(1000);
+    let timed_out = ErrorCode::RequestTimedOut.code();
+    assert_eq!(codes_of(it.response(first)), [timed_out]);
+    assert_eq!(codes_of(it.response(second)), [timed_out]);
+    it.is_prompt = true;
+    it.persist();
+    it.run();
+    assert_eq!(partitions(&mut it, "t"), 2, "what was proposed is committed all the same");
 }

@@ -1,4 +1,5 @@
 use duramen_protocol::api::{Api, advertised};
+use duramen_protocol::messages::create_partitions::CreatePartitionsTopic;
 use duramen_protocol::messages::delete_records::{DeleteRecordsPartition, DeleteRecordsTopic};
 use duramen_protocol::messages::delete_topics::DeleteTopicState;
 use duramen_protocol::messages::describe_configs::DescribeConfigsResource;
@@ -9,9 +10,10 @@ use duramen_protocol::messages::offset_for_leader_epoch::{
     OffsetForLeaderPartition, OffsetForLeaderTopic,
 };
 use duramen_protocol::messages::{
-    ApiVersionsRequest, CreateTopicsRequest, DeleteRecordsRequest, DeleteTopicsRequest,
-    DescribeClusterRequest, DescribeConfigsRequest, DescribeTopicPartitionsRequest,
-    InitProducerIdRequest, ListOffsetsRequest, MetadataRequest, OffsetForLeaderEpochRequest,
+    ApiVersionsRequest, CreatePartitionsRequest, CreateTopicsRequest, DeleteRecordsRequest,
+    DeleteTopicsRequest, DescribeClusterRequest, DescribeConfigsRequest,
+    DescribeTopicPartitionsRequest, InitProducerIdRequest, ListOffsetsRequest, MetadataRequest,
+    OffsetForLeaderEpochRequest,
 };
 use duramen_protocol::wire::Uuid;
 use duramen_protocol::{ApiKey, Request};
@@ -73,6 +75,11 @@ fn request(api: ApiKey, version: i16, id: Uuid) -> Request {
             DescribeConfigsRequest { resources: vec![resource], ..Default::default() }.into()
         }
         ApiKey::DescribeCluster => DescribeClusterRequest::default().into(),
+        ApiKey::CreatePartitions => {
+            let count = i32::from(version) + 2;
+            let topics = vec![CreatePartitionsTopic { name, count, assignments: None }];
+            CreatePartitionsRequest { topics, ..Default::default() }.into()
+        }
         ApiKey::DescribeTopicPartitions => {
             let topics = vec![TopicRequest { name }];
             DescribeTopicPartitionsRequest { topics, ..Default::default() }.into()

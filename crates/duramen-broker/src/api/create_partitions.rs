@@ -1,0 +1,93 @@
+//! `CreatePartitions`: topics grow; their new partitions are led when the answer says so.
+
+use std::collections::BTreeMap;
+
+use duramen_protocol::ErrorCode;
+use duramen_protocol::messages::create_partitions::{
+    CreatePartitionsTopic, CreatePartitionsTopicResult,
+};
+use duramen_protocol::messages::{CreatePartitionsRequest, CreatePartitionsResponse};
+
+use super::{Operation, Resource, answer_after_commit, authorize, deadline_us};
+use crate::controller::Error;
+use crate::controller::records::MetadataRecord;
+use crate::event::{Action, Now, RequestKey};
+use crate::node::Node;
+use crate::session::RequestContext;
+
+pub(crate) fn handle(
+    node: &mut Node,
+    now: Now,
+    key: RequestKey,
+    context: &RequestContext,
+    request: &CreatePartitionsRequest,
+    actions: &mut Vec<Action>,
+) {
+    let mut times = BTreeMap::new();
+    for topic in &request.topics {
+        *times.entry(topic.name.as_str()).or_insert(0) += 1;
+    }
+    let mut response = CreatePartitionsResponse::default();
+    let mut records = Vec::new();
+    for topic in &request.topics {
+        let added = match times.remove(topic.name.as_str()) {
+            // A topic that is named again is answered once.
+            None => continue,
+            Some(1) => add(node, context, topic, records.len()),
+            Some(_) => {
+                let text = "the topic is named twice in the request";
+                Err(Error::new(ErrorCode::InvalidRequest, text))
+            }
+        };
+        let result = match added {
+            Err(error) => refused(topic, error),
+            Ok(added) => {
+                if !request.validate_only {
+                    records.extend(added);
+                }
+                let name = topic.name.clone();
+                CreatePartitionsTopicResult { name, ..Default::default() }
+            }
+        };
+        response.results.push(result);
+    }
+    let deadline = deadline_us(now, request.timeout_ms);
+    answer_after_commit(node, now, key, records, response.into(), deadline, actions);
+}
+
+fn add(
+    node: &mut Node,
+    context: &RequestContext,
+    topic: &CreatePartitionsTopic,
+    decided: usize,
+) -> Result<Vec<MetadataRecord>, Error> {
+    if !authorize(&context.principal, Operation::Alter, Resource::Topic(&topic.name)) {
+        let text = "not allowed to change the topic";
+        return Err(Error::new(ErrorCode::TopicAuthorizationFailed, text));
+    }
+    node.controller.add_partitions(topic, decided)
+}
+
+fn refused(topic: &CreatePartitionsTopic, error: Error) -> CreatePartitionsTopicResult {
+    CreatePartitionsTopicResult {
+        name: topic.name.clone(),
+        error_code: error.code.code(),
+        error_message: Some(error.message),
+    }
+}
+
+/// What is told of topics whose fate was still open when the request's time was over.
+pub(crate) fn undecided(
+    request: &CreatePartitionsRequest,
+    code: ErrorCode,
+) -> CreatePartitionsResponse {
+    let text = "an earlier request about a topic of this one is not decided yet";
+    let topics = request.topics.iter().map(|topic| refused(topic, Error::new(code, text)));
+    CreatePartitionsResponse { results: topics.collect(), ..CreatePartitionsResponse::default() }
+}
+
+pub(crate) fn fail(response: &mut CreatePartitionsResponse, code: ErrorCode) {
+    for topic in response.results.iter_mut().filter(|topic| topic.error_code == 0) {
+        topic.error_code = code.code();
+    }
+}
