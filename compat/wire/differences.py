@@ -91,6 +91,11 @@ DIFFERENCES = {
         {0, 40},
         "Kafka's broker compresses anew; Duramen keeps batches as they come, and INVALID_CONFIG says that it does.",
     ),
+    "unknown operation on a setting": (
+        {-1},
+        {42},
+        "Kafka answers UNKNOWN_SERVER_ERROR; INVALID_REQUEST says what is wrong.",
+    ),
     "deleted topic in a session": (
         {103},
         {100, 103},

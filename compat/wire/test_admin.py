@@ -1,13 +1,16 @@
-"""What administrators ask: topics page by page, more partitions."""
+"""What administrators ask: topics page by page, more partitions, other settings."""
+
+import time
 
 import harness
 import schema
 from batch import batch
 from calls import connect, describe_topic, fetched_values, new_topic, produce, wait_for_leaders
+from differences import check
 from harness import equal, test
 
 UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC, INVALID_REQUEST = 3, 17, 42
-INVALID_PARTITIONS, INVALID_REPLICA_ASSIGNMENT = 37, 39
+MESSAGE_TOO_LARGE, INVALID_PARTITIONS, INVALID_REPLICA_ASSIGNMENT, INVALID_CONFIG = 10, 37, 39, 40
 NO_ID = "00000000-0000-0000-0000-000000000000"
 # read, write, create, delete, alter, describe, and describe and alter the settings
 TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
@@ -146,3 +149,129 @@ def create_partitions_refuses_what_is_no_growth():
         equal(len(describe_topic(connection, other)["Partitions"]), 1)
         equal(grow(connection, [(other, 3, [[broker], [broker]])]), {other: 0})
         wait_for_leaders(connection, other, 3)
+
+
+# AlterConfigs and IncrementalAlterConfigs.
+
+TOPIC, GROUP = 2, 32
+SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
+
+
+def alter(connection, topic, changes, version=1, kind=TOPIC, **fields):
+    """`changes` are (name, operation, value). Returns the error code."""
+    configs = [{"Name": name, "ConfigOperation": operation, "Value": value} for name, operation, value in changes]
+    return altered(connection, "IncrementalAlterConfigs", version, topic, configs, kind, fields)
+
+
+def replace(connection, topic, configs, version=2, kind=TOPIC, **fields):
+    configs = [{"Name": name, "Value": value} for name, value in configs]
+    return altered(connection, "AlterConfigs", version, topic, configs, kind, fields)
+
+
+def altered(connection, api, version, topic, configs, kind, fields):
+    resource = {"ResourceType": kind, "ResourceName": topic, "Configs": configs}
+    body = {"Resources": [resource], "ValidateOnly": False, **fields}
+    [answer] = connection.call(api, version, body)["Responses"]
+    equal((answer["ResourceType"], answer["ResourceName"]), (kind, topic))
+    expect_reason(answer)
+    return answer["ErrorCode"]
+
+
+def own_settings(connection, topic):
+    resource = {"ResourceType": TOPIC, "ResourceName": topic, "ConfigurationKeys": None}
+    [answer] = connection.call("DescribeConfigs", 4, {"Resources": [resource]})["Results"]
+    return {row["Name"]: row["Value"] for row in answer["Configs"] if row["ConfigSource"] == 1}
+
+
+def wait_for_settings(connection, topic, expected):
+    """Kafka's broker learns of a setting a moment after its controller has answered."""
+    deadline = time.monotonic() + 10
+    while (found := own_settings(connection, topic)) != expected:
+        assert time.monotonic() < deadline, f"expected {expected}, got {found}"
+        time.sleep(0.02)
+
+
+def wait_for_answer(connection, topic, expected):
+    """Kafka's logs learn of a setting a moment after it is described."""
+    deadline = time.monotonic() + 10
+    while (error := produce(connection, topic, batch([b"x" * 4000]))["ErrorCode"]) != expected:
+        assert harness.broker_kind() == "kafka" and time.monotonic() < deadline, f"expected {expected}, got {error}"
+        time.sleep(0.02)
+
+
+@test
+def every_version_alters_settings_and_they_hold():
+    with connect() as connection:
+        topic = new_topic(connection, retention_ms="5000", segment_ms="7000")
+        for version in schema.valid_versions("IncrementalAlterConfigs"):
+            equal(alter(connection, topic, [("retention.ms", SET, f"9{version}"), ("segment.ms", DELETE, None)], version), 0)
+            wait_for_settings(connection, topic, {"retention.ms": f"9{version}"})
+        for version in schema.valid_versions("AlterConfigs"):
+            equal(replace(connection, topic, [("max.message.bytes", f"{version + 1}000")], version), 0)
+            wait_for_settings(connection, topic, {"max.message.bytes": f"{version + 1}000"})
+        wait_for_answer(connection, topic, MESSAGE_TOO_LARGE)
+        equal(replace(connection, topic, []), 0)
+        wait_for_settings(connection, topic, {})
+        wait_for_answer(connection, topic, 0)
+
+
+@test
+def lists_of_a_setting_get_and_lose_words():
+    with connect() as connection:
+        topic = new_topic(connection)
+        for operation, words, left in [
+            (APPEND, "compact", "delete,compact"),
+            (APPEND, "delete", "delete,compact"),
+            (SUBTRACT, "delete", "compact"),
+        ]:
+            equal(alter(connection, topic, [("cleanup.policy", operation, words)]), 0)
+            wait_for_settings(connection, topic, {"cleanup.policy": left})
+        equal(alter(connection, topic, [("retention.ms", APPEND, "9")]), INVALID_CONFIG)
+        equal(alter(connection, topic, [("retention.ms", SUBTRACT, "9")]), INVALID_CONFIG)
+
+
+@test
+def a_bad_setting_is_refused_with_the_reason_and_alters_nothing():
+    with connect() as connection:
+        topic, missing = new_topic(connection, retention_ms="5000"), harness.unique("missing")
+        good = ("segment.ms", SET, "7000")
+        for change, error in [
+            (("retention.ms", SET, "soon"), INVALID_CONFIG),
+            (("retention.ms", SET, None), INVALID_REQUEST),
+            (("no.such.setting", SET, "1"), INVALID_CONFIG),
+            (("cleanup.policy", SET, "burn"), INVALID_CONFIG),
+            (("segment.ms", DELETE, None), INVALID_REQUEST),
+        ]:
+            equal((change, alter(connection, topic, [good, change])), (change, error))
+        check(alter(connection, topic, [("retention.ms", 9, "1")]), "unknown operation on a setting")
+        for change, error in [
+            (("retention.ms", "soon"), INVALID_CONFIG),
+            (("retention.ms", None), INVALID_REQUEST),
+            (("no.such.setting", "1"), INVALID_CONFIG),
+            (("segment.ms", "1000"), INVALID_REQUEST),
+        ]:
+            equal((change, replace(connection, topic, [("segment.ms", "7000"), change])), (change, error))
+        for kind, name, error in [
+            (TOPIC, missing, UNKNOWN_TOPIC_OR_PARTITION),
+            (TOPIC, "a b", INVALID_TOPIC),
+            (TOPIC, "", INVALID_REQUEST),
+            (9, topic, INVALID_REQUEST),
+        ]:
+            equal((kind, name, alter(connection, name, [good], kind=kind)), (kind, name, error))
+            equal((kind, name, replace(connection, name, [("segment.ms", "7000")], kind=kind)), (kind, name, error))
+        equal(alter(connection, topic, [good], ValidateOnly=True), 0)
+        equal(replace(connection, topic, [], ValidateOnly=True), 0)
+        equal(alter(connection, topic, [("no.such.setting", DELETE, None)]), 0)
+        equal(own_settings(connection, topic), {"retention.ms": "5000"})
+
+
+@test
+def a_topic_that_is_named_twice_is_altered_by_neither():
+    with connect() as connection:
+        topic, other = new_topic(connection), new_topic(connection)
+        config = {"Name": "retention.ms", "ConfigOperation": SET, "Value": "1"}
+        named = [{"ResourceType": TOPIC, "ResourceName": name, "Configs": [config]} for name in (topic, other, topic)]
+        answers = connection.call("IncrementalAlterConfigs", 1, {"Resources": named, "ValidateOnly": False})["Responses"]
+        equal({answer["ResourceName"]: answer["ErrorCode"] for answer in answers}, {topic: INVALID_REQUEST, other: 0})
+        wait_for_settings(connection, other, {"retention.ms": "1"})
+        equal(own_settings(connection, topic), {})

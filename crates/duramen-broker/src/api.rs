@@ -15,6 +15,7 @@ use crate::event::{Action, Now, RequestKey};
 use crate::node::{Node, Parked};
 use crate::session::{Prepared, RequestContext};
 
+pub(crate) mod alter_configs;
 pub(crate) mod api_versions;
 pub(crate) mod create_partitions;
 pub(crate) mod create_topics;
@@ -25,6 +26,7 @@ pub(crate) mod describe_configs;
 pub(crate) mod describe_topic_partitions;
 pub(crate) mod fetch;
 pub(crate) mod fetch_sessions;
+pub(crate) mod incremental_alter_configs;
 pub(crate) mod init_producer_id;
 mod leaders;
 pub(crate) mod list_offsets;
@@ -40,6 +42,7 @@ pub(crate) enum Operation {
     Create,
     Delete,
     Alter,
+    AlterConfigs,
     Describe,
     DescribeConfigs,
     IdempotentWrite,
@@ -115,6 +118,12 @@ pub(crate) fn dispatch(
         Request::DeleteRecords(request) => {
             return delete_records::handle(node, now, key, &context, request, actions);
         }
+        Request::AlterConfigs(request) => {
+            return alter_configs::handle(node, now, key, &context, &request, actions);
+        }
+        Request::IncrementalAlterConfigs(request) => {
+            return incremental_alter_configs::handle(node, now, key, &context, &request, actions);
+        }
         Request::CreatePartitions(request) => {
             return create_partitions::handle(node, now, key, &context, &request, actions);
         }
@@ -167,6 +176,10 @@ fn answer_after_commit(
 /// What was decided and answered well did not come to be, or is not known to.
 fn fail(response: &mut Response, code: ErrorCode) {
     match response {
+        Response::AlterConfigs(response) => alter_configs::fail(response, code),
+        Response::IncrementalAlterConfigs(response) => {
+            incremental_alter_configs::fail(response, code);
+        }
         Response::CreatePartitions(response) => create_partitions::fail(response, code),
         Response::CreateTopics(response) => create_topics::fail(response, code),
         Response::DeleteTopics(response) => delete_topics::fail(response, code),
@@ -178,6 +191,13 @@ fn fail(response: &mut Response, code: ErrorCode) {
 pub(crate) fn on_timeout(node: &mut Node, key: RequestKey, actions: &mut Vec<Action>) {
     let code = ErrorCode::RequestTimedOut;
     match node.take_undecided(key) {
+        Some(Request::AlterConfigs(request)) => {
+            return node.reply(key, alter_configs::undecided(&request, code), actions);
+        }
+        Some(Request::IncrementalAlterConfigs(request)) => {
+            let response = incremental_alter_configs::undecided(&request, code);
+            return node.reply(key, response, actions);
+        }
         Some(Request::CreatePartitions(request)) => {
             return node.reply(key, create_partitions::undecided(&request, code), actions);
         }

@@ -197,6 +197,12 @@ impl Controller {
                 || there.is_some_and(|topic| self.changing.contains(&topic.id))
         };
         match request {
+            Request::AlterConfigs(request) => {
+                request.resources.iter().any(|resource| is_open(&resource.resource_name))
+            }
+            Request::IncrementalAlterConfigs(request) => {
+                request.resources.iter().any(|resource| is_open(&resource.resource_name))
+            }
             Request::CreatePartitions(request) => {
                 request.topics.iter().any(|topic| is_open(&topic.name))
             }
@@ -430,6 +436,7 @@ impl Controller {
                     self.creating.insert(topic.name.clone(), index);
                 }
                 MetadataRecord::DeleteTopic(DeleteTopic { topic_id })
+                | MetadataRecord::SetTopicConfig(SetTopicConfig { topic_id, .. })
                 | MetadataRecord::PlacePartition(PlacePartition { topic_id, .. }) => {
                     self.changing.insert(*topic_id);
                 }
@@ -546,6 +553,7 @@ impl Controller {
         match record {
             MetadataRecord::CreateTopic(topic) => drop(self.creating.remove(&topic.name)),
             MetadataRecord::DeleteTopic(DeleteTopic { topic_id })
+            | MetadataRecord::SetTopicConfig(SetTopicConfig { topic_id, .. })
             | MetadataRecord::PlacePartition(PlacePartition { topic_id, .. }) => {
                 self.changing.remove(topic_id);
             }

@@ -180,7 +180,7 @@ apis! {
     30 CreateAcls: versions 1..=3, flexible 2, NotYet;
     31 DeleteAcls: versions 1..=3, flexible 2, NotYet;
     32 DescribeConfigs: versions 1..=4, flexible 4, Served;
-    33 AlterConfigs: versions 0..=2, flexible 2, NotYet;
+    33 AlterConfigs: versions 0..=2, flexible 2, Served;
     34 AlterReplicaLogDirs: versions 1..=2, flexible 2, NotYet;
     35 DescribeLogDirs: versions 1..=5, flexible 2, NotYet;
     36 SaslAuthenticate: versions 0..=2, flexible 2, NotYet;
@@ -191,7 +191,7 @@ apis! {
     41 DescribeDelegationToken: versions 1..=3, flexible 2, NotYet;
     42 DeleteGroups: versions 0..=2, flexible 2, NotYet;
     43 ElectLeaders: versions 0..=2, flexible 2, NotYet;
-    44 IncrementalAlterConfigs: versions 0..=1, flexible 1, NotYet;
+    44 IncrementalAlterConfigs: versions 0..=1, flexible 1, Served;
     45 AlterPartitionReassignments: versions 0..=1, flexible 0, NotYet;
     46 ListPartitionReassignments: versions 0..=0, flexible 0, NotYet;
     47 OffsetDelete: versions 0..=0, flexible none, NotYet;

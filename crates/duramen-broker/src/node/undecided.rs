@@ -43,6 +43,9 @@ impl Node {
         match request {
             Prepared::Request(request) if self.controller.is_deciding_on(&request) => {
                 let timeout_ms = match &request {
+                    Request::AlterConfigs(_) | Request::IncrementalAlterConfigs(_) => {
+                        api::alter_configs::TIMEOUT_MS
+                    }
                     Request::CreatePartitions(request) => request.timeout_ms,
                     Request::CreateTopics(request) => request.timeout_ms,
                     Request::DeleteTopics(request) => request.timeout_ms,

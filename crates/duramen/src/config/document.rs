@@ -30,9 +30,10 @@ beats the file of `duramen serve --config FILE`:
     log.retention.hours = 48
 
 `duramen config example` prints such a file with comments. A topic's own settings are given when it is created
-(`duramen topic create NAME --config KEY=VALUE`, CreateTopics); they cannot be changed afterwards yet. A topic's value
-is its own, else that of the node's setting named beside it, else the default. A value of the wrong kind or outside of
-what is allowed is refused, and so is an unknown name.
+(`duramen topic create NAME --config KEY=VALUE`, CreateTopics), and changed while the node runs by any client's
+IncrementalAlterConfigs or AlterConfigs; the node's settings are changed by a restart. A topic's value is its own, else
+that of the node's setting named beside it, else the default. A value of the wrong kind or outside of what is allowed is
+refused, and so is an unknown name.
 
 *Does it* says whether a setting has an effect in this version: many are there because tools ask for them or set them.
 

@@ -3,9 +3,11 @@ use duramen_protocol::messages::create_partitions::{
 };
 use duramen_protocol::messages::describe_topic_partitions::{RequestCursor, TopicRequest};
 use duramen_protocol::messages::{
-    CreatePartitionsRequest, DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse,
+    AlterConfigsRequest, CreatePartitionsRequest, DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse, IncrementalAlterConfigsRequest, alter_configs,
+    incremental_alter_configs,
 };
-use duramen_protocol::{ErrorCode, Response};
+use duramen_protocol::{ErrorCode, Request, Response};
 
 use super::harness::{Harness, batch, new_topic, produce_request};
 
@@ -221,4 +223,217 @@ fn a_growth_that_is_not_committed_in_time_is_answered_so() {
     it.persist();
     it.run();
     assert_eq!(partitions(&mut it, "t"), 2, "what was proposed is committed all the same");
+}
+
+const TOPIC: i8 = 2;
+
+/// Changes of one topic: name, operation, value.
+fn alter(topic: &str, changes: &[(&str, i8, Option<&str>)]) -> IncrementalAlterConfigsRequest {
+    let change = |(name, operation, value): &(&str, i8, Option<&str>)| {
+        incremental_alter_configs::AlterableConfig {
+            name: (*name).to_owned(),
+            config_operation: *operation,
+            value: value.map(str::to_owned),
+        }
+    };
+    let resource = incremental_alter_configs::AlterConfigsResource {
+        resource_type: TOPIC,
+        resource_name: topic.to_owned(),
+        configs: changes.iter().map(change).collect(),
+    };
+    IncrementalAlterConfigsRequest { resources: vec![resource], validate_only: false }
+}
+
+fn replace(topic: &str, configs: &[(&str, Option<&str>)]) -> AlterConfigsRequest {
+    let config = |(name, value): &(&str, Option<&str>)| alter_configs::AlterableConfig {
+        name: (*name).to_owned(),
+        value: value.map(str::to_owned),
+    };
+    let resource = alter_configs::AlterConfigsResource {
+        resource_type: TOPIC,
+        resource_name: topic.to_owned(),
+        configs: configs.iter().map(config).collect(),
+    };
+    AlterConfigsRequest { resources: vec![resource], validate_only: false }
+}
+
+fn altered(response: Option<Response>) -> Vec<i16> {
+    match response {
+        Some(Response::IncrementalAlterConfigs(response)) => {
+            response.responses.iter().map(|it| it.error_code).collect()
+        }
+        Some(Response::AlterConfigs(response)) => {
+            response.responses.iter().map(|it| it.error_code).collect()
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn try_alter(it: &mut Harness, request: impl Into<Request>) -> Vec<i16> {
+    let request = request.into();
+    let version = if matches!(request, Request::AlterConfigs(_)) { 2 } else { 1 };
+    let response = it.ask(request, version);
+    altered(Some(response))
+}
+
+/// A topic's own settings.
+fn own(it: &Harness, topic: &str) -> Vec<(String, String)> {
+    let topic = it.node.controller.image.topic_named(topic).expect("there");
+    topic.configs.iter().map(|(name, value)| (name.clone(), value.clone())).collect()
+}
+
+fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+    pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+}
+
+#[test]
+fn single_settings_change_and_outlive_a_restart() {
+    let mut it = Harness::new(&[]);
+    it.create("t", &[("retention.ms", "5"), ("segment.ms", "7")]);
+    let changes = [
+        ("retention.ms", 0, Some("9")),
+        ("segment.ms", 1, None),
+        ("max.message.bytes", 0, Some("4096")),
+    ];
+    assert_eq!(try_alter(&mut it, alter("t", &changes)), [0]);
+    let expected = pairs(&[("max.message.bytes", "4096"), ("retention.ms", "9")]);
+    assert_eq!(own(&it, "t"), expected);
+    it.restart(&[], 2);
+    assert_eq!(own(&it, "t"), expected);
+}
+
+#[test]
+fn a_changed_setting_holds_at_once() {
+    let mut it = Harness::new(&[]);
+    it.create("t", &[]);
+    let large = "x".repeat(2000);
+    assert_eq!(it.produce("t", batch(&[&large])).error_code, 0);
+    assert_eq!(try_alter(&mut it, alter("t", &[("max.message.bytes", 0, Some("1000"))])), [0]);
+    let too_large = ErrorCode::MessageTooLarge.code();
+    assert_eq!(it.produce("t", batch(&[&large])).error_code, too_large);
+    assert_eq!(try_alter(&mut it, alter("t", &[("max.message.bytes", 1, None)])), [0]);
+    assert_eq!(it.produce("t", batch(&[&large])).error_code, 0);
+}
+
+#[test]
+fn lists_get_and_lose_words() {
+    let mut it = Harness::new(&[]);
+    it.create("t", &[]);
+    let policy = |it: &Harness| own(it, "t").pop().map(|(_, value)| value);
+    for (operation, words, left) in [
+        (2, "compact", "delete,compact"),
+        (2, "delete", "delete,compact"),
+        (3, "delete", "compact"),
+    ] {
+        let change = alter("t", &[("cleanup.policy", operation, Some(words))]);
+        assert_eq!(try_alter(&mut it, change), [0]);
+        assert_eq!(policy(&it).as_deref(), Some(left));
+    }
+    let no_list = alter("t", &[("retention.ms", 2, Some("9"))]);
+    assert_eq!(try_alter(&mut it, no_list), [ErrorCode::InvalidConfig.code()]);
+    let nothing_left = alter("t", &[("cleanup.policy", 3, Some("compact"))]);
+    assert_eq!(try_alter(&mut it, nothing_left), [ErrorCode::InvalidConfig.code()]);
+    assert_eq!(policy(&it).as_deref(), Some("compact"));
+}
+
+#[test]
+fn all_own_settings_are_replaced() {
+    let mut it = Harness::new(&[]);
+    it.create("t", &[("retention.ms", "5"), ("segment.ms", "7")]);
+    let request = replace("t", &[("segment.ms", Some("8")), ("retention.bytes", Some("1"))]);
+    assert_eq!(try_alter(&mut it, request), [0]);
+    assert_eq!(own(&it, "t"), pairs(&[("retention.bytes", "1"), ("segment.ms", "8")]));
+    assert_eq!(try_alter(&mut it, replace("t", &[])), [0]);
+    assert_eq!(own(&it, "t"), []);
+}
+
+#[test]
+fn a_bad_change_is_refused_with_the_reason_and_changes_nothing() {
+    let mut it = Harness::new(&[]);
+    it.create("t", &[("retention.ms", "5")]);
+    let invalid = ErrorCode::InvalidConfig;
+    let request = ErrorCode::InvalidRequest;
+    let good = ("segment.ms", 0, Some("7"));
+    for (change, code) in [
+        (("retention.ms", 0, Some("soon")), invalid),
+        (("retention.ms", 0, None), request),
+        (("no.such", 0, Some("1")), invalid),
+        (("retention.ms", 9, Some("1")), request),
+        (("segment.ms", 1, None), request),
+        (("cleanup.policy", 0, Some("burn")), invalid),
+    ] {
+        let Response::IncrementalAlterConfigs(response) = it.ask(alter("t", &[good, change]), 1)
+        else {
+            panic!("other")
+        };
+        let told = &response.responses[0];
+        assert_eq!(told.error_code, code.code(), "{change:?}");
+        assert!(
+            told.error_message.as_ref().is_some_and(|text| text.contains(change.0)),
+            "{told:?}"
+        );
+    }
+    for (change, code) in [
+        (("retention.ms", Some("soon")), invalid),
+        (("retention.ms", None), request),
+        (("no.such", Some("1")), invalid),
+        (("segment.ms", Some("1")), request),
+    ] {
+        let asked = replace("t", &[("segment.ms", Some("7")), change]);
+        assert_eq!(try_alter(&mut it, asked), [code.code()], "{change:?}");
+    }
+    for (kind, name, code) in [
+        (TOPIC, "nope", ErrorCode::UnknownTopicOrPartition),
+        (TOPIC, "a b", ErrorCode::InvalidTopicException),
+        (TOPIC, "", request),
+        (4, "0", request),
+        (9, "t", request),
+    ] {
+        let mut asked = alter(name, &[good]);
+        asked.resources[0].resource_type = kind;
+        assert_eq!(try_alter(&mut it, asked), [code.code()], "{kind} {name}");
+        let mut asked = replace(name, &[("segment.ms", Some("7"))]);
+        asked.resources[0].resource_type = kind;
+        assert_eq!(try_alter(&mut it, asked), [code.code()], "{kind} {name}");
+    }
+    let mut twice = alter("t", &[good]);
+    twice.resources.extend(twice.resources.clone());
+    assert_eq!(try_alter(&mut it, twice), [request.code(); 2]);
+    let validated = AlterConfigsRequest { validate_only: true, ..replace("t", &[]) };
+    assert_eq!(try_alter(&mut it, validated), [0]);
+    let validated = IncrementalAlterConfigsRequest { validate_only: true, ..alter("t", &[good]) };
+    assert_eq!(try_alter(&mut it, validated), [0]);
+    assert_eq!(own(&it, "t"), pairs(&[("retention.ms", "5")]));
+}
+
+#[test]
+fn changes_of_one_topic_are_judged_one_after_the_other() {
+    let mut it = Harness::new(&[]);
+    it.create("t", &[]);
+    it.is_prompt = false;
+    let compact = it.send(alter("t", &[("cleanup.policy", 2, Some("compact"))]), 1);
+    let no_delete = it.send(alter("t", &[("cleanup.policy", 3, Some("delete"))]), 1);
+    assert!(it.response(compact).is_none(), "not before it is durable");
+    assert!(it.response(no_delete).is_none());
+    it.is_prompt = true;
+    it.persist();
+    it.run();
+    assert_eq!(altered(it.response(compact)), [0]);
+    assert_eq!(altered(it.response(no_delete)), [0]);
+    assert_eq!(own(&it, "t"), pairs(&[("cleanup.policy", "compact")]));
+}
+
+#[test]
+fn a_change_that_is_not_committed_in_time_is_answered_so() {
+    let mut it = Harness::new(&[]);
+    it.create("t", &[]);
+    it.is_prompt = false;
+    let first = it.send(replace("t", &[("retention.ms", Some("1"))]), 2);
+    let second = it.send(replace("t", &[("retention.ms", Some("2"))]), 2);
+    let third = it.send(alter("t", &[("retention.ms", 0, Some("3"))]), 1);
+    it.pass_ms(30_000);
+    let timed_out = ErrorCode::RequestTimedOut.code();
+    for id in [first, second, third] {
+        assert_eq!(altered(it.response(id)), [timed_out]);
+    }
 }

@@ -1,4 +1,5 @@
 use duramen_protocol::api::{Api, advertised};
+use duramen_protocol::messages::alter_configs::AlterConfigsResource;
 use duramen_protocol::messages::create_partitions::CreatePartitionsTopic;
 use duramen_protocol::messages::delete_records::{DeleteRecordsPartition, DeleteRecordsTopic};
 use duramen_protocol::messages::delete_topics::DeleteTopicState;
@@ -10,10 +11,10 @@ use duramen_protocol::messages::offset_for_leader_epoch::{
     OffsetForLeaderPartition, OffsetForLeaderTopic,
 };
 use duramen_protocol::messages::{
-    ApiVersionsRequest, CreatePartitionsRequest, CreateTopicsRequest, DeleteRecordsRequest,
-    DeleteTopicsRequest, DescribeClusterRequest, DescribeConfigsRequest,
-    DescribeTopicPartitionsRequest, InitProducerIdRequest, ListOffsetsRequest, MetadataRequest,
-    OffsetForLeaderEpochRequest,
+    AlterConfigsRequest, ApiVersionsRequest, CreatePartitionsRequest, CreateTopicsRequest,
+    DeleteRecordsRequest, DeleteTopicsRequest, DescribeClusterRequest, DescribeConfigsRequest,
+    DescribeTopicPartitionsRequest, IncrementalAlterConfigsRequest, InitProducerIdRequest,
+    ListOffsetsRequest, MetadataRequest, OffsetForLeaderEpochRequest, incremental_alter_configs,
 };
 use duramen_protocol::wire::Uuid;
 use duramen_protocol::{ApiKey, Request};
@@ -83,6 +84,27 @@ fn request(api: ApiKey, version: i16, id: Uuid) -> Request {
         ApiKey::DescribeTopicPartitions => {
             let topics = vec![TopicRequest { name }];
             DescribeTopicPartitionsRequest { topics, ..Default::default() }.into()
+        }
+        other => alteration(other, name),
+    }
+}
+
+/// A request that alters the settings of topic `name`, in one of the two ways.
+fn alteration(api: ApiKey, name: String) -> Request {
+    match api {
+        ApiKey::AlterConfigs => {
+            let resource =
+                AlterConfigsResource { resource_type: 2, resource_name: name, configs: Vec::new() };
+            AlterConfigsRequest { resources: vec![resource], validate_only: false }.into()
+        }
+        ApiKey::IncrementalAlterConfigs => {
+            let resource = incremental_alter_configs::AlterConfigsResource {
+                resource_type: 2,
+                resource_name: name,
+                configs: Vec::new(),
+            };
+            IncrementalAlterConfigsRequest { resources: vec![resource], validate_only: false }
+                .into()
         }
         other => panic!("{other} is served and has no request here"),
     }
