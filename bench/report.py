@@ -3,6 +3,7 @@
 
     bench/report.py bench/results/full.json                              prints them as Markdown
     bench/report.py bench/results/full.json --into docs/performance.md   puts them between the marks of that document
+    bench/report.py reads.json rest.json --into docs/performance.md      the same of several runs, one after the other
 """
 
 import argparse
@@ -224,10 +225,10 @@ def document(results):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("figures", type=Path)
+    parser.add_argument("figures", type=Path, nargs="+")
     parser.add_argument("--into", type=Path, metavar="DOCUMENT")
     options = parser.parse_args()
-    text = document(json.loads(options.figures.read_text()))
+    text = "\n".join(document(json.loads(path.read_text())) for path in options.figures)
     if options.into is None:
         print(text)
         return
