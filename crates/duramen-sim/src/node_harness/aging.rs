@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use duramen_storage::op::{Append, Content, HardState, LogEntry, OpKind, RecoveredReplica};
-use duramen_storage::{Descriptor, Done, Op, ReplicaId, Storage};
+use duramen_storage::{Descriptor, Done, Op, Options, ReplicaId, Storage};
 
 use super::World;
 use crate::disk::{Faults, SimDisk};
@@ -26,7 +26,9 @@ impl World {
         tell(|| "YEARS PASS".to_owned());
         self.disk.set_faults(Faults::default());
         self.disk.crash_in(None);
-        let opened = Storage::open(self.disk.clone(), self.options.clone());
+        // With few files, rounds would wait for checkpoints, and those for images that only a node has.
+        let options = Options { open_files_max: 1000, ..self.options.clone() };
+        let opened = Storage::open(self.disk.clone(), options);
         let (mut storage, found) =
             opened.map_err(|error| Failure::correctness(format!("it does not open: {error:?}")))?;
         let mut waiting = BTreeMap::new();
