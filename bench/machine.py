@@ -1,7 +1,6 @@
 """What the machine is, and what a process on it has used."""
 
 import datetime
-import mmap
 import os
 import platform
 import subprocess
@@ -29,24 +28,6 @@ def describe(directory):
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
         "load_before": os.getloadavg()[0],
     }
-
-
-def touch_free_memory():
-    """Writes to the memory that is free, and frees it again.
-
-    The host of a virtual machine gives a page when it is first touched, and may take it back when it is idle. What then goes
-    into the page cache takes twice the CPU, and whoever is measured first pays for it.
-    """
-    free_kib = next(int(line.split()[1]) for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemFree:"))
-    size = free_kib * 1024 * 9 // 10
-    # A process of its own: its end is what frees the memory.
-    child = os.fork()
-    if child == 0:
-        with mmap.mmap(-1, size) as memory:
-            for at in range(0, size, mmap.PAGESIZE):
-                memory[at] = 1
-        os._exit(0)
-    os.waitpid(child, 0)
 
 
 class Usage:

@@ -38,7 +38,6 @@ def main():
             found = results["scenarios"].setdefault(name, {})
             for variant in options.variant or scenarios.variants_of(name, options.quick):
                 begun = time.monotonic()
-                machine.touch_free_memory()
                 try:
                     found[variant] = scenarios.run_one(name, variant, work / f"{name}-{variant}", sizes)
                 except Exception as error:
