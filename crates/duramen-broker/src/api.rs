@@ -146,6 +146,9 @@ pub(crate) fn dispatch(
     node.reply(key, response, actions);
 }
 
+/// Why a request timed out that waited for another one's outcome.
+const UNDECIDED: &str = "an earlier request about a topic of this one is not decided yet";
+
 /// Answers once `records` are committed, and what they made is led.
 fn answer_after_commit(
     node: &mut Node,

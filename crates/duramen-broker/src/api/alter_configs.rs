@@ -8,7 +8,7 @@ use duramen_protocol::messages::alter_configs::{
 };
 use duramen_protocol::messages::{AlterConfigsRequest, AlterConfigsResponse};
 
-use super::{Operation, Resource, answer_after_commit, authorize, deadline_us};
+use super::{Operation, Resource, UNDECIDED, answer_after_commit, authorize, deadline_us};
 use crate::configs::check_topic;
 use crate::controller::image::Topic;
 use crate::controller::records::{MetadataRecord, SetTopicConfig};
@@ -82,9 +82,6 @@ pub(crate) fn fail(response: &mut AlterConfigsResponse, code: ErrorCode) {
 
 /// A topic's own settings.
 pub(super) type Settings = BTreeMap<String, String>;
-
-pub(super) const UNDECIDED: &str =
-    "an earlier request about a topic of this one is not decided yet";
 
 /// The resources that a request names more than once, by type and name.
 pub(super) fn repeated(resources: impl Iterator<Item = (i8, String)>) -> Vec<(i8, String)> {

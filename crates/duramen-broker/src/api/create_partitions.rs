@@ -8,7 +8,7 @@ use duramen_protocol::messages::create_partitions::{
 };
 use duramen_protocol::messages::{CreatePartitionsRequest, CreatePartitionsResponse};
 
-use super::{Operation, Resource, answer_after_commit, authorize, deadline_us};
+use super::{Operation, Resource, UNDECIDED, answer_after_commit, authorize, deadline_us};
 use crate::controller::Error;
 use crate::controller::records::MetadataRecord;
 use crate::event::{Action, Now, RequestKey};
@@ -81,8 +81,7 @@ pub(crate) fn undecided(
     request: &CreatePartitionsRequest,
     code: ErrorCode,
 ) -> CreatePartitionsResponse {
-    let text = "an earlier request about a topic of this one is not decided yet";
-    let topics = request.topics.iter().map(|topic| refused(topic, Error::new(code, text)));
+    let topics = request.topics.iter().map(|topic| refused(topic, Error::new(code, UNDECIDED)));
     CreatePartitionsResponse { results: topics.collect(), ..CreatePartitionsResponse::default() }
 }
 

@@ -9,7 +9,7 @@ use duramen_protocol::messages::create_topics::{
 use duramen_protocol::messages::{CreateTopicsRequest, CreateTopicsResponse};
 use duramen_protocol::wire::Uuid;
 
-use super::{Operation, Resource, answer_after_commit, authorize, deadline_us};
+use super::{Operation, Resource, UNDECIDED, answer_after_commit, authorize, deadline_us};
 use crate::configs::{TOPIC_CONFIGS, effective};
 use crate::controller::{Creation, Error};
 use crate::event::{Action, Now, RequestKey};
@@ -97,8 +97,7 @@ fn refused(topic: &CreatableTopic, error: Error) -> CreatableTopicResult {
 
 /// What is told of topics whose fate was still open when the request's time was over.
 pub(crate) fn undecided(request: &CreateTopicsRequest, code: ErrorCode) -> CreateTopicsResponse {
-    let text = "an earlier request about a topic of this one is not decided yet";
-    let topics = request.topics.iter().map(|topic| refused(topic, Error::new(code, text)));
+    let topics = request.topics.iter().map(|topic| refused(topic, Error::new(code, UNDECIDED)));
     CreateTopicsResponse { topics: topics.collect(), ..CreateTopicsResponse::default() }
 }
 

@@ -6,10 +6,8 @@ use duramen_protocol::messages::incremental_alter_configs::{
 };
 use duramen_protocol::messages::{IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse};
 
-use super::alter_configs::{
-    Settings, TIMEOUT_MS, UNDECIDED, alter, check_names, needs_value, repeated,
-};
-use super::{answer_after_commit, deadline_us};
+use super::alter_configs::{Settings, TIMEOUT_MS, alter, check_names, needs_value, repeated};
+use super::{UNDECIDED, answer_after_commit, deadline_us};
 use crate::configs::{BrokerSettings, Kind, TOPIC_CONFIGS, effective, find};
 use crate::controller::Error;
 use crate::controller::image::Topic;
