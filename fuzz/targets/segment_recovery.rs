@@ -54,6 +54,7 @@ fn options() -> Options {
         facts: Facts { cluster_id: [1; 16], broker_id: 7, directory_id: DIRECTORY },
         extent_bytes: EXTENT as u64,
         extents_max: 6,
+        replicas_an_extent: 128,
         journal_payload_max: 3000,
         index_interval_bytes: 1000,
         free_bytes_min: 0,

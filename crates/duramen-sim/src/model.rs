@@ -96,6 +96,15 @@ impl State {
         self.entries[..upto].iter().rev().find_map(|entry| entry.end_offset()).unwrap_or(0)
     }
 
+    /// What is known to be committed: membership and trims tell of it, even where a crash took the
+    /// hard state that said so. Raft never replaces it.
+    pub fn committed(&self) -> u64 {
+        let told = self.hard_state.commit.max(self.conf.applied).min(self.last_index());
+        (told..=self.last_index())
+            .find(|index| self.end_offset_at(*index) >= self.log_start)
+            .unwrap_or(told)
+    }
+
     /// One past the last offset.
     pub fn end_offset(&self) -> i64 {
         self.end_offset_at(self.last_index())

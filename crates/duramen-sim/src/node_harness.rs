@@ -150,6 +150,7 @@ impl World {
                 facts: Facts { cluster_id: [7; 16], broker_id: 0, directory_id: [9; 16] },
                 extent_bytes: 64 * 1024,
                 extents_max: u32::try_from(shape.between(4, 8)).expect("small"),
+                replicas_an_extent: *Prng::new(seed, "replicas an extent").pick(&[2, 1000]),
                 journal_payload_max: *shape.pick(&[500, 4096]),
                 index_interval_bytes: 512,
                 free_bytes_min: IN_FLIGHT_MAX + 256 * 1024,

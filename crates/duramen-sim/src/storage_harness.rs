@@ -177,6 +177,7 @@ impl World {
                 facts,
                 extent_bytes: 64 * 1024,
                 extents_max: u32::try_from(shape.between(4, 6)).expect("small"),
+                replicas_an_extent: *Prng::new(seed, "replicas an extent").pick(&[2, 1000]),
                 journal_payload_max: *shape.pick(&[0, 1000, 4096]),
                 index_interval_bytes: 256,
                 free_bytes_min: IN_FLIGHT_MAX + FREE_BESIDE,

@@ -100,8 +100,7 @@ impl<D: Disk> Storage<D> {
     /// full, and of those that have had unsynced files for longest, if too many are open; and moves
     /// on those that wait for an image.
     pub(crate) fn run_checkpoints(&mut self) -> Result<(), Error> {
-        let half = (self.journal.extent_count() as u64 / 2).max(2);
-        let due = self.journal.live_extents() >= half;
+        let due = self.journal.live_extents() >= (self.extents_wanted() as u64 / 2).max(2);
         let tail = self.journal.tail();
         let mut starting: Vec<ReplicaId> = self.checkpoints.forced.iter().copied().collect();
         if due {
@@ -110,7 +109,7 @@ impl<D: Disk> Storage<D> {
             let oldest = oldest.map(|(_, replica)| *replica);
             starting.extend(oldest.filter(|id| !self.unrestored.contains(id)).take(4 * AT_ONCE));
         }
-        if self.dirty_files() > self.options.dirty_files_max() / 2 {
+        if self.dirty_files() > self.options.dirty_files_max() / 4 * 3 {
             let dirty = self.checkpoints.dirty.iter().map(|(_, replica)| *replica);
             starting.extend(dirty.take(4 * AT_ONCE));
         }
@@ -132,6 +131,16 @@ impl<D: Disk> Storage<D> {
             self.checkpoints.running.insert(id, Stage::Imaging);
         }
         self.capture_imaged()
+    }
+
+    /// How many extents the journal should have: what it has, or more where a great many replicas share
+    /// it. Each of them is checkpointed once while half of the journal is written, and that costs the
+    /// same whether it has written much meanwhile or little.
+    pub(crate) fn extents_wanted(&self) -> usize {
+        let has = self.journal.extent_count();
+        let wants = 2 * self.checkpoints.lives.len().div_ceil(self.options.replicas_an_extent);
+        let may_have = self.options.extents_max as usize;
+        if self.reserve.is_full() { has } else { has.max(wants.min(may_have)) }
     }
 
     /// Captures the replicas whose image has come. A capture stands between two rounds, when all

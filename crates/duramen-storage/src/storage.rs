@@ -38,6 +38,9 @@ pub struct Options {
     pub extent_bytes: u64,
     /// Most extents the journal may grow to, but where it would stand still; at least 4.
     pub extents_max: u32,
+    /// With more replicas than this for each extent that may fill before checkpoints begin, the journal
+    /// grows, as far as it may; at least 1.
+    pub replicas_an_extent: usize,
     /// A replica's payload of up to this many bytes a round goes into the journal; more is synced
     /// in its segment instead.
     pub journal_payload_max: u32,
@@ -48,7 +51,7 @@ pub struct Options {
     pub free_bytes_min: u64,
     /// Size of the reserve file that is given up when the disk is full all the same.
     pub reserve_bytes: u64,
-    /// Segments' files to keep open, about; at least 16. A third of them for unsynced bytes.
+    /// Segments' files to keep open, about; at least 16. Half of them for unsynced bytes.
     pub open_files_max: usize,
 }
 
@@ -56,7 +59,7 @@ impl Options {
     /// Files with unsynced bytes above which rounds wait for checkpoints. One round may add a
     /// quarter of it.
     pub(crate) fn dirty_files_max(&self) -> usize {
-        self.open_files_max / 3
+        self.open_files_max / 2
     }
 }
 
@@ -614,8 +617,9 @@ impl<D: Disk> Storage<D> {
             return Ok(());
         }
         let free = self.journal.free_extents();
-        let may_grow = self.journal.extent_count() < self.options.extents_max as usize;
-        let short = free <= 1 && self.checkpoints.busy() && may_grow && !self.reserve.is_full();
+        let (has, wanted) = (self.journal.extent_count(), self.extents_wanted());
+        let may_grow = has < self.options.extents_max as usize && !self.reserve.is_full();
+        let short = free <= 1 && may_grow && (self.checkpoints.busy() || has < wanted);
         // The States that would free an extent did not fit into the last free one: nothing would be
         // written ever again.
         let stands_still = free == 0 && self.journal.needs_extent(self.journal.body_bytes_max());

@@ -72,6 +72,8 @@ const SOCKET_THREADS_MAX: usize = 8;
 
 const JOURNAL_EXTENT_BYTES: u64 = 16 << 20;
 const JOURNAL_EXTENTS_MAX: u32 = 32;
+/// A checkpoint costs about what 64 KiB of appends cost; here it comes once in 128 KiB.
+const REPLICAS_AN_EXTENT: usize = 128;
 /// Up to here, one more copy in the journal costs less than one more sync.
 const JOURNAL_PAYLOAD_MAX: u32 = 512 << 10;
 /// What is kept free beside room for all payload in flight: for a growing journal, the metadata
@@ -138,9 +140,9 @@ pub fn start(config: &Config) -> anyhow::Result<Server> {
     };
     let address = listen.local_addr()?;
     let advertised = advertised(config, &settings, address);
-    // Half of the descriptors are the most that connections take.
+    // A third of the descriptors are the most that connections take.
     let files_max = usize::try_from(files_max.saturating_sub(OTHER_FILES)).unwrap_or(usize::MAX);
-    let connections_max = settings.connections_max.min(files_max / 2);
+    let connections_max = settings.connections_max.min(files_max / 3);
     let opened = open(config, &settings, broker, &advertised, files_max - connections_max)?;
 
     let Opened { storage, node, actions, clock, facts, formatted, recovered } = opened;
@@ -331,6 +333,7 @@ fn open(
         facts,
         extent_bytes: JOURNAL_EXTENT_BYTES,
         extents_max: JOURNAL_EXTENTS_MAX,
+        replicas_an_extent: REPLICAS_AN_EXTENT,
         journal_payload_max: JOURNAL_PAYLOAD_MAX,
         index_interval_bytes: u32::try_from(broker.index_interval_bytes).unwrap_or(0),
         free_bytes_min: FREE_BYTES_BESIDE.saturating_add(in_flight_bytes_max),

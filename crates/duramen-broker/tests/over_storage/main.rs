@@ -44,6 +44,7 @@ fn options(facts: Facts) -> Options {
         facts,
         extent_bytes: 64 << 10,
         extents_max: 8,
+        replicas_an_extent: 128,
         journal_payload_max: 8 << 10,
         index_interval_bytes: 4096,
         free_bytes_min: 0,

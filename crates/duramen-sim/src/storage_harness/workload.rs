@@ -197,7 +197,7 @@ impl World {
         let mut hard_state = self.replicas[at].tip.hard_state;
         let before = hard_state;
         let mut state = self.replicas[at].tip.clone();
-        let floor = hard_state.commit;
+        let floor = state.committed();
         if self.work.chance(self.profile.conflict) && state.last_index() > floor {
             let from = self.work.between(floor + 1, state.last_index());
             state.entries.truncate(usize::try_from(from - 2).expect("small"));

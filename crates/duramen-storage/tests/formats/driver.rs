@@ -19,6 +19,7 @@ pub(crate) fn options() -> Options {
         facts: Facts { cluster_id: *b"cluster of v1...", broker_id: 7, directory_id: DIRECTORY },
         extent_bytes: 64 * 1024,
         extents_max: 6,
+        replicas_an_extent: 128,
         journal_payload_max: 3000,
         index_interval_bytes: 1000,
         free_bytes_min: 0,
