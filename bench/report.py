@@ -63,6 +63,10 @@ def scenario(name, found):
         "partitions": partitions,
         "reads": reads,
         "disturbed": disturbed,
+        "messages": messages,
+        "tailing": tailing,
+        "patterns": patterns,
+        "groups": groups,
         "lifecycle": lifecycle,
     }[name](found)
 
@@ -174,6 +178,66 @@ def disturbed(found):
     )
 
 
+def messages(found):
+    """Duramen's messages a CPU second beside each other broker's."""
+    rows = []
+    for variant, result in found.items():
+        points = result.get("points", [])
+        read = get(result, "consume")
+        points = [*points, {"acks": DASH, "batch": "read", **read}] if read else points
+        for point in points:
+            ours = [
+                it for it in [*found["duramen"].get("points", []), {"batch": "read", "acks": DASH, **get(found, "duramen", "consume")}]
+                if (it["acks"], it["batch"]) == (point["acks"], point["batch"])
+            ] if "duramen" in found and variant != "duramen" else []  # fmt: skip
+            times = [f"{it['messages_per_cpu_second'] / point['messages_per_cpu_second']:.1f}×" for it in ours]
+            rows.append([
+                point["acks"], point["batch"], variant, number(point["messages_per_second"]), number(point["broker_cpu_seconds"], 2),
+                number(point["messages_per_cpu_second"]), *(times or [DASH]),
+            ])  # fmt: skip
+    rows.sort(key=lambda row: (str(row[0]), str(row[1])))
+    return "### Messages of 200 B, one partition\n\n" + table(
+        ["acks", "batch", "broker", "messages/s", "broker CPU s", "messages a CPU s", "Duramen's is"], rows
+    )
+
+
+def tailing(found):
+    rows = []
+    for consumers, points in _points(found, "consumers"):
+        for variant, point in points.items():
+            append = "/".join(number(point["append_us"][q]) for q in ("p50", "p99", "p999"))
+            rows.append([consumers, variant, _latency(point), append, number(point["broker_cpu_seconds"], 2)])
+    text = "### Consumers at the end of a partition written 1,000 times a second\n\n" + table(
+        ["consumers", "broker", "to the consumer, p50/p99/p99.9 µs", "to the ack", "broker CPU s"], rows
+    )
+    rows = [
+        [variant, number(at["consumers"]), number(at["cpu_percent"], 1), number(at["memory_mib"] - at["before_mib"], 1)]
+        for variant, result in found.items() if (at := get(result, "parked"))
+    ]  # fmt: skip
+    return text + "\n" + table(["broker", "consumers that only wait", "CPU %", "MiB more"], rows)
+
+
+def patterns(found):
+    rows = []
+    for variant, result in found.items():
+        for name, alone in result.get("alone", {}).items():
+            p99 = result["together"][name]["p99_us"]
+            rows.append([name, variant, number(alone["p99_us"]), f"{number(p99)} ({p99 / alone['p99_us']:.2f})"])
+    rows.sort(key=lambda row: row[0])
+    return "### Four kinds of access, each alone and all at once\n\n" + table(
+        ["what", "broker", "p99 alone, µs", "p99 beside the others (of alone)"], rows
+    )
+
+
+def groups(found):
+    steps = [("start", "members start together"), ("join", "one joins"), ("kill", "one is killed (6 s session)"), ("leave", "one leaves")]
+    rows = [[label, *(number(get(result, f"{step}_s"), 2) for result in found.values())] for step, label in steps]
+    sizes = next((result for result in found.values() if "members" in result), {"members": DASH, "partitions": DASH})
+    return f"### A group of {sizes['members']} members over {sizes['partitions']} partitions: seconds until all have their share\n\n" + table(
+        ["", *found], rows
+    )
+
+
 def lifecycle(found):
     lines = [
         ("start to first acknowledged append, s", ("start_to_first_ack_s",), 3),
@@ -183,6 +247,9 @@ def lifecycle(found):
         ("a first record into each of them, s", ("create_partitions", "first_record_each_s"), 2),
         ("memory with them, MiB", ("many", "memory_mib"), 1),
         ("idle CPU with them, %", ("many", "idle_cpu_percent"), 1),
+        ("Metadata of all of them, p50 ms", ("many", "metadata_ms", "p50"), 2),
+        ("Metadata of all of them, p99 ms", ("many", "metadata_ms", "p99"), 2),
+        ("kill to first acknowledged append with them, s", ("many", "restart_s"), 2),
         ("bytes in segments per 200 B record, batches of 100", ("bytes_on_disk_per_record", "batches_of_100", "segment_bytes"), 1),
         ("bytes in segments per 200 B record, batches of 1", ("bytes_on_disk_per_record", "batches_of_1", "segment_bytes"), 1),
         ("bytes sent to the device per 200 B record, batches of 100", ("bytes_on_disk_per_record", "batches_of_100", "device_bytes"), 1),

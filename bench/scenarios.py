@@ -10,10 +10,11 @@ import time
 
 import limits
 import machine
-from brokers import COMPAT, VARIANTS, delete_topic, directory_bytes, duramen, duramen_begin, finish, log_files, start
+from brokers import COMPAT, delete_topic, directory_bytes, duramen, duramen_begin, finish, log_files, start
 
 sys.path.insert(0, str(COMPAT / "wire"))
 from batch import batch  # noqa: E402
+from calls import connect  # noqa: E402
 
 APPENDERS = 128
 APPEND_BYTES = 2048
@@ -40,6 +41,9 @@ class Sizes:
         self.small_records = 200_000 if quick else 2_000_000
         self.disturbed = 2 if quick else 20
         self.repeats = 1 if quick else 3
+        self.messages = 500_000 if quick else 10_000_000
+        self.parked = 100 if quick else 1000
+        self.group_partitions, self.group_members = (100, 10) if quick else (1000, 50)
 
 
 def measured(broker, payload_bytes, work):
@@ -74,6 +78,7 @@ def append(broker, sizes, topic, connections, partitions, appenders=APPENDERS, s
 def warm_up(broker, sizes):
     """A JVM compiles while it runs; give it the time to."""
     if broker.kind == "kafka":
+        create(broker, "warm-up", 1)
         for connections in (1, APPENDERS):
             duramen(
                 broker, "bench", "append", "--appenders", APPENDERS, "--connections", connections, "--size", APPEND_BYTES,
@@ -84,6 +89,7 @@ def warm_up(broker, sizes):
 def group_commit(broker, sizes):
     """128 appenders of 2 KiB, each waiting for its ack, over more and more connections; one partition."""
     warm_up(broker, sizes)
+    create(broker, "group-commit", 1)
     points = []
     for connections in sizes.connections:
         point = append(broker, sizes, "group-commit", connections, 1)
@@ -104,13 +110,13 @@ def partitions(broker, sizes):
     points = []
     for count in sizes.partitions:
         topic = f"wide-{count}"
-        _create(broker, topic, count)
+        create(broker, topic, count)
         points.append(append(broker, sizes, topic, APPENDERS, count))
         delete_topic(broker, topic)
     return {"points": points}
 
 
-def _create(broker, topic, count):
+def create(broker, topic, count):
     """A topic with a first record in each partition; answers how long either took.
 
     The first append to a partition makes its files; what is measured later should not.
@@ -197,6 +203,8 @@ def _medians(found):
 def disturbed(broker, sizes):
     """One appender alone, then beside a cold consumer, then beside a producer that saturates the disk."""
     warm_up(broker, sizes)
+    for topic in ("old", "appender", "flood"):
+        create(broker, topic, 1)
     fill(broker, "old", sizes.read_bytes * (1 if sizes.quick else 2))
     files = log_files(broker, "old")
 
@@ -269,7 +277,7 @@ def lifecycle(variant, directory, sizes):
         broker.stop()
         result["start_to_first_ack_s"] = _start_to_ack(broker, "first")
 
-        result["create_partitions"] = _create(broker, "many", sizes.many)
+        result["create_partitions"] = create(broker, "many", sizes.many)
         time.sleep(3)
         usage = machine.Usage(broker.pid, broker.data_dir)
         time.sleep(3)
@@ -277,7 +285,10 @@ def lifecycle(variant, directory, sizes):
             "partitions": sizes.many,
             "memory_mib": machine.memory_mib(broker.pid),
             "idle_cpu_percent": _percent(usage, 3),
+            "metadata_ms": _metadata_ms(broker),
         }
+        broker.kill9()
+        result["many"]["restart_s"] = _start_to_ack(broker, "first")
         delete_topic(broker, "many")
 
         result["bytes_on_disk_per_record"] = {
@@ -295,6 +306,20 @@ def lifecycle(variant, directory, sizes):
 
 def _percent(usage, seconds):
     return round(usage.since()["broker_cpu_seconds"] / seconds * 100, 1)
+
+
+def _metadata_ms(broker):
+    """Of 100 Metadata answers that name all partitions, the median and the slowest but one."""
+    took = []
+    with connect(broker.bootstrap) as connection:
+        for _ in range(100):
+            correlation_id = connection.send("Metadata", 12, {"Topics": None})
+            begun = time.monotonic()
+            answered, _ = connection.receive_frame()
+            took.append((time.monotonic() - begun) * 1e3)
+            assert answered == correlation_id
+    took.sort()
+    return {"p50": round(took[50], 2), "p99": round(took[98], 2)}
 
 
 def _bytes_per_record(broker, sizes, count):
@@ -364,23 +389,3 @@ def _append_once(port, request):
 def disk_limits(directory, sizes):
     """The disk under the journal's write pattern, by size of a round."""
     return [limits.disk_probe(directory, kib << 10, sizes.seconds / 2) for kib in (4, 16, 64, 128, 256, 512)]
-
-
-SCENARIOS = {"group_commit": group_commit, "partitions": partitions, "reads": reads, "disturbed": disturbed}
-
-
-def run_one(name, variant, directory, sizes):
-    """A scenario on a fresh broker."""
-    if name == "lifecycle":
-        return lifecycle(variant, directory, sizes)
-    with start(variant, directory) as broker:
-        result = SCENARIOS[name](broker, sizes)
-    shutil.rmtree(directory, ignore_errors=True)
-    return result
-
-
-def variants_of(name, quick):
-    """Which brokers a scenario is for: syncs have no part in reading, starting and memory."""
-    if name in ("reads", "lifecycle"):
-        return ["duramen", "kafka"]
-    return ["duramen", "kafka-durable"] if quick and name == "disturbed" else list(VARIANTS)

@@ -5,6 +5,7 @@ mod consume;
 mod frames;
 mod produce;
 mod report;
+mod tail;
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand, ValueEnum};
@@ -37,6 +38,8 @@ enum Kind {
     Produce(produce::Produce),
     /// Sequential read of a partition
     Consume(consume::Consume),
+    /// Consumers at the end of a partition that is written at a steady rate
+    Tail(tail::Tail),
 }
 
 impl Bench {
@@ -46,6 +49,7 @@ impl Bench {
             Kind::Append(command) => run(command.run()),
             Kind::Produce(command) => run(command.run()),
             Kind::Consume(command) => run(command.run()),
+            Kind::Tail(command) => run(command.run()),
         }
     }
 }
@@ -93,7 +97,7 @@ struct Target {
         long,
         value_enum,
         default_value = "all",
-        value_name = "all|1",
+        value_name = "all|1|0",
         hide_possible_values = true
     )]
     acks: Acks,
@@ -109,9 +113,6 @@ struct Led {
 impl Target {
     /// Makes sure that the topic is there, and finds who leads its partitions.
     async fn prepare(&self, client: &Client) -> anyhow::Result<Vec<Led>> {
-        if self.acks == Acks::None {
-            bail!("a benchmark needs answers to count; use --acks all or --acks 1");
-        }
         let topic = NewTopic {
             name: self.topic.clone(),
             partitions: self.partitions,

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use bytes::BytesMut;
 use clap::Args;
 use serde::Serialize;
@@ -14,7 +14,7 @@ use tokio::task::LocalSet;
 
 use super::frames::{Records, Refused, Requests, answer};
 use super::report::{Measured, Meter, bandwidth, print, round};
-use super::{Cluster, Led, Target, client, connect};
+use super::{Acks, Cluster, Led, Target, client, connect};
 use crate::cli::screen;
 use crate::client::Acknowledgement;
 
@@ -77,6 +77,7 @@ struct Shared {
 impl Append {
     /// Runs the command.
     pub(super) async fn run(self) -> anyhow::Result<()> {
+        ensure!(self.target.acks != Acks::None, "an appender waits for its ack: --acks all or 1");
         let client = client(&self.cluster).await?;
         let led = self.target.prepare(&client).await?;
         let per_lane = self.appenders.div_ceil(self.connections) as usize;

@@ -21,7 +21,7 @@ use crate::cli::topic::unknown_topic;
 use crate::client::OffsetAt;
 
 /// The newest version that names topics by name; every broker since 2.7 speaks it.
-const FETCH_VERSION: i16 = 12;
+pub(super) const FETCH_VERSION: i16 = 12;
 const BUFFER_BYTES: usize = 512 << 10;
 /// In discard mode only so much is copied beyond what was asked for.
 const PEEK_BYTES: usize = 256;
@@ -292,7 +292,7 @@ impl Reading<'_> {
     }
 }
 
-fn check(code: i16) -> anyhow::Result<()> {
+pub(super) fn check(code: i16) -> anyhow::Result<()> {
     match ErrorCode::from_code(code) {
         Some(ErrorCode::None) => Ok(()),
         Some(code) => bail!("the broker refused to send: {code}"),

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
-use bytes::{Buf, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use duramen_protocol::batch::{
     Attributes, BatchHeader, CHECKSUMMED_FROM, HEADER_BYTES, LENGTH_OVERHEAD,
 };
@@ -12,8 +12,7 @@ use duramen_protocol::error_code::ErrorCode;
 use duramen_protocol::messages::ProduceResponse;
 use duramen_protocol::records::{BatchBuilder, NewRecord};
 use duramen_protocol::wire::{Decoder, Encoder, Message};
-use tokio::io::AsyncReadExt;
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncReadExt};
 
 /// The oldest flexible version, spoken by every broker since 2.8; it names topics by name.
 const PRODUCE_VERSION: i16 = 9;
@@ -116,24 +115,45 @@ impl Requests {
 
     /// Replaces `out` by a request with batches for `parts`: partition, and how many records.
     pub(super) fn put(&mut self, out: &mut Vec<u8>, records: &Records, parts: &[(i32, usize)]) {
-        out.clear();
-        out.extend_from_slice(&self.head);
-        self.correlation = self.correlation.wrapping_add(1);
-        out[CORRELATION_AT..CORRELATION_AT + 4].copy_from_slice(&self.correlation.to_be_bytes());
+        self.begin(out, parts.len());
         self.timestamp = (now_ms() / TICK_MS * TICK_MS).max(self.timestamp);
-        let short = |number: usize| u32::try_from(number).expect("a request is shorter than 2 GiB");
-        put_varint(out, short(parts.len()) + 1);
         for (partition, count) in parts {
             out.extend_from_slice(&partition.to_be_bytes());
             put_varint(out, short(records.batch_bytes(*count)) + 1);
             records.put_batch(out, *count, self.timestamp);
             out.push(0);
         }
-        // No tags in the topic, none in the request.
-        out.extend_from_slice(&[0, 0]);
-        let length = short(out.len() - 4);
-        out[..4].copy_from_slice(&length.to_be_bytes());
+        end(out);
     }
+
+    /// Replaces `out` by a request with this batch.
+    pub(super) fn put_one(&mut self, out: &mut Vec<u8>, partition: i32, batch: &[u8]) {
+        self.begin(out, 1);
+        out.extend_from_slice(&partition.to_be_bytes());
+        put_varint(out, short(batch.len()) + 1);
+        out.extend_from_slice(batch);
+        out.push(0);
+        end(out);
+    }
+
+    fn begin(&mut self, out: &mut Vec<u8>, parts: usize) {
+        out.clear();
+        out.extend_from_slice(&self.head);
+        self.correlation = self.correlation.wrapping_add(1);
+        out[CORRELATION_AT..CORRELATION_AT + 4].copy_from_slice(&self.correlation.to_be_bytes());
+        put_varint(out, short(parts) + 1);
+    }
+}
+
+fn end(out: &mut Vec<u8>) {
+    // No tags in the topic, none in the request.
+    out.extend_from_slice(&[0, 0]);
+    let length = short(out.len() - 4);
+    out[..4].copy_from_slice(&length.to_be_bytes());
+}
+
+fn short(number: usize) -> u32 {
+    u32::try_from(number).expect("a request is shorter than 2 GiB")
 }
 
 /// A batch that the broker refused for now: its records are lost to the benchmark.
@@ -142,11 +162,11 @@ pub(super) struct Refused {
     pub(super) why: String,
 }
 
-/// Reads one answer; fails if any batch was refused for good. Answers what was refused for now.
-pub(super) async fn answer(
-    socket: &mut TcpStream,
+/// Reads one answer as it came.
+pub(super) async fn read_answer(
+    socket: &mut (impl AsyncRead + Unpin),
     input: &mut BytesMut,
-) -> anyhow::Result<Vec<Refused>> {
+) -> anyhow::Result<Bytes> {
     let length = loop {
         if let Some(prefix) = input.first_chunk::<4>() {
             let length = usize::try_from(u32::from_be_bytes(*prefix))?;
@@ -162,7 +182,16 @@ pub(super) async fn answer(
         }
     };
     input.advance(4);
-    let mut d = Decoder::new(input.split_to(length).freeze());
+    Ok(input.split_to(length).freeze())
+}
+
+/// Reads the answer to one produce; fails if any batch was refused for good. Answers what was
+/// refused for now.
+pub(super) async fn answer(
+    socket: &mut (impl AsyncRead + Unpin),
+    input: &mut BytesMut,
+) -> anyhow::Result<Vec<Refused>> {
+    let mut d = Decoder::new(read_answer(socket, input).await?);
     d.i32()?;
     d.skip_tagged_fields()?;
     let response = ProduceResponse::decode(&mut d, PRODUCE_VERSION)?;
@@ -189,7 +218,7 @@ fn put_varint(out: &mut Vec<u8>, value: u32) {
     out.extend_from_slice(&e.into_bytes());
 }
 
-fn now_ms() -> i64 {
+pub(super) fn now_ms() -> i64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(now.as_millis()).unwrap_or(i64::MAX)
 }
@@ -208,7 +237,6 @@ impl Noise {
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
     use duramen_protocol::messages::ProduceRequest;
     use duramen_protocol::records;
 

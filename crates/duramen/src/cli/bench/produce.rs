@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, bail, ensure};
 use bytes::BytesMut;
 use clap::Args;
 use serde::Serialize;
@@ -15,16 +15,22 @@ use tokio::task::LocalSet;
 
 use super::frames::{Records, Requests, answer};
 use super::report::{Measured, Meter, bandwidth, print, round};
-use super::{Cluster, Target, client, connect};
+use super::{Acks, Cluster, Target, client, connect};
 use crate::cli::screen;
-use crate::client::Acknowledgement;
+use crate::client::{Acknowledgement, Client, OffsetAt};
+
+/// How long records sent without acks may take to appear.
+const UNSEEN_MAX: Duration = Duration::from_secs(60);
 
 /// Bulk produce: several requests in flight on each connection.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   duramen bench produce --messages 5000000 --size 200 --batch 500
   duramen bench produce --seconds 30 --size 1000 --batch 1000 --in-flight 5
-  duramen bench produce --messages 1000000 --topic wide --partitions 100")]
+  duramen bench produce --messages 1000000 --topic wide --partitions 100
+  duramen bench produce --messages 1000000 --acks 0 --batch 1
+
+Without acks (--acks 0) the records count when the ends of the partitions show them all.")]
 pub(super) struct Produce {
     /// Stop after this many records
     #[arg(long, short, value_name = "M", required_unless_present = "seconds")]
@@ -72,6 +78,11 @@ struct Shared {
 impl Produce {
     /// Runs the command.
     pub(super) async fn run(self) -> anyhow::Result<()> {
+        let is_answered = self.target.acks != Acks::None;
+        ensure!(
+            is_answered || self.messages.is_some(),
+            "--acks 0 needs --messages: what to wait for"
+        );
         let client = client(&self.cluster).await?;
         let led = self.target.prepare(&client).await?;
         let records = Rc::new(Records::new(self.batch as usize, self.size)?);
@@ -88,8 +99,10 @@ impl Produce {
                 partitions: led.partitions.clone(),
                 next: lane,
                 in_flight: self.in_flight.max(1),
+                is_answered,
             });
         }
+        let before = if is_answered { 0 } else { self.ends(&client).await? };
         let meter = Meter::new(Duration::ZERO, time);
         let left = self.messages.unwrap_or(u64::MAX);
         let shared = Rc::new(RefCell::new(Shared { meter, left }));
@@ -100,18 +113,39 @@ impl Produce {
             .map(|lane| local.spawn_local(lane.run(shared.clone(), batch)))
             .collect();
         let bar = local.spawn_local(show(shared.clone(), self.messages));
+        // A broker may drop what it holds unacknowledged of a connection that is closed.
+        let mut open = Vec::new();
         local
             .run_until(async {
                 for lane in running {
-                    lane.await.context("a connection's task failed")??;
+                    open.push(lane.await.context("a connection's task failed")??);
                 }
                 bar.abort();
                 let _ = bar.await;
                 anyhow::Ok(())
             })
             .await?;
-        let shared = Rc::into_inner(shared).context("all connections have ended")?.into_inner();
+        let shared = Rc::into_inner(shared).context("all connections have ended")?;
+        let mut shared = shared.into_inner();
+        if let Some(messages) = self.messages.filter(|_| !is_answered) {
+            let begun = Instant::now();
+            while self.ends(&client).await? - before < i64::try_from(messages)? {
+                if begun.elapsed() > UNSEEN_MAX {
+                    bail!("some of the records do not appear in the topic: they were refused");
+                }
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            shared.meter.done(Instant::now(), messages, []);
+        }
         self.report(shared)
+    }
+
+    /// The sum of the partitions' end offsets.
+    async fn ends(&self, client: &Client) -> anyhow::Result<i64> {
+        let partitions: Vec<_> =
+            (0..self.target.partitions).map(|partition| (partition, OffsetAt::End)).collect();
+        let listed = client.list_offsets(&self.target.topic, &partitions).await?;
+        Ok(listed.values().map(|listed| listed.offset).sum())
     }
 
     fn report(&self, shared: Shared) -> anyhow::Result<()> {
@@ -146,10 +180,11 @@ struct Lane {
     partitions: Vec<i32>,
     next: usize,
     in_flight: usize,
+    is_answered: bool,
 }
 
 impl Lane {
-    async fn run(mut self, shared: Rc<RefCell<Shared>>, batch: u64) -> anyhow::Result<()> {
+    async fn run(mut self, shared: Rc<RefCell<Shared>>, batch: u64) -> anyhow::Result<TcpStream> {
         let (mut frame, mut input) = (Vec::new(), BytesMut::with_capacity(64 << 10));
         let mut waiting: VecDeque<(Instant, u64)> = VecDeque::new();
         loop {
@@ -168,10 +203,12 @@ impl Lane {
                 self.next = self.next.wrapping_add(1);
                 let records = usize::try_from(count)?;
                 self.requests.put(&mut frame, &self.records, &[(partition, records)]);
-                waiting.push_back((Instant::now(), count));
+                if self.is_answered {
+                    waiting.push_back((Instant::now(), count));
+                }
                 self.socket.write_all(&frame).await.context("the broker closed the connection")?;
             }
-            let Some((begun, count)) = waiting.pop_front() else { return Ok(()) };
+            let Some((begun, count)) = waiting.pop_front() else { return Ok(self.socket) };
             let refused = answer(&mut self.socket, &mut input).await?;
             let mut shared = shared.borrow_mut();
             match refused.into_iter().next() {

@@ -1,0 +1,285 @@
+//! `bench tail`: consumers at the end of a partition that is written at a steady rate.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use bytes::{Buf, BytesMut};
+use clap::Args;
+use duramen_protocol::batch::batches;
+use duramen_protocol::messages::fetch::{FetchPartition, FetchTopic};
+use duramen_protocol::messages::{FetchRequest, FetchResponse};
+use duramen_protocol::records::{BatchBuilder, NewRecord, Records};
+use duramen_protocol::wire::{Decoder, Message, RecordData};
+use duramen_protocol::{ApiKey, RequestHeader, encode_request_of};
+use serde::Serialize;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::task::LocalSet;
+
+use super::consume::{FETCH_VERSION, check};
+use super::frames::{Requests, answer, now_ms, read_answer};
+use super::report::{Latency, Measured, Meter, print, round};
+use super::{Acks, Cluster, Target, client, connect};
+use crate::client::{Acknowledgement, OffsetAt};
+
+const FETCH_BYTES: i32 = 1 << 20;
+/// A record begins with the time it was due, in nanoseconds since the start of the run.
+const STAMP_BYTES: usize = 8;
+/// What is due is sent together this often.
+const TICK: Duration = Duration::from_millis(1);
+
+/// Consumers that follow a writer.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "A writer appends one record a batch at a steady rate, and waits for no ack before the next.
+Every consumer has a connection of its own and asks for what follows as soon as it was
+answered. The latency is counted from when a record was due to when a consumer has it.
+
+Examples:
+  duramen bench tail --consumers 10 --rate 1000
+  duramen bench tail --consumers 1000 --rate 0 --seconds 30     # parked: what does waiting cost?"
+)]
+pub(super) struct Tail {
+    /// How many consumers
+    #[arg(long, short = 'n', default_value_t = 1, value_name = "N")]
+    consumers: u32,
+    /// Records written a second; 0 writes nothing
+    #[arg(long, default_value_t = 1000, value_name = "R")]
+    rate: u32,
+    /// Bytes of a record's value
+    #[arg(long, short, default_value_t = 200, value_name = "BYTES")]
+    size: usize,
+    /// How long to measure
+    #[arg(long, default_value_t = 10.0, value_name = "S")]
+    seconds: f64,
+    /// How long to run before that
+    #[arg(long, default_value_t = 1.0, value_name = "S")]
+    warmup_seconds: f64,
+    /// How long the broker may keep a consumer waiting
+    #[arg(long, default_value_t = 500, value_name = "MS")]
+    max_wait_ms: i32,
+    #[command(flatten)]
+    target: Target,
+    #[command(flatten)]
+    cluster: Cluster,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    benchmark: &'static str,
+    consumers: u32,
+    rate: u32,
+    size: usize,
+    /// From when a record was due to its ack.
+    append_us: Option<Latency>,
+    /// What consumers got; its latency is end to end.
+    #[serde(flatten)]
+    delivered: Option<Measured>,
+}
+
+impl Tail {
+    /// Runs the command.
+    pub(super) async fn run(self) -> anyhow::Result<()> {
+        ensure!(self.size >= STAMP_BYTES, "--size must be at least {STAMP_BYTES}");
+        ensure!(
+            self.target.partitions == 1,
+            "consumers follow one partition: leave --partitions out"
+        );
+        ensure!(self.target.acks != Acks::None, "what is not acknowledged has no time to its ack");
+        let client = client(&self.cluster).await?;
+        let led = self.target.prepare(&client).await?;
+        let end = client.list_offsets(&self.target.topic, &[(0, OffsetAt::End)]).await?;
+        let from = end.get(&0).map_or(0, |listed| listed.offset);
+        let warm_up =
+            Duration::try_from_secs_f64(self.warmup_seconds).context("--warmup-seconds")?;
+        let time = Duration::try_from_secs_f64(self.seconds).context("--seconds")?;
+        let mut sockets = Vec::new();
+        for _ in 0..self.consumers {
+            sockets.push(connect(&led[0].address).await?);
+        }
+        let (input, output) = connect(&led[0].address).await?.into_split();
+        let epoch = Instant::now();
+        let over = epoch + warm_up + time;
+        let delivered = Rc::new(RefCell::new(Meter::new(warm_up, Some(time))));
+        let appended = Rc::new(RefCell::new(Meter::new(warm_up, Some(time))));
+        let local = LocalSet::new();
+        let tail = Rc::new(self);
+        for socket in sockets {
+            let reading = tail.clone().follow(socket, from, epoch, delivered.clone());
+            local.spawn_local(stopping(reading));
+        }
+        let acks = Acknowledgement::from(tail.target.acks).code();
+        if tail.rate > 0 {
+            let requests = Requests::new(&tail.target.topic, acks)?;
+            local.spawn_local(stopping(tail.clone().write(output, requests, epoch, over)));
+            local.spawn_local(stopping(tail.clone().acknowledge(input, epoch, appended.clone())));
+        }
+        local.run_until(tokio::time::sleep_until(over.into())).await;
+        drop(local);
+        let meter = |shared: Rc<RefCell<Meter>>| Rc::into_inner(shared).map(RefCell::into_inner);
+        let delivered = meter(delivered).context("all consumers have ended")?;
+        let appended = meter(appended).context("the writer has ended")?;
+        tail.report(delivered, appended)
+    }
+
+    fn report(&self, delivered: Meter, appended: Meter) -> anyhow::Result<()> {
+        let has_moved = self.rate > 0 && self.consumers > 0;
+        let report = Report {
+            benchmark: "tail",
+            consumers: self.consumers,
+            rate: self.rate,
+            size: self.size,
+            append_us: if self.rate > 0 { Some(appended.finish()?.latency_us) } else { None },
+            delivered: if has_moved { Some(delivered.finish()?) } else { None },
+        };
+        let mut lines = vec![format!(
+            "{} consumers behind {} records of {} bytes a second",
+            self.consumers, self.rate, self.size
+        )];
+        if let Some(append) = &report.append_us {
+            lines.push(format!("to the ack:      {}", append.line()));
+        }
+        if let Some(delivered) = &report.delivered {
+            let rate = round(delivered.rate());
+            lines.push(format!("to the consumer: {}", delivered.latency_us.line()));
+            lines.push(format!(
+                "{rate} deliveries/s  client CPU {} s",
+                delivered.client_cpu_seconds
+            ));
+        }
+        print(self.cluster.json(), &report, &lines)
+    }
+
+    /// The instant at which the record of this number is due.
+    fn due(&self, epoch: Instant, number: u64) -> Instant {
+        epoch + Duration::from_nanos(number * 1_000_000_000 / u64::from(self.rate))
+    }
+
+    async fn write(
+        self: Rc<Self>,
+        mut socket: OwnedWriteHalf,
+        mut requests: Requests,
+        epoch: Instant,
+        over: Instant,
+    ) -> anyhow::Result<()> {
+        let (mut frame, mut frames) = (Vec::new(), Vec::new());
+        let mut value = vec![0x5a; self.size];
+        let mut ticks = tokio::time::interval(TICK);
+        for number in 0.. {
+            let due = self.due(epoch, number);
+            while due > Instant::now() {
+                if !frames.is_empty() {
+                    socket.write_all(&frames).await.context("the broker closed the connection")?;
+                    frames.clear();
+                }
+                ticks.tick().await;
+            }
+            if due >= over {
+                break;
+            }
+            let stamp = u64::try_from((due - epoch).as_nanos())?;
+            value[..STAMP_BYTES].copy_from_slice(&stamp.to_be_bytes());
+            let mut batch = BatchBuilder::new();
+            let timestamp = now_ms();
+            batch.push(&NewRecord { timestamp, value: Some(&value), ..NewRecord::default() })?;
+            requests.put_one(&mut frame, 0, &batch.build()?);
+            frames.extend_from_slice(&frame);
+        }
+        Ok(())
+    }
+
+    async fn acknowledge(
+        self: Rc<Self>,
+        mut socket: OwnedReadHalf,
+        epoch: Instant,
+        meter: Rc<RefCell<Meter>>,
+    ) -> anyhow::Result<()> {
+        let mut input = BytesMut::with_capacity(64 << 10);
+        for number in 0.. {
+            if let Some(refused) = answer(&mut socket, &mut input).await?.into_iter().next() {
+                bail!("the broker refused a batch for {}", refused.why);
+            }
+            meter.borrow_mut().done(Instant::now(), 1, [self.due(epoch, number)]);
+        }
+        Ok(())
+    }
+
+    async fn follow(
+        self: Rc<Self>,
+        mut socket: TcpStream,
+        from: i64,
+        epoch: Instant,
+        meter: Rc<RefCell<Meter>>,
+    ) -> anyhow::Result<()> {
+        let mut next = from;
+        let mut input = BytesMut::with_capacity(64 << 10);
+        loop {
+            socket
+                .write_all(&self.fetch(next)?)
+                .await
+                .context("the broker closed the connection")?;
+            let mut d = Decoder::new(read_answer(&mut socket, &mut input).await?);
+            let now = Instant::now();
+            d.i32()?;
+            d.skip_tagged_fields()?;
+            let response = FetchResponse::decode(&mut d, FETCH_VERSION)?;
+            check(response.error_code)?;
+            for part in response.responses.into_iter().flat_map(|topic| topic.partitions) {
+                check(part.error_code)?;
+                let Some(RecordData::Bytes(records)) = part.records else { continue };
+                for batch in batches(records) {
+                    let Ok(batch) = batch else { break }; // A piece of one ends an answer.
+                    ensure!(
+                        batch.header().end_offset() > next,
+                        "the broker sent offset {next} again"
+                    );
+                    next = batch.header().end_offset();
+                    for record in &Records::of(&batch, FETCH_BYTES as usize)? {
+                        let mut value = record?.value.context("a record without a value")?;
+                        let due = epoch + Duration::from_nanos(value.get_u64());
+                        meter.borrow_mut().done(now, 1, [due]);
+                    }
+                }
+            }
+        }
+    }
+
+    fn fetch(&self, next: i64) -> anyhow::Result<BytesMut> {
+        let partition = FetchPartition {
+            fetch_offset: next,
+            partition_max_bytes: FETCH_BYTES,
+            ..FetchPartition::default()
+        };
+        let topic = FetchTopic {
+            topic: self.target.topic.clone(),
+            partitions: vec![partition],
+            ..FetchTopic::default()
+        };
+        let request = FetchRequest {
+            max_wait_ms: self.max_wait_ms,
+            min_bytes: 1,
+            max_bytes: FETCH_BYTES,
+            session_epoch: -1,
+            topics: vec![topic],
+            ..FetchRequest::default()
+        };
+        let header = RequestHeader {
+            api_key: ApiKey::Fetch.code(),
+            api_version: FETCH_VERSION,
+            correlation_id: 0,
+            client_id: Some("duramen-bench".to_owned()),
+        };
+        Ok(encode_request_of(&header, ApiKey::Fetch, &request)?.bytes)
+    }
+}
+
+/// A part of the run that fails ends it: its figures would say nothing.
+async fn stopping(part: impl Future<Output = anyhow::Result<()>>) {
+    if let Err(error) = part.await {
+        eprintln!("error: {error:#}");
+        std::process::exit(1);
+    }
+}
