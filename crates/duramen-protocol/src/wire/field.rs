@@ -1,5 +1,7 @@
 //! How a field of each type is read and written, and when.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
 use super::{DecodeError, Decoder, EncodeError, Encoder, RecordData, Uuid};
@@ -225,6 +227,15 @@ fn null_error(d: &Decoder) -> DecodeError {
     d.malformed("null where the field must be present")
 }
 
+fn write_str(text: &str, e: &mut Encoder, ctx: Ctx) -> Result<(), EncodeError> {
+    if text.len() > STRING_BYTES_MAX {
+        return Err(EncodeError::TooLong { what: "string", len: text.len() });
+    }
+    e.length(Some(text.len()), ctx.flexible, true, "string")?;
+    e.put(text.as_bytes());
+    Ok(())
+}
+
 impl Wire for String {
     fn bytes_min(ctx: Ctx) -> usize {
         if ctx.flexible { 1 } else { 2 }
@@ -233,12 +244,7 @@ impl Wire for String {
         Self::read_nullable(d, ctx)?.ok_or_else(|| null_error(d))
     }
     fn write(&self, e: &mut Encoder, ctx: Ctx) -> Result<(), EncodeError> {
-        if self.len() > STRING_BYTES_MAX {
-            return Err(EncodeError::TooLong { what: "string", len: self.len() });
-        }
-        e.length(Some(self.len()), ctx.flexible, true, "string")?;
-        e.put(self.as_bytes());
-        Ok(())
+        write_str(self, e, ctx)
     }
 }
 
@@ -255,6 +261,19 @@ impl Nullable for String {
     }
     fn write_null(e: &mut Encoder, ctx: Ctx) -> Result<(), EncodeError> {
         e.length(None, ctx.flexible, true, "string")
+    }
+}
+
+/// For names that many messages share.
+impl Wire for Arc<str> {
+    fn bytes_min(ctx: Ctx) -> usize {
+        String::bytes_min(ctx)
+    }
+    fn read(d: &mut Decoder, ctx: Ctx) -> Result<Self, DecodeError> {
+        String::read(d, ctx).map(Self::from)
+    }
+    fn write(&self, e: &mut Encoder, ctx: Ctx) -> Result<(), EncodeError> {
+        write_str(self, e, ctx)
     }
 }
 
