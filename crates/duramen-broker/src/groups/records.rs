@@ -1,0 +1,226 @@
+//! # Room card: group records
+//!
+//! Purpose:    what the log of consumer groups (`__consumer_offsets`) says, one fact a record, in Kafka's formats.
+//! Owns:       the layouts of keys and values; which version is written.
+//! Interface:  [`GroupRecord::encode`], [`GroupRecord::decode`].
+//! Invariants: what is written is what Apache Kafka 4.3 writes for the same fact, byte for byte; all versions that it
+//!             ever wrote can be read. A key of another kind, a version that is unknown and bytes left over are
+//!             errors: the log is ours, so there is nothing in it to pass over.
+//! Never:      what records do (see `coordinator`); batches.
+//! Tests:      `records/tests.rs`, with bytes that an Apache Kafka wrote.
+//! Start at:   [`GroupRecord`].
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use duramen_protocol::wire::{DecodeError, Decoder, EncodeError, Encoder, Message, Uuid};
+
+use super::membership::{Stored, StoredMember};
+
+duramen_protocol::message! {
+    /// Whose offset, and of which partition.
+    #[derive(Eq)]
+    pub(crate) struct OffsetCommitKey: versions 0..=1, flexible none {
+        group: Arc<str> [0..],
+        topic: Arc<str> [0..],
+        partition: i32 [0..],
+    }
+    /// A committed offset. Only version 1 says when it expires; others follow the retention of their group.
+    #[derive(Eq)]
+    pub(crate) struct OffsetCommitValue: versions 0..=4, flexible 4.. {
+        offset: i64 [0..],
+        leader_epoch: i32 [3.., ignorable] = -1,
+        metadata: Arc<str> [0..],
+        commit_timestamp: i64 [0..],
+        expire_timestamp: i64 [1..=1, ignorable] = NEVER,
+        topic_id: Uuid [4.., tag 0 in 4.., ignorable],
+    }
+    /// Which group.
+    #[derive(Eq)]
+    pub(crate) struct GroupMetadataKey: versions 2..=2, flexible none {
+        group: Arc<str> [2..],
+    }
+    /// A generation of a group of the classic protocol.
+    #[derive(Eq)]
+    pub(crate) struct GroupMetadataValue: versions 0..=4, flexible 4.. {
+        protocol_type: String [0..],
+        generation: i32 [0..],
+        protocol: Option<String> [0.., nullable 0..],
+        leader: Option<String> [0.., nullable 0..],
+        current_state_timestamp: i64 [2.., ignorable] = NEVER,
+        members: Vec<MemberMetadata> [0..],
+    }
+    /// Stands in [`GroupMetadataValue::members`].
+    #[derive(Eq)]
+    pub(crate) struct MemberMetadata {
+        member_id: String [0..],
+        group_instance_id: Option<String> [3.., nullable 3.., ignorable],
+        client_id: String [0..],
+        client_host: String [0..],
+        rebalance_timeout: i32 [1.., ignorable] = -1,
+        session_timeout: i32 [0..],
+        subscription: Bytes [0..],
+        assignment: Bytes [0..],
+    }
+}
+
+/// A time that is not known, or does not come.
+pub(crate) const NEVER: i64 = -1;
+
+/// The key's version, and thereby its kind.
+const OFFSET_KEYS: std::ops::RangeInclusive<i16> = 0..=1;
+const GROUP_KEY: i16 = 2;
+
+/// One fact. Without a value: there is no such thing any more. Cheap to clone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum GroupRecord {
+    /// A committed offset.
+    Offset { key: OffsetCommitKey, value: Option<OffsetCommitValue> },
+    /// A group and its members.
+    Group { group: Arc<str>, value: Option<Arc<GroupMetadataValue>> },
+}
+
+/// What a record takes beside its texts, about: lengths, differences, versions.
+const RECORD_BYTES: usize = 20;
+
+/// Key and value of a record in the log.
+pub(crate) type Encoded = (Bytes, Option<Bytes>);
+
+fn versioned(message: &impl Message, version: i16) -> Result<Bytes, EncodeError> {
+    let mut e = Encoder::with_capacity(128);
+    e.i16(version);
+    message.encode(&mut e, version)?;
+    Ok(e.into_bytes().freeze())
+}
+
+fn whole<T: Message>(mut d: Decoder, version: i16) -> Result<T, DecodeError> {
+    let message = T::decode(&mut d, version)?;
+    d.finish()?;
+    Ok(message)
+}
+
+fn value_of<T: Message>(value: Option<Bytes>) -> Result<Option<T>, DecodeError> {
+    let Some(value) = value else { return Ok(None) };
+    let mut d = Decoder::new(value);
+    let version = d.i16()?;
+    whole(d, version).map(Some)
+}
+
+impl GroupRecord {
+    /// Key and value, in the versions that Kafka 4.3 writes. Fails if a length does not fit its field.
+    pub(crate) fn encode(&self) -> Result<Encoded, EncodeError> {
+        match self {
+            Self::Offset { key, value } => {
+                let version =
+                    |value: &OffsetCommitValue| if value.expire_timestamp == NEVER { 4 } else { 1 };
+                let value = value.as_ref().map(|value| versioned(value, version(value)));
+                Ok((versioned(key, 1)?, value.transpose()?))
+            }
+            Self::Group { group, value } => {
+                let key = GroupMetadataKey { group: group.clone() };
+                let value = value.as_deref().map(|value| versioned(value, 3));
+                Ok((versioned(&key, GROUP_KEY)?, value.transpose()?))
+            }
+        }
+    }
+
+    /// Which group it is about.
+    pub(crate) fn group(&self) -> &Arc<str> {
+        match self {
+            Self::Offset { key, .. } => &key.group,
+            Self::Group { group, .. } => group,
+        }
+    }
+
+    /// Whether it says that there is such a thing.
+    pub(crate) fn has_value(&self) -> bool {
+        match self {
+            Self::Offset { value, .. } => value.is_some(),
+            Self::Group { value, .. } => value.is_some(),
+        }
+    }
+
+    /// About how many bytes it takes in a batch.
+    pub(crate) fn bytes(&self) -> usize {
+        let value = match self {
+            Self::Offset { key, value } => {
+                key.topic.len() + value.as_ref().map_or(0, |it| it.metadata.len() + 48)
+            }
+            Self::Group { value, .. } => value.as_ref().map_or(0, |it| it.bytes()),
+        };
+        RECORD_BYTES + self.group().len() + value
+    }
+
+    /// Reads a record of any version.
+    pub(crate) fn decode(key: Bytes, value: Option<Bytes>) -> Result<Self, DecodeError> {
+        let mut d = Decoder::new(key);
+        let kind = d.i16()?;
+        if OFFSET_KEYS.contains(&kind) {
+            return Ok(Self::Offset { key: whole(d, kind)?, value: value_of(value)? });
+        }
+        let GroupMetadataKey { group } = whole(d, kind)?;
+        Ok(Self::Group { group, value: value_of(value)?.map(Arc::new) })
+    }
+}
+
+impl GroupMetadataValue {
+    /// What is to be stored of a group that is what it is since then.
+    pub(crate) fn of(stored: Stored, since_ms: i64) -> Self {
+        let member = |it: StoredMember| MemberMetadata {
+            member_id: it.id,
+            group_instance_id: it.instance,
+            client_id: it.client_id,
+            client_host: it.client_host,
+            rebalance_timeout: it.rebalance_timeout_ms,
+            session_timeout: it.session_timeout_ms,
+            subscription: it.subscription,
+            assignment: it.assignment,
+        };
+        Self {
+            protocol_type: stored.protocol_type,
+            generation: stored.generation,
+            protocol: stored.protocol,
+            leader: stored.leader,
+            current_state_timestamp: since_ms,
+            members: stored.members.into_iter().map(member).collect(),
+        }
+    }
+
+    /// What was stored.
+    pub(crate) fn stored(&self) -> Stored {
+        let rebalance_timeout_ms = |it: &MemberMetadata| match it.rebalance_timeout {
+            -1 => it.session_timeout, // The first version knew one timeout only.
+            ms => ms,
+        };
+        let member = |it: &MemberMetadata| StoredMember {
+            id: it.member_id.clone(),
+            instance: it.group_instance_id.clone(),
+            client_id: it.client_id.clone(),
+            client_host: it.client_host.clone(),
+            session_timeout_ms: it.session_timeout,
+            rebalance_timeout_ms: rebalance_timeout_ms(it),
+            subscription: it.subscription.clone(),
+            assignment: it.assignment.clone(),
+        };
+        Stored {
+            protocol_type: self.protocol_type.clone(),
+            generation: self.generation,
+            protocol: self.protocol.clone(),
+            leader: self.leader.clone(),
+            members: self.members.iter().map(member).collect(),
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+        let member = |it: &MemberMetadata| {
+            let names = it.member_id.len() + it.client_id.len() + it.client_host.len();
+            names + text(&it.group_instance_id) + it.subscription.len() + it.assignment.len() + 24
+        };
+        let members = self.members.iter().map(member).sum::<usize>();
+        24 + self.protocol_type.len() + text(&self.protocol) + text(&self.leader) + members
+    }
+}
+
+#[cfg(test)]
+mod tests;
