@@ -1,16 +1,22 @@
 //! # Room card: groups
 //!
 //! Purpose:    consumer groups: clients that share partitions among themselves.
-//! Owns:       [`Membership`], one group of the classic protocol. (A *group* without more is a Raft group, `group.rs`.)
-//! Interface:  [`Membership`]'s functions for what members ask; [`Membership::take_effects`] for what follows.
-//! Invariants: a request that is not answered at once is answered exactly once later; what members learn of an
-//!             assignment was stored before.
-//! Never:      clocks, chance, offsets, the bytes of a log: time, fresh ids and results of storing are handed in.
-//! Tests:      `groups/membership/tests.rs`. No API leads here yet.
-//! Start at:   `groups/membership.rs`.
+//! Owns:       `Coordinator`, all groups of one partition of `__consumer_offsets`; [`Membership`], one group of the
+//!             classic protocol; the committed offsets of a group; the records that say all this.
+//!             (A *group* without more is a Raft group, `group.rs`.)
+//! Interface:  `Coordinator`'s functions for what clients ask; its outputs for what follows.
+//! Invariants: a request is answered exactly once; what members learn of an assignment, and anybody of an offset, was
+//!             durable before.
+//! Never:      clocks, chance, the bytes of a log: time, fresh ids and results of appends are handed in.
+//! Tests:      `groups/coordinator/tests.rs`, `groups/membership/tests.rs`. No API leads here yet.
+//! Start at:   `groups/coordinator.rs`.
 
+#[cfg_attr(not(test), expect(dead_code, reason = "the node does not use it yet"))]
+pub(crate) mod coordinator;
+mod live;
 mod membership;
-#[expect(dead_code, reason = "the node does not use it yet")]
+mod offsets;
+#[cfg_attr(not(test), expect(dead_code, reason = "the node does not use it yet"))]
 pub(crate) mod records;
 mod roster;
 

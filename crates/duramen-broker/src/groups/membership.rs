@@ -15,7 +15,7 @@
 //! group is *completing*, members ask for their assignment, and wait for the leader to hand it in. Then it is *stable*.
 //! Eager and cooperative consumers differ in what they give up meanwhile, which the coordinator need not know.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::ops::RangeInclusive;
 
@@ -26,7 +26,7 @@ use duramen_protocol::messages::leave_group::MemberIdentity;
 use duramen_protocol::messages::{
     JoinGroupRequest, JoinGroupResponse, SyncGroupRequest, SyncGroupResponse,
 };
-use duramen_protocol::wire::Uuid;
+use duramen_protocol::wire::{Decoder, Message, Uuid};
 
 use super::roster::{Member, Roster};
 use crate::event::RequestKey;
@@ -43,6 +43,10 @@ pub struct Rules {
     pub session_timeout_ms: RangeInclusive<i32>,
     /// How many members a group may have.
     pub members_max: usize,
+    /// How long the metadata of a committed offset may be.
+    pub metadata_max: usize,
+    /// How long offsets are kept that nobody uses.
+    pub retention_ms: i64,
 }
 
 /// Where a group stands.
@@ -267,6 +271,37 @@ impl Membership {
         self.generation
     }
 
+    /// What kind of group it is; nothing if nobody ever was in it.
+    pub fn protocol_type(&self) -> &str {
+        &self.protocol_type
+    }
+
+    /// Nobody is in it or about to be.
+    pub fn is_idle(&self) -> bool {
+        self.state == State::Empty && self.promised.is_empty()
+    }
+
+    /// When a member is given up, unless something is heard of it.
+    pub fn expires_us(&self, id: &str) -> Option<u64> {
+        self.roster.get(id)?.expires_us
+    }
+
+    /// The topics that the members of this generation subscribe to, if they are consumers and say so as Kafka's do.
+    pub fn subscribed_topics(&self) -> Option<BTreeSet<String>> {
+        if self.roster.is_empty() {
+            return Some(BTreeSet::new());
+        }
+        let protocol = self.protocol.as_deref()?;
+        let mut topics = BTreeSet::new();
+        for (_, member) in self.roster.iter() {
+            // Every version begins like the first.
+            let mut d = Decoder::new(member.metadata(protocol));
+            d.i16().ok()?;
+            topics.extend(Subscription::decode(&mut d, 0).ok()?.topics);
+        }
+        Some(topics)
+    }
+
     /// What follows from all that happened since the last call.
     pub fn take_effects(&mut self) -> Vec<Effect> {
         mem::take(&mut self.effects)
@@ -462,7 +497,7 @@ impl Membership {
         self.state = State::Dead;
     }
 
-    /// What `DescribeGroups` tells. Protocol, metadata and assignments are told of a stable group only.
+    /// What `DescribeGroups` tells. Protocol and metadata are told of a stable group only.
     pub fn describe(&self, group_id: &str) -> DescribedGroup {
         let protocol = self.protocol.as_deref().filter(|_| self.state == State::Stable);
         let member = |(id, member): (&String, &Member)| DescribedGroupMember {
@@ -471,7 +506,7 @@ impl Membership {
             client_id: member.client_id.clone(),
             client_host: member.client_host.clone(),
             member_metadata: protocol.map(|it| member.metadata(it)).unwrap_or_default(),
-            member_assignment: protocol.map(|_| member.assignment.clone()).unwrap_or_default(),
+            member_assignment: member.assignment.clone(),
         };
         DescribedGroup {
             group_id: group_id.to_owned(),
@@ -481,6 +516,14 @@ impl Membership {
             members: self.roster.iter().map(member).collect(),
             ..DescribedGroup::default()
         }
+    }
+}
+
+duramen_protocol::message! {
+    /// What a consumer says about itself to the leader of its group.
+    struct Subscription: versions 0..=0, flexible none {
+        topics: Vec<String> [0..],
+        user_data: Option<Bytes> [0.., nullable 0..],
     }
 }
 

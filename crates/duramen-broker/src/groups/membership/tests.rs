@@ -69,6 +69,8 @@ impl Play {
             initial_delay_ms: 3_000,
             session_timeout_ms: 6_000..=1_800_000,
             members_max: 100,
+            metadata_max: 4096,
+            retention_ms: 7 * 24 * 3600 * 1000,
         };
         Self {
             group,
@@ -673,7 +675,7 @@ fn a_loaded_group_goes_on_where_it_was_stored() {
 }
 
 #[test]
-fn assignments_are_described_of_a_stable_group_only() {
+fn metadata_is_described_of_a_stable_group_only() {
     let (mut play, ids) = Play::stable(&[None]);
     let stable = play.group.describe("g");
     assert_eq!((&*stable.group_state, &*stable.protocol_data), ("Stable", "range"));
@@ -682,6 +684,7 @@ fn assignments_are_described_of_a_stable_group_only() {
     let preparing = play.group.describe("g");
     assert_eq!((&*preparing.group_state, &*preparing.protocol_data), ("PreparingRebalance", ""));
     assert_eq!((preparing.members.len(), preparing.members[0].member_metadata.len()), (2, 0));
+    assert_eq!(preparing.members[0].member_assignment, bytes(&ids[0]), "what it had last");
 }
 
 /// Members, by chance: they join, sync, beat, leave, fall silent; stores succeed late or fail.

@@ -1,0 +1,591 @@
+//! # Room card: coordinator
+//!
+//! Purpose:    all consumer groups that live in one partition of `__consumer_offsets`.
+//! Owns:       [`Coordinator`]: memberships and committed offsets, what is being appended for them, and which records
+//!             of the log still say something.
+//! Interface:  a function a request (`coordinator/requests.rs`), answered by an [`Output`] now or later;
+//!             [`Coordinator::replay`] and [`Coordinator::loaded`] first; [`Coordinator::on_appended`];
+//!             [`Coordinator::on_time`] at [`Coordinator::deadline_us`]; [`Coordinator::expire`] now and then;
+//!             [`Coordinator::renew`] and [`Coordinator::first_live`] to keep the log short.
+//! Invariants: what is durable changes in [`Coordinator::apply`] only, by a record that is in the log; a request is
+//!             answered once; nothing is told of an offset that is not durable; a fetch sees all commits of its group
+//!             that came before it.
+//! Never:      clocks, chance, I/O, batches, topics that exist or not: all that is handed in.
+//! Tests:      `coordinator/tests.rs`, by scenario and by chance.
+//! Start at:   [`Coordinator::offset_commit`], then `append`, [`Coordinator::on_appended`], `apply`.
+//!
+//! Order. The caller appends in the order of the [`Output::Append`]s, and reports successes in the order of the log. So
+//! whatever is decided here with knowledge of all earlier appends, durable or not, still holds where its record lands:
+//! a tombstone follows every commit that it is to remove, and a record that is only written anew ([`Coordinator::renew`])
+//! is never one whose key has a newer value under way. A value that is decided on later lands later.
+//!
+//! Keeping the log short. Every live key knows the offset of its last record. Below the smallest of these nothing says
+//! anything any more, so the log may be trimmed there at any time. To let that offset rise, the records below some
+//! offset are written anew. A consumer that reads the topic from its start finds the last value of every live key.
+//!
+//! Bounds. What clients commit bounds what is kept: one slot for each group and partition with an offset, until it
+//! expires. Groups that nobody is in, that nothing is committed for and nothing is being written of are forgotten.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
+use std::sync::Arc;
+
+use duramen_protocol::messages::delete_groups::DeletableGroupResult;
+use duramen_protocol::messages::offset_fetch::{OffsetFetchRequestGroup, OffsetFetchResponseGroup};
+use duramen_protocol::messages::{OffsetCommitResponse, OffsetDeleteResponse};
+use duramen_protocol::{ErrorCode, Response};
+
+use super::live::{Key, Live};
+use super::membership::{self, Effect, Membership, State};
+use super::offsets::{Committed, Offsets};
+use super::records::{GroupMetadataValue, GroupRecord, NEVER, OffsetCommitKey};
+use crate::event::{Now, RequestKey};
+
+mod requests;
+
+/// The number of an [`Output::Append`].
+pub(crate) type Ticket = u64;
+
+/// What follows from what happened.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Output {
+    /// Answer this request.
+    Reply(RequestKey, Box<Response>),
+    /// One group's part of the answer to an `OffsetFetch`.
+    Fetched { key: RequestKey, part: usize, group: Box<OffsetFetchResponseGroup> },
+    /// One group's part of the answer to a `DeleteGroups`.
+    Deleted { key: RequestKey, part: usize, result: DeletableGroupResult },
+    /// Append these records as one batch, then call [`Coordinator::on_appended`].
+    Append(Ticket, Vec<GroupRecord>),
+}
+
+/// What is done when it is known what became of an append.
+#[derive(Debug)]
+enum Then {
+    Nothing,
+    Commit(RequestKey, OffsetCommitResponse),
+    DeleteOffsets(RequestKey, OffsetDeleteResponse),
+    /// A group was deleted, by a request or because there is nothing left of it.
+    DeleteGroup(Option<(RequestKey, usize)>),
+    /// The group as a membership of this number wanted it stored.
+    Stored {
+        life: u64,
+        ticket: membership::Ticket,
+    },
+}
+
+/// Records that are being appended.
+#[derive(Debug)]
+struct Flight {
+    records: Vec<GroupRecord>,
+    /// The group that asked for it. None if records of many are written anew.
+    group: Option<Arc<str>>,
+    then: Then,
+    /// Where the records did not fit one batch: the last batch, which does what comes then.
+    last: Ticket,
+    /// Why an earlier batch of the same was not appended.
+    spoiled: Option<ErrorCode>,
+}
+
+/// A fetch that waits until what came before it is known to be durable, or not to be.
+#[derive(Debug)]
+struct Reader {
+    until: Ticket,
+    key: RequestKey,
+    part: usize,
+    request: OffsetFetchRequestGroup,
+}
+
+/// One group.
+#[derive(Debug, Default)]
+struct Group {
+    members: Membership,
+    /// Which membership this is: one ends when its group is deleted, and what was stored for it is then no news.
+    life: u64,
+    state: Option<State>,
+    /// Wall time since when the state is what it is.
+    since_ms: i64,
+    /// Its durable record, and the offset of that.
+    stored: Option<(i64, Arc<GroupMetadataValue>)>,
+    /// Records of it that were appended and are not known to be durable, or not to be.
+    stored_flying: u32,
+    offsets: Offsets,
+    flying: BTreeSet<Ticket>,
+    readers: Vec<Reader>,
+    /// Its deletion is being appended: for whoever writes from now on, there is no such group.
+    is_ending: Option<Ticket>,
+    /// Where it stands in [`Coordinator::due`].
+    due_us: Option<u64>,
+}
+
+impl Group {
+    fn is_idle(&self) -> bool {
+        self.stored.is_none()
+            && self.stored_flying == 0
+            && self.offsets.is_empty()
+            && self.flying.is_empty()
+            && self.readers.is_empty()
+            && self.members.is_idle()
+    }
+
+    /// A record of it is being appended.
+    fn launch(&mut self, record: &GroupRecord) {
+        match record {
+            GroupRecord::Offset { key, .. } => self.offsets.launch(&key.topic, key.partition),
+            GroupRecord::Group { .. } => self.stored_flying += 1,
+        }
+    }
+
+    /// What became of a record of it is known.
+    fn land(&mut self, record: &GroupRecord) {
+        match record {
+            GroupRecord::Offset { key, .. } => self.offsets.land(&key.topic, key.partition),
+            GroupRecord::Group { .. } => self.stored_flying -= 1,
+        }
+    }
+}
+
+/// All groups of one partition of `__consumer_offsets`.
+#[derive(Debug, Default)]
+pub(crate) struct Coordinator {
+    groups: BTreeMap<Arc<str>, Group>,
+    live: Live,
+    /// When groups are due at the earliest. A sign of life moves that later, which is noticed only then.
+    due: BTreeSet<(u64, Arc<str>)>,
+    flights: BTreeMap<Ticket, Flight>,
+    next_ticket: Ticket,
+    next_life: u64,
+    /// One past the last record that was applied.
+    end: i64,
+    outputs: Vec<Output>,
+}
+
+/// About as many bytes of records go into one batch, where records can be parted.
+const BATCH_BYTES: usize = if cfg!(test) { 512 } else { 256 << 10 };
+
+/// What a client is told when the log did not take a record, as Kafka puts it.
+fn told(code: ErrorCode) -> ErrorCode {
+    match code {
+        ErrorCode::UnknownTopicOrPartition
+        | ErrorCode::NotEnoughReplicas
+        | ErrorCode::RequestTimedOut => ErrorCode::CoordinatorNotAvailable,
+        ErrorCode::NotLeaderOrFollower | ErrorCode::KafkaStorageError => ErrorCode::NotCoordinator,
+        ErrorCode::MessageTooLarge | ErrorCode::RecordListTooLarge => ErrorCode::UnknownServerError,
+        code => code,
+    }
+}
+
+/// Coming and going.
+impl Coordinator {
+    /// Knows nothing yet.
+    pub(crate) fn new() -> Self {
+        Self::default()
+    }
+
+    /// What the log says, in its order, before anything is asked.
+    pub(crate) fn replay(&mut self, offset: i64, record: GroupRecord) {
+        self.apply(offset, record);
+    }
+
+    /// The log was read to its end: requests may come. Members are given their session timeouts anew.
+    pub(crate) fn loaded(&mut self, now: Now) {
+        let names: Vec<Arc<str>> = self.groups.keys().cloned().collect();
+        for name in names {
+            let group = self.groups.get_mut(&name).expect("it is listed");
+            group.since_ms = NEVER;
+            if let Some((_, value)) = &group.stored {
+                group.since_ms = value.current_state_timestamp;
+                group.members = Membership::load(value.stored(), now.mono_us);
+            }
+            group.state = Some(group.members.state());
+            self.settle(&name, now);
+        }
+    }
+
+    /// Groups are coordinated elsewhere from now on: all that waits is answered so.
+    pub(crate) fn unload(&mut self) {
+        for (_, flight) in mem::take(&mut self.flights) {
+            let group = flight.group.unwrap_or_default();
+            self.answer(&group, flight.then, Err(ErrorCode::NotCoordinator));
+        }
+        for (name, mut group) in mem::take(&mut self.groups) {
+            group.members.end(ErrorCode::NotCoordinator);
+            for effect in group.members.take_effects() {
+                self.tell(effect);
+            }
+            for reader in group.readers {
+                let mut answer = Self::fetched(&name, None, &reader.request);
+                answer.error_code = ErrorCode::NotCoordinator.code();
+                answer.topics.clear();
+                self.push_fetched(reader.key, reader.part, answer);
+            }
+        }
+        // Results of appends may still come in: tickets are not used again.
+        let Self { next_ticket, next_life, outputs, .. } = mem::take(self);
+        *self = Self { next_ticket, next_life, outputs, ..Self::default() };
+    }
+
+    /// What follows from all that happened since the last call.
+    pub(crate) fn take_outputs(&mut self) -> Vec<Output> {
+        mem::take(&mut self.outputs)
+    }
+}
+
+/// Time.
+impl Coordinator {
+    /// When [`Self::on_time`] is due next, if nothing else happens before.
+    pub(crate) fn deadline_us(&self) -> Option<u64> {
+        self.due.first().map(|(due_us, _)| *due_us)
+    }
+
+    /// Time has passed: whatever is due by now happens.
+    pub(crate) fn on_time(&mut self, now: Now) {
+        let due = self.due.iter().take_while(|(due_us, _)| *due_us <= now.mono_us);
+        let due: Vec<Arc<str>> = due.map(|(_, name)| name.clone()).collect();
+        for name in due {
+            self.group_mut(&name).members.on_time(now.mono_us);
+            self.settle(&name, now);
+        }
+    }
+
+    fn schedule(&mut self, name: &Arc<str>, due_us: Option<u64>) {
+        let Some(group) = self.groups.get_mut(name) else { return };
+        if group.due_us == due_us {
+            return;
+        }
+        if let Some(before_us) = mem::replace(&mut group.due_us, due_us) {
+            self.due.remove(&(before_us, name.clone()));
+        }
+        if let Some(due_us) = due_us {
+            self.due.insert((due_us, name.clone()));
+        }
+    }
+
+    /// A member was heard of, which may be due before its group was thought to be.
+    fn hasten(&mut self, name: &Arc<str>, id: &str) {
+        let Some(group) = self.groups.get(name) else { return };
+        let expires_us = group.members.expires_us(id);
+        if let Some(expires_us) = expires_us.filter(|us| group.due_us.is_none_or(|due| *us < due)) {
+            self.schedule(name, Some(expires_us));
+        }
+    }
+
+    /// What follows from whatever happened to a group.
+    fn settle(&mut self, name: &Arc<str>, now: Now) {
+        let Some(group) = self.groups.get_mut(name) else { return };
+        if group.state != Some(group.members.state()) {
+            group.state = Some(group.members.state());
+            group.since_ms = now.wall_ms;
+        }
+        let (life, since_ms) = (group.life, group.since_ms);
+        for effect in group.members.take_effects() {
+            if let Effect::Store(ticket, stored) = effect {
+                let value = Some(Arc::new(GroupMetadataValue::of(stored, since_ms)));
+                let record = GroupRecord::Group { group: name.clone(), value };
+                self.append(Some(name), vec![record], Then::Stored { life, ticket });
+            } else {
+                self.tell(effect);
+            }
+        }
+        let Some(group) = self.groups.get(name) else { return };
+        if group.is_idle() {
+            self.schedule(name, None);
+            self.groups.remove(name);
+        } else {
+            let due_us = group.members.deadline_us();
+            self.schedule(name, due_us);
+        }
+    }
+
+    fn tell(&mut self, effect: Effect) {
+        match effect {
+            Effect::Joined(key, answer) => self.reply(key, answer),
+            Effect::Synced(key, answer) => self.reply(key, answer),
+            Effect::Store(..) => {}
+        }
+    }
+
+    fn reply(&mut self, key: RequestKey, answer: impl Into<Response>) {
+        self.outputs.push(Output::Reply(key, Box::new(answer.into())));
+    }
+}
+
+/// Writing.
+impl Coordinator {
+    /// Appends records as one batch.
+    fn append(&mut self, name: Option<&Arc<str>>, records: Vec<GroupRecord>, then: Then) {
+        let ticket = self.next_ticket;
+        self.launch(name, records, then, ticket);
+    }
+
+    /// Appends records as so many batches as it takes. What comes then comes after the last, whose ticket this is, and
+    /// is a failure if one of them fails.
+    fn append_parted(&mut self, name: &Arc<str>, records: Vec<GroupRecord>, then: Then) -> Ticket {
+        let mut batches = vec![Vec::new()];
+        let mut bytes = 0;
+        for record in records {
+            bytes += record.bytes();
+            if bytes > BATCH_BYTES && batches.last().is_some_and(|batch| !batch.is_empty()) {
+                bytes = record.bytes();
+                batches.push(Vec::new());
+            }
+            batches.last_mut().expect("there is one").push(record);
+        }
+        let last = self.next_ticket + batches.len() as u64 - 1;
+        let final_batch = batches.pop().unwrap_or_default();
+        for batch in batches {
+            self.launch(Some(name), batch, Then::Nothing, last);
+        }
+        self.launch(Some(name), final_batch, then, last);
+        last
+    }
+
+    fn launch(
+        &mut self,
+        name: Option<&Arc<str>>,
+        records: Vec<GroupRecord>,
+        then: Then,
+        last: Ticket,
+    ) {
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        if let Some(name) = name {
+            let group = self.group_mut(name);
+            group.flying.insert(ticket);
+            for record in &records {
+                group.launch(record);
+            }
+        } else {
+            for record in &records {
+                self.group_mut(record.group()).launch(record);
+            }
+        }
+        self.outputs.push(Output::Append(ticket, records.clone()));
+        let group = name.cloned();
+        self.flights.insert(ticket, Flight { records, group, then, last, spoiled: None });
+    }
+
+    fn group_mut(&mut self, name: &Arc<str>) -> &mut Group {
+        if !self.groups.contains_key(name) {
+            let life = self.new_life();
+            self.groups.insert(name.clone(), Group { life, ..Group::default() });
+        }
+        self.groups.get_mut(name).expect("it is there now")
+    }
+
+    fn group_and_live(&mut self, name: &Arc<str>) -> (&mut Group, &mut Live) {
+        self.group_mut(name);
+        (self.groups.get_mut(name).expect("it is there now"), &mut self.live)
+    }
+
+    fn new_life(&mut self) -> u64 {
+        self.next_life += 1;
+        self.next_life
+    }
+
+    /// What became of an [`Output::Append`]: its records are durable from this offset on, or will never be in the log.
+    /// Successes come in the order of the log.
+    pub(crate) fn on_appended(&mut self, ticket: Ticket, result: Result<i64, ErrorCode>, now: Now) {
+        let Some(flight) = self.flights.remove(&ticket) else { return };
+        let Flight { records, group, then, last, spoiled } = flight;
+        if let (Err(code), Some(flight)) = (result, self.flights.get_mut(&last)) {
+            flight.spoiled.get_or_insert(code);
+        }
+        for (record, delta) in records.into_iter().zip(0..) {
+            let name = record.group().clone();
+            self.group_mut(&name).land(&record);
+            if let Ok(base) = result {
+                self.apply(base + delta, record);
+            }
+            if group.is_none() {
+                self.forget_if_idle(&name);
+            }
+        }
+        let Some(name) = group else { return };
+        let result = result.map(|_| ()).and(spoiled.map_or(Ok(()), Err)).map_err(told);
+        self.group_mut(&name).flying.remove(&ticket);
+        // Time passes for members only where something happened to them.
+        let is_of_members = matches!(then, Then::Stored { .. } | Then::DeleteGroup(_));
+        self.carry_on(ticket, &name, then, result, now);
+        self.answer_readers(&name);
+        if is_of_members {
+            self.settle(&name, now);
+        } else {
+            self.forget_if_idle(&name);
+        }
+    }
+
+    fn carry_on(
+        &mut self,
+        ticket: Ticket,
+        name: &Arc<str>,
+        then: Then,
+        result: Result<(), ErrorCode>,
+        now: Now,
+    ) {
+        match then {
+            Then::Stored { life, ticket } => {
+                let group = self.group_mut(name);
+                if group.life == life {
+                    group.members.on_stored(ticket, result, now.mono_us);
+                }
+            }
+            Then::DeleteGroup(_) => {
+                let group = self.group_mut(name);
+                if group.is_ending == Some(ticket) {
+                    group.is_ending = None;
+                    // Nobody was in it, and nobody came meanwhile: it is what it was.
+                    if let (Err(_), Some((_, value))) = (result, &group.stored) {
+                        group.since_ms = value.current_state_timestamp;
+                        group.members = Membership::load(value.stored(), now.mono_us);
+                    }
+                }
+                self.answer(name, then, result);
+            }
+            then => self.answer(name, then, result),
+        }
+    }
+
+    fn answer(&mut self, name: &str, then: Then, result: Result<(), ErrorCode>) {
+        let code = result.err().unwrap_or(ErrorCode::None);
+        match then {
+            Then::Nothing | Then::Stored { .. } | Then::DeleteGroup(None) => {}
+            Then::Commit(key, mut answer) => {
+                let partitions = answer.topics.iter_mut().flat_map(|topic| &mut topic.partitions);
+                for partition in partitions.filter(|it| it.error_code == ErrorCode::None.code()) {
+                    partition.error_code = code.code();
+                }
+                self.reply(key, answer);
+            }
+            Then::DeleteOffsets(key, mut answer) => {
+                if code != ErrorCode::None {
+                    answer = OffsetDeleteResponse {
+                        error_code: code.code(),
+                        ..OffsetDeleteResponse::default()
+                    };
+                }
+                self.reply(key, answer);
+            }
+            Then::DeleteGroup(Some((key, part))) => {
+                self.push_deleted(key, part, name, code);
+            }
+        }
+    }
+
+    fn answer_readers(&mut self, name: &Arc<str>) {
+        let Some(group) = self.groups.get_mut(name) else { return };
+        let first = group.flying.first().copied();
+        let is_ready = |reader: &mut Reader| first.is_none_or(|first| first > reader.until);
+        let ready: Vec<Reader> = group.readers.extract_if(.., is_ready).collect();
+        for reader in ready {
+            let group = self.groups.get(name);
+            let answer = Self::fetched(name, group, &reader.request);
+            self.push_fetched(reader.key, reader.part, answer);
+        }
+    }
+
+    fn push_deleted(&mut self, key: RequestKey, part: usize, name: &str, code: ErrorCode) {
+        let result = DeletableGroupResult { group_id: name.to_owned(), error_code: code.code() };
+        self.outputs.push(Output::Deleted { key, part, result });
+    }
+
+    fn push_fetched(&mut self, key: RequestKey, part: usize, group: OffsetFetchResponseGroup) {
+        self.outputs.push(Output::Fetched { key, part, group: Box::new(group) });
+    }
+
+    /// A record is in the log, and durable. The only place where what is durable changes.
+    fn apply(&mut self, at: i64, record: GroupRecord) {
+        debug_assert!(at >= self.end, "record {at} after {}", self.end);
+        self.end = at + 1;
+        let name = record.group().clone();
+        if !record.has_value() && !self.groups.contains_key(&name) {
+            return;
+        }
+        let bytes = record.bytes();
+        let (group, live) = self.group_and_live(&name);
+        match record {
+            GroupRecord::Offset { key: OffsetCommitKey { topic, partition, .. }, value } => {
+                let topic = group.offsets.name(&topic);
+                let committed = value.map(|value| Committed { at, value });
+                if committed.is_some() {
+                    let (group, topic) = (name.clone(), topic.clone());
+                    live.put(at, Key::Offset { group, topic, partition }, bytes);
+                }
+                if let Some(before) = group.offsets.put(&topic, partition, committed) {
+                    live.remove(before.at);
+                }
+            }
+            GroupRecord::Group { value, .. } => {
+                if value.is_some() {
+                    live.put(at, Key::Group(name.clone()), bytes);
+                }
+                let stored = value.map(|value| (at, value));
+                if let Some((before, _)) = mem::replace(&mut group.stored, stored) {
+                    live.remove(before);
+                }
+            }
+        }
+        self.forget_if_idle(&name);
+    }
+
+    fn forget_if_idle(&mut self, name: &Arc<str>) {
+        if self.groups.get(name).is_some_and(Group::is_idle) {
+            self.schedule(name, None);
+            self.groups.remove(name);
+        }
+    }
+}
+
+/// Keeping the log short.
+impl Coordinator {
+    /// The first record of the log that still says something: all before it may be trimmed off. None if none does.
+    pub(crate) fn first_live(&self) -> Option<i64> {
+        self.live.first()
+    }
+
+    /// How many records of the log still say something, and about how many bytes they take.
+    pub(crate) fn live_size(&self) -> (usize, usize) {
+        self.live.size()
+    }
+
+    /// Writes records anew that still say something and lie before an offset: the oldest, up to about so many bytes.
+    /// False if there are none to be written. What is being written in any case is left out.
+    pub(crate) fn renew(&mut self, before: i64, bytes_max: usize) -> bool {
+        let mut records = Vec::new();
+        let mut left = bytes_max;
+        for (key, bytes) in self.live.before(before) {
+            let Some(record) = self.current(key) else { continue };
+            if bytes > left && !records.is_empty() {
+                break;
+            }
+            left = left.saturating_sub(bytes);
+            records.push(record);
+        }
+        let is_any = !records.is_empty();
+        if is_any {
+            self.append(None, records, Then::Nothing);
+        }
+        is_any
+    }
+
+    /// A live key's record, unless a newer one is under way: written anew, it would come after that.
+    fn current(&self, key: &Key) -> Option<GroupRecord> {
+        match key {
+            Key::Group(name) => {
+                let group = self.groups.get(name)?;
+                let (_, value) = group.stored.as_ref().filter(|_| group.stored_flying == 0)?;
+                Some(GroupRecord::Group { group: name.clone(), value: Some(value.clone()) })
+            }
+            Key::Offset { group, topic, partition } => {
+                let slot = self.groups.get(group)?.offsets.slot(topic, *partition)?;
+                let committed = slot.committed.as_ref().filter(|_| slot.flying == 0)?;
+                let (group, topic, partition) = (group.clone(), topic.clone(), *partition);
+                let key = OffsetCommitKey { group, topic, partition };
+                Some(GroupRecord::Offset { key, value: Some(committed.value.clone()) })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

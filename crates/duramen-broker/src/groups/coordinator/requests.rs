@@ -1,0 +1,549 @@
+//! What clients ask of a coordinator, one function a request; and what nobody asks for: expiry.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use duramen_protocol::ErrorCode;
+use duramen_protocol::messages::describe_groups::DescribedGroup;
+use duramen_protocol::messages::leave_group::{MemberIdentity, MemberResponse};
+use duramen_protocol::messages::list_groups::ListedGroup;
+use duramen_protocol::messages::offset_commit::{
+    OffsetCommitRequestPartition, OffsetCommitRequestTopic, OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+};
+use duramen_protocol::messages::offset_delete::{
+    OffsetDeleteResponsePartition, OffsetDeleteResponseTopic,
+};
+use duramen_protocol::messages::offset_fetch::{
+    OffsetFetchRequestGroup, OffsetFetchResponseGroup, OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopics,
+};
+use duramen_protocol::messages::{
+    HeartbeatRequest, HeartbeatResponse, JoinGroupRequest, JoinGroupResponse, LeaveGroupRequest,
+    LeaveGroupResponse, ListGroupsRequest, OffsetCommitRequest, OffsetCommitResponse,
+    OffsetDeleteRequest, OffsetDeleteResponse, SyncGroupRequest, SyncGroupResponse,
+};
+use duramen_protocol::wire::Uuid;
+
+use super::{Coordinator, Group, Reader, Then};
+use crate::event::{Now, RequestKey};
+use crate::groups::membership::{Caller, Membership, Rules, State};
+use crate::groups::records::{GroupRecord, NEVER, OffsetCommitKey, OffsetCommitValue};
+
+/// The kind of group whose members' metadata says which topics they are subscribed to.
+const CONSUMER: &str = "consumer";
+
+/// Membership.
+impl Coordinator {
+    /// Whether there is such a group, for whoever writes now.
+    fn exists(&self, name: &str) -> bool {
+        self.groups.get(name).is_some_and(|group| group.is_ending.is_none())
+    }
+
+    /// The group's name as it is shared, if there is such a group.
+    fn known(&self, name: &str) -> Option<Arc<str>> {
+        let (name, group) = self.groups.get_key_value(name)?;
+        group.is_ending.is_none().then(|| name.clone())
+    }
+
+    /// The group's name. If there is no such group, there is one now.
+    fn known_or_new(&mut self, name: &str) -> Arc<str> {
+        let name =
+            self.groups.get_key_value(name).map_or_else(|| name.into(), |(name, _)| name.clone());
+        self.group_mut(&name).is_ending = None;
+        name
+    }
+
+    /// A `JoinGroup` of this version.
+    pub(crate) fn join_group(
+        &mut self,
+        rules: &Rules,
+        version: i16,
+        caller: Caller,
+        request: &JoinGroupRequest,
+        now: Now,
+    ) {
+        let code = if request.group_id.is_empty() {
+            ErrorCode::InvalidGroupId
+        } else if !rules.session_timeout_ms.contains(&request.session_timeout_ms) {
+            ErrorCode::InvalidSessionTimeout
+        } else if !self.exists(&request.group_id) && !request.member_id.is_empty() {
+            ErrorCode::UnknownMemberId
+        } else {
+            let name = self.known_or_new(&request.group_id);
+            let members = &mut self.group_mut(&name).members;
+            members.join(rules, version, caller, request, now.mono_us);
+            self.settle(&name, now);
+            return;
+        };
+        let answer = JoinGroupResponse {
+            error_code: code.code(),
+            member_id: request.member_id.clone(),
+            ..JoinGroupResponse::default()
+        };
+        self.reply(caller.key, answer);
+    }
+
+    /// A `SyncGroup`.
+    pub(crate) fn sync_group(&mut self, key: RequestKey, request: &SyncGroupRequest, now: Now) {
+        let code = match self.known(&request.group_id) {
+            _ if request.group_id.is_empty() => ErrorCode::InvalidGroupId,
+            None => ErrorCode::UnknownMemberId,
+            Some(name) => {
+                self.group_mut(&name).members.sync(key, request, now.mono_us);
+                self.settle(&name, now);
+                return;
+            }
+        };
+        let refused = SyncGroupResponse { error_code: code.code(), ..SyncGroupResponse::default() };
+        self.reply(key, refused);
+    }
+
+    /// A `Heartbeat`.
+    pub(crate) fn heartbeat(&mut self, key: RequestKey, request: &HeartbeatRequest, now: Now) {
+        let code = match self.known(&request.group_id) {
+            _ if request.group_id.is_empty() => ErrorCode::InvalidGroupId,
+            None => ErrorCode::UnknownMemberId,
+            Some(name) => {
+                let id = request.member_id.as_str();
+                let instance = request.group_instance_id.as_deref();
+                let members = &mut self.group_mut(&name).members;
+                let result = members.heartbeat(id, instance, request.generation_id, now.mono_us);
+                self.hasten(&name, id);
+                result.err().unwrap_or(ErrorCode::None)
+            }
+        };
+        let answer = HeartbeatResponse { error_code: code.code(), ..HeartbeatResponse::default() };
+        self.reply(key, answer);
+    }
+
+    /// A `LeaveGroup` of this version.
+    pub(crate) fn leave_group(
+        &mut self,
+        key: RequestKey,
+        version: i16,
+        request: &LeaveGroupRequest,
+        now: Now,
+    ) {
+        let single =
+            [MemberIdentity { member_id: request.member_id.clone(), ..MemberIdentity::default() }];
+        let leaving = if version < 3 { &single[..] } else { &request.members };
+        let results = match self.known(&request.group_id) {
+            _ if request.group_id.is_empty() => Err(ErrorCode::InvalidGroupId),
+            None => Ok(vec![Err(ErrorCode::UnknownMemberId); leaving.len()]),
+            Some(name) => {
+                let results = self.group_mut(&name).members.leave(leaving, now.mono_us);
+                self.settle(&name, now);
+                results
+            }
+        };
+        let code = |result: &Result<(), ErrorCode>| result.err().unwrap_or(ErrorCode::None).code();
+        let answer = match results {
+            Err(refused) => {
+                LeaveGroupResponse { error_code: refused.code(), ..LeaveGroupResponse::default() }
+            }
+            Ok(results) if version < 3 => LeaveGroupResponse {
+                error_code: results.first().map_or(0, code),
+                ..LeaveGroupResponse::default()
+            },
+            Ok(results) => {
+                let member = |(member, result): (&MemberIdentity, _)| MemberResponse {
+                    member_id: member.member_id.clone(),
+                    group_instance_id: member.group_instance_id.clone(),
+                    error_code: code(result),
+                };
+                let members = leaving.iter().zip(&results).map(member).collect();
+                LeaveGroupResponse { members, ..LeaveGroupResponse::default() }
+            }
+        };
+        self.reply(key, answer);
+    }
+}
+
+/// Committed offsets.
+impl Coordinator {
+    /// An `OffsetCommit` of this version, with names for all topics that are known by their ids. `refused` says why a
+    /// partition's offset may not be committed, if so.
+    pub(crate) fn offset_commit(
+        &mut self,
+        rules: &Rules,
+        key: RequestKey,
+        version: i16,
+        request: OffsetCommitRequest,
+        refused: impl Fn(&OffsetCommitRequestTopic, i32) -> Option<ErrorCode>,
+        now: Now,
+    ) {
+        let admitted = self.admit_commit(version, &request, now);
+        let expire_timestamp = match request.retention_time_ms {
+            -1 => NEVER,
+            ms => now.wall_ms.saturating_add(ms),
+        };
+        let mut records = Vec::new();
+        let mut answer = OffsetCommitResponse::default();
+        for mut topic in request.topics {
+            let partitions = std::mem::take(&mut topic.partitions);
+            let mut answers = Vec::with_capacity(partitions.len());
+            let name = match &admitted {
+                Ok(group) => self.groups.get(group).map(|group| group.offsets.name(&topic.name)),
+                Err(_) => None,
+            };
+            for it in partitions {
+                let partition_index = it.partition_index;
+                let code = match (refused(&topic, partition_index), &admitted, &name) {
+                    (Some(code), _, _) => code,
+                    (None, Err(code), _) => *code,
+                    _ if is_too_long(&it, rules.metadata_max) => ErrorCode::OffsetMetadataTooLarge,
+                    (None, Ok(group), Some(name)) => {
+                        let (group, topic_name) = (group.clone(), name.clone());
+                        let key = OffsetCommitKey {
+                            group,
+                            topic: topic_name,
+                            partition: partition_index,
+                        };
+                        let value = OffsetCommitValue {
+                            offset: it.committed_offset,
+                            leader_epoch: it.committed_leader_epoch,
+                            metadata: it.committed_metadata.map_or_else(Arc::default, Arc::from),
+                            commit_timestamp: now.wall_ms,
+                            expire_timestamp,
+                            topic_id: topic.topic_id,
+                        };
+                        records.push(GroupRecord::Offset { key, value: Some(value) });
+                        ErrorCode::None
+                    }
+                    (None, Ok(_), None) => ErrorCode::UnknownServerError,
+                };
+                let error_code = code.code();
+                answers.push(OffsetCommitResponsePartition { partition_index, error_code });
+            }
+            let OffsetCommitRequestTopic { name, topic_id, .. } = topic;
+            answer.topics.push(OffsetCommitResponseTopic { name, topic_id, partitions: answers });
+        }
+        match admitted {
+            Ok(name) if !records.is_empty() => {
+                self.append(Some(&name), records, Then::Commit(key, answer));
+            }
+            admitted => {
+                self.reply(key, answer);
+                // Perhaps it was made for this.
+                if let Ok(name) = admitted {
+                    self.settle(&name, now);
+                }
+            }
+        }
+    }
+
+    /// Whether whoever asks may commit to the group, which is made if need be.
+    fn admit_commit(
+        &mut self,
+        version: i16,
+        request: &OffsetCommitRequest,
+        now: Now,
+    ) -> Result<Arc<str>, ErrorCode> {
+        let generation = request.generation_id_or_member_epoch;
+        if !self.exists(&request.group_id) && generation >= 0 {
+            return Err(match version {
+                ..9 => ErrorCode::IllegalGeneration,
+                9.. => ErrorCode::GroupIdNotFound,
+            });
+        }
+        let name = self.known_or_new(&request.group_id);
+        let (id, instance) = (request.member_id.as_str(), request.group_instance_id.as_deref());
+        let members = &mut self.group_mut(&name).members;
+        members.check_commit(id, instance, generation, now.mono_us)?;
+        self.hasten(&name, id);
+        Ok(name)
+    }
+
+    /// One group's part of an `OffsetFetch`, with names for all topics that are known by their ids. It sees every
+    /// commit that came before it.
+    pub(crate) fn offset_fetch(
+        &mut self,
+        key: RequestKey,
+        part: usize,
+        request: OffsetFetchRequestGroup,
+    ) {
+        if let Some(group) = self.groups.get_mut(request.group_id.as_str())
+            && let Some(&until) = group.flying.last()
+        {
+            group.readers.push(Reader { until, key, part, request });
+            return;
+        }
+        let group = self.groups.get(request.group_id.as_str());
+        let answer = Self::fetched(&request.group_id, group, &request);
+        self.push_fetched(key, part, answer);
+    }
+
+    pub(super) fn fetched(
+        name: &str,
+        group: Option<&Group>,
+        request: &OffsetFetchRequestGroup,
+    ) -> OffsetFetchResponseGroup {
+        let answer = |partition_index, value: Option<&OffsetCommitValue>| {
+            let none = || OffsetCommitValue { offset: -1, ..OffsetCommitValue::default() };
+            let value = value.cloned().unwrap_or_else(none);
+            OffsetFetchResponsePartitions {
+                partition_index,
+                committed_offset: value.offset,
+                committed_leader_epoch: value.leader_epoch,
+                metadata: Some(value.metadata.as_ref().to_owned()),
+                error_code: ErrorCode::None.code(),
+            }
+        };
+        let mut topics = Vec::new();
+        if let Some(asked) = &request.topics {
+            for topic in asked {
+                let value = |partition: i32| {
+                    group.and_then(|it| it.offsets.fetch(&topic.name, topic.topic_id, partition))
+                };
+                let partitions = topic.partition_indexes.iter();
+                topics.push(OffsetFetchResponseTopics {
+                    name: topic.name.clone(),
+                    topic_id: topic.topic_id,
+                    partitions: partitions.map(|it| answer(*it, value(*it))).collect(),
+                });
+            }
+        } else if let Some(group) = group {
+            for (topic, committed) in group.offsets.committed() {
+                let partitions =
+                    committed.map(|(it, committed)| answer(it, Some(&committed.value)));
+                let partitions: Vec<_> = partitions.collect();
+                if !partitions.is_empty() {
+                    let (name, topic_id) = (topic.as_ref().to_owned(), Uuid::default());
+                    topics.push(OffsetFetchResponseTopics { name, topic_id, partitions });
+                }
+            }
+        }
+        let group_id = name.to_owned();
+        OffsetFetchResponseGroup { group_id, topics, ..OffsetFetchResponseGroup::default() }
+    }
+
+    /// An `OffsetDelete`. `refused` says why a partition is none, if so.
+    pub(crate) fn offset_delete(
+        &mut self,
+        key: RequestKey,
+        request: OffsetDeleteRequest,
+        refused: impl Fn(&str, i32) -> Option<ErrorCode>,
+    ) {
+        let name = match self.deletable(&request.group_id) {
+            Ok(name) => name,
+            Err(code) => {
+                let error_code = code.code();
+                self.reply(
+                    key,
+                    OffsetDeleteResponse { error_code, ..OffsetDeleteResponse::default() },
+                );
+                return;
+            }
+        };
+        let group = &self.groups[&name];
+        let subscribed = Subscribed::of(&group.members);
+        let mut records = Vec::new();
+        let mut answer = OffsetDeleteResponse::default();
+        for topic in request.topics {
+            let mut partitions = Vec::with_capacity(topic.partitions.len());
+            for it in topic.partitions {
+                let partition = it.partition_index;
+                let code = match refused(&topic.name, partition) {
+                    Some(code) => code,
+                    None if subscribed.contains(&topic.name) => ErrorCode::GroupSubscribedToTopic,
+                    None => {
+                        if group.offsets.slot(&topic.name, partition).is_some() {
+                            let topic = group.offsets.name(&topic.name);
+                            records.push(tombstone(&name, &topic, partition));
+                        }
+                        ErrorCode::None
+                    }
+                };
+                partitions.push(OffsetDeleteResponsePartition {
+                    partition_index: partition,
+                    error_code: code.code(),
+                });
+            }
+            answer.topics.push(OffsetDeleteResponseTopic { name: topic.name, partitions });
+        }
+        if records.is_empty() {
+            self.reply(key, answer);
+        } else {
+            self.append_parted(&name, records, Then::DeleteOffsets(key, answer));
+        }
+    }
+
+    /// Whether offsets may be deleted from a group.
+    fn deletable(&self, group_id: &str) -> Result<Arc<str>, ErrorCode> {
+        if group_id.is_empty() {
+            return Err(ErrorCode::InvalidGroupId);
+        }
+        let name = self.known(group_id).ok_or(ErrorCode::GroupIdNotFound)?;
+        let members = &self.groups[&name].members;
+        let is_known_kind = members.state() == State::Empty || members.protocol_type() == CONSUMER;
+        if is_known_kind { Ok(name) } else { Err(ErrorCode::NonEmptyGroup) }
+    }
+
+    /// A topic was deleted: so are the offsets that were committed for it.
+    pub(crate) fn forget_topic(&mut self, topic: &str, topic_id: Uuid) {
+        let mut found = Vec::new();
+        for (name, group) in &self.groups {
+            let keys = group.offsets.of_topic(topic, topic_id);
+            let records: Vec<_> = keys.map(|(topic, it)| tombstone(name, topic, it)).collect();
+            if !records.is_empty() {
+                found.push((name.clone(), records));
+            }
+        }
+        for (name, records) in found {
+            self.append_parted(&name, records, Then::Nothing);
+        }
+    }
+}
+
+/// Groups.
+impl Coordinator {
+    /// A group as `DescribeGroups` of this version tells it.
+    pub(crate) fn describe(&self, version: i16, group_id: &str) -> DescribedGroup {
+        if let Some(group) = self.groups.get(group_id) {
+            return group.members.describe(group_id);
+        }
+        let mut missing = DescribedGroup {
+            group_id: group_id.to_owned(),
+            group_state: State::Dead.name().to_owned(),
+            ..DescribedGroup::default()
+        };
+        if version >= 6 {
+            missing.error_code = ErrorCode::GroupIdNotFound.code();
+            missing.error_message = Some(format!("Group {group_id} not found."));
+        }
+        missing
+    }
+
+    /// The groups that `ListGroups` asks for.
+    pub(crate) fn list(&self, request: &ListGroupsRequest) -> Vec<ListedGroup> {
+        let is_wanted = |wanted: &[String], is: &str| {
+            wanted.is_empty() || wanted.iter().any(|it| it.trim().eq_ignore_ascii_case(is))
+        };
+        if !is_wanted(&request.types_filter, "classic") {
+            return Vec::new();
+        }
+        let listed = |(name, group): (&Arc<str>, &Group)| {
+            let group_state = group.members.state().name();
+            is_wanted(&request.states_filter, group_state).then(|| ListedGroup {
+                group_id: name.as_ref().to_owned(),
+                protocol_type: group.members.protocol_type().to_owned(),
+                group_state: group_state.to_owned(),
+                group_type: "classic".to_owned(),
+            })
+        };
+        self.groups.iter().filter_map(listed).collect()
+    }
+
+    /// One group's part of a `DeleteGroups`.
+    pub(crate) fn delete_group(&mut self, key: RequestKey, part: usize, group_id: &str) {
+        let code = match self.known(group_id) {
+            None => ErrorCode::GroupIdNotFound,
+            Some(name) if self.groups[&name].members.state() != State::Empty => {
+                ErrorCode::NonEmptyGroup
+            }
+            Some(name) => {
+                let keys = self.groups[&name].offsets.keys();
+                let records = keys.map(|(topic, it)| tombstone(&name, topic, it)).collect();
+                self.end_group(&name, records, Some((key, part)));
+                return;
+            }
+        };
+        self.push_deleted(key, part, group_id, code);
+    }
+
+    /// Appends these records and the end of the group, in which nobody is.
+    fn end_group(
+        &mut self,
+        name: &Arc<str>,
+        mut records: Vec<GroupRecord>,
+        asked: Option<(RequestKey, usize)>,
+    ) {
+        records.push(GroupRecord::Group { group: name.clone(), value: None });
+        let last = self.append_parted(name, records, Then::DeleteGroup(asked));
+        let life = self.new_life();
+        let group = self.group_mut(name);
+        (group.members, group.life, group.is_ending) = (Membership::default(), life, Some(last));
+    }
+
+    /// Appends the end of what has expired in so many groups after this one, and says where it stopped, unless it saw
+    /// all. Groups in which nobody is and nothing is left end, too.
+    pub(crate) fn expire(
+        &mut self,
+        rules: &Rules,
+        now: Now,
+        after: Option<&Arc<str>>,
+        groups_max: usize,
+    ) -> Option<Arc<str>> {
+        use std::ops::Bound::{Excluded, Unbounded};
+        let from = after.map_or(Unbounded, Excluded);
+        let names = self.groups.range::<Arc<str>, _>((from, Unbounded));
+        let names: Vec<Arc<str>> = names.map(|(name, _)| name.clone()).take(groups_max).collect();
+        for name in &names {
+            self.expire_group(name, rules.retention_ms, now);
+        }
+        names.last().filter(|_| names.len() == groups_max).cloned()
+    }
+
+    fn expire_group(&mut self, name: &Arc<str>, retention_ms: i64, now: Now) {
+        let group = &self.groups[name];
+        let (members, since_ms) = (&group.members, group.since_ms);
+        let subscribed = Subscribed::of(members);
+        let ages_from_commit = match members.state() {
+            _ if members.protocol_type().is_empty() => true,
+            State::Empty => since_ms == NEVER,
+            State::Stable if matches!(subscribed, Subscribed::To(_)) => true,
+            _ => return,
+        };
+        let since = |value: &OffsetCommitValue| {
+            if ages_from_commit { value.commit_timestamp } else { since_ms }
+        };
+        let is_subscribed = |topic: &str| subscribed.contains(topic);
+        let (expired, all) = group.offsets.expired(now.wall_ms, retention_ms, is_subscribed, since);
+        let tombstones = expired.iter().map(|(topic, it)| tombstone(name, topic, *it));
+        let records: Vec<_> = tombstones.collect();
+        let is_quiet = group.flying.is_empty() && group.stored_flying == 0;
+        if all && is_quiet && members.is_idle() {
+            self.end_group(name, records, None);
+        } else if !records.is_empty() {
+            self.append_parted(name, records, Then::Nothing);
+        }
+    }
+}
+
+/// The topics that members of a group are subscribed to.
+enum Subscribed {
+    To(BTreeSet<String>),
+    /// They are a consumer's, and cannot be known: any topic may be one.
+    Unknown,
+    /// Those of a group of another kind.
+    None,
+}
+
+impl Subscribed {
+    fn of(members: &Membership) -> Self {
+        if members.protocol_type() != CONSUMER {
+            return Self::None;
+        }
+        members.subscribed_topics().map_or(Self::Unknown, Self::To)
+    }
+
+    fn contains(&self, topic: &str) -> bool {
+        match self {
+            Self::To(topics) => topics.contains(topic),
+            Self::Unknown => true,
+            Self::None => false,
+        }
+    }
+}
+
+fn tombstone(group: &Arc<str>, topic: &Arc<str>, partition: i32) -> GroupRecord {
+    let key = OffsetCommitKey { group: group.clone(), topic: topic.clone(), partition };
+    GroupRecord::Offset { key, value: None }
+}
+
+/// Kafka counts in UTF-16.
+fn is_too_long(partition: &OffsetCommitRequestPartition, max: usize) -> bool {
+    let length = |metadata: &String| metadata.encode_utf16().count();
+    partition.committed_metadata.as_ref().is_some_and(|it| it.len() > max && length(it) > max)
+}

@@ -1,0 +1,183 @@
+//! # Room card: offsets
+//!
+//! Purpose:    the committed offsets of one group.
+//! Owns:       [`Offsets`]: what is durable, where in the log, and which writes are under way; what has expired.
+//! Interface:  [`Offsets::launch`] and [`Offsets::land`] around every write, [`Offsets::put`] for what is durable,
+//!             [`Offsets::fetch`], [`Offsets::keys`], [`Offsets::expired`].
+//! Invariants: only durable offsets are told; a slot is there while it has an offset or a write is under way.
+//! Never:      members, answers, who may commit.
+//! Tests:      below, and `coordinator/tests.rs`.
+//! Start at:   [`Offsets`].
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use duramen_protocol::wire::Uuid;
+
+use super::records::{NEVER, OffsetCommitValue};
+
+/// A durable offset and the offset of the record that says so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Committed {
+    pub at: i64,
+    pub value: OffsetCommitValue,
+}
+
+/// One partition's place.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Slot {
+    pub committed: Option<Committed>,
+    /// Records of this key that were appended and are not known to be durable, or not to be.
+    pub flying: u32,
+}
+
+/// The committed offsets of one group.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Offsets {
+    topics: BTreeMap<Arc<str>, BTreeMap<i32, Slot>>,
+}
+
+impl Offsets {
+    /// Neither an offset nor a write under way.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.topics.is_empty()
+    }
+
+    /// A topic's name, shared if it is known.
+    pub(crate) fn name(&self, topic: &str) -> Arc<str> {
+        self.topics.get_key_value(topic).map_or_else(|| topic.into(), |(name, _)| name.clone())
+    }
+
+    /// A partition's place.
+    pub(crate) fn slot(&self, topic: &str, partition: i32) -> Option<&Slot> {
+        self.topics.get(topic)?.get(&partition)
+    }
+
+    /// The durable offset. One that was committed for an older topic of the same name is none.
+    pub(crate) fn fetch(
+        &self,
+        topic: &str,
+        topic_id: Uuid,
+        partition: i32,
+    ) -> Option<&OffsetCommitValue> {
+        let value = &self.slot(topic, partition)?.committed.as_ref()?.value;
+        let is_other =
+            !topic_id.is_zero() && !value.topic_id.is_zero() && value.topic_id != topic_id;
+        (!is_other).then_some(value)
+    }
+
+    /// Every durable offset, by topic.
+    pub(crate) fn committed(
+        &self,
+    ) -> impl Iterator<Item = (&Arc<str>, impl Iterator<Item = (i32, &Committed)>)> {
+        self.topics.iter().map(|(topic, slots)| {
+            let slots = slots.iter();
+            (topic, slots.filter_map(|(it, slot)| Some((*it, slot.committed.as_ref()?))))
+        })
+    }
+
+    /// Every partition that has an offset, or will have if a write under way succeeds.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = (&Arc<str>, i32)> {
+        self.topics
+            .iter()
+            .flat_map(|(topic, slots)| slots.keys().map(move |partition| (topic, *partition)))
+    }
+
+    /// The partitions of a topic that have an offset, or may have one soon; not those of another topic of its name.
+    pub(crate) fn of_topic(
+        &self,
+        topic: &str,
+        topic_id: Uuid,
+    ) -> impl Iterator<Item = (&Arc<str>, i32)> {
+        let slots = self.topics.get_key_value(topic).into_iter();
+        let is_its = move |slot: &Slot| {
+            let id = slot.committed.as_ref().map_or(Uuid::ZERO, |it| it.value.topic_id);
+            id.is_zero() || id == topic_id
+        };
+        slots.flat_map(move |(name, slots)| {
+            let its = slots.iter().filter(move |(_, slot)| is_its(slot));
+            its.map(move |(partition, _)| (name, *partition))
+        })
+    }
+
+    /// A record of this key is being appended.
+    pub(crate) fn launch(&mut self, topic: &Arc<str>, partition: i32) {
+        self.edit(topic, partition, |slot| slot.flying += 1);
+    }
+
+    /// What happened to a record of this key is known.
+    pub(crate) fn land(&mut self, topic: &Arc<str>, partition: i32) {
+        self.edit(topic, partition, |slot| slot.flying -= 1);
+    }
+
+    /// Sets or removes a durable offset. Answers with what was there.
+    pub(crate) fn put(
+        &mut self,
+        topic: &Arc<str>,
+        partition: i32,
+        committed: Option<Committed>,
+    ) -> Option<Committed> {
+        self.edit(topic, partition, |slot| std::mem::replace(&mut slot.committed, committed))
+    }
+
+    fn edit<T>(
+        &mut self,
+        topic: &Arc<str>,
+        partition: i32,
+        edit: impl FnOnce(&mut Slot) -> T,
+    ) -> T {
+        // Most edits find their slot: no new reference to the name is needed then.
+        if let Some(slot) = self.topics.get_mut(topic).and_then(|slots| slots.get_mut(&partition)) {
+            let result = edit(slot);
+            if slot.committed.is_none() && slot.flying == 0 {
+                self.forget(topic, partition);
+            }
+            return result;
+        }
+        let mut slot = Slot::default();
+        let result = edit(&mut slot);
+        if slot != Slot::default() {
+            self.topics.entry(topic.clone()).or_default().insert(partition, slot);
+        }
+        result
+    }
+
+    fn forget(&mut self, topic: &Arc<str>, partition: i32) {
+        let Some(slots) = self.topics.get_mut(topic) else { return };
+        slots.remove(&partition);
+        if slots.is_empty() {
+            self.topics.remove(topic);
+        }
+    }
+
+    /// The partitions whose offsets have expired, and whether that is all of them. `since` is when an offset began to
+    /// age; it says nothing of one whose commit said itself when it expires. What is being written anew stays.
+    pub(crate) fn expired(
+        &self,
+        now_ms: i64,
+        retention_ms: i64,
+        is_subscribed: impl Fn(&str) -> bool,
+        since: impl Fn(&OffsetCommitValue) -> i64,
+    ) -> (Vec<(Arc<str>, i32)>, bool) {
+        let has_expired = |slot: &Slot| {
+            slot.committed.as_ref().is_some_and(|Committed { value, .. }| {
+                match value.expire_timestamp {
+                    NEVER => now_ms.saturating_sub(since(value)) >= retention_ms,
+                    expire_ms => now_ms >= expire_ms,
+                }
+            })
+        };
+        let (mut expired, mut all) = (Vec::new(), true);
+        for (topic, slots) in &self.topics {
+            let is_kept = is_subscribed(topic);
+            for (partition, slot) in slots {
+                if !is_kept && slot.flying == 0 && has_expired(slot) {
+                    expired.push((topic.clone(), *partition));
+                } else {
+                    all = false;
+                }
+            }
+        }
+        (expired, all)
+    }
+}
