@@ -23,6 +23,9 @@ pub mod wire;
 pub use api::{API_TABLE, ApiKey};
 pub use batch::{BatchHeader, BatchView};
 pub use error_code::ErrorCode;
-pub use request::{Request, RequestHeader, decode_request, encode_request, encode_request_of};
+pub use request::{
+    REQUEST_ELEMENTS_MAX, Request, RequestHeader, decode_request, decode_request_counted,
+    encode_request, encode_request_of,
+};
 pub use response::{EncodedFrame, Response, decode_response, encode_response};
 pub use wire::{DecodeError, EncodeError};

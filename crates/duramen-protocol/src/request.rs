@@ -4,7 +4,8 @@
 //! Owns:       [`RequestHeader`], [`Request`]; the rule which header version a request has.
 //! Interface:  [`decode_request`] for the node, [`encode_request`] and [`encode_request_of`] for clients. A frame on
 //!             the way in comes without its 4-byte length, a frame on the way out has it.
-//! Invariants: only served APIs in accepted versions decode; record bytes are slices of the frame.
+//! Invariants: only served APIs in accepted versions decode; record bytes are slices of the frame; a request has at most
+//!             [`REQUEST_ELEMENTS_MAX`] elements.
 //! Never:      dispatch, authorisation.
 //! Tests:      `request/tests.rs`; `messages/tests.rs`; `fuzz/` target `request_decoder`.
 //! Start at:   [`decode_request`].
@@ -15,6 +16,11 @@ use crate::api::{Api, ApiKey};
 use crate::messages::{self, any_message, for_each_api};
 use crate::response::EncodedFrame;
 use crate::wire::{Ctx, DecodeError, Decoder, EncodeError, Encoder, Message, Nullable, Wire};
+
+/// Elements that the arrays of one request may have, together: a topic, a partition, a name is one each. It is room for
+/// a request about every one of the 100,000 partitions that a node may have. A compact array takes a byte of the
+/// frame for an element, and a hundred and more of memory and answer.
+pub const REQUEST_ELEMENTS_MAX: usize = 1 << 18;
 
 /// What stands before every request.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -54,10 +60,17 @@ for_each_api!(requests);
 ///
 /// Bytes after the body are ignored, because Apache Kafka 4.3 ignores them too: a client that works there works here.
 pub fn decode_request(frame: Bytes) -> Result<(RequestHeader, Request), DecodeError> {
-    let mut d = Decoder::new(frame);
+    decode_request_counted(frame).map(|(header, request, _)| (header, request))
+}
+
+/// [`decode_request`], with how many elements its arrays have: what it takes of memory follows from that.
+pub fn decode_request_counted(
+    frame: Bytes,
+) -> Result<(RequestHeader, Request, usize), DecodeError> {
+    let mut d = Decoder::new(frame).with_elements_max(REQUEST_ELEMENTS_MAX);
     let (header, api) = decode_header(&mut d)?;
     let request = Request::decode(&mut d, api.key, header.api_version)?;
-    Ok((header, request))
+    Ok((header, request, d.elements()))
 }
 
 /// Reads the header of a request frame and leaves the cursor at the body.

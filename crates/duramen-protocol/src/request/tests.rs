@@ -2,7 +2,9 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use super::{RequestHeader, decode_request, encode_request};
+use super::{
+    REQUEST_ELEMENTS_MAX, RequestHeader, decode_request, decode_request_counted, encode_request,
+};
 use crate::Request;
 use crate::api::ApiKey;
 use crate::messages::produce::{PartitionProduceData, TopicProduceData};
@@ -125,4 +127,23 @@ fn records_of_a_produce_are_slices_of_its_frame() {
         let slice = decoded.topic_data[0].partition_data[0].records.as_ref().expect("present");
         assert!(frame.as_ptr_range().contains(&slice.as_ptr()), "version {version}");
     }
+}
+
+#[test]
+fn the_arrays_of_a_request_have_a_bounded_number_of_elements_together() {
+    let topic = |partitions: usize| {
+        let partition_data = vec![PartitionProduceData::default(); partitions];
+        TopicProduceData { name: "t".into(), partition_data, ..Default::default() }
+    };
+    let read = |topic_data| {
+        let produce = ProduceRequest { topic_data, ..Default::default() };
+        decode_request_counted(encoded(&header(ApiKey::Produce, 9, None), produce))
+    };
+    let (.., elements) = read(vec![topic(2), topic(3)]).expect("few");
+    assert_eq!(elements, 2 + 2 + 3);
+    let (.., elements) =
+        read(vec![topic(REQUEST_ELEMENTS_MAX - 3), topic(1)]).expect("just few enough");
+    assert_eq!(elements, REQUEST_ELEMENTS_MAX);
+    let one_more = read(vec![topic(REQUEST_ELEMENTS_MAX - 3), topic(2)]);
+    assert_eq!(one_more, Err(DecodeError::TooManyElements { max: REQUEST_ELEMENTS_MAX }));
 }

@@ -12,13 +12,35 @@ pub struct Decoder {
     frame: Bytes,
     at: usize,
     end: usize,
+    elements: usize,
+    elements_max: usize,
 }
 
 impl Decoder {
     /// A cursor at the start of `frame`.
     pub fn new(frame: Bytes) -> Self {
         let end = frame.len();
-        Self { frame, at: 0, end }
+        Self { frame, at: 0, end, elements: 0, elements_max: usize::MAX }
+    }
+
+    /// Fails where all arrays together would have more than `max` elements.
+    #[must_use]
+    pub fn with_elements_max(self, max: usize) -> Self {
+        Self { elements_max: max, ..self }
+    }
+
+    /// Elements of all arrays so far.
+    pub fn elements(&self) -> usize {
+        self.elements
+    }
+
+    /// An array says that so many elements follow.
+    pub(super) fn expect_elements(&mut self, count: usize) -> Result<(), DecodeError> {
+        self.elements = self.elements.saturating_add(count);
+        if self.elements > self.elements_max {
+            return Err(DecodeError::TooManyElements { max: self.elements_max });
+        }
+        Ok(())
     }
 
     /// Bytes not read yet.

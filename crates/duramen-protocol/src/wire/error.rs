@@ -13,6 +13,12 @@ pub enum DecodeError {
         /// What is wrong there.
         why: &'static str,
     },
+    /// The arrays of the message have more elements, together, than one may bring. Close the connection.
+    #[error("its arrays have more than {max} elements")]
+    TooManyElements {
+        /// How many it may have.
+        max: usize,
+    },
     /// A declared message was asked for in a version it does not have.
     #[error("{message} has no version {version}")]
     UnknownVersion {

@@ -354,6 +354,7 @@ impl<T: Wire> Nullable for Vec<T> {
         if needed.is_none_or(|needed| needed > d.remaining()) {
             return Err(d.malformed("array is longer than its frame"));
         }
+        d.expect_elements(len)?;
         let mut elements = Self::with_capacity(len.min(ELEMENTS_UPFRONT));
         for _ in 0..len {
             elements.push(T::read(d, ctx)?);
