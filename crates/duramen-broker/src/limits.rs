@@ -10,12 +10,21 @@
 
 /// The largest request frame, in bytes; Kafka's `socket.request.max.bytes` default.
 pub const FRAME_BYTES_MAX: usize = 100 << 20;
-/// Requests of one connection that may wait for their reply; above, the connection is not read.
+/// Produces of one connection that may wait for their reply; above, the connection is not read.
 pub const SESSION_REQUESTS_MAX: usize = 1024;
 /// Bytes of requests of one connection that may wait; above, the connection is not read.
 pub const SESSION_BYTES_MAX: usize = 128 << 20;
+/// What an element of an array of a request takes of memory, about, with what is answered to it.
+pub const ELEMENT_BYTES: usize = 256;
 /// Bytes that the records of one batch may take when decompressed.
 pub const DECOMPRESSED_BYTES_MAX: usize = 256 << 20;
+/// Those of one request may take as much together, or so many times its own bytes if that is more.
+pub const DECOMPRESSED_RATIO_MAX: usize = 64;
+/// A request whose records take more than this when decompressed, and more than
+/// [`DECOMPRESSED_RATIO_QUICK`] times its own bytes, is checked where nobody else waits for it.
+pub const DECOMPRESSED_BYTES_QUICK: usize = 1 << 20;
+/// Real records are seldom compressed more than this.
+pub const DECOMPRESSED_RATIO_QUICK: usize = 8;
 /// Bytes of record batches that a node holds between their arrival and their sync.
 pub const NODE_BYTES_IN_FLIGHT_MAX: u64 = 256 << 20;
 

@@ -6,25 +6,29 @@
 //! Invariants: replies leave in the order of their requests; an `acks=0` produce has none; what
 //!             reaches the node is whole, its checksums right, and its records well-formed.
 //! Never:      sockets, timers, the node's state.
-//! Tests:      below; `fuzz/`.
+//! Tests:      `session/tests.rs`; `node/tests`; `fuzz/`.
 //! Start at:   [`Session::on_frame`].
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
+use duramen_protocol::compression::{Codec, CompressionError};
 use duramen_protocol::messages::ProduceRequest;
 use duramen_protocol::messages::produce::TopicProduceData;
 use duramen_protocol::records::{self, RecordError, RecordSummary};
 use duramen_protocol::wire::Uuid;
 use duramen_protocol::{
     ApiKey, BatchHeader, DecodeError, EncodedFrame, ErrorCode, Request, RequestHeader, Response,
-    decode_request, encode_response,
+    decode_request_counted, encode_response,
 };
 
 use crate::api::api_versions;
 use crate::event::ConnectionId;
-use crate::limits::{DECOMPRESSED_BYTES_MAX, SESSION_BYTES_MAX, SESSION_REQUESTS_MAX};
+use crate::limits::{
+    DECOMPRESSED_BYTES_MAX, DECOMPRESSED_BYTES_QUICK, DECOMPRESSED_RATIO_MAX,
+    DECOMPRESSED_RATIO_QUICK, ELEMENT_BYTES, SESSION_BYTES_MAX, SESSION_REQUESTS_MAX,
+};
 
 /// Who asks, how, and by which version.
 #[derive(Clone, Debug)]
@@ -113,10 +117,21 @@ pub enum SessionStep {
         /// What is asked.
         request: Box<Prepared>,
     },
+    /// To check its records takes long: go on with [`Session::on_heavy`], where nobody else waits.
+    Heavy(Box<Heavy>),
     /// The session answered by itself; send these, if any are next in order.
     Reply(Vec<Outgoing>),
     /// Close the connection, after a log line with this reason.
     Close(String),
+}
+
+/// A produce; one whose few bytes become very many when they are decompressed waits as this.
+#[derive(Debug)]
+pub struct Heavy {
+    header: RequestHeader,
+    request: ProduceRequest,
+    frame_bytes: usize,
+    bytes: usize,
 }
 
 /// A finished reply.
@@ -145,6 +160,8 @@ pub struct Session {
     slots: VecDeque<Slot>,
     first: u64,
     bytes: usize,
+    /// Requests without an answer that are no produces: at most one is taken in.
+    others: usize,
     scratch: Vec<u8>,
 }
 
@@ -155,7 +172,8 @@ impl Session {
     /// A new connection's session.
     pub fn new(connection: ConnectionId, principal: Arc<str>, listener: Arc<str>) -> Self {
         let slots = VecDeque::new();
-        Self { connection, principal, listener, slots, first: 0, bytes: 0, scratch: Vec::new() }
+        let (first, bytes, others) = (0, 0, 0);
+        Self { connection, principal, listener, slots, first, bytes, others, scratch: Vec::new() }
     }
 
     /// The connection.
@@ -163,16 +181,40 @@ impl Session {
         self.connection
     }
 
-    /// Whether another frame may be read: a client that sends faster than it is answered waits.
+    /// Whether another frame may be read: a client that sends faster than it is answered waits. Only
+    /// produces are taken in while others wait: they have small answers. A few bytes can ask for
+    /// megabytes, and so a thousand such requests of one client for more than there is.
     pub fn wants_more(&self) -> bool {
-        self.slots.len() < SESSION_REQUESTS_MAX && self.bytes < SESSION_BYTES_MAX
+        self.others == 0
+            && self.slots.len() < SESSION_REQUESTS_MAX
+            && self.bytes < SESSION_BYTES_MAX
+    }
+
+    /// Whether a request waits for its answer.
+    pub fn is_waiting(&self) -> bool {
+        !self.slots.is_empty()
+    }
+
+    /// What the requests that wait take of memory, about.
+    pub fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// One frame, without its length.
     pub fn on_frame(&mut self, frame: Bytes) -> SessionStep {
         let bytes = frame.len();
-        match decode_request(frame) {
-            Ok((header, request)) => self.on_request(header, request, bytes),
+        match decode_request_counted(frame) {
+            Ok((header, Request::Produce(mut request), elements)) => {
+                drop_repeated(&mut request.topic_data);
+                let (frame_bytes, bytes) = (bytes, bytes + elements * ELEMENT_BYTES);
+                self.on_produce(Heavy { header, request, frame_bytes, bytes })
+            }
+            Ok((header, request, elements)) => {
+                let bytes = bytes + elements * ELEMENT_BYTES;
+                let sequence =
+                    self.take_slot(request.api_key(), &header, header.api_version, bytes);
+                self.ask(sequence, header, Prepared::Request(request))
+            }
             Err(DecodeError::UnsupportedVersion { header })
                 if header.api() == Some(ApiKey::ApiVersions) =>
             {
@@ -189,18 +231,34 @@ impl Session {
         }
     }
 
-    fn on_request(&mut self, header: RequestHeader, request: Request, bytes: usize) -> SessionStep {
-        let version = header.api_version;
-        let sequence = self.take_slot(request.api_key(), &header, version, bytes);
+    fn on_produce(&mut self, produce: Heavy) -> SessionStep {
+        let ratio = produce.frame_bytes.saturating_mul(DECOMPRESSED_RATIO_QUICK);
+        let checked = self.check_batches(&produce, ratio.max(DECOMPRESSED_BYTES_QUICK));
+        if checked.is_too_large {
+            return SessionStep::Heavy(Box::new(produce));
+        }
+        self.on_checked(produce, checked)
+    }
+
+    /// Goes on with [`SessionStep::Heavy`]; no other frame may have been given in between.
+    pub fn on_heavy(&mut self, produce: Heavy) -> SessionStep {
+        let ratio = produce.frame_bytes.saturating_mul(DECOMPRESSED_RATIO_MAX);
+        let checked = self.check_batches(&produce, ratio.max(DECOMPRESSED_BYTES_MAX));
+        self.on_checked(produce, checked)
+    }
+
+    fn on_checked(&mut self, produce: Heavy, checked: Checked) -> SessionStep {
+        let Heavy { header, request, bytes, .. } = produce;
+        let sequence = self.take_slot(ApiKey::Produce, &header, header.api_version, bytes);
+        self.ask(sequence, header, Prepared::Produce(prepare(request, checked)))
+    }
+
+    fn ask(&self, sequence: u64, header: RequestHeader, request: Prepared) -> SessionStep {
         let context = RequestContext {
             principal: Arc::clone(&self.principal),
             client_id: header.client_id,
             listener: Arc::clone(&self.listener),
-            version,
-        };
-        let request = match request {
-            Request::Produce(produce) => Prepared::Produce(self.prepare_produce(produce, version)),
-            other => Prepared::Request(other),
+            version: header.api_version,
         };
         SessionStep::Request { sequence, context, request: Box::new(request) }
     }
@@ -215,57 +273,56 @@ impl Session {
         let correlation_id = header.correlation_id;
         self.slots.push_back(Slot::Waiting { api, correlation_id, version, bytes });
         self.bytes += bytes;
+        self.others += usize::from(api != ApiKey::Produce);
         self.first + self.slots.len() as u64 - 1
     }
 
-    fn prepare_produce(&mut self, request: ProduceRequest, version: i16) -> PreparedProduce {
-        let mut topic_data = request.topic_data;
-        drop_repeated(&mut topic_data);
-        let mut is_transactional = request.transactional_id.is_some();
-        let mut topics = Vec::with_capacity(topic_data.len());
-        for topic in topic_data {
-            let mut partitions = Vec::with_capacity(topic.partition_data.len());
-            for partition in topic.partition_data {
-                let batch = self.check_batch(partition.records, version, &mut is_transactional);
-                partitions.push(PreparedPartition { index: partition.index, batch });
-            }
-            topics.push(PreparedTopic { name: topic.name, id: topic.topic_id, partitions });
+    /// Looks at every batch; `bytes_max` bounds what their records take together, decompressed.
+    fn check_batches(&mut self, produce: &Heavy, bytes_max: usize) -> Checked {
+        let Heavy { header, request, .. } = produce;
+        let is_transactional = request.transactional_id.is_some();
+        let mut checked = Checked { batches: Vec::new(), is_transactional, is_too_large: false };
+        let mut left = bytes_max;
+        for partition in request.topic_data.iter().flat_map(|topic| &topic.partition_data) {
+            let limits = records::Limits {
+                // The topic's own limits are checked by the node, which knows them.
+                batch_bytes_max: usize::MAX,
+                decompressed_bytes_max: left.min(DECOMPRESSED_BYTES_MAX),
+                keys_required: false,
+            };
+            let records = partition.records.as_ref();
+            let batch = self.check_batch(records, header.api_version, &limits, &mut checked);
+            left = match &batch {
+                Ok((header, summary)) if header.attributes.codec() != Ok(Codec::None) => {
+                    left - summary.record_bytes
+                }
+                // What was decompressed in vain was work, too.
+                Err(error) if is_too_large(error) => left.saturating_sub(DECOMPRESSED_BYTES_MAX),
+                _ => left,
+            };
+            checked.batches.push(
+                batch.map_err(|error| Rejection { code: error.code(), message: error.to_string() }),
+            );
         }
         if self.scratch.capacity() > SCRATCH_BYTES_KEPT {
             self.scratch = Vec::new();
         }
-        let (acks, timeout_ms) = (request.acks, request.timeout_ms);
-        PreparedProduce { acks, timeout_ms, is_transactional, topics }
+        checked
     }
 
     fn check_batch(
         &mut self,
-        records: Option<Bytes>,
+        records: Option<&Bytes>,
         version: i16,
-        is_transactional: &mut bool,
-    ) -> Result<CheckedBatch, Rejection> {
-        let limits = records::Limits {
-            // The topic's own limits are checked by the node, which knows them.
-            batch_bytes_max: usize::MAX,
-            decompressed_bytes_max: DECOMPRESSED_BYTES_MAX,
-            keys_required: false,
-        };
-        let refuse =
-            |error: RecordError| Rejection { code: error.code(), message: error.to_string() };
-        let view = records::sole_batch(records.as_ref(), version).map_err(refuse)?;
+        limits: &records::Limits,
+        checked: &mut Checked,
+    ) -> Result<(BatchHeader, RecordSummary), RecordError> {
+        let view = records::sole_batch(records, version)?;
         // The whole request is refused for it, whatever else is wrong with the batch.
-        *is_transactional |= view.header().attributes.is_transactional();
-        let summary = records::validate_with(&view, &limits, &mut self.scratch).map_err(refuse)?;
-        let header = *view.header();
-        drop(view);
-        let bytes = records.expect("a batch was found in it");
-        Ok(CheckedBatch {
-            // Nobody else holds the frame if this is its only batch, or the last one; then the
-            // bytes are not copied.
-            bytes: bytes.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..])),
-            header,
-            summary,
-        })
+        checked.is_transactional |= view.header().attributes.is_transactional();
+        let summary = records::validate_with(&view, limits, &mut self.scratch);
+        checked.is_too_large |= summary.as_ref().is_err_and(is_too_large);
+        Ok((*view.header(), summary?))
     }
 
     /// The node's answer to request `sequence`, or `None` if there is nothing to send. Returns
@@ -290,6 +347,7 @@ impl Session {
             }
         };
         self.bytes -= bytes;
+        self.others -= usize::from(api != ApiKey::Produce);
         let mut outgoing = Vec::new();
         while let Some(Slot::Done(_) | Slot::Nothing) = self.slots.front() {
             if let Some(Slot::Done(frame)) = self.slots.pop_front() {
@@ -299,6 +357,41 @@ impl Session {
         }
         Ok(outgoing)
     }
+}
+
+/// What was found in the batches of a produce, in their order.
+struct Checked {
+    batches: Vec<Result<(BatchHeader, RecordSummary), Rejection>>,
+    is_transactional: bool,
+    /// Records of some batch take more than they may, all together.
+    is_too_large: bool,
+}
+
+fn is_too_large(error: &RecordError) -> bool {
+    matches!(error, RecordError::Compression(CompressionError::LimitExceeded { .. }))
+}
+
+fn prepare(request: ProduceRequest, checked: Checked) -> PreparedProduce {
+    let mut batches = checked.batches.into_iter();
+    let mut topics = Vec::with_capacity(request.topic_data.len());
+    for topic in request.topic_data {
+        let mut partitions = Vec::with_capacity(topic.partition_data.len());
+        for partition in topic.partition_data {
+            let batch =
+                batches.next().expect("every batch was checked").map(|(header, summary)| {
+                    let bytes = partition.records.expect("a batch was found in it");
+                    // Nobody else holds the frame if this is its only batch, or the last one; then the
+                    // bytes are not copied.
+                    let bytes =
+                        bytes.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]));
+                    CheckedBatch { bytes, header, summary }
+                });
+            partitions.push(PreparedPartition { index: partition.index, batch });
+        }
+        topics.push(PreparedTopic { name: topic.name, id: topic.topic_id, partitions });
+    }
+    let (acks, timeout_ms) = (request.acks, request.timeout_ms);
+    PreparedProduce { acks, timeout_ms, is_transactional: checked.is_transactional, topics }
 }
 
 /// Where a request names a partition more than once, the last batch counts and the others are as
@@ -323,8 +416,17 @@ fn drop_repeated(topics: &mut Vec<TopicProduceData>) {
         return;
     }
     repeated.sort_unstable();
-    for (at, place) in repeated.into_iter().rev() {
-        topics[at].partition_data.remove(place);
+    let mut repeated = repeated.into_iter().peekable();
+    for (at, topic) in topics.iter_mut().enumerate() {
+        let mut places = 0..;
+        // One pass, however many there are.
+        topic.partition_data.retain(|_| {
+            let place = places.next().expect("it has no end");
+            repeated.next_if_eq(&(at, place)).is_none()
+        });
     }
     topics.retain(|topic| !topic.partition_data.is_empty());
 }
+
+#[cfg(test)]
+mod tests;

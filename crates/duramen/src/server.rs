@@ -31,6 +31,8 @@ use tokio::sync::watch;
 use crate::config::{Config, HostPort};
 
 pub mod budget;
+pub mod checking;
+pub mod complaints;
 pub mod connection;
 pub mod core_loop;
 pub mod disk;
@@ -43,11 +45,13 @@ pub mod inbox;
 pub mod listener;
 pub mod metrics;
 pub mod plans;
+pub mod seats;
 pub mod sending;
 pub mod settings;
 pub mod storage_worker;
 
 use budget::Budget;
+use checking::Checking;
 use connection::{Bell, Shared};
 use core_loop::{Clock, Input};
 use disk::RealDisk;
@@ -55,6 +59,7 @@ use health::Health;
 use inbox::Inbox;
 use listener::Listener;
 use metrics::Metrics;
+use seats::{SeatLimits, Seats};
 use settings::ServerSettings;
 use storage_worker::Work;
 
@@ -142,7 +147,7 @@ pub fn start(config: &Config) -> anyhow::Result<Server> {
     let advertised = advertised(config, &settings, address);
     // A third of the descriptors are the most that connections take.
     let files_max = usize::try_from(files_max.saturating_sub(OTHER_FILES)).unwrap_or(usize::MAX);
-    let connections_max = settings.connections_max.min(files_max / 3);
+    let connections_max = settings.seats.all.min(files_max / 3);
     let opened = open(config, &settings, broker, &advertised, files_max - connections_max)?;
 
     let Opened { storage, node, actions, clock, facts, formatted, recovered } = opened;
@@ -170,13 +175,16 @@ pub fn start(config: &Config) -> anyhow::Result<Server> {
         reader,
         budget: Budget::new(settings.in_flight_bytes_max, metrics.in_flight_bytes.clone()),
         metrics,
+        checking: Arc::new(Checking::new(cores())),
+        complaints: Arc::default(),
         frame_bytes_max: settings.frame_bytes_max,
         idle_max: settings.idle_max,
         stop: stopped.clone(),
     };
     let listener = Listener {
         socket: listen,
-        connections_max,
+        seats: Seats::new(SeatLimits { all: connections_max, ..settings.seats }),
+        rate_max: settings.connection_rate_max,
         send_buffer_bytes: settings.send_buffer_bytes,
         shared,
     };
@@ -229,11 +237,14 @@ impl Server {
     }
 }
 
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(2, usize::from)
+}
+
 fn runtime() -> anyhow::Result<Runtime> {
-    let cores = std::thread::available_parallelism().map_or(2, usize::from);
     tokio::runtime::Builder::new_multi_thread()
         .thread_name("duramen-socket")
-        .worker_threads(cores.clamp(2, SOCKET_THREADS_MAX))
+        .worker_threads(cores().clamp(2, SOCKET_THREADS_MAX))
         .enable_all()
         .build()
         .context("cannot start the threads that serve sockets")

@@ -162,8 +162,8 @@ fn garbage_ends_only_its_own_connection_with_a_reason_in_the_log() {
     let mut good = node.connect();
     assert_serves(&mut good, 1);
     let garbage: [(&[u8], &str); 5] = [
-        (b"GET / HTTP/1.1\r\n\r\n", "this is HTTP"),
-        (&[0x16, 0x03, 0x01, 0x02, 0x00, 0x01], "this is a TLS handshake"),
+        (b"GET / HTTP/1.1\r\n\r\n", "this looks like HTTP"),
+        (&[0x16, 0x03, 0x01, 0x02, 0x00, 0x01], "this looks like a TLS handshake"),
         (&[0xff, 0xff, 0xff, 0xff, 0, 0], "a frame of -1 bytes"),
         (&[0x7f, 0xff, 0xff, 0xff, 0, 0], "above socket.request.max.bytes"),
         (&framed(&[0x7f; 16]), "unknown api key"),
@@ -260,6 +260,19 @@ fn connections_above_the_limit_are_refused_and_silent_ones_closed() {
     assert_closed(one);
     assert_closed(two);
     node.wait_for_log("connections.max.idle.ms");
+}
+
+#[test]
+fn clients_are_told_the_advertised_address() {
+    let directory = tempfile::tempdir().unwrap();
+    let node = Node::start(directory.path(), &["--advertise", "broker.example.com:19092"]);
+    let mut stream = node.connect();
+    // Metadata of version 1, of no topic.
+    stream.write_all(&framed(&[0, 3, 0, 1, 0, 0, 0, 7, 0xff, 0xff, 0, 0, 0, 0])).unwrap();
+    let frame = read_frame(&mut stream);
+    let host = b"broker.example.com";
+    let at = frame.windows(host.len()).position(|bytes| bytes == host).unwrap() + host.len();
+    assert_eq!(frame[at..at + 4], 19092_u32.to_be_bytes());
 }
 
 #[test]

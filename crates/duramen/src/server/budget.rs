@@ -1,33 +1,48 @@
 //! # Room card: budget
 //!
-//! Purpose:    bound the bytes of requests in flight, of one connection and of the node.
-//! Owns:       [`Budget`], [`Charge`].
-//! Interface:  [`Budget`], [`Charge::set`], [`Charge::room`].
-//! Invariants: what is charged is given back when the charge goes, however the connection ends.
-//!             A reader never waits while it holds nothing, so one request always gets through.
+//! Purpose:    bound the memory that requests and answers on their way take, of one connection and of
+//!             the node.
+//! Owns:       [`Budget`], [`Charge`]: who may read on, and who has to go when nothing moves.
+//! Interface:  [`Charge::set`], [`Charge::has_room`], [`Budget::wait`], [`Charge::must_go`].
+//! Invariants: what is charged is given back when the charge goes, however the connection ends. A
+//!             connection that holds little is read whatever the others hold, up to twice the
+//!             budget. One connection at a time may finish its frame though there is no room, so
+//!             frames that are each half there never wait for one another.
 //! Never:      a reservation of bytes that were only announced.
-//! Tests:      below.
-//! Start at:   [`Charge::room`].
+//! Tests:      below; `compat/hostile`.
+//! Start at:   [`Charge::has_room`].
 
 use std::cmp::Ordering;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicI64};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 
-/// How long a connection may wait for room while it holds bytes itself. After that it is closed:
-/// readers that each hold half a frame could otherwise wait for one another for ever.
-pub const WAIT_MAX: Duration = Duration::from_secs(10);
+/// How long a connection may hold a frame that is not whole, or an answer that is not read, while
+/// others wait for room. After that it may be closed.
+pub const OVERDUE: Duration = Duration::from_secs(10);
+
+/// How often those who wait look whether somebody is overdue.
+const SQUEEZE_EVERY: Duration = Duration::from_secs(1);
 
 /// The node's budget.
 #[derive(Debug)]
 pub struct Budget {
     bytes: AtomicU64,
     bytes_max: u64,
+    charges: AtomicU64,
     freed: Notify,
+    squeeze: Notify,
+    squeezed_at: Mutex<Option<Instant>>,
+    /// How much those who are overdue still have to give up.
+    wanted: AtomicI64,
+    /// Somebody finishes a frame though there is no room.
+    is_exceeded: AtomicBool,
     gauge: Gauge,
 }
 
@@ -36,31 +51,79 @@ pub struct Budget {
 pub struct Charge {
     budget: Arc<Budget>,
     bytes: u64,
+    exceeds: bool,
 }
 
 impl Budget {
     /// A budget of so many bytes, shown in `gauge`.
     pub fn new(bytes_max: u64, gauge: Gauge) -> Arc<Self> {
-        Arc::new(Self { bytes: AtomicU64::new(0), bytes_max, freed: Notify::new(), gauge })
+        Arc::new(Self {
+            bytes: AtomicU64::new(0),
+            bytes_max,
+            charges: AtomicU64::new(0),
+            freed: Notify::new(),
+            squeeze: Notify::new(),
+            squeezed_at: Mutex::new(None),
+            wanted: AtomicI64::new(0),
+            is_exceeded: AtomicBool::new(false),
+            gauge,
+        })
     }
 
-    fn has_room(&self) -> bool {
-        self.bytes.load(Relaxed) < self.bytes_max
+    /// What anybody may hold, together; the rest is kept for those who hold little.
+    fn shared_max(&self) -> u64 {
+        self.bytes_max - self.bytes_max / 4
+    }
+
+    /// What nobody goes beyond, but with the rest of a frame.
+    fn total_max(&self) -> u64 {
+        self.bytes_max.saturating_mul(2)
+    }
+
+    /// What each connection may hold whatever the others do.
+    fn fair_share(&self) -> u64 {
+        self.bytes_max / 4 / self.charges.load(Relaxed).max(1)
+    }
+
+    /// What the requests of one connection may take that wait for their answers; above, it is not
+    /// read.
+    pub fn connection_max(&self) -> u64 {
+        self.bytes_max / 4
+    }
+
+    /// Waits until there may be room again, or for a second. While anybody waits, those who are
+    /// overdue are asked once a second to go.
+    pub async fn wait(self: Arc<Self>) {
+        // Either way it is time to look again.
+        let _ = tokio::time::timeout(SQUEEZE_EVERY, self.freed.notified()).await;
+        let mut squeezed_at = self.squeezed_at.lock().unwrap_or_else(PoisonError::into_inner);
+        if squeezed_at.is_none_or(|at| at.elapsed() >= SQUEEZE_EVERY) {
+            *squeezed_at = Some(Instant::now());
+            self.squeeze();
+        }
+    }
+
+    fn squeeze(&self) {
+        let wanted = i64::try_from(self.bytes_max / 4).unwrap_or(i64::MAX);
+        self.wanted.store(wanted, Relaxed);
+        self.squeeze.notify_waiters();
+    }
+
+    /// Comes when there is no room, and who is overdue has to ask whether it [`Charge::must_go`].
+    pub fn squeezed(&self) -> Notified<'_> {
+        self.squeeze.notified()
     }
 }
 
 impl Charge {
     /// Nothing, yet.
     pub fn new(budget: &Arc<Budget>) -> Self {
-        Self { budget: Arc::clone(budget), bytes: 0 }
+        budget.charges.fetch_add(1, Relaxed);
+        Self { budget: Arc::clone(budget), bytes: 0, exceeds: false }
     }
 
-    /// What is charged now.
-    pub fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    /// Sets what is charged: the bytes buffered and those of requests without a response.
+    /// Sets what is charged: bytes of a frame that is not whole, what requests without an answer take,
+    /// and an answer that is not sent.
     pub fn set(&mut self, bytes: u64) {
         let budget = &*self.budget;
         match bytes.cmp(&self.bytes) {
@@ -71,7 +134,8 @@ impl Charge {
             Ordering::Less => {
                 let freed = self.bytes - bytes;
                 let before = budget.bytes.fetch_sub(freed, Relaxed);
-                if before >= budget.bytes_max && before - freed < budget.bytes_max {
+                let crosses = |bound: u64| before >= bound && before - freed < bound;
+                if crosses(budget.shared_max()) || crosses(budget.total_max()) {
                     budget.freed.notify_waiters();
                 }
             }
@@ -81,32 +145,43 @@ impl Charge {
         budget.gauge.set(i64::try_from(now).unwrap_or(i64::MAX));
     }
 
-    /// Whether more may be read now.
-    pub fn has_room(&self) -> bool {
-        self.budget.has_room()
+    /// Whether more may be read now, by a connection that holds a part of a frame or does not.
+    pub fn has_room(&mut self, has_part: bool) -> bool {
+        let total = self.budget.bytes.load(Relaxed);
+        if total < self.budget.shared_max() || self.exceeds {
+            return true;
+        }
+        if self.holds_little() {
+            return total < self.budget.total_max();
+        }
+        self.exceeds = has_part && !self.budget.is_exceeded.swap(true, Relaxed);
+        self.exceeds
     }
 
-    /// Waits until more may be read. `false` after [`WAIT_MAX`] in vain.
-    pub async fn room(&self) -> bool {
-        let wait = async {
-            loop {
-                let freed = self.budget.freed.notified();
-                tokio::pin!(freed);
-                // Registered before the look, so that no wake-up falls between.
-                freed.as_mut().enable();
-                if self.budget.has_room() {
-                    return;
-                }
-                freed.await;
-            }
-        };
-        tokio::time::timeout(WAIT_MAX, wait).await.is_ok()
+    fn holds_little(&self) -> bool {
+        self.bytes < self.budget.fair_share()
+    }
+
+    /// The frame is whole that was read though there was no room.
+    pub fn end_frame(&mut self) {
+        if std::mem::take(&mut self.exceeds) {
+            self.budget.is_exceeded.store(false, Relaxed);
+            self.budget.freed.notify_waiters();
+        }
+    }
+
+    /// Whether a connection that is overdue has to be closed, so that others can go on.
+    pub fn must_go(&self) -> bool {
+        let bytes = i64::try_from(self.bytes).unwrap_or(i64::MAX);
+        !self.holds_little() && self.budget.wanted.fetch_sub(bytes, Relaxed) > 0
     }
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
+        self.end_frame();
         self.set(0);
+        self.budget.charges.fetch_sub(1, Relaxed);
     }
 }
 
@@ -114,25 +189,76 @@ impl Drop for Charge {
 mod tests {
     use super::*;
 
+    fn budget() -> Arc<Budget> {
+        Budget::new(1000, Gauge::default())
+    }
+
     #[tokio::test]
-    async fn a_full_budget_waits_until_something_is_given_back() {
-        let budget = Budget::new(100, Gauge::default());
-        let mut one = Charge::new(&budget);
-        let mut two = Charge::new(&budget);
-        one.set(60);
-        assert!(two.has_room());
-        two.set(60);
-        assert!(!one.has_room());
-        let waiting = tokio::spawn({
-            let three = Charge::new(&budget);
-            async move { three.room().await }
-        });
+    async fn what_is_given_back_wakes_those_who_wait() {
+        let budget = budget();
+        let (mut one, mut two, mut three) =
+            (Charge::new(&budget), Charge::new(&budget), Charge::new(&budget));
+        one.set(400);
+        assert!(two.has_room(true));
+        two.set(400);
+        three.set(100);
+        assert!(three.has_room(true), "it is the one that may exceed");
+        assert!(!one.has_room(true));
+        let waiting = tokio::spawn(Arc::clone(&budget).wait());
         tokio::task::yield_now().await;
         drop(two);
-        assert!(waiting.await.unwrap());
-        one.set(10);
-        assert_eq!((one.bytes(), budget.bytes.load(Relaxed)), (10, 10));
-        drop(one);
+        waiting.await.unwrap();
+        assert!(one.has_room(true));
+        drop((one, three));
         assert_eq!(budget.bytes.load(Relaxed), 0);
+        assert_eq!(budget.charges.load(Relaxed), 0);
+    }
+
+    #[test]
+    fn who_holds_little_is_read_whatever_others_hold() {
+        let budget = budget();
+        let (mut greedy, mut modest) = (Charge::new(&budget), Charge::new(&budget));
+        greedy.set(1999);
+        assert!(modest.has_room(true));
+        modest.set(1000 / 4 / 2);
+        greedy.end_frame();
+        assert!(greedy.has_room(true), "nobody else exceeds");
+        assert!(!modest.has_room(true));
+        modest.set(0);
+        greedy.set(2000);
+        assert!(!modest.has_room(true), "twice the budget is the end for all");
+    }
+
+    #[test]
+    fn one_at_a_time_may_exceed_and_hands_that_on() {
+        let budget = budget();
+        let (mut one, mut two) = (Charge::new(&budget), Charge::new(&budget));
+        one.set(500);
+        two.set(500);
+        assert!(!one.has_room(false), "it has nothing to finish");
+        assert!(one.has_room(true));
+        assert!(!two.has_room(true));
+        one.end_frame();
+        assert!(two.has_room(true));
+        drop(two);
+        assert!(!budget.is_exceeded.load(Relaxed));
+    }
+
+    #[tokio::test]
+    async fn who_is_overdue_goes_until_a_quarter_is_free() {
+        let budget = budget();
+        let charge = |_| {
+            let mut charge = Charge::new(&budget);
+            charge.set(100);
+            charge
+        };
+        let charges: Vec<Charge> = (0..10).map(charge).collect();
+        let little = Charge::new(&budget);
+        let squeezed = budget.squeezed();
+        budget.squeeze();
+        squeezed.await;
+        assert!(!little.must_go());
+        let gone = charges.iter().filter(|charge| charge.must_go()).count();
+        assert_eq!(gone, 3);
     }
 }

@@ -5,10 +5,11 @@
 //! Interface:  [`Connection::run`], [`Shared`].
 //! Invariants: a connection's trouble is its own: bad bytes, a slow reader or a panic end it with one
 //!             log line, and nobody else notices. What it holds is bounded by its session and by
-//!             the node's budget. Whatever way it ends, the node is told.
+//!             the node's budget. Whatever way it ends, the node is told. While it waits for room to
+//!             read, it still answers.
 //! Never:      protocol decisions (`duramen_broker::session`), waiting for the disk on a thread that
 //!             serves other connections.
-//! Tests:      `tests/server.rs`.
+//! Tests:      `tests/server.rs`; `compat/hostile`.
 //! Start at:   [`Connection::run`].
 //!
 //! Estimate a produce of 2 KiB: one `recv` for as many frames as have arrived, one `sendmsg` for as many
@@ -19,12 +20,12 @@ use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{BufMut, BytesMut};
 use duramen_broker::event::{ConnectionId, Event, Reply};
 use duramen_broker::session::{Outgoing, Session, SessionStep};
 use duramen_storage::Reader;
@@ -34,17 +35,19 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-use super::budget::{Budget, Charge};
+use super::budget::{self, Budget, Charge};
+use super::checking::Checking;
+use super::complaints::Complaints;
 use super::core_loop::{Input, Routed};
 use super::disk::RealDisk;
 use super::framing;
 use super::inbox::Inbox;
 use super::metrics::Metrics;
 use super::plans::{self, Resolved};
-use super::sending::{Part, Sender};
+use super::sending::{Part, STALL_MAX, Sender};
 
-/// A frame above this is decoded and checked where other connections do not wait for it.
-const LARGE_FRAME: usize = 256 * 1024;
+/// Bytes that are read behind a request that has to be answered first.
+const AHEAD: usize = 8 * 1024;
 
 /// How long a connection may be silent where there is no limit.
 const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -84,6 +87,10 @@ pub struct Shared {
     pub metrics: Arc<Metrics>,
     /// The bytes they may hold together.
     pub budget: Arc<Budget>,
+    /// Where frames are checked.
+    pub checking: Arc<Checking>,
+    /// How many of their ends are logged.
+    pub complaints: Arc<Complaints>,
     /// The largest frame.
     pub frame_bytes_max: u32,
     /// How long one may be silent, if not for ever.
@@ -102,12 +109,12 @@ pub struct Connection {
     replies: UnboundedReceiver<Routed>,
     buf: BytesMut,
     charge: Charge,
-    /// Bytes of each request that waits for its response.
-    waiting: HashMap<u64, usize>,
-    waiting_bytes: u64,
+    /// When a frame began to arrive that is not whole.
+    part_since: Option<Instant>,
     /// What fills the holes of responses that wait for their turn.
     resolved: HashMap<u64, Resolved>,
     trail: plans::Trail,
+    /// When it was last asked or answered anything.
     active_at: Instant,
 }
 
@@ -117,6 +124,10 @@ enum Woken {
     Reply(Option<Routed>),
     /// Bytes.
     Readable(io::Result<()>),
+    /// There may be room to read now.
+    Room,
+    /// There is no room, and it holds a part of a frame.
+    Squeezed,
     /// The server stops.
     Stop,
     /// It may have been silent for too long.
@@ -165,11 +176,15 @@ pub async fn serve(stream: TcpStream, peer: SocketAddr, connection: ConnectionId
     let _farewell = Farewell { connection, shared: shared.clone() };
     let metrics = Arc::clone(&shared.metrics);
     let mut connection = Connection::new(stream, connection, replies, shared);
-    match connection.run().await {
+    let end = connection.run().await;
+    if let Err(End::Malformed(_)) = &end {
+        metrics.frames_malformed.inc();
+    }
+    match connection.explain(end) {
         Ok(()) | Err(End::Gone) => tracing::debug!(%peer, "connection ended"),
+        Err(_) if !connection.shared.complaints.may_say() => {}
         Err(End::Closed(reason)) => tracing::info!(%peer, reason, "connection closed"),
         Err(End::Malformed(reason)) => {
-            metrics.frames_malformed.inc();
             tracing::warn!(%peer, reason, "connection closed: not a request");
         }
     }
@@ -184,13 +199,15 @@ impl Connection {
     ) -> Self {
         Self {
             stream,
-            sender: Sender { metrics: Arc::clone(&shared.metrics) },
+            sender: Sender {
+                metrics: Arc::clone(&shared.metrics),
+                stall_max: shared.idle_max.map_or(STALL_MAX, |idle| idle.min(STALL_MAX)),
+            },
             session: Session::new(connection, "User:ANONYMOUS".into(), "PLAINTEXT".into()),
             replies,
             buf: BytesMut::new(),
             charge: Charge::new(&shared.budget),
-            waiting: HashMap::new(),
-            waiting_bytes: 0,
+            part_since: None,
             resolved: HashMap::new(),
             trail: plans::Trail::default(),
             active_at: Instant::now(),
@@ -200,25 +217,45 @@ impl Connection {
 
     async fn run(&mut self) -> Result<(), End> {
         let mut stop = self.shared.stop.clone();
+        let budget = Arc::clone(&self.shared.budget);
         // These stay registered from one wait to the next, and are looked at last.
         let mut stopped = pin!(stop.wait_for(|stop| *stop));
         let mut idle = pin!(tokio::time::sleep(self.shared.idle_max.unwrap_or(FOREVER)));
+        let mut squeezed = pin!(budget.squeezed());
+        let mut room: Option<Pin<Box<dyn Future<Output = ()> + Send>>> = None;
         let mut stopping = false;
         loop {
             self.take_frames().await?;
-            if stopping && self.waiting.is_empty() {
+            if stopping && !self.session.is_waiting() {
                 return Ok(());
             }
-            let is_reading = !stopping && self.session.wants_more();
+            // What follows a request that has to be answered first stays here, unlooked at: so it
+            // is seen when the client goes.
+            let is_reading = !stopping && (self.wants_more() || self.buf.len() < AHEAD);
+            let has_part = self.part_since.is_some();
             let woken = poll_fn(|context| {
                 if let Poll::Ready(routed) = self.replies.poll_recv(context) {
                     return Poll::Ready(Woken::Reply(routed));
                 }
-                if is_reading && let Poll::Ready(ready) = self.stream.poll_read_ready(context) {
-                    return Poll::Ready(Woken::Readable(ready));
+                if is_reading && self.charge.has_room(has_part) {
+                    room = None;
+                    if let Poll::Ready(ready) = self.stream.poll_read_ready(context) {
+                        return Poll::Ready(Woken::Readable(ready));
+                    }
+                } else if is_reading {
+                    let freed = room.get_or_insert_with(|| Box::pin(Arc::clone(&budget).wait()));
+                    // What was given back before this was registered would wake nobody.
+                    if freed.as_mut().poll(context).is_ready() || self.charge.has_room(has_part) {
+                        room = None;
+                        return Poll::Ready(Woken::Room);
+                    }
                 }
                 if !stopping && stopped.as_mut().poll(context).is_ready() {
                     return Poll::Ready(Woken::Stop);
+                }
+                if has_part && squeezed.as_mut().poll(context).is_ready() {
+                    squeezed.set(budget.squeezed());
+                    return Poll::Ready(Woken::Squeezed);
                 }
                 idle.as_mut().poll(context).map(|()| Woken::Idle)
             });
@@ -226,22 +263,67 @@ impl Connection {
                 Woken::Reply(routed) => self.take_replies(routed.ok_or(End::Gone)?).await?,
                 Woken::Readable(ready) => {
                     ready?;
-                    if !self.charge.has_room() && !self.charge.room().await {
-                        return Err(End::Closed(
-                            "the node holds as many bytes of requests as it may".into(),
-                        ));
-                    }
                     self.read().await?;
                 }
+                Woken::Room => {}
+                Woken::Squeezed => self.give_way()?,
                 Woken::Stop => stopping = true,
                 Woken::Idle => {
                     let due = self.active_at + self.shared.idle_max.unwrap_or(FOREVER);
-                    if self.waiting.is_empty() && due <= Instant::now() {
-                        return Err(End::Closed("silent for connections.max.idle.ms".into()));
+                    // Kafka, too, does not care whether the client waits for an answer.
+                    if due <= Instant::now() {
+                        return Err(End::Closed(format!(
+                            "{} for connections.max.idle.ms",
+                            self.silence()
+                        )));
                     }
                     idle.as_mut().reset(due.max(Instant::now() + Duration::from_secs(1)));
                 }
             }
+        }
+    }
+
+    fn wants_more(&self) -> bool {
+        let bytes_max = self.shared.budget.connection_max();
+        self.session.wants_more() && self.session.bytes() as u64 <= bytes_max
+    }
+
+    /// What an idle client does.
+    fn silence(&self) -> String {
+        match self.part_since {
+            Some(_) => self.part(),
+            None if self.session.is_waiting() => "waiting for an answer".to_owned(),
+            None => "silent".to_owned(),
+        }
+    }
+
+    /// How far the frame came that is not whole.
+    fn part(&self) -> String {
+        match framing::whole(&self.buf) {
+            None => "in the middle of a frame's length".to_owned(),
+            Some(whole) => format!("in the middle of a frame, {} of {whole} bytes", self.buf.len()),
+        }
+    }
+
+    /// There is no room, and others wait: a frame that has not become whole in all this time is given up.
+    fn give_way(&self) -> Result<(), End> {
+        let is_overdue = self.part_since.is_some_and(|since| since.elapsed() >= budget::OVERDUE);
+        if is_overdue && self.charge.must_go() {
+            return Err(End::Closed(format!(
+                "the node holds as many bytes of requests as it may, and this client is {}",
+                self.part()
+            )));
+        }
+        Ok(())
+    }
+
+    /// A client that goes in the middle of a frame is told of.
+    fn explain(&self, end: Result<(), End>) -> Result<(), End> {
+        match end {
+            Err(End::Gone) if self.part_since.is_some() => {
+                Err(End::Closed(format!("the client went {}", self.part())))
+            }
+            end => end,
         }
     }
 
@@ -257,7 +339,6 @@ impl Connection {
             Poll::Ready(Err(error)) => return Err(error.into()),
             Poll::Ready(Ok(_)) | Poll::Pending => {}
         }
-        self.active_at = Instant::now();
         self.recharge();
         Ok(())
     }
@@ -267,7 +348,7 @@ impl Connection {
     async fn take_frames(&mut self) -> Result<(), End> {
         let mut events = Vec::new();
         let mut answers = Vec::new();
-        let result = self.frames(&mut events, &mut answers);
+        let result = self.frames(&mut events, &mut answers).await;
         if !events.is_empty() {
             self.shared.metrics.requests.inc_by(events.len() as u64);
             self.shared.node.push_quietly(events);
@@ -278,34 +359,38 @@ impl Connection {
         result
     }
 
-    fn frames(&mut self, events: &mut Vec<Input>, answers: &mut Vec<Outgoing>) -> Result<(), End> {
-        while self.session.wants_more() {
+    async fn frames(
+        &mut self,
+        events: &mut Vec<Input>,
+        answers: &mut Vec<Outgoing>,
+    ) -> Result<(), End> {
+        while self.wants_more() {
             let frame = framing::next_frame(&mut self.buf, self.shared.frame_bytes_max)
                 .map_err(|error| End::Malformed(error.to_string()))?;
-            let Some(frame) = frame else { break };
+            let Some(frame) = frame else {
+                if self.buf.is_empty() {
+                    self.part_since = None;
+                } else if self.part_since.is_none() {
+                    self.part_since = Some(Instant::now());
+                }
+                break;
+            };
+            self.part_since = None;
+            self.charge.end_frame();
+            self.active_at = Instant::now();
             self.shared.metrics.received_bytes.inc_by(frame.len() as u64);
-            let bytes = frame.len();
-            match self.on_frame(frame) {
+            match self.shared.checking.on_frame(&mut self.session, frame).await {
                 SessionStep::Request { sequence, context, request } => {
                     let connection = self.session.connection();
-                    self.waiting.insert(sequence, bytes);
-                    self.waiting_bytes += bytes as u64;
                     let event = Event::Request { connection, sequence, context, request };
                     events.push(Input::Event(event));
                 }
                 SessionStep::Reply(outgoing) => answers.extend(outgoing),
+                SessionStep::Heavy(_) => unreachable!("it was checked at length"),
                 SessionStep::Close(reason) => return Err(End::Malformed(reason)),
             }
         }
         Ok(())
-    }
-
-    fn on_frame(&mut self, frame: Bytes) -> SessionStep {
-        if frame.len() > LARGE_FRAME {
-            tokio::task::block_in_place(|| self.session.on_frame(frame))
-        } else {
-            self.session.on_frame(frame)
-        }
     }
 
     /// Encodes the replies that are ready, and sends those whose turn it is in one go.
@@ -326,8 +411,6 @@ impl Connection {
                     if !resolved.files.is_empty() {
                         self.resolved.insert(sequence, resolved);
                     }
-                    let bytes = self.waiting.remove(&sequence).unwrap_or(0);
-                    self.waiting_bytes -= bytes as u64;
                     let ready = self.session.on_reply(sequence, response);
                     outgoing.extend(ready.map_err(End::Closed)?);
                 }
@@ -351,11 +434,36 @@ impl Connection {
                 if frame.holes.is_empty() { None } else { self.resolved.remove(&sequence) };
             cut(frame, resolved, &mut parts);
         }
-        Ok(self.sender.send(&self.stream, &parts).await?)
+        self.send_parts(&parts).await
+    }
+
+    /// Sends, and counts what the client does not read yet as it counts what it sends.
+    async fn send_parts(&mut self, parts: &[Part]) -> Result<(), End> {
+        let mut sending = pin!(self.sender.send(&self.stream, parts));
+        let sent = poll_fn(|context| Poll::Ready(sending.as_mut().poll(context))).await;
+        if let Poll::Ready(sent) = sent {
+            return Ok(sent?);
+        }
+        let bytes = |part: &Part| if let Part::Bytes(bytes) = part { bytes.len() } else { 0 };
+        let unsent: usize = parts.iter().map(bytes).sum();
+        self.charge.set((self.buf.len() + self.session.bytes() + unsent) as u64);
+        let since = Instant::now();
+        loop {
+            tokio::select! {
+                sent = &mut sending => return Ok(sent?),
+                () = self.shared.budget.squeezed() => {
+                    if since.elapsed() >= budget::OVERDUE && self.charge.must_go() {
+                        return Err(End::Closed(
+                            "the node holds as many bytes as it may, and this client does not read its answers".into(),
+                        ));
+                    }
+                }
+            }
+        }
     }
 
     fn recharge(&mut self) {
-        self.charge.set(self.buf.len() as u64 + self.waiting_bytes);
+        self.charge.set((self.buf.len() + self.session.bytes()) as u64);
     }
 }
 

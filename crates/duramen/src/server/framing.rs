@@ -2,7 +2,7 @@
 //!
 //! Purpose:    cut a byte stream into Kafka's frames.
 //! Owns:       the length prefix, the largest frame, what to say of bytes that are no frame.
-//! Interface:  [`next_frame`], [`make_room`], [`FrameError`].
+//! Interface:  [`next_frame`], [`make_room`], [`whole`], [`FrameError`].
 //! Invariants: memory follows the bytes that arrived, never the length that was announced.
 //! Never:      the contents of a frame.
 //! Tests:      below; `tests/` sends garbage to a real server.
@@ -23,10 +23,10 @@ const SOLE_FRAME: usize = 32 * 1024;
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// The peer speaks HTTP.
-    #[error("this is HTTP, and the port speaks the Kafka protocol")]
+    #[error("this looks like HTTP, and the port speaks the Kafka protocol")]
     Http,
     /// The peer speaks TLS.
-    #[error("this is a TLS handshake, and the port is plaintext")]
+    #[error("this looks like a TLS handshake, and the port is plaintext")]
     Tls,
     /// The length is negative, or shorter than the shortest request header.
     #[error("a frame of {0} bytes is no request")]
@@ -71,6 +71,11 @@ fn room_wanted(buf: &BytesMut, frame_max: u32) -> usize {
     let Ok(Some(len)) = announced(buf, frame_max) else { return ROOM_MIN };
     let rest = (PREFIX + len).saturating_sub(buf.len());
     rest.min((buf.len() * 3).max(ROOM_MIN)).max(1)
+}
+
+/// How many bytes the frame at the front of `buf` has, with its length, if that is here.
+pub fn whole(buf: &BytesMut) -> Option<usize> {
+    buf.first_chunk().map(|prefix| PREFIX + u32::from_be_bytes(*prefix) as usize)
 }
 
 fn announced(buf: &BytesMut, frame_max: u32) -> Result<Option<usize>, FrameError> {

@@ -1,23 +1,25 @@
 //! # Room card: listener
 //!
 //! Purpose:    let clients in, as many as there may be.
-//! Owns:       the accepting loop, the connection limit, socket options.
+//! Owns:       the accepting loop, how fast it goes, socket options.
 //! Interface:  [`Listener::run`].
-//! Invariants: no more tasks than permits; running out of descriptors stops accepting, not serving.
+//! Invariants: no more tasks than seats; running out of descriptors stops accepting, not serving.
 //! Never:      reading a client's bytes.
 //! Tests:      `tests/server.rs`.
 //! Start at:   [`Listener::run`].
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use duramen_broker::event::ConnectionId;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::connection::{self, Shared};
+use super::seats::Seats;
 
 /// A silent peer is probed after this, so that a machine that vanished is noticed.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
@@ -27,8 +29,7 @@ const KEEPALIVE_PROBES: u32 = 6;
 /// How long to stop accepting when the process has no descriptor left.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A refused connection is logged at most this often.
-const REFUSED_LOG_EVERY: Duration = Duration::from_secs(1);
+const SECOND: Duration = Duration::from_secs(1);
 
 /// Accepts clients.
 #[derive(Debug)]
@@ -36,7 +37,9 @@ pub struct Listener {
     /// The bound socket.
     pub socket: TcpListener,
     /// How many connections there may be.
-    pub connections_max: usize,
+    pub seats: Arc<Seats>,
+    /// How many are accepted in a second.
+    pub rate_max: u32,
     /// The send buffer of each socket, if it is not the kernel's to choose: with the megabytes that it
     /// chose on loopback, a byte of a fetch cost twice the CPU that it does with 100 KiB.
     pub send_buffer_bytes: Option<usize>,
@@ -48,13 +51,12 @@ impl Listener {
     /// Accepts until the server stops; then waits for the connections to finish, at most
     /// `grace`.
     pub async fn run(self, mut stop: watch::Receiver<bool>, grace: Duration) {
-        let permits = Arc::new(Semaphore::new(self.connections_max.min(Semaphore::MAX_PERMITS)));
         let mut tasks = JoinSet::new();
         let mut number = 0;
-        let mut refused_log = None;
+        let mut pace = Pace::new(self.rate_max);
         while !*stop.borrow() {
             let accepted = tokio::select! {
-                accepted = self.socket.accept() => accepted,
+                accepted = pace.accept(&self.socket) => accepted,
                 // Finished tasks are taken away as they end.
                 Some(_) = tasks.join_next() => continue,
                 _ = stop.changed() => continue,
@@ -62,17 +64,19 @@ impl Listener {
             let (stream, peer) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    pause_after(&error).await;
+                    self.pause_after(&error).await;
                     continue;
                 }
             };
-            let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else {
-                self.shared.metrics.connections_refused.inc();
-                if refused_log.is_none_or(|at: Instant| at.elapsed() > REFUSED_LOG_EVERY) {
-                    refused_log = Some(Instant::now());
-                    tracing::warn!(%peer, max = self.connections_max, "connection refused: as many are open as max.connections allows");
+            let seat = match self.seats.take(peer.ip()) {
+                Ok(seat) => seat,
+                Err(reason) => {
+                    self.shared.metrics.connections_refused.inc();
+                    if self.shared.complaints.may_say() {
+                        tracing::warn!(%peer, %reason, "connection refused");
+                    }
+                    continue;
                 }
-                continue;
             };
             self.shared.metrics.connections_accepted.inc();
             if let Err(error) = set_options(&stream, self.send_buffer_bytes) {
@@ -83,7 +87,7 @@ impl Listener {
             let shared = self.shared.clone();
             tasks.spawn(async move {
                 connection::serve(stream, peer, ConnectionId(number), shared).await;
-                drop(permit);
+                drop(seat);
             });
         }
         drop(self.socket);
@@ -96,16 +100,44 @@ impl Listener {
             tasks.shutdown().await;
         }
     }
+
+    async fn pause_after(&self, error: &io::Error) {
+        match error.kind() {
+            // The client was gone before we got to it.
+            io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset => {}
+            _ => {
+                if self.shared.complaints.may_say() {
+                    tracing::error!(%error, "cannot accept connections; the open ones are served");
+                }
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
 }
 
-async fn pause_after(error: &io::Error) {
-    match error.kind() {
-        // The client was gone before we got to it.
-        io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset => {}
-        _ => {
-            tracing::error!(%error, "cannot accept connections; the open ones are served");
-            tokio::time::sleep(PAUSE).await;
+/// Accepts so many in a second, and lets the others wait in the socket's queue.
+#[derive(Debug)]
+struct Pace {
+    max: u32,
+    accepted: u32,
+    began: Instant,
+}
+
+impl Pace {
+    fn new(max: u32) -> Self {
+        Self { max, accepted: 0, began: Instant::now() }
+    }
+
+    async fn accept(&mut self, socket: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
+        if self.accepted >= self.max {
+            tokio::time::sleep(SECOND.saturating_sub(self.began.elapsed())).await;
         }
+        if self.accepted >= self.max || self.began.elapsed() >= SECOND {
+            (self.began, self.accepted) = (Instant::now(), 0);
+        }
+        let accepted = socket.accept().await?;
+        self.accepted += 1;
+        Ok(accepted)
     }
 }
 

@@ -34,7 +34,7 @@ pub(crate) const READ_AHEAD: u64 = 8 * CHUNK;
 
 /// A reader that takes nothing for so long is gone or stuck, and holds files open that may have
 /// been removed.
-const STALL_MAX: Duration = Duration::from_secs(300);
+pub(crate) const STALL_MAX: Duration = Duration::from_secs(300);
 
 /// Buffers of one `sendmsg`.
 const SEND_BUFS_MAX: usize = 64;
@@ -67,6 +67,8 @@ pub struct FilePart {
 pub struct Sender {
     /// What it counts.
     pub metrics: Arc<Metrics>,
+    /// How long a reader may take nothing.
+    pub stall_max: Duration,
 }
 
 impl Sender {
@@ -79,7 +81,7 @@ impl Sender {
             let (bytes, after) = rest.split_at(run);
             if !bytes.is_empty() {
                 // More follows at once: the kernel should not make a packet of the header alone.
-                write_all(stream, bytes, !after.is_empty()).await?;
+                self.write_all(stream, bytes, !after.is_empty()).await?;
             }
             rest = after;
             if let Some((Part::File(file), after)) = rest.split_first() {
@@ -103,78 +105,88 @@ impl Sender {
                 loaded.await.map_err(io::Error::other)??;
                 self.metrics.fetch_cold_bytes.inc_by(len);
             }
-            send_range(stream, &part.file, at, at + len).await?;
+            self.send_range(stream, &part.file, at, at + len).await?;
             at += len;
         }
         self.metrics.fetch_bytes.inc_by(part.len);
         Ok(())
     }
-}
 
-async fn write_all(stream: &TcpStream, parts: &[Part], more: bool) -> io::Result<()> {
-    let mut slices: Vec<IoSlice<'_>> = parts
-        .iter()
-        .filter_map(|part| match part {
-            Part::Bytes(bytes) if !bytes.is_empty() => Some(IoSlice::new(bytes)),
-            _ => None,
-        })
-        .collect();
-    let mut rest = slices.as_mut_slice();
-    let flags = SendFlags::NOSIGNAL | if more { SendFlags::MORE } else { SendFlags::empty() };
-    while !rest.is_empty() {
-        let n = when_writable(stream, || {
-            rustix::net::sendmsg(stream, rest, &mut SendAncillaryBuffer::default(), flags)
-        })
-        .await?;
-        IoSlice::advance_slices(&mut rest, n);
-    }
-    Ok(())
-}
-
-async fn send_range(stream: &TcpStream, file: &RealFile, at: u64, end: u64) -> io::Result<()> {
-    let mut position = at;
-    while position < end {
-        let len = usize::try_from(end - position).unwrap_or(usize::MAX);
-        let n = when_writable(stream, || {
-            let mut from = position;
-            rustix::fs::sendfile(stream, file, Some(&mut from), len)
-        })
-        .await?;
-        if n == 0 {
-            // The length is on its way already, so the frame cannot be completed.
-            return Err(io::Error::new(
-                io::ErrorKind::UnexpectedEof,
-                "a segment is shorter than its index says",
-            ));
+    async fn write_all(&self, stream: &TcpStream, parts: &[Part], more: bool) -> io::Result<()> {
+        let mut slices: Vec<IoSlice<'_>> = parts
+            .iter()
+            .filter_map(|part| match part {
+                Part::Bytes(bytes) if !bytes.is_empty() => Some(IoSlice::new(bytes)),
+                _ => None,
+            })
+            .collect();
+        let mut rest = slices.as_mut_slice();
+        let flags = SendFlags::NOSIGNAL | if more { SendFlags::MORE } else { SendFlags::empty() };
+        while !rest.is_empty() {
+            let n = self
+                .when_writable(stream, || {
+                    rustix::net::sendmsg(stream, rest, &mut SendAncillaryBuffer::default(), flags)
+                })
+                .await?;
+            IoSlice::advance_slices(&mut rest, n);
         }
-        position += n as u64;
+        Ok(())
     }
-    Ok(())
-}
 
-/// Tries `write` until it takes something, waiting for room in the socket, but not for ever.
-async fn when_writable(
-    stream: &TcpStream,
-    mut write: impl FnMut() -> rustix::io::Result<usize>,
-) -> io::Result<usize> {
-    loop {
-        let tried = stream.try_io(Interest::WRITABLE, || match write() {
-            Err(Errno::INTR) => Err(io::ErrorKind::Interrupted.into()),
-            result => Ok(result?),
-        });
-        match tried {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                // The timer is made only where a reader makes us wait.
-                let Ok(ready) = tokio::time::timeout(STALL_MAX, stream.writable()).await else {
-                    return Err(io::Error::new(
-                        io::ErrorKind::TimedOut,
-                        "the client stopped reading its response",
-                    ));
-                };
-                ready?;
+    async fn send_range(
+        &self,
+        stream: &TcpStream,
+        file: &RealFile,
+        at: u64,
+        end: u64,
+    ) -> io::Result<()> {
+        let mut position = at;
+        while position < end {
+            let len = usize::try_from(end - position).unwrap_or(usize::MAX);
+            let n = self
+                .when_writable(stream, || {
+                    let mut from = position;
+                    rustix::fs::sendfile(stream, file, Some(&mut from), len)
+                })
+                .await?;
+            if n == 0 {
+                // The length is on its way already, so the frame cannot be completed.
+                return Err(io::Error::new(
+                    io::ErrorKind::UnexpectedEof,
+                    "a segment is shorter than its index says",
+                ));
             }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            result => return result,
+            position += n as u64;
+        }
+        Ok(())
+    }
+
+    /// Tries `write` until it takes something, waiting for room in the socket, but not for ever.
+    async fn when_writable(
+        &self,
+        stream: &TcpStream,
+        mut write: impl FnMut() -> rustix::io::Result<usize>,
+    ) -> io::Result<usize> {
+        loop {
+            let tried = stream.try_io(Interest::WRITABLE, || match write() {
+                Err(Errno::INTR) => Err(io::ErrorKind::Interrupted.into()),
+                result => Ok(result?),
+            });
+            match tried {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    // The timer is made only where a reader makes us wait.
+                    let Ok(ready) = tokio::time::timeout(self.stall_max, stream.writable()).await
+                    else {
+                        return Err(io::Error::new(
+                            io::ErrorKind::TimedOut,
+                            "the client stopped reading its response",
+                        ));
+                    };
+                    ready?;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                result => return result,
+            }
         }
     }
 }
@@ -209,7 +221,8 @@ mod tests {
         parts.push(part(3, 7_000_000, false));
         parts.push(part(7_000_003, 12_999_997, true));
         parts.push(Part::Bytes(b"end"[..].into()));
-        let sender = Sender { metrics: Arc::new(Metrics::new()) };
+        let metrics = Arc::new(Metrics::new());
+        let sender = Sender { metrics, stall_max: STALL_MAX };
         let sending = tokio::spawn(async move {
             sender.send(&server, &parts).await.unwrap();
             sender.metrics.fetch_cold_bytes.get()

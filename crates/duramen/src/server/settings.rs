@@ -8,11 +8,14 @@
 //! Tests:      below.
 //! Start at:   [`ServerSettings::split`].
 
+use std::collections::HashMap;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use duramen_broker::configs::BrokerSettings;
 use duramen_broker::limits::NODE_BYTES_IN_FLIGHT_MAX;
 
+use super::seats::SeatLimits;
 use crate::config::{Config, HostPort, Mistakes};
 
 /// Settings of this process.
@@ -22,8 +25,10 @@ pub struct ServerSettings {
     pub node_id: Option<i32>,
     /// `advertised.listeners`.
     pub advertised: Option<HostPort>,
-    /// `max.connections`.
-    pub connections_max: usize,
+    /// `max.connections`, `max.connections.per.ip` and its overrides.
+    pub seats: SeatLimits,
+    /// `max.connection.creation.rate`, in a second.
+    pub connection_rate_max: u32,
     /// `connections.max.idle.ms`.
     pub idle_max: Option<Duration>,
     /// `socket.request.max.bytes`.
@@ -48,13 +53,25 @@ impl ServerSettings {
             mistakes.push(format!("advertised.listeners: {problem}"));
             None
         });
+        let overrides = config.settings.get("max.connections.per.ip.overrides");
+        let overrides = overrides.map_or(Ok(HashMap::new()), |text| addresses(text));
+        let addresses = overrides.unwrap_or_else(|problem| {
+            mistakes.push(format!("max.connections.per.ip.overrides: {problem}"));
+            HashMap::new()
+        });
         match broker {
-            Ok(broker) if mistakes.is_empty() => Ok((Self::own(&broker, advertised), broker)),
+            Ok(broker) if mistakes.is_empty() => {
+                Ok((Self::own(&broker, advertised, addresses), broker))
+            }
             _ => Err(Mistakes(mistakes)),
         }
     }
 
-    fn own(settings: &BrokerSettings, advertised: Option<HostPort>) -> Self {
+    fn own(
+        settings: &BrokerSettings,
+        advertised: Option<HostPort>,
+        addresses: HashMap<IpAddr, usize>,
+    ) -> Self {
         // What is no number of its type, such as -1, is what the setting has for "none".
         let number = |name: &str| settings.get(name).and_then(|(value, _)| value.parse().ok());
         let id = |name: &str| number(name).and_then(|id: u64| i32::try_from(id).ok());
@@ -62,7 +79,13 @@ impl ServerSettings {
         Self {
             node_id: id("node.id").or_else(|| id("broker.id")),
             advertised,
-            connections_max: usize::try_from(size("max.connections")).unwrap_or(usize::MAX),
+            seats: SeatLimits {
+                all: usize::try_from(size("max.connections")).unwrap_or(usize::MAX),
+                address: usize::try_from(size("max.connections.per.ip")).unwrap_or(usize::MAX),
+                addresses,
+            },
+            connection_rate_max: u32::try_from(size("max.connection.creation.rate"))
+                .unwrap_or(u32::MAX),
             idle_max: number("connections.max.idle.ms").map(Duration::from_millis),
             frame_bytes_max: u32::try_from(size("socket.request.max.bytes")).unwrap_or(u32::MAX),
             send_buffer_bytes: number("socket.send.buffer.bytes")
@@ -72,6 +95,20 @@ impl ServerSettings {
                 .unwrap_or(NODE_BYTES_IN_FLIGHT_MAX),
         }
     }
+}
+
+/// Addresses with a number of connections each: `10.0.0.1:100,[::1]:5`.
+fn addresses(text: &str) -> Result<HashMap<IpAddr, usize>, String> {
+    let entries = text.split(',').map(str::trim).filter(|entry| !entry.is_empty());
+    let entry = |entry: &str| {
+        let (address, count) = entry.rsplit_once(':')?;
+        let address = address.trim().trim_start_matches('[').trim_end_matches(']');
+        let address: IpAddr = address.parse().ok()?;
+        Some((address.to_canonical(), count.trim().parse().ok()?))
+    };
+    entries
+        .map(|text| entry(text).ok_or_else(|| format!("\"{text}\" is not ADDRESS:NUMBER")))
+        .collect()
 }
 
 /// `PLAINTEXT://host:port`, or only `host:port`; the flag beats the setting.
@@ -121,8 +158,13 @@ mod tests {
             "queued.max.request.bytes=-1",
             "socket.send.buffer.bytes=-1",
             "advertised.listeners=PLAINTEXT://example.com:9092",
+            "max.connections.per.ip=7",
+            "max.connections.per.ip.overrides=10.0.0.1:100, [::1]:5,fe80::1:0",
         ])
         .unwrap();
+        assert_eq!(own.seats.address, 7);
+        let of = |address: &str| own.seats.addresses.get(&address.parse::<IpAddr>().unwrap());
+        assert_eq!((of("10.0.0.1"), of("::1"), of("fe80::1")), (Some(&100), Some(&5), Some(&0)));
         assert_eq!(own.node_id, Some(7));
         assert_eq!(own.idle_max, None);
         assert_eq!(own.advertised.unwrap().to_string(), "example.com:9092");
@@ -137,7 +179,10 @@ mod tests {
         let (own, _) = split(&[]).unwrap();
         assert_eq!(own.node_id, None);
         assert_eq!(own.advertised, None);
-        assert_eq!(own.connections_max, 2_147_483_647);
+        assert_eq!(own.seats.all, 2_147_483_647);
+        assert_eq!(own.seats.address, 2_147_483_647);
+        assert_eq!(own.seats.addresses, HashMap::new());
+        assert_eq!(own.connection_rate_max, 2_147_483_647);
         assert_eq!(own.idle_max, Some(Duration::from_secs(600)));
         assert_eq!(own.send_buffer_bytes, Some(102_400));
         assert_eq!(own.in_flight_bytes_max, NODE_BYTES_IN_FLIGHT_MAX);
@@ -150,9 +195,10 @@ mod tests {
             "conections.max.idle.ms=5",
             "socket.request.max.bytes=big",
             "advertised.listeners=SSL://a:1",
+            "max.connections.per.ip.overrides=example.com:3",
         ])
         .unwrap_err();
-        assert_eq!(mistakes.len(), 4, "{mistakes:?}");
+        assert_eq!(mistakes.len(), 5, "{mistakes:?}");
         let has = |part: &str| mistakes.iter().any(|mistake| mistake.contains(part));
         assert!(has("did you mean num.partitions?"), "{mistakes:?}");
         assert!(has("did you mean connections.max.idle.ms?"), "{mistakes:?}");

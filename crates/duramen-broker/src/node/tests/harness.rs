@@ -384,7 +384,12 @@ impl Harness {
             .sessions
             .entry(connection)
             .or_insert_with(|| Session::new(connection, "User:ANONYMOUS".into(), "L".into()));
-        match session.on_frame(frame.freeze().slice(4..)) {
+        let mut step = session.on_frame(frame.freeze().slice(4..));
+        if let SessionStep::Heavy(heavy) = step {
+            step = session.on_heavy(*heavy);
+        }
+        match step {
+            SessionStep::Heavy(_) => unreachable!("it was checked at length"),
             SessionStep::Request { sequence, context, request } => {
                 let event = Event::Request { connection, sequence, context, request };
                 let mut actions = Vec::new();

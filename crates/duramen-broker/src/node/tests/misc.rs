@@ -78,19 +78,6 @@ fn a_node_can_move_to_a_thread_of_its_own() {
 }
 
 #[test]
-fn a_client_that_is_not_answered_is_not_read() {
-    let mut session = Session::new(ONE, "User:ANONYMOUS".into(), "L".into());
-    let frame = Bytes::from_static(&[0, 18, 0, 0, 0, 0, 0, 1, 0xff, 0xff]);
-    for _ in 0..crate::limits::SESSION_REQUESTS_MAX {
-        assert!(session.wants_more());
-        session.on_frame(frame.clone());
-    }
-    assert!(!session.wants_more());
-    session.on_reply(0, None).expect("known");
-    assert!(session.wants_more());
-}
-
-#[test]
 fn replies_keep_the_order_of_requests() {
     let mut session = Session::new(ONE, "User:ANONYMOUS".into(), "L".into());
     let frame = |id: u8| Bytes::copy_from_slice(&[0, 18, 0, 0, 0, 0, 0, id, 0xff, 0xff]);

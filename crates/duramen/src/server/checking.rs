@@ -1,0 +1,46 @@
+//! # Room card: checking
+//!
+//! Purpose:    decode and check a frame on a thread that may take as long as that takes.
+//! Owns:       how many large frames are checked at a time, and how many that expand to much.
+//! Interface:  [`Checking::on_frame`].
+//! Invariants: a frame that is small, and whose records do not expand to much, is checked at once. Of
+//!             the others a few are checked at a time, whatever clients send, on threads that serve
+//!             no other connection: so their memory is bounded, and there is time for the rest.
+//! Never:      what is checked (`duramen_broker::session`).
+//! Tests:      `compat/hostile`.
+//! Start at:   [`Checking::on_frame`].
+
+use bytes::Bytes;
+use duramen_broker::session::{Session, SessionStep};
+use tokio::sync::Semaphore;
+use tokio::task::block_in_place;
+
+/// A frame above this is decoded and checked where other connections do not wait for it.
+const LARGE_FRAME: usize = 256 * 1024;
+
+/// See the room card.
+#[derive(Debug)]
+pub struct Checking {
+    large: Semaphore,
+    heavy: Semaphore,
+}
+
+impl Checking {
+    /// For a machine of so many cores: half of them may be busy with what expands to much.
+    pub fn new(cores: usize) -> Self {
+        Self { large: Semaphore::new(cores), heavy: Semaphore::new((cores / 2).max(1)) }
+    }
+
+    /// Gives the session a frame.
+    pub async fn on_frame(&self, session: &mut Session, frame: Bytes) -> SessionStep {
+        let step = if frame.len() > LARGE_FRAME {
+            let _turn = self.large.acquire().await;
+            block_in_place(|| session.on_frame(frame))
+        } else {
+            session.on_frame(frame)
+        };
+        let SessionStep::Heavy(heavy) = step else { return step };
+        let _turn = self.heavy.acquire().await;
+        block_in_place(|| session.on_heavy(*heavy))
+    }
+}

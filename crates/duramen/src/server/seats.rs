@@ -1,0 +1,122 @@
+//! # Room card: seats
+//!
+//! Purpose:    how many connections there may be, of all clients and of one address.
+//! Owns:       the counts; `max.connections`, `max.connections.per.ip` and its overrides.
+//! Interface:  [`Seats::take`], [`Seat`].
+//! Invariants: a seat is given back when it is dropped, however the connection ends.
+//! Never:      sockets.
+//! Tests:      below; `compat/hostile`.
+//! Start at:   [`Seats::take`].
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// How many connections there may be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SeatLimits {
+    /// `max.connections`, and what descriptors allow.
+    pub all: usize,
+    /// `max.connections.per.ip`.
+    pub address: usize,
+    /// `max.connections.per.ip.overrides`.
+    pub addresses: HashMap<IpAddr, usize>,
+}
+
+/// See the room card.
+#[derive(Debug)]
+pub struct Seats {
+    limits: SeatLimits,
+    taken: Mutex<Taken>,
+}
+
+#[derive(Debug, Default)]
+struct Taken {
+    all: usize,
+    of: HashMap<IpAddr, usize>,
+}
+
+/// One connection's.
+#[derive(Debug)]
+pub struct Seat {
+    seats: Arc<Seats>,
+    address: IpAddr,
+}
+
+/// Why there is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoSeat {
+    /// All are taken.
+    #[error("{0} connections are open, as many as max.connections and the open files allow")]
+    All(usize),
+    /// This address has its share.
+    #[error("{0} connections of this address are open, as many as max.connections.per.ip allows")]
+    Address(usize),
+}
+
+impl Seats {
+    /// None is taken.
+    pub fn new(limits: SeatLimits) -> Arc<Self> {
+        Arc::new(Self { limits, taken: Mutex::default() })
+    }
+
+    /// A seat for one more connection of this address.
+    pub fn take(self: &Arc<Self>, address: IpAddr) -> Result<Seat, NoSeat> {
+        // An IPv4 client of an IPv6 socket is the same client.
+        let address = address.to_canonical();
+        let limits = &self.limits;
+        let address_max = *limits.addresses.get(&address).unwrap_or(&limits.address);
+        let mut taken = self.lock();
+        let of_address = taken.of.get(&address).copied().unwrap_or(0);
+        if of_address >= address_max {
+            return Err(NoSeat::Address(address_max));
+        }
+        if taken.all >= limits.all {
+            return Err(NoSeat::All(limits.all));
+        }
+        taken.all += 1;
+        taken.of.insert(address, of_address + 1);
+        Ok(Seat { seats: Arc::clone(self), address })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Taken> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut taken = self.seats.lock();
+        taken.all -= 1;
+        let of_address = taken.of.get_mut(&self.address).expect("it was counted");
+        *of_address -= 1;
+        if *of_address == 0 {
+            taken.of.remove(&self.address);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seats_are_counted_together_and_by_address() {
+        let [here, mapped, there, elsewhere]: [IpAddr; 4] =
+            ["127.0.0.1", "::ffff:127.0.0.1", "10.0.0.1", "::1"].map(|it| it.parse().unwrap());
+        let addresses = HashMap::from([(there, 1)]);
+        let seats = Seats::new(SeatLimits { all: 4, address: 2, addresses });
+        let one = seats.take(here).unwrap();
+        let two = seats.take(mapped).unwrap();
+        assert_eq!(seats.take(here).unwrap_err(), NoSeat::Address(2));
+        let three = seats.take(there).unwrap();
+        assert_eq!(seats.take(there).unwrap_err(), NoSeat::Address(1));
+        let four = seats.take(elsewhere).unwrap();
+        assert_eq!(seats.take(elsewhere).unwrap_err(), NoSeat::All(4));
+        drop(one);
+        assert!(seats.take(here).is_ok());
+        drop((two, three, four));
+        assert_eq!(seats.lock().all, 0);
+        assert!(seats.lock().of.is_empty());
+    }
+}
