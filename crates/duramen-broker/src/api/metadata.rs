@@ -13,6 +13,7 @@ use crate::controller::image::Topic;
 use crate::controller::name_problem;
 use crate::controller::records::PlacedReplica;
 use crate::event::{Action, Now, RequestKey};
+use crate::limits::CREATE_PARTITIONS_MAX;
 use crate::node::{Node, Parked};
 use crate::session::RequestContext;
 
@@ -54,6 +55,7 @@ fn create_missing(
     }
     let mut wait = None;
     let mut records = Vec::new();
+    let mut partitions = 0;
     let names = request.topics.iter().flatten().filter_map(|topic| topic.name.as_deref());
     for name in names.filter(|name| !name.is_empty()) {
         if node.controller.image.topic_named(name).is_some()
@@ -72,6 +74,11 @@ fn create_missing(
             ..CreatableTopic::default()
         };
         if let Ok(creation) = node.controller.create_topic(&topic, &node.options.settings) {
+            // One request makes no more on the way than it could by asking for it.
+            partitions += i64::from(node.options.settings.num_partitions);
+            if partitions > CREATE_PARTITIONS_MAX {
+                break;
+            }
             records.extend(creation.records);
         }
     }

@@ -122,6 +122,15 @@ fn a_topic_is_made_on_demand_only_if_both_sides_allow_it() {
 }
 
 #[test]
+fn no_more_partitions_are_made_on_demand_than_one_creation_may_ask_for() {
+    let mut it = Harness::new(&[("num.partitions", "4000")]);
+    let codes: Vec<_> =
+        it.metadata(&["a", "b", "c"]).topics.iter().map(|topic| topic.error_code).collect();
+    assert_eq!(codes, [0, 0, ErrorCode::UnknownTopicOrPartition.code()]);
+    assert_eq!(it.metadata(&["c"]).topics[0].error_code, 0, "it may be asked for again");
+}
+
+#[test]
 fn a_deleted_topic_takes_its_replicas_along_and_its_successor_is_empty() {
     let mut it = Harness::new(&[]);
     it.create("t", &[]);
