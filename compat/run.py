@@ -15,9 +15,9 @@ from broker import COMPAT, BrokerFailed, free_port, start
 # Suites that run against a pair of brokers that are there: Kafka's defaults, and a stricter one.
 CLIENTS = ["wire", "kcat", "confluent-kafka", "java", "franz-go", "kafka-python", "kafkajs"]
 # Suites that start and kill brokers of their own.
-OWN_BROKERS = ["restart", "kill9", "sync_audit", "faults"]
+OWN_BROKERS = ["restart", "kill9", "sync_audit", "faults", "hostile"]
 # What only Duramen promises.
-DURAMEN_ONLY = ["faults"]
+DURAMEN_ONLY = ["faults", "hostile"]
 STRICT_SETTINGS = {"auto.create.topics.enable": "false", "message.max.bytes": str(11 << 20)}
 KILL9_SECONDS = {"duramen": 60, "kafka": 20}
 SUITE_TIMEOUT_S = 300

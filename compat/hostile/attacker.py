@@ -1,0 +1,15 @@
+"""One attack over and over, in a process of its own: attacker.py BOOTSTRAP KIND [NUMBER]"""
+
+import sys
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).resolve().parent.parent / part) for part in ("", "wire")]
+
+import attacks
+from calls import connect
+
+bootstrap, kind, *numbers = sys.argv[1:]
+attack = getattr(attacks, kind)
+with connect(bootstrap) as connection:
+    for _ in attack(connection, *map(int, numbers)):
+        pass
