@@ -1,6 +1,7 @@
 """What a broker must find wrong with a batch, and idempotent producers."""
 
 import gzip
+import struct
 import time
 
 import harness
@@ -214,6 +215,19 @@ def a_good_gzip_batch_is_kept_as_it_came():
         sent = batch([b"v"], attributes=CODECS["gzip"], payload=gzip.compress(record(b"v"), mtime=0))
         equal(produce(connection, topic, sent)["ErrorCode"], 0)
         equal(batches(fetch(connection, topic)["Records"])[0].bytes[16:], sent[16:])
+
+
+@test
+def a_snappy_batch_is_kept_as_it_came_raw_or_framed():
+    plain = record(b"v")
+    raw = bytes([len(plain), len(plain) - 1 << 2]) + plain
+    framed = b"\x82SNAPPY\0" + struct.pack(">iii", 1, 1, len(raw)) + raw
+    with connect() as connection:
+        for payload in (raw, framed):
+            topic = new_topic(connection)
+            sent = batch([b"v"], attributes=CODECS["snappy"], payload=payload)
+            equal(produce(connection, topic, sent)["ErrorCode"], 0)
+            equal(batches(fetch(connection, topic)["Records"])[0].bytes[16:], sent[16:])
 
 
 @test

@@ -1,0 +1,175 @@
+"""The classic group protocol, for what its clients hide: ids that are asked for, static members, stale commits, offsets."""
+
+import time
+
+import harness
+from calls import connect, new_topic
+from harness import Skipped, equal, test
+
+COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR = 14, 15, 16
+ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS = 22, 25, 27
+MEMBER_ID_REQUIRED, FENCED_INSTANCE_ID = 79, 82
+PROTOCOL = {"Name": "range", "Metadata": b"subscription"}
+
+
+def coordinator(bootstrap=None):
+    """A connection whose broker coordinates, and a group that nobody has used."""
+    connection = connect(bootstrap)
+    offered = {api["ApiKey"] for api in connection.call("ApiVersions", 0)["ApiKeys"]}
+    if 11 not in offered:
+        raise Skipped("consumer groups are not served")
+    group = harness.unique("group")
+    until_ready(lambda: connection.call("FindCoordinator", 6, {"KeyType": 0, "CoordinatorKeys": [group]})["Coordinators"][0])
+    return connection, group
+
+
+def until_ready(ask):
+    """A coordinator that has just been found may still be loading; clients ask again, so do we."""
+    for _ in range(200):
+        answer = ask()
+        if answer["ErrorCode"] not in (COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR):
+            return answer
+        time.sleep(0.05)
+    return answer
+
+
+def join(connection, group, member="", version=9, instance=None, **fields):
+    body = {"GroupId": group, "SessionTimeoutMs": 10_000, "MemberId": member, "ProtocolType": "consumer", "Protocols": [PROTOCOL]}
+    body |= {"RebalanceTimeoutMs": 10_000} if version >= 1 else {}
+    body |= {"GroupInstanceId": instance} if version >= 5 else {}
+    return until_ready(lambda: connection.call("JoinGroup", version, {**body, **fields}))
+
+
+def sync(connection, group, joined, instance=None):
+    """As the group's only member, so as its leader."""
+    body = {"GroupId": group, "GenerationId": joined["GenerationId"], "MemberId": joined["MemberId"], "GroupInstanceId": instance}
+    body |= {"ProtocolType": "consumer", "ProtocolName": "range"}
+    body["Assignments"] = [{"MemberId": joined["MemberId"], "Assignment": b"share"}]
+    return connection.call("SyncGroup", 5, body)
+
+
+def new_member(connection, group):
+    """The only member of a stable group."""
+    joined = join(connection, group, join(connection, group)["MemberId"])
+    equal(joined["ErrorCode"], 0)
+    equal(sync(connection, group, joined)["ErrorCode"], 0)
+    return joined
+
+
+def heartbeat(connection, group, member, generation, instance=None):
+    body = {"GroupId": group, "GenerationId": generation, "MemberId": member, "GroupInstanceId": instance}
+    return connection.call("Heartbeat", 4, body)["ErrorCode"]
+
+
+def commit(connection, group, topic, offset, member="", generation=-1, version=9, metadata=""):
+    partition = {"PartitionIndex": 0, "CommittedOffset": offset, "CommittedMetadata": metadata}
+    body = {"GroupId": group, "Topics": [{"Name": topic, "Partitions": [partition]}]}
+    body |= {"GenerationIdOrMemberEpoch": generation, "MemberId": member}
+    asked = lambda: connection.call("OffsetCommit", version, body)["Topics"][0]["Partitions"][0]  # noqa: E731
+    return until_ready(asked)["ErrorCode"]
+
+
+def committed(connection, groups, topic, version=9):
+    """group -> (error, offset, metadata) of partition 0, by one request for all of them from version 8 on."""
+    wanted = [{"Name": topic, "PartitionIndexes": [0]}]
+    if version < 8:
+        [group] = groups
+        answer = connection.call("OffsetFetch", version, {"GroupId": group, "Topics": wanted})
+        answers = {group: answer}
+    else:
+        body = {"Groups": [{"GroupId": group, "Topics": wanted} for group in groups]}
+        answers = {each["GroupId"]: each for each in connection.call("OffsetFetch", version, body)["Groups"]}
+    found = {}
+    for group, answer in answers.items():
+        equal(answer.get("ErrorCode", 0), 0)
+        [partition] = answer["Topics"][0]["Partitions"]
+        found[group] = (partition["ErrorCode"], partition["CommittedOffset"], partition["Metadata"])
+    return found
+
+
+@test
+def a_new_member_is_told_its_id_and_joins_again_with_it_from_version_4_on():
+    for version in range(10):
+        connection, group = coordinator()
+        with connection:
+            answer = join(connection, group, version=version)
+            assert answer["MemberId"], f"v{version}: no member id"
+            if version >= 4:
+                equal((answer["ErrorCode"], answer["GenerationId"]), (MEMBER_ID_REQUIRED, -1), f"v{version}")
+                answer = join(connection, group, answer["MemberId"], version)
+            equal((answer["ErrorCode"], answer["GenerationId"], answer["Leader"]), (0, 1, answer["MemberId"]), f"v{version}")
+
+
+@test
+def a_static_member_joins_at_once_and_its_successor_fences_it():
+    connection, group = coordinator()
+    with connection:
+        first = join(connection, group, instance="one")
+        equal((first["ErrorCode"], first["GenerationId"]), (0, 1), "it needs no second join")
+        equal(sync(connection, group, first, "one")["ErrorCode"], 0)
+        second = join(connection, group, instance="one")
+        equal((second["ErrorCode"], second["GenerationId"]), (0, 1), "its successor takes its place, and nobody is disturbed")
+        assert second["MemberId"] != first["MemberId"]
+        equal(heartbeat(connection, group, first["MemberId"], 1, "one"), FENCED_INSTANCE_ID)
+        equal(heartbeat(connection, group, second["MemberId"], 1, "one"), 0)
+
+
+@test
+def a_commit_of_a_stale_generation_or_of_a_stranger_is_refused():
+    connection, group = coordinator()
+    with connection:
+        topic = new_topic(connection)
+        member = new_member(connection, group)
+        id, generation = member["MemberId"], member["GenerationId"]
+        equal(commit(connection, group, topic, 5, id, generation), 0)
+        equal(commit(connection, group, topic, 6, id, generation - 1), ILLEGAL_GENERATION)
+        equal(commit(connection, group, topic, 6, id, generation + 1), ILLEGAL_GENERATION)
+        equal(commit(connection, group, topic, 6, "stranger", generation), UNKNOWN_MEMBER_ID)
+        equal(commit(connection, group, topic, 6), UNKNOWN_MEMBER_ID, "a commit of no member to a group with members")
+        equal(heartbeat(connection, group, id, generation + 1), ILLEGAL_GENERATION)
+        equal(heartbeat(connection, group, "stranger", generation), UNKNOWN_MEMBER_ID)
+        equal(committed(connection, [group], topic), {group: (0, 5, "")})
+
+
+@test
+def a_member_that_others_wait_for_learns_it_by_its_heartbeat():
+    connection, group = coordinator()
+    with connection, connect() as other:
+        member = new_member(connection, group)
+        id = join(other, group)["MemberId"]
+        body = {"GroupId": group, "SessionTimeoutMs": 10_000, "RebalanceTimeoutMs": 10_000, "MemberId": id}
+        waiting = other.send("JoinGroup", 9, {**body, "ProtocolType": "consumer", "Protocols": [PROTOCOL]})
+        deadline = time.monotonic() + 5
+        while heartbeat(connection, group, member["MemberId"], member["GenerationId"]) != REBALANCE_IN_PROGRESS:
+            assert time.monotonic() < deadline, "never told"
+            time.sleep(0.02)
+        again = join(connection, group, member["MemberId"])
+        joined = other.receive("JoinGroup", 9, waiting)
+        equal([again["GenerationId"], joined["GenerationId"]], [member["GenerationId"] + 1] * 2)
+        equal(len(again["Members"]) + len(joined["Members"]), 2, "the leader alone is told of both")
+
+
+@test
+def offsets_of_many_groups_are_fetched_by_one_request_and_none_is_minus_1_without_an_error():
+    connection, group = coordinator()
+    with connection:
+        topic = new_topic(connection)
+        groups = [f"{group}-{number}" for number in range(5)]
+        for number, each in enumerate(groups[:4]):
+            equal(commit(connection, each, topic, 10 * number, metadata=f"of {number}"), 0, "a group without members takes commits of no member")
+        expected = {each: (0, 10 * number, f"of {number}") for number, each in enumerate(groups[:4])} | {groups[4]: (0, -1, "")}
+        for version in (8, 9):
+            equal(committed(connection, groups, topic, version), expected, f"v{version}")
+        for version in range(1, 8):
+            for each in (groups[1], groups[4]):
+                equal(committed(connection, [each], topic, version), {each: expected[each]}, f"v{version}")
+
+
+@test
+def every_version_of_offset_commit_commits():
+    connection, group = coordinator()
+    with connection:
+        topic = new_topic(connection)
+        for version in range(2, 10):
+            equal(commit(connection, group, topic, 100 + version, version=version), 0, f"v{version}")
+            equal(committed(connection, [group], topic)[group][:2], (0, 100 + version))
