@@ -1,122 +1,51 @@
-// The franz-go client against one broker, with assigned partitions: franz-go BOOTSTRAP [PART OF A NAME]...
+// The franz-go client against one broker: franz-go BOOTSTRAP [PART OF A NAME]...
 package main
 
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	. "duramen/compat/gosuite"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-const (
-	testTimeout = 60 * time.Second
-	mib         = 1 << 20
-)
+const mib = 1 << 20
 
-var (
-	bootstrap       string
-	strictBootstrap = os.Getenv("STRICT_BOOTSTRAP")
-	isKafka         = os.Getenv("BROKER_KIND") == "kafka"
-)
-
-var tests = []struct {
-	name string
-	run  func(ctx context.Context)
-}{
-	{"keys_values_headers_and_timestamps_come_back_as_they_went_with_every_codec", everyCodec},
-	{"null_and_empty_keys_and_values_stay_apart", nullsAndEmpties},
-	{"a_log_append_time_topic_stamps_records_itself", logAppendTime},
-	{"every_acks_setting_delivers", everyAcks},
-	{"the_default_producer_is_idempotent_and_keeps_order", idempotentOrder},
-	{"a_record_of_11_mb_goes_through_when_the_topic_allows_it", largeRecord},
-	{"an_oversize_record_is_refused_and_the_next_one_is_not", oversize},
-	{"a_record_without_a_key_is_refused_by_a_compacted_topic", keylessCompacted},
-	{"a_timestamp_too_far_ahead_is_refused", timestampAhead},
-	{"offsets_are_found_by_timestamp", offsetsByTimestamp},
-	{"many_partitions_are_read_by_one_consumer", manyPartitions},
-	{"a_waiting_consumer_gets_a_record_at_once", waitingConsumer},
-	{"topics_are_deleted_and_recreated_with_a_new_id_and_no_old_data", recreation},
-	{"bad_topics_are_refused_by_code", badTopics},
-	{"producing_to_an_unknown_topic_creates_it_only_where_client_and_broker_allow_that", autoCreation},
-	{"deleted_records_are_out_of_range", deletedRecords},
-	{"every_topic_is_listed_with_its_offsets", listing},
-	{"a_transactional_producer_is_refused_by_duramen", transactionsRefused},
+var tests = []Test{
+	{Name: "keys_values_headers_and_timestamps_come_back_as_they_went_with_every_codec", Run: everyCodec},
+	{Name: "null_and_empty_keys_and_values_stay_apart", Run: nullsAndEmpties},
+	{Name: "a_log_append_time_topic_stamps_records_itself", Run: logAppendTime},
+	{Name: "every_acks_setting_delivers", Run: everyAcks},
+	{Name: "the_default_producer_is_idempotent_and_keeps_order", Run: idempotentOrder},
+	{Name: "a_record_of_11_mb_goes_through_when_the_topic_allows_it", Run: largeRecord},
+	{Name: "an_oversize_record_is_refused_and_the_next_one_is_not", Run: oversize},
+	{Name: "a_record_without_a_key_is_refused_by_a_compacted_topic", Run: keylessCompacted},
+	{Name: "a_timestamp_too_far_ahead_is_refused", Run: timestampAhead},
+	{Name: "offsets_are_found_by_timestamp", Run: offsetsByTimestamp},
+	{Name: "many_partitions_are_read_by_one_consumer", Run: manyPartitions},
+	{Name: "a_waiting_consumer_gets_a_record_at_once", Run: waitingConsumer},
+	{Name: "topics_are_deleted_and_recreated_with_a_new_id_and_no_old_data", Run: recreation},
+	{Name: "bad_topics_are_refused_by_code", Run: badTopics},
+	{Name: "producing_to_an_unknown_topic_creates_it_only_where_client_and_broker_allow_that", Run: autoCreation},
+	{Name: "deleted_records_are_out_of_range", Run: deletedRecords},
+	{Name: "every_topic_is_listed_with_its_offsets", Run: listing},
+	{Name: "a_transactional_producer_is_refused_by_duramen", Run: transactionsRefused},
 }
 
-func main() {
-	bootstrap = os.Args[1]
-	wanted := os.Args[2:]
-	passed, failed := 0, 0
-	for _, test := range tests {
-		if len(wanted) > 0 && !slices.ContainsFunc(wanted, func(part string) bool { return strings.Contains(test.name, part) }) {
-			continue
-		}
-		started := time.Now()
-		outcome := "ok  "
-		if err := run(test.run); err != nil {
-			fmt.Println(err)
-			outcome = "FAIL"
-			failed++
-		} else {
-			passed++
-		}
-		fmt.Printf("%s %s (%.1f s)\n", outcome, test.name, time.Since(started).Seconds())
-	}
-	fmt.Printf("%d passed, %d failed\n", passed, failed)
-	if failed > 0 || passed == 0 {
-		os.Exit(1)
-	}
-}
-
-// run turns a test's panic, or its timeout, into an error.
-func run(test func(context.Context)) (err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
-	defer cancel()
-	defer func() {
-		if failure := recover(); failure != nil {
-			err = fmt.Errorf("%v", failure)
-		}
-	}()
-	test(ctx)
-	return nil
-}
+func main() { Main(WithGroups(tests, groupTests)) }
 
 // What the tests are made of.
 
-func check(condition bool, format string, arguments ...any) {
-	if !condition {
-		panic(fmt.Sprintf(format, arguments...))
-	}
-}
-
-func must[T any](value T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return value
-}
-
-func refused(err, expected error) {
-	check(errors.Is(err, expected), "expected %v, got %v", expected, err)
-}
-
-func unique(name string) string {
-	return fmt.Sprintf("%s-%d", name, time.Now().UnixMicro())
-}
-
 // client asks for metadata as often as it wants: topics here live for moments.
 func client(options ...kgo.Opt) *kgo.Client {
-	fixed := []kgo.Opt{kgo.SeedBrokers(bootstrap), kgo.MetadataMinAge(20 * time.Millisecond)}
-	return must(kgo.NewClient(append(fixed, options...)...))
+	fixed := []kgo.Opt{kgo.SeedBrokers(Bootstrap()), kgo.MetadataMinAge(20 * time.Millisecond)}
+	return Must(kgo.NewClient(append(fixed, options...)...))
 }
 
 func admin() *kadm.Client {
@@ -135,7 +64,7 @@ func create(ctx context.Context, name string, partitions int32, replicas int16, 
 }
 
 func newTopic(ctx context.Context, partitions int32, configs ...string) string {
-	name := unique("franz")
+	name := Unique("franz")
 	if err := create(ctx, name, partitions, 1, configs...); err != nil {
 		panic(err)
 	}
@@ -190,13 +119,13 @@ func consume(ctx context.Context, topic string, count int, offset int64, options
 		fetches.EachError(func(_ string, _ int32, err error) { panic(err) })
 		found = append(found, fetches.Records()...)
 	}
-	check(len(found) == count, "expected %d records, got %d", count, len(found))
+	Check(len(found) == count, "expected %d records, got %d", count, len(found))
 	return found
 }
 
 func equalValues(got []*kgo.Record, sent []*kgo.Record) {
 	for i := range sent {
-		check(bytes.Equal(got[i].Value, sent[i].Value), "record %d: expected %q, got %q", i, sent[i].Value, got[i].Value)
+		Check(bytes.Equal(got[i].Value, sent[i].Value), "record %d: expected %q, got %q", i, sent[i].Value, got[i].Value)
 	}
 }
 
@@ -219,11 +148,11 @@ func everyCodec(ctx context.Context) {
 		}
 		mustProduce(ctx, sent, kgo.ProducerBatchCompression(codec))
 		for i, got := range consume(ctx, topic, 500, 0) {
-			check(got.Offset == int64(i) && sent[i].Offset == int64(i), "%s: offset %d and %d at %d", name, got.Offset, sent[i].Offset, i)
-			check(bytes.Equal(got.Key, sent[i].Key) && bytes.Equal(got.Value, sent[i].Value), "%s: record %d differs", name, i)
-			check(got.Timestamp.Equal(sent[i].Timestamp), "%s: timestamp %v", name, got.Timestamp)
-			check(got.Attrs.TimestampType() == 0, "%s: a create time", name)
-			check(len(got.Headers) == 3 && string(got.Headers[0].Value) == "1" && got.Headers[2].Value == nil, "%s: headers %v", name, got.Headers)
+			Check(got.Offset == int64(i) && sent[i].Offset == int64(i), "%s: offset %d and %d at %d", name, got.Offset, sent[i].Offset, i)
+			Check(bytes.Equal(got.Key, sent[i].Key) && bytes.Equal(got.Value, sent[i].Value), "%s: record %d differs", name, i)
+			Check(got.Timestamp.Equal(sent[i].Timestamp), "%s: timestamp %v", name, got.Timestamp)
+			Check(got.Attrs.TimestampType() == 0, "%s: a create time", name)
+			Check(len(got.Headers) == 3 && string(got.Headers[0].Value) == "1" && got.Headers[2].Value == nil, "%s: headers %v", name, got.Headers)
 		}
 	}
 }
@@ -237,7 +166,7 @@ func nullsAndEmpties(ctx context.Context) {
 	}
 	mustProduce(ctx, sent)
 	for i, got := range consume(ctx, topic, len(pairs), 0) {
-		check((got.Key == nil) == (pairs[i][0] == nil) && (got.Value == nil) == (pairs[i][1] == nil), "pair %d: %v", i, got)
+		Check((got.Key == nil) == (pairs[i][0] == nil) && (got.Value == nil) == (pairs[i][1] == nil), "pair %d: %v", i, got)
 	}
 }
 
@@ -246,8 +175,8 @@ func logAppendTime(ctx context.Context) {
 	before := time.Now().Truncate(time.Millisecond)
 	mustProduce(ctx, []*kgo.Record{{Topic: topic, Value: []byte("v"), Timestamp: time.UnixMilli(1000)}})
 	got := consume(ctx, topic, 1, 0)[0]
-	check(got.Attrs.TimestampType() == 1, "the type is %d", got.Attrs.TimestampType())
-	check(!got.Timestamp.Before(before) && !got.Timestamp.After(time.Now()), "stamped %v", got.Timestamp)
+	Check(got.Attrs.TimestampType() == 1, "the type is %d", got.Attrs.TimestampType())
+	Check(!got.Timestamp.Before(before) && !got.Timestamp.After(time.Now()), "stamped %v", got.Timestamp)
 }
 
 func everyAcks(ctx context.Context) {
@@ -257,7 +186,7 @@ func everyAcks(ctx context.Context) {
 		mustProduce(ctx, sent, kgo.RequiredAcks(acks), kgo.DisableIdempotentWrite())
 		got := consume(ctx, topic, 200, 0)
 		equalValues(got, sent)
-		check(name == "none" || sent[199].Offset == 199, "acks %s: offset %d", name, sent[199].Offset)
+		Check(name == "none" || sent[199].Offset == 199, "acks %s: offset %d", name, sent[199].Offset)
 	}
 }
 
@@ -278,28 +207,28 @@ func largeRecord(ctx context.Context) {
 		mustProduce(ctx, []*kgo.Record{{Topic: topic, Value: value}}, kgo.ProducerBatchMaxBytes(11*mib), kgo.ProducerBatchCompression(codec))
 	}
 	for _, got := range consume(ctx, topic, 2, 0) {
-		check(bytes.Equal(got.Value, value), "the content differs")
+		Check(bytes.Equal(got.Value, value), "the content differs")
 	}
 }
 
 func oversize(ctx context.Context) {
 	topic := newTopic(ctx, 1, "max.message.bytes", "2000")
 	mustProduce(ctx, []*kgo.Record{message(topic, "before")})
-	refused(produce(ctx, []*kgo.Record{message(topic, strings.Repeat("x", 5000))}, kgo.ProducerBatchCompression(kgo.NoCompression())), kerr.MessageTooLarge)
+	Refused(produce(ctx, []*kgo.Record{message(topic, strings.Repeat("x", 5000))}, kgo.ProducerBatchCompression(kgo.NoCompression())), kerr.MessageTooLarge)
 	mustProduce(ctx, []*kgo.Record{message(topic, "after")})
 	equalValues(consume(ctx, topic, 2, 0), []*kgo.Record{message(topic, "before"), message(topic, "after")})
 }
 
 func keylessCompacted(ctx context.Context) {
 	topic := newTopic(ctx, 1, "cleanup.policy", "compact")
-	refused(produce(ctx, []*kgo.Record{message(topic, "v")}), kerr.InvalidRecord)
+	Refused(produce(ctx, []*kgo.Record{message(topic, "v")}), kerr.InvalidRecord)
 	mustProduce(ctx, []*kgo.Record{{Topic: topic, Key: []byte("k")}})
 }
 
 func timestampAhead(ctx context.Context) {
 	topic := newTopic(ctx, 1)
 	ahead := &kgo.Record{Topic: topic, Value: []byte("v"), Timestamp: time.Now().Add(48 * time.Hour)}
-	refused(produce(ctx, []*kgo.Record{ahead}), kerr.InvalidTimestamp)
+	Refused(produce(ctx, []*kgo.Record{ahead}), kerr.InvalidTimestamp)
 }
 
 func offsetsByTimestamp(ctx context.Context) {
@@ -312,14 +241,14 @@ func offsetsByTimestamp(ctx context.Context) {
 	client := admin()
 	defer client.Close()
 	for asked, offset := range map[int64]int64{0: 0, 10_000: 0, 10_001: 1, 10_495: 50, 10_990: 99} {
-		found, _ := must(client.ListOffsetsAfterMilli(ctx, asked, topic)).Lookup(topic, 0)
-		check(found.Err == nil && found.Offset == offset && found.Timestamp == 10_000+10*offset, "timestamp %d: %+v", asked, found)
+		found, _ := Must(client.ListOffsetsAfterMilli(ctx, asked, topic)).Lookup(topic, 0)
+		Check(found.Err == nil && found.Offset == offset && found.Timestamp == 10_000+10*offset, "timestamp %d: %+v", asked, found)
 	}
-	largest, _ := must(client.ListMaxTimestampOffsets(ctx, topic)).Lookup(topic, 0)
-	check(largest.Offset == 99 && largest.Timestamp == 10_990, "the largest timestamp: %+v", largest)
-	first, _ := must(client.ListStartOffsets(ctx, topic)).Lookup(topic, 0)
-	last, _ := must(client.ListEndOffsets(ctx, topic)).Lookup(topic, 0)
-	check(first.Offset == 0 && last.Offset == 100, "from %d to %d", first.Offset, last.Offset)
+	largest, _ := Must(client.ListMaxTimestampOffsets(ctx, topic)).Lookup(topic, 0)
+	Check(largest.Offset == 99 && largest.Timestamp == 10_990, "the largest timestamp: %+v", largest)
+	first, _ := Must(client.ListStartOffsets(ctx, topic)).Lookup(topic, 0)
+	last, _ := Must(client.ListEndOffsets(ctx, topic)).Lookup(topic, 0)
+	Check(first.Offset == 0 && last.Offset == 100, "from %d to %d", first.Offset, last.Offset)
 }
 
 func manyPartitions(ctx context.Context) {
@@ -338,7 +267,7 @@ func manyPartitions(ctx context.Context) {
 		fetches.EachError(func(_ string, _ int32, err error) { panic(err) })
 		got := fetches.Records()[0]
 		expected := next[got.Partition]*partitions + int(got.Partition)
-		check(string(got.Value) == strconv.Itoa(expected), "partition %d: expected %d, got %s", got.Partition, expected, got.Value)
+		Check(string(got.Value) == strconv.Itoa(expected), "partition %d: expected %d, got %s", got.Partition, expected, got.Value)
 		next[got.Partition]++
 	}
 }
@@ -349,17 +278,17 @@ func waitingConsumer(ctx context.Context) {
 	defer consumer.Close()
 	empty, cancel := context.WithTimeout(ctx, 700*time.Millisecond)
 	defer cancel()
-	check(consumer.PollFetches(empty).NumRecords() == 0, "nothing is there yet")
+	Check(consumer.PollFetches(empty).NumRecords() == 0, "nothing is there yet")
 	for range 3 {
 		mustProduce(ctx, []*kgo.Record{message(topic, "now")})
 		acknowledged := time.Now()
-		check(consumer.PollFetches(ctx).NumRecords() == 1, "one record")
-		check(time.Since(acknowledged) < 500*time.Millisecond, "woke %v after the acknowledgement", time.Since(acknowledged))
+		Check(consumer.PollFetches(ctx).NumRecords() == 1, "one record")
+		Check(time.Since(acknowledged) < 500*time.Millisecond, "woke %v after the acknowledgement", time.Since(acknowledged))
 	}
 }
 
 func recreation(ctx context.Context) {
-	topic := unique("franz-again")
+	topic := Unique("franz-again")
 	ids := map[kadm.TopicID]bool{}
 	for generation := range 3 {
 		if err := create(ctx, topic, 2, 1); err != nil {
@@ -368,49 +297,49 @@ func recreation(ctx context.Context) {
 		ids[listed(ctx)[topic].ID] = true
 		sent := []*kgo.Record{message(topic, fmt.Sprint("generation ", generation))}
 		mustProduce(ctx, sent)
-		check(sent[0].Offset == 0, "the first offset is %d", sent[0].Offset)
+		Check(sent[0].Offset == 0, "the first offset is %d", sent[0].Offset)
 		equalValues(consume(ctx, topic, 1, 0), sent)
 		remove(ctx, topic)
 		for listed(ctx).Has(topic) {
 			time.Sleep(50 * time.Millisecond)
 		}
 	}
-	check(len(ids) == 3, "%d ids of 3 topics", len(ids))
+	Check(len(ids) == 3, "%d ids of 3 topics", len(ids))
 }
 
 // listed asks with a client of its own, because a client answers itself from what it heard moments ago.
 func listed(ctx context.Context) kadm.TopicDetails {
 	client := admin()
 	defer client.Close()
-	return must(client.ListTopics(ctx))
+	return Must(client.ListTopics(ctx))
 }
 
 func remove(ctx context.Context, topic string) {
 	client := admin()
 	defer client.Close()
-	must(client.DeleteTopic(ctx, topic))
+	Must(client.DeleteTopic(ctx, topic))
 }
 
 func badTopics(ctx context.Context) {
-	name := unique("franz-bad")
-	refused(create(ctx, "bad name", 1, 1), kerr.InvalidTopicException)
-	refused(create(ctx, name, 0, 1), kerr.InvalidPartitions)
-	refused(create(ctx, name, 1, 3), kerr.InvalidReplicationFactor)
-	refused(create(ctx, name, 1, 1, "retention.ms", "soon"), kerr.InvalidConfig)
-	refused(create(ctx, name, 1, 1, "no.such.setting", "1"), kerr.InvalidConfig)
-	refused(create(ctx, newTopic(ctx, 1), 1, 1), kerr.TopicAlreadyExists)
+	name := Unique("franz-bad")
+	Refused(create(ctx, "bad name", 1, 1), kerr.InvalidTopicException)
+	Refused(create(ctx, name, 0, 1), kerr.InvalidPartitions)
+	Refused(create(ctx, name, 1, 3), kerr.InvalidReplicationFactor)
+	Refused(create(ctx, name, 1, 1, "retention.ms", "soon"), kerr.InvalidConfig)
+	Refused(create(ctx, name, 1, 1, "no.such.setting", "1"), kerr.InvalidConfig)
+	Refused(create(ctx, newTopic(ctx, 1), 1, 1), kerr.TopicAlreadyExists)
 	client := admin()
 	defer client.Close()
-	_, err := client.DeleteTopic(ctx, unique("nowhere"))
-	refused(err, kerr.UnknownTopicOrPartition)
+	_, err := client.DeleteTopic(ctx, Unique("nowhere"))
+	Refused(err, kerr.UnknownTopicOrPartition)
 }
 
 func autoCreation(ctx context.Context) {
-	topic := unique("franz-auto")
+	topic := Unique("franz-auto")
 	mustProduce(ctx, []*kgo.Record{message(topic, "v")}, kgo.AllowAutoTopicCreation(), kgo.UnknownTopicRetries(20))
-	refused(produce(ctx, []*kgo.Record{message(unique("franz-refused"), "v")}), kerr.UnknownTopicOrPartition)
-	onStrict := []kgo.Opt{kgo.SeedBrokers(strictBootstrap), kgo.AllowAutoTopicCreation()}
-	refused(produce(ctx, []*kgo.Record{message(unique("franz-refused"), "v")}, onStrict...), kerr.UnknownTopicOrPartition)
+	Refused(produce(ctx, []*kgo.Record{message(Unique("franz-refused"), "v")}), kerr.UnknownTopicOrPartition)
+	onStrict := []kgo.Opt{kgo.SeedBrokers(StrictBootstrap), kgo.AllowAutoTopicCreation()}
+	Refused(produce(ctx, []*kgo.Record{message(Unique("franz-refused"), "v")}, onStrict...), kerr.UnknownTopicOrPartition)
 }
 
 func deletedRecords(ctx context.Context) {
@@ -423,13 +352,13 @@ func deletedRecords(ctx context.Context) {
 	defer client.Close()
 	var before kadm.Offsets
 	before.AddOffset(topic, 0, 6, -1)
-	answer, _ := must(client.DeleteRecords(ctx, before)).Lookup(topic, 0)
-	check(answer.Err == nil && answer.LowWatermark == 6, "%+v", answer)
+	answer, _ := Must(client.DeleteRecords(ctx, before)).Lookup(topic, 0)
+	Check(answer.Err == nil && answer.LowWatermark == 6, "%+v", answer)
 	equalValues(consume(ctx, topic, 4, 6), sent[6:])
 	equalValues(consume(ctx, topic, 4, 2, kgo.ConsumeResetOffset(kgo.NewOffset().AtStart())), sent[6:])
 	consumer := assigned(topic, 1, kgo.NewOffset().At(2), kgo.ConsumeResetOffset(kgo.NoResetOffset()))
 	defer consumer.Close()
-	refused(consumer.PollFetches(ctx).Err0(), kerr.OffsetOutOfRange)
+	Refused(consumer.PollFetches(ctx).Err0(), kerr.OffsetOutOfRange)
 }
 
 func listing(ctx context.Context) {
@@ -437,17 +366,17 @@ func listing(ctx context.Context) {
 	mustProduce(ctx, numbered(topic, 5))
 	client := admin()
 	defer client.Close()
-	metadata := must(client.Metadata(ctx))
-	check(len(metadata.Brokers) == 1 && metadata.Controller == metadata.Brokers[0].NodeID, "%+v", metadata.Brokers)
-	check(len(metadata.Topics[topic].Partitions) == 3, "%+v", metadata.Topics[topic])
-	ends := must(client.ListEndOffsets(ctx)).Offsets()
+	metadata := Must(client.Metadata(ctx))
+	Check(len(metadata.Brokers) == 1 && metadata.Controller == metadata.Brokers[0].NodeID, "%+v", metadata.Brokers)
+	Check(len(metadata.Topics[topic].Partitions) == 3, "%+v", metadata.Topics[topic])
+	ends := Must(client.ListEndOffsets(ctx)).Offsets()
 	end, _ := ends.Lookup(topic, 0)
-	check(end.At == 5, "the end is %d", end.At)
+	Check(end.At == 5, "the end is %d", end.At)
 }
 
 // Until transactions land: a clear error, not an acknowledgement and not a time-out.
 func transactionsRefused(ctx context.Context) {
-	if isKafka {
+	if IsKafka {
 		return
 	}
 	topic := newTopic(ctx, 1)
@@ -459,5 +388,5 @@ func transactionsRefused(ctx context.Context) {
 	if err == nil {
 		err = producer.ProduceSync(short, message(topic, "v")).FirstErr()
 	}
-	check(err != nil && short.Err() == nil, "a transactional id was accepted, or never answered: %v", err)
+	Check(err != nil && short.Err() == nil, "a transactional id was accepted, or never answered: %v", err)
 }

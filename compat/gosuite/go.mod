@@ -1,0 +1,3 @@
+module duramen/compat/gosuite
+
+go 1.26.0

@@ -1,0 +1,155 @@
+// Package gosuite is what the suites of the Go clients share: a runner for tests whose names are sentences, the few checks
+// that they make, and how a member of `groups/` says what it has processed.
+package gosuite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+const testTimeout = 60 * time.Second
+
+var (
+	// StrictBootstrap is a second broker: auto.create.topics.enable=false and message.max.bytes = 11 MiB.
+	StrictBootstrap = os.Getenv("STRICT_BOOTSTRAP")
+	IsKafka         = os.Getenv("BROKER_KIND") == "kafka"
+)
+
+// Bootstrap is the broker under test, as Kafka's defaults make it.
+func Bootstrap() string { return os.Args[1] }
+
+// WithGroups adds the tests of consumer groups where there are groups: Duramen has none yet.
+func WithGroups(tests, groups []Test) []Test {
+	if IsKafka {
+		return append(tests, groups...)
+	}
+	return tests
+}
+
+type Test struct {
+	Name string
+	Run  func(ctx context.Context)
+}
+
+// Main runs the tests whose names contain one of the arguments after the bootstrap address, or all, and ends the process.
+func Main(tests []Test) {
+	wanted := os.Args[2:]
+	passed, failed := 0, 0
+	for _, test := range tests {
+		if len(wanted) > 0 && !slices.ContainsFunc(wanted, func(part string) bool { return strings.Contains(test.Name, part) }) {
+			continue
+		}
+		started := time.Now()
+		outcome := "ok  "
+		if err := run(test.Run); err != nil {
+			fmt.Println(err)
+			outcome = "FAIL"
+			failed++
+		} else {
+			passed++
+		}
+		fmt.Printf("%s %s (%.1f s)\n", outcome, test.Name, time.Since(started).Seconds())
+	}
+	fmt.Printf("%d passed, %d failed\n", passed, failed)
+	if failed > 0 || passed == 0 {
+		os.Exit(1)
+	}
+}
+
+// run turns a test's panic, or its timeout, into an error; also of a test whose client does not listen to its context.
+func run(test func(context.Context)) error {
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() {
+		defer func() {
+			if failure := recover(); failure != nil {
+				ended <- fmt.Errorf("%v", failure)
+			}
+			close(ended)
+		}()
+		test(ctx)
+	}()
+	select {
+	case err := <-ended:
+		return err
+	case <-time.After(testTimeout + time.Second):
+		return fmt.Errorf("took longer than %v", testTimeout)
+	}
+}
+
+func Check(condition bool, format string, arguments ...any) {
+	if !condition {
+		panic(fmt.Sprintf(format, arguments...))
+	}
+}
+
+func Must[T any](value T, err error) T {
+	Done(err)
+	return value
+}
+
+func Done(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+func Refused(err, expected error) {
+	Check(errors.Is(err, expected), "expected %v, got %v", expected, err)
+}
+
+// AtOnce does the same to several things at the same time: tests of groups mostly wait.
+func AtOnce[T any](things []T, do func(T)) {
+	failures := make(chan any, len(things))
+	var all sync.WaitGroup
+	for _, thing := range things {
+		all.Go(func() {
+			defer func() {
+				if failure := recover(); failure != nil {
+					failures <- failure
+				}
+			}()
+			do(thing)
+		})
+	}
+	all.Wait()
+	if len(failures) > 0 {
+		panic(<-failures)
+	}
+}
+
+// Until asks again and again whether something has come to be.
+func Until(ctx context.Context, what string, is func() bool) {
+	for !is() {
+		select {
+		case <-ctx.Done():
+			panic("never came to be: " + what)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// Unique makes a name that no earlier run on the same broker used.
+func Unique(name string) string {
+	return fmt.Sprintf("%s-%d", name, time.Now().UnixNano()/100)
+}
+
+// Processed is called by a member of `groups/` for each record, before it commits the record's offset.
+func Processed(partition int32, offset int64, value []byte) {
+	fmt.Printf("%d %d %s\n", partition, offset, value)
+}
+
+// UntilTerminated ends with SIGTERM, at which a member of `groups/` leaves.
+func UntilTerminated() context.Context {
+	ctx, _ := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	return ctx
+}
