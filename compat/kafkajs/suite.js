@@ -1,5 +1,6 @@
 // kafkajs (its own protocol code, old versions of many APIs) against one broker: suite.js BOOTSTRAP [PART OF A NAME]...
-// It cannot read assigned partitions without a group, so records are read back by the wire suite's Python.
+// It cannot read assigned partitions without a group, so records are read back by the wire suite's Python. It has no static
+// members and no cooperative assignor.
 
 const assert = require("node:assert/strict");
 const { execFileSync } = require("node:child_process");
@@ -58,6 +59,61 @@ with calls.connect() as connection:
   return execFileSync("python3", ["-c", python], { encoding: "utf8" }).trim().split("\n");
 }
 
+const PARTITIONS = 4;
+
+async function until(what, is) {
+  const deadline = Date.now() + 50_000;
+  while (!(await is())) {
+    assert.ok(Date.now() < deadline, `never came to be: ${what}`);
+    await new Promise((resolve) => setTimeout(resolve, 20));
+  }
+}
+
+/** A running consumer that knows what it has and what it has read. */
+async function join(groupId, topic, { run = {}, ...options } = {}) {
+  const retry = { initialRetryTime: 50, retries: 5 };
+  const consumer = kafka.consumer({ groupId, heartbeatInterval: 100, maxWaitTimeInMs: 200, retry, ...options });
+  const member = { consumer, assigned: [], values: [], headers: [], crash: null, leave: () => consumer.disconnect() };
+  consumer.on(consumer.events.GROUP_JOIN, ({ payload }) => (member.assigned = payload.memberAssignment[topic] ?? []));
+  consumer.on(consumer.events.CRASH, ({ payload }) => (member.crash = payload.error));
+  await consumer.connect();
+  await consumer.subscribe({ topic, fromBeginning: true });
+  const eachMessage = async ({ message }) => {
+    member.values.push(`${message.value}`);
+    member.headers.push(message.headers);
+  };
+  await consumer.run({ eachMessage, ...run });
+  return member;
+}
+
+/** Waits until the members have all partitions between them, as many each as the counts say. */
+function shared(members, counts) {
+  const all = JSON.stringify([...Array(PARTITIONS).keys()]);
+  return until(`partitions shared as ${counts}`, () => {
+    const has = members.map(({ assigned }) => assigned);
+    return JSON.stringify(has.flat().sort()) === all && has.every(({ length }, index) => length === counts[index]);
+  });
+}
+
+/** Sends `count` numbers to the partitions in turn. */
+async function spread(topic, count) {
+  const producer = kafka.producer();
+  await producer.connect();
+  const messages = Array.from({ length: count }, (_, number) => ({ value: `${number}`, partition: number % PARTITIONS, headers: { h: "x" } }));
+  await producer.send({ topic, messages });
+  await producer.disconnect();
+}
+
+async function consumed(member, count) {
+  await until(`${count} records`, () => member.values.length >= count);
+  assert.equal(member.values.length, count);
+}
+
+async function committed(groupId, topic) {
+  const [{ partitions }] = await withAdmin((admin) => admin.fetchOffsets({ groupId, topics: [topic] }));
+  return partitions.sort((a, b) => a.partition - b.partition).map(({ offset }) => offset);
+}
+
 const tests = {
   async values_arrive_in_order_with_every_acks_setting() {
     for (const acks of [0, 1, -1]) {
@@ -111,10 +167,101 @@ const tests = {
   },
 };
 
+const groupTests = {
+  async members_share_partitions_as_they_join_and_leave() {
+    const topic = await newTopic(PARTITIONS);
+    const group = unique("kafkajs-group");
+    const first = await join(group, topic);
+    await shared([first], [4]);
+    const second = await join(group, topic);
+    await shared([first, second], [2, 2]);
+    await spread(topic, 40);
+    await consumed(first, 20);
+    await consumed(second, 20);
+    assert.equal(`${first.headers[0].h}`, "x");
+    await first.leave();
+    await shared([second], [4]);
+    await spread(topic, 40);
+    await consumed(second, 60);
+    await second.leave();
+    assert.deepEqual([first.crash, second.crash], [null, null]);
+  },
+
+  async committed_offsets_are_found_by_the_next_member() {
+    const topic = await newTopic(PARTITIONS);
+    const group = unique("kafkajs-group");
+    await spread(topic, 40);
+    const first = await join(group, topic, { run: { autoCommitThreshold: 1 } });
+    await consumed(first, 40);
+    await until("every commit", async () => `${await committed(group, topic)}` === "10,10,10,10");
+    await first.leave();
+    await spread(topic, 8);
+    const second = await join(group, topic, { run: { autoCommit: false } });
+    await consumed(second, 8);
+    assert.deepEqual(await committed(group, topic), ["10", "10", "10", "10"]);
+    await second.consumer.commitOffsets([{ topic, partition: 1, offset: "12", metadata: "why" }]);
+    await second.leave();
+    const [{ partitions }] = await withAdmin((admin) => admin.fetchOffsets({ groupId: group }));
+    const [one] = partitions.filter(({ partition }) => partition === 1);
+    assert.deepEqual([partitions.length, one.offset, one.metadata], [4, "12", "why"]);
+  },
+
+  async groups_are_listed_described_and_deleted() {
+    const topic = await newTopic(PARTITIONS);
+    const group = unique("kafkajs-group");
+    const member = await join(group, topic);
+    await shared([member], [4]);
+    await withAdmin(async (admin) => {
+      const listed = async () => (await admin.listGroups()).groups.find(({ groupId }) => groupId === group);
+      assert.equal((await listed()).protocolType, "consumer");
+      const described = async () => (await admin.describeGroups([group])).groups[0];
+      const { state, protocol, protocolType, members } = await described();
+      assert.deepEqual([state, protocol, protocolType, members.length], ["Stable", "RoundRobinAssigner", "consumer", 1]);
+      assert.deepEqual([members[0].clientId, members[0].clientHost], ["kafkajs", "/127.0.0.1"]);
+      const refusal = ({ groups: [{ error }] }) => error.type === "NON_EMPTY_GROUP";
+      await assert.rejects(admin.deleteGroups([group]), refusal);
+      await member.leave();
+      assert.equal((await described()).state, "Empty");
+      await admin.deleteGroups([group]);
+      assert.equal(await listed(), undefined);
+      await assert.rejects(admin.deleteGroups([group]), ({ groups: [{ error }] }) => error.type === "GROUP_ID_NOT_FOUND");
+    });
+  },
+
+  // This client sets offsets by joining the group for five seconds, so two do it at the same time, on connections of their own.
+  async offsets_are_set_and_reset_by_an_admin() {
+    const topic = await newTopic(PARTITIONS);
+    const [groupId, another] = [unique("kafkajs-group"), unique("kafkajs-group")];
+    await spread(topic, 40);
+    const partitions = [{ partition: 0, offset: "3" }, { partition: 1, offset: "7" }];
+    await Promise.all([
+      withAdmin((admin) => admin.setOffsets({ groupId, topic, partitions })),
+      withAdmin((admin) => admin.resetOffsets({ groupId: another, topic, earliest: false })),
+    ]);
+    assert.deepEqual(await committed(groupId, topic), ["3", "7", "-1", "-1"]);
+    const resolved = { groupId: another, topics: [topic], resolveOffsets: true };
+    const [latest] = await withAdmin((admin) => admin.fetchOffsets(resolved));
+    assert.deepEqual(latest.partitions.map(({ offset }) => offset), ["10", "10", "10", "10"]);
+    const member = await join(groupId, topic);
+    await consumed(member, 30);
+    await withAdmin((admin) => assert.rejects(admin.setOffsets({ groupId, topic, partitions }), /no running instances/));
+    await member.leave();
+  },
+
+  async a_session_too_short_is_refused() {
+    const member = await join(unique("kafkajs-group"), await newTopic(PARTITIONS), { sessionTimeout: 1000, rebalanceTimeout: 1000 });
+    await until("the refusal", () => member.crash !== null);
+    assert.equal(member.crash.type, "INVALID_SESSION_TIMEOUT");
+    await member.leave();
+  },
+};
+
 async function main() {
   let passed = 0;
   let failed = 0;
-  for (const [name, run] of Object.entries(tests)) {
+  // Duramen has no groups yet.
+  const all = process.env.BROKER_KIND === "kafka" ? { ...tests, ...groupTests } : tests;
+  for (const [name, run] of Object.entries(all)) {
     if (wanted.length > 0 && !wanted.some((part) => name.includes(part))) continue;
     const started = Date.now();
     let timer;
