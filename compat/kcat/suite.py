@@ -1,9 +1,12 @@
 """kcat (Debian's package, with the librdkafka it is linked to) against one broker: suite.py BOOTSTRAP [PART OF A NAME]..."""
 
 import json
+import re
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -182,6 +185,132 @@ def deleted_records_are_out_of_range_and_the_reset_goes_to_the_beginning():
     equal(consume(topic, "-o", "1", "-X", "auto.offset.reset=earliest"), b"3\n4\n")
     code, _, errors = kcat("-C", "-e", "-t", topic, "-p", "0", "-o", "1", "-X", "auto.offset.reset=error")
     assert code != 0 and "out of range" in errors.lower(), errors
+
+
+def group_test(function):
+    """Duramen has no groups yet."""
+    return test(function) if harness.broker_kind() == "kafka" else function
+
+
+class Balanced:
+    """kcat -G: a member of a group that prints what it reads, and on its error output what it is assigned."""
+
+    def __init__(self, group, topic, *arguments):
+        settings = [word for pair in QUICK_GROUP for word in ("-X", pair)]
+        command = ["kcat", "-b", harness.bootstrap(), "-G", group, "-u", *settings, *arguments, topic]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.lines, self.told, self.assigned = [], [], set()
+        self.readers = [threading.Thread(target=follow, daemon=True) for follow in (self._read, self._watch)]
+        for reader in self.readers:
+            reader.start()
+
+    def _read(self):
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip("\n"))
+
+    def _watch(self):
+        for line in self.process.stderr:
+            self.told.append(line)
+            if " rebalanced" in line:
+                # What is added, or what is taken away.
+                partitions = {int(number) for number in re.findall(r"\[(\d+)\]", line)}
+                self.assigned = self.assigned - partitions if "revo" in line else self.assigned | partitions
+
+    def leave(self):
+        self.process.send_signal(signal.SIGTERM)
+        equal(self.process.wait(KCAT_TIMEOUT_S), 0, f"{self.told}: exit code")
+        for reader in self.readers:
+            reader.join()
+
+
+QUICK_GROUP = [
+    "auto.offset.reset=earliest", "auto.commit.interval.ms=100", "heartbeat.interval.ms=100", "fetch.wait.max.ms=100",
+    "session.timeout.ms=6000",
+]  # fmt: skip
+
+
+def until(what, condition, *members):
+    deadline = time.monotonic() + KCAT_TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < deadline, f"never came to be: {what}; {[member.told for member in members]}"
+        time.sleep(0.02)
+
+
+def shared(*members):
+    """Waits until the members have the four partitions between them, each as many."""
+    each = 4 // len(members)
+
+    def is_shared():
+        assigned = [member.assigned for member in members]
+        return all(len(mine) == each for mine in assigned) and set.union(*assigned) == {0, 1, 2, 3}
+
+    until("all is shared", is_shared, *members)
+
+
+def spread(topic, numbers):
+    for partition in range(4):
+        lines = b"".join(b"%d\n" % number for number in numbers if number % 4 == partition)
+        ok("-P", "-t", topic, "-p", str(partition), stdin=lines)
+
+
+def rebalances(member):
+    return [line for line in member.told if " rebalanced" in line]
+
+
+def all_read(numbers, *members):
+    until("all is read", lambda: sum(len(member.lines) for member in members) >= len(numbers), *members)
+    equal(sorted(int(line) for member in members for line in member.lines), list(numbers))
+
+
+@group_test
+def members_of_a_group_share_partitions_as_they_join_and_leave():
+    for assignor in ("range", "roundrobin", "cooperative-sticky"):
+        topic, group = topic_of(partitions=4), harness.unique("kcat-group")
+        strategy = ["-X", f"partition.assignment.strategy={assignor}"]
+        first = Balanced(group, topic, *strategy)
+        shared(first)
+        second = Balanced(group, topic, *strategy)
+        shared(first, second)
+        spread(topic, range(40))
+        all_read(range(40), first, second)
+        equal(len(second.lines), 20, assignor)
+        first.leave()
+        shared(second)
+        spread(topic, range(40, 80))
+        all_read(range(80), first, second)
+        second.leave()
+
+
+@group_test
+def a_group_goes_on_where_it_left_off():
+    topic, group = topic_of(partitions=4), harness.unique("kcat-group")
+    for numbers in (range(40), range(40, 48)):
+        spread(topic, numbers)
+        member = Balanced(group, topic)
+        all_read(numbers, member)
+        member.leave()
+    until_the_end = Balanced(group, topic, "-e")
+    equal(until_the_end.process.wait(KCAT_TIMEOUT_S), 0)
+    equal(until_the_end.lines, [])
+
+
+@group_test
+def a_static_member_finds_its_partitions_again():
+    topic, group = topic_of(partitions=4), harness.unique("kcat-group")
+    stays = Balanced(group, topic, "-X", "group.instance.id=one")
+    shared(stays)
+    goes = Balanced(group, topic, "-X", "group.instance.id=two")
+    shared(stays, goes)
+    had, told = set(goes.assigned), rebalances(stays)
+    goes.process.kill()
+    goes.process.wait()
+    back = Balanced(group, topic, "-X", "group.instance.id=two")
+    until("its partitions again", lambda: back.assigned == had, stays, back)
+    spread(topic, range(40))
+    all_read(range(40), stays, back)
+    equal(rebalances(stays), told, "rebalances of the one that stayed")
+    stays.leave()
+    back.leave()
 
 
 main()
