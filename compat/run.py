@@ -13,11 +13,11 @@ from pathlib import Path
 from broker import COMPAT, BrokerFailed, free_port, start
 
 # Suites that run against a pair of brokers that are there: Kafka's defaults, and a stricter one.
-CLIENTS = ["wire", "kcat", "confluent-kafka", "java", "franz-go", "kafka-python", "kafkajs"]
+CLIENTS = ["wire", "kcat", "confluent-kafka", "java", "franz-go", "sarama", "kafka-go", "kafka-python", "kafkajs"]
 # Suites that start and kill brokers of their own.
 OWN_BROKERS = ["restart", "kill9", "sync_audit", "faults", "hostile"]
-# What only Duramen promises.
-DURAMEN_ONLY = ["faults", "hostile"]
+# What only one of the brokers promises.
+ONLY = {"faults": "duramen", "hostile": "duramen"}
 STRICT_SETTINGS = {"auto.create.topics.enable": "false", "message.max.bytes": str(11 << 20)}
 KILL9_SECONDS = {"duramen": 60, "kafka": 20}
 SUITE_TIMEOUT_S = 300
@@ -47,7 +47,7 @@ def run_kind(kind, options):
     if clients:
         yield from run_clients(kind, clients)
     for suite in OWN_BROKERS:
-        if suite in suites and (kind == "duramen" or suite not in DURAMEN_ONLY):
+        if suite in suites and ONLY.get(suite, kind) == kind:
             seconds = [str(options.kill9_seconds or KILL9_SECONDS[kind])] if suite == "kill9" else []
             yield run_suite(kind, suite, [kind, *seconds], os.environ)
 

@@ -30,5 +30,7 @@ fi
 # Sequential on purpose: each of these may have to download.
 "$here/kafka/fetch.sh" >/dev/null
 "$here/java/compile.sh" >/dev/null
-"$here/franz-go/build.sh" >/dev/null
+for client in franz-go sarama kafka-go; do
+    "$here/$client/build.sh" >/dev/null
+done
 "$here/kafkajs/install.sh" >/dev/null
