@@ -7,12 +7,12 @@
 //!             [`Coordinator::replay`] and [`Coordinator::loaded`] first; [`Coordinator::on_appended`];
 //!             [`Coordinator::on_time`] at [`Coordinator::deadline_us`]; [`Coordinator::expire`] now and then;
 //!             [`Coordinator::renew`] and [`Coordinator::first_live`] to keep the log short.
-//! Invariants: what is durable changes in [`Coordinator::apply`] only, by a record that is in the log; a request is
+//! Invariants: what is durable changes in `Group::apply` only, by a record that is in the log; a request is
 //!             answered once; nothing is told of an offset that is not durable; a fetch sees all commits of its group
 //!             that came before it.
 //! Never:      clocks, chance, I/O, batches, topics that exist or not: all that is handed in.
 //! Tests:      `coordinator/tests.rs`, by scenario and by chance.
-//! Start at:   [`Coordinator::offset_commit`], then `append`, [`Coordinator::on_appended`], `apply`.
+//! Start at:   [`Coordinator::offset_commit`], then `append`, [`Coordinator::on_appended`], `Group::apply`.
 //!
 //! Order. The caller appends in the order of the [`Output::Append`]s, and reports successes in the order of the log. So
 //! whatever is decided here with knowledge of all earlier appends, durable or not, still holds where its record lands:
@@ -136,6 +136,31 @@ impl Group {
         }
     }
 
+    /// A record of it is in the log, and durable. The only place where what is durable changes.
+    fn apply(&mut self, live: &mut Live, at: i64, record: GroupRecord) {
+        let bytes = record.bytes();
+        let before = match record {
+            GroupRecord::Offset { key: OffsetCommitKey { group, topic, partition }, value } => {
+                let topic = self.offsets.name(&topic);
+                let committed = value.map(|value| Committed { at, value });
+                if committed.is_some() {
+                    live.put(at, Key::Offset { group, topic: topic.clone(), partition }, bytes);
+                }
+                self.offsets.put(&topic, partition, committed).map(|before| before.at)
+            }
+            GroupRecord::Group { group, value } => {
+                if value.is_some() {
+                    live.put(at, Key::Group(group), bytes);
+                }
+                let stored = value.map(|value| (at, value));
+                mem::replace(&mut self.stored, stored).map(|(before, _)| before)
+            }
+        };
+        if let Some(before) = before {
+            live.remove(before);
+        }
+    }
+
     /// What became of a record of it is known.
     fn land(&mut self, record: &GroupRecord) {
         match record {
@@ -155,8 +180,6 @@ pub(crate) struct Coordinator {
     flights: BTreeMap<Ticket, Flight>,
     next_ticket: Ticket,
     next_life: u64,
-    /// One past the last record that was applied.
-    end: i64,
     outputs: Vec<Output>,
 }
 
@@ -391,19 +414,26 @@ impl Coordinator {
         if let (Err(code), Some(flight)) = (result, self.flights.get_mut(&last)) {
             flight.spoiled.get_or_insert(code);
         }
-        for (record, delta) in records.into_iter().zip(0..) {
-            let name = record.group().clone();
-            self.group_mut(&name).land(&record);
-            if let Ok(base) = result {
-                self.apply(base + delta, record);
-            }
-            if group.is_none() {
+        let Some(name) = group else {
+            for (record, delta) in records.into_iter().zip(0..) {
+                let name = record.group().clone();
+                self.group_mut(&name).land(&record);
+                if let Ok(base) = result {
+                    self.apply(base + delta, record);
+                }
                 self.forget_if_idle(&name);
             }
+            return;
+        };
+        let (group, live) = self.group_and_live(&name);
+        for (record, delta) in records.into_iter().zip(0..) {
+            group.land(&record);
+            if let Ok(base) = result {
+                group.apply(live, base + delta, record);
+            }
         }
-        let Some(name) = group else { return };
+        group.flying.remove(&ticket);
         let result = result.map(|_| ()).and(spoiled.map_or(Ok(()), Err)).map_err(told);
-        self.group_mut(&name).flying.remove(&ticket);
         // Time passes for members only where something happened to them.
         let is_of_members = matches!(then, Then::Stored { .. } | Then::DeleteGroup(_));
         self.carry_on(ticket, &name, then, result, now);
@@ -493,39 +523,15 @@ impl Coordinator {
         self.outputs.push(Output::Fetched { key, part, group: Box::new(group) });
     }
 
-    /// A record is in the log, and durable. The only place where what is durable changes.
+    /// A record is in the log, and durable.
     fn apply(&mut self, at: i64, record: GroupRecord) {
-        debug_assert!(at >= self.end, "record {at} after {}", self.end);
-        self.end = at + 1;
         let name = record.group().clone();
-        if !record.has_value() && !self.groups.contains_key(&name) {
-            return;
+        // The end of what is not known was written to outlast what was trimmed since.
+        if record.has_value() || self.groups.contains_key(&name) {
+            let (group, live) = self.group_and_live(&name);
+            group.apply(live, at, record);
+            self.forget_if_idle(&name);
         }
-        let bytes = record.bytes();
-        let (group, live) = self.group_and_live(&name);
-        match record {
-            GroupRecord::Offset { key: OffsetCommitKey { topic, partition, .. }, value } => {
-                let topic = group.offsets.name(&topic);
-                let committed = value.map(|value| Committed { at, value });
-                if committed.is_some() {
-                    let (group, topic) = (name.clone(), topic.clone());
-                    live.put(at, Key::Offset { group, topic, partition }, bytes);
-                }
-                if let Some(before) = group.offsets.put(&topic, partition, committed) {
-                    live.remove(before.at);
-                }
-            }
-            GroupRecord::Group { value, .. } => {
-                if value.is_some() {
-                    live.put(at, Key::Group(name.clone()), bytes);
-                }
-                let stored = value.map(|value| (at, value));
-                if let Some((before, _)) = mem::replace(&mut group.stored, stored) {
-                    live.remove(before);
-                }
-            }
-        }
-        self.forget_if_idle(&name);
     }
 
     fn forget_if_idle(&mut self, name: &Arc<str>) {

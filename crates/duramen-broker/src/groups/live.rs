@@ -29,6 +29,7 @@ pub(crate) struct Live {
 impl Live {
     /// The record at this offset is the last one of a key, and takes about so many bytes.
     pub(crate) fn put(&mut self, at: i64, key: Key, bytes: usize) {
+        debug_assert!(self.keys.last_key_value().is_none_or(|(last, _)| *last < at), "{at} is old");
         self.bytes += bytes;
         self.keys.insert(at, (key, bytes));
     }

@@ -502,8 +502,7 @@ impl Coordinator {
         let (expired, all) = group.offsets.expired(now.wall_ms, retention_ms, is_subscribed, since);
         let tombstones = expired.iter().map(|(topic, it)| tombstone(name, topic, *it));
         let records: Vec<_> = tombstones.collect();
-        let is_quiet = group.flying.is_empty() && group.stored_flying == 0;
-        if all && is_quiet && members.is_idle() {
+        if all && group.is_ending.is_none() && members.is_idle() {
             self.end_group(name, records, None);
         } else if !records.is_empty() {
             self.append_parted(name, records, Then::Nothing);

@@ -287,11 +287,15 @@ fn a_group_whose_deletion_fails_is_what_it_was() {
 #[test]
 fn what_a_deleted_group_wanted_stored_is_no_news_to_the_next_of_its_name() {
     let mut play = Play::new();
-    let id = play.stable("g", "consumer", &["t"]);
     play.appends_at_once = false;
+    play.version = 3;
+    play.join("g", "", "consumer", subscription(&["t"]));
+    let id = play.coordinator.describe(6, "g").members[0].member_id.clone();
     play.leave("g", &id);
-    assert_eq!(play.waiting.len(), 1, "the empty generation");
+    play.pass(0);
+    assert_eq!(play.waiting.len(), 1, "the empty generation, the first thing it wants stored");
     play.delete("g");
+    play.version = 9;
     let joins = play.join("g", "", "consumer", subscription(&["t"]));
     let id = play.joined(joins).member_id.clone();
     let joins = play.join("g", &id, "consumer", subscription(&["t"]));
@@ -414,7 +418,11 @@ fn a_group_without_offsets_ends_when_nobody_is_in_it() {
     play.expire();
     assert_eq!(play.states(&[], &[])[0].2, "Empty", "somebody is about to join");
     play.leave("g", &promised);
+    play.appends_at_once = false;
     play.expire();
+    play.expire();
+    assert_eq!(play.waiting.len(), 1, "once is enough");
+    play.land_all();
     assert_eq!(play.states(&[], &[]), []);
     assert_eq!(play.coordinator.first_live(), None);
     play.check_log();
