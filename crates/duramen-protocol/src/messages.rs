@@ -11,19 +11,29 @@
 //! Start at:   `messages/fetch.rs`.
 
 pub mod alter_configs;
+pub mod alter_partition_reassignments;
+pub mod alter_replica_log_dirs;
 pub mod api_versions;
+pub mod create_acls;
+pub mod create_delegation_token;
 pub mod create_partitions;
 pub mod create_topics;
+pub mod delete_acls;
 pub mod delete_groups;
 pub mod delete_records;
 pub mod delete_topics;
+pub mod describe_acls;
 pub mod describe_cluster;
 pub mod describe_configs;
+pub mod describe_delegation_token;
 pub mod describe_groups;
 pub mod describe_log_dirs;
 pub mod describe_producers;
 pub mod describe_quorum;
 pub mod describe_topic_partitions;
+pub mod describe_user_scram_credentials;
+pub mod elect_leaders;
+pub mod expire_delegation_token;
 pub mod fetch;
 pub mod find_coordinator;
 pub mod heartbeat;
@@ -31,26 +41,42 @@ pub mod incremental_alter_configs;
 pub mod init_producer_id;
 pub mod join_group;
 pub mod leave_group;
+pub mod list_config_resources;
 pub mod list_groups;
 pub mod list_offsets;
+pub mod list_partition_reassignments;
 pub mod metadata;
 pub mod offset_commit;
 pub mod offset_delete;
 pub mod offset_fetch;
 pub mod offset_for_leader_epoch;
 pub mod produce;
+pub mod renew_delegation_token;
 pub mod sasl_handshake;
 pub mod sync_group;
+pub mod unregister_broker;
+pub mod update_features;
 
 pub use alter_configs::{AlterConfigsRequest, AlterConfigsResponse};
+pub use alter_partition_reassignments::{
+    AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse,
+};
+pub use alter_replica_log_dirs::{AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse};
 pub use api_versions::{ApiVersionsRequest, ApiVersionsResponse};
+pub use create_acls::{CreateAclsRequest, CreateAclsResponse};
+pub use create_delegation_token::{CreateDelegationTokenRequest, CreateDelegationTokenResponse};
 pub use create_partitions::{CreatePartitionsRequest, CreatePartitionsResponse};
 pub use create_topics::{CreateTopicsRequest, CreateTopicsResponse};
+pub use delete_acls::{DeleteAclsRequest, DeleteAclsResponse};
 pub use delete_groups::{DeleteGroupsRequest, DeleteGroupsResponse};
 pub use delete_records::{DeleteRecordsRequest, DeleteRecordsResponse};
 pub use delete_topics::{DeleteTopicsRequest, DeleteTopicsResponse};
+pub use describe_acls::{DescribeAclsRequest, DescribeAclsResponse};
 pub use describe_cluster::{DescribeClusterRequest, DescribeClusterResponse};
 pub use describe_configs::{DescribeConfigsRequest, DescribeConfigsResponse};
+pub use describe_delegation_token::{
+    DescribeDelegationTokenRequest, DescribeDelegationTokenResponse,
+};
 pub use describe_groups::{DescribeGroupsRequest, DescribeGroupsResponse};
 pub use describe_log_dirs::{DescribeLogDirsRequest, DescribeLogDirsResponse};
 pub use describe_producers::{DescribeProducersRequest, DescribeProducersResponse};
@@ -58,6 +84,11 @@ pub use describe_quorum::{DescribeQuorumRequest, DescribeQuorumResponse};
 pub use describe_topic_partitions::{
     DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse,
 };
+pub use describe_user_scram_credentials::{
+    DescribeUserScramCredentialsRequest, DescribeUserScramCredentialsResponse,
+};
+pub use elect_leaders::{ElectLeadersRequest, ElectLeadersResponse};
+pub use expire_delegation_token::{ExpireDelegationTokenRequest, ExpireDelegationTokenResponse};
 pub use fetch::{FetchRequest, FetchResponse};
 pub use find_coordinator::{FindCoordinatorRequest, FindCoordinatorResponse};
 pub use heartbeat::{HeartbeatRequest, HeartbeatResponse};
@@ -67,16 +98,23 @@ pub use incremental_alter_configs::{
 pub use init_producer_id::{InitProducerIdRequest, InitProducerIdResponse};
 pub use join_group::{JoinGroupRequest, JoinGroupResponse};
 pub use leave_group::{LeaveGroupRequest, LeaveGroupResponse};
+pub use list_config_resources::{ListConfigResourcesRequest, ListConfigResourcesResponse};
 pub use list_groups::{ListGroupsRequest, ListGroupsResponse};
 pub use list_offsets::{ListOffsetsRequest, ListOffsetsResponse};
+pub use list_partition_reassignments::{
+    ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse,
+};
 pub use metadata::{MetadataRequest, MetadataResponse};
 pub use offset_commit::{OffsetCommitRequest, OffsetCommitResponse};
 pub use offset_delete::{OffsetDeleteRequest, OffsetDeleteResponse};
 pub use offset_fetch::{OffsetFetchRequest, OffsetFetchResponse};
 pub use offset_for_leader_epoch::{OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse};
 pub use produce::{ProduceRequest, ProduceResponse};
+pub use renew_delegation_token::{RenewDelegationTokenRequest, RenewDelegationTokenResponse};
 pub use sasl_handshake::{SaslHandshakeRequest, SaslHandshakeResponse};
 pub use sync_group::{SyncGroupRequest, SyncGroupResponse};
+pub use unregister_broker::{UnregisterBrokerRequest, UnregisterBrokerResponse};
+pub use update_features::{UpdateFeaturesRequest, UpdateFeaturesResponse};
 
 /// [`message!`](crate::message), and in tests also a way to make random values.
 macro_rules! declare {
@@ -93,19 +131,29 @@ macro_rules! for_each_api {
     ($callback:path) => {
         $callback! {
             AlterConfigs(AlterConfigsRequest, AlterConfigsResponse)
+            AlterPartitionReassignments(AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse)
+            AlterReplicaLogDirs(AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse)
             ApiVersions(ApiVersionsRequest, ApiVersionsResponse)
+            CreateAcls(CreateAclsRequest, CreateAclsResponse)
+            CreateDelegationToken(CreateDelegationTokenRequest, CreateDelegationTokenResponse)
             CreatePartitions(CreatePartitionsRequest, CreatePartitionsResponse)
             CreateTopics(CreateTopicsRequest, CreateTopicsResponse)
+            DeleteAcls(DeleteAclsRequest, DeleteAclsResponse)
             DeleteGroups(DeleteGroupsRequest, DeleteGroupsResponse)
             DeleteRecords(DeleteRecordsRequest, DeleteRecordsResponse)
             DeleteTopics(DeleteTopicsRequest, DeleteTopicsResponse)
+            DescribeAcls(DescribeAclsRequest, DescribeAclsResponse)
             DescribeCluster(DescribeClusterRequest, DescribeClusterResponse)
             DescribeConfigs(DescribeConfigsRequest, DescribeConfigsResponse)
+            DescribeDelegationToken(DescribeDelegationTokenRequest, DescribeDelegationTokenResponse)
             DescribeGroups(DescribeGroupsRequest, DescribeGroupsResponse)
             DescribeLogDirs(DescribeLogDirsRequest, DescribeLogDirsResponse)
             DescribeProducers(DescribeProducersRequest, DescribeProducersResponse)
             DescribeQuorum(DescribeQuorumRequest, DescribeQuorumResponse)
             DescribeTopicPartitions(DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse)
+            DescribeUserScramCredentials(DescribeUserScramCredentialsRequest, DescribeUserScramCredentialsResponse)
+            ElectLeaders(ElectLeadersRequest, ElectLeadersResponse)
+            ExpireDelegationToken(ExpireDelegationTokenRequest, ExpireDelegationTokenResponse)
             Fetch(FetchRequest, FetchResponse)
             FindCoordinator(FindCoordinatorRequest, FindCoordinatorResponse)
             Heartbeat(HeartbeatRequest, HeartbeatResponse)
@@ -113,16 +161,21 @@ macro_rules! for_each_api {
             InitProducerId(InitProducerIdRequest, InitProducerIdResponse)
             JoinGroup(JoinGroupRequest, JoinGroupResponse)
             LeaveGroup(LeaveGroupRequest, LeaveGroupResponse)
+            ListConfigResources(ListConfigResourcesRequest, ListConfigResourcesResponse)
             ListGroups(ListGroupsRequest, ListGroupsResponse)
             ListOffsets(ListOffsetsRequest, ListOffsetsResponse)
+            ListPartitionReassignments(ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse)
             Metadata(MetadataRequest, MetadataResponse)
             OffsetCommit(OffsetCommitRequest, OffsetCommitResponse)
             OffsetDelete(OffsetDeleteRequest, OffsetDeleteResponse)
             OffsetFetch(OffsetFetchRequest, OffsetFetchResponse)
             OffsetForLeaderEpoch(OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse)
             Produce(ProduceRequest, ProduceResponse)
+            RenewDelegationToken(RenewDelegationTokenRequest, RenewDelegationTokenResponse)
             SaslHandshake(SaslHandshakeRequest, SaslHandshakeResponse)
             SyncGroup(SyncGroupRequest, SyncGroupResponse)
+            UnregisterBroker(UnregisterBrokerRequest, UnregisterBrokerResponse)
+            UpdateFeatures(UpdateFeaturesRequest, UpdateFeaturesResponse)
         }
     };
 }
