@@ -96,6 +96,51 @@ DIFFERENCES = {
         {42},
         "Kafka answers UNKNOWN_SERVER_ERROR; INVALID_REQUEST says what is wrong.",
     ),
+    "source of min.insync.replicas": (
+        {3},
+        {5},
+        "Kafka sets it for the whole cluster when that is formatted with eligible leader replicas, which Duramen has not.",
+    ),
+    "synonyms of a setting that has several units": (
+        {0},
+        {1},
+        "Kafka names the setting in hours as the one behind it, and then leaves it out; in Duramen there is the one in ms.",
+    ),
+    "default of log.retention.ms": (
+        {None},
+        {"604800000"},
+        "In Kafka it has no value where the one in hours holds; in Duramen all units are one setting.",
+    ),
+    "default of log.roll.ms": (
+        {None},
+        {"604800000"},
+        "In Kafka it has no value where the one in hours holds; in Duramen all units are one setting.",
+    ),
+    "default of log.roll.jitter.ms": (
+        {None},
+        {"0"},
+        "In Kafka it has no value where the one in hours holds; in Duramen all units are one setting.",
+    ),
+    "whether it changes while the broker runs": (
+        {False},
+        {True},
+        "Duramen's storage and listener take log.index.interval.bytes and max.connections at the start.",
+    ),
+    "settings of loggers and groups": (
+        {True},
+        {False},
+        "Duramen's log has one level, given at the start; groups of the new protocol and share groups have not landed.",
+    ),
+    "unknown setting of a broker": (
+        {0},
+        {42},
+        "Kafka keeps it for plug-ins, a mistyped one too; Duramen has no plug-ins, and names the nearest setting it has.",
+    ),
+    "directory of a voter": (
+        {True},
+        {False},
+        "Kafka does not know it of voters from its configuration; Duramen always does.",
+    ),
     "deleted topic in a session": (
         {103},
         {100, 103},

@@ -8,6 +8,8 @@
 //! Tests:      `node/tests`; the compatibility suites.
 //! Start at:   [`dispatch`].
 
+use std::collections::BTreeSet;
+
 use duramen_protocol::{ErrorCode, Request, Response};
 
 use crate::controller::records::MetadataRecord;
@@ -33,6 +35,7 @@ pub(crate) mod list_offsets;
 pub(crate) mod metadata;
 pub(crate) mod offset_for_leader_epoch;
 pub(crate) mod produce;
+pub(crate) mod settings;
 
 /// What somebody wants to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +70,15 @@ pub(crate) const CLUSTER_OPERATIONS: i32 =
 /// All operations that exist on a topic.
 pub(crate) const TOPIC_OPERATIONS: i32 =
     1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 10 | 1 << 11;
+
+/// What is named more than once.
+fn repeated<T: Ord>(names: impl Iterator<Item = T>) -> BTreeSet<T> {
+    let (mut once, mut twice) = (BTreeSet::new(), BTreeSet::new());
+    for name in names {
+        twice.extend(once.replace(name));
+    }
+    twice
+}
 
 /// Requests that can be answered while the node is still opening.
 pub(crate) fn needs_no_state(request: &Prepared) -> bool {
@@ -113,7 +125,7 @@ pub(crate) fn dispatch(
             return fetch::handle(node, now, key, &context, &request, actions);
         }
         Request::ListOffsets(request) => {
-            return list_offsets::handle(node, key, &context, request, actions);
+            return list_offsets::handle(node, key, &context, &request, actions);
         }
         Request::DeleteRecords(request) => {
             return delete_records::handle(node, now, key, &context, request, actions);

@@ -3,9 +3,10 @@
 //! Purpose:    every setting that has a name: of topics, and of the node and its process.
 //! Owns:       the two tables (name, type, default, check, synonym, doc), typed settings.
 //! Interface:  [`BrokerSettings::from_pairs`], [`TopicSettings::resolve`], [`check_topic`],
-//!             [`TOPIC_CONFIGS`], [`BROKER_CONFIGS`], [`UNITS`].
-//! Invariants: a topic's value is its own, else the node's synonym, else the default; all mistakes
-//!             are reported at once; an unknown name is a mistake.
+//!             [`check_dynamic`], [`TOPIC_CONFIGS`], [`BROKER_CONFIGS`], [`UNITS`].
+//! Invariants: a topic's value is its own, else the node's synonym, else the default; a node's is what
+//!             was set for it while it ran, else for all nodes, else at its start, else the
+//!             default; all mistakes are reported at once; an unknown name is a mistake.
 //! Never:      a setting without Kafka's name where Kafka has one.
 //! Tests:      below.
 //! Start at:   [`ConfigKey`].
@@ -75,6 +76,8 @@ pub struct ConfigKey {
     pub check: Check,
     /// Whether it does anything.
     pub effect: Effect,
+    /// For a node's setting: whether it may be changed while the node runs.
+    pub dynamic: bool,
     /// For people.
     pub doc: &'static str,
 }
@@ -145,6 +148,10 @@ pub fn find(table: &'static [ConfigKey], name: &str) -> Option<&'static ConfigKe
 pub enum Source {
     /// The topic's own.
     Topic,
+    /// Set for this node, while it ran.
+    NodeDynamic,
+    /// Set for all nodes, while they ran.
+    ClusterDynamic,
     /// The node's configuration.
     Broker,
     /// The table.
@@ -156,10 +163,21 @@ impl Source {
     pub fn code(self) -> i8 {
         match self {
             Self::Topic => 1,
+            Self::NodeDynamic => 2,
+            Self::ClusterDynamic => 3,
             Self::Broker => 4,
             Self::Default => 5,
         }
     }
+}
+
+/// What settings can belong to, as requests number it.
+pub(crate) mod resource_kind {
+    pub(crate) const TOPIC: i8 = 2;
+    pub(crate) const BROKER: i8 = 4;
+    pub(crate) const BROKER_LOGGER: i8 = 8;
+    pub(crate) const CLIENT_METRICS: i8 = 16;
+    pub(crate) const GROUP: i8 = 32;
 }
 
 /// Settings in other units than ours: name, our name, factor.
@@ -169,10 +187,34 @@ pub const UNITS: &[(&str, &str, i64)] = &[
     ("log.roll.hours", "log.roll.ms", 3_600_000),
 ];
 
-/// The node's settings: what was given, and the values the node itself uses.
+/// Values by name.
+pub type Settings = BTreeMap<String, String>;
+
+/// What was set, by where it was set: each hides the ones after it.
+#[derive(Clone, Debug, Default)]
+struct Layers {
+    own: Settings,
+    shared: Settings,
+    given: Settings,
+}
+
+impl Layers {
+    fn values(&self, name: &str) -> impl Iterator<Item = (&str, Source)> {
+        let layers = [
+            (&self.own, Source::NodeDynamic),
+            (&self.shared, Source::ClusterDynamic),
+            (&self.given, Source::Broker),
+        ];
+        layers.into_iter().filter_map(move |(layer, source)| {
+            layer.get(name).map(|value| (value.as_str(), source))
+        })
+    }
+}
+
+/// The node's settings: what was set, and the values the node itself uses.
 #[derive(Clone, Debug)]
 pub struct BrokerSettings {
-    given: BTreeMap<String, String>,
+    layers: Layers,
     /// `num.partitions`.
     pub num_partitions: i32,
     /// `default.replication.factor`.
@@ -239,13 +281,14 @@ impl BrokerSettings {
                 }
             }
         }
-        if errors.is_empty() { Ok(Self::typed(given)) } else { Err(errors) }
+        let layers = Layers { given, ..Layers::default() };
+        if errors.is_empty() { Ok(Self::typed(layers)) } else { Err(errors) }
     }
 
-    fn typed(given: BTreeMap<String, String>) -> Self {
+    fn typed(layers: Layers) -> Self {
         let value = |name: &str| {
             let default = || find(BROKER_CONFIGS, name).map_or("", |row| row.default);
-            given.get(name).map_or_else(default, String::as_str)
+            layers.values(name).next().map_or_else(default, |(value, _)| value)
         };
         let int = |name: &str| value(name).parse::<i32>().expect("checked, or a default");
         let long = |name: &str| value(name).parse::<i64>().expect("checked, or a default");
@@ -262,25 +305,33 @@ impl BrokerSettings {
             fetch_max_bytes: int("fetch.max.bytes"),
             index_interval_bytes: int("log.index.interval.bytes"),
             group_initial_rebalance_delay_ms: int("group.initial.rebalance.delay.ms"),
-            given,
+            layers,
         }
+    }
+
+    /// Takes what is set while the node runs: for itself, and for all nodes. It was checked.
+    pub(crate) fn set_dynamic(&mut self, own: Settings, shared: Settings) {
+        let given = std::mem::take(&mut self.layers.given);
+        *self = Self::typed(Layers { own, shared, given });
     }
 
     /// Replaces what was given, or not given, by what turned out to be so.
     pub(crate) fn settle(&mut self, name: &str, value: String) {
         assert!(find(BROKER_CONFIGS, name).is_some(), "{name} is no setting");
         if self.get(name).is_none_or(|(known, _)| known != value) {
-            self.given.insert(name.to_owned(), value);
+            self.layers.given.insert(name.to_owned(), value);
         }
     }
 
     /// A setting's value and where it comes from; `None` for a name that does not exist.
     pub fn get(&self, name: &str) -> Option<(&str, Source)> {
-        let row = find(BROKER_CONFIGS, name)?;
-        Some(match self.given.get(name) {
-            Some(value) => (value, Source::Broker),
-            None => (row.default, Source::Default),
-        })
+        self.values(name).next()
+    }
+
+    /// All values of a setting, each of which would hold but for the ones before it.
+    pub fn values(&self, name: &str) -> impl Iterator<Item = (&str, Source)> {
+        let default = find(BROKER_CONFIGS, name).map(|row| (row.default, Source::Default));
+        self.layers.values(name).chain(default)
     }
 }
 
@@ -344,16 +395,23 @@ pub fn effective<'a>(
     if let Some(value) = own.get(name) {
         return Some((value, Source::Topic));
     }
-    match broker.get(row.synonym) {
-        Some((value, Source::Broker)) => Some((value, Source::Broker)),
-        _ => Some((row.default, Source::Default)),
-    }
+    broker.get(row.synonym).or(Some((row.default, Source::Default)))
 }
 
 /// Checks one setting of a topic.
 pub fn check_topic(name: &str, value: &str) -> Result<(), ConfigError> {
     let problem = match find(TOPIC_CONFIGS, name) {
         None => Some(unknown(TOPIC_CONFIGS, name)),
+        Some(row) => row.problem(value),
+    };
+    problem.map_or(Ok(()), |problem| Err(ConfigError { key: name.to_owned(), problem }))
+}
+
+/// Checks one setting of a node that is to change while it runs.
+pub fn check_dynamic(name: &str, value: &str) -> Result<(), ConfigError> {
+    let problem = match find(BROKER_CONFIGS, name) {
+        None => Some(unknown(BROKER_CONFIGS, name)),
+        Some(row) if !row.dynamic => Some("the setting is changed by a restart only".to_owned()),
         Some(row) => row.problem(value),
     };
     problem.map_or(Ok(()), |problem| Err(ConfigError { key: name.to_owned(), problem }))
@@ -433,6 +491,28 @@ mod tests {
         assert_eq!(settings.max_message_bytes, 1_048_588);
         let found = effective("retention.ms", &own, &broker);
         assert_eq!(found, Some(("7200000", Source::Broker)));
+    }
+
+    #[test]
+    fn what_is_set_while_the_node_runs_hides_what_was_given() {
+        let mut broker =
+            BrokerSettings::from_pairs(&pairs(&[("log.retention.ms", "1")])).expect("good");
+        let set = |value: &str| Settings::from([("log.retention.ms".to_owned(), value.to_owned())]);
+        broker.set_dynamic(set("3"), set("2"));
+        let values: Vec<_> = broker.values("log.retention.ms").collect();
+        let default = ("604800000", Source::Default);
+        let layers =
+            [("3", Source::NodeDynamic), ("2", Source::ClusterDynamic), ("1", Source::Broker)];
+        assert_eq!(values, [&layers[..], &[default]].concat());
+        assert_eq!(TopicSettings::resolve(&Settings::new(), &broker).retention_ms, 3);
+        broker.set_dynamic(Settings::new(), set("2"));
+        assert_eq!(TopicSettings::resolve(&Settings::new(), &broker).retention_ms, 2);
+        broker.set_dynamic(Settings::new(), Settings::new());
+        assert_eq!(TopicSettings::resolve(&Settings::new(), &broker).retention_ms, 1);
+        assert!(check_dynamic("log.retention.ms", "5").is_ok());
+        assert!(check_dynamic("log.retention.ms", "soon").is_err());
+        assert!(check_dynamic("num.partitions", "5").is_err());
+        assert!(check_dynamic("no.such.thing", "5").is_err());
     }
 
     #[test]

@@ -22,7 +22,7 @@ use duramen_protocol::{ErrorCode, Request};
 use duramen_storage::Descriptor;
 use duramen_storage::op::{Content, Identity, Op, OpKind, RecoveredReplica, ReplicaId};
 
-use crate::configs::{BrokerSettings, check_topic};
+use crate::configs::{BrokerSettings, check_topic, resource_kind};
 use crate::event::{Action, Now, RequestKey};
 use crate::group::{Group, internal_of};
 use crate::limits::{
@@ -40,7 +40,7 @@ pub(crate) mod records;
 use image::{Change, Image};
 use records::{
     AllocateProducerIds, CreateTopic, DeleteTopic, MetadataRecord, PlacePartition, PlacedReplica,
-    SetTopicConfig, records_of,
+    SetBrokerConfig, SetTopicConfig, records_of,
 };
 
 /// The metadata group's replica on every node of a one-voter cluster.
@@ -115,6 +115,8 @@ pub(crate) struct Controller {
     creating: BTreeMap<String, u64>,
     /// Topics that a proposal changes or deletes: what comes of it is not known yet.
     changing: BTreeSet<Uuid>,
+    /// Nodes whose settings a proposal changes.
+    configuring: BTreeSet<i32>,
     next_peer_id: u64,
     next_producer_id: i64,
     /// Bytes of the segment that the next batch goes to; `None` if it begins one.
@@ -175,6 +177,7 @@ impl Controller {
             waited: 0,
             creating: BTreeMap::new(),
             changing: BTreeSet::new(),
+            configuring: BTreeSet::new(),
             segment_bytes: None,
             end: 0,
             log: LogSize::default(),
@@ -189,19 +192,23 @@ impl Controller {
     }
 
     /// Whether a request is about a topic whose creation, change or deletion is proposed and not
-    /// committed: it can be judged only by what comes of that.
+    /// committed, or about settings of nodes of which that is so: it can be judged only by what comes of that.
     pub(crate) fn is_deciding_on(&self, request: &Request) -> bool {
         let is_open = |name: &str| {
             let there = self.image.topic_named(name);
             self.creating.contains_key(name)
                 || there.is_some_and(|topic| self.changing.contains(&topic.id))
         };
+        let is_altered = |kind: i8, name: &str| match kind {
+            resource_kind::BROKER => !self.configuring.is_empty(),
+            _ => is_open(name),
+        };
         match request {
             Request::AlterConfigs(request) => {
-                request.resources.iter().any(|resource| is_open(&resource.resource_name))
+                request.resources.iter().any(|it| is_altered(it.resource_type, &it.resource_name))
             }
             Request::IncrementalAlterConfigs(request) => {
-                request.resources.iter().any(|resource| is_open(&resource.resource_name))
+                request.resources.iter().any(|it| is_altered(it.resource_type, &it.resource_name))
             }
             Request::CreatePartitions(request) => {
                 request.topics.iter().any(|topic| is_open(&topic.name))
@@ -234,7 +241,7 @@ impl Controller {
             };
             check_topic(&config.name, value)
                 .map_err(|error| Error::new(ErrorCode::InvalidConfig, error.to_string()))?;
-            configs.insert(config.name.clone(), value.clone());
+            configs.insert(config.name.clone(), value.trim().to_owned());
         }
         let placed = self.place(topic, settings)?;
         if self.image.partitions_len + placed.len() > NODE_PARTITIONS_MAX {
@@ -440,6 +447,9 @@ impl Controller {
                 | MetadataRecord::PlacePartition(PlacePartition { topic_id, .. }) => {
                     self.changing.insert(*topic_id);
                 }
+                MetadataRecord::SetBrokerConfig(SetBrokerConfig { broker_id, .. }) => {
+                    self.configuring.insert(*broker_id);
+                }
                 _ => {}
             }
         }
@@ -557,6 +567,9 @@ impl Controller {
             | MetadataRecord::PlacePartition(PlacePartition { topic_id, .. }) => {
                 self.changing.remove(topic_id);
             }
+            MetadataRecord::SetBrokerConfig(SetBrokerConfig { broker_id, .. }) => {
+                self.configuring.remove(broker_id);
+            }
             _ => {}
         }
     }
@@ -567,6 +580,7 @@ impl Controller {
             // What a former leader had decided and not committed is void, and so are its ids.
             self.creating.clear();
             self.changing.clear();
+            self.configuring.clear();
             self.next_peer_id = self.image.next_peer_id;
             self.next_producer_id = self.image.next_producer_id;
             let lost = std::mem::take(&mut self.waiting).into_values();

@@ -110,6 +110,7 @@ enum Timer {
     Opened,
     Retention,
     Producers,
+    Settings,
     Request(RequestKey),
 }
 
@@ -145,6 +146,8 @@ pub struct Node {
     clock: ClockWatch,
     retention: Sweep,
     producers: Sweep,
+    /// The last topic that was told of other settings of the node; `None` between two sweeps.
+    reconfigured: Option<Uuid>,
 }
 
 impl Node {
@@ -188,8 +191,10 @@ impl Node {
             clock: ClockWatch::new(now),
             retention: Sweep::default(),
             producers: Sweep::default(),
+            reconfigured: None,
             options,
         };
+        node.take_dynamic_settings();
         node.controller.group.campaign();
         for found in recovered.into_iter().filter(|found| found.replica != METADATA_REPLICA) {
             node.adopt(&found, now);
@@ -326,6 +331,7 @@ impl Node {
                 Timer::Opened => self.finish_opening(now, actions),
                 Timer::Retention => self.sweep_retention(now),
                 Timer::Producers => self.sweep_producers(now),
+                Timer::Settings => self.sweep_settings(now),
                 Timer::Request(key) => api::on_timeout(self, key, actions),
             }
         }
@@ -502,6 +508,7 @@ impl Node {
                 }
             }
             Change::Configured { topic_id } => self.configure(topic_id),
+            Change::BrokersConfigured => self.reconfigure(now),
             Change::Deleted(topic) => self.remove(now, &topic, actions),
         }
     }

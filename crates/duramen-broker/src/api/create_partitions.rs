@@ -1,6 +1,6 @@
 //! `CreatePartitions`: topics grow; their new partitions are led when the answer says so.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::create_partitions::{
@@ -8,7 +8,9 @@ use duramen_protocol::messages::create_partitions::{
 };
 use duramen_protocol::messages::{CreatePartitionsRequest, CreatePartitionsResponse};
 
-use super::{Operation, Resource, UNDECIDED, answer_after_commit, authorize, deadline_us};
+use super::{
+    Operation, Resource, UNDECIDED, answer_after_commit, authorize, deadline_us, repeated,
+};
 use crate::controller::Error;
 use crate::controller::records::MetadataRecord;
 use crate::event::{Action, Now, RequestKey};
@@ -23,21 +25,20 @@ pub(crate) fn handle(
     request: &CreatePartitionsRequest,
     actions: &mut Vec<Action>,
 ) {
-    let mut times = BTreeMap::new();
-    for topic in &request.topics {
-        *times.entry(topic.name.as_str()).or_insert(0) += 1;
-    }
+    let twice = repeated(request.topics.iter().map(|topic| topic.name.as_str()));
+    let mut told = BTreeSet::new();
     let mut response = CreatePartitionsResponse::default();
     let mut records = Vec::new();
     for topic in &request.topics {
-        let added = match times.remove(topic.name.as_str()) {
-            // A topic that is named again is answered once.
-            None => continue,
-            Some(1) => add(node, context, topic, records.len()),
-            Some(_) => {
-                let text = "the topic is named twice in the request";
-                Err(Error::new(ErrorCode::InvalidRequest, text))
-            }
+        // A topic that is named again is answered once.
+        if !told.insert(topic.name.as_str()) {
+            continue;
+        }
+        let added = if twice.contains(topic.name.as_str()) {
+            let text = "the topic is named twice in the request";
+            Err(Error::new(ErrorCode::InvalidRequest, text))
+        } else {
+            add(node, context, topic, records.len())
         };
         let result = match added {
             Err(error) => refused(topic, error),

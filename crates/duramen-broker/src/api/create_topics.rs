@@ -1,7 +1,5 @@
 //! `CreateTopics`: topics are there, and led, when the answer says so.
 
-use std::collections::BTreeMap;
-
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::create_topics::{
     CreatableTopic, CreatableTopicConfigs, CreatableTopicResult,
@@ -9,7 +7,9 @@ use duramen_protocol::messages::create_topics::{
 use duramen_protocol::messages::{CreateTopicsRequest, CreateTopicsResponse};
 use duramen_protocol::wire::Uuid;
 
-use super::{Operation, Resource, UNDECIDED, answer_after_commit, authorize, deadline_us};
+use super::{
+    Operation, Resource, UNDECIDED, answer_after_commit, authorize, deadline_us, repeated,
+};
 use crate::configs::{TOPIC_CONFIGS, effective};
 use crate::controller::{Creation, Error};
 use crate::event::{Action, Now, RequestKey};
@@ -27,11 +27,8 @@ pub(crate) fn handle(
 ) {
     let mut response = CreateTopicsResponse::default();
     let mut records = Vec::new();
-    let mut times = BTreeMap::new();
-    for topic in &request.topics {
-        *times.entry(topic.name.as_str()).or_insert(0) += 1;
-    }
-    let is_repeated = |topic: &CreatableTopic| times[topic.name.as_str()] > 1;
+    let twice = repeated(request.topics.iter().map(|topic| topic.name.as_str()));
+    let is_repeated = |topic: &CreatableTopic| twice.contains(topic.name.as_str());
     let alone = request.topics.iter().filter(|topic| !is_repeated(topic));
     let partitions: i64 = alone.map(|topic| partitions_of(node, topic)).sum();
     for topic in &request.topics {

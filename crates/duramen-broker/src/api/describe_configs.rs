@@ -1,6 +1,6 @@
 //! `DescribeConfigs`: the settings of topics and of this node, and where they come from.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::describe_configs::{
@@ -9,38 +9,50 @@ use duramen_protocol::messages::describe_configs::{
 };
 use duramen_protocol::messages::{DescribeConfigsRequest, DescribeConfigsResponse};
 
+use super::settings::broker_named;
 use super::{Operation, Resource, authorize};
+use crate::configs::resource_kind::{BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC};
 use crate::configs::{
-    BROKER_CONFIGS, BrokerSettings, ConfigKey, Kind, Source, TOPIC_CONFIGS, effective,
+    BROKER_CONFIGS, BrokerSettings, ConfigKey, Kind, Settings, Source, TOPIC_CONFIGS, effective,
 };
+use crate::controller::records::ALL_BROKERS;
 use crate::controller::{Error, name_problem};
 use crate::node::Node;
 use crate::session::RequestContext;
 
-const TOPIC: i8 = 2;
-const BROKER: i8 = 4;
+/// What the settings of a subscription to clients' metrics would be.
+const CLIENT_METRICS_DEFAULTS: [(&str, &str, Kind); 3] =
+    [("interval.ms", "300000", Kind::Int), ("match", "", Kind::List), ("metrics", "", Kind::List)];
 
-/// What else the client wants to see.
-#[derive(Clone, Copy)]
-struct Detail {
-    synonyms: bool,
-    docs: bool,
-}
+type Rows = Vec<DescribeConfigsResourceResult>;
 
 pub(crate) fn answer(
     node: &Node,
     context: &RequestContext,
     request: DescribeConfigsRequest,
 ) -> DescribeConfigsResponse {
-    let detail = Detail { synonyms: request.include_synonyms, docs: request.include_documentation };
+    let (synonyms, docs) = (request.include_synonyms, request.include_documentation);
     let one = |resource: DescribeConfigsResource| {
-        let (error, configs) = match describe(node, context, &resource, detail) {
-            Ok(configs) => (None, configs),
-            Err(error) => (Some(error), Vec::new()),
+        let described = describe(node, context, &resource);
+        let error_code = described.as_ref().map_or_else(|error| error.code.code(), |_| 0);
+        // Kafka's text of no error is an empty one here.
+        let (mut configs, error_message) = match described {
+            Ok(rows) => (rows, String::new()),
+            Err(error) => (Rows::new(), error.message),
         };
+        // No key at all is every key.
+        let keys = resource.configuration_keys.unwrap_or_default().into_iter();
+        let keys: BTreeSet<String> = keys.collect();
+        configs.retain(|row| keys.is_empty() || keys.contains(&row.name));
+        for row in &mut configs {
+            if !synonyms {
+                row.synonyms.clear();
+            }
+            row.documentation.take_if(|_| !docs);
+        }
         DescribeConfigsResult {
-            error_code: error.as_ref().map_or(0, |error| error.code.code()),
-            error_message: error.map(|error| error.message),
+            error_code,
+            error_message: Some(error_message),
             resource_type: resource.resource_type,
             resource_name: resource.resource_name,
             configs,
@@ -52,51 +64,52 @@ pub(crate) fn answer(
     }
 }
 
+/// All settings of a resource, in full.
 fn describe(
     node: &Node,
     context: &RequestContext,
     resource: &DescribeConfigsResource,
-    detail: Detail,
-) -> Result<Vec<DescribeConfigsResourceResult>, Error> {
+) -> Result<Rows, Error> {
+    let kind = resource.resource_type;
     let name = resource.resource_name.as_str();
+    let asked = if kind == TOPIC { Resource::Topic(name) } else { Resource::Cluster };
+    if !authorize(&context.principal, Operation::DescribeConfigs, asked) {
+        let code = match kind {
+            TOPIC => ErrorCode::TopicAuthorizationFailed,
+            _ => ErrorCode::ClusterAuthorizationFailed,
+        };
+        return Err(Error::new(code, "not allowed"));
+    }
+    let invalid = |text: String| Err(Error::new(ErrorCode::InvalidRequest, text));
     let settings = &node.options.settings;
-    let keys = resource.configuration_keys.as_deref();
-    let is_wanted = |row: &&ConfigKey| keys.is_none_or(|keys| keys.iter().any(|it| it == row.name));
-    let operation = Operation::DescribeConfigs;
-    match resource.resource_type {
+    match kind {
         TOPIC => {
-            if !authorize(&context.principal, operation, Resource::Topic(name)) {
-                return Err(Error::new(ErrorCode::TopicAuthorizationFailed, "not allowed"));
-            }
             if let Some(problem) = name_problem(name) {
                 return Err(Error::new(ErrorCode::InvalidTopicException, problem));
             }
             let topic = node.controller.image.topic_named(name).ok_or_else(|| {
                 Error::new(ErrorCode::UnknownTopicOrPartition, format!("no topic '{name}'"))
             })?;
-            let rows = TOPIC_CONFIGS.iter().filter(is_wanted);
-            Ok(rows.map(|row| topic_row(row, &topic.configs, settings, detail)).collect())
+            let row = |row| topic_row(row, &topic.configs, settings);
+            Ok(TOPIC_CONFIGS.iter().map(row).collect())
+        }
+        BROKER if broker_named(node, name)?.is_some() => {
+            Ok(BROKER_CONFIGS.iter().map(|row| broker_row(row, settings)).collect())
         }
         BROKER => {
-            if !authorize(&context.principal, operation, Resource::Cluster) {
-                return Err(Error::new(ErrorCode::ClusterAuthorizationFailed, "not allowed"));
-            }
-            if name.is_empty() {
-                // The settings shared by all brokers: there are none that can be changed yet.
-                return Ok(Vec::new());
-            }
-            if name.parse() != Ok(node.options.facts.broker_id) {
-                let own = node.options.facts.broker_id;
-                let text = format!("expected the id of this broker, {own}, but got '{name}'");
-                return Err(Error::new(ErrorCode::InvalidRequest, text));
-            }
-            let rows = BROKER_CONFIGS.iter().filter(is_wanted);
-            Ok(rows.map(|row| broker_row(row, settings, detail)).collect())
+            let shared = node.controller.image.broker_configs(ALL_BROKERS);
+            let row = |row: &ConfigKey| Some(shared_row(row, shared.get(row.name)?));
+            Ok(BROKER_CONFIGS.iter().filter_map(row).collect())
         }
-        other => {
-            let text = format!("resources of type {other} have no settings here");
-            Err(Error::new(ErrorCode::InvalidRequest, text))
+        // There is no logger whose level could be set while the node runs.
+        BROKER_LOGGER if broker_named(node, name)?.is_some() => Ok(Rows::new()),
+        CLIENT_METRICS if !name.is_empty() => {
+            let row = |&(name, value, kind)| described(name, value, kind, Source::Default);
+            Ok(CLIENT_METRICS_DEFAULTS.iter().map(row).collect())
         }
+        GROUP if !name.is_empty() => Ok(Rows::new()),
+        BROKER_LOGGER | CLIENT_METRICS | GROUP => invalid("the resource needs a name".to_owned()),
+        other => invalid(format!("there are no resources of type {other}")),
     }
 }
 
@@ -111,20 +124,19 @@ fn kind_code(kind: Kind) -> i8 {
     }
 }
 
-fn row(
-    row: &ConfigKey,
-    value: &str,
-    source: Source,
-    detail: Detail,
-) -> DescribeConfigsResourceResult {
+fn described(name: &str, value: &str, kind: Kind, source: Source) -> DescribeConfigsResourceResult {
     DescribeConfigsResourceResult {
-        name: row.name.to_owned(),
+        name: name.to_owned(),
         value: Some(value.to_owned()),
         config_source: source.code(),
-        config_type: kind_code(row.kind),
-        documentation: detail.docs.then(|| row.doc.to_owned()),
+        config_type: kind_code(kind),
         ..DescribeConfigsResourceResult::default()
     }
+}
+
+fn row(key: &ConfigKey, value: &str, source: Source) -> DescribeConfigsResourceResult {
+    let documentation = Some(key.doc.to_owned());
+    DescribeConfigsResourceResult { documentation, ..described(key.name, value, key.kind, source) }
 }
 
 fn synonym(name: &str, value: &str, source: Source) -> DescribeConfigsSynonym {
@@ -134,39 +146,29 @@ fn synonym(name: &str, value: &str, source: Source) -> DescribeConfigsSynonym {
 
 fn topic_row(
     key: &ConfigKey,
-    own: &BTreeMap<String, String>,
+    own: &Settings,
     settings: &BrokerSettings,
-    detail: Detail,
 ) -> DescribeConfigsResourceResult {
     let found = effective(key.name, own, settings);
     let (value, source) = found.expect("the row is from the table");
-    let mut result = row(key, value, source, detail);
-    if detail.synonyms {
-        let own = own.get(key.name).map(|value| synonym(key.name, value, Source::Topic));
-        result.synonyms.extend(own);
-        if let Some((value, Source::Broker)) = settings.get(key.synonym) {
-            result.synonyms.push(synonym(key.synonym, value, Source::Broker));
-        }
-        let name = if key.synonym.is_empty() { key.name } else { key.synonym };
-        result.synonyms.push(synonym(name, key.default, Source::Default));
-    }
-    result
+    let own = own.get(key.name).map(|value| synonym(key.name, value, Source::Topic));
+    let nodes = settings.values(key.synonym);
+    let nodes = nodes.map(|(value, source)| synonym(key.synonym, value, source));
+    let synonyms = own.into_iter().chain(nodes).collect();
+    DescribeConfigsResourceResult { synonyms, ..row(key, value, source) }
 }
 
-fn broker_row(
-    key: &ConfigKey,
-    settings: &BrokerSettings,
-    detail: Detail,
-) -> DescribeConfigsResourceResult {
+fn broker_row(key: &ConfigKey, settings: &BrokerSettings) -> DescribeConfigsResourceResult {
     let (value, source) = settings.get(key.name).expect("the row is from the table");
-    let mut result = row(key, value, source, detail);
-    // Nothing can be changed while the node runs.
-    result.read_only = true;
-    if detail.synonyms {
-        if source == Source::Broker {
-            result.synonyms.push(synonym(key.name, value, source));
-        }
-        result.synonyms.push(synonym(key.name, key.default, Source::Default));
-    }
-    result
+    let all = settings.values(key.name);
+    let synonyms = all.map(|(value, source)| synonym(key.name, value, source)).collect();
+    let read_only = !key.dynamic;
+    DescribeConfigsResourceResult { read_only, synonyms, ..row(key, value, source) }
+}
+
+/// A setting of all brokers, of which each may have its own.
+fn shared_row(key: &ConfigKey, value: &str) -> DescribeConfigsResourceResult {
+    let source = Source::ClusterDynamic;
+    let synonyms = vec![synonym(key.name, value, source)];
+    DescribeConfigsResourceResult { synonyms, ..row(key, value, source) }
 }

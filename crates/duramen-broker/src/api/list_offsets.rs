@@ -1,14 +1,12 @@
 //! `ListOffsets`: offsets by time, and the first and last ones.
 
-use std::collections::BTreeMap;
-
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::list_offsets::{
     ListOffsetsPartition, ListOffsetsPartitionResponse, ListOffsetsTopicResponse,
 };
 use duramen_protocol::messages::{ListOffsetsRequest, ListOffsetsResponse};
 
-use super::{Operation, Resource, authorize};
+use super::{Operation, Resource, authorize, repeated};
 use crate::event::{Action, Reply, RequestKey, TimePart, TimePlan};
 use crate::node::Node;
 use crate::partition::Partition;
@@ -45,27 +43,28 @@ pub(crate) fn handle(
     node: &mut Node,
     key: RequestKey,
     context: &RequestContext,
-    request: ListOffsetsRequest,
+    request: &ListOffsetsRequest,
     actions: &mut Vec<Action>,
 ) {
     let mut response = ListOffsetsResponse::default();
     let mut parts = Vec::new();
     let with_epochs = context.version >= FIRST_VERSION_WITH_EPOCHS;
-    for topic in request.topics {
+    let named = request.topics.iter().flat_map(|topic| {
+        topic.partitions.iter().map(|asked| (topic.name.as_str(), asked.partition_index))
+    });
+    let twice = repeated(named);
+    for topic in &request.topics {
         let mut partitions = Vec::with_capacity(topic.partitions.len());
-        let mut times = BTreeMap::new();
-        for asked in &topic.partitions {
-            *times.entry(asked.partition_index).or_insert(0) += 1;
-        }
         for asked in &topic.partitions {
             let mut answer = ListOffsetsPartitionResponse {
                 partition_index: asked.partition_index,
                 ..ListOffsetsPartitionResponse::default()
             };
-            let found = match times.get(&asked.partition_index) {
-                Some(1) => one(node, context, &topic.name, asked),
-                // Named twice: nobody could tell the answers apart.
-                _ => Err(ErrorCode::InvalidRequest),
+            let found = if twice.contains(&(topic.name.as_str(), asked.partition_index)) {
+                // Nobody could tell the answers apart.
+                Err(ErrorCode::InvalidRequest)
+            } else {
+                one(node, context, &topic.name, asked)
             };
             match found {
                 Err(code) => answer.error_code = code.code(),
@@ -85,7 +84,8 @@ pub(crate) fn handle(
             }
             partitions.push(answer);
         }
-        response.topics.push(ListOffsetsTopicResponse { name: topic.name, partitions });
+        let name = topic.name.clone();
+        response.topics.push(ListOffsetsTopicResponse { name, partitions });
     }
     if parts.is_empty() {
         node.reply(key, response, actions);

@@ -10,13 +10,16 @@
 //! Start at:   [`Image::apply`].
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 use bytes::Bytes;
 use duramen_protocol::wire::{Decoder, Encoder, Uuid};
 
+use crate::configs::Settings;
+
 use super::records::{
     AllocatePeerIds, AllocateProducerIds, CreateTopic, MetadataRecord, PlacePartition,
-    PlacedReplica, RegisterBroker, SetFeature, SetTopicConfig,
+    PlacedReplica, RegisterBroker, SetBrokerConfig, SetFeature, SetTopicConfig,
 };
 
 const IMAGE_VERSION: u8 = 1;
@@ -28,7 +31,7 @@ const FIRST_PEER_ID: u64 = 2;
 pub(crate) struct Topic {
     pub name: String,
     pub id: Uuid,
-    pub configs: BTreeMap<String, String>,
+    pub configs: Settings,
     pub partitions: Vec<Vec<PlacedReplica>>,
 }
 
@@ -39,6 +42,8 @@ pub(crate) enum Change {
     Placed { topic_id: Uuid, partition: i32 },
     /// A topic's settings are others.
     Configured { topic_id: Uuid },
+    /// Settings of nodes are others.
+    BrokersConfigured,
     /// A topic is gone.
     Deleted(Topic),
 }
@@ -48,6 +53,7 @@ pub(crate) enum Change {
 pub(crate) struct Image {
     pub brokers: BTreeMap<i32, RegisterBroker>,
     pub features: BTreeMap<String, i16>,
+    broker_configs: BTreeMap<i32, Settings>,
     topics: BTreeMap<Uuid, Topic>,
     names: BTreeMap<String, Uuid>,
     /// Names with `.` and `_` made the same, which may not differ in that alone.
@@ -68,6 +74,7 @@ impl Image {
         Self {
             brokers: BTreeMap::new(),
             features: BTreeMap::new(),
+            broker_configs: BTreeMap::new(),
             topics: BTreeMap::new(),
             names: BTreeMap::new(),
             folded: BTreeMap::new(),
@@ -80,6 +87,18 @@ impl Image {
     /// All topics, by name.
     pub(crate) fn topics_by_name(&self) -> impl Iterator<Item = &Topic> {
         self.names.values().filter_map(|id| self.topics.get(id))
+    }
+
+    /// At most `limit` topics of the ids after `id`, by id.
+    pub(crate) fn topics_after(&self, id: Option<Uuid>, limit: usize) -> Vec<Uuid> {
+        let from = id.map_or(Bound::Unbounded, Bound::Excluded);
+        self.topics.range((from, Bound::Unbounded)).take(limit).map(|(id, _)| *id).collect()
+    }
+
+    /// What is set for a node while it runs, or for all of them.
+    pub(crate) fn broker_configs(&self, broker_id: i32) -> &Settings {
+        static NONE: Settings = Settings::new();
+        self.broker_configs.get(&broker_id).unwrap_or(&NONE)
     }
 
     /// The topic of this name.
@@ -136,6 +155,17 @@ impl Image {
                 self.next_peer_id = self.next_peer_id.max(end);
                 None
             }
+            MetadataRecord::SetBrokerConfig(SetBrokerConfig { broker_id, name, value }) => {
+                let configs = self.broker_configs.entry(broker_id).or_default();
+                match value {
+                    Some(value) => configs.insert(name, value),
+                    None => configs.remove(&name),
+                };
+                if configs.is_empty() {
+                    self.broker_configs.remove(&broker_id);
+                }
+                Some(Change::BrokersConfigured)
+            }
             MetadataRecord::SetFeature(SetFeature { name, level }) => {
                 self.features.insert(name, level);
                 None
@@ -171,6 +201,12 @@ impl Image {
         brokers.for_each(&mut put);
         for (name, &level) in &self.features {
             put(MetadataRecord::SetFeature(SetFeature { name: name.clone(), level }));
+        }
+        for (&broker_id, configs) in &self.broker_configs {
+            for (name, value) in configs {
+                let (name, value) = (name.clone(), Some(value.clone()));
+                put(MetadataRecord::SetBrokerConfig(SetBrokerConfig { broker_id, name, value }));
+            }
         }
         put(MetadataRecord::AllocatePeerIds(AllocatePeerIds { end: self.next_peer_id }));
         let end = self.next_producer_id;
@@ -252,6 +288,11 @@ mod tests {
         }
         let topic_id = Uuid::from_u128(103);
         records.push(MetadataRecord::DeleteTopic(DeleteTopic { topic_id }));
+        for (broker_id, value) in [(0, Some("5")), (-1, Some("6")), (0, None)] {
+            let (name, value) = ("log.retention.ms".to_owned(), value.map(str::to_owned));
+            let set = SetBrokerConfig { broker_id, name, value };
+            records.push(MetadataRecord::SetBrokerConfig(set));
+        }
         let allocated = AllocateProducerIds { broker_id: 0, end: 3000 };
         records.push(MetadataRecord::AllocateProducerIds(allocated));
         records

@@ -14,6 +14,9 @@ use duramen_protocol::batch;
 use duramen_protocol::records::Records;
 use duramen_protocol::wire::{Decoder, Encoder, Message, Uuid};
 
+/// Stands for all nodes in [`SetBrokerConfig`].
+pub(crate) const ALL_BROKERS: i32 = -1;
+
 duramen_protocol::message! {
     /// A node, as of this start.
     pub struct RegisterBroker: versions 0..=0, flexible 0.. {
@@ -65,6 +68,12 @@ duramen_protocol::message! {
     /// Peer ids below `end` belong to somebody. Only in images: placements say it otherwise.
     pub struct AllocatePeerIds: versions 0..=0, flexible 0.. {
         end: u64 [0..],
+    }
+    /// A node's setting, or with [`ALL_BROKERS`] one of all nodes, set while they run; null takes it back.
+    pub struct SetBrokerConfig: versions 0..=0, flexible 0.. {
+        broker_id: i32 [0..],
+        name: String [0..],
+        value: Option<String> [0.., nullable 0..],
     }
     /// What all nodes of the cluster understand.
     pub struct SetFeature: versions 0..=0, flexible 0.. {
@@ -120,6 +129,7 @@ metadata_records! {
     6 AllocateProducerIds;
     7 AllocatePeerIds;
     8 SetFeature;
+    9 SetBrokerConfig;
 }
 
 /// The records of the metadata log's batches in `bytes`, by base offset. `None` if one cannot be

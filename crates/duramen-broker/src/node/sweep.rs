@@ -1,8 +1,9 @@
-//! Work that visits every partition, in slices, so that no turn grows with their number.
+//! Work that visits every partition or topic, in slices, so that no turn grows with their number.
 
 use duramen_storage::op::ReplicaId;
 
 use super::{Node, Timer};
+use crate::controller::records::ALL_BROKERS;
 use crate::event::Now;
 use crate::limits::{SWEEP_PAUSE_US, SWEEP_SLICE};
 
@@ -53,6 +54,32 @@ impl Node {
             None => interval_us(self.options.settings.retention_check_interval_ms),
         };
         self.timers.insert((now.mono_us.saturating_add(pause), Timer::Retention));
+    }
+
+    /// Takes what the metadata say of this node's settings.
+    pub(super) fn take_dynamic_settings(&mut self) {
+        let image = &self.controller.image;
+        let own = image.broker_configs(self.options.facts.broker_id).clone();
+        self.options.settings.set_dynamic(own, image.broker_configs(ALL_BROKERS).clone());
+    }
+
+    /// Settings of nodes are others: topics whose own they are not learn of it, a slice at a time.
+    pub(super) fn reconfigure(&mut self, now: Now) {
+        self.take_dynamic_settings();
+        self.timers.retain(|(_, timer)| *timer != Timer::Settings);
+        self.reconfigured = None;
+        self.sweep_settings(now);
+    }
+
+    pub(super) fn sweep_settings(&mut self, now: Now) {
+        let slice = self.controller.image.topics_after(self.reconfigured, SWEEP_SLICE);
+        for topic_id in &slice {
+            self.configure(*topic_id);
+        }
+        self.reconfigured = slice.last().copied().filter(|_| slice.len() == SWEEP_SLICE);
+        if self.reconfigured.is_some() {
+            self.timers.insert((now.mono_us.saturating_add(SWEEP_PAUSE_US), Timer::Settings));
+        }
     }
 
     pub(super) fn sweep_producers(&mut self, now: Now) {

@@ -9,6 +9,7 @@ mod misc;
 mod produce;
 mod restart;
 mod retention;
+mod settings;
 mod stalls;
 mod topics;
 mod versions;

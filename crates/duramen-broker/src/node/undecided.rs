@@ -1,4 +1,4 @@
-//! Requests about topics whose creation, change or deletion is being committed: what they are told depends on that.
+//! Requests about topics, or settings, whose creation, change or deletion is being committed: what they are told depends on that.
 
 use std::collections::VecDeque;
 
@@ -44,7 +44,7 @@ impl Node {
             Prepared::Request(request) if self.controller.is_deciding_on(&request) => {
                 let timeout_ms = match &request {
                     Request::AlterConfigs(_) | Request::IncrementalAlterConfigs(_) => {
-                        api::alter_configs::TIMEOUT_MS
+                        api::settings::TIMEOUT_MS
                     }
                     Request::CreatePartitions(request) => request.timeout_ms,
                     Request::CreateTopics(request) => request.timeout_ms,

@@ -31,9 +31,10 @@ beats the file of `duramen serve --config FILE`:
 
 `duramen config example` prints such a file with comments. A topic's own settings are given when it is created
 (`duramen topic create NAME --config KEY=VALUE`, CreateTopics), and changed while the node runs by any client's
-IncrementalAlterConfigs or AlterConfigs; the node's settings are changed by a restart. A topic's value is its own, else
-that of the node's setting named beside it, else the default. A value of the wrong kind or outside of what is allowed is
-refused, and so is an unknown name.
+IncrementalAlterConfigs or AlterConfigs. So are those of the node's settings that are *live*: for one node, or by the
+empty name for all of them, which the one node's beats; both beat what it was started with, and both outlive a restart.
+The others are changed by a restart. A topic's value is its own, else that of the node's setting named beside it, else
+the default. A value of the wrong kind or outside of what is allowed is refused, and so is an unknown name.
 
 *Does it* says whether a setting has an effect in this version: many are there because tools ask for them or set them.
 
@@ -48,8 +49,8 @@ refused, and so is an unknown name.
 const NODE_HEAD: &str = "
 ## Settings of the node
 
-| name | type | default | allowed | does it | |
-|---|---|---|---|---|---|
+| name | type | default | allowed | live | does it | |
+|---|---|---|---|---|---|---|
 ";
 
 const TOPIC_HEAD: &str = "
@@ -72,7 +73,7 @@ pub(super) fn render() -> String {
     }
     text.push_str(NODE_HEAD);
     for key in BROKER_CONFIGS {
-        row(&mut text, key);
+        row(&mut text, key, if key.dynamic { " live |" } else { " |" });
     }
     text.push_str(
         "\nOther units are understood too; where both are given, the one of the table wins:\n\n",
@@ -82,12 +83,12 @@ pub(super) fn render() -> String {
     }
     text.push_str(TOPIC_HEAD);
     for key in TOPIC_CONFIGS {
-        row(&mut text, key);
+        row(&mut text, key, "");
     }
     text
 }
 
-fn row(text: &mut String, key: &ConfigKey) {
+fn row(text: &mut String, key: &ConfigKey, live: &str) {
     let kind = match key.kind {
         Kind::Boolean => "boolean",
         Kind::String => "string",
@@ -111,7 +112,10 @@ fn row(text: &mut String, key: &ConfigKey) {
     };
     let ConfigKey { name, synonym, doc, .. } = key;
     let node = if synonym.is_empty() { String::new() } else { format!(" Node: `{synonym}`.") };
-    line(text, &format!("| `{name}` | {kind} | {default} | {allowed} | {effect} | {doc}{node} |"));
+    line(
+        text,
+        &format!("| `{name}` | {kind} | {default} | {allowed} |{live} {effect} | {doc}{node} |"),
+    );
 }
 
 fn line(text: &mut String, line: &str) {

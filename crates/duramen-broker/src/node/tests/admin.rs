@@ -386,7 +386,6 @@ fn a_bad_change_is_refused_with_the_reason_and_changes_nothing() {
         (TOPIC, "nope", ErrorCode::UnknownTopicOrPartition),
         (TOPIC, "a b", ErrorCode::InvalidTopicException),
         (TOPIC, "", request),
-        (4, "0", request),
         (9, "t", request),
     ] {
         let mut asked = alter(name, &[good]);

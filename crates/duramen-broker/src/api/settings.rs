@@ -1,0 +1,247 @@
+//! What both ways to alter settings share: they are judged alike, and become records alike.
+
+use std::collections::BTreeSet;
+
+use duramen_protocol::ErrorCode;
+
+use super::{Operation, Resource, authorize, repeated};
+use crate::configs::resource_kind::{BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC};
+use crate::configs::{
+    BROKER_CONFIGS, Kind, Settings, TOPIC_CONFIGS, check_dynamic, check_topic, effective, find,
+};
+use crate::controller::image::Topic;
+use crate::controller::records::{ALL_BROKERS, MetadataRecord, SetBrokerConfig, SetTopicConfig};
+use crate::controller::{Error, name_problem};
+use crate::node::Node;
+use crate::session::RequestContext;
+
+/// The requests do not say how long they may take; this is Kafka's `request.timeout.ms`.
+pub(crate) const TIMEOUT_MS: i32 = 30_000;
+
+pub(super) const SET: i8 = 0;
+const DELETE: i8 = 1;
+const APPEND: i8 = 2;
+const SUBTRACT: i8 = 3;
+
+/// What is asked of one resource.
+pub(super) struct Asked<'a> {
+    pub kind: i8,
+    pub name: &'a str,
+    /// What is not named goes.
+    pub replaces: bool,
+    pub changes: Vec<Change<'a>>,
+}
+
+/// What is asked of one setting.
+pub(super) struct Change<'a> {
+    pub name: &'a str,
+    pub operation: i8,
+    pub value: Option<&'a str>,
+}
+
+/// Decides on each resource: the records that make of its settings what is asked.
+pub(super) fn decide(
+    node: &Node,
+    context: &RequestContext,
+    asked: &[Asked<'_>],
+) -> Vec<Result<Vec<MetadataRecord>, Error>> {
+    let twice = repeated(asked.iter().map(|it| (it.kind, it.name)));
+    let one = |it: &Asked<'_>| {
+        let resource = if it.kind == TOPIC { Resource::Topic(it.name) } else { Resource::Cluster };
+        if !authorize(&context.principal, Operation::AlterConfigs, resource) {
+            let code = match it.kind {
+                TOPIC => ErrorCode::TopicAuthorizationFailed,
+                _ => ErrorCode::ClusterAuthorizationFailed,
+            };
+            return Err(Error::new(code, "not allowed to alter the settings"));
+        }
+        if twice.contains(&(it.kind, it.name)) {
+            return Err(invalid("the resource is named twice in the request"));
+        }
+        check_names(&it.changes)?;
+        let owner = Owner::of(node, it)?;
+        owner.records(&owner.wanted(node, it)?)
+    };
+    asked.iter().map(one).collect()
+}
+
+fn invalid(text: impl Into<String>) -> Error {
+    Error::new(ErrorCode::InvalidRequest, text)
+}
+
+/// A request names each setting of a resource once.
+fn check_names(changes: &[Change<'_>]) -> Result<(), Error> {
+    let mut seen = BTreeSet::new();
+    match changes.iter().find(|change| !seen.insert(change.name)) {
+        None => Ok(()),
+        Some(twice) => {
+            Err(invalid(format!("{}: the setting is named twice in the request", twice.name)))
+        }
+    }
+}
+
+/// The id that a broker's resource names; `None` stands for all brokers.
+pub(super) fn broker_named(node: &Node, name: &str) -> Result<Option<i32>, Error> {
+    let own = node.options.facts.broker_id;
+    match name.parse() {
+        _ if name.is_empty() => Ok(None),
+        Ok(id) if id == own => Ok(Some(id)),
+        _ => Err(invalid(format!("expected the id of this broker, {own}, but got '{name}'"))),
+    }
+}
+
+/// Whose settings they are.
+enum Owner<'a> {
+    Topic(&'a Topic),
+    /// One broker, or all; and what is set for it while it runs.
+    Broker(i32, &'a Settings),
+}
+
+impl<'a> Owner<'a> {
+    fn of(node: &'a Node, asked: &Asked<'_>) -> Result<Self, Error> {
+        let name = asked.name;
+        match asked.kind {
+            TOPIC if name.is_empty() => Err(invalid("there are no settings that all topics share")),
+            TOPIC => {
+                if let Some(problem) = name_problem(name) {
+                    return Err(Error::new(ErrorCode::InvalidTopicException, problem));
+                }
+                let topic = node.controller.image.topic_named(name).ok_or_else(|| {
+                    Error::new(ErrorCode::UnknownTopicOrPartition, format!("no topic '{name}'"))
+                })?;
+                Ok(Self::Topic(topic))
+            }
+            BROKER => {
+                let id = broker_named(node, name)?.unwrap_or(ALL_BROKERS);
+                Ok(Self::Broker(id, node.controller.image.broker_configs(id)))
+            }
+            BROKER_LOGGER if !asked.replaces && broker_named(node, name)?.is_some() => {
+                let text = "what is logged is changed by a restart only";
+                Err(Error::new(ErrorCode::InvalidConfig, text))
+            }
+            CLIENT_METRICS => Err(invalid("metrics of clients are not collected here")),
+            GROUP if !name.is_empty() => {
+                Err(Error::new(ErrorCode::InvalidConfig, "groups have no settings here"))
+            }
+            other => Err(invalid(format!("there is no such resource '{name}' of type {other}"))),
+        }
+    }
+
+    fn own(&self) -> &Settings {
+        match self {
+            Self::Topic(topic) => &topic.configs,
+            Self::Broker(_, own) => own,
+        }
+    }
+
+    /// What its own settings are to be.
+    fn wanted(&self, node: &Node, asked: &Asked<'_>) -> Result<Settings, Error> {
+        let mut wanted = if asked.replaces { Settings::new() } else { self.own().clone() };
+        for change in &asked.changes {
+            if change.operation == DELETE {
+                wanted.remove(change.name);
+                continue;
+            }
+            let value = self.changed(node, change)?;
+            wanted.insert(change.name.to_owned(), value);
+        }
+        Ok(wanted)
+    }
+
+    fn changed(&self, node: &Node, change: &Change<'_>) -> Result<String, Error> {
+        let name = change.name;
+        let value =
+            change.value.ok_or_else(|| invalid(format!("{name}: a setting needs a value")))?;
+        match change.operation {
+            SET => Ok(value.trim().to_owned()),
+            APPEND | SUBTRACT => {
+                let table = match self {
+                    Self::Topic(_) => TOPIC_CONFIGS,
+                    Self::Broker(..) => BROKER_CONFIGS,
+                };
+                if !find(table, name).is_some_and(|row| row.kind == Kind::List) {
+                    let text = format!("{name}: words are added to and taken from lists only");
+                    return Err(Error::new(ErrorCode::InvalidConfig, text));
+                }
+                let now = self.list(node, name);
+                Ok(if change.operation == APPEND { with(now, value) } else { without(now, value) })
+            }
+            other => Err(invalid(format!("{name}: there is no operation {other}"))),
+        }
+    }
+
+    /// The list that words are added to or taken from.
+    fn list(&self, node: &'a Node, name: &str) -> &str {
+        match self {
+            Self::Topic(topic) => {
+                let found = effective(name, &topic.configs, &node.options.settings);
+                found.map_or("", |(value, _)| value)
+            }
+            Self::Broker(_, own) => {
+                let default = || find(BROKER_CONFIGS, name).map_or("", |row| row.default);
+                own.get(name).map_or_else(default, String::as_str)
+            }
+        }
+    }
+
+    fn check(&self, name: &str, value: &str) -> Result<(), Error> {
+        let refuse = |code, text: String| Err(Error::new(code, text));
+        match self {
+            Self::Topic(_) => check_topic(name, value)
+                .or_else(|error| refuse(ErrorCode::InvalidConfig, error.to_string())),
+            // It says how safe a topic's records are, which must not depend on who leads.
+            Self::Broker(0.., _) if name == "min.insync.replicas" => {
+                let text =
+                    "min.insync.replicas: it is set for all brokers alike, by the empty name";
+                refuse(ErrorCode::InvalidConfig, text.to_owned())
+            }
+            Self::Broker(..) => check_dynamic(name, value)
+                .or_else(|error| refuse(ErrorCode::InvalidRequest, error.to_string())),
+        }
+    }
+
+    fn record(&self, name: &str, value: Option<&String>) -> MetadataRecord {
+        let (name, value) = (name.to_owned(), value.cloned());
+        match *self {
+            Self::Topic(topic) => {
+                let topic_id = topic.id;
+                MetadataRecord::SetTopicConfig(SetTopicConfig { topic_id, name, value })
+            }
+            Self::Broker(broker_id, _) => {
+                MetadataRecord::SetBrokerConfig(SetBrokerConfig { broker_id, name, value })
+            }
+        }
+    }
+
+    fn records(&self, wanted: &Settings) -> Result<Vec<MetadataRecord>, Error> {
+        let own = self.own();
+        let mut records = Vec::new();
+        for (name, value) in wanted.iter().filter(|(name, value)| own.get(*name) != Some(value)) {
+            self.check(name, value)?;
+            records.push(self.record(name, Some(value)));
+        }
+        let gone = own.keys().filter(|name| !wanted.contains_key(*name));
+        records.extend(gone.map(|name| self.record(name, None)));
+        Ok(records)
+    }
+}
+
+fn words(list: &str) -> impl Iterator<Item = &str> {
+    list.split(',').map(str::trim).filter(|word| !word.is_empty())
+}
+
+fn with(list: &str, added: &str) -> String {
+    let mut all: Vec<&str> = words(list).collect();
+    for word in words(added) {
+        if !all.contains(&word) {
+            all.push(word);
+        }
+    }
+    all.join(",")
+}
+
+fn without(list: &str, removed: &str) -> String {
+    let removed: Vec<&str> = words(removed).collect();
+    let left: Vec<&str> = words(list).filter(|word| !removed.contains(word)).collect();
+    left.join(",")
+}
