@@ -480,6 +480,45 @@ def the_other_special_timestamps_are_known_from_their_version_on():
 
 
 @test
+def offsets_of_many_topics_and_partitions_are_listed_at_once():
+    with connect() as connection:
+        topics = [new_topic(connection, partitions=3) for _ in range(3)]
+        missing, at = harness.unique("missing"), 1_700_000_000_000
+        for topic in topics:
+            for partition in (0, 1):
+                for n in range(2):
+                    data = batch([b"v"] * 2, timestamps=[at + 10 * n, at + 10 * n + 1])
+                    equal(produce(connection, topic, data, partition=partition)["ErrorCode"], 0)
+        delete_records(connection, topics[0], 1, partition=1)
+
+        def listed(*asked):
+            """`asked` are (topic, partition, timestamp)."""
+            entries = [{"Name": name, "Partitions": [{"PartitionIndex": p, "Timestamp": time}]} for name, p, time in asked]
+            answer = connection.call("ListOffsets", 11, {"ReplicaId": -1, "Topics": entries})["Topics"]
+            return {(t["Name"], p["PartitionIndex"]): (p["ErrorCode"], p["Offset"], p["Timestamp"]) for t in answer for p in t["Partitions"]}
+
+        for timestamp, full, empty in [
+            (LATEST, (0, 4, -1), (0, 0, -1)),
+            (EARLIEST, (0, 0, -1), (0, 0, -1)),
+            (MAX_TIMESTAMP, (0, 3, at + 11), (0, -1, -1)),
+            (-4, (0, 0, -1), (0, 0, -1)),
+            (-5, (0, -1, -1), (0, -1, -1)),
+            (-6, (0, -1, -1), (0, -1, -1)),
+            (-7, (35, -1, -1), (35, -1, -1)),
+            (at + 2, (0, 2, at + 10), (0, -1, -1)),
+            (at + 12, (0, -1, -1), (0, -1, -1)),
+        ]:
+            expected = {(topic, partition): empty if partition == 2 else full for topic in topics for partition in range(3)}
+            if timestamp in (EARLIEST, -4):
+                expected[topics[0], 1] = (0, 1, -1)
+            unknown = (35 if timestamp == -7 else UNKNOWN_TOPIC_OR_PARTITION, -1, -1)
+            expected |= {(topics[0], 9): unknown, (missing, 0): unknown}
+            equal(listed(*[(*place, timestamp) for place in expected]), expected, f"at {timestamp}")
+        twice = listed((topics[0], 0, LATEST), (topics[0], 1, LATEST), (topics[0], 0, EARLIEST))
+        equal(twice, {(topics[0], 0): (42, -1, -1), (topics[0], 1): (0, 4, -1)})
+
+
+@test
 def list_offsets_says_unknown_partitions_and_leader_epochs_by_code():
     with connect() as connection:
         topic = new_topic(connection)

@@ -123,6 +123,7 @@ fn options() -> NodeOptions {
         host: "localhost".to_owned(),
         port: 9092,
         rack: None,
+        log_dir: "/data".to_owned(),
         settings: BrokerSettings::from_pairs(&[]).expect("no mistakes"),
         seed: 1,
         bytes_in_flight_max: 256 << 20,

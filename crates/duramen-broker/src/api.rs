@@ -17,25 +17,38 @@ use crate::event::{Action, Now, RequestKey};
 use crate::node::{Node, Parked};
 use crate::session::{Prepared, RequestContext};
 
+pub(crate) mod acls;
 pub(crate) mod alter_configs;
+pub(crate) mod alter_partition_reassignments;
+pub(crate) mod alter_replica_log_dirs;
 pub(crate) mod api_versions;
 pub(crate) mod create_partitions;
 pub(crate) mod create_topics;
+pub(crate) mod delegation_tokens;
 pub(crate) mod delete_records;
 pub(crate) mod delete_topics;
 pub(crate) mod describe_cluster;
 pub(crate) mod describe_configs;
+pub(crate) mod describe_log_dirs;
+pub(crate) mod describe_producers;
+pub(crate) mod describe_quorum;
 pub(crate) mod describe_topic_partitions;
+pub(crate) mod describe_user_scram_credentials;
+pub(crate) mod elect_leaders;
 pub(crate) mod fetch;
 pub(crate) mod fetch_sessions;
 pub(crate) mod incremental_alter_configs;
 pub(crate) mod init_producer_id;
 mod leaders;
+pub(crate) mod list_config_resources;
 pub(crate) mod list_offsets;
+pub(crate) mod list_partition_reassignments;
 pub(crate) mod metadata;
 pub(crate) mod offset_for_leader_epoch;
 pub(crate) mod produce;
 pub(crate) mod settings;
+pub(crate) mod unregister_broker;
+pub(crate) mod update_features;
 
 /// What somebody wants to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,56 +119,97 @@ pub(crate) fn dispatch(
         }
         Prepared::Request(request) => request,
     };
-    let response: Response = match request {
-        Request::ApiVersions(request) => api_versions::answer(&request).into(),
-        Request::DescribeCluster(request) => describe_cluster::answer(node, &request).into(),
-        Request::DescribeConfigs(request) => {
-            describe_configs::answer(node, &context, request).into()
-        }
-        Request::DescribeTopicPartitions(request) => {
-            describe_topic_partitions::answer(node, &context, &request).into()
-        }
-        Request::OffsetForLeaderEpoch(request) => {
-            offset_for_leader_epoch::answer(node, &context, request).into()
-        }
-        Request::Metadata(request) => {
-            return metadata::handle(node, now, key, context, request, actions);
-        }
-        Request::Fetch(request) => {
-            return fetch::handle(node, now, key, &context, &request, actions);
+    match request {
+        Request::Metadata(request) => metadata::handle(node, now, key, context, request, actions),
+        Request::Fetch(request) => fetch::handle(node, now, key, &context, &request, actions),
+        Request::DescribeLogDirs(request) => {
+            describe_log_dirs::handle(node, key, &context, &request, actions);
         }
         Request::ListOffsets(request) => {
-            return list_offsets::handle(node, key, &context, &request, actions);
+            list_offsets::handle(node, key, &context, &request, actions);
         }
         Request::DeleteRecords(request) => {
-            return delete_records::handle(node, now, key, &context, request, actions);
+            delete_records::handle(node, now, key, &context, request, actions);
         }
         Request::AlterConfigs(request) => {
-            return alter_configs::handle(node, now, key, &context, &request, actions);
+            alter_configs::handle(node, now, key, &context, &request, actions);
         }
         Request::IncrementalAlterConfigs(request) => {
-            return incremental_alter_configs::handle(node, now, key, &context, &request, actions);
+            incremental_alter_configs::handle(node, now, key, &context, &request, actions);
         }
         Request::CreatePartitions(request) => {
-            return create_partitions::handle(node, now, key, &context, &request, actions);
+            create_partitions::handle(node, now, key, &context, &request, actions);
         }
         Request::CreateTopics(request) => {
-            return create_topics::handle(node, now, key, &context, &request, actions);
+            create_topics::handle(node, now, key, &context, &request, actions);
         }
         Request::DeleteTopics(request) => {
-            return delete_topics::handle(node, now, key, &context, &request, actions);
+            delete_topics::handle(node, now, key, &context, &request, actions);
         }
         Request::InitProducerId(request) => {
-            return init_producer_id::handle(node, now, key, &context, &request, actions);
+            init_producer_id::handle(node, now, key, &context, &request, actions);
         }
-        // The session decodes only served APIs, and each of those has an arm above.
         other => {
-            let reason = format!("{} is not served", other.api_key());
+            let api = other.api_key();
+            if let Some(response) = answer(node, now, &context, other) {
+                return node.reply(key, response, actions);
+            }
+            // The session decodes only served APIs, and each of those has an arm.
+            let reason = format!("{api} is not served");
             actions.push(Action::Close { connection: key.0, reason });
-            return;
         }
-    };
-    node.reply(key, response, actions);
+    }
+}
+
+/// Answers a request that waits for nothing.
+fn answer(node: &Node, now: Now, context: &RequestContext, request: Request) -> Option<Response> {
+    Some(match request {
+        Request::AlterPartitionReassignments(request) => {
+            alter_partition_reassignments::answer(node, context, &request).into()
+        }
+        Request::AlterReplicaLogDirs(request) => {
+            alter_replica_log_dirs::answer(node, context, &request).into()
+        }
+        Request::ApiVersions(request) => api_versions::answer(&request).into(),
+        Request::CreateAcls(request) => acls::create(&request).into(),
+        Request::CreateDelegationToken(_) => delegation_tokens::create(context).into(),
+        Request::DeleteAcls(request) => acls::delete(&request).into(),
+        Request::DescribeAcls(_) => acls::describe().into(),
+        Request::DescribeCluster(request) => describe_cluster::answer(node, &request).into(),
+        Request::DescribeConfigs(request) => {
+            describe_configs::answer(node, context, request).into()
+        }
+        Request::DescribeDelegationToken(_) => delegation_tokens::describe().into(),
+        Request::DescribeProducers(request) => {
+            describe_producers::answer(node, context, &request).into()
+        }
+        Request::DescribeQuorum(request) => {
+            describe_quorum::answer(node, now, context, &request).into()
+        }
+        Request::DescribeTopicPartitions(request) => {
+            describe_topic_partitions::answer(node, context, &request).into()
+        }
+        Request::DescribeUserScramCredentials(request) => {
+            describe_user_scram_credentials::answer(context, &request).into()
+        }
+        Request::ElectLeaders(request) => elect_leaders::answer(node, context, &request).into(),
+        Request::ExpireDelegationToken(_) => delegation_tokens::expire().into(),
+        Request::ListConfigResources(request) => {
+            list_config_resources::answer(node, context, &request).into()
+        }
+        Request::ListPartitionReassignments(_) => {
+            list_partition_reassignments::answer(context).into()
+        }
+        Request::OffsetForLeaderEpoch(request) => {
+            offset_for_leader_epoch::answer(node, context, request).into()
+        }
+        Request::RenewDelegationToken(_) => delegation_tokens::renew().into(),
+        Request::UnregisterBroker(request) => {
+            unregister_broker::answer(node, context, &request).into()
+        }
+        Request::UpdateFeatures(request) => update_features::answer(context, &request).into(),
+        _ => return None,
+    })
 }
 
 /// Why a request timed out that waited for another one's outcome.

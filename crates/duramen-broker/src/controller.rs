@@ -45,7 +45,7 @@ use records::{
 
 /// The metadata group's replica on every node of a one-voter cluster.
 pub(crate) const METADATA_REPLICA: ReplicaId = ReplicaId(1);
-const METADATA_TOPIC: &str = "__cluster_metadata";
+pub(crate) const METADATA_TOPIC: &str = "__cluster_metadata";
 const METADATA_TOPIC_ID: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
 const METADATA_SEGMENT_BYTES: u64 = 64 << 20;
 
@@ -184,6 +184,11 @@ impl Controller {
             chance: Prng::stream(seed, 0x0063_7472_6c00),
             was_serving: false,
         }
+    }
+
+    /// One past the last offset that is applied.
+    pub(crate) fn end(&self) -> i64 {
+        self.end
     }
 
     /// The commit at which a topic that is being made will be there.

@@ -87,6 +87,8 @@ pub enum Reply {
     Fetch(Box<FetchPlan>),
     /// A `ListOffsets` with lookups by time.
     ListOffsets(Box<TimePlan>),
+    /// A `DescribeLogDirs` that lacks how large the volume is, and how much of it is free.
+    LogDirs(Box<duramen_protocol::messages::DescribeLogDirsResponse>),
 }
 
 /// A Fetch response whose records are found and sent off the node's thread.

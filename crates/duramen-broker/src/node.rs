@@ -58,6 +58,8 @@ pub struct NodeOptions {
     pub port: u16,
     /// Where it stands, if that is known.
     pub rack: Option<String>,
+    /// Its data directory, as clients are told of it.
+    pub log_dir: String,
     /// Its configuration.
     pub settings: BrokerSettings,
     /// The seed of all its chance; another one at each start.

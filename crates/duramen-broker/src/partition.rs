@@ -36,7 +36,7 @@ pub(crate) mod retention;
 
 use faults::Faults;
 use internal::Internal;
-use producers::{Producers, Verdict};
+use producers::{ActiveProducer, Producers, Verdict};
 
 /// The largest position an index entry can name, and so a segment can have.
 const SEGMENT_BYTES_MAX: u64 = i32::MAX as u64 - 1;
@@ -226,6 +226,16 @@ impl Partition {
     /// One past the last committed offset.
     pub(crate) fn committed(&self) -> i64 {
         self.committed
+    }
+
+    /// Bytes of record batches that are committed and not removed.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.segments.iter().map(|segment| segment.size).sum()
+    }
+
+    /// The last that each producer with sequences did.
+    pub(crate) fn active_producers(&self) -> impl Iterator<Item = ActiveProducer> {
+        self.producers.active()
     }
 
     /// Producers remembered.

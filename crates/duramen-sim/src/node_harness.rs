@@ -404,6 +404,7 @@ impl World {
                         Reply::ListOffsets(plan) => {
                             Some(read_plan::list_offsets(&reader, *plan).into())
                         }
+                        Reply::LogDirs(response) => Some((*response).into()),
                     };
                     if self.disk.is_dead() {
                         continue; // it was killed while it read: nothing is sent any more
@@ -523,6 +524,7 @@ impl World {
             host: "localhost".to_owned(),
             port: 9092,
             rack: None,
+            log_dir: "/data".to_owned(),
             settings,
             seed: self.seed.wrapping_add(self.report.starts),
             bytes_in_flight_max: IN_FLIGHT_MAX,

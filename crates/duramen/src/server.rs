@@ -364,12 +364,14 @@ fn open(
     let found = replicas.len();
     let clock = Clock::start();
     let mut actions = Vec::new();
+    let log_dir = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let options = NodeOptions {
         facts: facts.clone(),
         listener: "PLAINTEXT".to_owned(),
         host: advertised.host.clone(),
         port: advertised.port,
         rack: None,
+        log_dir: log_dir.display().to_string(),
         settings: broker,
         seed: u64::from_le_bytes(random()?),
         bytes_in_flight_max: settings.in_flight_bytes_max,

@@ -18,7 +18,9 @@ use duramen_storage::Descriptor;
 use crate::limits::{EXPIRE_PRODUCERS_MAX, PRODUCER_BATCHES_KEPT};
 use duramen_storage::sabotage::{self, Bug};
 
-const IMAGE_VERSION: u8 = 1;
+const IMAGE_VERSION: u8 = 2;
+/// It had no time of a producer's last batch.
+const IMAGE_VERSION_WITHOUT_TIMES: u8 = 1;
 const IMAGE_PRODUCER_BYTES: usize = 8 + 2 + 1;
 const IMAGE_BATCH_BYTES: usize = 4 + 4 + 8;
 
@@ -35,7 +37,18 @@ struct Producer {
     epoch: i16,
     /// At most five, of `epoch`, oldest first.
     batches: VecDeque<Sent>,
+    /// The largest time in its last batch; -1 if an image of version 1 told of it.
+    last_timestamp: i64,
     used_us: u64,
+}
+
+/// What a producer did last, as administrators are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ActiveProducer {
+    pub id: i64,
+    pub epoch: i16,
+    pub last_sequence: i32,
+    pub last_timestamp: i64,
 }
 
 /// A batch proposed and not committed.
@@ -157,6 +170,7 @@ impl Producers {
             producer.epoch = batch.producer_epoch;
             producer.batches.clear();
         }
+        producer.last_timestamp = batch.max_timestamp;
         producer.used_us = now_us;
         if producer.batches.len() == PRODUCER_BATCHES_KEPT {
             producer.batches.pop_front();
@@ -183,7 +197,8 @@ impl Producers {
         self.committed.len()
     }
 
-    /// The committed state, versioned: version, then for each producer its id, epoch and batches.
+    /// The committed state, versioned: version, then for each producer its id, epoch, time and
+    /// batches.
     pub(crate) fn image(&self) -> Bytes {
         let size = IMAGE_PRODUCER_BYTES + PRODUCER_BATCHES_KEPT * IMAGE_BATCH_BYTES;
         let mut out = Vec::with_capacity(1 + self.committed.len() * size);
@@ -192,6 +207,7 @@ impl Producers {
             out.extend_from_slice(&id.to_be_bytes());
             out.extend_from_slice(&producer.epoch.to_be_bytes());
             out.push(u8::try_from(producer.batches.len()).expect("at most five"));
+            out.extend_from_slice(&producer.last_timestamp.to_be_bytes());
             for batch in &producer.batches {
                 out.extend_from_slice(&batch.first_sequence.to_be_bytes());
                 out.extend_from_slice(&batch.last_sequence.to_be_bytes());
@@ -206,7 +222,7 @@ impl Producers {
     pub(crate) fn from_image(image: &[u8], now_us: u64) -> Option<Self> {
         let mut producers = Self::default();
         let Some((&version, mut rest)) = image.split_first() else { return Some(producers) };
-        if version != IMAGE_VERSION {
+        if !(IMAGE_VERSION_WITHOUT_TIMES..=IMAGE_VERSION).contains(&version) {
             return None;
         }
         while !rest.is_empty() {
@@ -215,7 +231,14 @@ impl Producers {
             let count = usize::from(head[2]);
             rest = tail;
             let epoch = i16::from_be_bytes([head[0], head[1]]);
-            let mut producer = Producer { epoch, batches: VecDeque::new(), used_us: now_us };
+            let mut last_timestamp = -1;
+            if version != IMAGE_VERSION_WITHOUT_TIMES {
+                let (time, tail) = rest.split_first_chunk::<8>()?;
+                rest = tail;
+                last_timestamp = i64::from_be_bytes(*time);
+            }
+            let batches = VecDeque::new();
+            let mut producer = Producer { epoch, batches, last_timestamp, used_us: now_us };
             for _ in 0..count {
                 let (batch, tail) = rest.split_first_chunk::<IMAGE_BATCH_BYTES>()?;
                 rest = tail;
@@ -232,6 +255,16 @@ impl Producers {
         Some(producers)
     }
 
+    /// The last that each producer did.
+    pub(crate) fn active(&self) -> impl Iterator<Item = ActiveProducer> {
+        self.committed.iter().map(|(&id, producer)| ActiveProducer {
+            id,
+            epoch: producer.epoch,
+            last_sequence: producer.batches.back().map_or(-1, |sent| sent.last_sequence),
+            last_timestamp: producer.last_timestamp,
+        })
+    }
+
     /// The committed state in words, a line for each producer.
     pub(crate) fn lines(&self) -> Vec<String> {
         let sent = |Sent { first_sequence, last_sequence, base_offset }: &Sent| {
@@ -239,7 +272,11 @@ impl Producers {
         };
         let line = |(id, producer): (&i64, &Producer)| {
             let batches: String = producer.batches.iter().map(sent).collect();
-            format!("producer {id}  epoch {}{batches}", producer.epoch)
+            let time = match producer.last_timestamp {
+                -1 => String::new(),
+                time => format!("  time {time}"),
+            };
+            format!("producer {id}  epoch {}{time}{batches}", producer.epoch)
         };
         self.committed.iter().map(line).collect()
     }
@@ -260,7 +297,7 @@ mod tests {
             producer_id: 7,
             producer_epoch: epoch,
             first_sequence,
-            max_timestamp: 0,
+            max_timestamp: 1_000,
             starts_segment: false,
             transactional: false,
             control: false,
@@ -337,8 +374,24 @@ mod tests {
         let copy = Producers::from_image(&producers.image(), 5).expect("our own version");
         assert_eq!(copy.image(), producers.image());
         assert_eq!(copy.check(7, 1, 9, 1), Verdict::Append);
+        let last = ActiveProducer { id: 7, epoch: 1, last_sequence: 8, last_timestamp: 1_000 };
+        assert_eq!(copy.active().collect::<Vec<_>>(), [last]);
         assert!(Producers::from_image(&[9], 0).is_none(), "an unknown version is refused");
         assert!(Producers::from_image(&producers.image()[..20], 0).is_none());
+    }
+
+    #[test]
+    fn an_image_of_version_1_is_read_and_does_not_know_of_times() {
+        let producer = [&7i64.to_be_bytes()[..], &1i16.to_be_bytes(), &[1]].concat();
+        let sent = [&3i32.to_be_bytes()[..], &4i32.to_be_bytes(), &9i64.to_be_bytes()].concat();
+        let image = [&[1][..], &producer, &sent].concat();
+        let producers = Producers::from_image(&image, 0).expect("an older version of ours");
+        let last = ActiveProducer { id: 7, epoch: 1, last_sequence: 4, last_timestamp: -1 };
+        assert_eq!(producers.active().collect::<Vec<_>>(), [last]);
+        let known = Verdict::Duplicate { base_offset: 9, uncommitted: None };
+        assert_eq!(producers.check(7, 1, 3, 2), known);
+        let copy = Producers::from_image(&producers.image(), 0).expect("our own version");
+        assert_eq!(copy.active().collect::<Vec<_>>(), [last]);
     }
 
     /// The model keeps every batch ever sent and answers by looking at all of them.

@@ -65,6 +65,7 @@ impl Broker {
             host: "localhost".to_owned(),
             port: 9092,
             rack: None,
+            log_dir: "/data".to_owned(),
             settings,
             seed,
             bytes_in_flight_max: 64 << 20,
@@ -114,6 +115,7 @@ impl Broker {
             Reply::Response(response) => Some(*response),
             Reply::Fetch(plan) => Some(read_plan::fetch_bytes(&reader, *plan).into()),
             Reply::ListOffsets(plan) => Some(read_plan::list_offsets(&reader, *plan).into()),
+            Reply::LogDirs(response) => Some((*response).into()),
         };
         for outgoing in self.session.on_reply(sequence, response).expect("encodes") {
             let frame = outgoing.frame.bytes.freeze().slice(4..);

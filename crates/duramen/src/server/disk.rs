@@ -76,6 +76,15 @@ impl Root {
 }
 
 impl RealDisk {
+    /// Bytes of the file system that holds the directory: all of them, and those that may still be
+    /// written.
+    pub fn volume(&self) -> io::Result<(i64, i64)> {
+        let stat = rustix::fs::fstatvfs(&self.root.directory)?;
+        let bytes =
+            |blocks: u64| i64::try_from(blocks.saturating_mul(stat.f_frsize)).unwrap_or(i64::MAX);
+        Ok((bytes(stat.f_blocks), bytes(stat.f_bavail)))
+    }
+
     /// Creates the directory if it is missing, and locks it.
     ///
     /// An error of kind [`io::ErrorKind::ResourceBusy`] means that another process has it.

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 
 use duramen_broker::event::{FetchPlan, Reply};
 use duramen_broker::read_plan;
-use duramen_protocol::Response;
+use duramen_protocol::{ErrorCode, Response};
 use duramen_storage::Reader;
 
 use super::disk::{RealDisk, RealFile};
@@ -60,6 +60,20 @@ pub async fn resolve(reader: &Reader<RealDisk>, reply: Reply, trail: &mut Trail)
             let reader = reader.clone();
             let response = waiting(move || read_plan::list_offsets(&reader, *plan)).await;
             Resolved { response: Some(response.into()), files: Vec::new() }
+        }
+        Reply::LogDirs(mut response) => {
+            let disk = reader.disk().clone();
+            let volume = waiting(move || disk.volume()).await;
+            for dir in &mut response.results {
+                match &volume {
+                    Ok(volume) => (dir.total_bytes, dir.usable_bytes) = *volume,
+                    Err(error) => {
+                        tracing::error!(%error, "the size of the volume is not known");
+                        dir.error_code = ErrorCode::KafkaStorageError.code();
+                    }
+                }
+            }
+            Resolved { response: Some((*response).into()), files: Vec::new() }
         }
     }
 }

@@ -202,6 +202,7 @@ fn options(settings: BrokerSettings, seed: u64, metadata_tail: Vec<Bytes>) -> No
         host: "node.example".to_owned(),
         port: 9092,
         rack: None,
+        log_dir: "/data".to_owned(),
         settings,
         seed,
         bytes_in_flight_max: 1 << 20,
@@ -260,6 +261,7 @@ impl Harness {
                         Reply::Response(response) => Some(*response),
                         Reply::Fetch(plan) => Some(self.read(*plan).into()),
                         Reply::ListOffsets(plan) => Some(plan.response.into()),
+                        Reply::LogDirs(response) => Some((*response).into()),
                     };
                     let session = self.sessions.get_mut(&connection).expect("connected");
                     let outgoing = session.on_reply(sequence, response).expect("encodes");

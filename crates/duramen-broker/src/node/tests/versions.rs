@@ -4,6 +4,7 @@ use duramen_protocol::messages::create_partitions::CreatePartitionsTopic;
 use duramen_protocol::messages::delete_records::{DeleteRecordsPartition, DeleteRecordsTopic};
 use duramen_protocol::messages::delete_topics::DeleteTopicState;
 use duramen_protocol::messages::describe_configs::DescribeConfigsResource;
+use duramen_protocol::messages::describe_quorum::{RequestPartitionData, RequestTopicData};
 use duramen_protocol::messages::describe_topic_partitions::TopicRequest;
 use duramen_protocol::messages::list_offsets::{ListOffsetsPartition, ListOffsetsTopic};
 use duramen_protocol::messages::metadata::MetadataRequestTopic;
@@ -11,10 +12,17 @@ use duramen_protocol::messages::offset_for_leader_epoch::{
     OffsetForLeaderPartition, OffsetForLeaderTopic,
 };
 use duramen_protocol::messages::{
-    AlterConfigsRequest, ApiVersionsRequest, CreatePartitionsRequest, CreateTopicsRequest,
-    DeleteRecordsRequest, DeleteTopicsRequest, DescribeClusterRequest, DescribeConfigsRequest,
-    DescribeTopicPartitionsRequest, IncrementalAlterConfigsRequest, InitProducerIdRequest,
-    ListOffsetsRequest, MetadataRequest, OffsetForLeaderEpochRequest, incremental_alter_configs,
+    AlterConfigsRequest, AlterPartitionReassignmentsRequest, AlterReplicaLogDirsRequest,
+    ApiVersionsRequest, CreateAclsRequest, CreateDelegationTokenRequest, CreatePartitionsRequest,
+    CreateTopicsRequest, DeleteAclsRequest, DeleteRecordsRequest, DeleteTopicsRequest,
+    DescribeAclsRequest, DescribeClusterRequest, DescribeConfigsRequest,
+    DescribeDelegationTokenRequest, DescribeLogDirsRequest, DescribeProducersRequest,
+    DescribeQuorumRequest, DescribeTopicPartitionsRequest, DescribeUserScramCredentialsRequest,
+    ElectLeadersRequest, ExpireDelegationTokenRequest, IncrementalAlterConfigsRequest,
+    InitProducerIdRequest, ListConfigResourcesRequest, ListOffsetsRequest,
+    ListPartitionReassignmentsRequest, MetadataRequest, OffsetForLeaderEpochRequest,
+    RenewDelegationTokenRequest, UnregisterBrokerRequest, UpdateFeaturesRequest,
+    incremental_alter_configs,
 };
 use duramen_protocol::wire::Uuid;
 use duramen_protocol::{ApiKey, Request};
@@ -85,8 +93,40 @@ fn request(api: ApiKey, version: i16, id: Uuid) -> Request {
             let topics = vec![TopicRequest { name }];
             DescribeTopicPartitionsRequest { topics, ..Default::default() }.into()
         }
-        other => alteration(other, name),
+        other => of_the_cluster(other).unwrap_or_else(|| alteration(other, name)),
     }
+}
+
+/// A request about the cluster, of an API that is served.
+fn of_the_cluster(api: ApiKey) -> Option<Request> {
+    Some(match api {
+        ApiKey::AlterPartitionReassignments => AlterPartitionReassignmentsRequest::default().into(),
+        ApiKey::AlterReplicaLogDirs => AlterReplicaLogDirsRequest::default().into(),
+        ApiKey::CreateAcls => CreateAclsRequest::default().into(),
+        ApiKey::CreateDelegationToken => CreateDelegationTokenRequest::default().into(),
+        ApiKey::DeleteAcls => DeleteAclsRequest::default().into(),
+        ApiKey::DescribeAcls => DescribeAclsRequest::default().into(),
+        ApiKey::DescribeDelegationToken => DescribeDelegationTokenRequest::default().into(),
+        ApiKey::DescribeLogDirs => DescribeLogDirsRequest::default().into(),
+        ApiKey::DescribeProducers => DescribeProducersRequest::default().into(),
+        ApiKey::DescribeQuorum => {
+            let partitions = vec![RequestPartitionData { partition_index: 0 }];
+            let topic_name = "__cluster_metadata".to_owned();
+            let topics = vec![RequestTopicData { topic_name, partitions }];
+            DescribeQuorumRequest { topics }.into()
+        }
+        ApiKey::DescribeUserScramCredentials => {
+            DescribeUserScramCredentialsRequest::default().into()
+        }
+        ApiKey::ElectLeaders => ElectLeadersRequest::default().into(),
+        ApiKey::ExpireDelegationToken => ExpireDelegationTokenRequest::default().into(),
+        ApiKey::ListConfigResources => ListConfigResourcesRequest::default().into(),
+        ApiKey::ListPartitionReassignments => ListPartitionReassignmentsRequest::default().into(),
+        ApiKey::RenewDelegationToken => RenewDelegationTokenRequest::default().into(),
+        ApiKey::UnregisterBroker => UnregisterBrokerRequest::default().into(),
+        ApiKey::UpdateFeatures => UpdateFeaturesRequest::default().into(),
+        _ => return None,
+    })
 }
 
 /// A request that alters the settings of topic `name`, in one of the two ways.

@@ -1,0 +1,75 @@
+//! `DescribeLogDirs`: how much room partitions take. What the volume has is filled in off the node's thread.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use duramen_protocol::ErrorCode;
+use duramen_protocol::messages::describe_log_dirs::{
+    DescribeLogDirsPartition, DescribeLogDirsResult, DescribeLogDirsTopic,
+};
+use duramen_protocol::messages::{DescribeLogDirsRequest, DescribeLogDirsResponse};
+
+use super::{Operation, Resource, authorize};
+use crate::controller::image::Topic;
+use crate::event::{Action, Reply, RequestKey};
+use crate::node::Node;
+use crate::session::RequestContext;
+
+pub(crate) fn handle(
+    node: &mut Node,
+    key: RequestKey,
+    context: &RequestContext,
+    request: &DescribeLogDirsRequest,
+    actions: &mut Vec<Action>,
+) {
+    if !authorize(&context.principal, Operation::Describe, Resource::Cluster) {
+        let error_code = ErrorCode::ClusterAuthorizationFailed.code();
+        return node.reply(
+            key,
+            DescribeLogDirsResponse { error_code, ..Default::default() },
+            actions,
+        );
+    }
+    let topics = match &request.topics {
+        None => {
+            node.controller.image.topics_by_name().map(|it| described(node, it, None)).collect()
+        }
+        Some(asked) => {
+            let mut indexes: BTreeMap<&str, BTreeSet<i32>> = BTreeMap::new();
+            for topic in asked {
+                indexes.entry(&topic.topic).or_default().extend(&topic.partitions);
+            }
+            let known = indexes.iter().filter_map(|(name, indexes)| {
+                let topic = node.controller.image.topic_named(name)?;
+                Some(described(node, topic, Some(indexes)))
+            });
+            known.filter(|topic| !topic.partitions.is_empty()).collect()
+        }
+    };
+    let dir = DescribeLogDirsResult {
+        log_dir: node.options.log_dir.clone(),
+        topics,
+        ..DescribeLogDirsResult::default()
+    };
+    let response = DescribeLogDirsResponse { results: vec![dir], ..Default::default() };
+    node.reply_with(key, Reply::LogDirs(Box::new(response)), actions);
+}
+
+/// The partitions of a topic that are here, or of `indexes` those.
+fn described(node: &Node, topic: &Topic, indexes: Option<&BTreeSet<i32>>) -> DescribeLogDirsTopic {
+    let count = i32::try_from(topic.partitions.len()).unwrap_or(i32::MAX);
+    let wanted = |index: &i32| indexes.is_none_or(|indexes| indexes.contains(index));
+    let one = |partition_index: i32| {
+        let replica = node.local_replica(topic, partition_index)?;
+        let partition = node.partitions.get(&replica)?;
+        let partition_size = i64::try_from(partition.bytes()).unwrap_or(i64::MAX);
+        Some(DescribeLogDirsPartition {
+            partition_index,
+            partition_size,
+            ..DescribeLogDirsPartition::default()
+        })
+    };
+    DescribeLogDirsTopic {
+        name: topic.name.clone(),
+        partitions: (0..count).filter(wanted).filter_map(one).collect(),
+    }
+}

@@ -1,0 +1,44 @@
+//! `DescribeUserScramCredentials`: nobody has any, for there is no SASL yet.
+
+use std::collections::BTreeSet;
+
+use duramen_protocol::ErrorCode;
+use duramen_protocol::messages::describe_user_scram_credentials::DescribeUserScramCredentialsResult;
+use duramen_protocol::messages::{
+    DescribeUserScramCredentialsRequest, DescribeUserScramCredentialsResponse,
+};
+
+use super::{Operation, Resource, authorize, repeated};
+use crate::session::RequestContext;
+
+pub(crate) fn answer(
+    context: &RequestContext,
+    request: &DescribeUserScramCredentialsRequest,
+) -> DescribeUserScramCredentialsResponse {
+    let mut response = DescribeUserScramCredentialsResponse {
+        error_message: Some(String::new()),
+        ..DescribeUserScramCredentialsResponse::default()
+    };
+    if !authorize(&context.principal, Operation::Describe, Resource::Cluster) {
+        response.error_code = ErrorCode::ClusterAuthorizationFailed.code();
+        return response;
+    }
+    let users = || request.users.iter().flatten().map(|user| user.name.as_str());
+    let twice = repeated(users());
+    let row = |user: &str| {
+        let (code, text) = if twice.contains(user) {
+            (ErrorCode::DuplicateResource, "the user is named twice in the request")
+        } else {
+            (ErrorCode::ResourceNotFound, "the user has no credentials")
+        };
+        DescribeUserScramCredentialsResult {
+            user: user.to_owned(),
+            error_code: code.code(),
+            error_message: Some(text.to_owned()),
+            ..DescribeUserScramCredentialsResult::default()
+        }
+    };
+    let named: BTreeSet<&str> = users().collect();
+    response.results = named.into_iter().map(row).collect();
+    response
+}
