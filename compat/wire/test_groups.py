@@ -9,7 +9,9 @@ from harness import Skipped, equal, test
 COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR = 14, 15, 16
 ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS = 22, 25, 27
 MEMBER_ID_REQUIRED, FENCED_INSTANCE_ID = 79, 82
-PROTOCOL = {"Name": "range", "Metadata": b"subscription"}
+# A consumer's subscription, version 0, to no topic. Kafka never answers a member whose subscription it cannot read.
+SUBSCRIPTION = b"\0\0" + b"\0\0\0\0" + b"\xff\xff\xff\xff"
+PROTOCOL = {"Name": "range", "Metadata": SUBSCRIPTION}
 
 
 def coordinator(bootstrap=None):
