@@ -5,17 +5,21 @@
 
     if __name__ == "__main__":
         main()          # arguments after the bootstrap address select tests by a part of their name
+
+A test marked `@test_that_waits` runs at the same time as the others so marked, each in a thread, after all other tests.
 """
 
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 
 TEST_TIMEOUT_S = 60
 
 _tests = []
+_tests_that_wait = []
 
 
 class Skipped(Exception):
@@ -28,6 +32,11 @@ class TimedOut(BaseException):
 
 def test(function):
     _tests.append(function)
+    return function
+
+
+def test_that_waits(function):
+    _tests_that_wait.append(function)
     return function
 
 
@@ -55,29 +64,54 @@ def equal(actual, expected, what=""):
 
 
 def main():
-    wanted = sys.argv[2:]
-    passed = failed = skipped = 0
-    for function in _tests:
-        if wanted and not any(part in function.__name__ for part in wanted):
-            continue
-        started = time.monotonic()
-        try:
-            _with_timeout(function)
-            passed += 1
-            outcome = "ok  "
-        except Skipped as reason:
-            skipped += 1
-            outcome = f"SKIP ({reason})"
-        except (Exception, TimedOut):
-            failed += 1
-            outcome = "FAIL"
-            traceback.print_exc(file=sys.stdout)
-        print(f"{outcome} {function.__name__} ({time.monotonic() - started:.1f} s)", flush=True)
+    counts = {"ok  ": 0, "FAIL": 0, "SKIP": 0}
+    for function in filter(_is_wanted, _tests):
+        counts[_run(function, lambda: _with_alarm(function))] += 1
+    outcomes = []
+    waiting = [_Waiting(function, outcomes) for function in filter(_is_wanted, _tests_that_wait)]
+    deadline = time.monotonic() + TEST_TIMEOUT_S
+    for each in waiting:
+        each.thread.join(max(0, deadline - time.monotonic()))
+        if each.thread.is_alive():
+            print(f"FAIL {each.function.__name__} took longer than {TEST_TIMEOUT_S} s", flush=True)
+            counts["FAIL"] += 1
+    for outcome in outcomes:
+        counts[outcome] += 1
+    passed, failed, skipped = counts.values()
     print(f"{passed} passed, {failed} failed" + (f", {skipped} skipped" if skipped else ""), flush=True)
+    if any(each.thread.is_alive() for each in waiting):
+        os._exit(1)  # A client that hangs would keep the process.
     sys.exit(1 if failed or not passed else 0)
 
 
-def _with_timeout(function):
+def _is_wanted(function):
+    wanted = sys.argv[2:]
+    return not wanted or any(part in function.__name__ for part in wanted)
+
+
+class _Waiting:
+    def __init__(self, function, outcomes):
+        self.function = function
+        self.thread = threading.Thread(target=lambda: outcomes.append(_run(function, function)), daemon=True)
+        self.thread.start()
+
+
+def _run(function, call):
+    """Runs one test, prints how it ended and returns that."""
+    started = time.monotonic()
+    outcome, reason, trace = "ok  ", "", ""
+    try:
+        call()
+    except Skipped as skipped:
+        outcome, reason = "SKIP", f" ({skipped})"
+    except (Exception, TimedOut):
+        outcome, trace = "FAIL", traceback.format_exc()
+    # One write, so that tests at the same time do not print into each other.
+    print(f"{trace}{outcome}{reason} {function.__name__} ({time.monotonic() - started:.1f} s)\n", end="", flush=True)
+    return outcome
+
+
+def _with_alarm(function):
     def on_alarm(*_):
         raise TimedOut(f"{function.__name__} took longer than {TEST_TIMEOUT_S} s")
 
