@@ -31,6 +31,9 @@ OUR_VARIABLES = {"DURAMEN_BIN", "DURAMEN_CACHE"}
 # A laptop-sized heap for everything; compile quickly, because these JVMs live for seconds. A benchmark passes its own.
 JVM_OPTIONS = ["-Xmx1g", "-Xms256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
 
+# The first member of a group need not wait for others. Everything else stays as it comes.
+QUICK_GROUPS = {"group.initial.rebalance.delay.ms": "0"}
+
 # What Kafka needs to be one node. Everything else stays as it comes, so that both brokers run with Kafka's defaults.
 KAFKA_SINGLE_NODE = {
     "process.roles": "broker,controller",
@@ -42,7 +45,6 @@ KAFKA_SINGLE_NODE = {
     "transaction.state.log.min.isr": "1",
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
-    "group.initial.rebalance.delay.ms": "0",
 }
 
 # Duramen takes topic settings under their broker names too; Kafka has other names for some of them.
@@ -156,7 +158,7 @@ class Duramen(Broker):
 
     def command(self):
         binary = os.environ.get("DURAMEN_BIN", str(COMPAT.parent / "target/release/duramen"))
-        sets = [word for name, value in self.settings.items() for word in ("--set", f"{name}={value}")]
+        sets = [word for name, value in {**QUICK_GROUPS, **self.settings}.items() for word in ("--set", f"{name}={value}")]
         return [binary, "dev", "--data-dir", str(self.data_dir), "--listen", self.bootstrap, *sets]
 
 
@@ -183,6 +185,7 @@ class Kafka(Broker):
         controller_port = free_port()
         settings = {
             **KAFKA_SINGLE_NODE,
+            **QUICK_GROUPS,
             "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://{HOST}:{controller_port}",
             "advertised.listeners": f"PLAINTEXT://{self.bootstrap}",
             "controller.quorum.voters": f"1@{HOST}:{controller_port}",

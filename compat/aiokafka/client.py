@@ -1,0 +1,73 @@
+"""aiokafka as the tests use it: topics, what was produced and read; and tests that are coroutines."""
+
+import asyncio
+import sys
+import time
+from contextlib import asynccontextmanager
+from functools import wraps
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+
+import harness
+from harness import equal
+
+TIMEOUT_S = 30
+
+
+def coroutine_test(function):
+    """A test that is a coroutine runs in a loop of its own."""
+
+    @harness.test
+    @wraps(function)
+    def run():
+        asyncio.run(function())
+
+    return run
+
+
+@asynccontextmanager
+async def started(client):
+    await client.start()
+    try:
+        yield client
+    finally:
+        await (client.close() if isinstance(client, AIOKafkaAdminClient) else client.stop())
+
+
+def admin():
+    return started(AIOKafkaAdminClient(bootstrap_servers=harness.bootstrap()))
+
+
+async def new_topic(partitions=1, name=None, **configs):
+    name = name or harness.unique("aiokafka")
+    settings = {key.replace("_", "."): value for key, value in configs.items()}
+    async with admin() as client:
+        answer = await client.create_topics([NewTopic(name, partitions, 1, topic_configs=settings)])
+    equal([error[1] for error in answer.topic_errors], [0], f"creation of {name}")
+    return name
+
+
+async def produce(topic, values, partition=0, **settings):
+    async with started(AIOKafkaProducer(bootstrap_servers=harness.bootstrap(), **settings)) as producer:
+        sent = [
+            await producer.send(topic, value, key=b"k", partition=partition, timestamp_ms=1000 + number, headers=[("h", b"x")])
+            for number, value in enumerate(values)
+        ]
+        return [each and each.offset for each in await asyncio.gather(*sent)]
+
+
+async def consume(topic, count, offset=0, partition=0):
+    assigned = TopicPartition(topic, partition)
+    async with started(AIOKafkaConsumer(bootstrap_servers=harness.bootstrap(), fetch_max_wait_ms=200)) as consumer:
+        consumer.assign([assigned])
+        consumer.seek(assigned, offset)
+        found, deadline = [], time.monotonic() + TIMEOUT_S
+        while len(found) < count and time.monotonic() < deadline:
+            for records in (await consumer.getmany(timeout_ms=500)).values():
+                found += records
+    equal(len(found), count, "records read")
+    return found

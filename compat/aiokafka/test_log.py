@@ -1,0 +1,90 @@
+"""What a log must do, with aiokafka and assigned partitions."""
+
+import asyncio
+import time
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.admin import NewPartitions, RecordsToDelete
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.errors import MessageSizeTooLargeError
+
+import harness
+from client import admin, consume, coroutine_test, new_topic, produce, started
+from harness import equal
+
+
+@coroutine_test
+async def records_come_back_as_they_went():
+    for codec in (None, "gzip"):
+        topic = await new_topic()
+        values = [b"value %d" % number for number in range(500)]
+        equal(await produce(topic, values, compression_type=codec), list(range(500)), f"{codec}")
+        for number, record in enumerate(await consume(topic, 500)):
+            equal((record.offset, record.key, record.value), (number, b"k", values[number]))
+            equal((list(record.headers), record.timestamp), ([("h", b"x")], 1000 + number))
+
+
+@coroutine_test
+async def every_acks_setting_and_an_idempotent_producer_deliver():
+    for settings in [{"acks": 0}, {"acks": 1}, {"acks": "all"}, {"enable_idempotence": True}]:
+        topic = await new_topic()
+        values = [b"%d" % number for number in range(200)]
+        await produce(topic, values, **settings)
+        equal([record.value for record in await consume(topic, 200)], values, f"{settings}")
+
+
+@coroutine_test
+async def offsets_are_found_by_timestamp_and_at_both_ends():
+    topic = await new_topic()
+    await produce(topic, [b"v"] * 10)
+    partition = TopicPartition(topic, 0)
+    async with started(AIOKafkaConsumer(bootstrap_servers=harness.bootstrap())) as consumer:
+        found = (await consumer.offsets_for_times({partition: 1005}))[partition]
+        equal((found.offset, found.timestamp), (5, 1005))
+        equal((await consumer.offsets_for_times({partition: 1010}))[partition], None)
+        equal((await consumer.beginning_offsets([partition]))[partition], 0)
+        equal((await consumer.end_offsets([partition]))[partition], 10)
+
+
+@coroutine_test
+async def a_waiting_consumer_gets_a_record_at_once():
+    topic = await new_topic()
+    async with started(AIOKafkaConsumer(bootstrap_servers=harness.bootstrap(), fetch_max_wait_ms=5000)) as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        waiting = asyncio.ensure_future(consumer.getone())
+        await asyncio.sleep(0.5)
+        await produce(topic, [b"now"])
+        acknowledged = time.monotonic()
+        equal((await asyncio.wait_for(waiting, 10)).value, b"now")
+        assert time.monotonic() - acknowledged < 0.5
+
+
+@coroutine_test
+async def refusals_arrive_as_their_errors():
+    topic = await new_topic(max_message_bytes="1000")
+    try:
+        await produce(topic, [b"x" * 5000])
+    except MessageSizeTooLargeError:
+        return
+    raise AssertionError("MessageSizeTooLargeError expected")
+
+
+@coroutine_test
+async def the_admin_client_creates_describes_changes_and_deletes():
+    topic = await new_topic(retention_ms="5000")
+    async with admin() as client:
+        await client.create_partitions({topic: NewPartitions(total_count=3)})
+        [described] = await client.describe_topics([topic])
+        equal((described["error_code"], len(described["partitions"]), described["is_internal"]), (0, 3, False))
+        await produce(topic, [b"v"] * 5)
+        equal(await client.delete_records({TopicPartition(topic, 0): RecordsToDelete(before_offset=2)}), {TopicPartition(topic, 0): 2})
+        resource = ConfigResource(ConfigResourceType.TOPIC, topic, configs={"retention.ms": "6000"})
+        await client.alter_configs([resource])
+        [answer] = await client.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
+        [(error, _, _, _, entries)] = answer.resources
+        equal((error, {entry[0]: entry[1] for entry in entries}["retention.ms"]), (0, "6000"))
+        assert topic in await client.list_topics()
+        await client.delete_topics([topic])
+        assert topic not in await client.list_topics()
+        cluster = await client.describe_cluster()
+        equal([broker["node_id"] for broker in cluster["brokers"]], [1])
