@@ -8,6 +8,7 @@ import java.util.Arrays;
 import java.util.Comparator;
 import java.util.HashMap;
 import java.util.HashSet;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
@@ -18,7 +19,10 @@ import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
+import java.util.function.Predicate;
+import java.util.stream.Collectors;
 import java.util.stream.IntStream;
+import java.util.stream.Stream;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.admin.OffsetSpec;
@@ -49,8 +53,9 @@ import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /**
- * The Java client against one broker, with assigned partitions: Suite BOOTSTRAP [PART OF A NAME]...
- * Every public method without arguments is a test; its name says what it shows.
+ * The Java client against one broker: Suite BOOTSTRAP [PART OF A NAME]...
+ * Every public method without arguments is a test; its name says what it shows. Here are those with assigned partitions;
+ * Groups has those of consumer groups, AdminCalls one for each call of the admin client.
  */
 public class Suite {
     static final List<String> CODECS = List.of("none", "gzip", "snappy", "lz4", "zstd");
@@ -61,40 +66,64 @@ public class Suite {
     static final String strictBootstrap = System.getenv("STRICT_BOOTSTRAP");
     static final boolean isKafka = "kafka".equals(System.getenv("BROKER_KIND"));
 
+    /** A test by its name; a body that returns a text was left out, and the text says why. */
+    record Test(String name, Callable<?> body) {}
+
     public static void main(String[] args) throws Exception {
         bootstrap = args[0];
-        int passed = 0;
-        int failed = 0;
+        List<String> parts = List.of(args).subList(1, args.length);
+        Predicate<Test> wanted = test -> parts.isEmpty() || parts.stream().anyMatch(test.name()::contains);
         // A daemon, so that a test that hangs does not keep the process alive.
         ExecutorService runner = Executors.newCachedThreadPool(task -> {
             Thread thread = new Thread(task);
             thread.setDaemon(true);
             return thread;
         });
-        for (Method method : tests(args)) {
-            long started = System.nanoTime();
-            Future<?> running = runner.submit(() -> method.invoke(new Suite()));
-            String outcome = "ok  ";
-            try {
-                running.get(TEST_TIMEOUT_S, TimeUnit.SECONDS);
-                passed++;
-            } catch (Exception failure) {
-                failure.printStackTrace(System.out);
-                outcome = "FAIL";
-                failed++;
-            }
-            System.out.printf("%s %s (%.1f s)%n", outcome, method.getName(), (System.nanoTime() - started) / 1e9);
+        int[] counts = new int[3];
+        for (Test test : Stream.concat(tests(Suite.class), AdminCalls.tests()).filter(wanted).toList()) {
+            counts[run(test, runner)]++;
         }
-        System.out.printf("%d passed, %d failed%n", passed, failed);
-        System.exit(failed == 0 && passed > 0 ? 0 : 1);
+        // Members of groups mostly wait; so these run all at once.
+        Map<Test, Future<Integer>> running = new LinkedHashMap<>();
+        for (Test test : (isKafka ? tests(Groups.class) : Stream.<Test>empty()).filter(wanted).toList()) {
+            running.put(test, runner.submit(() -> run(test, runner)));
+        }
+        for (Future<Integer> each : running.values()) {
+            counts[each.get()]++;
+        }
+        String skipped = counts[SKIPPED] > 0 ? ", " + counts[SKIPPED] + " skipped" : "";
+        System.out.printf("%d passed, %d failed%s%n", counts[PASSED], counts[FAILED], skipped);
+        System.exit(counts[FAILED] == 0 && counts[PASSED] > 0 ? 0 : 1);
     }
 
-    static List<Method> tests(String[] args) {
-        return Arrays.stream(Suite.class.getDeclaredMethods())
+    static final int PASSED = 0;
+    static final int FAILED = 1;
+    static final int SKIPPED = 2;
+
+    static int run(Test test, ExecutorService runner) {
+        long started = System.nanoTime();
+        Future<?> running = runner.submit(test.body());
+        String said = "ok  ";
+        int outcome = PASSED;
+        try {
+            if (running.get(TEST_TIMEOUT_S, TimeUnit.SECONDS) instanceof String reason) {
+                said = "SKIP (" + reason + ")";
+                outcome = SKIPPED;
+            }
+        } catch (Exception failure) {
+            failure.printStackTrace(System.out);
+            said = "FAIL";
+            outcome = FAILED;
+        }
+        System.out.printf("%s %s (%.1f s)%n", said, test.name(), (System.nanoTime() - started) / 1e9);
+        return outcome;
+    }
+
+    static Stream<Test> tests(Class<? extends Suite> type) {
+        return Arrays.stream(type.getDeclaredMethods())
                 .filter(method -> Modifier.isPublic(method.getModifiers()) && !Modifier.isStatic(method.getModifiers()))
-                .filter(method -> args.length == 1 || Arrays.stream(args).skip(1).anyMatch(method.getName()::contains))
                 .sorted(Comparator.comparing(Method::getName))
-                .toList();
+                .map(method -> new Test(method.getName(), () -> method.invoke(type.getDeclaredConstructor().newInstance())));
     }
 
     // What the tests are made of.
@@ -113,6 +142,10 @@ public class Suite {
         try (Admin admin = admin()) {
             NewTopic topic = new NewTopic(name, partitions, (short) replicas).configs(map(configs));
             admin.createTopics(List.of(topic)).all().get();
+            // Kafka answers before it serves the topic. An idempotent producer that is too early may wait for ever: its
+            // first batch is refused, its second one taken, and the first one is then out of order.
+            var ends = IntStream.range(0, partitions).boxed().collect(Collectors.toMap(p -> new TopicPartition(name, p), p -> OffsetSpec.latest()));
+            admin.listOffsets(ends).all().get();
         }
     }
 

@@ -1,0 +1,527 @@
+import java.time.Duration;
+import java.util.Arrays;
+import java.util.Collection;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.Set;
+import java.util.TreeSet;
+import java.util.concurrent.Callable;
+import java.util.concurrent.ExecutionException;
+import java.util.stream.Collectors;
+import java.util.stream.Stream;
+import org.apache.kafka.clients.admin.Admin;
+import org.apache.kafka.clients.admin.AlterConfigOp;
+import org.apache.kafka.clients.admin.Config;
+import org.apache.kafka.clients.admin.ConfigEntry;
+import org.apache.kafka.clients.admin.DescribeClusterOptions;
+import org.apache.kafka.clients.admin.DescribeConfigsOptions;
+import org.apache.kafka.clients.admin.FeatureUpdate;
+import org.apache.kafka.clients.admin.ListConsumerGroupOffsetsSpec;
+import org.apache.kafka.clients.admin.ListShareGroupOffsetsSpec;
+import org.apache.kafka.clients.admin.ListStreamsGroupOffsetsSpec;
+import org.apache.kafka.clients.admin.ListTopicsOptions;
+import org.apache.kafka.clients.admin.MemberToRemove;
+import org.apache.kafka.clients.admin.NewPartitionReassignment;
+import org.apache.kafka.clients.admin.NewPartitions;
+import org.apache.kafka.clients.admin.NewTopic;
+import org.apache.kafka.clients.admin.OffsetSpec;
+import org.apache.kafka.clients.admin.RaftVoterEndpoint;
+import org.apache.kafka.clients.admin.RecordsToDelete;
+import org.apache.kafka.clients.admin.RemoveMembersFromConsumerGroupOptions;
+import org.apache.kafka.clients.admin.ScramCredentialInfo;
+import org.apache.kafka.clients.admin.ScramMechanism;
+import org.apache.kafka.clients.admin.UserScramCredentialDeletion;
+import org.apache.kafka.clients.admin.UserScramCredentialUpsertion;
+import org.apache.kafka.clients.consumer.OffsetAndMetadata;
+import org.apache.kafka.common.ElectionType;
+import org.apache.kafka.common.GroupState;
+import org.apache.kafka.common.GroupType;
+import org.apache.kafka.common.TopicCollection;
+import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.TopicPartitionReplica;
+import org.apache.kafka.common.Uuid;
+import org.apache.kafka.common.acl.AccessControlEntry;
+import org.apache.kafka.common.acl.AclBinding;
+import org.apache.kafka.common.acl.AclBindingFilter;
+import org.apache.kafka.common.acl.AclOperation;
+import org.apache.kafka.common.acl.AclPermissionType;
+import org.apache.kafka.common.config.ConfigResource;
+import org.apache.kafka.common.errors.ElectionNotNeededException;
+import org.apache.kafka.common.errors.GroupIdNotFoundException;
+import org.apache.kafka.common.errors.GroupNotEmptyException;
+import org.apache.kafka.common.errors.GroupSubscribedToTopicException;
+import org.apache.kafka.common.errors.InvalidConfigurationException;
+import org.apache.kafka.common.errors.InvalidReplicaAssignmentException;
+import org.apache.kafka.common.errors.InvalidUpdateVersionException;
+import org.apache.kafka.common.errors.LogDirNotFoundException;
+import org.apache.kafka.common.errors.NoReassignmentInProgressException;
+import org.apache.kafka.common.errors.SecurityDisabledException;
+import org.apache.kafka.common.errors.UnknownTopicOrPartitionException;
+import org.apache.kafka.common.errors.UnsupportedByAuthenticationException;
+import org.apache.kafka.common.errors.UnsupportedVersionException;
+import org.apache.kafka.common.quota.ClientQuotaAlteration;
+import org.apache.kafka.common.quota.ClientQuotaEntity;
+import org.apache.kafka.common.quota.ClientQuotaFilter;
+import org.apache.kafka.common.resource.PatternType;
+import org.apache.kafka.common.resource.ResourcePattern;
+import org.apache.kafka.common.resource.ResourceType;
+
+/**
+ * Every call of the admin client that needs no transaction, one test each, named as the call is. What Duramen does not
+ * serve yet is in NOT_YET.
+ */
+public class AdminCalls extends Suite {
+    static final Set<String> NEED_TRANSACTIONS =
+            Set.of("abortTransaction", "describeTransactions", "fenceProducers", "forceTerminateTransaction", "listTransactions");
+    static final Set<String> ASK_NO_BROKER =
+            Set.of("close", "create", "metrics", "registerMetricForSubscription", "unregisterMetricFromSubscription");
+
+    /** What Duramen may not serve yet: it answers as Kafka does, or the client says that the call is unknown to it. */
+    static final Set<String> NOT_YET = Set.of(
+            "alterConsumerGroupOffsets", "alterStreamsGroupOffsets", "deleteConsumerGroupOffsets", "deleteConsumerGroups",
+            "deleteShareGroups", "deleteStreamsGroupOffsets", "deleteStreamsGroups", "describeClassicGroups",
+            "describeConsumerGroups", "listConsumerGroupOffsets", "listConsumerGroups", "listGroups", "listStreamsGroupOffsets",
+            "removeMembersFromConsumerGroup",
+            "alterClientQuotas", "alterShareGroupOffsets", "alterUserScramCredentials", "deleteShareGroupOffsets",
+            "describeClientQuotas", "describeShareGroups", "describeStreamsGroups", "listShareGroupOffsets");
+
+    static Admin admin;
+
+    static Stream<Test> tests() {
+        Map<String, Callable<?>> calls = new LinkedHashMap<>();
+        Stream.of(topics(), configs(), groups(), cluster(), security(), shareAndStreamsGroups()).forEach(calls::putAll);
+        return Stream.concat(
+                Stream.of(new Test("everyAdminCallHasATest", () -> everyAdminCallHasATest(calls.keySet()))),
+                calls.entrySet().stream().map(call -> new Test(call.getKey(), () -> answered(call.getKey(), call.getValue()))));
+    }
+
+    static Object everyAdminCallHasATest(Set<String> tested) {
+        Set<String> all = Arrays.stream(Admin.class.getDeclaredMethods())
+                .map(method -> method.getName())
+                .filter(name -> !name.contains("$"))
+                .collect(Collectors.toCollection(TreeSet::new));
+        all.removeAll(NEED_TRANSACTIONS);
+        all.removeAll(ASK_NO_BROKER);
+        equal(all, new TreeSet<>(tested), "the calls of the admin client");
+        return null;
+    }
+
+    /** Passes, or says what the test left out. */
+    static Object answered(String name, Callable<?> call) throws Exception {
+        try {
+            return call.call();
+        } catch (ExecutionException | AssertionError failure) {
+            boolean isUnknown = failure.toString().contains(UnsupportedVersionException.class.getSimpleName());
+            if (isKafka || !NOT_YET.contains(name) || !isUnknown) {
+                throw failure;
+            }
+            return "not yet";
+        }
+    }
+
+    static synchronized Admin shared() {
+        if (admin == null) {
+            admin = admin();
+        }
+        return admin;
+    }
+
+    /** A refusal whose class and text tell, should another come. */
+    static Callable<?> refusedAs(Class<? extends Exception> expected, Callable<?> call) {
+        return () -> {
+            refused(expected, call);
+            return null;
+        };
+    }
+
+    static ConfigResource topicResource(String topic) {
+        return new ConfigResource(ConfigResource.Type.TOPIC, topic);
+    }
+
+    static Map<String, ConfigEntry> described(ConfigResource resource) throws Exception {
+        Config config = shared().describeConfigs(List.of(resource), new DescribeConfigsOptions().includeSynonyms(true).includeDocumentation(true))
+                .all().get().get(resource);
+        return config.entries().stream().collect(Collectors.toMap(ConfigEntry::name, entry -> entry));
+    }
+
+    static void set(ConfigResource resource, AlterConfigOp.OpType operation, String name, String value) throws Exception {
+        shared().incrementalAlterConfigs(Map.of(resource, List.of(new AlterConfigOp(new ConfigEntry(name, value), operation)))).all().get();
+    }
+
+    static Map<String, Callable<?>> topics() {
+        Map<String, Callable<?>> calls = new LinkedHashMap<>();
+        calls.put("createTopics", () -> {
+            String name = unique("admin");
+            var created = shared().createTopics(List.of(new NewTopic(name, Map.of(0, List.of(1), 1, List.of(1))).configs(Map.of("retention.ms", "1000"))));
+            equal(created.numPartitions(name).get(), 2, "partitions");
+            equal(created.replicationFactor(name).get(), 1, "replicas");
+            equal(created.config(name).get().get("retention.ms").value(), "1000", "the setting");
+            check(!created.topicId(name).get().equals(Uuid.ZERO_UUID), "an id");
+            return null;
+        });
+        calls.put("listTopics", () -> {
+            String name = newTopic(1);
+            var listing = shared().listTopics(new ListTopicsOptions().listInternal(true)).namesToListings().get().get(name);
+            equal(listing.isInternal(), false, "internal");
+            return null;
+        });
+        calls.put("describeTopics", () -> {
+            String name = newTopic(3);
+            var byName = shared().describeTopics(List.of(name)).allTopicNames().get().get(name);
+            equal(byName.partitions().size(), 3, "partitions");
+            equal(byName.partitions().get(2).isr().stream().map(node -> node.id()).toList(), List.of(1), "in-sync replicas");
+            var byId = shared().describeTopics(TopicCollection.ofTopicIds(List.of(byName.topicId()))).allTopicIds().get();
+            equal(byId.get(byName.topicId()).name(), name, "by its id");
+            refused(UnknownTopicOrPartitionException.class, () -> shared().describeTopics(List.of(unique("nowhere"))).allTopicNames().get());
+            return null;
+        });
+        calls.put("deleteTopics", () -> {
+            String name = newTopic(1);
+            Uuid id = shared().describeTopics(List.of(name)).allTopicNames().get().get(name).topicId();
+            shared().deleteTopics(TopicCollection.ofTopicIds(List.of(id))).all().get();
+            check(!shared().listTopics().names().get().contains(name), "it is gone");
+            return null;
+        });
+        calls.put("createPartitions", () -> {
+            String name = newTopic(1);
+            shared().createPartitions(Map.of(name, NewPartitions.increaseTo(4))).all().get();
+            equal(shared().describeTopics(List.of(name)).allTopicNames().get().get(name).partitions().size(), 4, "partitions");
+            return null;
+        });
+        calls.put("deleteRecords", () -> {
+            TopicPartition partition = new TopicPartition(newTopic(1), 0);
+            produce(partition.topic(), 5);
+            equal(shared().deleteRecords(Map.of(partition, RecordsToDelete.beforeOffset(3))).lowWatermarks().get(partition).get().lowWatermark(), 3L, "low");
+            return null;
+        });
+        calls.put("listOffsets", () -> {
+            String topic = newTopic(20);
+            produce(topic, 5);
+            var asked = Stream.iterate(0, p -> p + 1).limit(20).collect(Collectors.toMap(p -> new TopicPartition(topic, p), p -> OffsetSpec.latest()));
+            var found = shared().listOffsets(asked).all().get();
+            equal(found.values().stream().mapToLong(each -> each.offset()).sum(), 5L, "the ends");
+            return null;
+        });
+        calls.put("describeProducers", () -> {
+            TopicPartition partition = new TopicPartition(newTopic(1), 0);
+            produce(partition.topic(), 5, "batch.size", "0");
+            var producers = shared().describeProducers(List.of(partition)).partitionResult(partition).get().activeProducers();
+            equal(producers.size(), 1, "producers");
+            equal(producers.get(0).lastSequence(), 4, "the last sequence");
+            equal(producers.get(0).producerEpoch(), 0, "the epoch");
+            equal(producers.get(0).currentTransactionStartOffset().isPresent(), false, "a transaction");
+            return null;
+        });
+        calls.put("electLeaders", () -> {
+            TopicPartition partition = new TopicPartition(newTopic(1), 0);
+            TopicPartition unknown = new TopicPartition(unique("nowhere"), 0);
+            var results = shared().electLeaders(ElectionType.PREFERRED, Set.of(partition, unknown)).partitions().get();
+            equal(results.get(partition).get().getClass(), ElectionNotNeededException.class, "one that leads already");
+            equal(results.get(unknown).get().getClass(), UnknownTopicOrPartitionException.class, "an unknown one");
+            return null;
+        });
+        calls.put("alterPartitionReassignments", () -> {
+            TopicPartition partition = new TopicPartition(newTopic(1), 0);
+            shared().alterPartitionReassignments(Map.of(partition, Optional.of(new NewPartitionReassignment(List.of(1))))).all().get();
+            refused(InvalidReplicaAssignmentException.class, () ->
+                    shared().alterPartitionReassignments(Map.of(partition, Optional.of(new NewPartitionReassignment(List.of(1, 2))))).all().get());
+            refused(NoReassignmentInProgressException.class, () -> shared().alterPartitionReassignments(Map.of(partition, Optional.empty())).all().get());
+            return null;
+        });
+        calls.put("listPartitionReassignments", () -> {
+            equal(shared().listPartitionReassignments().reassignments().get(), Map.of(), "reassignments");
+            return null;
+        });
+        return calls;
+    }
+
+    static Map<String, Callable<?>> configs() {
+        Map<String, Callable<?>> calls = new LinkedHashMap<>();
+        calls.put("describeConfigs", () -> {
+            var entries = described(topicResource(newTopic(1, "retention.ms", "5000")));
+            ConfigEntry own = entries.get("retention.ms");
+            equal(List.of(own.value(), own.source(), own.isDefault(), own.isSensitive(), own.isReadOnly(), own.type()),
+                    List.of("5000", ConfigEntry.ConfigSource.DYNAMIC_TOPIC_CONFIG, false, false, false, ConfigEntry.ConfigType.LONG), "a setting of its own");
+            ConfigEntry byDefault = entries.get("cleanup.policy");
+            equal(List.of(byDefault.value(), byDefault.source(), byDefault.type()),
+                    List.of("delete", ConfigEntry.ConfigSource.DEFAULT_CONFIG, ConfigEntry.ConfigType.LIST), "a default");
+            equal(byDefault.synonyms().get(0).name(), "log.cleanup.policy", "its synonym");
+            check(entries.values().stream().allMatch(entry -> !entry.documentation().isBlank()), "each has a description");
+            var broker = described(new ConfigResource(ConfigResource.Type.BROKER, "1"));
+            equal(broker.get("message.max.bytes").value(), "1048588", "a broker's setting");
+            return null;
+        });
+        calls.put("incrementalAlterConfigs", () -> {
+            ConfigResource topic = topicResource(newTopic(1));
+            set(topic, AlterConfigOp.OpType.SET, "retention.ms", "1234567");
+            set(topic, AlterConfigOp.OpType.APPEND, "cleanup.policy", "compact");
+            equal(described(topic).get("retention.ms").value(), "1234567", "set");
+            equal(described(topic).get("cleanup.policy").value(), "delete,compact", "appended");
+            set(topic, AlterConfigOp.OpType.SUBTRACT, "cleanup.policy", "delete");
+            set(topic, AlterConfigOp.OpType.DELETE, "retention.ms", "");
+            equal(described(topic).get("cleanup.policy").value(), "compact", "subtracted");
+            equal(described(topic).get("retention.ms").source(), ConfigEntry.ConfigSource.DEFAULT_CONFIG, "deleted");
+            refused(InvalidConfigurationException.class, () -> {
+                set(topic, AlterConfigOp.OpType.SET, "retention.ms", "soon");
+                return null;
+            });
+            return null;
+        });
+        calls.put("listConfigResources", () -> {
+            var listed = shared().listConfigResources(Set.of(ConfigResource.Type.TOPIC, ConfigResource.Type.BROKER), new org.apache.kafka.clients.admin.ListConfigResourcesOptions());
+            Collection<ConfigResource> all = listed.all().get();
+            check(all.contains(new ConfigResource(ConfigResource.Type.BROKER, "1")), "the broker in " + all);
+            return null;
+        });
+        calls.put("listClientMetricsResources", AdminCalls::clientMetrics);
+        calls.put("clientInstanceId", () -> {
+            try (Admin pushing = Admin.create(settings("enable.metrics.push", "true"))) {
+                check(pushing.clientInstanceId(Duration.ofSeconds(2)) == null, "no id without telemetry");
+            }
+            return null;
+        });
+        return calls;
+    }
+
+    @SuppressWarnings("removal")
+    static Object clientMetrics() throws Exception {
+        equal(List.copyOf(shared().listClientMetricsResources().all().get()), List.of(), "subscriptions");
+        return null;
+    }
+
+    /** A group with two committed offsets and no members. */
+    static String newGroup(String topic) throws Exception {
+        String group = unique("admin-group");
+        Map<TopicPartition, OffsetAndMetadata> offsets =
+                Map.of(new TopicPartition(topic, 0), new OffsetAndMetadata(3, "three"), new TopicPartition(topic, 1), new OffsetAndMetadata(4));
+        shared().alterConsumerGroupOffsets(group, offsets).all().get();
+        return group;
+    }
+
+    static Map<String, Callable<?>> groups() {
+        Map<String, Callable<?>> calls = new LinkedHashMap<>();
+        calls.put("alterConsumerGroupOffsets", () -> {
+            String topic = newTopic(2);
+            String group = newGroup(topic);
+            var altered = shared().alterConsumerGroupOffsets(group, Map.of(new TopicPartition(unique("nowhere"), 0), new OffsetAndMetadata(1)));
+            refused(UnknownTopicOrPartitionException.class, () -> altered.all().get());
+            return null;
+        });
+        calls.put("listConsumerGroupOffsets", () -> {
+            String topic = newTopic(2);
+            String one = newGroup(topic);
+            String two = newGroup(topic);
+            TopicPartition zero = new TopicPartition(topic, 0);
+            var both = shared().listConsumerGroupOffsets(Map.of(one, new ListConsumerGroupOffsetsSpec(), two, new ListConsumerGroupOffsetsSpec().topicPartitions(List.of(zero))));
+            equal(both.partitionsToOffsetAndMetadata(one).get().get(new TopicPartition(topic, 1)).offset(), 4L, "offset");
+            equal(both.partitionsToOffsetAndMetadata(two).get(), Map.of(zero, new OffsetAndMetadata(3, "three")), "what was asked for");
+            String nobody = unique("nobody");
+            equal(shared().listConsumerGroupOffsets(nobody).partitionsToOffsetAndMetadata().get(), Map.of(), "an unknown group");
+            return null;
+        });
+        calls.put("deleteConsumerGroupOffsets", () -> {
+            String topic = newTopic(2);
+            String group = newGroup(topic);
+            TopicPartition zero = new TopicPartition(topic, 0);
+            shared().deleteConsumerGroupOffsets(group, Set.of(zero)).all().get();
+            equal(shared().listConsumerGroupOffsets(group).partitionsToOffsetAndMetadata().get().keySet(), Set.of(new TopicPartition(topic, 1)), "left");
+            Groups.Member member = new Groups.Member(topic, group);
+            Groups.owns(member, 2);
+            refused(GroupSubscribedToTopicException.class, () -> shared().deleteConsumerGroupOffsets(group, Set.of(zero)).all().get());
+            member.leave();
+            return null;
+        });
+        calls.put("describeConsumerGroups", () -> {
+            String topic = newTopic(2);
+            String group = unique("admin-group");
+            Groups.Member member = new Groups.Member(topic, group, "client.id", "me", "group.instance.id", "instance");
+            Groups.owns(member, 2);
+            var described = shared().describeConsumerGroups(List.of(group)).all().get().get(group);
+            equal(List.of(described.groupState(), described.type(), described.partitionAssignor(), described.isSimpleConsumerGroup()),
+                    List.of(GroupState.STABLE, GroupType.CLASSIC, "range", false), "the group");
+            equal(described.coordinator().id(), 1, "the coordinator");
+            var one = described.members().iterator().next();
+            equal(List.of(one.clientId(), one.host(), one.groupInstanceId().get()), List.of("me", "/127.0.0.1", "instance"), "the member");
+            check(one.consumerId().matches("instance-[0-9a-f-]{36}"), "the member's id: " + one.consumerId());
+            equal(one.assignment().topicPartitions(), Set.of(new TopicPartition(topic, 0), new TopicPartition(topic, 1)), "its share");
+            member.leave();
+            refused(GroupIdNotFoundException.class, () -> shared().describeConsumerGroups(List.of(unique("nobody"))).all().get());
+            return null;
+        });
+        calls.put("describeClassicGroups", () -> {
+            String group = newGroup(newTopic(2));
+            var described = shared().describeClassicGroups(List.of(group)).all().get().get(group);
+            equal(List.of(described.state().toString(), described.members().size(), described.isSimpleConsumerGroup()), List.of("Empty", 0, true), "the group");
+            return null;
+        });
+        calls.put("listGroups", () -> {
+            String group = newGroup(newTopic(2));
+            var options = new org.apache.kafka.clients.admin.ListGroupsOptions();
+            var found = shared().listGroups(options.inGroupStates(Set.of(GroupState.EMPTY)).withTypes(Set.of(GroupType.CLASSIC))).all().get().stream()
+                    .filter(each -> each.groupId().equals(group)).toList();
+            equal(found.size(), 1, "listed");
+            equal(List.of(found.get(0).protocol(), found.get(0).groupState().get(), found.get(0).type().get()), List.of("", GroupState.EMPTY, GroupType.CLASSIC), "as");
+            var stable = shared().listGroups(new org.apache.kafka.clients.admin.ListGroupsOptions().inGroupStates(Set.of(GroupState.STABLE))).all().get();
+            check(stable.stream().noneMatch(each -> each.groupId().equals(group)), "not among the stable ones");
+            return null;
+        });
+        calls.put("listConsumerGroups", AdminCalls::listConsumerGroups);
+        calls.put("removeMembersFromConsumerGroup", () -> {
+            String topic = newTopic(2);
+            String group = unique("admin-group");
+            Groups.Member member = new Groups.Member(topic, group, "group.instance.id", "one");
+            Groups.owns(member, 2);
+            member.vanish();
+            var options = new RemoveMembersFromConsumerGroupOptions(List.of(new MemberToRemove("one")));
+            shared().removeMembersFromConsumerGroup(group, options).all().get();
+            equal(Groups.describe(group).groupState(), GroupState.EMPTY, "the state");
+            Groups.Member other = new Groups.Member(topic, group);
+            Groups.owns(other, 2);
+            other.vanish();
+            shared().removeMembersFromConsumerGroup(group, new RemoveMembersFromConsumerGroupOptions()).all().get();
+            equal(Groups.describe(group).members().size(), 0, "members");
+            return null;
+        });
+        calls.put("deleteConsumerGroups", () -> {
+            String topic = newTopic(2);
+            String group = newGroup(topic);
+            shared().deleteConsumerGroups(List.of(group)).all().get();
+            refused(GroupIdNotFoundException.class, () -> shared().deleteConsumerGroups(List.of(group)).all().get());
+            Groups.Member member = new Groups.Member(topic, group);
+            Groups.owns(member, 2);
+            refused(GroupNotEmptyException.class, () -> shared().deleteConsumerGroups(List.of(group)).all().get());
+            member.leave();
+            return null;
+        });
+        return calls;
+    }
+
+    @SuppressWarnings("removal")
+    static Object listConsumerGroups() throws Exception {
+        String group = newGroup(newTopic(2));
+        var found = shared().listConsumerGroups().all().get().stream().filter(each -> each.groupId().equals(group)).toList();
+        equal(found.size(), 1, "listed");
+        equal(found.get(0).isSimpleConsumerGroup(), true, "a simple group");
+        return null;
+    }
+
+    static Map<String, Callable<?>> cluster() {
+        Map<String, Callable<?>> calls = new LinkedHashMap<>();
+        calls.put("describeCluster", () -> {
+            var cluster = shared().describeCluster(new DescribeClusterOptions().includeAuthorizedOperations(true));
+            equal(cluster.nodes().get().stream().map(node -> node.id()).toList(), List.of(1), "nodes");
+            equal(cluster.authorizedOperations().get().contains(AclOperation.ALTER), true, "what one may do");
+            return null;
+        });
+        calls.put("describeLogDirs", () -> {
+            TopicPartition partition = new TopicPartition(newTopic(1), 0);
+            produce(partition.topic(), 5);
+            var directories = shared().describeLogDirs(List.of(1)).allDescriptions().get().get(1);
+            equal(directories.size(), 1, "directories");
+            var directory = directories.values().iterator().next();
+            var replica = directory.replicaInfos().get(partition);
+            check(replica.size() > 0 && replica.size() < 1000, "size: " + replica.size());
+            equal(List.of(replica.isFuture(), replica.offsetLag()), List.of(false, 0L), "the replica");
+            check(directory.totalBytes().getAsLong() >= directory.usableBytes().getAsLong(), "the disk");
+            return null;
+        });
+        calls.put("describeReplicaLogDirs", () -> {
+            TopicPartitionReplica replica = new TopicPartitionReplica(newTopic(1), 0, 1);
+            var found = shared().describeReplicaLogDirs(List.of(replica)).all().get().get(replica);
+            check(found.getCurrentReplicaLogDir() != null, "a directory");
+            check(found.getFutureReplicaLogDir() == null, "no other one");
+            return null;
+        });
+        calls.put("alterReplicaLogDirs", refusedAs(LogDirNotFoundException.class, () ->
+                shared().alterReplicaLogDirs(Map.of(new TopicPartitionReplica(newTopic(1), 0, 1), "/nowhere")).all().get()));
+        calls.put("describeFeatures", () -> {
+            var features = shared().describeFeatures().featureMetadata().get();
+            // Duramen has no such levels; it may support none.
+            check(!isKafka || features.supportedFeatures().containsKey("metadata.version"), "supported: " + features);
+            check(!isKafka || features.finalizedFeatures().containsKey("metadata.version"), "finalized: " + features);
+            return null;
+        });
+        calls.put("updateFeatures", refusedAs(InvalidUpdateVersionException.class, () ->
+                shared().updateFeatures(Map.of("no.such.feature", new FeatureUpdate((short) 1, FeatureUpdate.UpgradeType.UPGRADE))).all().get()));
+        calls.put("describeMetadataQuorum", () -> {
+            var quorum = shared().describeMetadataQuorum().quorumInfo().get();
+            equal(quorum.leaderId(), 1, "leader");
+            equal(quorum.voters().stream().map(voter -> voter.replicaId()).toList(), List.of(1), "voters");
+            check(quorum.highWatermark() > 0 && quorum.leaderEpoch() > 0, "where it is: " + quorum);
+            return null;
+        });
+        calls.put("addRaftVoter", refusedAs(UnsupportedVersionException.class, () ->
+                shared().addRaftVoter(2, Uuid.randomUuid(), Set.of(new RaftVoterEndpoint("CONTROLLER", "localhost", 1))).all().get()));
+        calls.put("removeRaftVoter", refusedAs(UnsupportedVersionException.class, () -> shared().removeRaftVoter(2, Uuid.randomUuid()).all().get()));
+        calls.put("unregisterBroker", refusedAs(org.apache.kafka.common.errors.BrokerIdNotRegisteredException.class, () -> shared().unregisterBroker(99).all().get()));
+        return calls;
+    }
+
+    static Map<String, Callable<?>> security() {
+        Map<String, Callable<?>> calls = new LinkedHashMap<>();
+        ResourcePattern pattern = new ResourcePattern(ResourceType.TOPIC, "t", PatternType.LITERAL);
+        AccessControlEntry entry = new AccessControlEntry("User:me", "*", AclOperation.READ, AclPermissionType.ALLOW);
+        Class<SecurityDisabledException> noAuthorizer = SecurityDisabledException.class;
+        calls.put("describeAcls", refusedAs(noAuthorizer, () -> shared().describeAcls(AclBindingFilter.ANY).values().get()));
+        calls.put("createAcls", refusedAs(noAuthorizer, () -> shared().createAcls(List.of(new AclBinding(pattern, entry))).all().get()));
+        calls.put("deleteAcls", refusedAs(noAuthorizer, () -> shared().deleteAcls(List.of(AclBindingFilter.ANY)).all().get()));
+        Class<UnsupportedByAuthenticationException> plaintext = UnsupportedByAuthenticationException.class;
+        calls.put("createDelegationToken", refusedAs(plaintext, () -> shared().createDelegationToken().delegationToken().get()));
+        calls.put("renewDelegationToken", refusedAs(plaintext, () -> shared().renewDelegationToken(new byte[] {1}).expiryTimestamp().get()));
+        calls.put("expireDelegationToken", refusedAs(plaintext, () -> shared().expireDelegationToken(new byte[] {1}).expiryTimestamp().get()));
+        calls.put("describeDelegationToken", refusedAs(plaintext, () -> shared().describeDelegationToken().delegationTokens().get()));
+        calls.put("alterUserScramCredentials", () -> {
+            var info = new ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096);
+            shared().alterUserScramCredentials(List.of(new UserScramCredentialUpsertion("me", info, "secret"))).all().get();
+            shared().alterUserScramCredentials(List.of(new UserScramCredentialDeletion("me", ScramMechanism.SCRAM_SHA_256))).all().get();
+            return null;
+        });
+        calls.put("describeUserScramCredentials", () -> {
+            equal(shared().describeUserScramCredentials().all().get(), Map.of(), "users");
+            return null;
+        });
+        ClientQuotaEntity client = new ClientQuotaEntity(Map.of(ClientQuotaEntity.CLIENT_ID, "of-the-suite"));
+        calls.put("alterClientQuotas", () -> {
+            for (Double rate : new Double[] {1e9, null}) {
+                shared().alterClientQuotas(List.of(new ClientQuotaAlteration(client, List.of(new ClientQuotaAlteration.Op("producer_byte_rate", rate))))).all().get();
+            }
+            return null;
+        });
+        calls.put("describeClientQuotas", () -> {
+            equal(shared().describeClientQuotas(ClientQuotaFilter.all()).entities().get(), Map.of(), "quotas");
+            return null;
+        });
+        return calls;
+    }
+
+    /** Groups of other kinds than consumer groups: there are none, and every call must say so. */
+    static Map<String, Callable<?>> shareAndStreamsGroups() {
+        Map<String, Callable<?>> calls = new LinkedHashMap<>();
+        String nobody = unique("nobody");
+        TopicPartition partition = new TopicPartition("t", 0);
+        Class<GroupIdNotFoundException> notFound = GroupIdNotFoundException.class;
+        calls.put("describeShareGroups", refusedAs(notFound, () -> shared().describeShareGroups(List.of(nobody)).all().get()));
+        calls.put("deleteShareGroups", refusedAs(notFound, () -> shared().deleteShareGroups(List.of(nobody)).all().get()));
+        calls.put("alterShareGroupOffsets", refusedAs(UnknownTopicOrPartitionException.class, () -> shared().alterShareGroupOffsets(nobody, Map.of(partition, 1L)).all().get()));
+        calls.put("listShareGroupOffsets", () -> {
+            equal(shared().listShareGroupOffsets(Map.of(nobody, new ListShareGroupOffsetsSpec())).all().get(), Map.of(nobody, Map.of()), "offsets");
+            return null;
+        });
+        calls.put("deleteShareGroupOffsets", refusedAs(notFound, () -> shared().deleteShareGroupOffsets(nobody, Set.of("t")).all().get()));
+        calls.put("describeStreamsGroups", refusedAs(notFound, () -> shared().describeStreamsGroups(List.of(nobody)).all().get()));
+        calls.put("deleteStreamsGroups", refusedAs(notFound, () -> shared().deleteStreamsGroups(List.of(nobody)).all().get()));
+        calls.put("alterStreamsGroupOffsets", () -> {
+            String topic = newTopic(1);
+            shared().alterStreamsGroupOffsets(unique("streams"), Map.of(new TopicPartition(topic, 0), new OffsetAndMetadata(1))).all().get();
+            return null;
+        });
+        calls.put("listStreamsGroupOffsets", () -> {
+            equal(shared().listStreamsGroupOffsets(Map.of(nobody, new ListStreamsGroupOffsetsSpec())).all().get(), Map.of(nobody, Map.of()), "offsets");
+            return null;
+        });
+        calls.put("deleteStreamsGroupOffsets", refusedAs(notFound, () -> shared().deleteStreamsGroupOffsets(nobody, Set.of(partition)).all().get()));
+        return calls;
+    }
+}
