@@ -6,24 +6,29 @@ connection to the broker as it is after the kill; yields, and gets one after the
 
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
 import traceback
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).resolve().parent.parent), str(Path(__file__).resolve().parent.parent / "wire")]
+COMPAT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(COMPAT), str(COMPAT / "wire")]
 
 KIND = sys.argv[1]
 os.environ["BROKER_KIND"] = KIND
 
 import calls
+import harness
 from batch import batch, batches
 from broker import free_port, start
 from harness import equal
+from members import Member, python_member
 
 # Kafka waits for the session of the broker that was killed; a shorter one makes it wait less.
 SETTINGS = {"kafka": {"broker.session.timeout.ms": "1500", "broker.heartbeat.interval.ms": "300"}, "duramen": {}}
+COORDINATOR_NOT_AVAILABLE = 15
 OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH = 45, 47
 ENDS = ("kill", "stop")
 
@@ -33,6 +38,22 @@ tests = []
 def test(function):
     tests.append(function)
     return function
+
+
+def named(name, function, *more):
+    """A test made of a function that takes more than a connection."""
+
+    def run(connection):
+        return function(connection, *more)
+
+    run.__name__ = name
+    return run
+
+
+def java_member():
+    classes, libs = (subprocess.check_output([COMPAT / script], text=True).strip() for script in ("java/compile.sh", "kafka/fetch.sh"))
+    options = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", f"-Dlog4j2.configurationFile={COMPAT / 'java/log4j2.properties'}"]
+    return ["java", *options, "-cp", f"{classes}:{libs}/*", "GroupMember"]
 
 
 def answer(connection, topic, producer, sequence, value):
@@ -160,6 +181,68 @@ def timestamps_are_found_as_before(connection):
         for asked, offset in [(0, 0), (1001, 1), (1255, 26), (1490, 49), (1491, -1)]:
             equal(calls.list_offset(connection, topic, asked)["Offset"], offset, f"timestamp {asked}")
         equal(calls.list_offset(connection, topic, calls.MAX_TIMESTAMP)["Offset"], 49)
+
+
+CLIENTS = {
+    "confluent-kafka": python_member(COMPAT / "confluent-kafka"),
+    "kafka-python": python_member(COMPAT / "kafka-python"),
+    "aiokafka": python_member(COMPAT / "aiokafka"),
+    "java": java_member(),
+}
+
+
+def members_stay(connection, client):
+    """A member whose broker goes and comes back reads everything once: it goes on at what it has committed."""
+    topic, group = calls.new_topic(connection, partitions=2), harness.unique("group")
+    member = Member(CLIENTS[client], connection.bootstrap, group, topic)
+    sent = 0
+    for end in (*ENDS, None):
+        for number in range(sent, sent + 50):
+            equal(calls.produce(connection, topic, batch([b"%d" % number]), number % 2)["ErrorCode"], 0)
+        sent += 50
+        deadline = time.monotonic() + 30
+        while len(member.read) < sent:
+            assert time.monotonic() < deadline, f"read {len(member.read)} of {sent}; it said {''.join(member.errors[-20:])}"
+            time.sleep(0.02)
+        equal(sorted(member.read), list(range(sent)))
+        equal(sum(committed(connection, group, topic, partition)[0] for partition in (0, 1)), sent, "committed")
+        if end:
+            connection = yield topic, 2
+    member.leave()
+
+
+# On Kafka alone until Duramen serves consumer groups.
+for client in CLIENTS if KIND == "kafka" else ():
+    test(named(f"a_{client}_member_goes_on_where_it_has_committed", members_stay, client))
+
+
+@(test if KIND == "kafka" else lambda function: function)
+def committed_offsets_keep_their_metadata(connection):
+    topic, group = calls.new_topic(connection, partitions=2), harness.unique("group")
+    offsets = [{"PartitionIndex": p, "CommittedOffset": 5 + p, "CommittedLeaderEpoch": 0, "CommittedMetadata": "äöü" * p} for p in (0, 1)]
+    body = {"GroupId": group, "GenerationIdOrMemberEpoch": -1, "MemberId": "", "Topics": [{"Name": topic, "Partitions": offsets}]}
+    # Kafka makes the topic of offsets when someone asks for a coordinator.
+    connection.call("FindCoordinator", 4, {"KeyType": 0, "CoordinatorKeys": [group]})
+    deadline, answers = time.monotonic() + 10, [COORDINATOR_NOT_AVAILABLE]
+    while any(answers):
+        assert time.monotonic() < deadline, answers
+        time.sleep(0.05)
+        answers = [each["ErrorCode"] for each in connection.call("OffsetCommit", 9, body)["Topics"][0]["Partitions"]]
+    for _ in ENDS:
+        connection = yield topic, 2
+        equal([committed(connection, group, topic, partition) for partition in (0, 1)], [(5, 0, ""), (6, 0, "äöü")])
+
+
+def committed(connection, group, topic, partition):
+    """A coordinator that is loading says so; clients ask again."""
+    body = {"Groups": [{"GroupId": group, "Topics": [{"Name": topic, "PartitionIndexes": [partition]}]}], "RequireStable": True}
+    deadline = time.monotonic() + 10
+    while (answer := connection.call("OffsetFetch", 9, body)["Groups"][0])["ErrorCode"] in (14, 15, 16):
+        assert time.monotonic() < deadline, answer
+        time.sleep(0.05)
+    equal(answer["ErrorCode"], 0)
+    [found] = answer["Topics"][0]["Partitions"]
+    return found["CommittedOffset"], found["CommittedLeaderEpoch"], found["Metadata"]
 
 
 class Run:

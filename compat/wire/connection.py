@@ -15,6 +15,7 @@ class Closed(Exception):
 
 class Connection:
     def __init__(self, bootstrap):
+        self.bootstrap = bootstrap
         host, port = bootstrap.split(":")
         self.socket = socket.create_connection((host, int(port)), timeout=RESPONSE_TIMEOUT_S)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
