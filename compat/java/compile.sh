@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Compiles the Java sources here into the cache when they have changed, and prints where the classes are.
+# Compiles the Java sources here and in ../kafka-tools into the cache when they have changed, and prints where the classes are.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 libs=$("$here/../kafka/fetch.sh")
-version=$(cat "$here"/*.java "$here/../kafka/pom.xml" | sha256sum | cut -c1-16)
+sources=("$here"/*.java "$here"/../kafka-tools/*.java)
+version=$(cat "${sources[@]}" "$here/../kafka/pom.xml" | sha256sum | cut -c1-16)
 classes=${DURAMEN_CACHE:-$HOME/.cache/duramen}/java-$version
 if [ ! -e "$classes/.complete" ]; then
-    javac -Xlint:all,-processing,-classfile -Werror -d "$classes" -cp "$libs/*" "$here"/*.java >&2
+    javac -Xlint:all,-processing,-classfile -Werror -d "$classes" -cp "$libs/*" "${sources[@]}" >&2
     touch "$classes/.complete"
 fi
 echo "$classes"
