@@ -13,12 +13,19 @@ from pathlib import Path
 from broker import COMPAT, BrokerFailed, free_port, start
 
 # Suites that run against a pair of brokers that are there: Kafka's defaults, and a stricter one.
-CLIENTS = ["wire", "kcat", "confluent-kafka", "java", "franz-go", "sarama", "kafka-go", "kafka-python", "kafkajs"]
+CLIENTS = [
+    "wire", "kcat", "confluent-kafka", "java", "kafka-tools", "connect", "franz-go", "sarama", "kafka-go", "kafka-python", "aiokafka", "kafkajs",
+]  # fmt: skip
 # Suites that start and kill brokers of their own.
 OWN_BROKERS = ["restart", "kill9", "sync_audit", "faults", "hostile"]
-# What only one of the brokers promises.
-ONLY = {"faults": "duramen", "hostile": "duramen"}
-STRICT_SETTINGS = {"auto.create.topics.enable": "false", "message.max.bytes": str(11 << 20)}
+# What only one of the brokers promises; without consumer groups three suites have nothing to do on Duramen.
+ONLY = {"faults": "duramen", "hostile": "duramen", "kafka-tools": "kafka", "connect": "kafka", "aiokafka": "kafka"}
+# The delay is Kafka's default; brokers here have none otherwise, so that the first member of a group is served at once.
+STRICT_SETTINGS = {
+    "auto.create.topics.enable": "false",
+    "message.max.bytes": str(11 << 20),
+    "group.initial.rebalance.delay.ms": "3000",
+}
 KILL9_SECONDS = {"duramen": 60, "kafka": 20}
 SUITE_TIMEOUT_S = 300
 OUTPUT_LINES_ON_FAILURE = 300
@@ -43,7 +50,7 @@ def main():
 
 def run_kind(kind, options):
     suites = options.suite or CLIENTS + OWN_BROKERS
-    clients = [suite for suite in CLIENTS if suite in suites]
+    clients = [suite for suite in CLIENTS if suite in suites and ONLY.get(suite, kind) == kind]
     if clients:
         yield from run_clients(kind, clients)
     for suite in OWN_BROKERS:
@@ -60,7 +67,12 @@ def run_clients(kind, suites):
             start(kind, free_port(), directory / "defaults") as broker,
             start(kind, free_port(), directory / "strict", STRICT_SETTINGS) as strict,
         ):
-            environment = {**os.environ, "BROKER_KIND": kind, "STRICT_BOOTSTRAP": strict.bootstrap}
+            environment = {
+                **os.environ,
+                "BROKER_KIND": kind,
+                "STRICT_BOOTSTRAP": strict.bootstrap,
+                "DATA_DIR": str(broker.data_dir),
+            }
             for suite in suites:
                 counts = run_suite(kind, suite, [broker.bootstrap], environment)
                 failures += counts[1]
