@@ -159,7 +159,14 @@ impl Bench {
             client_id: None,
         };
         let frame = encode_request(&header, request).expect("good").bytes.freeze().slice(4..);
-        let new = || Session::new(connection, "User:ANONYMOUS".into(), "PLAINTEXT".into());
+        let new = || {
+            Session::new(
+                connection,
+                "User:ANONYMOUS".into(),
+                "PLAINTEXT".into(),
+                "/127.0.0.1".into(),
+            )
+        };
         let session = self.sessions.entry(connection).or_insert_with(new);
         match session.on_frame(frame) {
             SessionStep::Request { sequence, context, request } => {
@@ -191,6 +198,7 @@ impl Bench {
                     session.on_reply(sequence, None).expect("in order");
                     self.replies.push(reply);
                 }
+                Action::ReadLog(wanted) => panic!("nothing is kept that could be read: {wanted:?}"),
                 Action::Close { reason, .. } | Action::Fatal(reason) => panic!("{reason}"),
             }
         }

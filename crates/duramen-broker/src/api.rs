@@ -25,10 +25,12 @@ pub(crate) mod api_versions;
 pub(crate) mod create_partitions;
 pub(crate) mod create_topics;
 pub(crate) mod delegation_tokens;
+pub(crate) mod delete_groups;
 pub(crate) mod delete_records;
 pub(crate) mod delete_topics;
 pub(crate) mod describe_cluster;
 pub(crate) mod describe_configs;
+pub(crate) mod describe_groups;
 pub(crate) mod describe_log_dirs;
 pub(crate) mod describe_producers;
 pub(crate) mod describe_quorum;
@@ -37,16 +39,25 @@ pub(crate) mod describe_user_scram_credentials;
 pub(crate) mod elect_leaders;
 pub(crate) mod fetch;
 pub(crate) mod fetch_sessions;
+pub(crate) mod find_coordinator;
+pub(crate) mod heartbeat;
 pub(crate) mod incremental_alter_configs;
 pub(crate) mod init_producer_id;
+pub(crate) mod join_group;
 mod leaders;
+pub(crate) mod leave_group;
 pub(crate) mod list_config_resources;
+pub(crate) mod list_groups;
 pub(crate) mod list_offsets;
 pub(crate) mod list_partition_reassignments;
 pub(crate) mod metadata;
+pub(crate) mod offset_commit;
+pub(crate) mod offset_delete;
+pub(crate) mod offset_fetch;
 pub(crate) mod offset_for_leader_epoch;
 pub(crate) mod produce;
 pub(crate) mod settings;
+pub(crate) mod sync_group;
 pub(crate) mod unregister_broker;
 pub(crate) mod update_features;
 
@@ -69,6 +80,7 @@ pub(crate) enum Operation {
 pub(crate) enum Resource<'a> {
     Cluster,
     Topic(&'a str),
+    Group(&'a str),
 }
 
 /// Whether the principal may. Everybody may everything until access control is built; every
@@ -91,6 +103,21 @@ fn repeated<T: Ord>(names: impl Iterator<Item = T>) -> BTreeSet<T> {
         twice.extend(once.replace(name));
     }
     twice
+}
+
+/// All operations that exist on a group.
+pub(crate) const GROUP_OPERATIONS: i32 = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11;
+
+/// Whether a request about one group may go to its coordinator.
+fn admit_to_group(
+    context: &RequestContext,
+    operation: Operation,
+    group: &str,
+) -> Result<(), ErrorCode> {
+    if !authorize(&context.principal, operation, Resource::Group(group)) {
+        return Err(ErrorCode::GroupAuthorizationFailed);
+    }
+    if group.is_empty() { Err(ErrorCode::InvalidGroupId) } else { Ok(()) }
 }
 
 /// Requests that can be answered while the node is still opening.
@@ -120,6 +147,9 @@ pub(crate) fn dispatch(
         Prepared::Request(request) => request,
     };
     match request {
+        Request::FindCoordinator(request) => {
+            find_coordinator::handle(node, now, key, context, request, actions);
+        }
         Request::Metadata(request) => metadata::handle(node, now, key, context, request, actions),
         Request::Fetch(request) => fetch::handle(node, now, key, &context, &request, actions),
         Request::DescribeLogDirs(request) => {
@@ -149,9 +179,53 @@ pub(crate) fn dispatch(
         Request::InitProducerId(request) => {
             init_producer_id::handle(node, now, key, &context, &request, actions);
         }
+        other => dispatch_to_groups(node, now, key, &context, other, actions),
+    }
+}
+
+/// Serves a request about groups, now or later.
+fn dispatch_to_groups(
+    node: &mut Node,
+    now: Now,
+    key: RequestKey,
+    context: &RequestContext,
+    request: Request,
+    actions: &mut Vec<Action>,
+) {
+    match request {
+        Request::ListGroups(request) => {
+            node.reply(key, list_groups::answer(node, context, &request), actions);
+        }
+        Request::DescribeGroups(request) => {
+            node.reply(key, describe_groups::answer(node, context, &request), actions);
+        }
+        Request::JoinGroup(request) => {
+            join_group::handle(node, now, key, context, &request, actions);
+        }
+        Request::SyncGroup(request) => {
+            sync_group::handle(node, now, key, context, &request, actions);
+        }
+        Request::Heartbeat(request) => {
+            heartbeat::handle(node, now, key, context, &request, actions);
+        }
+        Request::LeaveGroup(request) => {
+            leave_group::handle(node, now, key, context, &request, actions);
+        }
+        Request::OffsetCommit(request) => {
+            offset_commit::handle(node, now, key, context, request, actions);
+        }
+        Request::OffsetFetch(request) => {
+            offset_fetch::handle(node, now, key, context, request, actions);
+        }
+        Request::OffsetDelete(request) => {
+            offset_delete::handle(node, now, key, context, request, actions);
+        }
+        Request::DeleteGroups(request) => {
+            delete_groups::handle(node, now, key, context, request, actions);
+        }
         other => {
             let api = other.api_key();
-            if let Some(response) = answer(node, now, &context, other) {
+            if let Some(response) = answer(node, now, context, other) {
                 return node.reply(key, response, actions);
             }
             // The session decodes only served APIs, and each of those has an arm.
@@ -283,7 +357,9 @@ pub(crate) fn on_timeout(node: &mut Node, key: RequestKey, actions: &mut Vec<Act
     };
     match parked {
         Parked::Fetch(_) => fetch::answer_parked(node, key, actions),
-        Parked::Metadata { .. } => node.answer_parked(key, actions),
+        Parked::Metadata { .. } | Parked::FindCoordinator { .. } => {
+            node.answer_parked(key, actions);
+        }
         Parked::Produce { .. } => {
             if let Some(Parked::Produce { mut response, version, .. }) = node.unpark(key) {
                 produce::time_out(&mut response);
@@ -306,5 +382,7 @@ pub(crate) fn on_timeout(node: &mut Node, key: RequestKey, actions: &mut Vec<Act
             node.unpark(key);
             node.reply(key, init_producer_id::refused(code), actions);
         }
+        // Their coordinators know how long they wait.
+        Parked::Group { .. } | Parked::OffsetFetch { .. } | Parked::DeleteGroups { .. } => {}
     }
 }

@@ -235,6 +235,24 @@ pub struct BrokerSettings {
     pub index_interval_bytes: i32,
     /// `group.initial.rebalance.delay.ms`.
     pub group_initial_rebalance_delay_ms: i32,
+    /// `group.min.session.timeout.ms`.
+    pub group_min_session_timeout_ms: i32,
+    /// `group.max.session.timeout.ms`.
+    pub group_max_session_timeout_ms: i32,
+    /// `group.max.size`.
+    pub group_max_size: i32,
+    /// `offset.metadata.max.bytes`.
+    pub offset_metadata_max_bytes: i32,
+    /// `offsets.retention.minutes`.
+    pub offsets_retention_minutes: i32,
+    /// `offsets.retention.check.interval.ms`.
+    pub offsets_retention_check_interval_ms: i64,
+    /// `offsets.topic.num.partitions`.
+    pub offsets_topic_num_partitions: i32,
+    /// `offsets.topic.replication.factor`.
+    pub offsets_topic_replication_factor: i32,
+    /// `offsets.topic.segment.bytes`.
+    pub offsets_topic_segment_bytes: i32,
 }
 
 impl BrokerSettings {
@@ -305,6 +323,15 @@ impl BrokerSettings {
             fetch_max_bytes: int("fetch.max.bytes"),
             index_interval_bytes: int("log.index.interval.bytes"),
             group_initial_rebalance_delay_ms: int("group.initial.rebalance.delay.ms"),
+            group_min_session_timeout_ms: int("group.min.session.timeout.ms"),
+            group_max_session_timeout_ms: int("group.max.session.timeout.ms"),
+            group_max_size: int("group.max.size"),
+            offset_metadata_max_bytes: int("offset.metadata.max.bytes"),
+            offsets_retention_minutes: int("offsets.retention.minutes"),
+            offsets_retention_check_interval_ms: long("offsets.retention.check.interval.ms"),
+            offsets_topic_num_partitions: int("offsets.topic.num.partitions"),
+            offsets_topic_replication_factor: int("offsets.topic.replication.factor"),
+            offsets_topic_segment_bytes: int("offsets.topic.segment.bytes"),
             layers,
         }
     }

@@ -8,6 +8,7 @@
 //! Tests:      those of the crate; the simulator is built from these types.
 //! Start at:   [`Event`].
 
+use bytes::Bytes;
 use duramen_storage::op::{Done, Op, ReplicaId};
 
 use crate::session::{Prepared, RequestContext};
@@ -47,6 +48,8 @@ pub enum Event {
     Disconnected(ConnectionId),
     /// Storage reports.
     Storage(Done),
+    /// What [`Action::ReadLog`] asked for.
+    LogRead(LogRead),
     /// Nothing but time passed. Sent when [`crate::Node::deadline`] has come.
     Tick,
 }
@@ -72,8 +75,35 @@ pub enum Action {
     },
     /// Give storage this op. All of one turn's are submitted together.
     Storage(Op),
+    /// Read of a log where it does no harm to wait, and answer with [`Event::LogRead`]:
+    /// [`crate::read_plan::log_slice`].
+    ReadLog(ReadLog),
     /// The process must end: what happened may not be survived in memory.
     Fatal(String),
+}
+
+/// A part of a log that the node wants to see itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadLog {
+    /// Whose log.
+    pub replica: ReplicaId,
+    /// From which offset.
+    pub from: i64,
+    /// Nothing at or past it is wanted.
+    pub end: i64,
+    /// About how much at once; at least one batch.
+    pub bytes_max: u32,
+}
+
+/// What was read for a [`ReadLog`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogRead {
+    /// Whose log.
+    pub replica: ReplicaId,
+    /// From which offset.
+    pub from: i64,
+    /// Whole batches, checked, the first of which holds `from`; or why there are none.
+    pub batches: Result<Bytes, String>,
 }
 
 /// An answer, or how to make it off the node's thread.

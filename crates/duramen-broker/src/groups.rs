@@ -8,15 +8,13 @@
 //! Invariants: a request is answered exactly once; what members learn of an assignment, and anybody of an offset, was
 //!             durable before.
 //! Never:      clocks, chance, the bytes of a log: time, fresh ids and results of appends are handed in.
-//! Tests:      `groups/coordinator/tests.rs`, `groups/membership/tests.rs`. No API leads here yet.
+//! Tests:      `groups/coordinator/tests.rs`, `groups/membership/tests.rs`; `node/tests/groups.rs`.
 //! Start at:   `groups/coordinator.rs`.
 
-#[cfg_attr(not(test), expect(dead_code, reason = "the node does not use it yet"))]
 pub(crate) mod coordinator;
 mod live;
 mod membership;
 mod offsets;
-#[cfg_attr(not(test), expect(dead_code, reason = "the node does not use it yet"))]
 pub(crate) mod records;
 mod roster;
 

@@ -4,7 +4,7 @@
 //! Owns:       what a client may observe.
 //! Interface:  [`Node`] with [`Event`] and [`Action`]; [`session::Session`] for a connection;
 //!             [`read_plan`] for reads off the node's thread; [`configs`] for settings; [`describe`] for people;
-//!             [`groups`], which the node does not use yet.
+//!             [`groups`] for consumer groups.
 //! Invariants: acknowledged is durable; shown is durable; the same events make the same actions.
 //! Never:      async, sockets, files, locks, hash maps, clocks, chance that is not seeded, threads.
 //! Tests:      `node/tests`, and each room's own; `duramen-sim` runs all of it.
@@ -17,6 +17,7 @@ pub mod describe;
 pub mod event;
 mod group;
 pub mod groups;
+mod internal_topics;
 pub mod limits;
 mod node;
 mod partition;

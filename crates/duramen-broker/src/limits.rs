@@ -80,6 +80,13 @@ pub(crate) const FETCH_SESSION_PARTITIONS_MAX: usize = 1_000_000;
 /// A fetch session unused for this long may give way to a new one.
 pub(crate) const FETCH_SESSION_IDLE_US: u64 = 120_000_000;
 
+/// Bytes of a log of groups below which it is left as it is, unless its segments are smaller.
+pub(crate) const GROUP_LOG_BYTES_MIN: u64 = 4 << 20;
+/// Bytes of it that are said again at once.
+pub(crate) const GROUP_LOG_SLICE_BYTES: usize = if cfg!(test) { 1 << 10 } else { 64 << 10 };
+/// Bytes of it that are read and taken in at once when it is loaded: about a thousand commits, a millisecond.
+pub(crate) const GROUP_LOG_READ_BYTES: u32 = if cfg!(test) { 1 << 10 } else { 128 << 10 };
+
 /// How long a consumer that has just joined its group is waited for, unless it joins again.
 pub(crate) const NEW_MEMBER_WAITS_US: u64 = 300_000_000;
 

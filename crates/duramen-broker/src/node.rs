@@ -13,8 +13,12 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use bytes::Bytes;
-use duramen_protocol::messages::{DeleteRecordsResponse, MetadataRequest, ProduceResponse};
+use bytes::{Bytes, BytesMut};
+use duramen_protocol::messages::offset_fetch::OffsetFetchResponseGroup;
+use duramen_protocol::messages::{
+    DeleteGroupsResponse, DeleteRecordsResponse, FindCoordinatorRequest, MetadataRequest,
+    ProduceResponse,
+};
 use duramen_protocol::wire::Uuid;
 use duramen_protocol::{ErrorCode, Response};
 use duramen_storage::op::{Done, Identity, Op, OpKind, RecoveredReplica, ReplicaId};
@@ -26,6 +30,7 @@ use crate::controller::image::{Change, Topic};
 use crate::controller::records::{Endpoint, MetadataRecord, RegisterBroker};
 use crate::controller::{Controller, METADATA_REPLICA};
 use crate::event::{Action, ConnectionId, Event, Now, Reply, RequestKey};
+use crate::internal_topics;
 use crate::limits::{OPENING_US_MAX, PRODUCER_ID_BLOCK};
 use crate::partition::retention::ClockWatch;
 use crate::partition::{Acks, Appended, Effects, Finished, Partition, Slot};
@@ -33,6 +38,7 @@ use crate::prng::Prng;
 use crate::session::{CheckedBatch, Prepared, RequestContext};
 use duramen_storage::sabotage::{self, Bug};
 
+mod coordinators;
 mod metrics;
 mod stalls;
 mod sweep;
@@ -40,6 +46,7 @@ mod sweep;
 mod tests;
 mod undecided;
 
+use coordinators::Coordinators;
 pub use metrics::Metrics;
 use stalls::Stalls;
 use sweep::Sweep;
@@ -97,8 +104,16 @@ pub(crate) enum Parked {
     Commit { response: Box<Response>, outstanding: usize },
     /// For topics it names to be made.
     Metadata { request: MetadataRequest, context: RequestContext, outstanding: usize },
+    /// For the topic that groups are kept in to be made.
+    FindCoordinator { request: FindCoordinatorRequest, context: RequestContext, outstanding: usize },
     /// For a block of producer ids.
     ProducerId,
+    /// For the coordinator of its group.
+    Group { version: i16 },
+    /// For the coordinators of its groups.
+    OffsetFetch { groups: Vec<OffsetFetchResponseGroup>, outstanding: usize, version: i16 },
+    /// For the coordinators of its groups.
+    DeleteGroups { response: DeleteGroupsResponse, outstanding: usize },
 }
 
 #[derive(Debug)]
@@ -113,6 +128,8 @@ enum Timer {
     Retention,
     Producers,
     Settings,
+    Offsets,
+    Coordinator(ReplicaId),
     Request(RequestKey),
 }
 
@@ -150,6 +167,8 @@ pub struct Node {
     producers: Sweep,
     /// The last topic that was told of other settings of the node; `None` between two sweeps.
     reconfigured: Option<Uuid>,
+    coordinators: Coordinators,
+    chance: Prng,
 }
 
 impl Node {
@@ -194,6 +213,8 @@ impl Node {
             retention: Sweep::default(),
             producers: Sweep::default(),
             reconfigured: None,
+            coordinators: Coordinators::new(&options.settings),
+            chance: Prng::stream(seed, 0x006d_656d_6265_7273),
             options,
         };
         node.take_dynamic_settings();
@@ -228,6 +249,7 @@ impl Node {
             }
             Event::Disconnected(connection) => self.on_disconnected(connection),
             Event::Storage(done) => self.on_storage(&done, actions),
+            Event::LogRead(read) => self.on_log_read(now, read, actions),
             Event::Tick => {}
         }
         self.fire_timers(now, actions);
@@ -334,6 +356,8 @@ impl Node {
                 Timer::Retention => self.sweep_retention(now),
                 Timer::Producers => self.sweep_producers(now),
                 Timer::Settings => self.sweep_settings(now),
+                Timer::Offsets => self.sweep_offsets(now, actions),
+                Timer::Coordinator(replica) => self.on_group_timer(now, replica, actions),
                 Timer::Request(key) => api::on_timeout(self, key, actions),
             }
         }
@@ -374,6 +398,24 @@ impl Node {
         (appended, partition.log_start())
     }
 
+    /// Gives a partition a batch of this node's own.
+    fn append_own(
+        &mut self,
+        now: Now,
+        replica: ReplicaId,
+        bytes: BytesMut,
+        slot: Slot,
+    ) -> Appended {
+        let Some(partition) = self.partitions.get_mut(&replica) else {
+            return Appended::Refused(ErrorCode::UnknownTopicOrPartition, None);
+        };
+        let in_flight = partition.group.bytes_in_flight();
+        let appended = partition.append_own(now, bytes, slot);
+        self.bytes_in_flight += partition.group.bytes_in_flight() - in_flight;
+        mark(&mut self.dirty, partition);
+        appended
+    }
+
     pub(crate) fn mark_controller_dirty(&mut self) {
         self.is_controller_dirty = true;
     }
@@ -386,16 +428,20 @@ impl Node {
         partition.turn(now, actions, &mut effects);
         self.bytes_in_flight -= before - partition.group.bytes_in_flight();
         let is_settled = partition.group.is_serving() || partition.group.failure().is_some();
-        self.follow(effects, actions);
+        let serves = effects.serves;
+        self.follow(now, effects, actions);
+        if let Some(serves) = serves {
+            self.on_serves(now, replica, serves, actions);
+        }
         if is_settled && self.opening.is_some() {
             self.note_opened(replica, now, actions);
         }
     }
 
     /// Tells everyone who waited for what a partition's turn brought.
-    fn follow(&mut self, effects: Effects, actions: &mut Vec<Action>) {
+    fn follow(&mut self, now: Now, effects: Effects, actions: &mut Vec<Action>) {
         for finished in effects.finished {
-            self.on_finished(finished, actions);
+            self.on_finished(now, finished, actions);
         }
         for (watcher, bytes) in effects.touched {
             for key in self.sessions.touch(watcher).to_vec() {
@@ -410,13 +456,20 @@ impl Node {
         }
     }
 
-    fn on_finished(&mut self, finished: Finished, actions: &mut Vec<Action>) {
+    fn on_finished(&mut self, now: Now, finished: Finished, actions: &mut Vec<Action>) {
         let Finished { slot, error, base_offset, log_start } = finished;
-        let Some(waiting) = self.parked.get_mut(&slot.key) else { return };
+        let (key, topic, partition) = match slot {
+            Slot::Request { key, topic, partition } => (key, topic, partition),
+            Slot::Coordinator { replica, ticket } => {
+                let result = if error.is_none() { Ok(base_offset) } else { Err(error) };
+                return self.on_group_stored(now, replica, ticket, result, actions);
+            }
+        };
+        let Some(waiting) = self.parked.get_mut(&key) else { return };
         let left = match &mut waiting.parked {
             Parked::Produce { response, outstanding, .. } => {
-                let topic = &mut response.responses[slot.topic];
-                let part = &mut topic.partition_responses[slot.partition];
+                let topic = &mut response.responses[topic];
+                let part = &mut topic.partition_responses[partition];
                 part.error_code = error.code();
                 part.base_offset = base_offset;
                 part.log_start_offset = log_start;
@@ -427,7 +480,7 @@ impl Node {
                 *outstanding
             }
             Parked::Trims { response, outstanding } => {
-                let part = &mut response.topics[slot.topic].partitions[slot.partition];
+                let part = &mut response.topics[topic].partitions[partition];
                 part.error_code = error.code();
                 part.low_watermark = if error.is_none() { log_start } else { -1 };
                 *outstanding -= 1;
@@ -436,11 +489,11 @@ impl Node {
             other => unreachable!("{other:?} waits for no log"),
         };
         if left == 0 {
-            match self.unpark(slot.key) {
+            match self.unpark(key) {
                 Some(Parked::Produce { response, version, .. }) => {
-                    api::produce::answer(self, slot.key, response, version, actions);
+                    api::produce::answer(self, key, response, version, actions);
                 }
-                Some(Parked::Trims { response, .. }) => self.reply(slot.key, response, actions),
+                Some(Parked::Trims { response, .. }) => self.reply(key, response, actions),
                 _ => {}
             }
         }
@@ -449,8 +502,9 @@ impl Node {
     /// One of the partitions that the request waits for has a leader, or never will.
     fn on_leader(&mut self, key: RequestKey, actions: &mut Vec<Action>) {
         let Some(waiting) = self.parked.get_mut(&key) else { return };
-        let (Parked::Commit { outstanding, .. } | Parked::Metadata { outstanding, .. }) =
-            &mut waiting.parked
+        let (Parked::Commit { outstanding, .. }
+        | Parked::Metadata { outstanding, .. }
+        | Parked::FindCoordinator { outstanding, .. }) = &mut waiting.parked
         else {
             return;
         };
@@ -466,6 +520,10 @@ impl Node {
             Some(Parked::Commit { response, .. }) => self.reply_boxed(key, response, actions),
             Some(Parked::Metadata { request, context, .. }) => {
                 let response = api::metadata::answer(self, &context, &request);
+                self.reply(key, response, actions);
+            }
+            Some(Parked::FindCoordinator { request, context, .. }) => {
+                let response = api::find_coordinator::answer(self, &context, &request);
                 self.reply(key, response, actions);
             }
             _ => {}
@@ -506,17 +564,26 @@ impl Node {
             Change::Placed { topic_id, partition } => {
                 // While the log is replayed, replicas are there already or will be missed later.
                 if self.is_registered {
-                    made.extend(self.instantiate(topic_id, partition));
+                    made.extend(self.instantiate(now, topic_id, partition, actions));
                 }
             }
             Change::Configured { topic_id } => self.configure(topic_id),
             Change::BrokersConfigured => self.reconfigure(now),
-            Change::Deleted(topic) => self.remove(now, &topic, actions),
+            Change::Deleted(topic) => {
+                self.remove(now, &topic, actions);
+                self.forget_offsets(now, &topic, actions);
+            }
         }
     }
 
     /// Makes the replica that a placement gives to this node's directory, if it is not there.
-    fn instantiate(&mut self, topic_id: Uuid, partition: i32) -> Option<ReplicaId> {
+    fn instantiate(
+        &mut self,
+        now: Now,
+        topic_id: Uuid,
+        partition: i32,
+        actions: &mut Vec<Action>,
+    ) -> Option<ReplicaId> {
         let topic = self.controller.image.topic(topic_id)?;
         let replicas = topic.partitions.get(usize::try_from(partition).ok()?)?;
         let own = self.own_directory();
@@ -526,7 +593,8 @@ impl Node {
             return None;
         }
         let voters: Vec<u64> = replicas.iter().map(|replica| replica.peer_id).collect();
-        let settings = Arc::new(TopicSettings::resolve(&topic.configs, &self.options.settings));
+        let settings = self.settings_of(topic);
+        let is_of_groups = topic.name == internal_topics::GROUPS;
         let identity = Identity { topic: topic.name.clone(), topic_id: topic_id.0, partition };
         let seed = self.options.seed;
         let mut made = Partition::create(id, identity, &voters, settings, seed);
@@ -535,16 +603,38 @@ impl Node {
         }
         self.partitions.insert(id, made);
         self.mark_dirty(id);
+        if is_of_groups {
+            self.note_group_replica(now, id, actions);
+        }
         Some(id)
+    }
+
+    /// Bits that nobody else gets.
+    pub(crate) fn fresh_id(&mut self) -> Uuid {
+        let (high, low) = (self.chance.next(), self.chance.next());
+        Uuid::from_u128(u128::from(high) << 64 | u128::from(low))
+    }
+
+    /// Where clients reach this node.
+    pub(crate) fn own_endpoint(&self) -> Option<&Endpoint> {
+        let broker = self.controller.image.brokers.get(&self.options.facts.broker_id)?;
+        broker.endpoints.first()
     }
 
     pub(crate) fn own_directory(&self) -> Uuid {
         Uuid(self.options.facts.directory_id)
     }
 
+    fn settings_of(&self, topic: &Topic) -> Arc<TopicSettings> {
+        let mut settings = TopicSettings::resolve(&topic.configs, &self.options.settings);
+        // Whoever keeps something in it says what may go, whatever its settings were changed to.
+        settings.delete &= !internal_topics::is_internal(&topic.name);
+        Arc::new(settings)
+    }
+
     fn configure(&mut self, topic_id: Uuid) {
         let Some(topic) = self.controller.image.topic(topic_id) else { return };
-        let settings = Arc::new(TopicSettings::resolve(&topic.configs, &self.options.settings));
+        let settings = self.settings_of(topic);
         for replica in own_replicas(topic, self.own_directory()) {
             if let Some(partition) = self.partitions.get_mut(&replica) {
                 partition.settings = Arc::clone(&settings);
@@ -561,12 +651,13 @@ impl Node {
     fn remove_replica(&mut self, now: Now, replica: ReplicaId, actions: &mut Vec<Action>) {
         let Some(mut partition) = self.partitions.remove(&replica) else { return };
         self.bytes_in_flight -= partition.group.bytes_in_flight();
+        self.forget_group_replica(now, replica, actions);
         let mut effects = Effects::default();
         partition.close(&mut effects);
         if !sabotage::is(Bug::ReplicaNotDeleted) {
             actions.push(Action::Storage(Op { replica, kind: OpKind::Delete }));
         }
-        self.follow(effects, actions);
+        self.follow(now, effects, actions);
         self.note_opened(replica, now, actions);
     }
 
@@ -583,8 +674,9 @@ impl Node {
             api::on_timeout(self, key, actions);
             return;
         }
-        let (Parked::Commit { outstanding, .. } | Parked::Metadata { outstanding, .. }) =
-            &mut waiting.parked
+        let (Parked::Commit { outstanding, .. }
+        | Parked::Metadata { outstanding, .. }
+        | Parked::FindCoordinator { outstanding, .. }) = &mut waiting.parked
         else {
             return;
         };
@@ -661,13 +753,17 @@ impl Node {
             self.remove_replica(now, replica, actions);
         }
         for (topic_id, partition) in missing {
-            let made = self.instantiate(topic_id, partition);
+            let made = self.instantiate(now, topic_id, partition, actions);
             if let Some(opening) = &mut self.opening {
                 opening.awaited.extend(made);
             }
         }
         for topic_id in ids {
             self.configure(topic_id);
+        }
+        let groups = self.controller.image.topic_named(internal_topics::GROUPS);
+        for replica in groups.map_or(Vec::new(), |topic| own_replicas(topic, own)) {
+            self.note_group_replica(now, replica, actions);
         }
     }
 

@@ -13,9 +13,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use duramen_protocol::ErrorCode;
-use duramen_protocol::batch::{self, TimestampType};
+use duramen_protocol::batch::{self, BatchHeader, TimestampType};
 use duramen_storage::Descriptor;
 use duramen_storage::op::{
     Content, Identity, LogEntry, Op, OpKind, RecoveredReplica, ReplicaId, SegmentMeta,
@@ -41,12 +41,13 @@ use producers::{ActiveProducer, Producers, Verdict};
 /// The largest position an index entry can name, and so a segment can have.
 const SEGMENT_BYTES_MAX: u64 = i32::MAX as u64 - 1;
 
-/// Which part of which parked request waits.
+/// Who waits for what a partition was given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Slot {
-    pub key: RequestKey,
-    pub topic: usize,
-    pub partition: usize,
+pub(crate) enum Slot {
+    /// A part of a parked request.
+    Request { key: RequestKey, topic: usize, partition: usize },
+    /// The coordinator that keeps its groups in this partition.
+    Coordinator { replica: ReplicaId, ticket: u64 },
 }
 
 /// How a [`Slot`] ended.
@@ -100,6 +101,8 @@ pub(crate) struct Effects {
     pub touched: Vec<(Watcher, Option<u64>)>,
     /// Requests that waited for this partition to have a leader.
     pub served: Vec<RequestKey>,
+    /// It began to serve, or ceased to.
+    pub serves: Option<bool>,
 }
 
 #[derive(Debug)]
@@ -146,6 +149,8 @@ pub(crate) struct Partition {
     segments_end: i64,
     active: Option<Active>,
     trimming: i64,
+    /// The next batch begins a segment, however little is in this one.
+    roll_due: bool,
     waiting_commit: BTreeMap<(u64, u64), Waiting>,
     waiting_persist: BTreeMap<(u64, u64), Waiting>,
     waited: u64,
@@ -211,6 +216,7 @@ impl Partition {
             segments_end: 0,
             active: None,
             trimming: 0,
+            roll_due: false,
             waiting_commit: BTreeMap::new(),
             waiting_persist: BTreeMap::new(),
             waited: 0,
@@ -334,6 +340,24 @@ impl Partition {
         self.append(now, batch, acks, slot)
     }
 
+    /// Appends a batch of this node's own: what a coordinator keeps of its groups.
+    pub(crate) fn append_own(&mut self, now: Now, bytes: BytesMut, slot: Slot) -> Appended {
+        if let Some(code) = self.obstacle() {
+            return Appended::Refused(code, None);
+        }
+        if self.lacks_replicas() {
+            return Appended::Refused(ErrorCode::NotEnoughReplicas, None);
+        }
+        if bytes.len() > usize::try_from(self.settings.max_message_bytes).unwrap_or(0) {
+            return Appended::Refused(ErrorCode::MessageTooLarge, None);
+        }
+        let Ok(header) = BatchHeader::parse(&bytes) else {
+            return Appended::Refused(ErrorCode::CorruptMessage, None);
+        };
+        let acks = if sabotage::is(Bug::CommittedBeforeStored) { Acks::None } else { Acks::All };
+        self.append_bytes(now, bytes, &header, header.max_timestamp, acks, slot)
+    }
+
     fn refuse(&self, now: Now, batch: &CheckedBatch) -> Option<Appended> {
         let refused = |code, text: String| Some(Appended::Refused(code, Some(text)));
         if let Some(code) = self.obstacle() {
@@ -352,7 +376,19 @@ impl Partition {
     }
 
     fn append(&mut self, now: Now, batch: CheckedBatch, acks: Acks, slot: Slot) -> Appended {
-        let mut bytes = batch.bytes;
+        let max_timestamp = batch.summary.max_timestamp;
+        self.append_bytes(now, batch.bytes, &batch.header, max_timestamp, acks, slot)
+    }
+
+    fn append_bytes(
+        &mut self,
+        now: Now,
+        mut bytes: BytesMut,
+        header: &BatchHeader,
+        max_timestamp: i64,
+        acks: Acks,
+        slot: Slot,
+    ) -> Appended {
         let base_offset = self.group.end_offset();
         batch::set_base_offset(&mut bytes, base_offset);
         batch::set_partition_leader_epoch(&mut bytes, self.group.epoch());
@@ -360,12 +396,12 @@ impl Partition {
         if self.settings.log_append_time {
             append_time_ms = now.wall_ms;
             batch::restamp(&mut bytes, TimestampType::LogAppendTime, append_time_ms);
-        } else if batch.header.max_timestamp != batch.summary.max_timestamp
-            || batch.header.attributes.timestamp_type() == TimestampType::LogAppendTime
+        } else if header.max_timestamp != max_timestamp
+            || header.attributes.timestamp_type() == TimestampType::LogAppendTime
         {
             // The time index and retention rely on it, so a producer's mistake is mended here;
             // and a time of append is not a producer's to claim.
-            batch::restamp(&mut bytes, TimestampType::CreateTime, batch.summary.max_timestamp);
+            batch::restamp(&mut bytes, TimestampType::CreateTime, max_timestamp);
         }
         let Ok(mut descriptor) = Descriptor::of_batch(&bytes, false) else {
             return Appended::Refused(ErrorCode::CorruptMessage, None);
@@ -403,6 +439,9 @@ impl Partition {
         if active.bytes == 0 {
             return false;
         }
+        if self.roll_due {
+            return true;
+        }
         let bytes = active.bytes + u64::from(batch.length);
         let has_many = self.segments.len() >= PARTITION_SEGMENTS;
         let limit = if has_many { i32::MAX } else { self.settings.segment_bytes };
@@ -420,6 +459,7 @@ impl Partition {
     }
 
     fn note_appended(&mut self, now: Now, batch: &Descriptor) {
+        self.roll_due = false;
         if batch.starts_segment {
             self.active = Some(Active {
                 base_offset: batch.base_offset,
@@ -430,6 +470,12 @@ impl Partition {
         }
         let active = self.active.as_mut().expect("the first batch starts a segment");
         active.bytes += u64::from(batch.length);
+    }
+
+    /// Lets the next batch begin a segment. Returns its offset: all before can be let go as a whole.
+    pub(crate) fn roll(&mut self) -> i64 {
+        self.roll_due = true;
+        self.group.end_offset()
     }
 
     /// Proposes that offsets below `offset` go. `Ok(true)` if `slot` now waits for it.
@@ -647,6 +693,9 @@ impl Partition {
             self.trimming = 0;
             effects.woken.extend(self.fetches.iter().map(|key| (*key, None)));
         }
+        if self.was_serving != is_serving {
+            effects.serves = Some(is_serving);
+        }
         self.was_serving = is_serving;
     }
 
@@ -660,7 +709,7 @@ impl Partition {
 }
 
 /// Payload of a batch of ours, ready to be appended as it is.
-pub(crate) fn stamp(mut bytes: bytes::BytesMut, base_offset: i64, epoch: i32) -> Bytes {
+pub(crate) fn stamp(mut bytes: BytesMut, base_offset: i64, epoch: i32) -> Bytes {
     batch::set_base_offset(&mut bytes, base_offset);
     batch::set_partition_leader_epoch(&mut bytes, epoch);
     bytes.freeze()

@@ -3,7 +3,7 @@
 //! Purpose:    carry out what a node planned to read, on whatever thread may block.
 //! Owns:       how a response's limit of bytes is shared among its partitions.
 //! Interface:  [`fetch_ranges`] for sendfile, [`fetch_bytes`] for everything else, [`list_offsets`],
-//!             [`metadata_tail`] before a node is opened.
+//!             [`metadata_tail`] before a node is opened, [`log_slice`] for the node itself.
 //! Invariants: nothing at or past a part's end is sent; the first non-empty part is never empty for
 //!             want of room; damage is one partition's error and never another's.
 //! Never:      the node's state; which offsets may be seen.
@@ -20,7 +20,7 @@ use duramen_storage::reader::{FileRange, ReadError};
 use duramen_storage::{Disk, Reader};
 
 use crate::controller::METADATA_REPLICA;
-use crate::event::{FetchPart, FetchPlan, TimePlan};
+use crate::event::{FetchPart, FetchPlan, LogRead, ReadLog, TimePlan};
 
 /// The most bytes of the metadata log that one read returns.
 const TAIL_READ_BYTES: u32 = 16 << 20;
@@ -169,6 +169,22 @@ pub fn metadata_tail<D: Disk>(
         at = next;
     }
     Ok(tail)
+}
+
+/// Reads what a node asked for of a log.
+pub fn log_slice<D: Disk>(reader: &Reader<D>, wanted: &ReadLog) -> LogRead {
+    let &ReadLog { replica, from, end, bytes_max } = wanted;
+    let read = || {
+        let range = reader.locate(replica, from, end, bytes_max, true)?;
+        let range = range.ok_or(ReadError::OutOfRange)?;
+        reader.read(replica, &range)
+    };
+    let batches = read().map_err(|error| {
+        let cause = std::error::Error::source(&error).map(ToString::to_string);
+        [Some(error.to_string()), cause].into_iter().flatten().collect::<Vec<_>>().join(": ")
+    });
+    let batches = batches.map(|bytes| bytes.slice(..whole_batches(&bytes).0));
+    LogRead { replica, from, batches }
 }
 
 /// How many bytes whole batches take, and the offset after them.

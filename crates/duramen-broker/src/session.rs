@@ -39,6 +39,8 @@ pub struct RequestContext {
     pub client_id: Option<String>,
     /// The listener's name.
     pub listener: Arc<str>,
+    /// Where the client is, as Kafka prints it: `/127.0.0.1`.
+    pub client_host: Arc<str>,
     /// The version of the request.
     pub version: i16,
 }
@@ -156,6 +158,7 @@ pub struct Session {
     connection: ConnectionId,
     principal: Arc<str>,
     listener: Arc<str>,
+    client_host: Arc<str>,
     /// Requests whose replies have not left, oldest first; the first is number `first`.
     slots: VecDeque<Slot>,
     first: u64,
@@ -170,10 +173,23 @@ const SCRATCH_BYTES_KEPT: usize = 1 << 20;
 
 impl Session {
     /// A new connection's session.
-    pub fn new(connection: ConnectionId, principal: Arc<str>, listener: Arc<str>) -> Self {
-        let slots = VecDeque::new();
-        let (first, bytes, others) = (0, 0, 0);
-        Self { connection, principal, listener, slots, first, bytes, others, scratch: Vec::new() }
+    pub fn new(
+        connection: ConnectionId,
+        principal: Arc<str>,
+        listener: Arc<str>,
+        client_host: Arc<str>,
+    ) -> Self {
+        Self {
+            connection,
+            principal,
+            listener,
+            client_host,
+            slots: VecDeque::new(),
+            first: 0,
+            bytes: 0,
+            others: 0,
+            scratch: Vec::new(),
+        }
     }
 
     /// The connection.
@@ -258,6 +274,7 @@ impl Session {
             principal: Arc::clone(&self.principal),
             client_id: header.client_id,
             listener: Arc::clone(&self.listener),
+            client_host: Arc::clone(&self.client_host),
             version: header.api_version,
         };
         SessionStep::Request { sequence, context, request: Box::new(request) }

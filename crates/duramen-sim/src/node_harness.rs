@@ -17,6 +17,7 @@ mod oracle;
 use std::io;
 
 use duramen_broker::configs::BrokerSettings;
+use duramen_broker::event::ReadLog;
 use duramen_broker::{Action, ConnectionId, Event, Node, NodeOptions, Now, Reply, read_plan};
 use duramen_storage::op::OpKind;
 use duramen_storage::storage::{Error, Facts, Options, SyncId, SyncRequest};
@@ -67,6 +68,8 @@ struct Life {
     storage: Storage<SimDisk>,
     node: Node,
     segments_due: bool,
+    /// Reads of logs that the node wants and that were not carried out yet.
+    reads: Vec<ReadLog>,
     to_run: Vec<(SyncRequest<SimFile>, bool)>,
     ran: Vec<(SyncId, bool, io::Result<()>)>,
 }
@@ -261,6 +264,9 @@ impl World {
 
     /// One piece of work of node or storage.
     fn turn(&mut self, idle: bool) -> Result<(), Failure> {
+        if !self.life().reads.is_empty() && self.chance.chance(300) {
+            return self.read_log();
+        }
         match self.chance.below(8) {
             0 => {
                 let now = self.now();
@@ -291,6 +297,23 @@ impl World {
                 }
             }
         }
+    }
+
+    /// One of the reads that the node asked for comes to its end.
+    fn read_log(&mut self) -> Result<(), Failure> {
+        let at = self.life().reads.len();
+        let at = self.chance.index(at);
+        let life = self.life();
+        let wanted = life.reads.swap_remove(at);
+        let read = read_plan::log_slice(&life.storage.reader(), &wanted);
+        if self.disk.is_dead() {
+            return Ok(()); // it was killed while it read
+        }
+        tell(|| format!("read {wanted:?}: {:?}", read.batches.as_ref().map(bytes::Bytes::len)));
+        let now = self.now();
+        let mut actions = Vec::new();
+        self.life().node.step(now, Event::LogRead(read), &mut actions);
+        self.act(actions)
     }
 
     fn begin_round(&mut self) -> Result<(), Failure> {
@@ -395,6 +418,7 @@ impl World {
                     }
                     self.life().storage.submit(op);
                 }
+                Action::ReadLog(wanted) => self.life().reads.push(wanted),
                 Action::Reply { connection, sequence, reply } => {
                     let reader = self.life().storage.reader();
                     let response = match reply {
@@ -535,8 +559,8 @@ impl World {
         self.clients.oracle.trims_by_time |= self.leapt_ms != 0;
         let mut actions = Vec::new();
         let node = Node::open(options, found.replicas, self.now(), &mut actions);
-        let (to_run, ran) = (Vec::new(), Vec::new());
-        self.life = Some(Life { storage, node, segments_due: false, to_run, ran });
+        let (reads, to_run, ran) = (Vec::new(), Vec::new(), Vec::new());
+        self.life = Some(Life { storage, node, segments_due: false, reads, to_run, ran });
         self.clients.connect();
         self.act(actions)
     }

@@ -58,6 +58,12 @@ pub enum Bug {
     FullDiskIgnored,
     /// A trim is answered, and storage never hears of it.
     TrimNotStored,
+    /// A commit of offsets is answered before its record is on disk.
+    CommittedBeforeStored,
+    /// The coordinator of groups leaves out the end of its log when it loads.
+    LoadEndsEarly,
+    /// The log of groups is trimmed before all that it says was said again.
+    RenewalCutShort,
 }
 
 #[cfg(feature = "sabotage")]

@@ -53,7 +53,7 @@ pub mod storage_worker;
 use budget::Budget;
 use checking::Checking;
 use connection::{Bell, Shared};
-use core_loop::{Clock, Input};
+use core_loop::{Clock, Input, Reads};
 use disk::RealDisk;
 use health::Health;
 use inbox::Inbox;
@@ -153,8 +153,9 @@ pub fn start(config: &Config) -> anyhow::Result<Server> {
     let Opened { storage, node, actions, clock, facts, formatted, recovered } = opened;
     let reader = storage.reader();
     let parts = Common::default();
+    let reads = Reads { runtime: runtime.handle().clone(), reader: reader.clone() };
     let threads = vec![
-        core_loop::start(node, actions, clock, parts.clone())?,
+        core_loop::start(node, actions, clock, reads, parts.clone())?,
         storage_worker::start(storage, parts.clone())?,
     ];
     let http_address = http.as_ref().map(TcpListener::local_addr).transpose()?;

@@ -14,6 +14,7 @@ use super::{
 use crate::controller::Error;
 use crate::controller::records::MetadataRecord;
 use crate::event::{Action, Now, RequestKey};
+use crate::internal_topics;
 use crate::node::Node;
 use crate::session::RequestContext;
 
@@ -65,6 +66,10 @@ fn add(
     if !authorize(&context.principal, Operation::Alter, Resource::Topic(&topic.name)) {
         let text = "not allowed to change the topic";
         return Err(Error::new(ErrorCode::TopicAuthorizationFailed, text));
+    }
+    if topic.name == internal_topics::GROUPS {
+        let text = "its partitions stay as many as they are: groups would no longer be found";
+        return Err(Error::new(ErrorCode::InvalidPartitions, text));
     }
     node.controller.add_partitions(topic, decided)
 }

@@ -8,6 +8,7 @@ use duramen_protocol::messages::{DeleteRecordsRequest, DeleteRecordsResponse};
 
 use super::{Operation, Resource, authorize, deadline_us};
 use crate::event::{Action, Now, RequestKey};
+use crate::internal_topics::is_internal;
 use crate::node::{Node, Parked};
 use crate::partition::Slot;
 use crate::session::RequestContext;
@@ -27,7 +28,7 @@ pub(crate) fn handle(
     for (at, topic) in request.topics.into_iter().enumerate() {
         let mut partitions = Vec::with_capacity(topic.partitions.len());
         for (slot, asked) in topic.partitions.into_iter().enumerate() {
-            let slot = Slot { key, topic: at, partition: slot };
+            let slot = Slot::Request { key, topic: at, partition: slot };
             let index = asked.partition_index;
             let mut result = DeleteRecordsPartitionResult {
                 partition_index: index,
@@ -65,6 +66,9 @@ fn trim(
     }
     let topic = node.controller.image.topic_named(name);
     let topic = topic.ok_or(ErrorCode::UnknownTopicOrPartition)?;
+    if is_internal(name) {
+        return Err(ErrorCode::InvalidTopicException);
+    }
     let partition = node.serving(topic, index)?;
     if !partition.settings.delete {
         return Err(ErrorCode::PolicyViolation);

@@ -9,10 +9,11 @@ use duramen_protocol::messages::describe_topic_partitions::{
 };
 use duramen_protocol::messages::{DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse};
 
-use super::metadata::{is_internal, partition_of};
+use super::metadata::partition_of;
 use super::{Operation, Resource, TOPIC_OPERATIONS, authorize};
 use crate::controller::image::Topic;
 use crate::controller::name_problem;
+use crate::internal_topics::is_internal;
 use crate::limits::DESCRIBED_PARTITIONS_MAX;
 use crate::node::Node;
 use crate::session::RequestContext;

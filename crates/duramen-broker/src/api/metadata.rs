@@ -1,7 +1,6 @@
 //! `Metadata`: brokers, topics, leaders; makes topics on the way if both sides allow it.
 
 use duramen_protocol::ErrorCode;
-use duramen_protocol::messages::create_topics::CreatableTopic;
 use duramen_protocol::messages::metadata::{
     MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic,
 };
@@ -13,15 +12,13 @@ use crate::controller::image::Topic;
 use crate::controller::name_problem;
 use crate::controller::records::PlacedReplica;
 use crate::event::{Action, Now, RequestKey};
+use crate::internal_topics::{self, is_internal};
 use crate::limits::CREATE_PARTITIONS_MAX;
 use crate::node::{Node, Parked};
 use crate::session::RequestContext;
 
 /// The first version that may ask by id; before, the field is there and of no use, as in Kafka.
 const FIRST_BY_ID: i16 = 12;
-/// Topics that clients do not read by pattern.
-const INTERNAL_TOPICS: [&str; 3] =
-    ["__consumer_offsets", "__transaction_state", "__share_group_state"];
 /// How long a client is kept while its topic is made. It asks again by itself.
 const CREATION_MS_MAX: i32 = 5_000;
 
@@ -67,15 +64,12 @@ fn create_missing(
             wait = wait.max(Some(index));
             continue;
         }
-        let topic = CreatableTopic {
-            name: name.to_owned(),
-            num_partitions: -1,
-            replication_factor: -1,
-            ..CreatableTopic::default()
-        };
-        if let Ok(creation) = node.controller.create_topic(&topic, &node.options.settings) {
+        let nodes = node.controller.image.brokers.len();
+        let topic = internal_topics::to_make(name, &node.options.settings, nodes);
+        let creation = topic.map(|it| node.controller.create_topic(&it, &node.options.settings));
+        if let Some(Ok(creation)) = creation {
             // One request makes no more on the way than it could by asking for it.
-            partitions += i64::from(node.options.settings.num_partitions);
+            partitions += i64::from(creation.partitions);
             if partitions > CREATE_PARTITIONS_MAX {
                 break;
             }
@@ -207,11 +201,6 @@ fn describe(node: &Node, topic: &Topic, include: bool) -> MetadataResponseTopic 
         partitions: partitions.collect(),
         topic_authorized_operations: if include { TOPIC_OPERATIONS } else { i32::MIN },
     }
-}
-
-/// Clients do not read such a topic by pattern.
-pub(super) fn is_internal(name: &str) -> bool {
-    INTERNAL_TOPICS.contains(&name)
 }
 
 /// A partition's replicas, and who leads them.

@@ -11,6 +11,7 @@ use duramen_storage::sabotage::{self, Bug};
 
 use super::{Operation, Resource, authorize, deadline_us, leaders};
 use crate::event::{Action, Now, Reply, RequestKey};
+use crate::internal_topics::is_internal;
 use crate::node::{Node, Parked};
 use crate::partition::faults::Faults;
 use crate::partition::{Acks, Appended, Slot};
@@ -117,7 +118,7 @@ pub(crate) fn append(
         let found = resolve(node, context, &name, id);
         let mut answers = Vec::with_capacity(partitions.len());
         for (slot, partition) in partitions.into_iter().enumerate() {
-            let slot = Slot { key, topic: at, partition: slot };
+            let slot = Slot::Request { key, topic: at, partition: slot };
             let PreparedPartition { index, batch } = partition;
             let outcome = match (acks, &found, batch) {
                 (Err(code), ..) => refused(index, code, None),
@@ -231,6 +232,9 @@ fn one(
 
 fn find(node: &Node, topic: Uuid, index: i32, acks: Acks) -> Result<ReplicaId, ErrorCode> {
     let topic = node.controller.image.topic(topic).ok_or(ErrorCode::UnknownTopicOrPartition)?;
+    if is_internal(&topic.name) {
+        return Err(ErrorCode::InvalidTopicException);
+    }
     let partition = node.serving(topic, index)?;
     if node.is_disk_full() && !sabotage::is(Bug::FullDiskIgnored) {
         return Err(ErrorCode::KafkaStorageError);

@@ -27,6 +27,8 @@ pub struct Metrics {
     pub partitions: u64,
     /// Gauge: those of them that have failed.
     pub partitions_failed: u64,
+    /// Gauge: partitions of `__consumer_offsets` whose log cannot be read, so that their groups are not served.
+    pub coordinators_failed: u64,
     /// Gauge: producers remembered.
     pub producers: u64,
     /// Gauge: incremental fetch sessions.
@@ -53,6 +55,7 @@ impl Node {
             bytes_in_flight: self.bytes_in_flight,
             partitions: count(self.partitions.len()),
             partitions_failed: count(failed.count()),
+            coordinators_failed: count(self.coordinators.failed()),
             producers: count(partitions.map(super::Partition::producers_len).sum()),
             fetch_sessions: count(self.sessions.len()),
             clock_holds: self.clock.holds(),

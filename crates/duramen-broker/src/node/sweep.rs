@@ -16,7 +16,7 @@ pub(super) struct Sweep {
     is_believed: bool,
 }
 
-fn interval_us(ms: i64) -> u64 {
+pub(super) fn interval_us(ms: i64) -> u64 {
     u64::try_from(ms).unwrap_or(1).max(1).saturating_mul(1000)
 }
 
@@ -26,7 +26,9 @@ impl Node {
         let retention = interval_us(settings.retention_check_interval_ms);
         let producers = interval_us(settings.producer_id_expiration_check_interval_ms);
         self.timers.insert((now.mono_us.saturating_add(retention), Timer::Retention));
+        let offsets = interval_us(settings.offsets_retention_check_interval_ms);
         self.timers.insert((now.mono_us.saturating_add(producers), Timer::Producers));
+        self.timers.insert((now.mono_us.saturating_add(offsets), Timer::Offsets));
     }
 
     fn slice_after(&self, at: Option<ReplicaId>) -> Vec<ReplicaId> {

@@ -2,8 +2,11 @@
 
 mod admin;
 mod cluster;
+mod coordinators;
 mod fetch;
+mod groups;
 mod harness;
+mod internal_topics;
 mod leaders;
 mod metadata_log;
 mod misc;

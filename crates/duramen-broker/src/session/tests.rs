@@ -13,7 +13,7 @@ use crate::event::ConnectionId;
 use crate::limits::{ELEMENT_BYTES, SESSION_REQUESTS_MAX};
 
 fn session() -> Session {
-    Session::new(ConnectionId(1), "User:ANONYMOUS".into(), "L".into())
+    Session::new(ConnectionId(1), "User:ANONYMOUS".into(), "L".into(), "/127.0.0.1".into())
 }
 
 #[test]

@@ -37,6 +37,8 @@ struct Broker {
     correlation: i32,
     now: Now,
     images: usize,
+    /// What was read for the node, to be given to it.
+    read: Vec<Event>,
 }
 
 fn options(facts: Facts) -> Options {
@@ -74,7 +76,8 @@ impl Broker {
         let now = Now { mono_us: 0, wall_ms: WALL_MS };
         let mut actions = Vec::new();
         let node = Node::open(options, found.replicas, now, &mut actions);
-        let session = Session::new(ONE, "User:ANONYMOUS".into(), "PLAINTEXT".into());
+        let session =
+            Session::new(ONE, "User:ANONYMOUS".into(), "PLAINTEXT".into(), "/127.0.0.1".into());
         let mut broker = Self {
             disk,
             storage,
@@ -85,6 +88,7 @@ impl Broker {
             correlation: 0,
             now,
             images: 0,
+            read: Vec::new(),
         };
         broker.act(actions);
         broker.run();
@@ -101,6 +105,10 @@ impl Broker {
                 Action::Storage(op) => {
                     self.images += usize::from(matches!(op.kind, OpKind::Image { .. }));
                     self.storage.submit(op);
+                }
+                Action::ReadLog(wanted) => {
+                    let read = read_plan::log_slice(&self.storage.reader(), &wanted);
+                    self.read.push(Event::LogRead(read));
                 }
                 Action::Reply { sequence, reply, .. } => self.reply(sequence, reply),
                 Action::Close { reason, .. } | Action::Fatal(reason) => panic!("{reason}"),
@@ -141,13 +149,14 @@ impl Broker {
                 let result = request.run(&self.disk);
                 self.storage.on_sync(request.id, result).expect("syncs");
             }
-            let done = self.storage.take_done();
-            if is_quiet && done.is_empty() {
+            let mut events = std::mem::take(&mut self.read);
+            events.extend(self.storage.take_done().into_iter().map(Event::Storage));
+            if is_quiet && events.is_empty() {
                 break;
             }
             let mut actions = Vec::new();
-            for done in done {
-                self.node.step(self.now, Event::Storage(done), &mut actions);
+            for event in events {
+                self.node.step(self.now, event, &mut actions);
             }
             self.act(actions);
         }

@@ -164,7 +164,10 @@ type Question = (ConnectionId, u64, RequestContext, Box<Prepared>);
 
 fn session(connection: u64) -> (ConnectionId, Session) {
     let connection = ConnectionId(connection);
-    (connection, Session::new(connection, "User:ANONYMOUS".into(), "PLAINTEXT".into()))
+    (
+        connection,
+        Session::new(connection, "User:ANONYMOUS".into(), "PLAINTEXT".into(), "/127.0.0.1".into()),
+    )
 }
 
 impl Clients {

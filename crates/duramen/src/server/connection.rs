@@ -19,7 +19,7 @@
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
@@ -175,7 +175,9 @@ pub async fn serve(stream: TcpStream, peer: SocketAddr, connection: ConnectionId
     shared.node.push(Input::Connected(connection, to_connection));
     let _farewell = Farewell { connection, shared: shared.clone() };
     let metrics = Arc::clone(&shared.metrics);
-    let mut connection = Connection::new(stream, connection, replies, shared);
+    let session =
+        Session::new(connection, "User:ANONYMOUS".into(), "PLAINTEXT".into(), host_of(peer));
+    let mut connection = Connection::new(stream, session, replies, shared);
     let end = connection.run().await;
     if let Err(End::Malformed(_)) = &end {
         metrics.frames_malformed.inc();
@@ -190,10 +192,21 @@ pub async fn serve(stream: TcpStream, peer: SocketAddr, connection: ConnectionId
     }
 }
 
+/// A client's address as Java prints it, which is what Kafka tells of members of groups.
+fn host_of(peer: SocketAddr) -> Arc<str> {
+    match peer.ip().to_canonical() {
+        IpAddr::V4(ip) => format!("/{ip}").into(),
+        IpAddr::V6(ip) => {
+            let parts = ip.segments().map(|part| format!("{part:x}"));
+            format!("/{}", parts.join(":")).into()
+        }
+    }
+}
+
 impl Connection {
     fn new(
         stream: TcpStream,
-        connection: ConnectionId,
+        session: Session,
         replies: UnboundedReceiver<Routed>,
         shared: Shared,
     ) -> Self {
@@ -203,7 +216,7 @@ impl Connection {
                 metrics: Arc::clone(&shared.metrics),
                 stall_max: shared.idle_max.map_or(STALL_MAX, |idle| idle.min(STALL_MAX)),
             },
-            session: Session::new(connection, "User:ANONYMOUS".into(), "PLAINTEXT".into()),
+            session,
             replies,
             buf: BytesMut::new(),
             charge: Charge::new(&shared.budget),
@@ -486,5 +499,18 @@ fn cut(frame: duramen_protocol::EncodedFrame, resolved: Option<Resolved>, parts:
     }
     if !bytes.is_empty() {
         parts.push(Part::Bytes(bytes));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_told_as_java_tells_them() {
+        let told = |address: &str| host_of(address.parse().unwrap()).to_string();
+        assert_eq!(told("127.0.0.1:9092"), "/127.0.0.1");
+        assert_eq!(told("[::ffff:10.0.0.7]:9092"), "/10.0.0.7");
+        assert_eq!(told("[fe80::1:0]:9092"), "/fe80:0:0:0:0:0:1:0");
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Purpose:    the one thread that steps the node.
 //! Owns:       turns: what waited goes in, then one flush, then the actions go where they belong.
-//! Interface:  [`start`], [`Input`], [`Clock`].
+//! Interface:  [`start`], [`Input`], [`Clock`], [`Reads`].
 //! Invariants: storage gets one batch a turn, before any reply is handed out; a reply goes only to the
 //!             connection that asked; nothing here waits but for the next event or the deadline.
 //! Never:      a decision.
@@ -15,18 +15,22 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use duramen_broker::{Action, ConnectionId, Event, Node, Now, Reply};
+use duramen_broker::event::ReadLog;
+use duramen_broker::{Action, ConnectionId, Event, Node, Now, Reply, read_plan};
+use duramen_storage::Reader;
 use duramen_storage::op::Done;
+use tokio::runtime::Handle;
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::ending;
-
 use super::Common;
-
+use super::disk::RealDisk;
+use super::ending;
+use super::inbox::Inbox;
 use super::storage_worker::Work;
 
 /// Events in one turn at most: storage should not wait longer for the first of them.
@@ -92,10 +96,12 @@ pub fn start(
     node: Node,
     actions: Vec<Action>,
     clock: Clock,
+    reads: Reads,
     common: Common,
 ) -> io::Result<JoinHandle<()>> {
     ending::spawn("duramen-node", move || {
         let mut core = CoreLoop {
+            reads,
             node,
             clock,
             common,
@@ -111,7 +117,27 @@ pub fn start(
     })
 }
 
+/// Reads that the node asked for, on threads that may wait.
+#[derive(Clone, Debug)]
+pub struct Reads {
+    /// Whose blocking threads.
+    pub runtime: Handle,
+    /// Of what.
+    pub reader: Reader<RealDisk>,
+}
+
+impl Reads {
+    fn start(&self, wanted: ReadLog, node: &Arc<Inbox<Input>>) {
+        let (reader, node) = (self.reader.clone(), Arc::clone(node));
+        self.runtime.spawn_blocking(move || {
+            let read = read_plan::log_slice(&reader, &wanted);
+            node.push(Input::Event(Event::LogRead(read)));
+        });
+    }
+}
+
 struct CoreLoop {
+    reads: Reads,
     node: Node,
     clock: Clock,
     common: Common,
@@ -208,6 +234,7 @@ impl CoreLoop {
         for action in self.actions.drain(..) {
             match action {
                 Action::Storage(op) => ops.push(op),
+                Action::ReadLog(wanted) => self.reads.start(wanted, &self.common.node),
                 Action::Reply { connection, sequence, reply } => {
                     replies.push((connection, Routed::Reply(sequence, reply)));
                 }
@@ -235,7 +262,8 @@ impl CoreLoop {
         self.figures_at = Instant::now();
         self.figures_due = false;
         let metrics = self.node.metrics();
-        self.common.health.groups_failed.store(metrics.partitions_failed, Ordering::Relaxed);
+        let failed = metrics.partitions_failed + metrics.coordinators_failed;
+        self.common.health.groups_failed.store(failed, Ordering::Relaxed);
         self.common.health.disk_full.store(metrics.is_disk_full, Ordering::Relaxed);
         self.common.metrics.set_node(super::figures::of(&metrics));
     }

@@ -24,6 +24,11 @@ pub(crate) fn of(metrics: &Metrics) -> Vec<Figure> {
         gauge("unsynced_bytes", metrics.bytes_in_flight, "Bytes of batches not yet synced"),
         gauge("partitions", metrics.partitions, "Partitions on this node"),
         gauge("groups_failed", metrics.partitions_failed, "Partitions that failed; see the log"),
+        gauge(
+            "coordinators_failed",
+            metrics.coordinators_failed,
+            "Partitions of groups whose log cannot be read; see the log",
+        ),
         gauge("producers", metrics.producers, "Producers remembered"),
         gauge("fetch_sessions", metrics.fetch_sessions, "Incremental fetch sessions"),
     ]

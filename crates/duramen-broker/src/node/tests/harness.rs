@@ -24,7 +24,7 @@ use duramen_storage::op::{
 use duramen_storage::storage::Facts;
 
 use crate::configs::BrokerSettings;
-use crate::event::{Action, ConnectionId, Event, FetchPlan, Now, Reply};
+use crate::event::{Action, ConnectionId, Event, FetchPlan, LogRead, Now, ReadLog, Reply};
 use crate::node::{Node, NodeOptions};
 use crate::session::{Session, SessionStep};
 
@@ -180,6 +180,8 @@ pub(super) struct Harness {
     pub is_prompt: bool,
     /// Ops that storage did not execute yet.
     pub queued: Vec<Op>,
+    /// Reads of logs that were not carried out yet.
+    pub reads: Vec<ReadLog>,
     sessions: BTreeMap<ConnectionId, Session>,
     asked: BTreeMap<(ConnectionId, i32), (ApiKey, i16)>,
     came: BTreeMap<(ConnectionId, i32), Came>,
@@ -230,6 +232,7 @@ impl Harness {
             now,
             is_prompt: false,
             queued: Vec::new(),
+            reads: Vec::new(),
             sessions: BTreeMap::new(),
             asked: BTreeMap::new(),
             came: BTreeMap::new(),
@@ -255,6 +258,7 @@ impl Harness {
         for action in actions {
             match action {
                 Action::Storage(op) => self.queued.push(op),
+                Action::ReadLog(wanted) => self.reads.push(wanted),
                 Action::Reply { connection, sequence, reply } => {
                     let response = match reply {
                         Reply::Nothing => None,
@@ -310,10 +314,30 @@ impl Harness {
             let mut actions = Vec::new();
             self.node.flush(self.now, &mut actions);
             self.act(actions);
-            if !self.is_prompt || !self.persist() {
+            if !self.is_prompt || !(self.persist() | self.carry_out_reads()) {
                 break;
             }
         }
+    }
+
+    /// Reads what the node asked for. False if there was nothing.
+    pub(super) fn carry_out_reads(&mut self) -> bool {
+        let reads = std::mem::take(&mut self.reads);
+        let any = !reads.is_empty();
+        let mut actions = Vec::new();
+        for ReadLog { replica, from, end, bytes_max } in reads {
+            let mut bytes = Vec::new();
+            for batch in self.store.replicas[&replica].batches(from, end) {
+                if !bytes.is_empty() && bytes.len() + batch.len() > bytes_max as usize {
+                    break;
+                }
+                bytes.extend_from_slice(&batch);
+            }
+            let read = LogRead { replica, from, batches: Ok(bytes.into()) };
+            self.node.step(self.now, Event::LogRead(read), &mut actions);
+        }
+        self.act(actions);
+        any
     }
 
     /// Storage executes everything queued and reports. False if there was nothing.
@@ -382,10 +406,9 @@ impl Harness {
         };
         self.asked.insert((connection, correlation_id), (api, version));
         let frame = encode_request(&header, request).expect("a good request").bytes;
-        let session = self
-            .sessions
-            .entry(connection)
-            .or_insert_with(|| Session::new(connection, "User:ANONYMOUS".into(), "L".into()));
+        let session = self.sessions.entry(connection).or_insert_with(|| {
+            Session::new(connection, "User:ANONYMOUS".into(), "L".into(), "/127.0.0.1".into())
+        });
         let mut step = session.on_frame(frame.freeze().slice(4..));
         if let SessionStep::Heavy(heavy) = step {
             step = session.on_heavy(*heavy);
@@ -417,7 +440,11 @@ impl Harness {
     }
 
     pub(super) fn response(&mut self, id: i32) -> Option<Response> {
-        match self.came.remove(&(ONE, id))? {
+        self.response_on(ONE, id)
+    }
+
+    pub(super) fn response_on(&mut self, connection: ConnectionId, id: i32) -> Option<Response> {
+        match self.came.remove(&(connection, id))? {
             Came::Response(response) => Some(response),
             Came::Closed(reason) => panic!("closed: {reason}"),
         }

@@ -27,6 +27,7 @@ use duramen_protocol::messages::{
 use duramen_protocol::wire::Uuid;
 use duramen_protocol::{ApiKey, Request};
 
+use super::groups;
 use super::harness::{Harness, batch, fetch_request, new_topic, produce_request};
 
 /// A request of `api` about topic `t` that means something in `version`.
@@ -93,7 +94,9 @@ fn request(api: ApiKey, version: i16, id: Uuid) -> Request {
             let topics = vec![TopicRequest { name }];
             DescribeTopicPartitionsRequest { topics, ..Default::default() }.into()
         }
-        other => of_the_cluster(other).unwrap_or_else(|| alteration(other, name)),
+        other => groups::any_request(other, version, id)
+            .or_else(|| of_the_cluster(other))
+            .unwrap_or_else(|| alteration(other, name)),
     }
 }
 

@@ -1,0 +1,70 @@
+//! `DeleteGroups`: groups that nobody is in, with all that was committed for them.
+
+use std::collections::BTreeSet;
+
+use duramen_protocol::ErrorCode;
+use duramen_protocol::messages::delete_groups::DeletableGroupResult;
+use duramen_protocol::messages::{DeleteGroupsRequest, DeleteGroupsResponse};
+
+use super::{Operation, Resource, authorize};
+use crate::event::{Action, Now, RequestKey};
+use crate::node::{Node, Parked};
+use crate::session::RequestContext;
+
+pub(crate) fn handle(
+    node: &mut Node,
+    now: Now,
+    key: RequestKey,
+    context: &RequestContext,
+    request: DeleteGroupsRequest,
+    actions: &mut Vec<Action>,
+) {
+    let mut named = BTreeSet::new();
+    let mut groups = request.groups_names;
+    groups.retain(|group| named.insert(group.clone()));
+    let result = |group: &String| DeletableGroupResult {
+        group_id: group.clone(),
+        ..DeletableGroupResult::default()
+    };
+    let results = groups.iter().map(result).collect();
+    let response = DeleteGroupsResponse { results, ..DeleteGroupsResponse::default() };
+    // One more than there are, until all were asked: some answer at once.
+    let outstanding = groups.len() + 1;
+    node.park(key, Parked::DeleteGroups { response, outstanding }, u64::MAX);
+    for (part, group) in groups.iter().enumerate() {
+        let may = authorize(&context.principal, Operation::Delete, Resource::Group(group));
+        let asked = if may {
+            node.coordinate_part(now, group, actions, |it, _| it.delete_group(key, part, group))
+        } else {
+            Err(ErrorCode::GroupAuthorizationFailed)
+        };
+        if let Err(code) = asked {
+            on_deleted(node, key, part, code.code(), actions);
+        }
+    }
+    finish(node, key, actions);
+}
+
+/// What became of one of the groups is known.
+pub(crate) fn on_deleted(
+    node: &mut Node,
+    key: RequestKey,
+    part: usize,
+    error_code: i16,
+    actions: &mut Vec<Action>,
+) {
+    if let Some(Parked::DeleteGroups { response, .. }) = node.parked_mut(key) {
+        response.results[part].error_code = error_code;
+        finish(node, key, actions);
+    }
+}
+
+fn finish(node: &mut Node, key: RequestKey, actions: &mut Vec<Action>) {
+    let Some(Parked::DeleteGroups { outstanding, .. }) = node.parked_mut(key) else { return };
+    *outstanding -= 1;
+    if *outstanding == 0
+        && let Some(Parked::DeleteGroups { response, .. }) = node.unpark(key)
+    {
+        node.reply(key, response, actions);
+    }
+}

@@ -1,0 +1,40 @@
+//! `DescribeGroups`: states and members of groups.
+
+use duramen_protocol::ErrorCode;
+use duramen_protocol::messages::describe_groups::DescribedGroup;
+use duramen_protocol::messages::{DescribeGroupsRequest, DescribeGroupsResponse};
+
+use super::{GROUP_OPERATIONS, Operation, Resource, authorize};
+use crate::node::Node;
+use crate::session::RequestContext;
+
+pub(crate) fn answer(
+    node: &Node,
+    context: &RequestContext,
+    request: &DescribeGroupsRequest,
+) -> DescribeGroupsResponse {
+    let describe = |group: &String| {
+        let mut described = describe(node, context, group).unwrap_or_else(|code| DescribedGroup {
+            group_id: group.clone(),
+            error_code: code.code(),
+            ..DescribedGroup::default()
+        });
+        if request.include_authorized_operations && described.error_code == 0 {
+            described.authorized_operations = GROUP_OPERATIONS;
+        }
+        described
+    };
+    let groups = request.groups.iter().map(describe).collect();
+    DescribeGroupsResponse { groups, ..DescribeGroupsResponse::default() }
+}
+
+fn describe(
+    node: &Node,
+    context: &RequestContext,
+    group: &str,
+) -> Result<DescribedGroup, ErrorCode> {
+    if !authorize(&context.principal, Operation::Describe, Resource::Group(group)) {
+        return Err(ErrorCode::GroupAuthorizationFailed);
+    }
+    Ok(node.coordinator(group)?.describe(context.version, group))
+}

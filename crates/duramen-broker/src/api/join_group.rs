@@ -1,0 +1,49 @@
+//! `JoinGroup`: become a member, or begin the next generation.
+
+use duramen_protocol::messages::{JoinGroupRequest, JoinGroupResponse};
+
+use super::{Operation, admit_to_group};
+use crate::event::{Action, Now, RequestKey};
+use crate::groups::Caller;
+use crate::node::Node;
+use crate::session::RequestContext;
+
+/// The first version in which there may be no protocol.
+const FIRST_WITHOUT_PROTOCOL: i16 = 7;
+
+pub(crate) fn handle(
+    node: &mut Node,
+    now: Now,
+    key: RequestKey,
+    context: &RequestContext,
+    request: &JoinGroupRequest,
+    actions: &mut Vec<Action>,
+) {
+    let group = request.group_id.as_str();
+    let fresh = node.fresh_id();
+    let caller = Caller {
+        key,
+        client_id: context.client_id.clone().unwrap_or_default(),
+        client_host: context.client_host.to_string(),
+        fresh,
+    };
+    let asked = admit_to_group(context, Operation::Read, group).and_then(|()| {
+        node.coordinate(now, key, context.version, group, actions, |it, sight| {
+            it.join_group(sight.rules, context.version, caller, request, now);
+        })
+    });
+    if let Err(code) = asked {
+        let (error_code, member_id) = (code.code(), request.member_id.clone());
+        let mut refused =
+            JoinGroupResponse { error_code, member_id, ..JoinGroupResponse::default() };
+        settle(&mut refused, context.version);
+        node.reply(key, refused, actions);
+    }
+}
+
+/// Where nothing was agreed on, newer versions say so.
+pub(crate) fn settle(answer: &mut JoinGroupResponse, version: i16) {
+    if answer.error_code != 0 && version >= FIRST_WITHOUT_PROTOCOL {
+        answer.protocol_name = None;
+    }
+}

@@ -1,0 +1,99 @@
+//! `OffsetCommit`: how far a group has come. Acknowledged once it is durable.
+
+use duramen_protocol::ErrorCode;
+use duramen_protocol::messages::offset_commit::{
+    OffsetCommitRequestPartition, OffsetCommitRequestTopic, OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+};
+use duramen_protocol::messages::{OffsetCommitRequest, OffsetCommitResponse};
+
+use super::{Operation, Resource, authorize};
+use crate::controller::image::Image;
+use crate::event::{Action, Now, RequestKey};
+use crate::node::Node;
+use crate::session::RequestContext;
+
+/// The first version that names topics by their ids.
+const FIRST_BY_ID: i16 = 10;
+
+pub(crate) fn handle(
+    node: &mut Node,
+    now: Now,
+    key: RequestKey,
+    context: &RequestContext,
+    mut request: OffsetCommitRequest,
+    actions: &mut Vec<Action>,
+) {
+    let by_id = context.version >= FIRST_BY_ID;
+    for topic in &mut request.topics {
+        let image = &node.controller.image;
+        if by_id {
+            topic.name = image.topic(topic.topic_id).map_or_else(String::new, |it| it.name.clone());
+        } else {
+            topic.topic_id = image.topic_named(&topic.name).map(|it| it.id).unwrap_or_default();
+        }
+    }
+    let group = request.group_id.clone();
+    if !authorize(&context.principal, Operation::Read, Resource::Group(&group)) {
+        let refused = refused(&request, ErrorCode::GroupAuthorizationFailed);
+        return node.reply(key, refused, actions);
+    }
+    // Kafka tells first what it refuses.
+    let image = &node.controller.image;
+    let is_good = |topic: &OffsetCommitRequestTopic, partition| {
+        problem(image, &context.principal, by_id, topic, partition).is_none()
+    };
+    for topic in &mut request.topics {
+        let mut partitions = std::mem::take(&mut topic.partitions);
+        partitions.sort_by_key(|it| is_good(topic, it.partition_index));
+        topic.partitions = partitions;
+    }
+    request.topics.sort_by_key(|topic| {
+        topic.partitions.first().is_some_and(|it| is_good(topic, it.partition_index))
+    });
+    let mut request = Some(request);
+    let asked = node.coordinate(now, key, context.version, &group, actions, |it, sight| {
+        let refuse = |topic: &OffsetCommitRequestTopic, partition| {
+            let principal = &context.principal;
+            problem(sight.image, principal, by_id, topic, partition)
+        };
+        let request = request.take().expect("it is asked once");
+        it.offset_commit(sight.rules, key, context.version, request, refuse, now);
+    });
+    if let (Err(code), Some(request)) = (asked, request) {
+        node.reply(key, refused(&request, code), actions);
+    }
+}
+
+/// Why the offset of a partition may not be committed, if so.
+fn problem(
+    image: &Image,
+    principal: &str,
+    by_id: bool,
+    topic: &OffsetCommitRequestTopic,
+    partition: i32,
+) -> Option<ErrorCode> {
+    let Some(known) = image.topic(topic.topic_id) else {
+        let unknown = ErrorCode::UnknownTopicOrPartition;
+        return Some(if by_id { ErrorCode::UnknownTopicId } else { unknown });
+    };
+    if !authorize(principal, Operation::Read, Resource::Topic(&known.name)) {
+        return Some(ErrorCode::TopicAuthorizationFailed);
+    }
+    let is_there = usize::try_from(partition).is_ok_and(|it| it < known.partitions.len());
+    (!is_there).then_some(ErrorCode::UnknownTopicOrPartition)
+}
+
+fn refused(request: &OffsetCommitRequest, code: ErrorCode) -> OffsetCommitResponse {
+    let partition = |it: &OffsetCommitRequestPartition| OffsetCommitResponsePartition {
+        partition_index: it.partition_index,
+        error_code: code.code(),
+    };
+    let topic = |it: &OffsetCommitRequestTopic| OffsetCommitResponseTopic {
+        name: it.name.clone(),
+        topic_id: it.topic_id,
+        partitions: it.partitions.iter().map(partition).collect(),
+    };
+    let topics = request.topics.iter().map(topic).collect();
+    OffsetCommitResponse { topics, ..OffsetCommitResponse::default() }
+}

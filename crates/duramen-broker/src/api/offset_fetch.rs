@@ -1,0 +1,199 @@
+//! `OffsetFetch`: how far groups have come.
+
+use duramen_protocol::ErrorCode;
+use duramen_protocol::messages::offset_fetch::{
+    OffsetFetchRequestGroup, OffsetFetchRequestTopic, OffsetFetchRequestTopics,
+    OffsetFetchResponseGroup, OffsetFetchResponsePartition, OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic, OffsetFetchResponseTopics,
+};
+use duramen_protocol::messages::{OffsetFetchRequest, OffsetFetchResponse};
+
+use super::{Operation, Resource, authorize};
+use crate::event::{Action, Now, RequestKey};
+use crate::node::{Node, Parked};
+use crate::session::RequestContext;
+
+/// The first version that says of a whole group what is wrong.
+const FIRST_WITH_GROUP_ERROR: i16 = 2;
+/// The first version that asks about several groups.
+const FIRST_OF_SEVERAL: i16 = 8;
+/// The first version that names topics by their ids.
+const FIRST_BY_ID: i16 = 10;
+
+pub(crate) fn handle(
+    node: &mut Node,
+    now: Now,
+    key: RequestKey,
+    context: &RequestContext,
+    request: OffsetFetchRequest,
+    actions: &mut Vec<Action>,
+) {
+    let version = context.version;
+    let asked = if version >= FIRST_OF_SEVERAL { request.groups } else { vec![sole(request)] };
+    let named = |it: &OffsetFetchRequestGroup| OffsetFetchResponseGroup {
+        group_id: it.group_id.clone(),
+        ..OffsetFetchResponseGroup::default()
+    };
+    let groups = asked.iter().map(named).collect();
+    // One more than there are, until all were asked: some answer at once.
+    let outstanding = asked.len() + 1;
+    node.park(key, Parked::OffsetFetch { groups, outstanding, version }, u64::MAX);
+    for (part, mut group) in asked.into_iter().enumerate() {
+        let id = group.group_id.clone();
+        let fetched = if authorize(&context.principal, Operation::Describe, Resource::Group(&id)) {
+            refuse_topics(node, key, context, part, &mut group);
+            let spare = (version < FIRST_WITH_GROUP_ERROR).then(|| group.clone());
+            let fetch = node.coordinate_part(now, &id, actions, |it, _| {
+                it.offset_fetch(key, part, group);
+            });
+            fetch.map_err(|code| (code, spare))
+        } else {
+            Err((ErrorCode::GroupAuthorizationFailed, Some(group)))
+        };
+        if let Err((code, group)) = fetched {
+            let refused = refused(&id, group, version, code);
+            on_fetched(node, key, part, refused, actions);
+        }
+    }
+    finish(node, key, actions);
+}
+
+/// The only group of an older request.
+fn sole(request: OffsetFetchRequest) -> OffsetFetchRequestGroup {
+    let topic = |it: OffsetFetchRequestTopic| OffsetFetchRequestTopics {
+        name: it.name,
+        partition_indexes: it.partition_indexes,
+        ..OffsetFetchRequestTopics::default()
+    };
+    OffsetFetchRequestGroup {
+        group_id: request.group_id,
+        topics: request.topics.map(|topics| topics.into_iter().map(topic).collect()),
+        ..OffsetFetchRequestGroup::default()
+    }
+}
+
+/// Answers at once about topics that may not be asked about, and finds the names of others.
+fn refuse_topics(
+    node: &mut Node,
+    key: RequestKey,
+    context: &RequestContext,
+    part: usize,
+    group: &mut OffsetFetchRequestGroup,
+) {
+    let image = &node.controller.image;
+    let by_id = context.version >= FIRST_BY_ID;
+    let Some(asked) = &mut group.topics else { return };
+    let (mut refused, mut kept) = (Vec::new(), Vec::new());
+    for mut topic in std::mem::take(asked) {
+        let known =
+            if by_id { image.topic(topic.topic_id) } else { image.topic_named(&topic.name) };
+        if let Some(known) = known {
+            topic.name.clone_from(&known.name);
+            topic.topic_id = known.id;
+        }
+        let code = if by_id && known.is_none() {
+            ErrorCode::UnknownTopicId
+        } else if !authorize(&context.principal, Operation::Describe, Resource::Topic(&topic.name))
+        {
+            ErrorCode::TopicAuthorizationFailed
+        } else {
+            kept.push(topic);
+            continue;
+        };
+        refused.push(refused_topic(topic, code));
+    }
+    *asked = kept;
+    if let Some(Parked::OffsetFetch { groups, .. }) = node.parked_mut(key) {
+        groups[part].topics = refused;
+    }
+}
+
+fn refused_topic(topic: OffsetFetchRequestTopics, code: ErrorCode) -> OffsetFetchResponseTopics {
+    let partition = |partition_index| OffsetFetchResponsePartitions {
+        partition_index,
+        committed_offset: -1,
+        metadata: Some(String::new()),
+        error_code: code.code(),
+        ..OffsetFetchResponsePartitions::default()
+    };
+    OffsetFetchResponseTopics {
+        name: topic.name,
+        topic_id: topic.topic_id,
+        partitions: topic.partition_indexes.into_iter().map(partition).collect(),
+    }
+}
+
+/// A group about which nothing is told. The first version can say that of its partitions only.
+fn refused(
+    id: &str,
+    asked: Option<OffsetFetchRequestGroup>,
+    version: i16,
+    code: ErrorCode,
+) -> OffsetFetchResponseGroup {
+    let group_id = id.to_owned();
+    if version >= FIRST_WITH_GROUP_ERROR {
+        let (error_code, topics) = (code.code(), Vec::new());
+        return OffsetFetchResponseGroup { group_id, topics, error_code };
+    }
+    let topics = asked.and_then(|group| group.topics).into_iter().flatten();
+    let topics = topics.map(|topic| refused_topic(topic, code)).collect();
+    OffsetFetchResponseGroup { group_id, topics, error_code: 0 }
+}
+
+/// One of the groups is answered.
+pub(crate) fn on_fetched(
+    node: &mut Node,
+    key: RequestKey,
+    part: usize,
+    mut fetched: OffsetFetchResponseGroup,
+    actions: &mut Vec<Action>,
+) {
+    let image = &node.controller.image;
+    for topic in fetched.topics.iter_mut().filter(|topic| topic.topic_id.is_zero()) {
+        let known = image.topic_named(&topic.name);
+        topic.topic_id = known.map(|topic| topic.id).unwrap_or_default();
+    }
+    let Some(Parked::OffsetFetch { groups, version, .. }) = node.parked_mut(key) else { return };
+    if *version >= FIRST_BY_ID {
+        // A topic that is gone has no id to be named by.
+        fetched.topics.retain(|topic| !topic.topic_id.is_zero());
+    }
+    if fetched.error_code == 0 {
+        fetched.topics.append(&mut groups[part].topics);
+    }
+    groups[part] = fetched;
+    finish(node, key, actions);
+}
+
+fn finish(node: &mut Node, key: RequestKey, actions: &mut Vec<Action>) {
+    let Some(Parked::OffsetFetch { outstanding, .. }) = node.parked_mut(key) else { return };
+    *outstanding -= 1;
+    if *outstanding == 0
+        && let Some(Parked::OffsetFetch { groups, version, .. }) = node.unpark(key)
+    {
+        node.reply(key, response(groups, version), actions);
+    }
+}
+
+fn response(mut groups: Vec<OffsetFetchResponseGroup>, version: i16) -> OffsetFetchResponse {
+    if version >= FIRST_OF_SEVERAL {
+        return OffsetFetchResponse { groups, ..OffsetFetchResponse::default() };
+    }
+    let group = groups.pop().unwrap_or_default();
+    let partition = |it: OffsetFetchResponsePartitions| OffsetFetchResponsePartition {
+        partition_index: it.partition_index,
+        committed_offset: it.committed_offset,
+        committed_leader_epoch: it.committed_leader_epoch,
+        metadata: it.metadata,
+        error_code: it.error_code,
+    };
+    let topic = |it: OffsetFetchResponseTopics| OffsetFetchResponseTopic {
+        name: it.name,
+        partitions: it.partitions.into_iter().map(partition).collect(),
+    };
+    OffsetFetchResponse {
+        topics: group.topics.into_iter().map(topic).collect(),
+        error_code: group.error_code,
+        ..OffsetFetchResponse::default()
+    }
+}

@@ -1,0 +1,38 @@
+//! `SyncGroup`: hand the generation's assignments in, or ask for one's own.
+
+use duramen_protocol::ErrorCode;
+use duramen_protocol::messages::{SyncGroupRequest, SyncGroupResponse};
+
+use super::{Operation, admit_to_group};
+use crate::event::{Action, Now, RequestKey};
+use crate::node::Node;
+use crate::session::RequestContext;
+
+/// The first version in which a member says which protocol it follows.
+const FIRST_WITH_PROTOCOL: i16 = 5;
+
+pub(crate) fn handle(
+    node: &mut Node,
+    now: Now,
+    key: RequestKey,
+    context: &RequestContext,
+    request: &SyncGroupRequest,
+    actions: &mut Vec<Action>,
+) {
+    let group = request.group_id.as_str();
+    let is_silent = request.protocol_type.is_none() || request.protocol_name.is_none();
+    let asked = if is_silent && context.version >= FIRST_WITH_PROTOCOL {
+        Err(ErrorCode::InconsistentGroupProtocol)
+    } else {
+        admit_to_group(context, Operation::Read, group).and_then(|()| {
+            node.coordinate(now, key, context.version, group, actions, |it, _| {
+                it.sync_group(key, request, now);
+            })
+        })
+    };
+    if let Err(code) = asked {
+        let error_code = code.code();
+        let refused = SyncGroupResponse { error_code, ..SyncGroupResponse::default() };
+        node.reply(key, refused, actions);
+    }
+}

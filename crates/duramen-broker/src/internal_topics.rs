@@ -1,0 +1,78 @@
+//! # Room card: internal topics
+//!
+//! Purpose:    the topics that the cluster keeps its own state in, beside the metadata log.
+//! Owns:       their names, how they are made when they are first needed, which partition a group belongs to.
+//! Interface:  [`is_internal`], [`to_make`], [`partition_of`].
+//! Invariants: a group's partition is the one that Apache Kafka finds for it: tools compute it, too.
+//! Never:      what is kept in them.
+//! Tests:      below; `node/tests/groups.rs`.
+//! Start at:   [`to_make`].
+
+use duramen_protocol::messages::create_topics::{CreatableTopic, CreatableTopicConfig};
+
+use crate::configs::BrokerSettings;
+
+/// Where consumer groups are kept.
+pub(crate) const GROUPS: &str = "__consumer_offsets";
+/// All of them; what the other two are for is not built yet.
+const ALL: [&str; 3] = [GROUPS, "__transaction_state", "__share_group_state"];
+
+/// Whether clients may read a topic and nothing more; and not by pattern.
+pub(crate) fn is_internal(name: &str) -> bool {
+    ALL.contains(&name)
+}
+
+/// The topic as it is made without being asked for; `None` if a topic of this name is not. `nodes` bounds its replicas.
+pub(crate) fn to_make(
+    name: &str,
+    settings: &BrokerSettings,
+    nodes: usize,
+) -> Option<CreatableTopic> {
+    let mut topic = CreatableTopic {
+        name: name.to_owned(),
+        num_partitions: -1,
+        replication_factor: -1,
+        ..CreatableTopic::default()
+    };
+    if name == GROUPS {
+        let wanted = i16::try_from(settings.offsets_topic_replication_factor).unwrap_or(i16::MAX);
+        topic.num_partitions = settings.offsets_topic_num_partitions;
+        topic.replication_factor = wanted.min(i16::try_from(nodes).unwrap_or(i16::MAX));
+        let segment_bytes = settings.offsets_topic_segment_bytes.to_string();
+        let configs = [
+            ("cleanup.policy", "compact"),
+            ("compression.type", "producer"),
+            ("segment.bytes", &segment_bytes),
+        ];
+        topic.configs.extend(configs.map(|(name, value)| CreatableTopicConfig {
+            name: name.to_owned(),
+            value: Some(value.to_owned()),
+        }));
+    } else if is_internal(name) {
+        return None;
+    }
+    Some(topic)
+}
+
+/// The partition of [`GROUPS`] that a group belongs to: the hash of Java's `String`, made positive as Kafka does.
+pub(crate) fn partition_of(group: &str, partitions: usize) -> i32 {
+    let add = |hash: i32, unit: u16| hash.wrapping_mul(31).wrapping_add(i32::from(unit));
+    let hash = group.encode_utf16().fold(0, add).checked_abs().unwrap_or(0);
+    hash % i32::try_from(partitions.max(1)).unwrap_or(i32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_is_where_java_finds_it() {
+        // Math.abs of "".hashCode(), "a", "polygenelubricants" (the smallest int), "my-group", and UTF-16 pairs.
+        let all = i32::MAX as usize;
+        assert_eq!(partition_of("", all), 0);
+        assert_eq!(partition_of("a", all), 97);
+        assert_eq!(partition_of("polygenelubricants", all), 0);
+        assert_eq!(partition_of("console-consumer-1", 50), 24);
+        assert_eq!(partition_of("\u{1F600}", all), 1_772_899);
+    }
+}

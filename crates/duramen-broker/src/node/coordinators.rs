@@ -1,0 +1,554 @@
+//! # Room card: coordinators
+//!
+//! Purpose:    the coordinators of groups whose partitions of `__consumer_offsets` this node leads.
+//! Owns:       their loading, what they append and when they are told of it, their timers, the size of their logs.
+//! Interface:  [`Node::coordinate`] for requests; the rest is called by the node as things happen.
+//! Invariants: a coordinator answers only after it has seen all of its log; what it asked to store and what came of
+//!             that are in order; a log that cannot be read is never passed over; no log grows without bound.
+//! Never:      what groups are (see `groups`); files.
+//! Tests:      `node/tests/groups.rs`, `node/tests/coordinators.rs`; `duramen-sim`.
+//! Start at:   [`Node::coordinate`], then `settle`.
+//!
+//! The log of a coordinator is its image, too: once it is much larger than what it says, the coordinator appends again
+//! what it says in old places, slice by slice, beginning a segment with that, and then everything before is trimmed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use duramen_protocol::batch::batches;
+use duramen_protocol::messages::ListGroupsRequest;
+use duramen_protocol::messages::list_groups::ListedGroup;
+use duramen_protocol::records::{BatchBuilder, NewRecord, Records};
+use duramen_protocol::{ErrorCode, Response};
+use duramen_storage::op::ReplicaId;
+use duramen_storage::sabotage::{self, Bug};
+
+use super::sweep::interval_us;
+use super::{Node, Parked, Timer};
+use crate::api;
+use crate::configs::BrokerSettings;
+use crate::controller::image::{Image, Topic};
+use crate::event::{Action, LogRead, Now, ReadLog, RequestKey};
+use crate::groups::Rules;
+use crate::groups::coordinator::{Coordinator, Output};
+use crate::groups::records::GroupRecord;
+use crate::internal_topics::{self, GROUPS};
+use crate::limits::{
+    DECOMPRESSED_BYTES_MAX, GROUP_LOG_BYTES_MIN, GROUP_LOG_READ_BYTES, GROUP_LOG_SLICE_BYTES,
+    SWEEP_PAUSE_US, SWEEP_SLICE,
+};
+use crate::partition::{Appended, Slot};
+
+/// How far a coordinator is.
+#[derive(Debug)]
+enum Stage {
+    /// It has seen its log up to `at`; it began to lead when that ended at `end`.
+    Loading { at: i64, end: i64 },
+    /// It answers.
+    Serving,
+    /// Its log cannot be read.
+    Failed,
+}
+
+/// A log that has grown is being renewed: what it says before an offset is said again after it.
+#[derive(Debug)]
+struct Renewal {
+    before: i64,
+    /// Records that are on their way.
+    ticket: Option<u64>,
+    /// All was said; what is before is being trimmed.
+    is_trimming: bool,
+}
+
+#[derive(Debug)]
+struct Shard {
+    coordinator: Coordinator,
+    stage: Stage,
+    timer_us: Option<u64>,
+    renewal: Option<Renewal>,
+}
+
+/// What a coordinator is shown of the rest, with a request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sight<'a> {
+    /// What holds for all groups.
+    pub rules: &'a Rules,
+    /// Which topics there are.
+    pub image: &'a Image,
+}
+
+impl Shard {
+    fn on_stored(&mut self, now: Now, ticket: u64, result: Result<i64, ErrorCode>) {
+        self.coordinator.on_appended(ticket, result, now);
+        if let Some(renewal) = &mut self.renewal
+            && renewal.ticket == Some(ticket)
+        {
+            renewal.ticket = None;
+            // It begins anew when something else was stored.
+            if result.is_err() {
+                self.renewal = None;
+            }
+        }
+    }
+}
+
+/// Where the sweep for old offsets stands: groups up to this one of this partition were looked at, and all of those
+/// before. Nothing between two sweeps.
+#[derive(Debug, Default)]
+struct GroupSweep {
+    at: Option<(ReplicaId, Option<Arc<str>>)>,
+}
+
+/// See the room card.
+#[derive(Debug)]
+pub(super) struct Coordinators {
+    /// The replicas here of the topic that groups are kept in.
+    replicas: BTreeSet<ReplicaId>,
+    /// Those that lead.
+    shards: BTreeMap<ReplicaId, Shard>,
+    /// What holds for all groups.
+    rules: Rules,
+    sweep: GroupSweep,
+}
+
+impl Coordinators {
+    pub(super) fn new(settings: &BrokerSettings) -> Self {
+        let (min, max) =
+            (settings.group_min_session_timeout_ms, settings.group_max_session_timeout_ms);
+        let rules = Rules {
+            initial_delay_ms: settings.group_initial_rebalance_delay_ms,
+            session_timeout_ms: min..=max,
+            members_max: usize::try_from(settings.group_max_size).unwrap_or(usize::MAX),
+            metadata_max: usize::try_from(settings.offset_metadata_max_bytes).unwrap_or(0),
+            retention_ms: i64::from(settings.offsets_retention_minutes) * 60_000,
+        };
+        let (replicas, shards) = (BTreeSet::new(), BTreeMap::new());
+        Self { replicas, shards, rules, sweep: GroupSweep::default() }
+    }
+
+    /// How many of them cannot read their logs.
+    pub(super) fn failed(&self) -> usize {
+        self.shards.values().filter(|shard| matches!(shard.stage, Stage::Failed)).count()
+    }
+}
+
+/// Leading and loading.
+impl Node {
+    /// A replica of the topic of groups was made or found. Its coordinator begins when it leads.
+    pub(super) fn note_group_replica(
+        &mut self,
+        now: Now,
+        replica: ReplicaId,
+        actions: &mut Vec<Action>,
+    ) {
+        if !self.coordinators.replicas.insert(replica) {
+            return;
+        }
+        let partition = self.partitions.get(&replica);
+        if partition.is_some_and(|partition| partition.group.is_serving()) {
+            self.begin_coordinating(now, replica, actions);
+        }
+    }
+
+    /// A replica leads now, or does so no longer.
+    pub(super) fn on_serves(
+        &mut self,
+        now: Now,
+        replica: ReplicaId,
+        serves: bool,
+        actions: &mut Vec<Action>,
+    ) {
+        if !self.coordinators.replicas.contains(&replica) {
+            return;
+        }
+        if serves {
+            self.begin_coordinating(now, replica, actions);
+        } else {
+            self.end_coordinating(now, replica, actions);
+        }
+    }
+
+    /// A replica is gone.
+    pub(super) fn forget_group_replica(
+        &mut self,
+        now: Now,
+        replica: ReplicaId,
+        actions: &mut Vec<Action>,
+    ) {
+        if self.coordinators.replicas.remove(&replica) {
+            self.end_coordinating(now, replica, actions);
+        }
+    }
+
+    fn begin_coordinating(&mut self, now: Now, replica: ReplicaId, actions: &mut Vec<Action>) {
+        let Some(partition) = self.partitions.get(&replica) else { return };
+        let (at, mut end) = (partition.log_start(), partition.committed());
+        if sabotage::is(Bug::LoadEndsEarly) {
+            end = at.max(end - 1);
+        }
+        let (coordinator, stage) = (Coordinator::new(), Stage::Loading { at, end });
+        let shard = Shard { coordinator, stage, timer_us: None, renewal: None };
+        self.coordinators.shards.insert(replica, shard);
+        self.go_on_loading(now, replica, actions);
+    }
+
+    fn end_coordinating(&mut self, now: Now, replica: ReplicaId, actions: &mut Vec<Action>) {
+        let Some(shard) = self.coordinators.shards.get_mut(&replica) else { return };
+        shard.coordinator.unload();
+        self.settle(now, replica, actions);
+        let Some(shard) = self.coordinators.shards.remove(&replica) else { return };
+        if let Some(at) = shard.timer_us {
+            self.timers.remove(&(at, Timer::Coordinator(replica)));
+        }
+    }
+
+    fn go_on_loading(&mut self, now: Now, replica: ReplicaId, actions: &mut Vec<Action>) {
+        let Some(shard) = self.coordinators.shards.get_mut(&replica) else { return };
+        let Stage::Loading { at, end } = shard.stage else { return };
+        if at < end {
+            let bytes_max = GROUP_LOG_READ_BYTES;
+            actions.push(Action::ReadLog(ReadLog { replica, from: at, end, bytes_max }));
+            return;
+        }
+        shard.coordinator.loaded(now);
+        shard.stage = Stage::Serving;
+        self.settle(now, replica, actions);
+        self.keep_small(now, replica, actions);
+    }
+
+    pub(super) fn on_log_read(&mut self, now: Now, read: LogRead, actions: &mut Vec<Action>) {
+        let LogRead { replica, from, batches } = read;
+        let Some(shard) = self.coordinators.shards.get_mut(&replica) else { return };
+        // What was read for an earlier time of leading is not for this one.
+        let Stage::Loading { at, end } = shard.stage else { return };
+        if at != from {
+            return;
+        }
+        match batches.and_then(|batches| replay(&mut shard.coordinator, batches, at, end)) {
+            Ok(at) => {
+                shard.stage = Stage::Loading { at, end };
+                self.go_on_loading(now, replica, actions);
+            }
+            Err(problem) => {
+                tracing::error!(
+                    replica = replica.0,
+                    from,
+                    problem,
+                    "groups of a partition of {GROUPS} are not served: its log cannot be read"
+                );
+                shard.stage = Stage::Failed;
+            }
+        }
+    }
+}
+
+/// Gives a coordinator the records of whole batches from offset `at` on, but below `end`. Returns the offset after them.
+fn replay(coordinator: &mut Coordinator, bytes: Bytes, at: i64, end: i64) -> Result<i64, String> {
+    let mut next = at;
+    for batch in batches(bytes) {
+        let batch = batch.map_err(|error| error.to_string())?;
+        let header = batch.header();
+        if header.base_offset > next {
+            return Err(format!("offset {next} is missing"));
+        }
+        if header.attributes.is_transactional() || header.attributes.is_control() {
+            return Err(format!("the batch at {} is of a transaction", header.base_offset));
+        }
+        let records = Records::of(&batch, DECOMPRESSED_BYTES_MAX).map_err(|it| it.to_string())?;
+        for record in &records {
+            let record = record.map_err(|error| error.to_string())?;
+            let offset = records.offset(&record);
+            if !(at..end).contains(&offset) {
+                continue;
+            }
+            // Copied, so that what is kept of a record does not keep all that was read with it.
+            let copy = |part: Option<&[u8]>| part.map(Bytes::copy_from_slice);
+            let key =
+                copy(record.key).ok_or_else(|| format!("the record at {offset} has no key"))?;
+            let known = GroupRecord::decode(key, copy(record.value))
+                .map_err(|error| format!("the record at {offset}: {error}"))?;
+            coordinator.replay(offset, known);
+        }
+        next = header.end_offset();
+    }
+    if next <= at { Err(format!("there is no batch at offset {at}")) } else { Ok(next) }
+}
+
+/// Requests, and what follows from them.
+impl Node {
+    /// The coordinator of a group, or what a client is told that asks here.
+    fn shard_of(&self, group: &str) -> Result<ReplicaId, ErrorCode> {
+        let topic = self.controller.image.topic_named(GROUPS).ok_or(ErrorCode::NotCoordinator)?;
+        let partition = internal_topics::partition_of(group, topic.partitions.len());
+        let replica = self.local_replica(topic, partition).ok_or(ErrorCode::NotCoordinator)?;
+        match self.coordinators.shards.get(&replica).map(|shard| &shard.stage) {
+            Some(Stage::Serving) => Ok(replica),
+            Some(Stage::Loading { .. }) => Err(ErrorCode::CoordinatorLoadInProgress),
+            Some(Stage::Failed) | None => Err(ErrorCode::NotCoordinator),
+        }
+    }
+
+    /// The coordinator of a group, for whoever only looks.
+    pub(crate) fn coordinator(&self, group: &str) -> Result<&Coordinator, ErrorCode> {
+        let replica = self.shard_of(group)?;
+        Ok(&self.coordinators.shards[&replica].coordinator)
+    }
+
+    /// The groups of all coordinators that a client asks for; those that load could have more.
+    pub(crate) fn groups(
+        &self,
+        request: &ListGroupsRequest,
+    ) -> Result<Vec<ListedGroup>, ErrorCode> {
+        let mut groups = Vec::new();
+        for shard in self.coordinators.shards.values() {
+            match shard.stage {
+                Stage::Loading { .. } => return Err(ErrorCode::CoordinatorLoadInProgress),
+                Stage::Serving => groups.append(&mut shard.coordinator.list(request)),
+                Stage::Failed => {}
+            }
+        }
+        Ok(groups)
+    }
+
+    /// Gives the coordinator of a group a request, and parks it so: the answer comes as an [`Output`].
+    pub(crate) fn coordinate(
+        &mut self,
+        now: Now,
+        key: RequestKey,
+        version: i16,
+        group: &str,
+        actions: &mut Vec<Action>,
+        ask: impl FnOnce(&mut Coordinator, Sight<'_>),
+    ) -> Result<(), ErrorCode> {
+        self.shard_of(group)?;
+        self.park(key, Parked::Group { version }, u64::MAX);
+        self.coordinate_part(now, group, actions, ask)
+    }
+
+    /// Gives the coordinator of a group its part of a request that is parked.
+    pub(crate) fn coordinate_part(
+        &mut self,
+        now: Now,
+        group: &str,
+        actions: &mut Vec<Action>,
+        ask: impl FnOnce(&mut Coordinator, Sight<'_>),
+    ) -> Result<(), ErrorCode> {
+        let replica = self.shard_of(group)?;
+        let shard = self.coordinators.shards.get_mut(&replica).expect("it was just found");
+        let sight = Sight { rules: &self.coordinators.rules, image: &self.controller.image };
+        ask(&mut shard.coordinator, sight);
+        self.settle(now, replica, actions);
+        Ok(())
+    }
+
+    /// What a coordinator asked to store is stored, or known not to be.
+    pub(super) fn on_group_stored(
+        &mut self,
+        now: Now,
+        replica: ReplicaId,
+        ticket: u64,
+        result: Result<i64, ErrorCode>,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(shard) = self.coordinators.shards.get_mut(&replica) else { return };
+        shard.on_stored(now, ticket, result);
+        self.settle(now, replica, actions);
+        self.keep_small(now, replica, actions);
+    }
+
+    pub(super) fn on_group_timer(
+        &mut self,
+        now: Now,
+        replica: ReplicaId,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(shard) = self.coordinators.shards.get_mut(&replica) else { return };
+        shard.timer_us = None;
+        shard.coordinator.on_time(now);
+        self.settle(now, replica, actions);
+    }
+
+    /// Does what a coordinator wants done, and sets its timer.
+    fn settle(&mut self, now: Now, replica: ReplicaId, actions: &mut Vec<Action>) {
+        loop {
+            let Some(shard) = self.coordinators.shards.get_mut(&replica) else { return };
+            let outputs = shard.coordinator.take_outputs();
+            if outputs.is_empty() {
+                break;
+            }
+            self.carry_out(now, replica, outputs, actions);
+        }
+        self.set_group_timer(replica);
+    }
+
+    fn carry_out(
+        &mut self,
+        now: Now,
+        replica: ReplicaId,
+        outputs: Vec<Output>,
+        actions: &mut Vec<Action>,
+    ) {
+        for output in outputs {
+            match output {
+                Output::Reply(key, mut response) => {
+                    // Whoever asked may be gone.
+                    if let Some(&mut Parked::Group { version }) = self.parked_mut(key) {
+                        self.unpark(key);
+                        if let Response::JoinGroup(answer) = &mut *response {
+                            api::join_group::settle(answer, version);
+                        }
+                        self.reply_boxed(key, response, actions);
+                    }
+                }
+                Output::Fetched { key, part, group } => {
+                    api::offset_fetch::on_fetched(self, key, part, *group, actions);
+                }
+                Output::Deleted { key, part, result } => {
+                    let code = result.error_code;
+                    api::delete_groups::on_deleted(self, key, part, code, actions);
+                }
+                Output::Append(ticket, records) => {
+                    let appended = self.append_group(now, replica, ticket, &records);
+                    if let Some(result) = appended.transpose() {
+                        let shard = self.coordinators.shards.get_mut(&replica);
+                        let shard = shard.expect("nothing here ends a coordinator");
+                        shard.on_stored(now, ticket, result);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Appends a batch. Says where it is, if that is the end of it already.
+    fn append_group(
+        &mut self,
+        now: Now,
+        replica: ReplicaId,
+        ticket: u64,
+        records: &[GroupRecord],
+    ) -> Result<Option<i64>, ErrorCode> {
+        if self.is_disk_full() {
+            return Err(ErrorCode::KafkaStorageError);
+        }
+        let mut batch = BatchBuilder::new();
+        for record in records {
+            // Kafka answers so where a text does not fit its field.
+            let (key, value) = record.encode().map_err(|_| ErrorCode::UnknownServerError)?;
+            let (key, value) = (Some(&key[..]), value.as_deref());
+            let record = NewRecord { timestamp: now.wall_ms, key, value, ..NewRecord::default() };
+            batch.push(&record).map_err(|error| error.code())?;
+        }
+        let bytes = batch.build_mut().map_err(|error| error.code())?;
+        let slot = Slot::Coordinator { replica, ticket };
+        match self.append_own(now, replica, bytes, slot) {
+            Appended::Waits { .. } => Ok(None),
+            Appended::Done { base_offset } => Ok(Some(base_offset)),
+            Appended::Refused(code, _) => Err(code),
+            Appended::Faulty(faults) => Err(faults.code),
+        }
+    }
+
+    fn set_group_timer(&mut self, replica: ReplicaId) {
+        let Some(shard) = self.coordinators.shards.get_mut(&replica) else { return };
+        let due_us = shard.coordinator.deadline_us();
+        if shard.timer_us == due_us {
+            return;
+        }
+        if let Some(at) = std::mem::replace(&mut shard.timer_us, due_us) {
+            self.timers.remove(&(at, Timer::Coordinator(replica)));
+        }
+        if let Some(at) = due_us {
+            self.timers.insert((at, Timer::Coordinator(replica)));
+        }
+    }
+}
+
+/// What is done without being asked.
+impl Node {
+    /// A topic is gone: so is what was committed for it.
+    pub(super) fn forget_offsets(&mut self, now: Now, topic: &Topic, actions: &mut Vec<Action>) {
+        let replicas: Vec<_> = self.coordinators.shards.keys().copied().collect();
+        for replica in replicas {
+            let shard = self.coordinators.shards.get_mut(&replica).expect("it is listed");
+            if matches!(shard.stage, Stage::Serving) {
+                shard.coordinator.forget_topic(&topic.name, topic.id);
+                self.settle(now, replica, actions);
+            }
+        }
+    }
+
+    /// Says again what a log says in old places, once most of it says nothing any more, and lets go of what is before.
+    fn keep_small(&mut self, now: Now, replica: ReplicaId, actions: &mut Vec<Action>) {
+        let Some(partition) = self.partitions.get_mut(&replica) else { return };
+        let Some(shard) = self.coordinators.shards.get_mut(&replica) else { return };
+        if !matches!(shard.stage, Stage::Serving) || self.is_disk_full {
+            return;
+        }
+        let Some(renewal) = &mut shard.renewal else {
+            let (_, live) = shard.coordinator.live_size();
+            let segment = u64::try_from(partition.settings.segment_bytes).unwrap_or(0);
+            if partition.bytes() > segment.min(GROUP_LOG_BYTES_MIN).max(3 * live as u64) {
+                let before = partition.roll();
+                shard.renewal = Some(Renewal { before, ticket: None, is_trimming: false });
+                self.keep_small(now, replica, actions);
+            }
+            return;
+        };
+        if renewal.is_trimming {
+            if partition.log_start() >= renewal.before {
+                shard.renewal = None;
+            }
+            return;
+        }
+        // What was appended before is known first, so that nothing is said again that is not said any more.
+        if renewal.ticket.is_some() || partition.committed() < renewal.before {
+            return;
+        }
+        let before = renewal.before;
+        let is_said = shard.coordinator.first_live().is_none_or(|first| first >= before);
+        if is_said || sabotage::is(Bug::RenewalCutShort) {
+            renewal.is_trimming = partition.trim(before, None).is_ok();
+            self.mark_dirty(replica);
+            return;
+        }
+        if shard.coordinator.renew(before, GROUP_LOG_SLICE_BYTES) {
+            let outputs = shard.coordinator.take_outputs();
+            renewal.ticket = outputs.iter().find_map(|output| match output {
+                Output::Append(ticket, _) => Some(*ticket),
+                _ => None,
+            });
+            self.carry_out(now, replica, outputs, actions);
+            self.settle(now, replica, actions);
+        }
+    }
+
+    /// Forgets committed offsets that nobody uses, some groups at a time. The clock is looked at each time.
+    pub(super) fn sweep_offsets(&mut self, now: Now, actions: &mut Vec<Action>) {
+        let interval_us = interval_us(self.options.settings.offsets_retention_check_interval_ms);
+        let pause_us =
+            if self.sweep_some_offsets(now, actions) { SWEEP_PAUSE_US } else { interval_us };
+        self.timers.insert((now.mono_us.saturating_add(pause_us), Timer::Offsets));
+    }
+
+    /// False if it was the last of this sweep.
+    fn sweep_some_offsets(&mut self, now: Now, actions: &mut Vec<Action>) -> bool {
+        let Coordinators { shards, rules, sweep, .. } = &mut self.coordinators;
+        let (from, after) = sweep.at.take().unwrap_or((ReplicaId(0), None));
+        let Some((&replica, shard)) = shards.range_mut(from..).next() else { return false };
+        if !self.clock.believes(now) {
+            return false;
+        }
+        let after = after.filter(|_| replica == from);
+        let seen = match shard.stage {
+            Stage::Serving => shard.coordinator.expire(rules, now, after.as_ref(), SWEEP_SLICE),
+            Stage::Loading { .. } | Stage::Failed => None,
+        };
+        sweep.at = Some(match seen {
+            Some(group) => (replica, Some(group)),
+            None => (ReplicaId(replica.0 + 1), None),
+        });
+        self.settle(now, replica, actions);
+        true
+    }
+}
