@@ -109,6 +109,12 @@ pub const BUGS: &[(&str, Bug)] = &[
     ("full disk ignored", Bug::Broker(Inside::FullDiskIgnored)),
     #[cfg(feature = "sabotage")]
     ("trim not stored", Bug::Broker(Inside::TrimNotStored)),
+    #[cfg(feature = "sabotage")]
+    ("offsets acknowledged before they are stored", Bug::Broker(Inside::CommittedBeforeStored)),
+    #[cfg(feature = "sabotage")]
+    ("the log of groups loaded without its end", Bug::Broker(Inside::LoadEndsEarly)),
+    #[cfg(feature = "sabotage")]
+    ("the log of groups renewed in part", Bug::Broker(Inside::RenewalCutShort)),
 ];
 
 /// Runs seeds until one finds `bug`: how many it took, and what was found.

@@ -49,7 +49,7 @@ impl World {
 
     /// What a replica's log came to.
     fn years_of(&mut self, replica: &RecoveredReplica) -> Vec<OpKind> {
-        let is_metadata = replica.identity.topic.starts_with("__");
+        let is_metadata = replica.identity.topic == "__cluster_metadata";
         let left = if is_metadata { self.chance.between(1, 6) } else { TERMS_LEFT };
         let term = TERM_MAX - left;
         if replica.hard_state.term >= term {

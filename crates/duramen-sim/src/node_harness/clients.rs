@@ -22,9 +22,11 @@ use duramen_protocol::{
 };
 use duramen_storage::op::Identity;
 
+mod committing;
 mod reading;
 mod requests;
 
+use committing::Committer;
 use reading::{Fetch, FetchSession, Through};
 use requests::Target;
 
@@ -36,7 +38,9 @@ use crate::trace::tell;
 
 const TOPICS: [&str; 3] = ["apples", "pears", "plums"];
 const PARTITIONS: i32 = 2;
-const CLIENTS: usize = 5;
+const CLIENTS: usize = 6;
+/// The one of them that commits offsets, and does nothing else.
+const COMMITTER: usize = CLIENTS - 1;
 /// Batches of a producer that a node remembers.
 const REMEMBERED: i32 = 5;
 
@@ -89,6 +93,7 @@ enum Asked {
         life: u32,
         offset: i64,
     },
+    Groups(committing::Question),
 }
 
 /// A batch with where it goes.
@@ -147,6 +152,7 @@ pub(super) struct Clients {
     pub(super) oracle: Oracle,
     pub(super) requests: u64,
     all: Vec<Client>,
+    committer: Committer,
     work: Prng,
     next_connection: u64,
     next_batch: u64,
@@ -180,6 +186,7 @@ impl Clients {
             oracle,
             requests: 0,
             all: Vec::new(),
+            committer: Committer::default(),
             work: Prng::new(seed, "clients"),
             next_connection: 0,
             next_batch: 0,
@@ -266,7 +273,7 @@ impl Clients {
                     last: None,
                     at: BTreeMap::new(),
                     fetches: FetchSession::default(),
-                    in_sessions: at >= CLIENTS - 2,
+                    in_sessions: (COMMITTER - 2..COMMITTER).contains(&at),
                 });
             }
         }
@@ -319,6 +326,7 @@ impl Clients {
     pub(super) fn begin_last_phase(&mut self) {
         self.last_phase = true;
         self.through.clear();
+        self.committer.begin_last_phase();
     }
 
     /// Whether nothing is outstanding.
@@ -329,6 +337,7 @@ impl Clients {
     /// Whether nothing is outstanding or to be sent again, and every topic was read through.
     pub(super) fn is_done(&self) -> bool {
         self.is_idle()
+            && self.committer.is_done()
             && self.all.iter().all(|client| client.retry.is_none())
             && self.oracle.topics.iter().all(|(name, topic)| {
                 topic.standing == Standing::Live
@@ -381,6 +390,9 @@ impl Clients {
             && let Some(question) = self.govern()
         {
             return Some(question);
+        }
+        if at == COMMITTER {
+            return Some(self.committer.choose(&mut self.work, self.last_phase));
         }
         let gone = |it: &Produce, oracle: &Oracle| oracle.topics[&it.place().0].life != it.life;
         let client = &mut self.all[at];
@@ -638,6 +650,7 @@ impl Clients {
                 }
                 Ok(())
             }
+            (Asked::Groups(question), came) => self.committer.on_response(question, &came),
             (_, came) => unexpected(&came),
         }
     }

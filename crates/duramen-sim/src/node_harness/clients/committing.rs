@@ -1,0 +1,222 @@
+//! A client that commits offsets for groups and asks for them again; and what it may be told.
+//!
+//! It is the only one that commits, one request at a time, and each commit has a larger number than all before. So what
+//! is told of a key is never less than what was acknowledged or told before, and always something that was sent.
+
+use std::collections::BTreeMap;
+
+use duramen_protocol::messages::offset_commit::{
+    OffsetCommitRequestPartition, OffsetCommitRequestTopic,
+};
+use duramen_protocol::messages::offset_fetch::{OffsetFetchRequestGroup, OffsetFetchRequestTopics};
+use duramen_protocol::messages::{
+    FindCoordinatorRequest, OffsetCommitRequest, OffsetCommitResponse, OffsetFetchRequest,
+    OffsetFetchResponse,
+};
+use duramen_protocol::{ErrorCode, Request, Response};
+
+use super::{Asked, expect_one_of, unexpected};
+use crate::failure::Failure;
+use crate::prng::Prng;
+use crate::trace::tell;
+
+const GROUPS: [&str; 5] = ["ants", "bees", "crows", "deer", "eels"];
+const PARTITIONS: i32 = 2;
+/// A topic that is always there, once groups are.
+const TOPIC: &str = "__consumer_offsets";
+const CODES: [ErrorCode; 4] = [
+    ErrorCode::None,
+    ErrorCode::CoordinatorLoadInProgress,
+    ErrorCode::CoordinatorNotAvailable,
+    ErrorCode::NotCoordinator,
+];
+/// Of a topic that is not there yet.
+const UNKNOWN: ErrorCode = ErrorCode::UnknownTopicOrPartition;
+
+/// A group and a partition.
+type Key = (&'static str, i32);
+
+/// What is known of a key.
+#[derive(Clone, Debug, Default)]
+struct Known {
+    sent: Vec<i64>,
+    /// The largest that was acknowledged or told; nothing less may be told from now on.
+    least: Option<i64>,
+}
+
+/// A request on its way.
+#[derive(Clone, Debug)]
+pub(super) enum Question {
+    Find,
+    Commit { group: &'static str, number: i64, partitions: Vec<i32> },
+    Fetch { groups: Vec<&'static str> },
+}
+
+/// See above.
+#[derive(Debug, Default)]
+pub(super) struct Committer {
+    known: BTreeMap<Key, Known>,
+    number: i64,
+    is_found: bool,
+    /// Groups that were told of in the last phase.
+    told: Vec<&'static str>,
+}
+
+fn wrong<T>(what: String) -> Result<T, Failure> {
+    Err(Failure::correctness(what))
+}
+
+impl Committer {
+    pub(super) fn begin_last_phase(&mut self) {
+        self.told.clear();
+    }
+
+    /// Whether all groups were told of in the last phase.
+    pub(super) fn is_done(&self) -> bool {
+        self.told.len() == GROUPS.len()
+    }
+
+    pub(super) fn choose(&mut self, work: &mut Prng, last_phase: bool) -> (Asked, Request, i16) {
+        let (question, request, version) = if !self.is_found || work.chance(20) {
+            let coordinator_keys = GROUPS.map(str::to_owned).to_vec();
+            let request = FindCoordinatorRequest { coordinator_keys, ..Default::default() };
+            (Question::Find, request.into(), 4)
+        } else if last_phase || work.chance(300) {
+            Self::fetch(work)
+        } else {
+            self.commit(work)
+        };
+        (Asked::Groups(question), request, version)
+    }
+
+    fn commit(&mut self, work: &mut Prng) -> (Question, Request, i16) {
+        self.number += 1;
+        let (number, group) = (self.number, *work.pick(&GROUPS));
+        let mut partitions: Vec<i32> = (0..PARTITIONS).filter(|_| work.chance(700)).collect();
+        if partitions.is_empty() {
+            partitions.push(0);
+        }
+        for partition in &partitions {
+            self.known.entry((group, *partition)).or_default().sent.push(number);
+        }
+        let size = usize::try_from(work.between(0, 400)).expect("small");
+        let partition = |partition_index: &i32| OffsetCommitRequestPartition {
+            partition_index: *partition_index,
+            committed_offset: number,
+            committed_metadata: Some("x".repeat(size)),
+            ..OffsetCommitRequestPartition::default()
+        };
+        let topic = OffsetCommitRequestTopic {
+            name: TOPIC.to_owned(),
+            partitions: partitions.iter().map(partition).collect(),
+            ..OffsetCommitRequestTopic::default()
+        };
+        let request = OffsetCommitRequest {
+            group_id: group.to_owned(),
+            topics: vec![topic],
+            ..OffsetCommitRequest::default()
+        };
+        let version = *work.pick(&[2, 5, 8, 9]);
+        (Question::Commit { group, number, partitions }, request.into(), version)
+    }
+
+    fn fetch(work: &mut Prng) -> (Question, Request, i16) {
+        let mut groups: Vec<_> = GROUPS.into_iter().filter(|_| work.chance(500)).collect();
+        if groups.is_empty() {
+            groups.push(GROUPS[0]);
+        }
+        let topics = vec![OffsetFetchRequestTopics {
+            name: TOPIC.to_owned(),
+            partition_indexes: (0..PARTITIONS).collect(),
+            ..OffsetFetchRequestTopics::default()
+        }];
+        let asked = |group: &&str| OffsetFetchRequestGroup {
+            group_id: (*group).to_owned(),
+            topics: Some(topics.clone()),
+            ..OffsetFetchRequestGroup::default()
+        };
+        let request = OffsetFetchRequest {
+            groups: groups.iter().map(asked).collect(),
+            ..OffsetFetchRequest::default()
+        };
+        (Question::Fetch { groups }, request.into(), *work.pick(&[8, 9]))
+    }
+
+    pub(super) fn on_response(
+        &mut self,
+        question: Question,
+        came: &Response,
+    ) -> Result<(), Failure> {
+        match (question, came) {
+            (Question::Find, Response::FindCoordinator(it)) => {
+                self.is_found = it.coordinators.iter().all(|it| it.error_code == 0);
+                let not_yet = [ErrorCode::None, ErrorCode::CoordinatorNotAvailable];
+                let mut codes = it.coordinators.iter().map(|it| it.error_code);
+                codes.try_for_each(|code| expect_one_of(code, &not_yet, "FindCoordinator"))
+            }
+            (Question::Commit { group, number, partitions }, Response::OffsetCommit(it)) => {
+                self.on_committed(group, number, &partitions, it)
+            }
+            (Question::Fetch { groups }, Response::OffsetFetch(it)) => self.on_fetched(&groups, it),
+            (_, came) => unexpected(came),
+        }
+    }
+
+    fn on_committed(
+        &mut self,
+        group: &'static str,
+        number: i64,
+        partitions: &[i32],
+        it: &OffsetCommitResponse,
+    ) -> Result<(), Failure> {
+        for (partition, answer) in partitions.iter().zip(&it.topics[0].partitions) {
+            let code = answer.error_code;
+            tell(|| format!("  committed {group} {partition} {number}: {code}"));
+            if code == UNKNOWN.code() {
+                self.is_found = false;
+                continue;
+            }
+            expect_one_of(code, &CODES, "OffsetCommit")?;
+            if code == 0 {
+                let known = self.known.get_mut(&(group, *partition)).expect("it was sent");
+                known.least = known.least.max(Some(number));
+            }
+        }
+        Ok(())
+    }
+
+    fn on_fetched(
+        &mut self,
+        groups: &[&'static str],
+        it: &OffsetFetchResponse,
+    ) -> Result<(), Failure> {
+        for (group, answer) in groups.iter().zip(&it.groups) {
+            expect_one_of(answer.error_code, &CODES, "OffsetFetch")?;
+            if answer.error_code != 0 {
+                continue;
+            }
+            for partition in &answer.topics[0].partitions {
+                self.on_told(group, partition.partition_index, partition.committed_offset)?;
+            }
+            if !self.told.contains(group) {
+                self.told.push(group);
+            }
+        }
+        Ok(())
+    }
+
+    fn on_told(&mut self, group: &'static str, partition: i32, told: i64) -> Result<(), Failure> {
+        tell(|| format!("  told {group} {partition}: {told}"));
+        let known = self.known.entry((group, partition)).or_default();
+        let told = Some(told).filter(|told| *told >= 0);
+        if told < known.least {
+            let least = known.least;
+            return wrong(format!("offset {told:?} of {group} {partition} was {least:?} before"));
+        }
+        if told.is_some_and(|told| !known.sent.contains(&told)) {
+            return wrong(format!("offset {told:?} of {group} {partition} was never sent"));
+        }
+        known.least = told;
+        Ok(())
+    }
+}
