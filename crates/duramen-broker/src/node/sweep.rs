@@ -42,7 +42,9 @@ impl Node {
         let begins = self.retention.at.is_none();
         self.retention.is_believed = is_believed && (begins || self.retention.is_believed);
         let wall_ms = self.retention.is_believed.then_some(now.wall_ms);
-        let slice = self.slice_after(self.retention.at);
+        // Before that, topics' own settings are not known here.
+        let slice =
+            if self.is_registered { self.slice_after(self.retention.at) } else { Vec::new() };
         for replica in &slice {
             let partition = self.partitions.get_mut(replica);
             if partition.is_some_and(|partition| partition.retain(wall_ms)) {

@@ -2,6 +2,7 @@ use duramen_protocol::messages::DeleteRecordsRequest;
 use duramen_protocol::messages::delete_records::{DeleteRecordsPartition, DeleteRecordsTopic};
 use duramen_protocol::{ErrorCode, Response};
 
+use crate::controller::METADATA_REPLICA;
 use crate::limits::PARTITION_SEGMENTS;
 
 use super::harness::{Harness, WALL_MS, batch, builder, idempotent};
@@ -39,6 +40,31 @@ fn a_log_whose_records_are_all_old_is_emptied_and_goes_on() {
     // The new batch starts a segment, and the old one can go.
     assert_eq!(it.store.trims, [(replica, 1), (replica, 1)]);
     assert_eq!(it.fetch("t", 1).high_watermark, 2);
+}
+
+#[test]
+fn nothing_goes_before_a_topics_own_settings_are_known() {
+    let settings = [("log.retention.ms", "1000"), ("log.retention.check.interval.ms", "1000")];
+    let mut it = Harness::new(&settings);
+    it.create("t", &[("retention.ms", "-1")]);
+    at(&mut it, WALL_MS);
+    let wall_ms = it.now.wall_ms + DAY_MS;
+    it = Harness::slow(std::mem::take(&mut it.store), &settings, 2);
+    it.now.wall_ms = wall_ms;
+    // The topic's partition leads, and the metadata group, which knows the topic, does not yet.
+    for _ in 0..5 {
+        let (metadata, others) = it.queued.drain(..).partition(|op| op.replica == METADATA_REPLICA);
+        it.queued = others;
+        it.persist();
+        it.queued.extend::<Vec<_>>(metadata);
+        it.run();
+    }
+    it.pass_ms(10_000);
+    it.is_prompt = true;
+    it.run();
+    it.pass_ms(10_000);
+    assert_eq!(it.store.trims, []);
+    assert_eq!(it.fetch("t", 0).log_start_offset, 0);
 }
 
 #[test]
