@@ -14,6 +14,7 @@ pub mod alter_configs;
 pub mod alter_partition_reassignments;
 pub mod alter_replica_log_dirs;
 pub mod api_versions;
+pub mod consumer_protocol;
 pub mod create_acls;
 pub mod create_delegation_token;
 pub mod create_partitions;

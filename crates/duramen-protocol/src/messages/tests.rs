@@ -125,6 +125,17 @@ macro_rules! generate {
 for_each_api!(generate);
 
 #[test]
+fn what_consumers_tell_each_other_is_read_and_written_as_others_do() {
+    use super::consumer_protocol::{ConsumerProtocolAssignment, ConsumerProtocolSubscription};
+    round_trips::<ConsumerProtocolSubscription>();
+    round_trips::<ConsumerProtocolAssignment>();
+    survives_hostile_bytes::<ConsumerProtocolSubscription>();
+    survives_hostile_bytes::<ConsumerProtocolAssignment>();
+    agrees_with_oracle::<ConsumerProtocolSubscription, oracle::ConsumerProtocolSubscription>();
+    agrees_with_oracle::<ConsumerProtocolAssignment, oracle::ConsumerProtocolAssignment>();
+}
+
+#[test]
 fn the_oracle_knows_nearly_every_version() {
     // If the oracle fell behind, the comparison above would quietly shrink.
     let mut missing = Vec::new();
