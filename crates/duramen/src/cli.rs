@@ -18,8 +18,10 @@ pub mod completion;
 pub mod config;
 pub mod consume;
 pub mod dev;
+pub mod group;
 pub mod log;
 pub mod man;
+pub mod place;
 pub mod produce;
 pub mod screen;
 pub mod serve;
@@ -41,8 +43,10 @@ pub enum Command {
     Dev(dev::Dev),
     /// Start a broker as configured by file, flags and environment.
     Serve(serve::Serve),
-    /// Create, list, describe and delete topics
+    /// Create, list, describe, alter, trim and delete topics
     Topic(topic::Topic),
+    /// Consumer groups, their members and their offsets
+    Group(group::Group),
     /// Append records to a topic
     Produce(produce::Produce),
     /// Read records of a topic
@@ -72,6 +76,7 @@ pub fn main() -> ExitCode {
         Command::Serve(command) => command.run(),
         Command::Config(command) => command.run(),
         Command::Topic(command) => command.run(),
+        Command::Group(command) => command.run(),
         Command::Produce(command) => command.run(),
         Command::Consume(command) => command.run(),
         Command::Log(command) => command.run(),

@@ -3,22 +3,26 @@
 //! Purpose:    one small Kafka client for the command line, the benchmarks and the tests; it works
 //!             against any broker.
 //! Owns:       version negotiation, the cached view of the cluster, reconnects, bounded retries,
-//!             the idempotent [`Appender`] and the [`Fetcher`] with or without sessions.
-//! Interface:  [`Client::connect`], [`Client::call_any`], [`Client::leader`], [`Appender`], [`Fetcher`].
+//!             the idempotent [`Appender`], the [`Fetcher`] with or without sessions, and the [`Member`] of a
+//!             classic consumer group.
+//! Interface:  [`Client::connect`], [`Client::call_any`], [`Client::leader`], [`Appender`], [`Fetcher`], [`Member`].
 //! Invariants: an answer that says "try again" is tried again until [`Options::retry_for`] is over,
 //!             never longer; an [`Appender`] sends its batches in order and never gives one up before
 //!             those in front of it.
-//! Never:      consumer groups, transactions, partition assignment, printing.
+//! Never:      transactions, the newer consumer group protocol, printing.
 //! Tests:      `client/tests.rs` against a scripted broker; `tests/cli.rs` against the real one.
 //! Start at:   [`Client::leader`].
 
 mod admin;
 mod appender;
+mod assignors;
 mod backoff;
 mod call;
 mod connection;
 mod error;
 mod fetcher;
+mod groups;
+mod member;
 mod partitioner;
 #[cfg(test)]
 mod tests;
@@ -37,11 +41,14 @@ use tokio::sync::Mutex;
 
 pub use admin::{Acknowledgement, ListedOffset, NewTopic, OffsetAt};
 pub use appender::{Acked, Appender, AppenderOptions, Producer};
+pub use assignors::Partitions;
 pub use backoff::Backoff;
 pub use call::Call;
 pub use connection::{Connection, InFlight};
 pub use error::Error;
 pub use fetcher::{FetchOptions, Fetched, Fetcher, whole_batches};
+pub use groups::{ByPartition, Committed};
+pub use member::{Member, MemberOptions, Standing};
 pub use partitioner::{murmur2, partition_of_key};
 
 /// How long a topic that a broker creates by itself may be unknown. A broker that creates none answers the same.

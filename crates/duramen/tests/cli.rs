@@ -125,6 +125,41 @@ fn topics_are_created_listed_described_and_deleted() {
 }
 
 #[test]
+fn topics_are_altered_as_the_plan_says() {
+    let directory = tempfile::tempdir().unwrap();
+    let node = Node::start(directory.path());
+    node.run(&["topic", "create", "t", "--partitions", "2"]);
+    node.run(&["topic", "create", "u"]);
+    let alter = ["topic", "alter", "t", "--partitions", "3", "--config", "retention.ms=86400000"];
+    let plan = "topic t\n  retention.ms: 604800000 (default) -> 86400000\n  partitions: 2 -> 3\n";
+    assert_eq!(node.run(&[&alter[..], &["--dry-run"]].concat()), format!("would alter {plan}"));
+    let untouched = node.run_json(&["topic", "describe", "t"]);
+    assert_eq!(untouched[0]["partitions"].as_array().unwrap().len(), 2);
+    assert_eq!(node.run(&alter), format!("altered {plan}"));
+    node.feed(&["produce", "t", "--partition", "2"], "in the new one\n");
+    assert_eq!(
+        node.run(&alter),
+        "nothing to alter in topic t\n  \
+         retention.ms = 86400000  (as it was, set on the topic)\n  partitions = 3  (as it was)\n"
+    );
+    let back = node.run_json(&["topic", "alter", "t", "--delete-config", "retention.ms"]);
+    assert_eq!(back[0]["altered"], true);
+    assert_eq!(back[0]["configs"][0]["after"], "604800000");
+    assert_eq!(node.run_json(&["topic", "describe", "t"])[0]["configs"], Value::Array(vec![]));
+
+    let fewer = node.fail(&["topic", "alter", "t", "--partitions", "1"]);
+    assert!(fewer.contains("has 3 partitions; they can become more, but not 1"), "{fewer}");
+    let typo = node.fail(&["topic", "alter", "t", "--config", "retentoin.ms=1"]);
+    assert!(typo.contains("no setting retentoin.ms; did you mean retention.ms?"), "{typo}");
+    // Nothing happens to any topic if one of them refuses.
+    let bad = ["topic", "alter", "u", "t", "--partitions", "9", "--config", "retention.ms=soon"];
+    let refused = node.fail(&bad);
+    assert!(refused.contains("duramen topic describe u --all-configs"), "{refused}");
+    let described = node.run_json(&["topic", "describe", "u"]);
+    assert_eq!(described[0]["partitions"].as_array().unwrap().len(), 1);
+}
+
+#[test]
 fn records_come_back_as_they_were_sent() {
     let directory = tempfile::tempdir().unwrap();
     let node = Node::start(directory.path());
@@ -147,6 +182,11 @@ fn records_come_back_as_they_were_sent() {
     let some = ["consume", "t", "--partition", "0", "--from", "-4", "--count", "2"];
     assert_eq!(node.run(&some), "lz4\nno key\n");
     assert_eq!(node.run(&["consume", "t", "--from", "end"]), "");
+    assert_eq!(
+        node.run(&["consume", "t", "--from", "2", "--until", "4", "-p", "0"]),
+        "no key\nsnappy\n"
+    );
+    assert_eq!(node.run(&["consume", "t", "--from", "1h ago", "--until", "-8"]), "hello\n");
     assert_eq!(node.run(&["consume", "t", "--from", "2020-01-01T00:00:00Z", "-n", "1"]), "hello\n");
     assert_eq!(node.run(&["consume", "t", "--from", "@99999999999999"]), "");
     let json =
@@ -156,8 +196,29 @@ fn records_come_back_as_they_were_sent() {
     assert_eq!(record["headers"][0]["name"], "by");
     assert_eq!(
         node.fail(&["consume", "t", "--partition", "0", "--from", "99"]),
-        "error: offset 99 is not in partition 0: it holds 0 to 9\n"
+        "error: offset 99 is not in partition 0 of t: it holds 0 to 9\n"
     );
+}
+
+#[test]
+fn old_records_are_trimmed_once_the_plan_is_approved() {
+    let directory = tempfile::tempdir().unwrap();
+    let node = Node::start(directory.path());
+    node.run(&["topic", "create", "t", "--partitions", "2"]);
+    node.feed(&["produce", "t", "--partition", "1"], "a\nb\nc\n");
+    let trim = ["topic", "trim", "t", "--before", "-1"];
+    let plan = "PARTITION  START  NEW START  END  TO DELETE\n        0      0          0    0          0\n        \
+         1      0          2    3          2\n";
+    assert_eq!(node.run(&trim), plan);
+    assert_eq!(node.run(&["consume", "t"]), "a\nb\nc\n");
+    let done = node.run(&[&trim[..], &["--execute"]].concat());
+    assert_eq!(
+        done,
+        plan.replace("TO DELETE", "DELETED")
+            .replace("          0\n", "        0\n")
+            .replace("          2\n", "        2\n")
+    );
+    assert_eq!(node.run(&["consume", "t"]), "c\n");
 }
 
 #[test]
@@ -344,7 +405,7 @@ fn every_command_has_a_manual_page() {
     let page = String::from_utf8(man().output().unwrap().stdout).unwrap();
     assert!(page.contains(".TH duramen 1 ") && page.contains("duramen\\-topic"), "{page}");
     assert!(man().arg("--dir").arg(directory.path()).status().unwrap().success());
-    for name in ["duramen.1", "duramen-serve.1", "duramen-topic-create.1", "duramen-log-dump.1"] {
+    for name in ["duramen.1", "duramen-serve.1", "duramen-topic-alter.1", "duramen-group-reset.1"] {
         let page = std::fs::read_to_string(directory.path().join(name)).unwrap();
         assert!(page.contains(".SH SYNOPSIS"), "{name}");
     }
@@ -362,7 +423,14 @@ fn the_help_is_as_reviewed_and_teaches_by_example() {
         &["topic", "create"],
         &["topic", "list"],
         &["topic", "describe"],
+        &["topic", "alter"],
+        &["topic", "trim"],
         &["topic", "delete"],
+        &["group"],
+        &["group", "list"],
+        &["group", "describe"],
+        &["group", "reset"],
+        &["group", "delete"],
         &["produce"],
         &["consume"],
         &["log"],

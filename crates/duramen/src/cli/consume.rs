@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::str::FromStr;
 
 use anyhow::{Context, bail, ensure};
 use clap::Args;
@@ -10,14 +9,15 @@ use duramen_protocol::batch::batches;
 use duramen_protocol::error_code::ErrorCode;
 use duramen_protocol::records::Records;
 use indicatif::ProgressBar;
-use jiff::Timestamp;
 
 use super::cluster::{Cluster, run};
+use super::place::{Bounds, Place};
 use super::screen;
 use super::topic::unknown_topic;
-use crate::client::{Client, FetchOptions, Fetched, Fetcher, OffsetAt};
+use crate::client::{Client, FetchOptions, Fetched, Fetcher};
 
 mod format;
+mod membership;
 
 pub use format::{Format, Shown};
 pub(in crate::cli) use format::{date, put_bytes};
@@ -27,12 +27,18 @@ const BATCH_BYTES_MAX: usize = 1 << 30;
 
 /// Read records of a topic.
 #[derive(Debug, Args)]
-#[command(after_help = "Where to begin (--from):
-  beginning, end            the first record that is kept; only what comes from now on
+#[command(after_help = "Where to begin (--from) and to stop (--until):
+  beginning, end            the first record that is kept; behind the last one
   4711                      this offset
   -10                       ten records before the end, in each partition
   @1700000000000            the first record that is not older, in milliseconds since 1970
   2024-05-01T12:00:00Z      the same, as a date and time (RFC 3339)
+  '2h ago', '3 days ago'    the same, counted from now
+
+With --group it reads as a member of that consumer group, together with all others: each partition
+is read by one of them, from where the group left off, and --from is for partitions in which it has
+no offset yet. Offsets are committed behind what was printed, so that a crash may repeat records and
+never skips any.
 
 Formats (--format): text with
   %v value   %k key   %o offset   %p partition   %t topic   %T timestamp in ms   %D date and time
@@ -45,7 +51,9 @@ Examples:
   duramen consume orders
   duramen consume orders --from -10 --format '%p/%o %k=%v\\n'
   duramen consume orders --from end --follow
+  duramen consume orders --from '2h ago' --until '1h ago'
   duramen consume orders --from 2024-05-01T12:00:00Z --count 100 --format json | jq .value
+  duramen consume orders --group billing --follow
   duramen consume images --partition 0 --from 12 --count 1 --format '%v' > image.png
 
 Exit codes: 0 done, 1 failed, 2 wrongly called, 130 interrupted.")]
@@ -54,7 +62,25 @@ pub struct Consume {
     topic: String,
     /// Where to begin
     #[arg(long, default_value = "beginning", value_name = "PLACE", allow_hyphen_values = true)]
-    from: From,
+    from: Place,
+    /// Where to stop: in front of this place
+    #[arg(
+        long,
+        default_value = "end",
+        value_name = "PLACE",
+        allow_hyphen_values = true,
+        conflicts_with = "follow"
+    )]
+    until: Place,
+    /// Read as a member of this consumer group, and commit its offsets
+    #[arg(long, short, value_name = "GROUP", conflicts_with = "partitions")]
+    group: Option<String>,
+    /// A name to come back with: a member that restarts in time finds its partitions again, and leaves by absence
+    #[arg(long, value_name = "ID", requires = "group")]
+    instance_id: Option<String>,
+    /// How long the group waits for a member that is silent
+    #[arg(long, value_name = "SECONDS", default_value_t = 45, requires = "group", value_parser = clap::value_parser!(u64).range(1..=3600))]
+    session_seconds: u64,
     /// Partition to read; may be repeated. Without it, all of them
     #[arg(long = "partition", short, value_name = "P")]
     partitions: Vec<i32>,
@@ -70,53 +96,41 @@ pub struct Consume {
     /// Only records whose transactions were committed
     #[arg(long)]
     read_committed: bool,
+    /// Do not say on stderr which partitions the group gave to this member
+    #[arg(long, short, requires = "group")]
+    quiet: bool,
     #[command(flatten)]
     cluster: Cluster,
-}
-
-/// Where to begin.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum From {
-    Beginning,
-    End,
-    Offset(i64),
-    BeforeEnd(i64),
-    Timestamp(i64),
-}
-
-impl FromStr for From {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        if let Some(ms) = text.strip_prefix('@') {
-            let ms = ms.parse().map_err(|_| format!("`{ms}` is not a number of milliseconds"))?;
-            return Ok(Self::Timestamp(ms));
-        }
-        match text {
-            "beginning" | "start" => return Ok(Self::Beginning),
-            "end" => return Ok(Self::End),
-            _ => {}
-        }
-        if let Ok(number) = text.parse::<i64>() {
-            return Ok(if number < 0 { Self::BeforeEnd(-number) } else { Self::Offset(number) });
-        }
-        match text.parse::<Timestamp>() {
-            Ok(time) => Ok(Self::Timestamp(time.as_millisecond())),
-            Err(_) => {
-                Err("give beginning, end, OFFSET, -N, @MILLISECONDS or a date and time".into())
-            }
-        }
-    }
 }
 
 impl Consume {
     /// Runs the command.
     pub fn run(self) -> anyhow::Result<()> {
-        run(self.consume())
+        match self.group.clone() {
+            Some(group) => membership::run(&self, &group),
+            None => run(self.consume()),
+        }
     }
 
     async fn consume(self) -> anyhow::Result<()> {
         let client = self.cluster.connect().await?;
+        let partitions = self.partitions(&client).await?;
+        let bounds = Bounds::find(&client, &self.topic, &partitions).await?;
+        let positions = self.from.find(&client, &self.topic, &bounds).await?.into_iter();
+        let stop = if self.follow { None } else { Some(self.ends(&client, &bounds).await?) };
+        let positions = positions.filter(|(partition, offset)| {
+            stop.as_ref().is_none_or(|ends| ends.get(partition).is_some_and(|end| offset < end))
+        });
+        let fetcher = Fetcher::new(client, &self.topic, positions, self.fetch_options());
+        let printer = self.printer();
+        let mut reading = Reading { stop, fetcher, printer };
+        let outcome = reading.all().await;
+        reading.printer.bar.finish_and_clear();
+        outcome
+    }
+
+    /// The partitions to read.
+    async fn partitions(&self, client: &Client) -> anyhow::Result<Vec<i32>> {
         let found = client.topic(&self.topic, false).await.map_err(unknown_topic(&self.topic))?;
         let mut there: Vec<i32> =
             found.partitions.iter().map(|part| part.partition_index).collect();
@@ -126,92 +140,45 @@ impl Consume {
             let topic = &self.topic;
             ensure!(there.contains(partition), "topic {topic} has partitions 0 to {last}");
         }
-        let partitions = if self.partitions.is_empty() { there } else { self.partitions.clone() };
-        let range = Range::find(&client, &self.topic, &partitions, self.from).await?;
-        let stop = (!self.follow).then_some(range.ends);
-        let positions = range.positions.into_iter();
-        let positions = positions.filter(|(partition, offset)| {
-            stop.as_ref().is_none_or(|ends| ends.get(partition).is_some_and(|end| offset < end))
-        });
-        let options =
-            FetchOptions { read_committed: self.read_committed, ..FetchOptions::default() };
-        let fetcher = Fetcher::new(client, &self.topic, positions, options);
-        let format = if self.cluster.json() { Format::json() } else { self.format.clone() };
-        let left = self.count.unwrap_or(u64::MAX);
+        Ok(if self.partitions.is_empty() { there } else { self.partitions.clone() })
+    }
+
+    /// Where to stop in each partition.
+    async fn ends(
+        &self,
+        client: &Client,
+        bounds: &BTreeMap<i32, Bounds>,
+    ) -> anyhow::Result<BTreeMap<i32, i64>> {
+        self.until.find(client, &self.topic, bounds).await
+    }
+
+    fn fetch_options(&self) -> FetchOptions {
+        FetchOptions { read_committed: self.read_committed, ..FetchOptions::default() }
+    }
+
+    fn printer(&self) -> Printer {
         // What goes to the terminal is its own progress.
         let quiet = std::io::IsTerminal::is_terminal(&std::io::stdout());
-        let bar = if quiet { ProgressBar::hidden() } else { screen::counter() };
-        let mut reading = Reading { topic: &self.topic, format, left, stop, fetcher, bar };
-        let outcome = reading.all().await;
-        reading.bar.finish_and_clear();
-        outcome
-    }
-}
-
-/// Where reading begins, and where the partitions end at this moment.
-struct Range {
-    positions: BTreeMap<i32, i64>,
-    ends: BTreeMap<i32, i64>,
-}
-
-impl Range {
-    async fn find(
-        client: &Client,
-        topic: &str,
-        partitions: &[i32],
-        from: From,
-    ) -> anyhow::Result<Self> {
-        let list = async |at: OffsetAt| -> anyhow::Result<BTreeMap<i32, i64>> {
-            let places: Vec<_> = partitions.iter().map(|partition| (*partition, at)).collect();
-            let listed = client.list_offsets(topic, &places).await?.into_iter();
-            Ok(listed.map(|(partition, listed)| (partition, listed.offset)).collect())
-        };
-        let ends = list(OffsetAt::End).await?;
-        let starts = list(OffsetAt::Start).await?;
-        let mut positions = BTreeMap::new();
-        let found = match from {
-            From::Timestamp(ms) => list(OffsetAt::Timestamp(ms)).await?,
-            _ => BTreeMap::new(),
-        };
-        for (partition, end) in &ends {
-            let start = starts.get(partition).copied().unwrap_or(0);
-            let position = match from {
-                From::Beginning => start,
-                From::End => *end,
-                From::BeforeEnd(count) => (end - count).max(start),
-                // Every record is older: begin behind the last one.
-                From::Timestamp(_) => match found.get(partition) {
-                    Some(offset) if *offset >= 0 => *offset,
-                    _ => *end,
-                },
-                From::Offset(offset) => {
-                    ensure!(
-                        (start..=*end).contains(&offset),
-                        "offset {offset} is not in partition {partition}: it holds {start} to {end}"
-                    );
-                    offset
-                }
-            };
-            positions.insert(*partition, position);
+        Printer {
+            topic: self.topic.clone(),
+            format: if self.cluster.json() { Format::json() } else { self.format.clone() },
+            left: self.count.unwrap_or(u64::MAX),
+            bar: if quiet { ProgressBar::hidden() } else { screen::counter() },
         }
-        Ok(Self { positions, ends })
     }
 }
 
-struct Reading<'a> {
-    topic: &'a str,
-    format: Format,
-    left: u64,
+struct Reading {
     /// Where to stop, unless more is waited for.
     stop: Option<BTreeMap<i32, i64>>,
     fetcher: Fetcher,
-    bar: ProgressBar,
+    printer: Printer,
 }
 
-impl Reading<'_> {
+impl Reading {
     async fn all(&mut self) -> anyhow::Result<()> {
         let mut out = screen::stdout();
-        while self.left > 0 && !self.fetcher.positions().is_empty() {
+        while self.printer.left > 0 && !self.fetcher.positions().is_empty() {
             // What was asked for is the first offset wanted; batches may begin earlier.
             let asked = self.fetcher.positions().clone();
             let fetched = self.fetcher.poll().await.map_err(|error| match error.code() {
@@ -221,9 +188,9 @@ impl Reading<'_> {
             })?;
             for part in fetched {
                 let first = asked.get(&part.partition).copied().unwrap_or(0);
-                self.print(&mut out, &part, first)?;
-                let end = self.stop.as_ref().and_then(|ends| ends.get(&part.partition));
-                if end.is_some_and(|end| part.next_offset >= *end) {
+                let end = self.stop.as_ref().and_then(|ends| ends.get(&part.partition)).copied();
+                self.printer.print(&mut out, &part, first, end)?;
+                if end.is_some_and(|end| part.next_offset >= end) {
                     self.fetcher.stop(part.partition);
                 }
             }
@@ -231,9 +198,27 @@ impl Reading<'_> {
         }
         Ok(())
     }
+}
 
-    fn print(&mut self, out: &mut impl Write, part: &Fetched, first: i64) -> anyhow::Result<()> {
-        let end = self.stop.as_ref().and_then(|ends| ends.get(&part.partition)).copied();
+/// Prints records until enough are printed.
+struct Printer {
+    topic: String,
+    format: Format,
+    left: u64,
+    bar: ProgressBar,
+}
+
+impl Printer {
+    /// Prints what was fetched from `first` on and before `end`. Answers the offset after the last record that was
+    /// printed or is not meant for people.
+    fn print(
+        &mut self,
+        out: &mut impl Write,
+        part: &Fetched,
+        first: i64,
+        end: Option<i64>,
+    ) -> anyhow::Result<i64> {
+        let mut next = first;
         for batch in batches(part.records.clone()) {
             let batch = batch?;
             let header = batch.header();
@@ -253,43 +238,24 @@ impl Reading<'_> {
             for record in &records {
                 let record = record.with_context(at)?;
                 let offset = records.offset(&record);
-                if offset < first || end.is_some_and(|end| offset >= end) {
+                if offset < first {
                     continue;
                 }
                 if self.left == 0 {
-                    return Ok(());
+                    return Ok(next);
+                }
+                if let Some(end) = end.filter(|end| offset >= *end) {
+                    return Ok(end);
                 }
                 let timestamp = records.timestamp(&record);
-                let topic = self.topic;
+                let topic = &self.topic;
                 let shown = Shown { topic, partition: part.partition, offset, timestamp, record };
                 self.format.write(out, &shown)?;
+                next = offset + 1;
                 self.left -= 1;
                 self.bar.inc(1);
             }
         }
-        Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn places_are_read_as_documented() {
-        for (text, place) in [
-            ("beginning", From::Beginning),
-            ("end", From::End),
-            ("0", From::Offset(0)),
-            ("4711", From::Offset(4711)),
-            ("-10", From::BeforeEnd(10)),
-            ("@1700000000000", From::Timestamp(1_700_000_000_000)),
-            ("2023-11-14T22:13:20Z", From::Timestamp(1_700_000_000_000)),
-            ("2023-11-14T23:13:20+01:00", From::Timestamp(1_700_000_000_000)),
-        ] {
-            assert_eq!(text.parse(), Ok(place), "{text}");
-        }
-        assert!("yesterday".parse::<From>().is_err());
-        assert!("@noon".parse::<From>().is_err());
+        Ok(next.max(part.next_offset))
     }
 }

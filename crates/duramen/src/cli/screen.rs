@@ -77,7 +77,7 @@ impl Table {
 }
 
 fn is_number(cell: &str) -> bool {
-    !cell.is_empty() && cell.chars().all(|c| c.is_ascii_digit() || ".-".contains(c))
+    !cell.is_empty() && cell.chars().all(|c| c.is_ascii_digit() || ".-+".contains(c))
 }
 
 /// Prints a value as indented JSON.
@@ -137,6 +137,23 @@ pub fn bytes(count: f64) -> String {
     format!("{scaled:.1} TiB")
 }
 
+/// `0-3,7`: partitions come in runs, and there may be thousands.
+pub fn runs(partitions: &[i32]) -> String {
+    let mut runs: Vec<(i32, i32)> = Vec::new();
+    for partition in partitions {
+        match runs.last_mut() {
+            Some((_, last)) if *last + 1 == *partition => *last = *partition,
+            _ => runs.push((*partition, *partition)),
+        }
+    }
+    let run = |(first, last): &(i32, i32)| match last - first {
+        0 => first.to_string(),
+        1 => format!("{first},{last}"),
+        _ => format!("{first}-{last}"),
+    };
+    runs.iter().map(run).collect::<Vec<_>>().join(",")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -162,5 +179,11 @@ mod tests {
         for template in TEMPLATES {
             ProgressStyle::with_template(template).expect("parses");
         }
+    }
+
+    #[test]
+    fn partitions_are_written_as_runs() {
+        assert_eq!(runs(&[0, 1, 2, 3, 7, 9, 10]), "0-3,7,9,10");
+        assert_eq!(runs(&[]), "");
     }
 }

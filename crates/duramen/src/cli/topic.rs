@@ -1,4 +1,4 @@
-//! `duramen topic`: create, list, describe and delete topics.
+//! `duramen topic`: create, list, describe, alter, trim and delete topics.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,16 +13,20 @@ use super::cluster::{Cluster, run};
 use super::screen::{self, Table};
 use crate::client::{Client, Error, NewTopic, OffsetAt};
 
+mod alter;
+mod trim;
+
 /// The source code of a setting that was set on the topic itself.
 const SOURCE_TOPIC: i8 = 1;
 
-/// Create, list, describe and delete topics.
+/// Create, list, describe, alter, trim and delete topics.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   duramen topic create orders --partitions 6
   duramen topic create audit --config retention.ms=-1 --config segment.bytes=268435456
   duramen topic list
   duramen topic describe orders
+  duramen topic alter orders --partitions 12 --config retention.ms=86400000
   duramen topic delete orders")]
 pub struct Topic {
     #[command(subcommand)]
@@ -37,6 +41,10 @@ enum Action {
     List(List),
     /// Show partitions, leaders, offsets and settings of topics
     Describe(Describe),
+    /// Change settings of topics, or give them more partitions
+    Alter(alter::Alter),
+    /// Delete the oldest records of a topic; shows them first
+    Trim(trim::Trim),
     /// Delete topics and all they hold
     Delete(Delete),
 }
@@ -62,8 +70,8 @@ struct Create {
     #[arg(long)]
     if_not_exists: bool,
     /// Only check whether the topic could be created
-    #[arg(long)]
-    validate_only: bool,
+    #[arg(long, alias = "validate-only")]
+    dry_run: bool,
     #[command(flatten)]
     cluster: Cluster,
 }
@@ -166,6 +174,8 @@ impl Topic {
             Action::Create(command) => run(command.run()),
             Action::List(command) => run(command.run()),
             Action::Describe(command) => run(command.run()),
+            Action::Alter(command) => run(command.run()),
+            Action::Trim(command) => run(command.run()),
             Action::Delete(command) => run(command.run()),
         }
     }
@@ -180,10 +190,10 @@ impl Create {
             replication_factor: self.replication_factor.unwrap_or(-1),
             configs: self.configs.into_iter().collect(),
         };
-        let created = match client.create_topic(&topic, self.validate_only).await {
+        let created = match client.create_topic(&topic, self.dry_run).await {
             Ok(result) => Outcome {
                 name: self.name,
-                created: !self.validate_only,
+                created: !self.dry_run,
                 id: (!result.topic_id.is_zero()).then(|| result.topic_id.to_string()),
                 partitions: (result.num_partitions > 0).then_some(result.num_partitions),
                 replication_factor: (result.replication_factor > 0)
@@ -205,7 +215,7 @@ impl Create {
         if self.cluster.json() {
             return screen::print_json(&created);
         }
-        let mut line = match (created.created, self.validate_only) {
+        let mut line = match (created.created, self.dry_run) {
             (true, _) => format!("created topic {}", created.name),
             (false, true) => format!("topic {} could be created", created.name),
             (false, false) => format!("topic {} is there already", created.name),
@@ -363,7 +373,8 @@ fn exists(error: &Error) -> bool {
     error.code() == Some(ErrorCode::TopicAlreadyExists)
 }
 
-fn unknown(error: &Error) -> bool {
+/// True if the topic is not there.
+pub(in crate::cli) fn unknown(error: &Error) -> bool {
     error.code() == Some(ErrorCode::UnknownTopicOrPartition)
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use duramen_protocol::error_code::ErrorCode;
+use duramen_protocol::messages::create_partitions::CreatePartitionsTopic;
 use duramen_protocol::messages::create_topics::{
     CreatableTopic, CreatableTopicConfig, CreatableTopicResult,
 };
@@ -11,10 +12,14 @@ use duramen_protocol::messages::delete_topics::DeleteTopicState;
 use duramen_protocol::messages::describe_configs::{
     DescribeConfigsResource, DescribeConfigsResourceResult,
 };
+use duramen_protocol::messages::incremental_alter_configs::{
+    AlterConfigsResource, AlterableConfig,
+};
 use duramen_protocol::messages::list_offsets::{ListOffsetsPartition, ListOffsetsTopic};
 use duramen_protocol::messages::{
-    CreateTopicsRequest, DeleteRecordsRequest, DeleteTopicsRequest, DescribeClusterRequest,
-    DescribeClusterResponse, DescribeConfigsRequest, ListOffsetsRequest,
+    CreatePartitionsRequest, CreateTopicsRequest, DeleteRecordsRequest, DeleteTopicsRequest,
+    DescribeClusterRequest, DescribeClusterResponse, DescribeConfigsRequest,
+    IncrementalAlterConfigsRequest, ListOffsetsRequest,
 };
 
 use super::{Backoff, Client, Error};
@@ -126,27 +131,81 @@ impl Client {
             })
             .await?;
         if !validate_only {
-            self.wait_for_leaders(&topic.name).await?;
+            self.wait_for_leaders(&topic.name, 1).await?;
         }
         Ok(created)
     }
 
-    /// Waits until a topic that was just created is known, with a leader for each partition.
-    async fn wait_for_leaders(&self, name: &str) -> Result<(), Error> {
+    /// Waits until a topic that was just created or has grown is known with at least `count` partitions, each with a
+    /// leader.
+    async fn wait_for_leaders(&self, name: &str, count: i32) -> Result<(), Error> {
+        let count = usize::try_from(count).unwrap_or(0);
         let mut backoff = Backoff::new(self.options().retry_for);
         loop {
             let response = self.metadata(Some(&[name]), false).await?;
             let topic = response.topics.first();
             let code = topic.map_or(ErrorCode::UnknownTopicOrPartition.code(), |it| it.error_code);
             let led = topic.is_some_and(|it| it.partitions.iter().all(|part| part.leader_id >= 0));
-            if code == 0 && led {
+            let there = topic.map_or(0, |it| it.partitions.len());
+            if code == 0 && led && there >= count {
                 return Ok(());
             }
             if !backoff.pause().await {
-                let what = format!("topic {name} was created, but not all of it has a leader");
+                let what = format!("topic {name} was changed, but not all of it has a leader");
                 return Err(Error::refused(what, code, None));
             }
         }
+    }
+
+    /// Sets settings of a topic, or with `None` gives them back to the cluster's; the others stay as they are.
+    pub async fn alter_topic_configs(
+        &self,
+        topic: &str,
+        changes: &BTreeMap<String, Option<String>>,
+        validate_only: bool,
+    ) -> Result<(), Error> {
+        let configs = changes.iter().map(|(name, value)| AlterableConfig {
+            name: name.clone(),
+            config_operation: i8::from(value.is_none()),
+            value: value.clone(),
+        });
+        let request = IncrementalAlterConfigsRequest {
+            resources: vec![AlterConfigsResource {
+                resource_type: RESOURCE_TOPIC,
+                resource_name: topic.into(),
+                configs: configs.collect(),
+            }],
+            validate_only,
+        };
+        self.retry(async || {
+            let response = self.any().await?.call(&request).await?;
+            let what = || format!("settings of topic {topic}");
+            let result = response.responses.into_iter().next().ok_or_else(|| missing(what()))?;
+            Error::check(what, result.error_code, result.error_message.as_deref())
+        })
+        .await
+    }
+
+    /// Adds partitions to a topic until there are `count`, and waits until each has a leader.
+    pub async fn create_partitions(
+        &self,
+        topic: &str,
+        count: i32,
+        validate_only: bool,
+    ) -> Result<(), Error> {
+        let request = CreatePartitionsRequest {
+            topics: vec![CreatePartitionsTopic { name: topic.into(), count, assignments: None }],
+            timeout_ms: ADMIN_TIMEOUT_MS,
+            validate_only,
+        };
+        let what = || format!("partitions of topic {topic}");
+        self.retry(async || {
+            let response = self.any().await?.call(&request).await?;
+            let result = response.results.into_iter().next().ok_or_else(|| missing(what()))?;
+            Error::check(what, result.error_code, result.error_message.as_deref())
+        })
+        .await?;
+        if validate_only { Ok(()) } else { self.wait_for_leaders(topic, count).await }
     }
 
     /// Deletes a topic and all it holds.
@@ -272,6 +331,7 @@ impl Client {
                 resource_name: name.into(),
                 configuration_keys: None,
             }],
+            include_synonyms: true,
             ..DescribeConfigsRequest::default()
         };
         self.retry(async || {
@@ -307,7 +367,7 @@ impl Client {
     }
 }
 
-fn missing(what: String) -> Error {
+pub(super) fn missing(what: String) -> Error {
     let message = Some("the answer leaves it out".into());
     Error::refused(what, ErrorCode::UnknownServerError.code(), message)
 }

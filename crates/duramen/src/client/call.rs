@@ -4,6 +4,10 @@ use duramen_protocol::api::ApiKey;
 use duramen_protocol::messages as m;
 use duramen_protocol::wire::Message;
 
+/// The last version of `OffsetCommit` and `OffsetFetch` in which topics have names; later ones know only ids, and offsets
+/// may be of topics that are gone.
+pub(super) const OFFSETS_BY_TOPIC_NAME: i16 = 9;
+
 /// A request that this client sends.
 pub trait Call: Message {
     /// Its API.
@@ -28,15 +32,26 @@ macro_rules! calls {
 
 calls! {
     ApiVersions ApiVersionsRequest ApiVersionsResponse;
+    CreatePartitions CreatePartitionsRequest CreatePartitionsResponse;
     CreateTopics CreateTopicsRequest CreateTopicsResponse;
+    DeleteGroups DeleteGroupsRequest DeleteGroupsResponse;
     DeleteRecords DeleteRecordsRequest DeleteRecordsResponse;
     DeleteTopics DeleteTopicsRequest DeleteTopicsResponse;
     DescribeCluster DescribeClusterRequest DescribeClusterResponse;
     DescribeConfigs DescribeConfigsRequest DescribeConfigsResponse;
+    DescribeGroups DescribeGroupsRequest DescribeGroupsResponse;
+    FindCoordinator FindCoordinatorRequest FindCoordinatorResponse;
+    Heartbeat HeartbeatRequest HeartbeatResponse;
+    IncrementalAlterConfigs IncrementalAlterConfigsRequest IncrementalAlterConfigsResponse;
     InitProducerId InitProducerIdRequest InitProducerIdResponse;
+    JoinGroup JoinGroupRequest JoinGroupResponse;
+    LeaveGroup LeaveGroupRequest LeaveGroupResponse;
+    ListGroups ListGroupsRequest ListGroupsResponse;
     ListOffsets ListOffsetsRequest ListOffsetsResponse;
     Metadata MetadataRequest MetadataResponse;
+    OffsetDelete OffsetDeleteRequest OffsetDeleteResponse;
     OffsetForLeaderEpoch OffsetForLeaderEpochRequest OffsetForLeaderEpochResponse;
+    SyncGroup SyncGroupRequest SyncGroupResponse;
 }
 
 impl Call for m::ProduceRequest {
@@ -57,5 +72,23 @@ impl Call for m::FetchRequest {
         let nameless = self.topics.iter().any(|topic| topic.topic_id.is_zero());
         let forgotten = self.forgotten_topics_data.iter().any(|topic| topic.topic_id.is_zero());
         if nameless || forgotten { 12 } else { Self::VERSIONS.last }
+    }
+}
+
+impl Call for m::OffsetCommitRequest {
+    const API: ApiKey = ApiKey::OffsetCommit;
+    type Response = m::OffsetCommitResponse;
+
+    fn version_max(&self) -> i16 {
+        OFFSETS_BY_TOPIC_NAME
+    }
+}
+
+impl Call for m::OffsetFetchRequest {
+    const API: ApiKey = ApiKey::OffsetFetch;
+    type Response = m::OffsetFetchResponse;
+
+    fn version_max(&self) -> i16 {
+        OFFSETS_BY_TOPIC_NAME
     }
 }

@@ -1,0 +1,131 @@
+//! `duramen group delete`.
+
+use anyhow::{bail, ensure};
+use clap::Args;
+use duramen_protocol::error_code::ErrorCode;
+use serde::Serialize;
+
+use super::{Scope, no_such_group, partitions_of, refusal, scope};
+use crate::cli::cluster::Cluster;
+use crate::cli::screen;
+use crate::client::{Client, Partitions};
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "A group that reads cannot be deleted: stop its members first. Of a group that reads, only offsets
+of topics can be deleted that no member reads.
+
+Examples:
+  duramen group delete billing
+  duramen group delete billing audit --if-exists
+  duramen group delete billing --topic orders --topic audit:0,3
+  duramen group list --state empty -o json | jq -r '.[].group' | xargs duramen group delete"
+)]
+pub(super) struct Delete {
+    /// The groups' names
+    #[arg(value_name = "GROUP", required = true)]
+    groups: Vec<String>,
+    /// Only the offsets of this topic, or of these partitions of it; may be repeated. The group stays
+    #[arg(long = "topic", short, value_name = "TOPIC[:P,...]", value_parser = scope)]
+    topics: Vec<Scope>,
+    /// Succeed without doing anything if a group is not there
+    #[arg(long)]
+    if_exists: bool,
+    #[command(flatten)]
+    cluster: Cluster,
+}
+
+#[derive(Debug, Serialize)]
+struct Removal {
+    group: String,
+    deleted: bool,
+    /// The partitions whose offsets went; absent if the whole group did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    offsets: Option<Partitions>,
+}
+
+impl Delete {
+    pub(super) async fn run(self) -> anyhow::Result<()> {
+        let client = self.cluster.connect().await?;
+        let mut done = Vec::new();
+        for group in &self.groups {
+            let deleted = self.delete(&client, group).await?;
+            if !self.cluster.json() {
+                screen::print_line(&deleted.text())?;
+            }
+            done.push(deleted);
+        }
+        if self.cluster.json() { screen::print_json(&done) } else { Ok(()) }
+    }
+
+    async fn delete(&self, client: &Client, group: &str) -> anyhow::Result<Removal> {
+        let offsets = if self.topics.is_empty() {
+            None
+        } else {
+            let committed = client.committed(group).await?;
+            let named = partitions_of(client, &self.topics).await?;
+            let mut held = Partitions::new();
+            for (topic, partitions) in named {
+                let of_topic = committed.get(&topic);
+                let has = |partition: &i32| of_topic.is_some_and(|it| it.contains_key(partition));
+                let partitions: Vec<i32> = partitions.into_iter().filter(has).collect();
+                if !partitions.is_empty() {
+                    held.insert(topic, partitions);
+                }
+            }
+            if held.is_empty() && !self.if_exists {
+                bail!(
+                    "group {group} has no offsets there; `duramen group describe {group}` shows where it has"
+                );
+            }
+            Some(held)
+        };
+        let outcome = match &offsets {
+            Some(held) if held.is_empty() => {
+                return Ok(Removal { group: group.into(), deleted: false, offsets });
+            }
+            Some(held) => client.delete_offsets(group, held).await,
+            None => client.delete_group(group).await,
+        };
+        match outcome {
+            Ok(()) => Ok(Removal { group: group.into(), deleted: true, offsets }),
+            Err(error) if error.code() == Some(ErrorCode::GroupIdNotFound) => {
+                ensure!(self.if_exists, no_such_group(group));
+                Ok(Removal { group: group.into(), deleted: false, offsets })
+            }
+            Err(error) => Err(refusal(group, error)),
+        }
+    }
+}
+
+impl Removal {
+    fn text(&self) -> String {
+        let Self { group, .. } = self;
+        match &self.offsets {
+            None if self.deleted => format!("deleted group {group}"),
+            None => format!("there is no group {group}"),
+            Some(_) if !self.deleted => format!("group {group} has no offsets there"),
+            Some(offsets) => {
+                let topic =
+                    |(topic, it): (&String, &Vec<i32>)| format!("{topic}:{}", screen::runs(it));
+                let named = offsets.iter().map(topic).collect::<Vec<_>>().join(" ");
+                format!("deleted the offsets of group {group} in {named}")
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_deleted_is_said() {
+        let offsets = Partitions::from([("t".to_owned(), vec![0, 1, 2])]);
+        let of_topic = Removal { group: "g".into(), deleted: true, offsets: Some(offsets) };
+        assert_eq!(of_topic.text(), "deleted the offsets of group g in t:0-2");
+        let all = Removal { group: "g".into(), deleted: true, offsets: None };
+        assert_eq!(all.text(), "deleted group g");
+        assert_eq!(Removal { deleted: false, ..all }.text(), "there is no group g");
+    }
+}

@@ -1,0 +1,395 @@
+//! `duramen group describe`.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use anyhow::ensure;
+use clap::Args;
+use duramen_protocol::messages::consumer_protocol::{ConsumerProtocolAssignment, decode};
+use duramen_protocol::messages::describe_groups::{DescribedGroup, DescribedGroupMember};
+use duramen_protocol::messages::list_groups::ListedGroup;
+use serde::Serialize;
+
+use super::{no_such_group, partitions_there};
+use crate::cli::cluster::Cluster;
+use crate::cli::place::Bounds;
+use crate::cli::screen::{self, Table};
+use crate::client::{ByPartition, Client, Committed, NodeId, Partitions};
+
+/// The members of these groups are told by `DescribeGroups`.
+const CLASSIC: &str = "classic";
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "LAG is how many offsets lie between what the group committed and the end of the partition.
+A group that committed nothing in a partition has no lag there.
+
+Examples:
+  duramen group describe billing
+  duramen group describe billing --behind
+  duramen group describe --all --summary
+  duramen group describe billing --output json | jq '.[0].lag'"
+)]
+pub(super) struct Describe {
+    /// The groups' names
+    #[arg(value_name = "GROUP", required_unless_present = "all")]
+    groups: Vec<String>,
+    /// All groups of consumers
+    #[arg(long, conflicts_with = "groups")]
+    all: bool,
+    /// One line a group
+    #[arg(long, short)]
+    summary: bool,
+    /// Only partitions in which the group is behind
+    #[arg(long)]
+    behind: bool,
+    #[command(flatten)]
+    cluster: Cluster,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Described {
+    group: String,
+    state: String,
+    r#type: String,
+    /// How partitions are shared, as the members agreed.
+    protocol: Option<String>,
+    coordinator: NodeId,
+    coordinator_address: String,
+    /// Absent for types of groups whose members cannot be asked for.
+    members: Option<Vec<Member>>,
+    partitions: Vec<Progress>,
+    /// In all partitions in which the group committed anything.
+    lag: i64,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Member {
+    id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    instance: Option<String>,
+    client: String,
+    host: String,
+    assigned: Partitions,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Progress {
+    topic: String,
+    partition: i32,
+    committed: Option<i64>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    metadata: String,
+    start: Option<i64>,
+    end: Option<i64>,
+    lag: Option<i64>,
+    /// Who reads it now.
+    member: Option<String>,
+}
+
+impl Describe {
+    pub(super) async fn run(self) -> anyhow::Result<()> {
+        let client = self.cluster.connect().await?;
+        let listed = client.list_groups(&[], &[]).await?;
+        let listed: BTreeMap<String, ListedGroup> =
+            listed.into_iter().map(|(_, group)| (group.group_id.clone(), group)).collect();
+        let names: Vec<&String> = if self.all {
+            let consumers = listed.values().filter(|group| {
+                // A group that only ever committed says nothing of its kind.
+                ["consumer", ""].contains(&group.protocol_type.as_str())
+            });
+            consumers.map(|group| &group.group_id).collect()
+        } else {
+            self.groups.iter().collect()
+        };
+        let mut described = Vec::new();
+        for name in names {
+            let mut group = describe(&client, name, listed.get(name)).await?;
+            if self.behind {
+                group.partitions.retain(|part| part.lag.is_some_and(|lag| lag > 0));
+            }
+            described.push(group);
+        }
+        if self.cluster.json() {
+            return screen::print_json(&described);
+        }
+        if self.summary || described.is_empty() {
+            return Ok(summary(&described).print()?);
+        }
+        let text = described.iter().map(Described::text).collect::<Vec<_>>().join("\n");
+        Ok(screen::print_line(text.trim_end())?)
+    }
+}
+
+async fn describe(
+    client: &Client,
+    name: &str,
+    listed: Option<&ListedGroup>,
+) -> anyhow::Result<Described> {
+    let (coordinator, found) = client.describe_group(name).await?;
+    ensure!(found.is_some() || listed.is_some(), no_such_group(name));
+    let committed = client.committed(name).await?;
+    let said = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    let members = found.as_ref().map(members);
+    let state = found.as_ref().map(|group| group.group_state.as_str());
+    let state = state.or(listed.map(|group| group.group_state.as_str())).unwrap_or_default();
+    let kind = listed.and_then(|group| said(&group.group_type.to_lowercase()));
+    let partitions = progress(client, &committed, members.as_deref().unwrap_or_default()).await?;
+    Ok(Described {
+        group: name.into(),
+        state: state.into(),
+        r#type: kind.unwrap_or_else(|| CLASSIC.into()),
+        protocol: found.as_ref().and_then(|group| said(&group.protocol_data)),
+        coordinator,
+        coordinator_address: client.address(coordinator).await?,
+        members,
+        lag: partitions.iter().filter_map(|part| part.lag).sum(),
+        partitions,
+    })
+}
+
+fn members(group: &DescribedGroup) -> Vec<Member> {
+    let consumers = group.protocol_type == "consumer";
+    let mut members: Vec<Member> =
+        group.members.iter().map(|member| Member::of(member, consumers)).collect();
+    members.sort_by(|a, b| (&a.client, &a.id).cmp(&(&b.client, &b.id)));
+    members
+}
+
+impl Member {
+    /// `consumer` tells whether the assignment is one of partitions; other kinds of groups have their own.
+    fn of(member: &DescribedGroupMember, consumer: bool) -> Self {
+        let bytes = member.member_assignment.clone();
+        let assignment = consumer.then(|| decode::<ConsumerProtocolAssignment>(bytes));
+        let mut assigned = Partitions::new();
+        // While the group gathers, or in a form that nobody but its members knows, there is nothing to show.
+        for part in assignment.and_then(Result::ok).unwrap_or_default().assigned_partitions {
+            assigned.entry(part.topic).or_default().extend(part.partitions);
+        }
+        assigned.retain(|_, partitions| !partitions.is_empty());
+        for partitions in assigned.values_mut() {
+            partitions.sort_unstable();
+        }
+        Self {
+            id: member.member_id.clone(),
+            instance: member.group_instance_id.clone(),
+            client: member.client_id.clone(),
+            host: member.client_host.trim_start_matches('/').into(),
+            assigned,
+        }
+    }
+}
+
+/// Every partition that the group committed in, or that somebody reads.
+async fn progress(
+    client: &Client,
+    committed: &ByPartition<Committed>,
+    members: &[Member],
+) -> anyhow::Result<Vec<Progress>> {
+    let mut readers = ByPartition::<&str>::new();
+    for member in members {
+        for (topic, partitions) in &member.assigned {
+            let readers = readers.entry(topic.clone()).or_default();
+            readers.extend(partitions.iter().map(|partition| (*partition, member.id.as_str())));
+        }
+    }
+    let mut topics: Vec<&String> = committed.keys().chain(readers.keys()).collect();
+    topics.sort_unstable();
+    topics.dedup();
+    let mut rows = Vec::new();
+    for topic in topics {
+        let (committed, readers) = (committed.get(topic), readers.get(topic));
+        let of_committed = committed.into_iter().flat_map(BTreeMap::keys);
+        let of_readers = readers.into_iter().flat_map(BTreeMap::keys);
+        let mut partitions: Vec<i32> = of_committed.chain(of_readers).copied().collect();
+        partitions.sort_unstable();
+        partitions.dedup();
+        let there = partitions_there(client, topic).await?.unwrap_or_default();
+        let known: Vec<i32> =
+            partitions.iter().filter(|partition| there.contains(partition)).copied().collect();
+        let bounds = Bounds::find(client, topic, &known).await?;
+        rows.extend(partitions.into_iter().map(|partition| {
+            let found = committed.and_then(|committed| committed.get(&partition));
+            let reader = readers.and_then(|readers| readers.get(&partition));
+            Progress::new(topic, partition, found, bounds.get(&partition), reader.copied())
+        }));
+    }
+    Ok(rows)
+}
+
+impl Progress {
+    fn new(
+        topic: &str,
+        partition: i32,
+        committed: Option<&Committed>,
+        bounds: Option<&Bounds>,
+        member: Option<&str>,
+    ) -> Self {
+        let offset = committed.map(|committed| committed.offset);
+        let end = bounds.map(|bounds| bounds.end);
+        Self {
+            topic: topic.into(),
+            partition,
+            committed: offset,
+            metadata: committed.map(|it| it.metadata.clone()).unwrap_or_default(),
+            start: bounds.map(|bounds| bounds.start),
+            end,
+            lag: offset.zip(end).map(|(offset, end)| (end - offset).max(0)),
+            member: member.map(Into::into),
+        }
+    }
+}
+
+fn summary(groups: &[Described]) -> Table {
+    let headings =
+        ["GROUP", "STATE", "TYPE", "PROTOCOL", "COORDINATOR", "MEMBERS", "PARTITIONS", "LAG"];
+    let mut table = Table::new(&headings);
+    for group in groups {
+        table.row([
+            group.group.clone(),
+            group.state.clone(),
+            group.r#type.clone(),
+            group.protocol.clone().unwrap_or_else(|| "-".into()),
+            group.coordinator.to_string(),
+            group.members.as_ref().map_or_else(|| "-".into(), |it| it.len().to_string()),
+            group.partitions.len().to_string(),
+            group.lag.to_string(),
+        ]);
+    }
+    table
+}
+
+impl Described {
+    fn text(&self) -> String {
+        let protocol = self.protocol.as_deref().map(|name| format!(", shared by {name}"));
+        let mut text = format!(
+            "group {}: {}, {}{}, coordinator {} ({}), lag {}\n",
+            self.group,
+            self.state,
+            self.r#type,
+            protocol.unwrap_or_default(),
+            self.coordinator,
+            self.coordinator_address,
+            self.lag
+        );
+        match &self.members {
+            None => writeln!(text, "(members of groups of type {} are not shown)", self.r#type)
+                .expect("a string takes all"),
+            Some(members) if members.is_empty() => text.push_str("no members\n"),
+            Some(members) => text.push_str(&member_table(members).render()),
+        }
+        if self.partitions.is_empty() {
+            return text;
+        }
+        let or_dash = |value: Option<i64>| value.map_or_else(|| "-".into(), |it| it.to_string());
+        let mut table = Table::new(&["TOPIC", "PARTITION", "COMMITTED", "END", "LAG", "MEMBER"]);
+        for part in &self.partitions {
+            table.row([
+                part.topic.clone(),
+                part.partition.to_string(),
+                or_dash(part.committed),
+                or_dash(part.end),
+                or_dash(part.lag),
+                part.member.clone().unwrap_or_else(|| "-".into()),
+            ]);
+        }
+        text + "\n" + &table.render()
+    }
+}
+
+fn member_table(members: &[Member]) -> Table {
+    // Most groups have no static members, and then a column less.
+    let statics = members.iter().any(|member| member.instance.is_some());
+    let headings = ["CLIENT", "HOST", "READS", "MEMBER"];
+    let headings: Vec<&str> = headings.into_iter().chain(statics.then_some("INSTANCE")).collect();
+    let mut table = Table::new(&headings);
+    for member in members {
+        let reads =
+            member.assigned.iter().map(|(topic, it)| format!("{topic}:{}", screen::runs(it)));
+        let reads = reads.collect::<Vec<_>>().join(" ");
+        let cells = [
+            member.client.clone(),
+            member.host.clone(),
+            if reads.is_empty() { "-".into() } else { reads },
+            member.id.clone(),
+        ];
+        let instance = member.instance.clone().unwrap_or_else(|| "-".into());
+        table.row(cells.into_iter().chain(statics.then_some(instance)));
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use duramen_protocol::messages::consumer_protocol::{TopicPartition, encode};
+
+    use super::*;
+
+    fn member(client: &str, partitions: &[i32], instance: Option<&str>) -> DescribedGroupMember {
+        let part = TopicPartition { topic: "orders".into(), partitions: partitions.into() };
+        let assignment =
+            ConsumerProtocolAssignment { assigned_partitions: vec![part], user_data: None };
+        DescribedGroupMember {
+            member_id: format!("{client}-4711"),
+            group_instance_id: instance.map(Into::into),
+            client_id: client.into(),
+            client_host: "/10.0.0.7".into(),
+            member_assignment: encode(&assignment, 1).unwrap(),
+            ..DescribedGroupMember::default()
+        }
+    }
+
+    fn described(members: &[DescribedGroupMember]) -> Described {
+        let group = DescribedGroup {
+            protocol_type: "consumer".into(),
+            members: members.to_vec(),
+            ..DescribedGroup::default()
+        };
+        let members = super::members(&group);
+        let committed = Committed { offset: 90, metadata: String::new() };
+        let bounds = Bounds { start: 0, end: 97 };
+        let partitions = vec![
+            Progress::new("orders", 0, Some(&committed), Some(&bounds), Some("app-4711")),
+            Progress::new("orders", 1, None, Some(&bounds), Some("app-4711")),
+            Progress::new("gone", 0, Some(&committed), None, None),
+        ];
+        Described {
+            group: "billing".into(),
+            state: "Stable".into(),
+            r#type: CLASSIC.into(),
+            protocol: Some("range".into()),
+            coordinator: 1,
+            coordinator_address: "h:9092".into(),
+            members: Some(members),
+            partitions,
+            lag: 7,
+        }
+    }
+
+    #[test]
+    fn a_description_shows_who_reads_what_and_how_far_behind() {
+        let group = described(&[member("worker", &[], None), member("app", &[1, 0], None)]);
+        let expected = "group billing: Stable, classic, shared by range, coordinator 1 (h:9092), lag 7\n\
+             CLIENT      HOST  READS       MEMBER\n\
+             app     10.0.0.7  orders:0,1  app-4711\n\
+             worker  10.0.0.7  -           worker-4711\n\n\
+             TOPIC   PARTITION  COMMITTED  END  LAG  MEMBER\n\
+             orders          0         90   97    7  app-4711\n\
+             orders          1          -   97    -  app-4711\n\
+             gone            0         90    -    -  -\n";
+        assert_eq!(group.text(), expected);
+    }
+
+    #[test]
+    fn static_members_have_a_column_of_their_own() {
+        let group = described(&[member("app", &[0], Some("left")), member("b", &[1], None)]);
+        assert!(group.text().contains("READS     MEMBER    INSTANCE\n"), "{}", group.text());
+        assert!(group.text().contains("app-4711  left\n"), "{}", group.text());
+    }
+
+    #[test]
+    fn groups_that_are_not_of_consumers_show_no_partitions() {
+        let assigned = Member::of(&member("connect", &[0], None), false).assigned;
+        assert_eq!(assigned, Partitions::new());
+    }
+}

@@ -1,0 +1,358 @@
+//! `duramen group reset`: where a group goes on. First a plan, then, if asked for, the deed.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail, ensure};
+use clap::{ArgGroup, Args};
+use duramen_protocol::messages::describe_groups::DescribedGroup;
+use serde::{Deserialize, Serialize};
+
+use super::{Scope, has_members, partitions_of, partitions_there, refusal, scope};
+use crate::cli::cluster::Cluster;
+use crate::cli::place::{Bounds, Place};
+use crate::cli::screen::{self, Table};
+use crate::client::{ByPartition, Client, Committed, Partitions};
+
+#[derive(Debug, Args)]
+#[command(
+    group = ArgGroup::new("target").required(true),
+    after_help = "Without --execute it only shows what would change: offsets that are overwritten are gone, and a
+group that starts at the wrong place reads too much or misses records.
+
+Where to (--to):
+  beginning, end            all records again; only what comes from now on
+  4711                      this offset
+  -10                       ten records before the end, in each partition
+  @1700000000000            the first record that is not older, in milliseconds since 1970
+  2024-05-01T12:00:00Z      the same, as a date and time (RFC 3339)
+  '2h ago', '3 days ago'    the same, counted from now
+
+A group that reads cannot be reset: stop its members first. A group that is not there yet comes into
+being, if its topics are named.
+
+Examples:
+  duramen group reset billing --to beginning
+  duramen group reset billing --to '2h ago' --execute
+  duramen group reset billing --topic orders:0,3 --to 4711 --execute
+  duramen group reset billing --shift -100 --execute
+  duramen group reset billing-2 --to-group billing --execute
+  duramen group describe billing --output json > offsets.json
+  duramen group reset billing --to-file offsets.json --execute"
+)]
+pub(super) struct Reset {
+    /// The group's name
+    group: String,
+    /// A place in each partition
+    #[arg(long, group = "target", value_name = "PLACE", allow_hyphen_values = true)]
+    to: Option<Place>,
+    /// So many offsets on from where the group is, or back if negative; as far as there are records
+    #[arg(long, group = "target", value_name = "N", allow_hyphen_values = true)]
+    shift: Option<i64>,
+    /// Where this other group is
+    #[arg(long, group = "target", value_name = "GROUP")]
+    to_group: Option<String>,
+    /// Offsets in a file, as `group describe` and `group reset` print them with --output json
+    #[arg(long, group = "target", value_name = "FILE")]
+    to_file: Option<PathBuf>,
+    /// Only this topic, or these partitions of it; may be repeated. Without it, wherever the group has offsets
+    #[arg(long = "topic", short, value_name = "TOPIC[:P,...]", value_parser = scope)]
+    topics: Vec<Scope>,
+    /// Do it
+    #[arg(long)]
+    execute: bool,
+    #[command(flatten)]
+    cluster: Cluster,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Plan {
+    group: String,
+    executed: bool,
+    partitions: Vec<Change>,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Change {
+    topic: String,
+    partition: i32,
+    before: Option<i64>,
+    /// Where the group goes on. Named as in a description, so that both can be read back.
+    committed: i64,
+    start: i64,
+    end: i64,
+}
+
+/// What [`Reset::to_file`] reads: a description or a plan, or a list of them. Other fields are passed over.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum OneOrMany {
+    One(Kept),
+    Many(Vec<Kept>),
+}
+
+#[derive(Debug, Deserialize)]
+struct Kept {
+    group: String,
+    partitions: Vec<KeptOffset>,
+}
+
+#[derive(Debug, Deserialize)]
+struct KeptOffset {
+    topic: String,
+    partition: i32,
+    committed: Option<i64>,
+}
+
+impl Reset {
+    pub(super) async fn run(self) -> anyhow::Result<()> {
+        let client = self.cluster.connect().await?;
+        let (_, found) = client.describe_group(&self.group).await?;
+        let committed = client.committed(&self.group).await?;
+        if found.is_none()
+            && committed.is_empty()
+            && self.topics.is_empty()
+            && !self.brings_topics()
+        {
+            let group = &self.group;
+            bail!(
+                "there is no group {group}; see which there are with `duramen group list`, or name topics with \
+                 --topic to give a new group its first offsets"
+            );
+        }
+        let mut plan = self.plan(&client, &committed).await?;
+        let readers = found.filter(|group| !group.members.is_empty());
+        if self.execute {
+            if let Some(readers) = readers {
+                bail!("{}; stop them, then try again", has_members(&readers));
+            }
+            let changes = plan.offsets();
+            client.commit(&self.group, &changes).await.map_err(|e| refusal(&self.group, e))?;
+            plan.executed = true;
+            return self.print(&plan, None);
+        }
+        self.print(&plan, readers.as_ref())
+    }
+
+    /// Whether the target itself says which partitions there are.
+    fn brings_topics(&self) -> bool {
+        self.to_group.is_some() || self.to_file.is_some()
+    }
+
+    fn print(&self, plan: &Plan, readers: Option<&DescribedGroup>) -> anyhow::Result<()> {
+        if self.cluster.json() {
+            screen::print_json(plan)?;
+        } else {
+            plan.table().print()?;
+        }
+        let Some(advice) = plan.advice(readers) else { return Ok(()) };
+        // A plan is the result, and what to do next is not.
+        eprintln!("{advice}");
+        Ok(())
+    }
+
+    async fn plan(
+        &self,
+        client: &Client,
+        committed: &ByPartition<Committed>,
+    ) -> anyhow::Result<Plan> {
+        let committed = offsets(committed);
+        let source = match (&self.to_group, &self.to_file) {
+            (Some(group), _) => Some(offsets(&client.committed(group).await?)),
+            (_, Some(path)) => Some(self.kept(path)?),
+            _ => None,
+        };
+        let of_group = source.as_ref().unwrap_or(&committed);
+        let mut partitions = Vec::new();
+        for (topic, listed) in self.partitions(client, of_group).await? {
+            let bounds = Bounds::find(client, &topic, &listed).await?;
+            let here = committed.get(&topic).cloned().unwrap_or_default();
+            let offsets = match (self.to, self.shift, &source) {
+                (Some(place), ..) => place.find(client, &topic, &bounds).await?,
+                (_, Some(shift), _) => self.shifted(&topic, shift, &bounds, &here)?,
+                (.., source) => source
+                    .iter()
+                    .filter_map(|source| source.get(&topic))
+                    .flatten()
+                    .filter_map(|(partition, offset)| {
+                        bounds.get(partition).map(|held| (*partition, held.clamp(*offset)))
+                    })
+                    .collect(),
+            };
+            partitions.extend(offsets.into_iter().map(|(partition, offset)| Change {
+                topic: topic.clone(),
+                partition,
+                before: here.get(&partition).copied(),
+                committed: offset,
+                start: bounds[&partition].start,
+                end: bounds[&partition].end,
+            }));
+        }
+        ensure!(
+            !partitions.is_empty(),
+            "there are no offsets to go by; name topics with --topic, or another place with --to"
+        );
+        Ok(Plan { group: self.group.clone(), executed: false, partitions })
+    }
+
+    /// The partitions that were named, or else those that have offsets and still exist.
+    async fn partitions(
+        &self,
+        client: &Client,
+        of_group: &ByPartition<i64>,
+    ) -> anyhow::Result<Partitions> {
+        if !self.topics.is_empty() {
+            return partitions_of(client, &self.topics).await;
+        }
+        let mut found = Partitions::new();
+        for (topic, offsets) in of_group {
+            let there = partitions_there(client, topic).await?.unwrap_or_default();
+            let (kept, gone): (Vec<_>, Vec<_>) =
+                offsets.keys().copied().partition(|partition| there.contains(partition));
+            if !gone.is_empty() {
+                eprintln!(
+                    "left as it is: {topic}:{}, which is not there any more",
+                    screen::runs(&gone)
+                );
+            }
+            if !kept.is_empty() {
+                found.insert(topic.clone(), kept);
+            }
+        }
+        Ok(found)
+    }
+
+    fn shifted(
+        &self,
+        topic: &str,
+        shift: i64,
+        bounds: &BTreeMap<i32, Bounds>,
+        here: &BTreeMap<i32, i64>,
+    ) -> anyhow::Result<BTreeMap<i32, i64>> {
+        let shifted = bounds.iter().map(|(partition, held)| {
+            let offset = here.get(partition).with_context(|| {
+                let group = &self.group;
+                format!("group {group} has no offset in partition {partition} of {topic} to shift; use --to")
+            })?;
+            Ok((*partition, held.clamp(offset.saturating_add(shift))))
+        });
+        shifted.collect()
+    }
+
+    /// The offsets that a file holds: those of this group, or of the only group in it.
+    fn kept(&self, path: &Path) -> anyhow::Result<ByPartition<i64>> {
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("cannot read {}", path.display()))?;
+        let offsets = choose(&self.group, &text)
+            .with_context(|| format!("{} does not serve", path.display()))?;
+        Ok(offsets)
+    }
+}
+
+fn offsets(committed: &ByPartition<Committed>) -> ByPartition<i64> {
+    let plain = |(partition, committed): (&i32, &Committed)| (*partition, committed.offset);
+    let topic = |(topic, committed): (&String, &BTreeMap<i32, Committed>)| {
+        (topic.clone(), committed.iter().map(plain).collect())
+    };
+    committed.iter().map(topic).collect()
+}
+
+fn choose(group: &str, text: &str) -> anyhow::Result<ByPartition<i64>> {
+    let kept: OneOrMany = serde_json::from_str(text)
+        .context("it is not what `duramen group describe GROUP --output json` prints")?;
+    let mut kept = match kept {
+        OneOrMany::One(kept) => vec![kept],
+        OneOrMany::Many(kept) => kept,
+    };
+    if kept.len() > 1 {
+        let groups: Vec<_> = kept.iter().map(|kept| kept.group.clone()).collect();
+        kept.retain(|kept| kept.group == group);
+        ensure!(!kept.is_empty(), "it holds groups {}, and not {group}", groups.join(", "));
+    }
+    let mut offsets = ByPartition::new();
+    for part in kept.into_iter().flat_map(|kept| kept.partitions) {
+        if let Some(offset) = part.committed {
+            offsets.entry(part.topic).or_insert_with(BTreeMap::new).insert(part.partition, offset);
+        }
+    }
+    Ok(offsets)
+}
+
+impl Plan {
+    fn offsets(&self) -> ByPartition<i64> {
+        let mut offsets = ByPartition::new();
+        for change in &self.partitions {
+            let of_topic = offsets.entry(change.topic.clone()).or_insert_with(BTreeMap::new);
+            of_topic.insert(change.partition, change.committed);
+        }
+        offsets
+    }
+
+    fn table(&self) -> Table {
+        let mut table = Table::new(&["TOPIC", "PARTITION", "BEFORE", "AFTER", "CHANGE", "LAG"]);
+        for change in &self.partitions {
+            let moved = change.before.map(|before| change.committed - before);
+            table.row([
+                change.topic.clone(),
+                change.partition.to_string(),
+                change.before.map_or_else(|| "-".into(), |before| before.to_string()),
+                change.committed.to_string(),
+                moved.map_or_else(|| "-".into(), |moved| format!("{moved:+}")),
+                (change.end - change.committed).to_string(),
+            ]);
+        }
+        table
+    }
+
+    fn advice(&self, readers: Option<&DescribedGroup>) -> Option<String> {
+        if self.executed {
+            return None;
+        }
+        Some(match readers {
+            Some(readers) => {
+                format!(
+                    "nothing was changed: {}; stop them, then add --execute",
+                    has_members(readers)
+                )
+            }
+            None => "nothing was changed; do it with --execute".into(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn change(partition: i32, before: Option<i64>, committed: i64) -> Change {
+        Change { topic: "orders".into(), partition, before, committed, start: 0, end: 100 }
+    }
+
+    fn plan() -> Plan {
+        let partitions = vec![change(0, Some(90), 0), change(1, None, 100), change(2, Some(7), 17)];
+        Plan { group: "billing".into(), executed: false, partitions }
+    }
+
+    #[test]
+    fn a_plan_shows_every_partition_before_and_after() {
+        let expected = "TOPIC   PARTITION  BEFORE  AFTER  CHANGE  LAG\n\
+             orders          0      90      0     -90  100\n\
+             orders          1       -    100       -    0\n\
+             orders          2       7     17     +10   83\n";
+        assert_eq!(plan().table().render(), expected);
+        assert_eq!(plan().advice(None).unwrap(), "nothing was changed; do it with --execute");
+        assert_eq!(Plan { executed: true, ..plan() }.advice(None), None);
+    }
+
+    #[test]
+    fn a_plan_that_was_printed_can_be_read_back() {
+        let text = serde_json::to_string(&plan()).unwrap();
+        assert_eq!(choose("another", &text).unwrap(), plan().offsets());
+        let two = format!("[{text}, {}]", text.replace("billing", "other").replace("17", "18"));
+        assert_eq!(choose("billing", &two).unwrap(), plan().offsets());
+        assert_eq!(choose("other", &two).unwrap()["orders"][&2], 18);
+        let error = choose("third", &two).unwrap_err().to_string();
+        assert_eq!(error, "it holds groups billing, other, and not third");
+        assert!(choose("billing", "TOPIC,0,1").is_err());
+    }
+}

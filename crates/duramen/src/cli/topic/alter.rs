@@ -1,0 +1,328 @@
+//! `duramen topic alter`: settings and partitions of topics that exist.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use anyhow::ensure;
+use clap::Args;
+use duramen_broker::configs::nearest;
+use duramen_protocol::error_code::ErrorCode;
+use duramen_protocol::messages::describe_configs::DescribeConfigsResourceResult;
+use serde::Serialize;
+
+use super::{SOURCE_TOPIC, key_value, source, unknown_topic};
+use crate::cli::cluster::Cluster;
+use crate::cli::screen;
+use crate::client::{Client, Error};
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The settings that are not named stay as they are. All that is asked is checked for all topics
+before anything is changed.
+
+More partitions do not move records. Records with keys go to other partitions from then on, so that
+the order of one key's records holds only on either side of the change.
+
+Examples:
+  duramen topic alter orders --config retention.ms=86400000
+  duramen topic alter orders --delete-config retention.ms --dry-run
+  duramen topic alter orders audit --partitions 12"
+)]
+pub(super) struct Alter {
+    /// The topics' names
+    #[arg(required = true)]
+    names: Vec<String>,
+    /// A setting and its new value; may be repeated
+    #[arg(
+        long = "config",
+        short,
+        value_name = "KEY=VALUE",
+        value_parser = key_value,
+        required_unless_present_any = ["deleted", "partitions"]
+    )]
+    configs: Vec<(String, String)>,
+    /// A setting that is to have the broker's value again; may be repeated
+    #[arg(id = "deleted", long = "delete-config", short = 'd', value_name = "KEY")]
+    deleted: Vec<String>,
+    /// How many partitions there are to be; never fewer than there are
+    #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(i32).range(1..))]
+    partitions: Option<i32>,
+    /// Only check, and show what would change
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    cluster: Cluster,
+}
+
+/// What is to happen to one topic.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Plan {
+    topic: String,
+    /// False if this was only a check.
+    altered: bool,
+    configs: Vec<ConfigChange>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    partitions: Option<PartitionChange>,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct ConfigChange {
+    name: String,
+    before: Option<String>,
+    before_source: &'static str,
+    /// Absent where the broker does not say what its own value is.
+    after: Option<String>,
+    /// True if the topic has no value of its own afterwards.
+    deleted: bool,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct PartitionChange {
+    before: i32,
+    after: i32,
+}
+
+impl Alter {
+    pub(super) async fn run(self) -> anyhow::Result<()> {
+        for (name, _) in &self.configs {
+            ensure!(
+                !self.deleted.contains(name),
+                "{name} is to be set and deleted; which of both?"
+            );
+        }
+        let client = self.cluster.connect().await?;
+        let mut plans = Vec::new();
+        for name in &self.names {
+            plans.push(self.plan(&client, name).await?);
+        }
+        for plan in &plans {
+            plan.execute(&client, true).await?;
+        }
+        if !self.dry_run {
+            for plan in &mut plans {
+                plan.execute(&client, false).await?;
+                plan.altered = true;
+            }
+        }
+        if self.cluster.json() {
+            return screen::print_json(&plans);
+        }
+        let text = plans.iter().map(Plan::text).collect::<String>();
+        Ok(screen::print_line(text.trim_end())?)
+    }
+
+    async fn plan(&self, client: &Client, name: &str) -> anyhow::Result<Plan> {
+        let topic = client.topic(name, false).await.map_err(unknown_topic(name))?;
+        let known = client.topic_configs(name).await?;
+        let set = self.configs.iter().map(|(key, value)| (key, Some(value)));
+        let asked = set.chain(self.deleted.iter().map(|key| (key, None)));
+        let configs = asked.map(|(key, value)| change(&known, key, value.cloned()));
+        let configs = configs.collect::<anyhow::Result<_>>()?;
+        let before = i32::try_from(topic.partitions.len()).unwrap_or(i32::MAX);
+        let partitions = self.partitions.map(|after| PartitionChange { before, after });
+        if let Some(PartitionChange { before, after }) = &partitions {
+            ensure!(
+                before <= after,
+                "topic {name} has {before} partitions; they can become more, but not {after}: records would be lost"
+            );
+        }
+        Ok(Plan { topic: name.into(), altered: false, configs, partitions })
+    }
+}
+
+/// One setting, as it is and as it is to be.
+fn change(
+    known: &[DescribeConfigsResourceResult],
+    key: &str,
+    value: Option<String>,
+) -> anyhow::Result<ConfigChange> {
+    let found = known.iter().find(|config| config.name == key);
+    // A broker may take settings that it does not describe; but it describes what a mistyped name was meant to be.
+    let near = nearest(key, known.iter().map(|config| config.name.as_str()));
+    if let (None, Some(near)) = (found, near) {
+        anyhow::bail!("topics have no setting {key}; did you mean {near}?");
+    }
+    let inherited = found.and_then(|config| {
+        let mut others = config.synonyms.iter().filter(|synonym| synonym.source != SOURCE_TOPIC);
+        // Kafka has up to three names for one setting, and lists those without a value, too.
+        others.find_map(|it| in_unit_of(key, &it.name, it.value.as_deref()?))
+    });
+    let deleted = value.is_none();
+    Ok(ConfigChange {
+        name: key.into(),
+        before: found.and_then(|config| config.value.clone()),
+        before_source: found.map_or("unknown", |config| source(config.config_source)),
+        after: if deleted { inherited } else { value },
+        deleted,
+    })
+}
+
+/// What a broker's setting amounts to for a topic: Kafka counts some times in hours there, and in milliseconds here.
+fn in_unit_of(key: &str, synonym: &str, value: &str) -> Option<String> {
+    let unit = |name: &str| name.rsplit('.').next().map(ToOwned::to_owned);
+    let factor = match (unit(key)?.as_str(), unit(synonym)?.as_str()) {
+        ("ms", "hours") => 3_600_000,
+        ("ms", "minutes") => 60_000,
+        _ => return Some(value.to_owned()),
+    };
+    let value = value.parse::<i64>().ok()?;
+    // Negative numbers are not times.
+    Some(if value < 0 { value } else { value.checked_mul(factor)? }.to_string())
+}
+
+impl ConfigChange {
+    fn changes(&self) -> bool {
+        let own = self.before_source == source(SOURCE_TOPIC);
+        if self.deleted { own } else { !own || self.before != self.after }
+    }
+
+    fn text(&self) -> String {
+        let before = self.before.as_deref().unwrap_or("(hidden)");
+        let Self { name, before_source, .. } = self;
+        if !self.changes() {
+            return format!("  {name} = {before}  (as it was, {before_source})");
+        }
+        let origin = if self.deleted && self.after.is_some() { "  (the broker's)" } else { "" };
+        let after = self.after.as_deref().unwrap_or("the broker's own value");
+        format!("  {name}: {before} ({before_source}) -> {after}{origin}")
+    }
+}
+
+impl Plan {
+    async fn execute(&self, client: &Client, validate_only: bool) -> anyhow::Result<()> {
+        let changes: BTreeMap<_, _> = self
+            .configs
+            .iter()
+            .filter(|change| change.changes())
+            .map(|change| (change.name.clone(), change.after.clone().filter(|_| !change.deleted)))
+            .collect();
+        if !changes.is_empty() {
+            let outcome = client.alter_topic_configs(&self.topic, &changes, validate_only).await;
+            outcome.map_err(|error| self.explain(error))?;
+        }
+        match &self.partitions {
+            Some(PartitionChange { before, after }) if after > before => {
+                let outcome = client.create_partitions(&self.topic, *after, validate_only).await;
+                outcome.map_err(|error| self.explain(error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn explain(&self, error: Error) -> anyhow::Error {
+        let topic = &self.topic;
+        let advice = match error.code() {
+            Some(ErrorCode::InvalidConfig) => {
+                format!("see the settings with `duramen topic describe {topic} --all-configs`")
+            }
+            Some(ErrorCode::UnknownTopicOrPartition) => "the topic was deleted meanwhile".into(),
+            _ => return error.into(),
+        };
+        anyhow::anyhow!("{error}; {advice}")
+    }
+
+    fn text(&self) -> String {
+        let verb = if self.altered { "altered" } else { "would alter" };
+        let changed = self.configs.iter().any(ConfigChange::changes)
+            || self.partitions.as_ref().is_some_and(|change| change.after > change.before);
+        let verb = if changed { verb } else { "nothing to alter in" };
+        let mut text = format!("{verb} topic {}\n", self.topic);
+        for change in &self.configs {
+            text.push_str(&change.text());
+            text.push('\n');
+        }
+        if let Some(PartitionChange { before, after }) = &self.partitions {
+            let line = if before == after {
+                writeln!(text, "  partitions = {before}  (as it was)")
+            } else {
+                writeln!(text, "  partitions: {before} -> {after}")
+            };
+            line.expect("a string takes all");
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use duramen_protocol::messages::describe_configs::DescribeConfigsSynonym;
+
+    use super::*;
+
+    fn known(
+        name: &str,
+        value: &str,
+        config_source: i8,
+        default: &str,
+    ) -> DescribeConfigsResourceResult {
+        let synonym = |value: &str, source| DescribeConfigsSynonym {
+            name: name.into(),
+            value: Some(value.into()),
+            source,
+        };
+        DescribeConfigsResourceResult {
+            name: name.into(),
+            value: Some(value.into()),
+            config_source,
+            synonyms: vec![synonym(value, config_source), synonym(default, 5)],
+            ..DescribeConfigsResourceResult::default()
+        }
+    }
+
+    #[test]
+    fn a_plan_shows_what_was_and_what_will_be() {
+        let known = [
+            known("retention.ms", "604800000", 5, "604800000"),
+            known("segment.bytes", "1000000", 1, "1073741824"),
+            known("cleanup.policy", "delete", 1, "delete"),
+        ];
+        let changes = [
+            ("retention.ms", Some("-1")),
+            ("segment.bytes", None),
+            ("cleanup.policy", Some("delete")),
+        ];
+        let change =
+            |(key, value): (&str, Option<&str>)| change(&known, key, value.map(Into::into));
+        let mut plan = Plan {
+            topic: "t".into(),
+            altered: false,
+            configs: changes.map(change).into_iter().collect::<Result<_, _>>().unwrap(),
+            partitions: Some(PartitionChange { before: 3, after: 12 }),
+        };
+        let body = "  retention.ms: 604800000 (default) -> -1\n  \
+             segment.bytes: 1000000 (set on the topic) -> 1073741824  (the broker's)\n  \
+             cleanup.policy = delete  (as it was, set on the topic)\n  \
+             partitions: 3 -> 12\n";
+        assert_eq!(plan.text(), format!("would alter topic t\n{body}"));
+        plan.altered = true;
+        assert_eq!(plan.text(), format!("altered topic t\n{body}"));
+        plan.configs.drain(..2);
+        plan.partitions = Some(PartitionChange { before: 12, after: 12 });
+        let body = "  cleanup.policy = delete  (as it was, set on the topic)\n  partitions = 12  (as it was)\n";
+        assert_eq!(plan.text(), format!("nothing to alter in topic t\n{body}"));
+    }
+
+    #[test]
+    fn a_default_that_is_set_explicitly_is_a_change() {
+        let known = [known("retention.ms", "1", 5, "1")];
+        assert!(change(&known, "retention.ms", Some("1".into())).unwrap().changes());
+        assert!(!change(&known, "retention.ms", None).unwrap().changes());
+    }
+
+    #[test]
+    fn what_the_broker_counts_in_hours_is_shown_in_the_topics_unit() {
+        let is = |value: &str| Some(value.to_owned());
+        assert_eq!(in_unit_of("retention.ms", "log.retention.hours", "168"), is("604800000"));
+        assert_eq!(in_unit_of("retention.ms", "log.retention.minutes", "-1"), is("-1"));
+        assert_eq!(in_unit_of("retention.ms", "log.retention.ms", "5"), is("5"));
+        assert_eq!(in_unit_of("max.message.bytes", "message.max.bytes", "5"), is("5"));
+    }
+
+    #[test]
+    fn a_mistyped_setting_is_told_its_name() {
+        let known = [known("retention.ms", "1", 5, "1")];
+        let error = change(&known, "retentoin.ms", None).unwrap_err().to_string();
+        assert_eq!(error, "topics have no setting retentoin.ms; did you mean retention.ms?");
+        assert!(change(&known, "something.else", None).is_ok(), "the broker decides");
+    }
+}
