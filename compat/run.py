@@ -15,6 +15,7 @@ from broker import COMPAT, BrokerFailed, free_port, start
 # Suites that run against a pair of brokers that are there: Kafka's defaults, and a stricter one.
 CLIENTS = [
     "wire", "kcat", "confluent-kafka", "java", "kafka-tools", "connect", "franz-go", "sarama", "kafka-go", "kafka-python", "aiokafka", "kafkajs",
+    "cli",
 ]  # fmt: skip
 # Suites that start and kill brokers of their own.
 OWN_BROKERS = ["restart", "kill9", "sync_audit", "faults", "hostile"]
