@@ -1,0 +1,333 @@
+"""Groups of every client while members join, leave and are killed, and the broker is killed once: churn.py KIND [CLIENT]...
+
+A steady producer fills one topic for each client. Every client's group goes through the same: two members, a third joins,
+one leaves, one is killed, another joins, the broker is killed and comes back, all leave, and one comes back. Each record
+must be processed at least once, as it was sent; committed positions never go back, and a member that comes back begins
+exactly where the group left off.
+
+A member is a process of the client's own: PROGRAM BOOTSTRAP TOPIC GROUP. It prints `PARTITION OFFSET VALUE` for each record
+it processes, commits what it has processed, and leaves at SIGTERM.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+COMPAT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(COMPAT), str(COMPAT / "wire")]
+
+from confluent_kafka import Producer
+
+import calls
+from broker import free_port, start
+from connection import Closed
+from judge import judge
+
+PARTITIONS = 4
+SETTINGS = {"group.initial.rebalance.delay.ms": "0", "group.min.session.timeout.ms": "1000"}
+KAFKA_SETTINGS = {"broker.session.timeout.ms": "1500", "broker.heartbeat.interval.ms": "300"}
+# Between two records to one topic.
+PACE_S = 0.02
+# Members have a session timeout of 3 s.
+PATIENCE_S = 60
+LEAVE_S = 20
+
+# kcat commits the record that it is handed while it ends, and does not print it.
+LEAVES_IN_SILENCE = {"kcat"}
+
+
+def members():
+    """The command of each client's member; bootstrap, topic and group are appended."""
+
+    def built(script, program):
+        return [str(Path(subprocess.check_output([str(COMPAT / script)], text=True).strip()) / program)]
+
+    return {
+        "franz-go": built("franz-go/build.sh", "member"),
+        "sarama": built("sarama/build.sh", "member"),
+        "kafka-go": built("kafka-go/build.sh", "member"),
+        "kafkajs": [str(COMPAT / "kafkajs/member.sh")],
+        "rust-rdkafka": built("rust-clients/build.sh", "member"),
+        "kcat": [str(COMPAT / "kcat/member.sh")],
+    }
+
+
+class Member:
+    def __init__(self, command, directory, number):
+        self.processed = []
+        self.errors_path = directory / f"member-{number}.errors"
+        with open(self.errors_path, "wb") as errors:
+            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+
+    def _read(self):
+        for line in self.process.stdout:
+            # A line that a kill cut short was not processed to the end.
+            if line.endswith("\n"):
+                partition, offset, value = line.split(" ", 2)
+                self.processed.append((int(partition), int(offset), value.rstrip("\n")))
+
+    def kill(self):
+        self.process.kill()
+        self._ended()
+
+    def leave(self):
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            code = self.process.wait(LEAVE_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"a member did not leave within {LEAVE_S} s: {self.errors()}") from None
+        self._ended()
+        assert code == 0, f"a member ended with {code}: {self.errors()}"
+
+    def _ended(self):
+        self.process.wait()
+        self.reader.join()
+
+    def errors(self):
+        return self.errors_path.read_text(errors="replace")[-1000:]
+
+
+class Feed:
+    """Produces one record after the other to every topic until it is paused."""
+
+    def __init__(self, bootstrap, topics):
+        self.sent = {topic: {} for topic in topics}
+        self.count = dict.fromkeys(topics, 0)
+        self.failures = []
+        self.held = set()
+        self.producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "reconnect.backoff.max.ms": 200, "log_level": 0})
+        self.running = threading.Event()
+        self.ended = threading.Event()
+        self.thread = threading.Thread(target=self._run)
+        self.running.set()
+        self.thread.start()
+
+    def _run(self):
+        while not self.ended.is_set():
+            for topic in self.sent:
+                if self.running.is_set() and topic not in self.held:
+                    self.send(topic)
+            self.producer.poll(0)
+            time.sleep(PACE_S)
+
+    def send(self, topic):
+        number = self.count[topic]
+        self.count[topic] += 1
+        value = f"{topic} {number}"
+
+        def told(error, message):
+            if error:
+                self.failures.append(f"{value}: {error}")
+            else:
+                self.sent[topic][message.partition(), message.offset()] = value
+
+        self.producer.produce(topic, value, partition=number % PARTITIONS, on_delivery=told)
+
+    def pause(self):
+        self.running.clear()
+        time.sleep(2 * PACE_S)
+        assert self.producer.flush(PATIENCE_S) == 0, "the producer cannot deliver"
+
+    @contextmanager
+    def hold(self, topic):
+        """Sends nothing to one topic meanwhile."""
+        self.held.add(topic)
+        time.sleep(2 * PACE_S)
+        self.producer.flush(PATIENCE_S)
+        try:
+            yield
+        finally:
+            self.held.discard(topic)
+
+    def end(self):
+        self.ended.set()
+        self.thread.join()
+
+
+class Positions:
+    """Looks at a group's committed positions again and again, also while the broker is away."""
+
+    def __init__(self, bootstrap, group, topic):
+        self.bootstrap, self.group, self.topic = bootstrap, group, topic
+        self.seen = []
+        self.ended = threading.Event()
+        self.thread = threading.Thread(target=self._watch, daemon=True)
+        self.thread.start()
+
+    def _watch(self):
+        while not self.ended.is_set():
+            try:
+                with calls.connect(self.bootstrap) as connection:
+                    while not self.ended.wait(0.1):
+                        self.look(connection)
+            except (OSError, Closed):
+                time.sleep(0.1)
+
+    def look(self, connection):
+        wanted = [{"Name": self.topic, "PartitionIndexes": list(range(PARTITIONS))}]
+        answer = connection.call("OffsetFetch", 5, {"GroupId": self.group, "Topics": wanted})
+        # Loading, or no coordinator: a moment after a start.
+        if answer["ErrorCode"] == 0:
+            found = {each["PartitionIndex"]: each for each in answer["Topics"][0]["Partitions"]}
+            if all(each["ErrorCode"] == 0 for each in found.values()):
+                self.seen.append({index: each["CommittedOffset"] for index, each in found.items() if each["CommittedOffset"] >= 0})
+
+    def end(self):
+        self.ended.set()
+        self.thread.join()
+        with calls.connect(self.bootstrap) as connection:
+            self.look(connection)
+        return self.seen
+
+
+class Group:
+    """One client's group on its way."""
+
+    def __init__(self, name, command, bootstrap, topic, feed, directory):
+        self.name, self.topic, self.feed = name, topic, feed
+        self.directory = directory / name
+        self.directory.mkdir()
+        self.command = [*command, bootstrap, topic, f"group-{name}"]
+        self.positions = Positions(bootstrap, f"group-{name}", topic)
+        self.members = []
+
+    def join(self, count=1):
+        """Starts members, and returns when each of them has processed something."""
+        joining = [Member(self.command, self.directory, len(self.members) + number) for number in range(count)]
+        self.members += joining
+        self.until(lambda: all(member.processed for member in joining), "every new member has its share")
+        return joining
+
+    def until(self, condition, what):
+        deadline = time.monotonic() + PATIENCE_S
+        while not condition():
+            errors = "\n".join(f"{number}: {member.errors()}" for number, member in enumerate(self.members))
+            assert time.monotonic() < deadline, f"never happened: {what}\n{errors}"
+            time.sleep(0.05)
+
+    def all_processed(self):
+        """Waits until everything that was sent up to now is processed."""
+        sent = set(self.feed.sent[self.topic])
+        self.until(lambda: sent <= {one[:2] for member in self.members for one in list(member.processed)}, "all is processed")
+
+    def churn(self):
+        leaves, dies = self.join(2)
+        [self.stays] = self.join()
+        with self.feed.hold(self.topic) if self.name in LEAVES_IN_SILENCE else nullcontext():
+            self.all_processed()
+            leaves.leave()
+        self.all_processed()
+        dies.kill()
+        [self.joins_last] = self.join()
+        self.all_processed()
+
+    def after_the_kill(self):
+        """The members that stayed find the broker again and go on; the feed still runs."""
+        known = len(self.feed.sent[self.topic])
+        self.until(lambda: len(self.feed.sent[self.topic]) > known + 2 * PARTITIONS, "records since the restart")
+        self.all_processed()
+
+    def all_leave(self):
+        self.all_processed()
+        self.stays.leave()
+        self.joins_last.leave()
+
+    def comes_back(self):
+        """The feed is paused, and nobody is in the group."""
+        before = set(self.feed.sent[self.topic])
+        for _ in range(5 * PARTITIONS):
+            self.feed.send(self.topic)
+        self.feed.producer.flush(PATIENCE_S)
+        [back] = self.join()
+        self.all_processed()
+        back.leave()
+        again = [one for one in back.processed if one[:2] in before]
+        assert not again, f"processed again, although all had left and committed: {again}"
+
+    def verdict(self):
+        processed = [one for member in self.members for one in member.processed]
+        sent = self.feed.sent[self.topic]
+        repeated = len(processed) - len({one[:2] for one in processed})
+        print(f"     {self.name}: {len(sent)} sent, {repeated} processed again, {len(self.positions.seen)} looks at the positions")
+        wrong = judge(sent, processed, self.positions.end())
+        assert not wrong, "\n".join(wrong[:20])
+
+    def end(self):
+        self.positions.ended.set()
+        for member in self.members:
+            if member.process.poll() is None:
+                member.kill()
+
+
+def step(groups, failed, what):
+    """One step of all groups at the same time; who fails is out."""
+
+    def attempt(group):
+        try:
+            what(group)
+        except Exception:
+            failed[group.name] = traceback.format_exc()
+
+    going = [group for group in groups if group.name not in failed]
+    threads = [threading.Thread(target=attempt, args=(group,)) for group in going]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def run(kind, names, directory):
+    commands = {name: command for name, command in members().items() if not names or name in names}
+    settings = {**SETTINGS, **(KAFKA_SETTINGS if kind == "kafka" else {})}
+    failed = {}
+    with start(kind, free_port(), directory / "data", settings) as broker:
+        with calls.connect(broker.bootstrap) as connection:
+            topics = {name: calls.new_topic(connection, PARTITIONS) for name in commands}
+        feed = Feed(broker.bootstrap, topics.values())
+        groups = [Group(name, commands[name], broker.bootstrap, topics[name], feed, directory) for name in commands]
+        try:
+            step(groups, failed, Group.churn)
+            broker.kill9()
+            broker.restart()
+            step(groups, failed, Group.after_the_kill)
+            feed.pause()
+            step(groups, failed, Group.all_leave)
+            step(groups, failed, Group.comes_back)
+            step(groups, failed, Group.verdict)
+        finally:
+            feed.end()
+            for group in groups:
+                group.end()
+        if feed.failures:
+            failed["the producer"] = "\n".join(feed.failures[:20])
+    for name in commands:
+        print(f"FAIL {name}\n{failed[name]}" if name in failed else f"ok   {name}")
+    if "the producer" in failed:
+        print(f"FAIL the producer\n{failed['the producer']}")
+    return len(commands) - len(failed.keys() & commands.keys()), len(failed)
+
+
+def main():
+    directory = Path(tempfile.mkdtemp(prefix="duramen-groups-"))
+    passed, failures = run(sys.argv[1], sys.argv[2:], directory)
+    if failures:
+        print(f"kept: {directory}")
+    else:
+        shutil.rmtree(directory)
+    print(f"{passed} passed, {failures} failed")
+    sys.stdout.flush()
+    os._exit(1 if failures or not passed else 0)
+
+
+main()
