@@ -14,13 +14,15 @@ from broker import COMPAT, BrokerFailed, free_port, start
 
 # Suites that run against a pair of brokers that are there: Kafka's defaults, and a stricter one.
 CLIENTS = [
-    "wire", "kcat", "confluent-kafka", "java", "kafka-tools", "connect", "franz-go", "sarama", "kafka-go", "kafka-python", "aiokafka", "kafkajs",
-    "cli",
+    "wire", "kcat", "confluent-kafka", "java", "kafka-tools", "connect", "franz-go", "sarama", "kafka-go", "rust-rdkafka",
+    "rskafka", "kafka-python", "aiokafka", "kafkajs", "cli",
 ]  # fmt: skip
 # Suites that start and kill brokers of their own.
-OWN_BROKERS = ["restart", "kill9", "sync_audit", "faults", "hostile"]
-# What only one of the brokers promises; without consumer groups three suites have nothing to do on Duramen.
-ONLY = {"faults": "duramen", "hostile": "duramen", "kafka-tools": "kafka", "connect": "kafka", "aiokafka": "kafka"}
+OWN_BROKERS = ["restart", "groups", "kill9", "sync_audit", "faults", "hostile"]
+# What only one of the brokers promises; without consumer groups four suites have nothing to do on Duramen.
+ONLY = {
+    "faults": "duramen", "hostile": "duramen", "kafka-tools": "kafka", "connect": "kafka", "aiokafka": "kafka", "groups": "kafka",
+}  # fmt: skip
 # The delay is Kafka's default; brokers here have none otherwise, so that the first member of a group is served at once.
 STRICT_SETTINGS = {
     "auto.create.topics.enable": "false",

@@ -30,7 +30,7 @@ fi
 # Sequential on purpose: each of these may have to download.
 "$here/kafka/fetch.sh" >/dev/null
 "$here/java/compile.sh" >/dev/null
-for client in franz-go sarama kafka-go; do
+for client in franz-go sarama kafka-go rust-clients; do
     "$here/$client/build.sh" >/dev/null
 done
 "$here/kafkajs/install.sh" >/dev/null
