@@ -26,14 +26,6 @@ var (
 // Bootstrap is the broker under test, as Kafka's defaults make it.
 func Bootstrap() string { return os.Args[1] }
 
-// WithGroups adds the tests of consumer groups where there are groups: Duramen has none yet.
-func WithGroups(tests, groups []Test) []Test {
-	if IsKafka {
-		return append(tests, groups...)
-	}
-	return tests
-}
-
 type Test struct {
 	Name string
 	Run  func(ctx context.Context)

@@ -37,7 +37,7 @@ var tests = []Test{
 	{Name: "an_offset_outside_the_log_is_refused", Run: outOfRange},
 }
 
-func main() { Main(WithGroups(tests, groupTests)) }
+func main() { Main(append(tests, groupTests...)) }
 
 // What the tests are made of.
 

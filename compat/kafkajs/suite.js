@@ -277,9 +277,8 @@ async function main() {
   const chosen = (all) => Object.entries(all).filter(([name]) => wanted.length === 0 || wanted.some((part) => name.includes(part)));
   const outcomes = [];
   for (const [name, run] of chosen(tests)) outcomes.push(await passes(name, run));
-  // At the same time, for they mostly wait. Duramen has no groups yet.
-  const groups = process.env.BROKER_KIND === "kafka" ? chosen(groupTests) : [];
-  outcomes.push(...(await Promise.all(groups.map(([name, run]) => passes(name, run)))));
+  // At the same time, for they mostly wait.
+  outcomes.push(...(await Promise.all(chosen(groupTests).map(([name, run]) => passes(name, run)))));
   const passed = outcomes.filter((outcome) => outcome).length;
   const failed = outcomes.length - passed;
   console.log(`${passed} passed, ${failed} failed`);

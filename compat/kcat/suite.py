@@ -187,11 +187,6 @@ def deleted_records_are_out_of_range_and_the_reset_goes_to_the_beginning():
     assert code != 0 and "out of range" in errors.lower(), errors
 
 
-def group_test(function):
-    """Duramen has no groups yet."""
-    return test(function) if harness.broker_kind() == "kafka" else function
-
-
 class Balanced:
     """kcat -G: a member of a group that prints what it reads, and on its error output what it is assigned."""
 
@@ -262,7 +257,7 @@ def all_read(numbers, *members):
     equal(sorted(int(line) for member in members for line in member.lines), list(numbers))
 
 
-@group_test
+@test
 def members_of_a_group_share_partitions_as_they_join_and_leave():
     for assignor in ("range", "roundrobin", "cooperative-sticky"):
         topic, group = topic_of(partitions=4), harness.unique("kcat-group")
@@ -281,7 +276,7 @@ def members_of_a_group_share_partitions_as_they_join_and_leave():
         second.leave()
 
 
-@group_test
+@test
 def a_group_goes_on_where_it_left_off():
     topic, group = topic_of(partitions=4), harness.unique("kcat-group")
     for numbers in (range(40), range(40, 48)):
@@ -294,7 +289,7 @@ def a_group_goes_on_where_it_left_off():
     equal(until_the_end.lines, [])
 
 
-@group_test
+@test
 def a_static_member_finds_its_partitions_again():
     topic, group = topic_of(partitions=4), harness.unique("kcat-group")
     stays = Balanced(group, topic, "-X", "group.instance.id=one")

@@ -39,7 +39,7 @@ var tests = []Test{
 
 func main() {
 	sarama.Logger = log.New(io.Discard, "", 0)
-	Main(WithGroups(tests, groupTests))
+	Main(append(tests, groupTests...))
 }
 
 // What the tests are made of.

@@ -41,10 +41,7 @@ fn main() {
         deleted_records_are_out_of_range,
         partitions_are_added_and_settings_changed,
     ];
-    // Duramen has no groups yet.
-    if std::env::var("BROKER_KIND").as_deref() == Ok("kafka") {
-        tests.extend(groups::tests());
-    }
+    tests.extend(groups::tests());
     suite::main(tests);
 }
 
