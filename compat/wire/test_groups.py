@@ -8,6 +8,8 @@ from harness import Skipped, equal, test
 
 COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR = 14, 15, 16
 ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS = 22, 25, 27
+NONEMPTY_GROUP, GROUP_ID_NOT_FOUND, GROUP_SUBSCRIBED_TO_TOPIC = 68, 69, 86
+INVALID_GROUP_ID, OFFSET_METADATA_TOO_LARGE = 24, 12
 MEMBER_ID_REQUIRED, FENCED_INSTANCE_ID = 79, 82
 # A consumer's subscription, version 0, to no topic. Kafka never answers a member whose subscription it cannot read.
 SUBSCRIPTION = b"\0\0" + b"\0\0\0\0" + b"\xff\xff\xff\xff"
@@ -175,3 +177,66 @@ def every_version_of_offset_commit_commits():
         for version in range(2, 10):
             equal(commit(connection, group, topic, 100 + version, version=version), 0, f"v{version}")
             equal(committed(connection, [group], topic)[group][:2], (0, 100 + version))
+
+
+def delete_offset(connection, group, topic):
+    """The code of the whole, or of the one partition."""
+    topics = [{"Name": topic, "Partitions": [{"PartitionIndex": 0}]}]
+    answer = connection.call("OffsetDelete", 0, {"GroupId": group, "Topics": topics})
+    return answer["ErrorCode"] or answer["Topics"][0]["Partitions"][0]["ErrorCode"]
+
+
+def delete_group(connection, group):
+    return connection.call("DeleteGroups", 2, {"GroupsNames": [group]})["Results"][0]["ErrorCode"]
+
+
+@test
+def a_group_that_is_not_there_is_told_so_by_every_call():
+    connection, group = coordinator()
+    with connection:
+        topic = new_topic(connection)
+        equal(commit(connection, group, topic, 5, "m", 1, version=8), ILLEGAL_GENERATION)
+        equal(commit(connection, group, topic, 5, "m", 1, version=9), GROUP_ID_NOT_FOUND)
+        equal(join(connection, group, "made-up")["ErrorCode"], UNKNOWN_MEMBER_ID)
+        equal(heartbeat(connection, group, "made-up", 1), UNKNOWN_MEMBER_ID)
+        equal(delete_offset(connection, group, topic), GROUP_ID_NOT_FOUND)
+        equal(delete_group(connection, group), GROUP_ID_NOT_FOUND)
+        for version, code in ((5, 0), (6, GROUP_ID_NOT_FOUND)):
+            described = connection.call("DescribeGroups", version, {"Groups": [group]})["Groups"][0]
+            equal((described["ErrorCode"], described["GroupState"]), (code, "Dead"), f"v{version}")
+        equal(heartbeat(connection, "", "made-up", 1), INVALID_GROUP_ID)
+        equal(delete_offset(connection, "", topic), INVALID_GROUP_ID)
+
+
+@test
+def offsets_can_be_deleted_where_no_member_is_subscribed_and_groups_where_nobody_is():
+    connection, group = coordinator()
+    with connection:
+        topic, other = new_topic(connection), new_topic(connection)
+        name = topic.encode()
+        subscription = b"\0\0" + b"\0\0\0\1" + len(name).to_bytes(2) + name + b"\xff\xff\xff\xff"
+        protocols = [{"Name": "range", "Metadata": subscription}]
+        joined = join(connection, group, join(connection, group, Protocols=protocols)["MemberId"], Protocols=protocols)
+        equal(sync(connection, group, joined)["ErrorCode"], 0)
+        member, generation = joined["MemberId"], joined["GenerationId"]
+        for each in (topic, other):
+            equal(commit(connection, group, each, 5, member, generation), 0)
+        equal(delete_offset(connection, group, topic), GROUP_SUBSCRIBED_TO_TOPIC)
+        equal(delete_offset(connection, group, other), 0)
+        equal(committed(connection, [group], other)[group], (0, -1, ""))
+        equal(delete_group(connection, group), NONEMPTY_GROUP)
+        connection.call("LeaveGroup", 5, {"GroupId": group, "Members": [{"MemberId": member}]})
+        equal(committed(connection, [group], topic)[group], (0, 5, ""), "it outlives the members")
+        equal(delete_group(connection, group), 0)
+        equal(committed(connection, [group], topic)[group], (0, -1, ""))
+        equal(delete_group(connection, group), GROUP_ID_NOT_FOUND)
+
+
+@test
+def the_length_of_metadata_is_counted_in_utf_16():
+    connection, group = coordinator()
+    with connection:
+        topic = new_topic(connection)
+        for metadata, code in (("x" * 4096, 0), ("x" * 4097, OFFSET_METADATA_TOO_LARGE), ("\u00e4" * 4096, 0)):
+            equal(commit(connection, group, topic, 5, metadata=metadata), code)
+        equal(committed(connection, [group], topic)[group], (0, 5, "\u00e4" * 4096))
