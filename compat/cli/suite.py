@@ -68,11 +68,6 @@ def offsets(group):
     return {(row["topic"], row["partition"]): (row["committed"], row["lag"]) for row in described["partitions"]}
 
 
-def group_test(function):
-    """Not seen with Duramen's groups yet, which are newer than these tests."""
-    return test(function) if harness.broker_kind() == "kafka" else function
-
-
 class Consumer:
     """A consumer in the background, ours or kcat, whose lines are collected as they come."""
 
@@ -201,7 +196,7 @@ def a_bad_setting_changes_nothing_in_any_topic():
 # Groups that nobody is in
 
 
-@group_test
+@test
 def a_group_reads_each_record_once_and_goes_on_where_it_stopped():
     topic, group = topic_of(2), unique("group")
     fill(topic, 0, range(5))
@@ -214,7 +209,7 @@ def a_group_reads_each_record_once_and_goes_on_where_it_stopped():
     equal(read_as(unique("group"), topic, "--from", "end"), [])
 
 
-@group_test
+@test
 def groups_are_listed_and_described_with_their_lag():
     topic, group = topic_of(2), unique("group")
     fill(topic, 0, range(5))
@@ -234,7 +229,7 @@ def groups_are_listed_and_described_with_their_lag():
     assert missing in refused("group", "describe", f"{group}-x")
 
 
-@group_test
+@test
 def a_group_is_sent_to_any_place():
     topic, group = topic_of(2), unique("group")
     for partition in (0, 1):
@@ -275,7 +270,7 @@ def a_group_is_sent_to_any_place():
     assert f"offset 99 is not in partition 0 of {topic}: it holds 0 to 14" in errors, errors
 
 
-@group_test
+@test
 def a_reset_without_execute_is_a_plan():
     topic, group = topic_of(), unique("group")
     fill(topic, 0, range(5))
@@ -288,7 +283,7 @@ def a_reset_without_execute_is_a_plan():
     assert "name topics with --topic" in errors, errors
 
 
-@group_test
+@test
 def groups_and_offsets_are_deleted():
     first, second, group = topic_of(2), topic_of(), unique("group")
     for topic in (first, second):
@@ -305,7 +300,7 @@ def groups_and_offsets_are_deleted():
 # Groups with members
 
 
-@group_test
+@test
 def members_share_the_partitions_and_whoever_leaves_is_replaced():
     topic, group = topic_of(4), unique("group")
     with member(group, topic, "--format", "%p:%v\\n") as first:
@@ -328,7 +323,7 @@ def members_share_the_partitions_and_whoever_leaves_is_replaced():
     equal((described["state"], described["lag"], described["members"]), ("Empty", 0, []))
 
 
-@group_test
+@test
 def a_group_that_reads_is_neither_reset_nor_deleted():
     topic, group = topic_of(), unique("group")
     fill(topic, 0, ["x"])
@@ -345,7 +340,7 @@ def a_group_that_reads_is_neither_reset_nor_deleted():
         assert f"members of group {group} read this topic" in errors, errors
 
 
-@group_test
+@test
 def a_stock_consumer_shares_a_group_with_ours_whoever_leads():
     for ours_first in (True, False):
         topic, group = topic_of(5), unique("group")
@@ -368,7 +363,7 @@ def a_stock_consumer_shares_a_group_with_ours_whoever_leads():
         equal(read_as(group, topic), [])
 
 
-@group_test
+@test
 def a_member_that_dies_is_replaced_and_nothing_is_skipped():
     """It dies while its output stands still: it has fetched far more than it printed."""
     topic, group = topic_of(1), unique("group")
@@ -386,7 +381,7 @@ def a_member_that_dies_is_replaced_and_nothing_is_skipped():
     equal(sorted(set(printed + rest)), list(range(3000)))
 
 
-@group_test
+@test
 def a_static_member_comes_back_unnoticed():
     topic, group = topic_of(2), unique("group")
     with member(group, topic, "--instance-id", "one", *SHORT_SESSION) as first:
@@ -410,7 +405,7 @@ def a_static_member_comes_back_unnoticed():
                     assert any("took over the place of --instance-id two" in note for note in second.notes), second.notes
 
 
-@group_test
+@test
 def a_topic_that_grows_is_shared_with_its_new_partitions():
     topic, group = topic_of(1), unique("group")
     with member(group, topic) as first:
@@ -420,7 +415,7 @@ def a_topic_that_grows_is_shared_with_its_new_partitions():
             shared(group, topic, [1, 2], 3)
 
 
-@group_test
+@test
 def a_slow_reader_of_our_output_keeps_its_place():
     """While the pipe is full nothing is printed, and the heartbeat goes on: longer than the session."""
     topic, group = topic_of(1), unique("group")
