@@ -19,10 +19,8 @@ CLIENTS = [
 ]  # fmt: skip
 # Suites that start and kill brokers of their own.
 OWN_BROKERS = ["restart", "groups", "kill9", "sync_audit", "faults", "hostile"]
-# What only one of the brokers promises; without consumer groups three suites have nothing to do on Duramen.
-ONLY = {
-    "faults": "duramen", "hostile": "duramen", "kafka-tools": "kafka", "connect": "kafka", "aiokafka": "kafka",
-}  # fmt: skip
+# What only one of the brokers promises.
+ONLY = {"faults": "duramen", "hostile": "duramen"}
 # The delay is Kafka's default; brokers here have none otherwise, so that the first member of a group is served at once.
 STRICT_SETTINGS = {
     "auto.create.topics.enable": "false",

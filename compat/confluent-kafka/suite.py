@@ -1,12 +1,9 @@
 """confluent-kafka (librdkafka) against one broker: suite.py BOOTSTRAP [PART OF A NAME]..."""
 
 import client  # noqa: F401 (finds the harness)
+import test_groups  # noqa: F401
 import test_log  # noqa: F401
 
-from harness import broker_kind, main
-
-# Until Duramen serves consumer groups.
-if broker_kind() == "kafka":
-    import test_groups  # noqa: F401
+from harness import main
 
 main()

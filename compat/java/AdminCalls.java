@@ -80,10 +80,6 @@ public class AdminCalls extends Suite {
 
     /** What Duramen may not serve yet: it answers as Kafka does, or the client says that the call is unknown to it. */
     static final Set<String> NOT_YET = Set.of(
-            "alterConsumerGroupOffsets", "alterStreamsGroupOffsets", "deleteConsumerGroupOffsets", "deleteConsumerGroups",
-            "deleteShareGroups", "deleteStreamsGroupOffsets", "deleteStreamsGroups", "describeClassicGroups",
-            "describeConsumerGroups", "listConsumerGroupOffsets", "listConsumerGroups", "listGroups", "listStreamsGroupOffsets",
-            "removeMembersFromConsumerGroup",
             "alterClientQuotas", "alterShareGroupOffsets", "alterUserScramCredentials", "deleteShareGroupOffsets",
             "describeClientQuotas", "describeShareGroups", "describeStreamsGroups", "listShareGroupOffsets");
 

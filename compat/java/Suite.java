@@ -85,7 +85,7 @@ public class Suite {
         }
         // Members of groups mostly wait; so these run all at once.
         Map<Test, Future<Integer>> running = new LinkedHashMap<>();
-        for (Test test : (isKafka ? tests(Groups.class) : Stream.<Test>empty()).filter(wanted).toList()) {
+        for (Test test : tests(Groups.class).filter(wanted).toList()) {
             running.put(test, runner.submit(() -> run(test, runner)));
         }
         for (Future<Integer> each : running.values()) {

@@ -1,7 +1,7 @@
 """kafka-topics, kafka-configs."""
 
 import harness
-from console import contains, new_topic, not_yet, plain, refused, same, tool
+from console import contains, new_topic, plain, refused, same, tool
 from harness import equal, test
 
 
@@ -107,7 +107,6 @@ def kafka_configs_shows_the_settings_of_the_broker():
 
 
 @test
-@not_yet("settings of the broker that change while it runs", "a broker's settings are changed by a restart only")
 def kafka_configs_changes_a_setting_of_the_broker_while_it_runs():
     entity = ("--entity-type", "brokers", "--entity-default")
     tool("kafka-configs", "--alter", *entity, "--add-config", "log.retention.ms=86400000")

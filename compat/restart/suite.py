@@ -211,12 +211,11 @@ def members_stay(connection, client):
     member.leave()
 
 
-# On Kafka alone until Duramen serves consumer groups.
-for client in CLIENTS if KIND == "kafka" else ():
+for client in CLIENTS:
     test(named(f"a_{client}_member_goes_on_where_it_has_committed", members_stay, client))
 
 
-@(test if KIND == "kafka" else lambda function: function)
+@test
 def committed_offsets_keep_their_metadata(connection):
     topic, group = calls.new_topic(connection, partitions=2), harness.unique("group")
     offsets = [{"PartitionIndex": p, "CommittedOffset": 5 + p, "CommittedLeaderEpoch": 0, "CommittedMetadata": "äöü" * p} for p in (0, 1)]
