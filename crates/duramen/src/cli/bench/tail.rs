@@ -188,7 +188,8 @@ impl Tail {
             requests.put_one(&mut frame, 0, &batch.build()?);
             frames.extend_from_slice(&frame);
         }
-        Ok(())
+        // The socket stays open: acks are still on their way.
+        std::future::pending().await
     }
 
     async fn acknowledge(
