@@ -20,7 +20,7 @@ from harness import equal
 PARTITIONS = 6
 # The shortest session that a broker takes by default.
 SESSION_MS = 6000
-PATIENCE_S = 40
+PATIENCE_S = 25
 
 
 def python_member(directory):
@@ -115,7 +115,10 @@ class Scenarios:
         deadline = time.monotonic() + PATIENCE_S
         while not condition():
             said = [(member.shares[-3:], member.process.poll(), "".join(member.errors[-20:])) for member in self.members]
-            assert time.monotonic() < deadline, f"never happened: {what}; members: {said}"
+            if time.monotonic() > deadline:
+                for member in self.members:
+                    member.process.kill()
+                raise AssertionError(f"never happened: {what}; members: {said}")
             time.sleep(0.02)
 
     def partitions_are_shared_anew_when_members_join_and_leave(self, **settings):

@@ -145,7 +145,15 @@ public class Suite {
             // Kafka answers before it serves the topic. An idempotent producer that is too early may wait for ever: its
             // first batch is refused, its second one taken, and the first one is then out of order.
             var ends = IntStream.range(0, partitions).boxed().collect(Collectors.toMap(p -> new TopicPartition(name, p), p -> OffsetSpec.latest()));
-            admin.listOffsets(ends).all().get();
+            for (long deadline = System.nanoTime() + 20_000_000_000L; ; Thread.sleep(20)) {
+                try {
+                    admin.listOffsets(ends).all().get();
+                    return;
+                } catch (ExecutionException tooEarly) {
+                    boolean isUnknown = tooEarly.getCause() instanceof UnknownTopicOrPartitionException;
+                    if (!isUnknown || System.nanoTime() > deadline) throw tooEarly;
+                }
+            }
         }
     }
 
