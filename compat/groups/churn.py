@@ -106,7 +106,10 @@ class Feed:
         self.count = dict.fromkeys(topics, 0)
         self.failures = []
         self.held = set()
-        self.producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "reconnect.backoff.max.ms": 200, "log_level": 0})
+        # Idempotent, so that what is sent again after a kill is there once, and where its acknowledgement says.
+        self.producer = Producer({
+            "bootstrap.servers": bootstrap, "linger.ms": 0, "reconnect.backoff.max.ms": 200, "log_level": 0, "enable.idempotence": True,
+        })  # fmt: skip
         self.running = threading.Event()
         self.ended = threading.Event()
         self.thread = threading.Thread(target=self._run)
