@@ -88,7 +88,7 @@ def variants_of(name, quick):
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="every scenario, smaller: at most 5 minutes")
+    parser.add_argument("--quick", action="store_true", help="every scenario, smaller")
     parser.add_argument("--only", action="append", choices=NAMES, help="only this scenario; may be repeated")
     parser.add_argument("--variant", action="append", choices=list(brokers.VARIANTS), help="only this broker; may be repeated")
     parser.add_argument("--directory", help="where data directories are made; the disk that is measured")

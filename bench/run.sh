@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Measures Duramen side by side with Apache Kafka and with what this machine's disk and sockets give, in one run.
 #
-#   bench/run.sh                     everything; about 40 minutes
-#   bench/run.sh --quick             the same scenarios, smaller; at most 5 minutes
+#   bench/run.sh                     everything; the log's scenarios take about 40 minutes, the whole was not timed yet
+#   bench/run.sh --quick             the same scenarios, smaller
 #   bench/run.sh --only group_commit --only reads
 #
-# Needs what compat/ needs (Java for Kafka), and as much free disk as the sizes below say: 25 GiB, or 4 GiB with --quick.
+# Needs what compat/ needs (compat/setup.sh: Java for Kafka, Python for groups), and as much free disk as the sizes below say: 25 GiB, or 4 GiB with --quick.
 # Writes a table to stdout and the figures to bench/results/.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

@@ -1,5 +1,6 @@
 """What clients do all day, one function a scenario: messages in and out, tailing, all kinds of access at once, groups."""
 
+import json
 import os
 import statistics
 import subprocess
@@ -191,6 +192,4 @@ def groups(broker, sizes):
          str(sizes.group_members)],
         check=True, capture_output=True, text=True,
     )  # fmt: skip
-    import json
-
     return json.loads(run.stdout)

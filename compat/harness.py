@@ -63,6 +63,17 @@ def equal(actual, expected, what=""):
     assert actual == expected, f"{what}{': ' if what else ''}expected {expected!r}, got {actual!r}"
 
 
+def eventually(what, holds, timeout_s=10):
+    """Waits until `holds()` is true, and returns what it returned."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        result = holds()
+        if result:
+            return result
+        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
+        time.sleep(0.05)
+
+
 def main():
     counts = {"ok  ": 0, "FAIL": 0, "SKIP": 0}
     for function in filter(_is_wanted, _tests):

@@ -5,7 +5,6 @@ import re
 import shutil
 import subprocess
 import tempfile
-import time
 import urllib.error
 import urllib.request
 from contextlib import contextmanager
@@ -155,14 +154,3 @@ class OtherFile:
     def __exit__(self, *_):
         self.file.close()
         self.path.unlink()
-
-
-def eventually(what, holds, timeout_s=10):
-    """Waits until `holds()` is true, and returns what it returned."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        result = holds()
-        if result:
-            return result
-        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
-        time.sleep(0.05)

@@ -3,9 +3,9 @@
 import calls
 from batch import batch
 from calls import connect
-from harness import equal, test
+from harness import equal, eventually, test
 from load import Load, assert_nothing_lost
-from machine import Broker, eventually, workspace
+from machine import Broker, workspace
 
 FILES, PARTITIONS = 256, 500
 TOPIC = "many"

@@ -10,9 +10,9 @@ from batch import batch
 from calls import connect, fetch, new_topic, produce
 from confluent_kafka import Producer
 from connection import Closed, request_header
-from harness import equal, test
+from harness import equal, eventually, test
 from load import QUICK, Load, assert_nothing_lost
-from machine import Broker, OtherFile, eventually, failing, free_bytes, slow, small_disk, workspace
+from machine import Broker, OtherFile, failing, free_bytes, slow, small_disk, workspace
 
 KAFKA_STORAGE_ERROR = 56
 MIB = 1 << 20

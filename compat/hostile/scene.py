@@ -13,10 +13,14 @@ import tempfile
 import time
 import urllib.request
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
+import harness
 from broker import HOST, Duramen, free_port
 from calls import connect, new_topic
+
+eventually = partial(harness.eventually, timeout_s=15)
 
 HERE = Path(__file__).resolve().parent
 
@@ -163,16 +167,6 @@ def good_client(target, p99_max_ms=P99_MAX_MS, call_max_ms=CALL_MAX_MS):
     seen = json.loads(told)
     print(f"     the good client: {seen}", flush=True)
     assert seen["p99_ms"] <= p99_max_ms and seen["max_ms"] <= call_max_ms, f"the good client noticed: {seen}"
-
-
-def eventually(what, holds, timeout_s=15):
-    deadline = time.monotonic() + timeout_s
-    while True:
-        result = holds()
-        if result:
-            return result
-        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
-        time.sleep(0.05)
 
 
 def until(seconds):
