@@ -11,8 +11,18 @@ use crate::wire::{Decoder, Encoder, Message};
 
 const CASES: u32 = 64;
 
-fn runner() -> TestRunner {
-    TestRunner::new(Config { cases: CASES, failure_persistence: None, ..Config::default() })
+/// The check is a trait object so that proptest is compiled once a strategy, and not once a message: that was most of the
+/// time this crate's tests took to build.
+fn for_all<S: Strategy>(
+    strategy: &S,
+    what: (&str, i16),
+    check: &dyn Fn(S::Value) -> Result<(), TestCaseError>,
+) {
+    let config = Config { cases: CASES, failure_persistence: None, ..Config::default() };
+    let (name, version) = what;
+    TestRunner::new(config)
+        .run(strategy, |value| check(value))
+        .unwrap_or_else(|e| panic!("{name} v{version}: {e}"));
 }
 
 fn entropy() -> impl Strategy<Value = Vec<u8>> {
@@ -43,15 +53,18 @@ fn round_trips<M: Message + Sample>() {
             prop_assert_eq!(&decode::<M>(encode(&message, version), version), &message);
             Ok(())
         };
-        runner().run(&entropy(), check).unwrap_or_else(|e| panic!("{} v{version}: {e}", M::NAME));
+        for_all(&entropy(), (M::NAME, version), &check);
     }
 }
 
+/// A message's seed, and what becomes of its bytes: which is changed, by what, and whether they end there.
+type Hostile = (Vec<u8>, prop::sample::Index, u8, bool);
+
 /// Every prefix and many mutations must decode to something or fail, and never panic.
 fn survives_hostile_bytes<M: Message + Sample>() {
+    let hostile = (entropy(), any::<prop::sample::Index>(), any::<u8>(), any::<bool>());
     for version in M::VERSIONS.first..=M::VERSIONS.last {
-        let hostile = (entropy(), any::<prop::sample::Index>(), any::<u8>(), any::<bool>());
-        let check = |(seed, place, byte, truncate): (Vec<u8>, prop::sample::Index, u8, bool)| {
+        let check = |(seed, place, byte, truncate): Hostile| {
             let mut bytes = BytesMut::from(&encode(&sample::<M>(&seed, version), version)[..]);
             if !bytes.is_empty() {
                 let place = place.index(bytes.len());
@@ -68,7 +81,7 @@ fn survives_hostile_bytes<M: Message + Sample>() {
             let _: Result<M, _> = M::decode(&mut Decoder::new(Bytes::from(seed)), version);
             Ok(())
         };
-        runner().run(&hostile, check).unwrap_or_else(|e| panic!("{} v{version}: {e}", M::NAME));
+        for_all(&hostile, (M::NAME, version), &check);
     }
 }
 
@@ -93,7 +106,7 @@ fn agrees_with_oracle<M: Message + Sample, O: OracleMessage + Decodable + Encoda
             prop_assert_eq!(decode::<M>(theirs.freeze(), version), message);
             Ok(())
         };
-        runner().run(&entropy(), check).unwrap_or_else(|e| panic!("{} v{version}: {e}", M::NAME));
+        for_all(&entropy(), (M::NAME, version), &check);
     }
 }
 

@@ -77,15 +77,14 @@ fn read(batch: &BatchView) -> Vec<Owned> {
     read.collect()
 }
 
-fn oracle_compression(codec: Codec) -> oracle::Compression {
-    match codec {
-        Codec::None => oracle::Compression::None,
-        Codec::Gzip => oracle::Compression::Gzip,
-        Codec::Snappy => oracle::Compression::Snappy,
-        Codec::Lz4 => oracle::Compression::Lz4,
-        Codec::Zstd => oracle::Compression::Zstd,
-    }
-}
+/// What the oracle is built with. Its zstd would switch on more of that C library in whatever is built beside these tests;
+/// the Java client's batches below and the clients in `compat/` stand in for it.
+const ORACLE_CODECS: [(Codec, oracle::Compression); 4] = [
+    (Codec::None, oracle::Compression::None),
+    (Codec::Gzip, oracle::Compression::Gzip),
+    (Codec::Snappy, oracle::Compression::Snappy),
+    (Codec::Lz4, oracle::Compression::Lz4),
+];
 
 fn to_oracle(record: &Owned, index: i32) -> oracle::Record {
     let headers = record
@@ -138,7 +137,7 @@ proptest! {
 
     #[test]
     fn an_independent_reader_sees_the_records_we_wrote(records in some_owned()) {
-        for codec in Codec::ALL {
+        for (codec, _) in ORACLE_CODECS {
             let mut bytes = build(codec, &records);
             let sets = oracle::RecordBatchDecoder::decode_all(&mut bytes).expect("readable");
             let theirs: Vec<_> = sets.into_iter().flat_map(|set| set.records).collect();
@@ -150,8 +149,7 @@ proptest! {
     #[test]
     fn we_see_and_accept_the_records_an_independent_writer_wrote(records in some_owned()) {
         let theirs: Vec<_> = (0..).zip(&records).map(|(i, r)| to_oracle(r, i)).collect();
-        for codec in Codec::ALL {
-            let compression = oracle_compression(codec);
+        for (_, compression) in ORACLE_CODECS {
             let options = oracle::RecordEncodeOptions { version: 2, compression };
             let mut bytes = BytesMut::new();
             oracle::RecordBatchEncoder::encode(&mut bytes, &theirs, &options).expect("writable");
