@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from broker import COMPAT, BrokerFailed, free_port, start
@@ -40,24 +41,31 @@ def main():
     parser.add_argument("--suite", choices=CLIENTS + OWN_BROKERS, action="append", help="default: all; may be repeated")
     parser.add_argument("--kill9-seconds", type=int, help=f"default: {KILL9_SECONDS}")
     options = parser.parse_args()
-    passed = failed = 0
-    for kind in [options.broker] if options.broker else ["duramen", "kafka"]:
-        for suite_passed, suite_failed in run_kind(kind, options):
-            passed += suite_passed
-            failed += suite_failed
+    kinds = [options.broker] if options.broker else ["duramen", "kafka"]
+    # Most suites wait most of the time, so two go side by side: of those that share brokers, and of those that have their own.
+    with ThreadPoolExecutor() as lanes:
+        results = [lanes.submit(lane, kinds, options) for lane in (clients_lane, own_brokers_lane)]
+        counts = [count for result in results for count in result.result()]
+    passed, failed = (sum(column) for column in zip(*counts)) if counts else (0, 0)
     print(f"compat: {passed} passed, {failed} failed", flush=True)
     sys.exit(1 if failed or not passed else 0)
 
 
-def run_kind(kind, options):
-    suites = options.suite or CLIENTS + OWN_BROKERS
-    clients = [suite for suite in CLIENTS if suite in suites and ONLY.get(suite, kind) == kind]
-    if clients:
-        yield from run_clients(kind, clients)
-    for suite in OWN_BROKERS:
-        if suite in suites and ONLY.get(suite, kind) == kind:
+def chosen(suites, kind, options):
+    return [suite for suite in suites if suite in (options.suite or suites) and ONLY.get(suite, kind) == kind]
+
+
+def clients_lane(kinds, options):
+    return [count for kind in kinds if (suites := chosen(CLIENTS, kind, options)) for count in run_clients(kind, suites)]
+
+
+def own_brokers_lane(kinds, options):
+    counts = []
+    for kind in kinds:
+        for suite in chosen(OWN_BROKERS, kind, options):
             seconds = [str(options.kill9_seconds or KILL9_SECONDS[kind])] if suite == "kill9" else []
-            yield run_suite(kind, suite, [kind, *seconds], os.environ)
+            counts.append(run_suite(kind, suite, [kind, *seconds], os.environ))
+    return counts
 
 
 def run_clients(kind, suites):
@@ -110,12 +118,14 @@ def run_suite(kind, suite, arguments, environment):
     passed, failed, skipped = (sum(column) for column in zip(*counts)) if counts else (0, 0, 0)
     if code != 0 and not failed:
         failed = 1
+    said = []
     if failed:
-        print("\n".join(text.splitlines()[-OUTPUT_LINES_ON_FAILURE:]))
+        said = text.splitlines()[-OUTPUT_LINES_ON_FAILURE:]
     elif skipped:
-        print("\n".join(line for line in text.splitlines() if line.startswith("SKIP")))
+        said = [line for line in text.splitlines() if line.startswith("SKIP")]
     also = f", {skipped} skipped" if skipped else ""
-    print(f"{kind:8} {suite:16} {passed} passed, {failed} failed{also}  ({time.monotonic() - started:.0f} s)", flush=True)
+    said.append(f"{kind:8} {suite:16} {passed} passed, {failed} failed{also}  ({time.monotonic() - started:.0f} s)")
+    print("\n".join(said) + "\n", end="", flush=True)  # one write: another suite may end at the same time
     return passed, failed
 
 

@@ -9,6 +9,7 @@ import java.util.Set;
 import java.util.TreeSet;
 import java.util.concurrent.Callable;
 import java.util.concurrent.ExecutionException;
+import java.util.function.Function;
 import java.util.stream.Collectors;
 import java.util.stream.Stream;
 import org.apache.kafka.clients.admin.Admin;
@@ -142,6 +143,16 @@ public class AdminCalls extends Suite {
         return config.entries().stream().collect(Collectors.toMap(ConfigEntry::name, entry -> entry));
     }
 
+    /** A broker of Kafka's learns of a change after its controller has answered. */
+    static <T> void becomes(ConfigResource resource, String name, Function<ConfigEntry, T> aspect, T wanted) throws Exception {
+        T seen = null;
+        for (int attempt = 0; attempt < 250 && !wanted.equals(seen); attempt++) {
+            Thread.sleep(attempt == 0 ? 0 : 20);
+            seen = aspect.apply(described(resource).get(name));
+        }
+        equal(seen, wanted, name);
+    }
+
     static void set(ConfigResource resource, AlterConfigOp.OpType operation, String name, String value) throws Exception {
         shared().incrementalAlterConfigs(Map.of(resource, List.of(new AlterConfigOp(new ConfigEntry(name, value), operation)))).all().get();
     }
@@ -253,12 +264,12 @@ public class AdminCalls extends Suite {
             ConfigResource topic = topicResource(newTopic(1));
             set(topic, AlterConfigOp.OpType.SET, "retention.ms", "1234567");
             set(topic, AlterConfigOp.OpType.APPEND, "cleanup.policy", "compact");
-            equal(described(topic).get("retention.ms").value(), "1234567", "set");
-            equal(described(topic).get("cleanup.policy").value(), "delete,compact", "appended");
+            becomes(topic, "retention.ms", ConfigEntry::value, "1234567");
+            becomes(topic, "cleanup.policy", ConfigEntry::value, "delete,compact");
             set(topic, AlterConfigOp.OpType.SUBTRACT, "cleanup.policy", "delete");
             set(topic, AlterConfigOp.OpType.DELETE, "retention.ms", "");
-            equal(described(topic).get("cleanup.policy").value(), "compact", "subtracted");
-            equal(described(topic).get("retention.ms").source(), ConfigEntry.ConfigSource.DEFAULT_CONFIG, "deleted");
+            becomes(topic, "cleanup.policy", ConfigEntry::value, "compact");
+            becomes(topic, "retention.ms", ConfigEntry::source, ConfigEntry.ConfigSource.DEFAULT_CONFIG);
             refused(InvalidConfigurationException.class, () -> {
                 set(topic, AlterConfigOp.OpType.SET, "retention.ms", "soon");
                 return null;

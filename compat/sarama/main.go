@@ -52,6 +52,8 @@ func config(changes ...settings) *sarama.Config {
 	c.Producer.Return.Successes = true
 	c.Producer.RequiredAcks = sarama.WaitForAll
 	c.Producer.Partitioner = sarama.NewManualPartitioner
+	// A broker of Kafka's knows a new topic, and that it leads it, some time after its creation was answered.
+	c.Producer.Retry.Max = 40
 	c.Producer.Retry.Backoff = 50 * time.Millisecond
 	c.Consumer.MaxWaitTime = 100 * time.Millisecond
 	c.Consumer.Offsets.Initial = sarama.OffsetOldest
