@@ -74,6 +74,27 @@ def kafka_reassign_partitions_lists_no_reassignments():
 
 
 @test
+def kafka_configs_sets_describes_and_takes_back_quotas_of_clients_and_users():
+    client, user = harness.unique("client"), harness.unique("user")
+    of_client = ("--entity-type", "clients", "--entity-name", client)
+    of_both = ("--entity-type", "users", "--entity-name", user, "--entity-type", "clients", "--entity-default")
+    alter, describe = ("kafka-configs", "--alter"), ("kafka-configs", "--describe")
+    same(tool(*alter, *of_client, "--add-config", "producer_byte_rate=1000,consumer_byte_rate=2000"), "Completed updating config for client C.", C=client)
+    tool(*alter, *of_both, "--add-config", "producer_byte_rate=3000")
+    told = lambda *entity: plain(tool(*describe, *entity), C=client, U=user)  # noqa: E731
+    # Kafka's broker learns of a quota a moment after its controller has taken it.
+    harness.eventually("the quota is known", lambda: "producer_byte_rate=3000.0" in told(*of_both))
+    expected = "Quota configs for client-id 'C' are consumer_byte_rate=2000.0, producer_byte_rate=1000.0"
+    equal(told(*of_client), expected)
+    contains(told("--entity-type", "clients"), expected)
+    equal(told(*of_both), "Quota configs for user-principal 'U', the default client-id are producer_byte_rate=3000.0")
+    contains(refused(*alter, *of_client, "--add-config", "producer_byte_rate=-1"), "InvalidRequestException")
+    tool(*alter, *of_client, "--delete-config", "producer_byte_rate,consumer_byte_rate")
+    tool(*alter, *of_both, "--delete-config", "producer_byte_rate")
+    harness.eventually("the quotas are gone", lambda: told(*of_client) == "" and told(*of_both) == "")
+
+
+@test
 @not_yet("features", "is not in: ")
 def kafka_features_describes_what_the_broker_supports():
     described = tool("kafka-features", "describe")

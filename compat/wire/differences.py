@@ -141,6 +141,11 @@ DIFFERENCES = {
         {False},
         "Kafka does not know it of voters from its configuration; Duramen always does.",
     ),
+    "quota that is not enforced": (
+        {0},
+        {42},
+        "Duramen enforces byte rates of users and client ids; to take other quotas and do nothing would be a lie.",
+    ),
     "deleted topic in a session": (
         {103},
         {100, 103},

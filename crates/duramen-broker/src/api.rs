@@ -18,6 +18,7 @@ use crate::node::{Node, Parked};
 use crate::session::{Prepared, RequestContext};
 
 pub(crate) mod acls;
+pub(crate) mod alter_client_quotas;
 pub(crate) mod alter_configs;
 pub(crate) mod alter_partition_reassignments;
 pub(crate) mod alter_replica_log_dirs;
@@ -28,6 +29,7 @@ pub(crate) mod delegation_tokens;
 pub(crate) mod delete_groups;
 pub(crate) mod delete_records;
 pub(crate) mod delete_topics;
+pub(crate) mod describe_client_quotas;
 pub(crate) mod describe_cluster;
 pub(crate) mod describe_configs;
 pub(crate) mod describe_groups;
@@ -161,6 +163,9 @@ pub(crate) fn dispatch(
         Request::DeleteRecords(request) => {
             delete_records::handle(node, now, key, &context, request, actions);
         }
+        Request::AlterClientQuotas(request) => {
+            alter_client_quotas::handle(node, now, key, &context, &request, actions);
+        }
         Request::AlterConfigs(request) => {
             alter_configs::handle(node, now, key, &context, &request, actions);
         }
@@ -249,6 +254,9 @@ fn answer(node: &Node, now: Now, context: &RequestContext, request: Request) -> 
         Request::CreateDelegationToken(_) => delegation_tokens::create(context).into(),
         Request::DeleteAcls(request) => acls::delete(&request).into(),
         Request::DescribeAcls(_) => acls::describe().into(),
+        Request::DescribeClientQuotas(request) => {
+            describe_client_quotas::answer(node, context, &request).into()
+        }
         Request::DescribeCluster(request) => describe_cluster::answer(node, &request).into(),
         Request::DescribeConfigs(request) => {
             describe_configs::answer(node, context, request).into()
@@ -319,6 +327,7 @@ fn answer_after_commit(
 /// What was decided and answered well did not come to be, or is not known to.
 fn fail(response: &mut Response, code: ErrorCode) {
     match response {
+        Response::AlterClientQuotas(response) => alter_client_quotas::fail(response, code),
         Response::AlterConfigs(response) => alter_configs::fail(response, code),
         Response::IncrementalAlterConfigs(response) => {
             incremental_alter_configs::fail(response, code);

@@ -9,6 +9,7 @@
 //! Start at:   [`Event`].
 
 use bytes::Bytes;
+use duramen_protocol::Response;
 use duramen_storage::op::{Done, Op, ReplicaId};
 
 use crate::session::{Prepared, RequestContext};
@@ -109,16 +110,35 @@ pub struct LogRead {
 /// An answer, or how to make it off the node's thread.
 #[derive(Debug)]
 pub enum Reply {
-    /// Nothing is sent (`acks=0`).
-    Nothing,
+    /// Nothing is sent (`acks=0`), and the client rests for so many milliseconds.
+    Nothing {
+        /// As a quota wants it.
+        rest_ms: i32,
+    },
     /// A finished response, encoded by the session.
-    Response(Box<duramen_protocol::Response>),
+    Response(Box<Response>),
     /// A Fetch whose record bytes are still in the segments.
     Fetch(Box<FetchPlan>),
     /// A `ListOffsets` with lookups by time.
     ListOffsets(Box<TimePlan>),
     /// A `DescribeLogDirs` that lacks how large the volume is, and how much of it is free.
     LogDirs(Box<duramen_protocol::messages::DescribeLogDirsResponse>),
+}
+
+impl Reply {
+    /// For how many milliseconds the client is not read after it: it was faster than its quota.
+    pub fn rest_ms(&self) -> u32 {
+        let rest_ms = match self {
+            Self::Nothing { rest_ms } => *rest_ms,
+            Self::Response(response) => match &**response {
+                Response::Produce(response) => response.throttle_time_ms,
+                Response::Fetch(response) => response.throttle_time_ms,
+                _ => 0,
+            },
+            Self::Fetch(_) | Self::ListOffsets(_) | Self::LogDirs(_) => 0,
+        };
+        rest_ms.max(0).unsigned_abs()
+    }
 }
 
 /// A Fetch response whose records are found and sent off the node's thread.

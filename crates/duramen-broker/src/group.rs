@@ -238,6 +238,11 @@ impl Group {
         self.raw.store().bytes_between(offset, end)
     }
 
+    /// Bytes of the batch that holds `offset`, if its entry is still in memory.
+    pub(crate) fn batch_bytes_at(&self, offset: i64) -> Option<u64> {
+        self.raw.store().batch_bytes_at(offset)
+    }
+
     /// Whether this replica leads and has applied an entry of its own term: only then does it
     /// know all that was committed before, and may answer.
     pub(crate) fn is_serving(&self) -> bool {

@@ -22,6 +22,7 @@ pub mod limits;
 mod node;
 mod partition;
 mod prng;
+mod quotas;
 pub mod read_plan;
 pub mod session;
 

@@ -35,11 +35,13 @@ use crate::limits::{OPENING_US_MAX, PRODUCER_ID_BLOCK};
 use crate::partition::retention::ClockWatch;
 use crate::partition::{Acks, Appended, Effects, Finished, Partition, Slot};
 use crate::prng::Prng;
+use crate::quotas::Meters;
 use crate::session::{CheckedBatch, Prepared, RequestContext};
 use duramen_storage::sabotage::{self, Bug};
 
 mod coordinators;
 mod metrics;
+mod quotas;
 mod stalls;
 mod sweep;
 #[cfg(test)]
@@ -169,6 +171,9 @@ pub struct Node {
     reconfigured: Option<Uuid>,
     coordinators: Coordinators,
     chance: Prng,
+    meters: Meters,
+    /// When the present step or flush began.
+    now: Now,
 }
 
 impl Node {
@@ -215,6 +220,8 @@ impl Node {
             reconfigured: None,
             coordinators: Coordinators::new(&options.settings),
             chance: Prng::stream(seed, 0x006d_656d_6265_7273),
+            meters: Meters::default(),
+            now,
             options,
         };
         node.take_dynamic_settings();
@@ -243,6 +250,7 @@ impl Node {
 
     /// Takes one event in. Call [`Node::flush`] after the last one of a turn.
     pub fn step(&mut self, now: Now, event: Event, actions: &mut Vec<Action>) {
+        self.now = now;
         match event {
             Event::Request { connection, sequence, context, request } => {
                 self.on_request(now, (connection, sequence), context, request, actions);
@@ -257,6 +265,7 @@ impl Node {
 
     /// Ends a turn: what was proposed goes to storage, what was committed takes effect.
     pub fn flush(&mut self, now: Now, actions: &mut Vec<Action>) {
+        self.now = now;
         // Effects can make more work: a committed topic makes replicas, a freed byte lets a
         // stalled produce in. Each round ends with fewer of either.
         loop {

@@ -197,8 +197,8 @@ apis! {
     45 AlterPartitionReassignments: versions 0..=1, flexible 0, Served;
     46 ListPartitionReassignments: versions 0..=0, flexible 0, Served;
     47 OffsetDelete: versions 0..=0, flexible none, Served;
-    48 DescribeClientQuotas: versions 0..=1, flexible 1, NotYet;
-    49 AlterClientQuotas: versions 0..=1, flexible 1, NotYet;
+    48 DescribeClientQuotas: versions 0..=1, flexible 1, Served;
+    49 AlterClientQuotas: versions 0..=1, flexible 1, Served;
     50 DescribeUserScramCredentials: versions 0..=0, flexible 0, Served;
     51 AlterUserScramCredentials: versions 0..=0, flexible 0, NotYet;
     52 Vote: versions 0..=2, flexible 0, Refused(INTERNAL);

@@ -10,6 +10,7 @@
 //! Tests:      `messages/tests.rs`, every message and version, also against an independent codec.
 //! Start at:   `messages/fetch.rs`.
 
+pub mod alter_client_quotas;
 pub mod alter_configs;
 pub mod alter_partition_reassignments;
 pub mod alter_replica_log_dirs;
@@ -24,6 +25,7 @@ pub mod delete_groups;
 pub mod delete_records;
 pub mod delete_topics;
 pub mod describe_acls;
+pub mod describe_client_quotas;
 pub mod describe_cluster;
 pub mod describe_configs;
 pub mod describe_delegation_token;
@@ -58,6 +60,7 @@ pub mod sync_group;
 pub mod unregister_broker;
 pub mod update_features;
 
+pub use alter_client_quotas::{AlterClientQuotasRequest, AlterClientQuotasResponse};
 pub use alter_configs::{AlterConfigsRequest, AlterConfigsResponse};
 pub use alter_partition_reassignments::{
     AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse,
@@ -73,6 +76,7 @@ pub use delete_groups::{DeleteGroupsRequest, DeleteGroupsResponse};
 pub use delete_records::{DeleteRecordsRequest, DeleteRecordsResponse};
 pub use delete_topics::{DeleteTopicsRequest, DeleteTopicsResponse};
 pub use describe_acls::{DescribeAclsRequest, DescribeAclsResponse};
+pub use describe_client_quotas::{DescribeClientQuotasRequest, DescribeClientQuotasResponse};
 pub use describe_cluster::{DescribeClusterRequest, DescribeClusterResponse};
 pub use describe_configs::{DescribeConfigsRequest, DescribeConfigsResponse};
 pub use describe_delegation_token::{
@@ -131,6 +135,7 @@ use declare;
 macro_rules! for_each_api {
     ($callback:path) => {
         $callback! {
+            AlterClientQuotas(AlterClientQuotasRequest, AlterClientQuotasResponse)
             AlterConfigs(AlterConfigsRequest, AlterConfigsResponse)
             AlterPartitionReassignments(AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse)
             AlterReplicaLogDirs(AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse)
@@ -144,6 +149,7 @@ macro_rules! for_each_api {
             DeleteRecords(DeleteRecordsRequest, DeleteRecordsResponse)
             DeleteTopics(DeleteTopicsRequest, DeleteTopicsResponse)
             DescribeAcls(DescribeAclsRequest, DescribeAclsResponse)
+            DescribeClientQuotas(DescribeClientQuotasRequest, DescribeClientQuotasResponse)
             DescribeCluster(DescribeClusterRequest, DescribeClusterResponse)
             DescribeConfigs(DescribeConfigsRequest, DescribeConfigsResponse)
             DescribeDelegationToken(DescribeDelegationTokenRequest, DescribeDelegationTokenResponse)

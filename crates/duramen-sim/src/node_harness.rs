@@ -422,7 +422,7 @@ impl World {
                 Action::Reply { connection, sequence, reply } => {
                     let reader = self.life().storage.reader();
                     let response = match reply {
-                        Reply::Nothing => None,
+                        Reply::Nothing { .. } => None,
                         Reply::Response(response) => Some(*response),
                         Reply::Fetch(plan) => Some(read_plan::fetch_bytes(&reader, *plan).into()),
                         Reply::ListOffsets(plan) => {

@@ -12,6 +12,7 @@ use crate::controller::image::Topic;
 use crate::event::{Action, FetchPart, FetchPlan, Now, Reply, RequestKey};
 use crate::node::{Node, Parked};
 use crate::partition::Partition;
+use crate::quotas::{Quota, QuotaKey};
 use crate::session::RequestContext;
 use duramen_storage::sabotage::{self, Bug};
 
@@ -40,6 +41,7 @@ struct Fetch {
     bytes_min: u64,
     bytes_max: u32,
     is_read_committed: bool,
+    quota: Option<Quota>,
 }
 
 /// What there is for one target.
@@ -50,6 +52,8 @@ struct Found {
     ends: Option<(i64, i64)>,
     diverging: Option<EpochEndOffset>,
     available: u64,
+    /// Bytes of the first batch, which comes whole, if they are known.
+    first: u64,
 }
 
 pub(crate) fn handle(
@@ -73,7 +77,11 @@ pub(crate) fn handle(
             return node.reply(key, response, actions);
         }
     };
-    let bytes_max = request.max_bytes.min(node.options.settings.fetch_max_bytes).max(0);
+    let mut bytes_max = request.max_bytes.min(node.options.settings.fetch_max_bytes).max(0);
+    let quota = node.quota(QuotaKey::ConsumerByteRate, context);
+    if let Some(quota) = &quota {
+        bytes_max = bytes_max.min(quota.window_max());
+    }
     let fetch = Fetch {
         principal: context.principal.clone(),
         version: context.version,
@@ -83,6 +91,7 @@ pub(crate) fn handle(
         bytes_min: u64::from(request.min_bytes.max(0).unsigned_abs()),
         bytes_max: bytes_max.unsigned_abs(),
         is_read_committed: request.isolation_level == READ_COMMITTED,
+        quota,
     };
     let found = fetch.look(node);
     let available: u64 = found.iter().map(|found| found.available).sum();
@@ -173,8 +182,14 @@ impl Fetch {
                 None => self.topic(node, target),
             };
             last = Some((target, topic));
-            let refuse =
-                |error| Found { replica: None, error, ends: None, diverging: None, available: 0 };
+            let refuse = |error| Found {
+                replica: None,
+                error,
+                ends: None,
+                diverging: None,
+                available: 0,
+                first: 0,
+            };
             let serving = topic.and_then(|topic| node.serving(topic, target.partition));
             found.push(match serving {
                 Err(ErrorCode::UnknownTopicId) => refuse(self.missing(node, asked)),
@@ -258,6 +273,7 @@ fn look_at(partition: &Partition, wanted: Wanted) -> Result<Found, ErrorCode> {
         ends: Some((committed, start)),
         diverging: None,
         available: 0,
+        first: 0,
     };
     if wanted.last_epoch >= 0 {
         let (epoch, end_offset) = partition.epoch_end(wanted.last_epoch);
@@ -277,8 +293,22 @@ fn look_at(partition: &Partition, wanted: Wanted) -> Result<Found, ErrorCode> {
         let bytes = partition.group.bytes_between(wanted.offset, committed);
         // Offsets so old that their sizes are forgotten have enough behind them.
         found.available = bytes.unwrap_or(u64::from(u32::MAX)).min(bytes_max);
+        found.first = partition.group.batch_bytes_at(wanted.offset).unwrap_or(0);
     }
     Ok(found)
+}
+
+/// How long the fetcher has to rest instead of getting what was found: nothing of it counts then.
+fn rest_ms(node: &mut Node, fetch: &Fetch, found: &[Found]) -> i32 {
+    let Some(quota) = &fetch.quota else { return 0 };
+    let available: u64 = found.iter().map(|found| found.available).sum();
+    let first = found.iter().find(|found| found.available > 0).map_or(0, |found| found.first);
+    let bytes = available.min(u64::from(fetch.bytes_max)).max(first);
+    let rest_ms = node.use_up(quota, bytes);
+    if rest_ms > 0 {
+        node.give_back(quota, bytes);
+    }
+    rest_ms
 }
 
 fn respond(
@@ -288,6 +318,17 @@ fn respond(
     found: &[Found],
     actions: &mut Vec<Action>,
 ) {
+    let rest_ms = rest_ms(node, fetch, found);
+    if rest_ms > 0 {
+        // As in Kafka: a session that was to begin does not.
+        if !fetch.is_incremental {
+            node.sessions.end(fetch.session_id);
+        }
+        let session_id = if fetch.is_incremental { fetch.session_id } else { 0 };
+        let throttle_time_ms = rest_ms;
+        let response = FetchResponse { session_id, throttle_time_ms, ..FetchResponse::default() };
+        return node.reply(key, response, actions);
+    }
     let session_id = fetch.session_id;
     let mut response = FetchResponse { session_id, ..FetchResponse::default() };
     let mut parts = Vec::new();

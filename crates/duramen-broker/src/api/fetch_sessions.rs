@@ -222,7 +222,8 @@ impl FetchSessions {
         id
     }
 
-    fn end(&mut self, id: i32) {
+    /// Forgets a session, if it is there.
+    pub(crate) fn end(&mut self, id: i32) {
         if let Some(session) = self.sessions.remove(&id) {
             self.by_use.remove(&(session.used_us, id));
             self.partitions -= session.kept.len();

@@ -15,6 +15,7 @@ use crate::internal_topics::is_internal;
 use crate::node::{Node, Parked};
 use crate::partition::faults::Faults;
 use crate::partition::{Acks, Appended, Slot};
+use crate::quotas::QuotaKey;
 use crate::session::{
     CheckedBatch, PreparedPartition, PreparedProduce, PreparedTopic, Rejection, RequestContext,
 };
@@ -110,7 +111,9 @@ pub(crate) fn append(
         Ok(_) if request.is_transactional => Err(ErrorCode::TransactionalIdAuthorizationFailed),
         acks => acks,
     };
-    let mut response = ProduceResponse::default();
+    let quota = node.quota(QuotaKey::ProducerByteRate, context);
+    let rest_ms = quota.map_or(0, |quota| node.use_up(&quota, bytes_of(&request)));
+    let mut response = ProduceResponse { throttle_time_ms: rest_ms, ..ProduceResponse::default() };
     let mut outstanding = 0;
     let mut error = None;
     for (at, topic) in request.topics.into_iter().enumerate() {
@@ -150,7 +153,7 @@ pub(crate) fn append(
     }
     if request.acks == 0 {
         match error {
-            None => node.reply_with(key, Reply::Nothing, actions),
+            None => node.reply_with(key, Reply::Nothing { rest_ms }, actions),
             Some(code) => hang_up(key, code, actions),
         }
     } else if outstanding == 0 {

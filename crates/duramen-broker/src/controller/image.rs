@@ -19,8 +19,10 @@ use crate::configs::Settings;
 
 use super::records::{
     AllocatePeerIds, AllocateProducerIds, CreateTopic, MetadataRecord, PlacePartition,
-    PlacedReplica, RegisterBroker, SetBrokerConfig, SetFeature, SetTopicConfig,
+    PlacedReplica, QuotaEntity, RegisterBroker, SetBrokerConfig, SetClientQuota, SetFeature,
+    SetTopicConfig,
 };
+use crate::quotas::{EntityType, QuotaKey, QuotaTable};
 
 const IMAGE_VERSION: u8 = 1;
 /// Peer ids up to this one are taken: 0 is nobody, 1 is the metadata group.
@@ -54,6 +56,7 @@ pub(crate) struct Image {
     pub brokers: BTreeMap<i32, RegisterBroker>,
     pub features: BTreeMap<String, i16>,
     broker_configs: BTreeMap<i32, Settings>,
+    pub quotas: QuotaTable,
     topics: BTreeMap<Uuid, Topic>,
     names: BTreeMap<String, Uuid>,
     /// Names with `.` and `_` made the same, which may not differ in that alone.
@@ -75,6 +78,7 @@ impl Image {
             brokers: BTreeMap::new(),
             features: BTreeMap::new(),
             broker_configs: BTreeMap::new(),
+            quotas: QuotaTable::default(),
             topics: BTreeMap::new(),
             names: BTreeMap::new(),
             folded: BTreeMap::new(),
@@ -166,11 +170,26 @@ impl Image {
                 }
                 Some(Change::BrokersConfigured)
             }
+            MetadataRecord::SetClientQuota(quota) => {
+                self.set_quota(quota);
+                None
+            }
             MetadataRecord::SetFeature(SetFeature { name, level }) => {
                 self.features.insert(name, level);
                 None
             }
         }
+    }
+
+    /// Names that this version does not know cannot be in its log: they are refused when they are asked for.
+    fn set_quota(&mut self, quota: SetClientQuota) -> Option<()> {
+        let SetClientQuota { entity, key, value, is_removed } = quota;
+        let named = entity
+            .into_iter()
+            .map(|it| Some((EntityType::from_name(&it.entity_type)?, it.entity_name)));
+        let key = QuotaKey::from_name(&key)?;
+        self.quotas.set(named.collect::<Option<_>>()?, key, (!is_removed).then_some(value));
+        Some(())
     }
 
     fn place(&mut self, placement: PlacePartition) -> Option<Change> {
@@ -206,6 +225,18 @@ impl Image {
             for (name, value) in configs {
                 let (name, value) = (name.clone(), Some(value.clone()));
                 put(MetadataRecord::SetBrokerConfig(SetBrokerConfig { broker_id, name, value }));
+            }
+        }
+        for (entity, quotas) in self.quotas.all() {
+            let name = |(kind, name): (&EntityType, &Option<String>)| QuotaEntity {
+                entity_type: kind.name().to_owned(),
+                entity_name: name.clone(),
+            };
+            let entity: Vec<_> = entity.iter().map(name).collect();
+            for (key, &value) in quotas {
+                let (entity, key) = (entity.clone(), key.name().to_owned());
+                let quota = SetClientQuota { entity, key, value, is_removed: false };
+                put(MetadataRecord::SetClientQuota(quota));
             }
         }
         put(MetadataRecord::AllocatePeerIds(AllocatePeerIds { end: self.next_peer_id }));
@@ -286,6 +317,13 @@ mod tests {
                 records.push(MetadataRecord::PlacePartition(placement));
             }
         }
+        let quota = |name: &str, value, is_removed| {
+            let client = QuotaEntity { entity_type: "client-id".into(), entity_name: None };
+            let user = QuotaEntity { entity_type: "user".into(), entity_name: Some(name.into()) };
+            let (entity, key) = (vec![client, user], "producer_byte_rate".into());
+            MetadataRecord::SetClientQuota(SetClientQuota { entity, key, value, is_removed })
+        };
+        records.extend([quota("u", 5.0, false), quota("v", 7.0, false), quota("u", 0.0, true)]);
         let topic_id = Uuid::from_u128(103);
         records.push(MetadataRecord::DeleteTopic(DeleteTopic { topic_id }));
         for (broker_id, value) in [(0, Some("5")), (-1, Some("6")), (0, None)] {

@@ -75,6 +75,18 @@ duramen_protocol::message! {
         name: String [0..],
         value: Option<String> [0.., nullable 0..],
     }
+    /// How fast clients may be: users, client ids or both; taken back if `is_removed`.
+    pub struct SetClientQuota: versions 0..=0, flexible 0.. {
+        entity: Vec<QuotaEntity> [0..],
+        key: String [0..],
+        value: f64 [0..],
+        is_removed: bool [0..],
+    }
+    /// A user or a client id; null is the default.
+    pub struct QuotaEntity {
+        entity_type: String [0..],
+        entity_name: Option<String> [0.., nullable 0..],
+    }
     /// What all nodes of the cluster understand.
     pub struct SetFeature: versions 0..=0, flexible 0.. {
         name: String [0..],
@@ -130,6 +142,7 @@ metadata_records! {
     7 AllocatePeerIds;
     8 SetFeature;
     9 SetBrokerConfig;
+    10 SetClientQuota;
 }
 
 /// The records of the metadata log's batches in `bytes`, by base offset. `None` if one cannot be

@@ -80,6 +80,17 @@ impl GroupLog {
         Some(up_to(end).saturating_sub(up_to(offset)))
     }
 
+    /// Bytes of the batch that holds an offset; `None` if it is no longer in memory.
+    pub(super) fn batch_bytes_at(&self, offset: i64) -> Option<u64> {
+        if offset < self.before_offset {
+            return None;
+        }
+        let at = self.held.partition_point(|held| held.end_offset <= offset);
+        let end = self.held.get(at)?.bytes_end;
+        let start = at.checked_sub(1).map_or(self.before_bytes, |at| self.held[at].bytes_end);
+        Some(end - start)
+    }
+
     /// Appends the next entry, keeping the term runs.
     pub(super) fn append(&mut self, entry: LogEntry) {
         assert_eq!(entry.index, self.last() + 1, "the log has no gaps");

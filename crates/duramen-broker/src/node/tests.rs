@@ -11,6 +11,7 @@ mod leaders;
 mod metadata_log;
 mod misc;
 mod produce;
+mod quotas;
 mod restart;
 mod retention;
 mod settings;

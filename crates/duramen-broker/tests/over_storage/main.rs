@@ -119,7 +119,7 @@ impl Broker {
     fn reply(&mut self, sequence: u64, reply: Reply) {
         let reader = self.storage.reader();
         let response = match reply {
-            Reply::Nothing => None,
+            Reply::Nothing { .. } => None,
             Reply::Response(response) => Some(*response),
             Reply::Fetch(plan) => Some(read_plan::fetch_bytes(&reader, *plan).into()),
             Reply::ListOffsets(plan) => Some(read_plan::list_offsets(&reader, *plan).into()),

@@ -57,6 +57,13 @@ macro_rules! fixed_width {
 
 fixed_width! { i8 i16 u16 i32 i64 }
 
+/// Always equal to itself.
+impl Sample for f64 {
+    fn sample(entropy: &mut Entropy<'_>, _: Ctx) -> Self {
+        f64::from(i32::from_be_bytes(entropy.array())) / 8.0
+    }
+}
+
 impl Sample for bool {
     fn sample(entropy: &mut Entropy<'_>, _: Ctx) -> Self {
         entropy.byte() % 2 == 1

@@ -111,6 +111,8 @@ pub struct Connection {
     charge: Charge,
     /// When a frame began to arrive that is not whole.
     part_since: Option<Instant>,
+    /// Until when it is not listened to.
+    rests_until: Option<Instant>,
     /// What fills the holes of responses that wait for their turn.
     resolved: HashMap<u64, Resolved>,
     trail: plans::Trail,
@@ -130,6 +132,8 @@ enum Woken {
     Squeezed,
     /// The server stops.
     Stop,
+    /// The client has rested.
+    Rested,
     /// It may have been silent for too long.
     Idle,
 }
@@ -221,6 +225,7 @@ impl Connection {
             buf: BytesMut::new(),
             charge: Charge::new(&shared.budget),
             part_since: None,
+            rests_until: None,
             resolved: HashMap::new(),
             trail: plans::Trail::default(),
             active_at: Instant::now(),
@@ -235,6 +240,7 @@ impl Connection {
         let mut stopped = pin!(stop.wait_for(|stop| *stop));
         let mut idle = pin!(tokio::time::sleep(self.shared.idle_max.unwrap_or(FOREVER)));
         let mut squeezed = pin!(budget.squeezed());
+        let mut rested = pin!(tokio::time::sleep(FOREVER));
         let mut room: Option<Pin<Box<dyn Future<Output = ()> + Send>>> = None;
         let mut stopping = false;
         loop {
@@ -246,6 +252,11 @@ impl Connection {
             // is seen when the client goes.
             let is_reading = !stopping && (self.wants_more() || self.buf.len() < AHEAD);
             let has_part = self.part_since.is_some();
+            if let Some(until) = self.rests_until
+                && rested.deadline() != until
+            {
+                rested.as_mut().reset(until);
+            }
             let woken = poll_fn(|context| {
                 if let Poll::Ready(routed) = self.replies.poll_recv(context) {
                     return Poll::Ready(Woken::Reply(routed));
@@ -270,6 +281,9 @@ impl Connection {
                     squeezed.set(budget.squeezed());
                     return Poll::Ready(Woken::Squeezed);
                 }
+                if self.rests_until.is_some() && rested.as_mut().poll(context).is_ready() {
+                    return Poll::Ready(Woken::Rested);
+                }
                 idle.as_mut().poll(context).map(|()| Woken::Idle)
             });
             match woken.await {
@@ -280,25 +294,35 @@ impl Connection {
                 }
                 Woken::Room => {}
                 Woken::Squeezed => self.give_way()?,
+                Woken::Rested => self.rests_until = None,
                 Woken::Stop => stopping = true,
-                Woken::Idle => {
-                    let due = self.active_at + self.shared.idle_max.unwrap_or(FOREVER);
-                    // Kafka, too, does not care whether the client waits for an answer.
-                    if due <= Instant::now() {
-                        return Err(End::Closed(format!(
-                            "{} for connections.max.idle.ms",
-                            self.silence()
-                        )));
-                    }
-                    idle.as_mut().reset(due.max(Instant::now() + Duration::from_secs(1)));
-                }
+                Woken::Idle => idle.as_mut().reset(self.idle_at()?),
             }
+        }
+    }
+
+    /// When it may be idle next, unless it is now. Kafka, too, does not care whether the client waits for an answer.
+    fn idle_at(&self) -> Result<Instant, End> {
+        let due = self.active_at + self.shared.idle_max.unwrap_or(FOREVER);
+        if due <= Instant::now() {
+            return Err(End::Closed(format!("{} for connections.max.idle.ms", self.silence())));
+        }
+        Ok(due.max(Instant::now() + Duration::from_secs(1)))
+    }
+
+    /// The client was faster than its quota: it is not listened to for a while.
+    fn rest(&mut self, ms: u32) {
+        if ms > 0 {
+            let until = Instant::now() + Duration::from_millis(ms.into());
+            self.rests_until = self.rests_until.max(Some(until));
         }
     }
 
     fn wants_more(&self) -> bool {
         let bytes_max = self.shared.budget.connection_max();
-        self.session.wants_more() && self.session.bytes() as u64 <= bytes_max
+        self.rests_until.is_none()
+            && self.session.wants_more()
+            && self.session.bytes() as u64 <= bytes_max
     }
 
     /// What an idle client does.
@@ -414,8 +438,9 @@ impl Connection {
         while let Some(routed) = next {
             match routed {
                 Routed::Reply(sequence, reply) => {
+                    self.rest(reply.rest_ms());
                     // What is ready does not wait for what may have to be read.
-                    if !matches!(reply, Reply::Nothing | Reply::Response(_)) {
+                    if !matches!(reply, Reply::Nothing { .. } | Reply::Response(_)) {
                         self.send(std::mem::take(&mut outgoing)).await?;
                     }
                     let mut resolved =

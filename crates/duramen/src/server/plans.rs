@@ -53,7 +53,7 @@ impl Trail {
 /// wait.
 pub async fn resolve(reader: &Reader<RealDisk>, reply: Reply, trail: &mut Trail) -> Resolved {
     match reply {
-        Reply::Nothing => Resolved::default(),
+        Reply::Nothing { .. } => Resolved::default(),
         Reply::Response(response) => Resolved { response: Some(*response), files: Vec::new() },
         Reply::Fetch(plan) => fetch(reader, *plan, trail).await,
         Reply::ListOffsets(plan) => {

@@ -261,7 +261,7 @@ impl Harness {
                 Action::ReadLog(wanted) => self.reads.push(wanted),
                 Action::Reply { connection, sequence, reply } => {
                     let response = match reply {
-                        Reply::Nothing => None,
+                        Reply::Nothing { .. } => None,
                         Reply::Response(response) => Some(*response),
                         Reply::Fetch(plan) => Some(self.read(*plan).into()),
                         Reply::ListOffsets(plan) => Some(plan.response.into()),

@@ -1,4 +1,5 @@
 use duramen_protocol::api::{Api, advertised};
+use duramen_protocol::messages::alter_client_quotas::{EntityData, EntryData};
 use duramen_protocol::messages::alter_configs::AlterConfigsResource;
 use duramen_protocol::messages::create_partitions::CreatePartitionsTopic;
 use duramen_protocol::messages::delete_records::{DeleteRecordsPartition, DeleteRecordsTopic};
@@ -12,17 +13,17 @@ use duramen_protocol::messages::offset_for_leader_epoch::{
     OffsetForLeaderPartition, OffsetForLeaderTopic,
 };
 use duramen_protocol::messages::{
-    AlterConfigsRequest, AlterPartitionReassignmentsRequest, AlterReplicaLogDirsRequest,
-    ApiVersionsRequest, CreateAclsRequest, CreateDelegationTokenRequest, CreatePartitionsRequest,
-    CreateTopicsRequest, DeleteAclsRequest, DeleteRecordsRequest, DeleteTopicsRequest,
-    DescribeAclsRequest, DescribeClusterRequest, DescribeConfigsRequest,
-    DescribeDelegationTokenRequest, DescribeLogDirsRequest, DescribeProducersRequest,
-    DescribeQuorumRequest, DescribeTopicPartitionsRequest, DescribeUserScramCredentialsRequest,
-    ElectLeadersRequest, ExpireDelegationTokenRequest, IncrementalAlterConfigsRequest,
-    InitProducerIdRequest, ListConfigResourcesRequest, ListOffsetsRequest,
-    ListPartitionReassignmentsRequest, MetadataRequest, OffsetForLeaderEpochRequest,
-    RenewDelegationTokenRequest, UnregisterBrokerRequest, UpdateFeaturesRequest,
-    incremental_alter_configs,
+    AlterClientQuotasRequest, AlterConfigsRequest, AlterPartitionReassignmentsRequest,
+    AlterReplicaLogDirsRequest, ApiVersionsRequest, CreateAclsRequest,
+    CreateDelegationTokenRequest, CreatePartitionsRequest, CreateTopicsRequest, DeleteAclsRequest,
+    DeleteRecordsRequest, DeleteTopicsRequest, DescribeAclsRequest, DescribeClientQuotasRequest,
+    DescribeClusterRequest, DescribeConfigsRequest, DescribeDelegationTokenRequest,
+    DescribeLogDirsRequest, DescribeProducersRequest, DescribeQuorumRequest,
+    DescribeTopicPartitionsRequest, DescribeUserScramCredentialsRequest, ElectLeadersRequest,
+    ExpireDelegationTokenRequest, IncrementalAlterConfigsRequest, InitProducerIdRequest,
+    ListConfigResourcesRequest, ListOffsetsRequest, ListPartitionReassignmentsRequest,
+    MetadataRequest, OffsetForLeaderEpochRequest, RenewDelegationTokenRequest,
+    UnregisterBrokerRequest, UpdateFeaturesRequest, incremental_alter_configs,
 };
 use duramen_protocol::wire::Uuid;
 use duramen_protocol::{ApiKey, Request};
@@ -94,6 +95,7 @@ fn request(api: ApiKey, version: i16, id: Uuid) -> Request {
             let topics = vec![TopicRequest { name }];
             DescribeTopicPartitionsRequest { topics, ..Default::default() }.into()
         }
+        ApiKey::DescribeClientQuotas => DescribeClientQuotasRequest::default().into(),
         other => groups::any_request(other, version, id)
             .or_else(|| of_the_cluster(other))
             .unwrap_or_else(|| alteration(other, name)),
@@ -135,6 +137,11 @@ fn of_the_cluster(api: ApiKey) -> Option<Request> {
 /// A request that alters the settings of topic `name`, in one of the two ways.
 fn alteration(api: ApiKey, name: String) -> Request {
     match api {
+        ApiKey::AlterClientQuotas => {
+            let user = EntityData { entity_type: "user".to_owned(), entity_name: Some(name) };
+            let entries = vec![EntryData { entity: vec![user], ops: Vec::new() }];
+            AlterClientQuotasRequest { entries, validate_only: false }.into()
+        }
         ApiKey::AlterConfigs => {
             let resource =
                 AlterConfigsResource { resource_type: 2, resource_name: name, configs: Vec::new() };

@@ -1,0 +1,131 @@
+//! `AlterClientQuotas`: quotas are set, or taken back.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use duramen_protocol::ErrorCode;
+use duramen_protocol::messages::alter_client_quotas::{EntityData, EntryData, EntryResult, OpData};
+use duramen_protocol::messages::{AlterClientQuotasRequest, AlterClientQuotasResponse};
+
+use super::settings::TIMEOUT_MS;
+use super::{Operation, Resource, answer_after_commit, authorize, deadline_us};
+use crate::controller::Error;
+use crate::controller::records::{MetadataRecord, QuotaEntity, SetClientQuota};
+use crate::event::{Action, Now, RequestKey};
+use crate::node::Node;
+use crate::quotas::{Entity, EntityType, QuotaKey};
+use crate::session::RequestContext;
+
+/// What Kafka has and we do not enforce: to take it and do nothing would be a lie.
+const NOT_YET: [&str; 3] =
+    ["request_percentage", "controller_mutation_rate", "connection_creation_rate"];
+
+pub(crate) fn handle(
+    node: &mut Node,
+    now: Now,
+    key: RequestKey,
+    context: &RequestContext,
+    request: &AlterClientQuotasRequest,
+    actions: &mut Vec<Action>,
+) {
+    let is_allowed = authorize(&context.principal, Operation::AlterConfigs, Resource::Cluster);
+    let mut seen = BTreeSet::new();
+    let mut response = AlterClientQuotasResponse::default();
+    let mut records = Vec::new();
+    for entry in &request.entries {
+        let altered = if is_allowed {
+            alter(entry, &mut seen)
+        } else {
+            let text = "not allowed to change quotas";
+            Err(Error::new(ErrorCode::ClusterAuthorizationFailed, text))
+        };
+        response.entries.push(EntryResult {
+            error_code: altered.as_ref().err().map_or(0, |error| error.code.code()),
+            error_message: altered.as_ref().err().map(|error| error.message.clone()),
+            entity: entry.entity.clone(),
+        });
+        records.extend(altered.unwrap_or_default());
+    }
+    if request.validate_only {
+        records.clear();
+    }
+    let deadline = deadline_us(now, TIMEOUT_MS);
+    answer_after_commit(node, now, key, records, response.into(), deadline, actions);
+}
+
+fn invalid<T>(text: impl Into<String>) -> Result<T, Error> {
+    Err(Error::new(ErrorCode::InvalidRequest, text))
+}
+
+fn alter(entry: &EntryData, seen: &mut BTreeSet<Entity>) -> Result<Vec<MetadataRecord>, Error> {
+    let entity = entity_of(&entry.entity)?;
+    if !seen.insert(entity.clone()) {
+        return invalid("the entity is named twice in the request");
+    }
+    let mut quotas = BTreeMap::new();
+    for op in &entry.ops {
+        if quotas.insert(op.key.as_str(), value_of(op)?).is_some() {
+            return invalid(format!("{} is named twice for the entity", op.key));
+        }
+    }
+    let name = |(kind, name): (&EntityType, &Option<String>)| QuotaEntity {
+        entity_type: kind.name().to_owned(),
+        entity_name: name.clone(),
+    };
+    let entity: Vec<QuotaEntity> = entity.iter().map(name).collect();
+    let record = |(key, value): (&str, Option<f64>)| {
+        let key = QuotaKey::from_name(key)?.name().to_owned();
+        let (entity, is_removed, value) = (entity.clone(), value.is_none(), value.unwrap_or(0.0));
+        Some(MetadataRecord::SetClientQuota(SetClientQuota { entity, key, value, is_removed }))
+    };
+    Ok(quotas.into_iter().filter_map(record).collect())
+}
+
+fn entity_of(named: &[EntityData]) -> Result<Entity, Error> {
+    if named.is_empty() {
+        return invalid("the entity is empty");
+    }
+    let mut entity = Entity::new();
+    for EntityData { entity_type, entity_name } in named {
+        let Some(kind) = EntityType::from_name(entity_type) else {
+            return invalid(match entity_type.as_str() {
+                "ip" => {
+                    "quotas of addresses are not enforced yet, so they cannot be set".to_owned()
+                }
+                other => format!("there is no entity type {other}"),
+            });
+        };
+        if entity_name.as_ref().is_some_and(String::is_empty) {
+            return invalid(format!("the name of a {entity_type} is empty"));
+        }
+        entity.insert(kind, entity_name.clone());
+    }
+    Ok(entity)
+}
+
+/// What is set, if anything. What cannot be set may be taken back, as in Kafka.
+fn value_of(op: &OpData) -> Result<Option<f64>, Error> {
+    let OpData { key, value, remove } = op;
+    if *remove {
+        return Ok(None);
+    }
+    if NOT_YET.contains(&key.as_str()) {
+        return invalid(format!("{key} is not enforced yet, so it cannot be set"));
+    }
+    if QuotaKey::from_name(key).is_none() {
+        return invalid(format!("there is no quota {key}"));
+    }
+    // Not a number is not greater, either.
+    if !(*value > 0.0 && *value <= i64::MAX as f64) {
+        return invalid(format!("{key} must be greater than 0 and fit into 64 bits"));
+    }
+    if value.fract() != 0.0 {
+        return invalid(format!("{key} cannot be a fraction"));
+    }
+    Ok(Some(*value))
+}
+
+pub(crate) fn fail(response: &mut AlterClientQuotasResponse, code: ErrorCode) {
+    for entry in response.entries.iter_mut().filter(|entry| entry.error_code == 0) {
+        entry.error_code = code.code();
+    }
+}
