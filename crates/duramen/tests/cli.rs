@@ -21,6 +21,7 @@ impl Node {
     fn start(data_dir: &Path) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_duramen"));
         command.args(["serve", "--listen", "127.0.0.1:0", "--log-format", "json", "--log", "info"]);
+        command.args(["--set", "group.initial.rebalance.delay.ms=0"]);
         command.arg("--data-dir").arg(data_dir).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let mut log = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
@@ -459,4 +460,109 @@ fn the_help_is_as_reviewed_and_teaches_by_example() {
     }
     let reviewed = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(reviewed == text, "the help differs from tests/help.txt");
+}
+
+#[test]
+fn a_group_goes_on_where_it_was_until_it_is_sent_elsewhere() {
+    let directory = tempfile::tempdir().unwrap();
+    let node = Node::start(directory.path());
+    assert_eq!(
+        node.run(&["group", "list"]),
+        "no groups; read as one with `duramen consume TOPIC --group GROUP`\n"
+    );
+    node.run(&["topic", "create", "t", "--partitions", "2"]);
+    node.feed(&["produce", "t", "--partition", "1"], "a\nb\nc\n");
+    let consume = ["consume", "t", "--group", "g", "--quiet"];
+    assert_eq!(node.run(&[&consume[..], &["--count", "2"]].concat()), "a\nb\n");
+    let listed = node.run_json(&["group", "list"]);
+    assert_eq!((&listed[0]["group"], &listed[0]["state"]), (&"g".into(), &"Empty".into()));
+    let described = node.run_json(&["group", "describe", "g"]);
+    assert_eq!((&described[0]["lag"], &described[0]["type"]), (&1.into(), &"classic".into()));
+    assert_eq!(described[0]["partitions"][0]["committed"], 2);
+    assert_eq!(node.run(&consume), "c\n");
+    assert_eq!(node.run(&consume), "");
+
+    let reset = ["group", "reset", "g", "--to", "beginning"];
+    let plan = "TOPIC  PARTITION  BEFORE  AFTER  CHANGE  LAG\n\
+         t              1       3      0      -3    3\n";
+    assert_eq!(node.run(&reset), plan);
+    assert_eq!(node.run(&consume), "", "that was only a plan");
+    assert_eq!(node.run(&[&reset[..], &["--execute"]].concat()), plan);
+    assert_eq!(node.run(&consume), "a\nb\nc\n");
+    let outside = node.fail(&["group", "reset", "g", "--to", "9"]);
+    assert_eq!(outside, "error: offset 9 is not in partition 1 of t: it holds 0 to 3\n");
+
+    let delete = node.run(&["group", "delete", "g", "--topic", "t"]);
+    assert_eq!(delete, "deleted the offsets of group g in t:1\n");
+    node.run(&["group", "delete", "g", "--if-exists"]);
+    let gone = "error: there is no group g; see which there are with `duramen group list`\n";
+    assert_eq!(node.fail(&["group", "describe", "g"]), gone);
+    assert_eq!(node.fail(&["group", "delete", "g"]), gone);
+}
+
+/// A member in the background, and what it prints line by line.
+struct Follower {
+    child: Child,
+    lines: std::sync::mpsc::Receiver<String>,
+}
+
+impl Follower {
+    fn join(node: &Node, topic: &str) -> Self {
+        let mut child =
+            node.command(&["consume", topic, "--group", "g", "--follow"]).spawn().unwrap();
+        let out = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let notes = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+        let (tell, lines) = std::sync::mpsc::channel();
+        let also = tell.clone();
+        std::thread::spawn(move || out.for_each(|line| drop(tell.send(line))));
+        std::thread::spawn(move || notes.for_each(|line| drop(also.send(line))));
+        Self { child, lines }
+    }
+
+    /// The next line of either kind.
+    fn next(&self) -> String {
+        self.lines.recv_timeout(PATIENCE).unwrap()
+    }
+
+    /// Ends it with a signal; answers its exit code.
+    fn end(&mut self, name: &str) -> Option<i32> {
+        signal(&self.child, name);
+        self.child.wait().unwrap().code()
+    }
+}
+
+#[test]
+fn members_share_partitions_and_their_group_is_left_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let node = Node::start(directory.path());
+    node.run(&["topic", "create", "t", "--partitions", "2"]);
+    let mut first = Follower::join(&node, "t");
+    assert_eq!(first.next(), "group g, generation 1: reading t:0,1");
+    let mut second = Follower::join(&node, "t");
+    let (one, other) = (first.next(), second.next());
+    let reading = |half| format!("group g, generation 2: reading t:{half}");
+    assert!(
+        (&one, &other) == (&reading(0), &reading(1))
+            || (&one, &other) == (&reading(1), &reading(0)),
+        "{one}; {other}"
+    );
+    node.feed(&["produce", "t", "--partition", "0"], "zero\n");
+    node.feed(&["produce", "t", "--partition", "1"], "one\n");
+    let mut lines = [first.next(), second.next()];
+    lines.sort();
+    assert_eq!(lines, ["one", "zero"]);
+
+    let reset = ["group", "reset", "g", "--topic", "t", "--to", "beginning", "--execute"];
+    let refused = node.fail(&reset);
+    let named =
+        "error: group g has 2 active members: duramen-cli at 127.0.0.1 (2 times); stop them";
+    assert!(refused.starts_with(named), "{refused}");
+    assert!(node.fail(&["group", "delete", "g"]).contains("has active members; stop them"));
+
+    assert_eq!(second.end("-TERM"), Some(130), "it leaves, and says that it was interrupted");
+    assert_eq!(first.next(), "group g, generation 3: reading t:0,1");
+    assert_eq!(first.end("-INT"), Some(130));
+    let described = node.run_json(&["group", "describe", "g"]);
+    assert_eq!((&described[0]["state"], &described[0]["lag"]), (&"Empty".into(), &0.into()));
+    assert_eq!(node.run(&["consume", "t", "--group", "g", "--quiet"]), "", "all was committed");
 }
