@@ -1,8 +1,10 @@
 //! `DescribeProducers`: who writes to a partition with sequences.
 
+use std::collections::BTreeSet;
+
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::describe_producers::{
-    PartitionResponse, ProducerState, TopicRequest, TopicResponse,
+    PartitionResponse, ProducerState, TopicResponse,
 };
 use duramen_protocol::messages::{DescribeProducersRequest, DescribeProducersResponse};
 
@@ -17,7 +19,9 @@ pub(crate) fn answer(
     context: &RequestContext,
     request: &DescribeProducersRequest,
 ) -> DescribeProducersResponse {
-    let topic = |topic: &TopicRequest| {
+    // However often a partition is named, it is told of once: many producers many times would be very much.
+    let mut told = BTreeSet::new();
+    let topics = request.topics.iter().map(|topic| {
         let partition = |&partition_index: &i32| {
             let mut answer = PartitionResponse { partition_index, ..Default::default() };
             match active(node, context, &topic.name, partition_index) {
@@ -29,13 +33,14 @@ pub(crate) fn answer(
             }
             answer
         };
+        let asked = topic.partition_indexes.iter();
+        let is_first = |index: &&i32| told.insert((topic.name.as_str(), **index));
         TopicResponse {
             name: topic.name.clone(),
-            partitions: topic.partition_indexes.iter().map(partition).collect(),
+            partitions: asked.filter(is_first).map(partition).collect(),
         }
-    };
-    let topics = request.topics.iter().map(topic).collect();
-    DescribeProducersResponse { topics, ..DescribeProducersResponse::default() }
+    });
+    DescribeProducersResponse { topics: topics.collect(), ..DescribeProducersResponse::default() }
 }
 
 fn active(
@@ -51,12 +56,13 @@ fn active(
     if let Some(problem) = name_problem(name) {
         return Err(Error::new(ErrorCode::InvalidTopicException, problem));
     }
-    let topic = node.controller.image.topic_named(name).ok_or_else(|| {
-        Error::new(ErrorCode::UnknownTopicOrPartition, format!("no topic '{name}'"))
-    })?;
-    let partition = node.serving(topic, index).map_err(|code| {
-        Error::new(code, format!("partition {index} of '{name}' is not served here now"))
-    })?;
+    let topic =
+        node.controller.image.topic_named(name).ok_or_else(|| {
+            Error::new(ErrorCode::UnknownTopicOrPartition, "there is no such topic")
+        })?;
+    let partition = node
+        .serving(topic, index)
+        .map_err(|code| Error::new(code, "the partition is not served here now"))?;
     let one = |producer: ActiveProducer| ProducerState {
         producer_id: producer.id,
         producer_epoch: i32::from(producer.epoch),

@@ -67,14 +67,15 @@ fn obstacle(context: &RequestContext, request: &ElectLeadersRequest) -> Option<E
     (request.timeout_ms <= 0).then(|| Error::new(ErrorCode::RequestTimedOut, "there is no time"))
 }
 
+/// The texts leave out what the request names: it may name very much, and would get it back for each partition.
 fn judge(node: &Node, name: &str, partition: i32) -> Error {
     let Some(topic) = node.controller.image.topic_named(name) else {
-        return Error::new(ErrorCode::UnknownTopicOrPartition, format!("no topic '{name}'"));
+        return Error::new(ErrorCode::UnknownTopicOrPartition, "there is no such topic");
     };
     match node.serving(topic, partition) {
         Ok(_) => Error::new(ErrorCode::ElectionNotNeeded, "the partition has its leader"),
         Err(ErrorCode::UnknownTopicOrPartition) => {
-            let text = format!("topic '{name}' has no partition {partition}");
+            let text = "the topic has no such partition";
             Error::new(ErrorCode::UnknownTopicOrPartition, text)
         }
         Err(_) => {

@@ -132,6 +132,28 @@ fn active_producers_are_described_and_outlive_images() {
 }
 
 #[test]
+fn answers_do_not_grow_with_what_is_named_again_and_again() {
+    let mut it = Harness::new(&[]);
+    it.create("t", &[]);
+    it.produce("t", idempotent(7, 1, 0, &["a"]));
+    let topic = TopicRequest { name: "t".to_owned(), partition_indexes: vec![0; 1000] };
+    let request = DescribeProducersRequest { topics: vec![topic.clone(), topic] };
+    let response = answer!(it, request, 0, DescribeProducers);
+    let told: Vec<usize> = response.topics.iter().map(|topic| topic.partitions.len()).collect();
+    assert_eq!(told, [1, 0]);
+    assert_eq!(response.topics[0].partitions[0].active_producers.len(), 1);
+
+    let topic = "n".repeat(30_000);
+    let named = TopicPartitions { topic: topic.clone(), partitions: vec![0; 1000] };
+    let topic_partitions = Some(vec![named]);
+    let request = ElectLeadersRequest { topic_partitions, timeout_ms: 1, ..Default::default() };
+    let response = answer!(it, request, 2, ElectLeaders);
+    let rows = &response.replica_election_results[0].partition_result;
+    assert_eq!(rows.len(), 1000);
+    assert!(rows.iter().all(|row| !row.error_message.as_ref().unwrap().contains(&topic)));
+}
+
+#[test]
 fn partitions_of_one_node_need_no_election() {
     let mut it = Harness::new(&[]);
     it.create("t", &[]);
