@@ -10,6 +10,7 @@ use duramen_protocol::messages::{OffsetFetchRequest, OffsetFetchResponse};
 
 use super::{Operation, Resource, authorize};
 use crate::event::{Action, Now, RequestKey};
+use crate::groups::coordinator::Coordinator;
 use crate::node::{Node, Parked};
 use crate::session::RequestContext;
 
@@ -51,7 +52,8 @@ pub(crate) fn handle(
             Err((ErrorCode::GroupAuthorizationFailed, Some(group)))
         };
         if let Err((code, group)) = fetched {
-            let refused = refused(&id, group, version, code);
+            let named = || OffsetFetchRequestGroup { group_id: id, ..Default::default() };
+            let refused = Coordinator::not_fetched(&group.unwrap_or_else(named), code);
             on_fetched(node, key, part, refused, actions);
         }
     }
@@ -123,23 +125,6 @@ fn refused_topic(topic: OffsetFetchRequestTopics, code: ErrorCode) -> OffsetFetc
     }
 }
 
-/// A group about which nothing is told. The first version can say that of its partitions only.
-fn refused(
-    id: &str,
-    asked: Option<OffsetFetchRequestGroup>,
-    version: i16,
-    code: ErrorCode,
-) -> OffsetFetchResponseGroup {
-    let group_id = id.to_owned();
-    if version >= FIRST_WITH_GROUP_ERROR {
-        let (error_code, topics) = (code.code(), Vec::new());
-        return OffsetFetchResponseGroup { group_id, topics, error_code };
-    }
-    let topics = asked.and_then(|group| group.topics).into_iter().flatten();
-    let topics = topics.map(|topic| refused_topic(topic, code)).collect();
-    OffsetFetchResponseGroup { group_id, topics, error_code: 0 }
-}
-
 /// One of the groups is answered.
 pub(crate) fn on_fetched(
     node: &mut Node,
@@ -158,7 +143,13 @@ pub(crate) fn on_fetched(
         // A topic that is gone has no id to be named by.
         fetched.topics.retain(|topic| !topic.topic_id.is_zero());
     }
-    if fetched.error_code == 0 {
+    if *version < FIRST_WITH_GROUP_ERROR {
+        // What is wrong with the group is said of each partition.
+        fetched.error_code = 0;
+    }
+    if fetched.error_code != 0 {
+        fetched.topics.clear();
+    } else {
         fetched.topics.append(&mut groups[part].topics);
     }
     groups[part] = fetched;

@@ -231,15 +231,13 @@ impl Coordinator {
             let group = flight.group.unwrap_or_default();
             self.answer(&group, flight.then, Err(ErrorCode::NotCoordinator));
         }
-        for (name, mut group) in mem::take(&mut self.groups) {
+        for mut group in mem::take(&mut self.groups).into_values() {
             group.members.end(ErrorCode::NotCoordinator);
             for effect in group.members.take_effects() {
                 self.tell(effect);
             }
             for reader in group.readers {
-                let mut answer = Self::fetched(&name, None, &reader.request);
-                answer.error_code = ErrorCode::NotCoordinator.code();
-                answer.topics.clear();
+                let answer = Self::not_fetched(&reader.request, ErrorCode::NotCoordinator);
                 self.push_fetched(reader.key, reader.part, answer);
             }
         }

@@ -318,6 +318,19 @@ impl Coordinator {
         OffsetFetchResponseGroup { group_id, topics, ..OffsetFetchResponseGroup::default() }
     }
 
+    /// The answer about a group of which nothing can be told: the code is the group's and each partition's.
+    pub(crate) fn not_fetched(
+        request: &OffsetFetchRequestGroup,
+        code: ErrorCode,
+    ) -> OffsetFetchResponseGroup {
+        let mut answer = Self::fetched(&request.group_id, None, request);
+        answer.error_code = code.code();
+        for partition in answer.topics.iter_mut().flat_map(|topic| &mut topic.partitions) {
+            partition.error_code = code.code();
+        }
+        answer
+    }
+
     /// An `OffsetDelete`. `refused` says why a partition is none, if so.
     pub(crate) fn offset_delete(
         &mut self,

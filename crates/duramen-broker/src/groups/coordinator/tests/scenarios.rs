@@ -532,7 +532,9 @@ fn all_that_waits_is_answered_when_groups_are_coordinated_elsewhere() {
     play.settle();
     let gone = ErrorCode::NotCoordinator;
     assert_eq!(play.committed(commits), [gone, ErrorCode::UnknownTopicOrPartition]);
-    assert_eq!(code_of(play.fetched[&fetches].error_code), gone);
+    let told = &play.fetched[&fetches];
+    assert_eq!(code_of(told.error_code), gone);
+    assert_eq!(code_of(told.topics[0].partitions[0].error_code), gone, "older clients look here");
     assert_eq!(play.deleted_offset(deletes), gone);
     assert_eq!(play.deleted[&group], gone);
     assert_eq!(code_of(play.joined(joins).error_code), gone);
