@@ -36,7 +36,7 @@ use duramen_protocol::messages::{OffsetCommitResponse, OffsetDeleteResponse};
 use duramen_protocol::{ErrorCode, Response};
 
 use super::live::{Key, Live};
-use super::membership::{self, Effect, Membership, State};
+use super::membership::{self, Effect, Membership, Rules, State};
 use super::offsets::{Committed, Offsets};
 use super::records::{GroupMetadataValue, GroupRecord, NEVER, OffsetCommitKey};
 use crate::event::{Now, RequestKey};
@@ -210,8 +210,9 @@ impl Coordinator {
         self.apply(offset, record);
     }
 
-    /// The log was read to its end: requests may come. Members are given their session timeouts anew.
-    pub(crate) fn loaded(&mut self, now: Now) {
+    /// The log was read to its end: requests may come. Members are given their session timeouts anew, and groups that
+    /// are larger than they may be now have to find out who stays.
+    pub(crate) fn loaded(&mut self, rules: &Rules, now: Now) {
         let names: Vec<Arc<str>> = self.groups.keys().cloned().collect();
         for name in names {
             let group = self.groups.get_mut(&name).expect("it is listed");
@@ -221,6 +222,7 @@ impl Coordinator {
                 group.members = Membership::load(value.stored(), now.mono_us);
             }
             group.state = Some(group.members.state());
+            group.members.shrink_to(rules.members_max);
             self.settle(&name, now);
         }
     }

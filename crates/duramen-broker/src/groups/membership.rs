@@ -261,6 +261,14 @@ impl Membership {
         group
     }
 
+    /// A group that has more members than it may have begins a rebalance: who joins again while there is room stays.
+    /// Until then all may commit.
+    pub fn shrink_to(&mut self, members_max: usize) {
+        if self.roster.len() > members_max {
+            self.prepare();
+        }
+    }
+
     /// Where it stands.
     pub fn state(&self) -> State {
         self.state

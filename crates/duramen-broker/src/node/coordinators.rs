@@ -211,7 +211,7 @@ impl Node {
             actions.push(Action::ReadLog(ReadLog { replica, from: at, end, bytes_max }));
             return;
         }
-        shard.coordinator.loaded(now);
+        shard.coordinator.loaded(&self.coordinators.rules, now);
         shard.stage = Stage::Serving;
         self.settle(now, replica, actions);
         self.keep_small(now, replica, actions);

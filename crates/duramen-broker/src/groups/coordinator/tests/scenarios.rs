@@ -128,7 +128,7 @@ fn members_survive_a_restart_and_must_be_heard_of_again() {
     let mut loaded = Play::of(play.reloaded());
     loaded.end = play.end;
     loaded.now.mono_us = 77 * SECOND;
-    loaded.coordinator.loaded(loaded.now);
+    loaded.coordinator.loaded(&loaded.rules, loaded.now);
     assert_eq!(loaded.coordinator.describe(6, "g"), before);
     assert_eq!(before.members[0].member_assignment, Bytes::from_static(b"all"));
     loaded.pass(9 * SECOND);
@@ -143,6 +143,31 @@ fn members_survive_a_restart_and_must_be_heard_of_again() {
         matches!(loaded.log.values().last(), Some(GroupRecord::Group { value: Some(value), .. })
         if value.members.is_empty() && value.generation == 2 && value.protocol_type == "consumer")
     );
+}
+
+#[test]
+fn a_group_that_is_too_large_now_is_rebalanced_once_it_is_loaded() {
+    let mut play = Play::new();
+    let first = play.stable("g", "consumer", &["t"]);
+    let asked = play.join("g", "", "consumer", subscription(&["t"]));
+    let second = play.joined(asked).member_id.clone();
+    play.join("g", &second, "consumer", subscription(&["t"]));
+    play.join("g", &first, "consumer", subscription(&["t"]));
+    play.sync("g", &first, 2);
+    let mut loaded = Play::of(play.reloaded());
+    (loaded.end, loaded.rules.members_max) = (play.end, 1);
+    loaded.coordinator.loaded(&loaded.rules, loaded.now);
+    assert_eq!(loaded.states(&[], &[])[0].2, "PreparingRebalance");
+    assert_eq!(loaded.beat("g", &first, 2), ErrorCode::RebalanceInProgress);
+    let mut request = commit("g", &[("t", 0, 1)]);
+    (request.member_id, request.generation_id_or_member_epoch) = (second.clone(), 2);
+    let commits = loaded.commit_as(request);
+    assert_eq!(loaded.committed(commits), [ErrorCode::None], "it may still say how far it came");
+    let stays = loaded.join("g", &first, "consumer", subscription(&["t"]));
+    let goes = loaded.join("g", &second, "consumer", subscription(&["t"]));
+    assert_eq!(code_of(loaded.joined(goes).error_code), ErrorCode::GroupMaxSizeReached);
+    assert_eq!(loaded.joined(stays).members.len(), 1);
+    assert_eq!(loaded.joined(stays).generation_id, 3);
 }
 
 #[test]
@@ -365,7 +390,7 @@ fn offsets_expire_when_nobody_can_be_using_them() {
     assert_eq!(play.offsets("g").len(), 1);
     let mut loaded = Play::of(play.reloaded());
     (loaded.now, loaded.log, loaded.end) = (play.now, play.log.clone(), play.end);
-    loaded.coordinator.loaded(loaded.now);
+    loaded.coordinator.loaded(&loaded.rules, loaded.now);
     loaded.pass(SECOND);
     loaded.expire();
     assert_eq!(loaded.states(&[], &[]), [], "a restart does not make it younger");
