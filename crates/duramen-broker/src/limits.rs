@@ -87,6 +87,9 @@ pub(crate) const GROUP_LOG_SLICE_BYTES: usize = if cfg!(test) { 1 << 10 } else {
 /// Bytes of it that are read and taken in at once when it is loaded: about a thousand commits, a millisecond.
 pub(crate) const GROUP_LOG_READ_BYTES: u32 = if cfg!(test) { 1 << 10 } else { 128 << 10 };
 
+/// After how long it is read anew if it could not be read.
+pub(crate) const GROUP_LOG_AGAIN_US: u64 = 30_000_000;
+
 /// How long a consumer that has just joined its group is waited for, unless it joins again.
 pub(crate) const NEW_MEMBER_WAITS_US: u64 = 300_000_000;
 

@@ -35,8 +35,8 @@ use crate::groups::coordinator::{Coordinator, Output};
 use crate::groups::records::GroupRecord;
 use crate::internal_topics::{self, GROUPS};
 use crate::limits::{
-    DECOMPRESSED_BYTES_MAX, GROUP_LOG_BYTES_MIN, GROUP_LOG_READ_BYTES, GROUP_LOG_SLICE_BYTES,
-    SWEEP_PAUSE_US, SWEEP_SLICE,
+    DECOMPRESSED_BYTES_MAX, GROUP_LOG_AGAIN_US, GROUP_LOG_BYTES_MIN, GROUP_LOG_READ_BYTES,
+    GROUP_LOG_SLICE_BYTES, SWEEP_PAUSE_US, SWEEP_SLICE,
 };
 use crate::partition::{Appended, Slot};
 
@@ -47,8 +47,8 @@ enum Stage {
     Loading { at: i64, end: i64 },
     /// It answers.
     Serving,
-    /// Its log cannot be read.
-    Failed,
+    /// Its log cannot be read. It is read anew at this time, if that may help.
+    Failed { again_us: Option<u64> },
 }
 
 /// A log that has grown is being renewed: what it says before an offset is said again after it.
@@ -69,6 +69,14 @@ struct Shard {
     renewal: Option<Renewal>,
 }
 
+/// Why a slice of a log was no use.
+enum Problem {
+    /// It could not be read, which may pass.
+    Read(String),
+    /// It does not say what the log of a coordinator can say.
+    Content(String),
+}
+
 /// What a coordinator is shown of the rest, with a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sight<'a> {
@@ -79,6 +87,14 @@ pub(crate) struct Sight<'a> {
 }
 
 impl Shard {
+    /// When something is to be done for it, if nothing else happens before.
+    fn due_us(&self) -> Option<u64> {
+        match self.stage {
+            Stage::Failed { again_us } => again_us,
+            Stage::Loading { .. } | Stage::Serving => self.coordinator.deadline_us(),
+        }
+    }
+
     fn on_stored(&mut self, now: Now, ticket: u64, result: Result<i64, ErrorCode>) {
         self.coordinator.on_appended(ticket, result, now);
         if let Some(renewal) = &mut self.renewal
@@ -129,7 +145,7 @@ impl Coordinators {
 
     /// How many of them cannot read their logs.
     pub(super) fn failed(&self) -> usize {
-        self.shards.values().filter(|shard| matches!(shard.stage, Stage::Failed)).count()
+        self.shards.values().filter(|shard| matches!(shard.stage, Stage::Failed { .. })).count()
     }
 }
 
@@ -225,21 +241,26 @@ impl Node {
         if at != from {
             return;
         }
-        match batches.and_then(|batches| replay(&mut shard.coordinator, batches, at, end)) {
+        let replayed = batches.map_err(Problem::Read).and_then(|batches| {
+            replay(&mut shard.coordinator, batches, at, end).map_err(Problem::Content)
+        });
+        let (problem, again_us) = match replayed {
             Ok(at) => {
                 shard.stage = Stage::Loading { at, end };
-                self.go_on_loading(now, replica, actions);
+                return self.go_on_loading(now, replica, actions);
             }
-            Err(problem) => {
-                tracing::error!(
-                    replica = replica.0,
-                    from,
-                    problem,
-                    "groups of a partition of {GROUPS} are not served: its log cannot be read"
-                );
-                shard.stage = Stage::Failed;
-            }
-        }
+            Err(Problem::Read(problem)) => (problem, Some(now.mono_us + GROUP_LOG_AGAIN_US)),
+            Err(Problem::Content(problem)) => (problem, None),
+        };
+        tracing::error!(
+            replica = replica.0,
+            from,
+            problem,
+            is_tried_again = again_us.is_some(),
+            "groups of a partition of {GROUPS} are not served: its log cannot be read"
+        );
+        shard.stage = Stage::Failed { again_us };
+        self.set_group_timer(replica);
     }
 }
 
@@ -285,7 +306,7 @@ impl Node {
         match self.coordinators.shards.get(&replica).map(|shard| &shard.stage) {
             Some(Stage::Serving) => Ok(replica),
             Some(Stage::Loading { .. }) => Err(ErrorCode::CoordinatorLoadInProgress),
-            Some(Stage::Failed) | None => Err(ErrorCode::NotCoordinator),
+            Some(Stage::Failed { .. }) | None => Err(ErrorCode::NotCoordinator),
         }
     }
 
@@ -305,7 +326,7 @@ impl Node {
             match shard.stage {
                 Stage::Loading { .. } => return Err(ErrorCode::CoordinatorLoadInProgress),
                 Stage::Serving => groups.append(&mut shard.coordinator.list(request)),
-                Stage::Failed => {}
+                Stage::Failed { .. } => {}
             }
         }
         Ok(groups)
@@ -365,6 +386,9 @@ impl Node {
     ) {
         let Some(shard) = self.coordinators.shards.get_mut(&replica) else { return };
         shard.timer_us = None;
+        if matches!(shard.stage, Stage::Failed { .. }) {
+            return self.begin_coordinating(now, replica, actions);
+        }
         shard.coordinator.on_time(now);
         self.settle(now, replica, actions);
     }
@@ -451,7 +475,7 @@ impl Node {
 
     fn set_group_timer(&mut self, replica: ReplicaId) {
         let Some(shard) = self.coordinators.shards.get_mut(&replica) else { return };
-        let due_us = shard.coordinator.deadline_us();
+        let due_us = shard.due_us();
         if shard.timer_us == due_us {
             return;
         }
@@ -542,7 +566,7 @@ impl Node {
         let after = after.filter(|_| replica == from);
         let seen = match shard.stage {
             Stage::Serving => shard.coordinator.expire(rules, now, after.as_ref(), SWEEP_SLICE),
-            Stage::Loading { .. } | Stage::Failed => None,
+            Stage::Loading { .. } | Stage::Failed { .. } => None,
         };
         sweep.at = Some(match seen {
             Some(group) => (replica, Some(group)),

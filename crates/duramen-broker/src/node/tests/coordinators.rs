@@ -14,6 +14,7 @@ use super::groups::{code, commit, commit_request, fetch_request, find, offset_of
 use super::harness::{Harness, bytes_of};
 use super::internal_topics::GROUPS;
 use crate::event::{Event, LogRead};
+use crate::limits::GROUP_LOG_AGAIN_US;
 
 const ONE_PARTITION: [(&str, &str); 2] =
     [("offsets.topic.num.partitions", "1"), ("offsets.topic.segment.bytes", "16384")];
@@ -83,6 +84,26 @@ fn a_log_that_cannot_be_read_is_not_passed_over() {
 }
 
 #[test]
+fn a_log_that_could_not_be_read_is_read_again_later() {
+    let mut it = with_groups();
+    assert_eq!(commit(&mut it, "g", "t", 5), ErrorCode::None);
+    restart_without_reading(&mut it);
+    for _ in 0..2 {
+        let wanted = it.reads.pop().expect("it loads");
+        let batches = Err("the medium does not answer".to_owned());
+        let read = LogRead { replica: wanted.replica, from: wanted.from, batches };
+        it.node.step(it.now, Event::LogRead(read), &mut Vec::new());
+        it.pass_ms(GROUP_LOG_AGAIN_US / 1000 - 100);
+        assert_eq!(it.reads.len(), 0, "not at once");
+        assert_eq!(it.node.metrics().coordinators_failed, 1);
+        it.pass_ms(200);
+    }
+    assert_eq!(it.node.metrics().coordinators_failed, 0);
+    while it.carry_out_reads() {}
+    assert_eq!(offset_of(&mut it, "g", "t"), Ok(5));
+}
+
+#[test]
 fn a_record_that_this_version_does_not_know_is_not_passed_over() {
     let mut it = with_groups();
     assert_eq!(commit(&mut it, "g", "t", 5), ErrorCode::None);
@@ -96,6 +117,8 @@ fn a_record_that_this_version_does_not_know_is_not_passed_over() {
     let read = LogRead { replica: wanted.replica, from: wanted.from, batches };
     it.node.step(it.now, Event::LogRead(read), &mut Vec::new());
     assert_eq!(offset_of(&mut it, "g", "t"), Err(ErrorCode::NotCoordinator));
+    it.pass_ms(2 * GROUP_LOG_AGAIN_US / 1000);
+    assert_eq!(it.reads.len(), 0, "it would say the same again");
 }
 
 #[test]
