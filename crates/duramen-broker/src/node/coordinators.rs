@@ -20,6 +20,7 @@ use duramen_protocol::batch::batches;
 use duramen_protocol::messages::ListGroupsRequest;
 use duramen_protocol::messages::list_groups::ListedGroup;
 use duramen_protocol::records::{BatchBuilder, NewRecord, Records};
+use duramen_protocol::wire::Uuid;
 use duramen_protocol::{ErrorCode, Response};
 use duramen_storage::op::ReplicaId;
 use duramen_storage::sabotage::{self, Bug};
@@ -67,6 +68,8 @@ struct Shard {
     stage: Stage,
     timer_us: Option<u64>,
     renewal: Option<Renewal>,
+    /// Topics that were deleted before it had seen all of its log.
+    deleted: Vec<(String, Uuid)>,
 }
 
 /// Why a slice of a log was no use.
@@ -204,7 +207,9 @@ impl Node {
             end = at.max(end - 1);
         }
         let (coordinator, stage) = (Coordinator::new(), Stage::Loading { at, end });
-        let shard = Shard { coordinator, stage, timer_us: None, renewal: None };
+        let failed = self.coordinators.shards.remove(&replica);
+        let deleted = failed.map(|shard| shard.deleted).unwrap_or_default();
+        let shard = Shard { coordinator, stage, timer_us: None, renewal: None, deleted };
         self.coordinators.shards.insert(replica, shard);
         self.go_on_loading(now, replica, actions);
     }
@@ -229,6 +234,9 @@ impl Node {
         }
         shard.coordinator.loaded(&self.coordinators.rules, now);
         shard.stage = Stage::Serving;
+        for (name, id) in std::mem::take(&mut shard.deleted) {
+            shard.coordinator.forget_topic(&name, id);
+        }
         self.settle(now, replica, actions);
         self.keep_small(now, replica, actions);
     }
@@ -495,9 +503,15 @@ impl Node {
         let replicas: Vec<_> = self.coordinators.shards.keys().copied().collect();
         for replica in replicas {
             let shard = self.coordinators.shards.get_mut(&replica).expect("it is listed");
-            if matches!(shard.stage, Stage::Serving) {
-                shard.coordinator.forget_topic(&topic.name, topic.id);
-                self.settle(now, replica, actions);
+            match shard.stage {
+                Stage::Serving => {
+                    shard.coordinator.forget_topic(&topic.name, topic.id);
+                    self.settle(now, replica, actions);
+                }
+                Stage::Loading { .. } | Stage::Failed { again_us: Some(_) } => {
+                    shard.deleted.push((topic.name.clone(), topic.id));
+                }
+                Stage::Failed { again_us: None } => {}
             }
         }
     }

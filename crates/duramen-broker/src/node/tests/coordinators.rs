@@ -10,9 +10,10 @@ use duramen_protocol::messages::{HeartbeatRequest, ListGroupsRequest};
 use duramen_protocol::records::{BatchBuilder, NewRecord, Records};
 use duramen_storage::op::{Content, Done};
 
-use super::groups::{code, commit, commit_request, fetch_request, find, offset_of};
+use super::groups::{code, commit, commit_request, fetch_request, fetched, find, offset_of};
 use super::harness::{Harness, bytes_of};
 use super::internal_topics::GROUPS;
+use super::topics::delete;
 use crate::event::{Event, LogRead};
 use crate::limits::GROUP_LOG_AGAIN_US;
 
@@ -101,6 +102,25 @@ fn a_log_that_could_not_be_read_is_read_again_later() {
     assert_eq!(it.node.metrics().coordinators_failed, 0);
     while it.carry_out_reads() {}
     assert_eq!(offset_of(&mut it, "g", "t"), Ok(5));
+}
+
+#[test]
+fn a_topic_that_is_deleted_while_groups_are_loaded_leaves_no_offsets() {
+    let mut it = with_groups();
+    it.create("u", &[]);
+    assert_eq!(commit(&mut it, "g", "t", 5), ErrorCode::None);
+    assert_eq!(commit(&mut it, "g", "u", 6), ErrorCode::None);
+    restart_without_reading(&mut it);
+    it.is_prompt = true;
+    let reads = std::mem::take(&mut it.reads);
+    delete(&mut it, "t");
+    assert_eq!(offset_of(&mut it, "g", "u"), Err(ErrorCode::CoordinatorLoadInProgress));
+    it.reads = reads;
+    it.run();
+    let id = it.send(fetch_request(&["g"], None), 9);
+    let groups = fetched(it.response(id));
+    let names: Vec<&str> = groups[0].topics.iter().map(|topic| topic.name.as_str()).collect();
+    assert_eq!(names, ["u"]);
 }
 
 #[test]

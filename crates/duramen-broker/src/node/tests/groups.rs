@@ -166,7 +166,7 @@ pub(super) fn fetch_request(groups: &[&str], topic: Option<&str>) -> OffsetFetch
     OffsetFetchRequest { groups, ..OffsetFetchRequest::default() }
 }
 
-fn fetched(response: Option<Response>) -> Vec<OffsetFetchResponseGroup> {
+pub(super) fn fetched(response: Option<Response>) -> Vec<OffsetFetchResponseGroup> {
     match response {
         Some(Response::OffsetFetch(response)) => response.groups,
         other => panic!("{other:?}"),
