@@ -78,10 +78,11 @@ fn a_consumer_above_its_quota_rests_and_gets_nothing_that_counts() {
     assert!(begun.session_id != 0);
     assert!(!bytes_of(&begun.responses[0].partitions[0]).is_empty());
     let throttled = fetch(&mut it, (0, 0));
-    assert!(throttled.throttle_time_ms > 0);
+    let rest_ms = throttled.throttle_time_ms;
+    assert!(rest_ms > 0);
     assert_eq!((throttled.session_id, throttled.responses.len()), (0, 0), "as if it had not begun");
     let throttled = fetch(&mut it, (begun.session_id, 1));
-    assert!(throttled.throttle_time_ms > 0, "what was not sent does not count");
+    assert_eq!(throttled.throttle_time_ms, rest_ms, "what was not sent does not count");
     assert_eq!((throttled.session_id, throttled.responses.len()), (begun.session_id, 0));
     it.pass_ms(12_000);
     let served = fetch(&mut it, (begun.session_id, 2));
