@@ -21,7 +21,7 @@ fn for_all<S: Strategy>(
     let config = Config { cases: CASES, failure_persistence: None, ..Config::default() };
     let (name, version) = what;
     TestRunner::new(config)
-        .run(strategy, |value| check(value))
+        .run(strategy, check)
         .unwrap_or_else(|e| panic!("{name} v{version}: {e}"));
 }
 
