@@ -207,6 +207,17 @@ def min_bytes_holds_a_fetch_until_there_are_enough():
 
 
 @test
+def min_bytes_above_max_bytes_are_not_waited_for():
+    with connect() as connection:
+        topic = new_topic(connection)
+        equal(produce(connection, topic, batch([b"x" * 100]))["ErrorCode"], 0)
+        began = time.monotonic()
+        records = fetch(connection, topic, max_wait_ms=10_000, min_bytes=1_000_000, max_bytes=50)["Records"]
+        equal(len(batches(records)), 1)
+        assert time.monotonic() - began < 5, "it waited"
+
+
+@test
 def min_bytes_not_reached_returns_what_is_there_at_the_timeout():
     with connect() as connection:
         topic = new_topic(connection)

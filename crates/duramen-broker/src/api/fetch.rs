@@ -88,7 +88,8 @@ pub(crate) fn handle(
         session_id: begun.session_id,
         is_incremental: begun.is_incremental,
         targets: begun.targets,
-        bytes_min: u64::from(request.min_bytes.max(0).unsigned_abs()),
+        // Who asks for more than it takes is answered with what it takes.
+        bytes_min: u64::from(request.min_bytes.clamp(0, bytes_max).unsigned_abs()),
         bytes_max: bytes_max.unsigned_abs(),
         is_read_committed: request.isolation_level == READ_COMMITTED,
         quota,

@@ -67,6 +67,17 @@ fn a_fetch_waits_until_its_minimum_is_there() {
 }
 
 #[test]
+fn a_minimum_above_what_an_answer_may_have_is_not_waited_for() {
+    let mut it = Harness::new(&[]);
+    it.create("t", &[]);
+    it.produce("t", batch(&["a"]));
+    let id = it.send(FetchRequest { min_bytes: 1 << 20, max_bytes: 10, ..patient("t", 0) }, 12);
+    assert!(
+        !bytes_of(&fetched(&mut it, id).expect("at once").responses[0].partitions[0]).is_empty()
+    );
+}
+
+#[test]
 fn offsets_outside_the_log_and_wrong_epochs_are_told_at_once() {
     let mut it = Harness::new(&[]);
     it.create("t", &[]);
