@@ -144,7 +144,7 @@ DIFFERENCES = {
     "quota that is not enforced": (
         {0},
         {42},
-        "Duramen enforces byte rates of users and client ids; to take other quotas and do nothing would be a lie.",
+        "Duramen enforces rates of bytes and the time of requests; to take other quotas and do nothing would be a lie.",
     ),
     "deleted topic in a session": (
         {103},

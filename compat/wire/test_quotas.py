@@ -125,7 +125,7 @@ def what_is_no_quota_is_refused_and_a_validation_sets_nothing():
         ]:
             equal(alter(connection, entity, **quotas), INVALID_REQUEST, f"{entity} {quotas}")
         equal(alter(connection, {"client-id": client}, no_such_quota=None), 0, "what is not there may be taken back")
-        check(alter(connection, {"client-id": client}, validate_only=True, request_percentage=50.0), "quota that is not enforced")
+        check(alter(connection, {"client-id": client}, validate_only=True, controller_mutation_rate=50.0), "quota that is not enforced")
         equal(alter(connection, {"client-id": client}, validate_only=True, producer_byte_rate=1e6), 0)
         time.sleep(0.2)
         equal(describe(connection, ("client-id", EXACT, client)), (0, {}))
@@ -176,3 +176,21 @@ def a_consumer_above_its_quota_is_told_to_rest_and_gets_its_records_later():
         wait_for(setup, client, {})
         third = ask(1)
         equal((third["ThrottleTimeMs"], len(batches(third["Responses"][0]["Partitions"][0]["Records"]))), (0, 1))
+
+
+@test
+def a_client_whose_requests_take_too_much_time_is_told_to_rest_for_a_second_at_most():
+    with connect() as setup, connect() as connection:
+        client = new_client()
+        equal(alter(setup, {"client-id": client}, request_percentage=0.01), 0)
+        wait_for(setup, client, {"request_percentage": 0.01})
+        # A hundredth of a percent is a millisecond in the window of ten seconds.
+        asked = (call_as(connection, client, "Metadata", 12, {"Topics": []})["ThrottleTimeMs"] for _ in range(2000))
+        rest_ms = next(ms for ms in asked if ms > 0)
+        assert rest_ms <= 1000, rest_ms
+        began = time.monotonic()
+        call_as(connection, client, "Metadata", 12, {"Topics": []})
+        waited_ms = (time.monotonic() - began) * 1000
+        assert waited_ms >= rest_ms - 50, f"listened to after {waited_ms:.0f} of {rest_ms} ms"
+        equal(call_as(setup, new_client(), "Metadata", 12, {"Topics": []})["ThrottleTimeMs"], 0, "others are not slowed")
+        equal(alter(setup, {"client-id": client}, request_percentage=None), 0)

@@ -126,18 +126,28 @@ pub enum Reply {
 }
 
 impl Reply {
-    /// For how many milliseconds the client is not read after it: it was faster than its quota.
-    pub fn rest_ms(&self) -> u32 {
-        let rest_ms = match self {
-            Self::Nothing { rest_ms } => *rest_ms,
-            Self::Response(response) => match &**response {
-                Response::Produce(response) => response.throttle_time_ms,
-                Response::Fetch(response) => response.throttle_time_ms,
-                _ => 0,
-            },
-            Self::Fetch(_) | Self::ListOffsets(_) | Self::LogDirs(_) => 0,
-        };
-        rest_ms.max(0).unsigned_abs()
+    /// For how many milliseconds the client is not read after it: it took more than its quota allows.
+    pub fn rest_ms(&mut self) -> u32 {
+        self.rest_field().map_or(0, |ms| (*ms).max(0).unsigned_abs())
+    }
+
+    /// The client rests for so many milliseconds at least.
+    pub(crate) fn rest(&mut self, at_least_ms: i32) {
+        if at_least_ms > 0
+            && let Some(ms) = self.rest_field()
+        {
+            *ms = at_least_ms.max(*ms);
+        }
+    }
+
+    fn rest_field(&mut self) -> Option<&mut i32> {
+        match self {
+            Self::Nothing { rest_ms } => Some(rest_ms),
+            Self::Response(response) => response.throttle_time_ms(),
+            Self::Fetch(plan) => Some(&mut plan.response.throttle_time_ms),
+            Self::ListOffsets(plan) => Some(&mut plan.response.throttle_time_ms),
+            Self::LogDirs(response) => Some(&mut response.throttle_time_ms),
+        }
     }
 }
 

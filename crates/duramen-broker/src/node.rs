@@ -50,6 +50,7 @@ mod undecided;
 
 use coordinators::Coordinators;
 pub use metrics::Metrics;
+use quotas::Timed;
 use stalls::Stalls;
 use sweep::Sweep;
 use undecided::Undecided;
@@ -172,6 +173,7 @@ pub struct Node {
     coordinators: Coordinators,
     chance: Prng,
     meters: Meters,
+    timed: Timed,
     /// When the present step or flush began.
     now: Now,
 }
@@ -221,6 +223,7 @@ impl Node {
             coordinators: Coordinators::new(&options.settings),
             chance: Prng::stream(seed, 0x006d_656d_6265_7273),
             meters: Meters::default(),
+            timed: Timed::default(),
             now,
             options,
         };
@@ -293,6 +296,7 @@ impl Node {
         actions: &mut Vec<Action>,
     ) {
         self.counters.requests += 1;
+        self.begin_time(key, &context);
         match &mut self.opening {
             Some(opening) if !api::needs_no_state(&request) => {
                 opening.held.push_back((key, context, request));
@@ -309,6 +313,7 @@ impl Node {
         }
         self.forget_stalled(connection);
         self.forget_undecided(connection);
+        self.forget_times(connection);
         if let Some(opening) = &mut self.opening {
             opening.held.retain(|(key, ..)| key.0 != connection);
         }
@@ -826,8 +831,15 @@ impl Node {
         self.reply_with(key, Reply::Response(reply), actions);
     }
 
-    pub(crate) fn reply_with(&mut self, key: RequestKey, reply: Reply, actions: &mut Vec<Action>) {
+    pub(crate) fn reply_with(
+        &mut self,
+        key: RequestKey,
+        mut reply: Reply,
+        actions: &mut Vec<Action>,
+    ) {
         self.counters.replies += 1;
+        reply.rest(self.time_rest_ms(key));
+        self.end_time(key);
         actions.push(Action::Reply { connection: key.0, sequence: key.1, reply });
     }
 

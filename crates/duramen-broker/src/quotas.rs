@@ -1,6 +1,7 @@
 //! # Room card: quotas
 //!
-//! Purpose:    how fast clients may produce and consume, and how long one that was faster has to rest.
+//! Purpose:    how fast clients may produce and consume, how much time their requests may take, and how long one that
+//!             took more has to rest.
 //! Owns:       the quotas of entities (users, client ids, their combinations and defaults), which of them
 //!             binds whom, what was used in the last seconds.
 //! Interface:  [`QuotaTable::set`], [`QuotaTable::binding`], [`Meters::use_up`].
@@ -54,12 +55,23 @@ pub(crate) enum QuotaKey {
     ConsumerByteRate,
     /// Bytes a second that producers send.
     ProducerByteRate,
+    /// Hundredths of a thread's time that requests take.
+    RequestPercentage,
 }
+
+/// No rest for time that was taken is longer than this; Kafka's `quota.window.size.seconds`.
+const TIME_REST_MS_MAX: i32 = 1000;
 
 impl QuotaKey {
     /// By Kafka's name.
     pub(crate) fn from_name(name: &str) -> Option<Self> {
-        [Self::ConsumerByteRate, Self::ProducerByteRate].into_iter().find(|it| it.name() == name)
+        let all = [Self::ConsumerByteRate, Self::ProducerByteRate, Self::RequestPercentage];
+        all.into_iter().find(|it| it.name() == name)
+    }
+
+    /// Whether it is a number of bytes.
+    pub(crate) fn is_of_bytes(self) -> bool {
+        self != Self::RequestPercentage
     }
 
     /// Kafka's name.
@@ -67,6 +79,7 @@ impl QuotaKey {
         match self {
             Self::ConsumerByteRate => "consumer_byte_rate",
             Self::ProducerByteRate => "producer_byte_rate",
+            Self::RequestPercentage => "request_percentage",
         }
     }
 }
@@ -92,7 +105,7 @@ struct Account {
 pub(crate) struct Quota {
     /// Whose use counts.
     account: Account,
-    /// Bytes a second.
+    /// Bytes a second, or hundredths of a second in a second.
     rate: f64,
 }
 
@@ -181,6 +194,17 @@ impl Meters {
         meter.rest_ms(quota.rate, now_ms)
     }
 
+    /// Counts microseconds that a request took.
+    pub(crate) fn take_time(&mut self, quota: &Quota, us: u64, now_ms: u64) {
+        self.use_up(quota, us as f64 / 10_000.0, now_ms);
+    }
+
+    /// For how many milliseconds the client has to rest for the time that its requests took.
+    pub(crate) fn time_rest_ms(&self, quota: &Quota, now_ms: u64) -> i32 {
+        let meter = self.meters.get(&quota.account);
+        meter.map_or(0, |meter| meter.rest_ms(quota.rate, now_ms)).min(TIME_REST_MS_MAX)
+    }
+
     /// Takes back what was counted and not used after all.
     pub(crate) fn give_back(&mut self, quota: &Quota, amount: f64, now_ms: u64) {
         if let Some(meter) = self.meters.get_mut(&quota.account) {
@@ -201,9 +225,13 @@ impl Meters {
     }
 }
 
+fn is_in_window(at_ms: u64, now_ms: u64) -> bool {
+    now_ms - at_ms < SAMPLES as u64 * SAMPLE_MS
+}
+
 impl Meter {
     fn add(&mut self, amount: f64, now_ms: u64) {
-        while self.0.front().is_some_and(|(at, _)| now_ms - at >= SAMPLES as u64 * SAMPLE_MS) {
+        while self.0.front().is_some_and(|(at, _)| !is_in_window(*at, now_ms)) {
             self.0.pop_front();
         }
         match self.0.back_mut() {
@@ -215,11 +243,12 @@ impl Meter {
     /// As Kafka does it: over the window, or over as much of it as there was, but over all of its
     /// samples but one at least.
     fn rest_ms(&self, quota: f64, now_ms: u64) -> i32 {
-        let Some((oldest, _)) = self.0.front() else { return 0 };
+        let mut samples = self.0.iter().filter(|(at, _)| is_in_window(*at, now_ms)).peekable();
+        let Some((oldest, _)) = samples.peek() else { return 0 };
         let passed_ms = now_ms - oldest;
         let missing = (SAMPLES as u64 - 1).saturating_sub(passed_ms / SAMPLE_MS);
         let window_ms = (passed_ms + missing * SAMPLE_MS) as f64;
-        let used: f64 = self.0.iter().map(|(_, sum)| sum).sum();
+        let used: f64 = samples.map(|(_, sum)| sum).sum();
         let rate = used / window_ms * 1000.0;
         if rate <= quota {
             return 0;
@@ -299,6 +328,20 @@ mod tests {
         );
         assert_eq!(use_up(0.0, 15_900), 4_100, "over 10.9 seconds now");
         assert_eq!(use_up(0.0, 16_000), 0, "the window has passed");
+    }
+
+    #[test]
+    fn time_that_requests_took_is_counted_in_hundredths_of_a_second() {
+        let mut meters = Meters::default();
+        let quota = Quota { account: account(Some("u"), None), rate: 5.0 };
+        assert_eq!(meters.time_rest_ms(&quota, 0), 0);
+        meters.take_time(&quota, 500_000, 0);
+        assert_eq!(meters.time_rest_ms(&quota, 0), 0, "half a second of ten is five hundredths");
+        meters.take_time(&quota, 1_000, 0);
+        assert_eq!(meters.time_rest_ms(&quota, 0), 20, "a millisecond too much is made up in 20");
+        meters.take_time(&quota, 500_000, 0);
+        assert_eq!(meters.time_rest_ms(&quota, 0), TIME_REST_MS_MAX);
+        assert_eq!(meters.time_rest_ms(&quota, 11_000), 0, "the window has passed");
     }
 
     #[test]

@@ -43,6 +43,8 @@ pub struct RequestContext {
     pub client_host: Arc<str>,
     /// The version of the request.
     pub version: i16,
+    /// How many microseconds it took to decode and check it, if that was measured.
+    pub spent_us: u64,
 }
 
 /// A request as the node wants it.
@@ -276,6 +278,7 @@ impl Session {
             listener: Arc::clone(&self.listener),
             client_host: Arc::clone(&self.client_host),
             version: header.api_version,
+            spent_us: 0,
         };
         SessionStep::Request { sequence, context, request: Box::new(request) }
     }

@@ -47,6 +47,27 @@ macro_rules! responses {
             /// A response of any declared API.
             Response: $($api(messages::$response))*
         }
+
+        impl Response {
+            /// For how many milliseconds the client is asked to send nothing, where a response can say that.
+            pub fn throttle_time_ms(&mut self) -> Option<&mut i32> {
+                match self { $(Self::$api(response) => throttle_time_ms!($api response),)* }
+            }
+        }
+    };
+}
+
+macro_rules! throttle_time_ms {
+    (DescribeQuorum $response:ident) => {{
+        let _ = $response;
+        None
+    }};
+    (SaslHandshake $response:ident) => {{
+        let _ = $response;
+        None
+    }};
+    ($api:ident $response:ident) => {
+        Some(&mut $response.throttle_time_ms)
     };
 }
 

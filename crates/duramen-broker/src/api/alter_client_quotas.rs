@@ -16,8 +16,7 @@ use crate::quotas::{Entity, EntityType, QuotaKey};
 use crate::session::RequestContext;
 
 /// What Kafka has and we do not enforce: to take it and do nothing would be a lie.
-const NOT_YET: [&str; 3] =
-    ["request_percentage", "controller_mutation_rate", "connection_creation_rate"];
+const NOT_YET: [&str; 2] = ["controller_mutation_rate", "connection_creation_rate"];
 
 pub(crate) fn handle(
     node: &mut Node,
@@ -111,14 +110,14 @@ fn value_of(op: &OpData) -> Result<Option<f64>, Error> {
     if NOT_YET.contains(&key.as_str()) {
         return invalid(format!("{key} is not enforced yet, so it cannot be set"));
     }
-    if QuotaKey::from_name(key).is_none() {
+    let Some(kind) = QuotaKey::from_name(key) else {
         return invalid(format!("there is no quota {key}"));
-    }
+    };
     // Not a number is not greater, either.
     if !(*value > 0.0 && *value <= i64::MAX as f64) {
         return invalid(format!("{key} must be greater than 0 and fit into 64 bits"));
     }
-    if value.fract() != 0.0 {
+    if kind.is_of_bytes() && value.fract() != 0.0 {
         return invalid(format!("{key} cannot be a fraction"));
     }
     Ok(Some(*value))

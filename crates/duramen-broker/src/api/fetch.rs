@@ -300,12 +300,13 @@ fn look_at(partition: &Partition, wanted: Wanted) -> Result<Found, ErrorCode> {
 }
 
 /// How long the fetcher has to rest instead of getting what was found: nothing of it counts then.
-fn rest_ms(node: &mut Node, fetch: &Fetch, found: &[Found]) -> i32 {
-    let Some(quota) = &fetch.quota else { return 0 };
+fn rest_ms(node: &mut Node, key: RequestKey, fetch: &Fetch, found: &[Found]) -> i32 {
+    let for_time_ms = node.time_rest_ms(key);
+    let Some(quota) = &fetch.quota else { return for_time_ms };
     let available: u64 = found.iter().map(|found| found.available).sum();
     let first = found.iter().find(|found| found.available > 0).map_or(0, |found| found.first);
     let bytes = available.min(u64::from(fetch.bytes_max)).max(first);
-    let rest_ms = node.use_up(quota, bytes);
+    let rest_ms = node.use_up(quota, bytes).max(for_time_ms);
     if rest_ms > 0 {
         node.give_back(quota, bytes);
     }
@@ -319,7 +320,7 @@ fn respond(
     found: &[Found],
     actions: &mut Vec<Action>,
 ) {
-    let rest_ms = rest_ms(node, fetch, found);
+    let rest_ms = rest_ms(node, key, fetch, found);
     if rest_ms > 0 {
         // As in Kafka: a session that was to begin does not.
         if !fetch.is_incremental {

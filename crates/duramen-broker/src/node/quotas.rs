@@ -1,8 +1,20 @@
-//! How fast clients are, against what their quotas allow.
+//! How fast clients are and how much time they take, against what their quotas allow.
+
+use std::collections::BTreeMap;
 
 use super::Node;
+use crate::event::{ConnectionId, RequestKey};
 use crate::quotas::{Quota, QuotaKey};
 use crate::session::RequestContext;
+
+/// Requests whose time counts.
+#[derive(Debug, Default)]
+pub(super) struct Timed {
+    /// Those that are not answered yet.
+    asked: BTreeMap<RequestKey, Quota>,
+    /// What binds whoever sent the request that is looked at now.
+    present: Option<Quota>,
+}
 
 impl Node {
     /// What binds whoever sent a request.
@@ -14,11 +26,49 @@ impl Node {
 
     /// Counts bytes, and says for how many milliseconds the client has to rest now.
     pub(crate) fn use_up(&mut self, quota: &Quota, bytes: u64) -> i32 {
-        self.meters.use_up(quota, bytes as f64, self.now.mono_us / 1000)
+        self.meters.use_up(quota, bytes as f64, self.now_ms())
     }
 
     /// Takes back what was counted and not used after all.
     pub(crate) fn give_back(&mut self, quota: &Quota, bytes: u64) {
-        self.meters.give_back(quota, bytes as f64, self.now.mono_us / 1000);
+        self.meters.give_back(quota, bytes as f64, self.now_ms());
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.now.mono_us / 1000
+    }
+
+    /// A request came.
+    pub(super) fn begin_time(&mut self, key: RequestKey, context: &RequestContext) {
+        let Some(quota) = self.quota(QuotaKey::RequestPercentage, context) else { return };
+        self.meters.take_time(&quota, context.spent_us, self.now_ms());
+        self.timed.asked.insert(key, quota.clone());
+        self.timed.present = Some(quota);
+    }
+
+    /// The last event took so long, as whoever has a clock can tell. If it was a request, that counts.
+    pub fn took(&mut self, us: u64) {
+        if let Some(quota) = self.timed.present.take() {
+            self.meters.take_time(&quota, us, self.now_ms());
+        }
+    }
+
+    /// For how many milliseconds the client has to rest because of the time that its requests took.
+    pub(crate) fn time_rest_ms(&self, key: RequestKey) -> i32 {
+        let quota = self.timed.asked.get(&key);
+        quota.map_or(0, |quota| self.meters.time_rest_ms(quota, self.now_ms()))
+    }
+
+    /// A request is answered, or nobody waits for that.
+    pub(super) fn end_time(&mut self, key: RequestKey) {
+        self.timed.asked.remove(&key);
+    }
+
+    pub(super) fn forget_times(&mut self, connection: ConnectionId) {
+        let all = (connection, 0)..=(connection, u64::MAX);
+        let keys: Vec<_> = self.timed.asked.range(all).map(|(key, _)| *key).collect();
+        for key in keys {
+            self.end_time(key);
+        }
     }
 }

@@ -10,13 +10,22 @@
 //! Tests:      `compat/hostile`.
 //! Start at:   [`Checking::on_frame`].
 
+use std::time::{Duration, Instant};
+
 use bytes::Bytes;
 use duramen_broker::session::{Session, SessionStep};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::block_in_place;
 
 /// A frame above this is decoded and checked where other connections do not wait for it.
 const LARGE_FRAME: usize = 256 * 1024;
+
+async fn turn<'a>(turns: &'a Semaphore, waited: &mut Duration) -> Option<SemaphorePermit<'a>> {
+    let began = Instant::now();
+    let turn = turns.acquire().await.ok();
+    *waited += began.elapsed();
+    turn
+}
 
 /// See the room card.
 #[derive(Debug)]
@@ -31,16 +40,21 @@ impl Checking {
         Self { large: Semaphore::new(cores), heavy: Semaphore::new((cores / 2).max(1)) }
     }
 
-    /// Gives the session a frame.
-    pub async fn on_frame(&self, session: &mut Session, frame: Bytes) -> SessionStep {
+    /// Gives the session a frame. Adds to `waited` how long it had to wait until it was its turn.
+    pub async fn on_frame(
+        &self,
+        session: &mut Session,
+        frame: Bytes,
+        waited: &mut Duration,
+    ) -> SessionStep {
         let step = if frame.len() > LARGE_FRAME {
-            let _turn = self.large.acquire().await;
+            let _turn = turn(&self.large, waited).await;
             block_in_place(|| session.on_frame(frame))
         } else {
             session.on_frame(frame)
         };
         let SessionStep::Heavy(heavy) = step else { return step };
-        let _turn = self.heavy.acquire().await;
+        let _turn = turn(&self.heavy, waited).await;
         block_in_place(|| session.on_heavy(*heavy))
     }
 }

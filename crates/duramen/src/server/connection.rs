@@ -416,8 +416,12 @@ impl Connection {
             self.charge.end_frame();
             self.active_at = Instant::now();
             self.shared.metrics.received_bytes.inc_by(frame.len() as u64);
-            match self.shared.checking.on_frame(&mut self.session, frame).await {
-                SessionStep::Request { sequence, context, request } => {
+            let mut waited = Duration::ZERO;
+            let step = self.shared.checking.on_frame(&mut self.session, frame, &mut waited).await;
+            match step {
+                SessionStep::Request { sequence, mut context, request } => {
+                    let spent = self.active_at.elapsed().saturating_sub(waited);
+                    context.spent_us = u64::try_from(spent.as_micros()).unwrap_or(u64::MAX);
                     let connection = self.session.connection();
                     let event = Event::Request { connection, sequence, context, request };
                     events.push(Input::Event(event));
@@ -437,7 +441,7 @@ impl Connection {
         let mut next = Some(first);
         while let Some(routed) = next {
             match routed {
-                Routed::Reply(sequence, reply) => {
+                Routed::Reply(sequence, mut reply) => {
                     self.rest(reply.rest_ms());
                     // What is ready does not wait for what may have to be read.
                     if !matches!(reply, Reply::Nothing { .. } | Reply::Response(_)) {

@@ -185,6 +185,7 @@ impl CoreLoop {
         for input in waiting.drain(..count) {
             self.accept(now, input);
             let after = Instant::now();
+            self.node.took(u64::try_from((after - lap).as_micros()).unwrap_or(u64::MAX));
             self.step_longest = self.step_longest.max(after - lap);
             lap = after;
         }

@@ -91,6 +91,27 @@ fn a_consumer_above_its_quota_rests_and_gets_nothing_that_counts() {
 }
 
 #[test]
+fn a_client_whose_requests_take_too_much_time_rests_after_any_answer() {
+    let mut it = Harness::new(&[]);
+    it.create("t", &[]);
+    produce(&mut it);
+    assert_eq!(set(&mut it, "request_percentage", Some(0.5)), 0);
+    assert_eq!(it.metadata(&[]).throttle_time_ms, 0);
+    it.node.took(50_000);
+    assert_eq!(it.metadata(&[]).throttle_time_ms, 0, "a twentieth of a second in ten is allowed");
+    it.node.took(1_000);
+    it.node.took(1_000_000);
+    assert_eq!(it.metadata(&[]).throttle_time_ms, 200, "a request is counted once");
+    it.node.took(100_000);
+    assert_eq!(produce(&mut it).throttle_time_ms, 1000, "no rest is longer");
+    let throttled = fetch(&mut it, (0, 0));
+    assert_eq!((throttled.throttle_time_ms, throttled.responses.len()), (1000, 0));
+    it.pass_ms(12_000);
+    assert_eq!(it.metadata(&[]).throttle_time_ms, 0);
+    assert!(!bytes_of(&fetch(&mut it, (0, 0)).responses[0].partitions[0]).is_empty());
+}
+
+#[test]
 fn quotas_are_described_and_outlive_a_restart_and_an_image() {
     let mut it = Harness::new(&[]);
     assert_eq!(set_of(&mut it, &[("user", None)], "consumer_byte_rate", Some(5.0)), 0);
@@ -126,12 +147,13 @@ fn what_is_no_quota_or_not_enforced_is_refused() {
         ("producer_byte_rate", 1.5),
         ("producer_byte_rate", f64::NAN),
         ("producer_byte_rate", 1e30),
-        ("request_percentage", 5.0),
+        ("request_percentage", 0.0),
+        ("controller_mutation_rate", 5.0),
         ("no_such_quota", 5.0),
     ] {
         assert_eq!(set(&mut it, key, Some(value)), invalid, "{key} {value}");
     }
-    assert_eq!(set(&mut it, "request_percentage", None), 0, "there is nothing to take back");
+    assert_eq!(set(&mut it, "controller_mutation_rate", None), 0, "there is nothing to take back");
     for entity in [&[][..], &[("ip", Some("10.0.0.1"))], &[("user", Some(""))], &[("group", None)]]
     {
         let code = set_of(&mut it, entity, "producer_byte_rate", Some(5.0));
