@@ -158,6 +158,43 @@ def a_producer_above_its_quota_is_answered_at_once_and_not_listened_to_for_a_whi
 
 
 @test
+def a_producer_that_wants_no_answers_is_not_listened_to_either():
+    with connect() as setup, connect() as connection:
+        topic, client = new_topic(setup), new_client()
+        equal(alter(setup, {"client-id": client}, producer_byte_rate=10_000.0), 0)
+        wait_for(setup, client, {"producer_byte_rate": 10_000.0})
+        body = produce_body(topic, batch([bytes(120_000)]), acks=0)
+        header = request_header("Produce", PRODUCE_BY_NAME, next(connection.correlation_ids), client)
+        connection.send_frame(header + schema.encode("ProduceRequest", PRODUCE_BY_NAME, body))
+        harness.eventually("the record is there", lambda: len(fetched_values(setup, topic)) == 1)
+        # 20 KB too much, two seconds' worth.
+        began = time.monotonic()
+        call_as(connection, client, "Metadata", 12, {"Topics": []})
+        waited = time.monotonic() - began
+        assert 1 <= waited <= 3, f"listened to after {waited:.1f} s"
+        equal(alter(setup, {"client-id": client}, producer_byte_rate=None), 0)
+
+
+@test
+def a_quota_of_a_user_s_client_comes_before_that_of_the_client():
+    with connect() as connection:
+        topic, client = new_topic(connection), new_client()
+        both = {"user": "ANONYMOUS", "client-id": client}
+        equal(alter(connection, {"client-id": client}, producer_byte_rate=1e9), 0)
+        equal(alter(connection, both, producer_byte_rate=1000.0), 0)
+        wait_for(connection, client, {"producer_byte_rate": 1e9})
+        wanted = [("user", EXACT, "ANONYMOUS"), ("client-id", EXACT, client)]
+        harness.eventually("the quota holds", lambda: describe(connection, *wanted)[1])
+        time.sleep(0.1)
+        with connect() as other:
+            body = produce_body(topic, batch([bytes(11_000)]))
+            rest_ms = call_as(other, client, "Produce", PRODUCE_BY_NAME, body)["ThrottleTimeMs"]
+            assert 500 <= rest_ms <= 2500, rest_ms
+        for entity in (both, {"client-id": client}):
+            equal(alter(connection, entity, producer_byte_rate=None), 0)
+
+
+@test
 def a_consumer_above_its_quota_is_told_to_rest_and_gets_its_records_later():
     with connect() as setup, connect() as connection:
         topic, client = new_topic(setup), new_client()
