@@ -50,6 +50,33 @@ fn a_commit_that_the_log_does_not_take_changes_nothing() {
 }
 
 #[test]
+fn an_assignment_that_the_log_does_not_take_is_asked_for_again() {
+    for (found, told) in [
+        (ErrorCode::KafkaStorageError, ErrorCode::NotCoordinator),
+        (ErrorCode::NotLeaderOrFollower, ErrorCode::NotCoordinator),
+        (ErrorCode::NotEnoughReplicas, ErrorCode::CoordinatorNotAvailable),
+        (ErrorCode::MessageTooLarge, ErrorCode::UnknownServerError),
+    ] {
+        let mut play = Play::new();
+        let asked = play.join("g", "", "consumer", subscription(&["t"]));
+        let id = play.joined(asked).member_id.clone();
+        let joins = play.join("g", &id, "consumer", subscription(&["t"]));
+        play.pass(0);
+        let generation = play.joined(joins).generation_id;
+        play.appends_at_once = false;
+        let syncs = play.sync("g", &id, generation);
+        play.fail(found);
+        assert_eq!(code_of(play.synced(syncs).error_code), told);
+        assert_eq!(play.beat("g", &id, generation), ErrorCode::RebalanceInProgress);
+        play.appends_at_once = true;
+        let joins = play.join("g", &id, "consumer", subscription(&["t"]));
+        let generation = play.joined(joins).generation_id;
+        let syncs = play.sync("g", &id, generation);
+        assert_eq!(play.synced(syncs).assignment, Bytes::from_static(b"all"));
+    }
+}
+
+#[test]
 fn each_partition_of_a_commit_has_its_own_code() {
     let mut play = Play::new();
     let mut request = commit("g", &[("t", 0, 1), ("missing", 0, 1), ("t", 1, 1), ("t", 2, 1)]);
