@@ -145,10 +145,11 @@ impl World {
             };
             let base = name.split_once('.').and_then(|(base, _)| base.parse::<i64>().ok());
             let segments = owner.base.segments();
-            // A cut can leave a log without any segment: the next one begins wherever it stands.
+            // A cut can leave a log without any segment: the next one begins wherever it stands. Nobody is told when
+            // a new start of the log is durable, but at rest it is.
             let begins = |base| {
                 segments.iter().any(|it| it.base_offset == base)
-                    || (base <= owner.base.log_start
+                    || (base <= owner.tip.log_start
                         && owner.base.batches().any(|batch| batch.base_offset() == base))
             };
             let last = segments.last().filter(|last| base == Some(last.base_offset));
