@@ -128,6 +128,7 @@ fn options() -> NodeOptions {
         seed: 1,
         bytes_in_flight_max: 256 << 20,
         metadata_tail: Vec::new(),
+        voters: Vec::new(),
     }
 }
 
@@ -200,6 +201,7 @@ impl Bench {
                 }
                 Action::ReadLog(wanted) => panic!("nothing is kept that could be read: {wanted:?}"),
                 Action::Close { reason, .. } | Action::Fatal(reason) => panic!("{reason}"),
+                Action::Send { to, .. } => panic!("there is no node {to}"),
             }
         }
         !self.store.done.is_empty()

@@ -294,15 +294,34 @@ fn answer(node: &Node, now: Now, context: &RequestContext, request: Request) -> 
     })
 }
 
-/// Why a request timed out that waited for another one's outcome.
-const UNDECIDED: &str = "an earlier request about a topic of this one is not decided yet";
+/// Why a request was not decided here, or not in time.
+fn why_undecided(code: ErrorCode) -> &'static str {
+    match code {
+        ErrorCode::NotController => "another node decides; Metadata says which one",
+        _ => "an earlier request about a topic of this one is not decided yet",
+    }
+}
+
+/// What a request is told that changes the metadata, and that nobody decided on; `None` if it is no such request.
+pub(crate) fn undecided_answer(request: &Request, code: ErrorCode) -> Option<Response> {
+    Some(match request {
+        Request::AlterConfigs(request) => alter_configs::undecided(request, code).into(),
+        Request::IncrementalAlterConfigs(request) => {
+            incremental_alter_configs::undecided(request, code).into()
+        }
+        Request::CreatePartitions(request) => create_partitions::undecided(request, code).into(),
+        Request::CreateTopics(request) => create_topics::undecided(request, code).into(),
+        Request::DeleteTopics(request) => delete_topics::undecided(request, code).into(),
+        _ => return None,
+    })
+}
 
 /// Answers once `records` are committed, and what they made is led.
 fn answer_after_commit(
     node: &mut Node,
     now: Now,
     key: RequestKey,
-    records: Vec<MetadataRecord>,
+    records: &[MetadataRecord],
     mut response: Response,
     deadline_us: u64,
     actions: &mut Vec<Action>,
@@ -342,24 +361,9 @@ fn fail(response: &mut Response, code: ErrorCode) {
 /// A request has waited long enough, or what it waited for will not come.
 pub(crate) fn on_timeout(node: &mut Node, key: RequestKey, actions: &mut Vec<Action>) {
     let code = ErrorCode::RequestTimedOut;
-    match node.take_undecided(key) {
-        Some(Request::AlterConfigs(request)) => {
-            return node.reply(key, alter_configs::undecided(&request, code), actions);
-        }
-        Some(Request::IncrementalAlterConfigs(request)) => {
-            let response = incremental_alter_configs::undecided(&request, code);
-            return node.reply(key, response, actions);
-        }
-        Some(Request::CreatePartitions(request)) => {
-            return node.reply(key, create_partitions::undecided(&request, code), actions);
-        }
-        Some(Request::CreateTopics(request)) => {
-            return node.reply(key, create_topics::undecided(&request, code), actions);
-        }
-        Some(Request::DeleteTopics(request)) => {
-            return node.reply(key, delete_topics::undecided(&request, code), actions);
-        }
-        _ => {}
+    let undecided = node.take_undecided(key);
+    if let Some(response) = undecided.and_then(|request| undecided_answer(&request, code)) {
+        return node.reply(key, response, actions);
     }
     let Some(parked) = node.parked_mut(key) else {
         return produce::on_stalled_too_long(node, key, actions);

@@ -24,7 +24,7 @@ use duramen_storage::op::{Content, Identity, Op, OpKind, RecoveredReplica, Repli
 
 use crate::configs::{BrokerSettings, check_topic, resource_kind};
 use crate::event::{Action, Now, RequestKey};
-use crate::group::{Group, internal_of};
+use crate::group::{Group, GroupId, Outgoing, PayloadRead, internal_of};
 use crate::limits::{
     METADATA_LOG_BYTES_MAX, NODE_PARTITIONS_MAX, PRODUCER_ID_BLOCK, TOPIC_NAME_BYTES_MAX,
     TOPIC_PARTITIONS_MAX,
@@ -43,11 +43,30 @@ use records::{
     SetBrokerConfig, SetTopicConfig, records_of,
 };
 
-/// The metadata group's replica on every node of a one-voter cluster.
+/// The metadata group's replica where it is the only one.
 pub(crate) const METADATA_REPLICA: ReplicaId = ReplicaId(1);
 pub(crate) const METADATA_TOPIC: &str = "__cluster_metadata";
 const METADATA_TOPIC_ID: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
 const METADATA_SEGMENT_BYTES: u64 = 64 << 20;
+
+/// One of those that keep the metadata, from the first start on: where a cluster begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MetadataVoter {
+    /// Its id in the metadata group, from 1.
+    pub peer_id: u64,
+    /// Its node.
+    pub broker_id: i32,
+    /// The data directory, and no other: one that was wiped is another.
+    pub directory_id: [u8; 16],
+}
+
+/// Whether a replica is one of the metadata group.
+pub(crate) fn is_metadata(identity: &Identity) -> bool {
+    identity.topic_id == METADATA_TOPIC_ID
+}
+
+/// The metadata group.
+pub(crate) const METADATA_GROUP: GroupId = GroupId { topic_id: METADATA_TOPIC_ID, partition: 0 };
 
 /// Why a command was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,6 +98,12 @@ pub(crate) struct Outcome {
     pub changes: Vec<Change>,
     /// Requests whose records are committed, or were lost (`false`).
     pub released: Vec<(RequestKey, bool)>,
+    /// For the other voters.
+    pub messages: Vec<Outgoing>,
+    /// What must be read for them.
+    pub reads: Vec<PayloadRead>,
+    /// It began to lead, or ceased to.
+    pub leads: Option<bool>,
 }
 
 /// How much of the metadata log there is, and how much of it is needed.
@@ -125,18 +150,19 @@ pub(crate) struct Controller {
     end: i64,
     log: LogSize,
     chance: Prng,
-    was_serving: bool,
+    /// The term in which it served at the end of its last turn.
+    served: Option<u64>,
 }
 
 impl Controller {
     /// The metadata group of a directory that was just formatted.
-    pub(crate) fn create(seed: u64) -> Self {
+    pub(crate) fn create(replica: ReplicaId, voters: &[u64], seed: u64) -> Self {
         let identity = Identity {
             topic: METADATA_TOPIC.to_owned(),
             topic_id: METADATA_TOPIC_ID,
             partition: 0,
         };
-        let group = Group::create(METADATA_REPLICA, identity, &[METADATA_REPLICA.0], seed);
+        let group = Group::create(replica, identity, voters, seed);
         Self::over(group, Image::empty(), seed)
     }
 
@@ -166,7 +192,10 @@ impl Controller {
         Ok(controller)
     }
 
-    fn over(group: Group, image: Image, seed: u64) -> Self {
+    fn over(group: Group, mut image: Image, seed: u64) -> Self {
+        // The group's own ids are nobody else's.
+        let own = group.voter_ids().iter().max().copied().unwrap_or(0);
+        image.next_peer_id = image.next_peer_id.max(own + 1);
         Self {
             group,
             next_peer_id: image.next_peer_id,
@@ -182,8 +211,13 @@ impl Controller {
             end: 0,
             log: LogSize::default(),
             chance: Prng::stream(seed, 0x0063_7472_6c00),
-            was_serving: false,
+            served: None,
         }
+    }
+
+    /// The first offset kept.
+    pub(crate) fn log_start(&self) -> i64 {
+        self.log.start
     }
 
     /// One past the last offset that is applied.
@@ -420,10 +454,10 @@ impl Controller {
     pub(crate) fn propose(
         &mut self,
         now: Now,
-        records: Vec<MetadataRecord>,
+        records: &[MetadataRecord],
     ) -> Result<u64, ErrorCode> {
         let mut builder = BatchBuilder::new();
-        for record in &records {
+        for record in records {
             let value = record.encode();
             let record =
                 NewRecord { timestamp: now.wall_ms, value: Some(&value), ..NewRecord::default() };
@@ -442,7 +476,7 @@ impl Controller {
             Some(bytes) if !starts_segment => Some(bytes + length),
             _ => Some(length),
         };
-        for record in &records {
+        for record in records {
             match record {
                 MetadataRecord::CreateTopic(topic) => {
                     self.creating.insert(topic.name.clone(), index);
@@ -458,7 +492,6 @@ impl Controller {
                 _ => {}
             }
         }
-        self.unapplied.insert(base_offset, records);
         Ok(index)
     }
 
@@ -505,7 +538,14 @@ impl Controller {
     pub(crate) fn turn(&mut self, actions: &mut Vec<Action>) -> Outcome {
         let mut outcome = Outcome::default();
         let turn = self.group.collect();
-        let emit = |kind| Action::Storage(Op { replica: METADATA_REPLICA, kind });
+        (outcome.messages, outcome.reads) = (turn.messages, turn.reads);
+        self.take_appends(&turn.ops);
+        if let Some(first) = turn.removed.iter().map(|entry| entry.index).min() {
+            let lost = self.waiting.split_off(&(first, 0)).into_values();
+            outcome.released.extend(lost.map(|key| (key, false)));
+        }
+        let replica = self.group.id();
+        let emit = |kind| Action::Storage(Op { replica, kind });
         actions.extend(turn.ops.into_iter().map(emit));
         let mut trimmed = None;
         let mut begins_segment = false;
@@ -547,6 +587,25 @@ impl Controller {
         outcome
     }
 
+    /// Reads what was appended, by this node or by the one that leads: it will be applied once it is committed.
+    fn take_appends(&mut self, ops: &[OpKind]) {
+        let appends = ops.iter().flat_map(|op| match op {
+            OpKind::Write { appends, .. } => &appends[..],
+            _ => &[],
+        });
+        for append in appends {
+            let Content::Batch(batch) = &append.entry.content else { continue };
+            // What stood here before was cut.
+            let _ = self.unapplied.split_off(&batch.base_offset);
+            match records_of(append.payload.clone()) {
+                Some(batches) => self.unapplied.extend(batches),
+                None => {
+                    self.group.fail("a metadata batch cannot be read by this version".to_owned());
+                }
+            }
+        }
+    }
+
     /// Applies a committed batch. False if the group failed over it.
     fn apply(&mut self, batch: &Descriptor, outcome: &mut Outcome) -> bool {
         let Some(records) = self.unapplied.remove(&batch.base_offset) else {
@@ -580,18 +639,23 @@ impl Controller {
     }
 
     fn note_leadership(&mut self, outcome: &mut Outcome) {
-        let is_serving = self.group.is_serving();
-        if is_serving != self.was_serving {
-            // What a former leader had decided and not committed is void, and so are its ids.
-            self.creating.clear();
-            self.changing.clear();
-            self.configuring.clear();
-            self.next_peer_id = self.image.next_peer_id;
-            self.next_producer_id = self.image.next_producer_id;
-            let lost = std::mem::take(&mut self.waiting).into_values();
-            outcome.released.extend(lost.map(|key| (key, false)));
+        let serves = self.group.is_serving().then(|| self.group.term());
+        if self.served == serves {
+            return;
         }
-        self.was_serving = is_serving;
+        // What a former leader had decided and not committed is void, and so are its ids.
+        self.creating.clear();
+        self.changing.clear();
+        self.configuring.clear();
+        self.next_peer_id = self.image.next_peer_id;
+        self.next_producer_id = self.image.next_producer_id;
+        if !self.group.is_alone() {
+            self.segment_bytes = None;
+        }
+        let lost = std::mem::take(&mut self.waiting).into_values();
+        outcome.released.extend(lost.map(|key| (key, false)));
+        outcome.leads = Some(serves.is_some());
+        self.served = serves;
     }
 }
 

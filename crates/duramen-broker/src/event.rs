@@ -12,6 +12,7 @@ use bytes::Bytes;
 use duramen_protocol::Response;
 use duramen_storage::op::{Done, Op, ReplicaId};
 
+use crate::peer::PeerFrame;
 use crate::session::{Prepared, RequestContext};
 
 /// The two clocks, read once per turn by whoever drives the node.
@@ -51,6 +52,8 @@ pub enum Event {
     Storage(Done),
     /// What [`Action::ReadLog`] asked for.
     LogRead(LogRead),
+    /// Another node says something. Bytes that are no frame never come here.
+    Peer(Box<PeerFrame>),
     /// Nothing but time passed. Sent when [`crate::Node::deadline`] has come.
     Tick,
 }
@@ -79,6 +82,13 @@ pub enum Action {
     /// Read of a log where it does no harm to wait, and answer with [`Event::LogRead`]:
     /// [`crate::read_plan::log_slice`].
     ReadLog(ReadLog),
+    /// Give this to another node. It may be lost, and come late, twice, or in another order.
+    Send {
+        /// Its id.
+        to: i32,
+        /// What is said.
+        frame: Box<PeerFrame>,
+    },
     /// The process must end: what happened may not be survived in memory.
     Fatal(String),
 }
@@ -94,6 +104,8 @@ pub struct ReadLog {
     pub end: i64,
     /// About how much at once; at least one batch.
     pub bytes_max: u32,
+    /// The replica that it is for; the node itself wants to see it if there is none.
+    pub peer: Option<ReplicaId>,
 }
 
 /// What was read for a [`ReadLog`].
@@ -103,6 +115,8 @@ pub struct LogRead {
     pub replica: ReplicaId,
     /// From which offset.
     pub from: i64,
+    /// The replica that it is for.
+    pub peer: Option<ReplicaId>,
     /// Whole batches, checked, the first of which holds `from`; or why there are none.
     pub batches: Result<Bytes, String>,
 }

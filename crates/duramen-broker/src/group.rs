@@ -4,16 +4,16 @@
 //! Owns:       the in-memory log the library reads, payload until storage has it, tickets, the
 //!             messages that wait for a sync, the failure of a group.
 //! Interface:  [`Group::propose_batch`], [`Group::propose_internal`], [`Group::on_persisted`],
-//!             [`Group::collect`], [`Group::is_serving`].
+//!             [`Group::on_letter`], [`Group::tick`], [`Group::collect`], [`Group::is_serving`].
 //! Invariants: entries are proposed only as leader, and their base offset comes from the last
 //!             entry of the log. A `Ready` counts as persisted only when its ticket and all
 //!             before it came back; `must_sync == false` only means that it causes no sync.
 //!             After a panic of the library the group is failed and never used again.
 //! Never:      what entries mean; offsets shown to anyone.
-//! Tests:      below, with three groups that exchange messages; those of `node`.
+//! Tests:      `group/tests.rs`, with three groups that exchange messages; those of `node`.
 //! Start at:   [`Group::collect`].
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bytes::Bytes;
@@ -25,13 +25,27 @@ use raft::eraftpb::{Entry, EntryType, Message, MessageType};
 use raft::{RawNode, Ready, StateRole};
 
 use crate::limits::{
-    ELECTION_TICKS, GROUP_APPLIED_KEPT, GROUP_APPLIED_MAX, HEARTBEAT_TICKS, TERM_MAX,
+    ELECTION_TICKS, GROUP_APPLIED_KEPT, GROUP_APPLIED_KEPT_FOR_PEERS, GROUP_APPLIED_MAX,
+    GROUP_BEHIND_MAX, GROUP_UNCOMMITTED_MAX, HEARTBEAT_TICKS, LAG_TICKS, TERM_MAX,
 };
+use crate::peer::Letter;
 use crate::prng::Prng;
+use duramen_storage::sabotage::{self, Bug};
 
+mod letters;
 mod log;
+mod shipping;
+pub(crate) use letters::letter_of;
 pub(crate) use log::internal_of;
 use log::{GroupLog, TAG_BATCH, TAG_INTERNAL};
+use shipping::Shipping;
+
+/// Which log a group keeps; the same on all its nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct GroupId {
+    pub topic_id: [u8; 16],
+    pub partition: i32,
+}
 
 /// The index before the first entry of every group, so that an empty replica is always told from
 /// one that has seen the first entry.
@@ -47,6 +61,24 @@ pub(crate) enum Refused {
     NotLeader,
     /// The group has failed.
     Failed,
+    /// Too much waits for its followers.
+    Full,
+}
+
+/// A message for a peer, with the payload of the batches in it, in order.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    pub message: Message,
+    pub payloads: Vec<Bytes>,
+}
+
+/// Payload that a peer lacks and that is no longer in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PayloadRead {
+    pub peer: u64,
+    pub from: i64,
+    pub end: i64,
+    pub bytes: u32,
 }
 
 /// What a turn of the group produced.
@@ -59,7 +91,9 @@ pub(crate) struct Turn {
     /// Entries cut from the log by a newer leader's, oldest first.
     pub removed: Vec<LogEntry>,
     /// For peers.
-    pub messages: Vec<Message>,
+    pub messages: Vec<Outgoing>,
+    /// To be read, for [`Group::on_read`].
+    pub reads: Vec<PayloadRead>,
 }
 
 /// A `Ready` between its collection and its persistence.
@@ -70,6 +104,18 @@ struct InFlight {
     silent: bool,
     payload_bytes: u64,
     messages: Vec<Message>,
+}
+
+/// Who keeps up, as a leader sees it.
+#[derive(Debug, Default)]
+struct Pace {
+    ticks: u64,
+    /// What was committed at the last sample, and at the one before.
+    commits: (u64, u64),
+    /// The tick at which a peer was heard last.
+    heard: BTreeMap<u64, u64>,
+    /// Peers that lack what this log does not have in memory any more.
+    left_behind: BTreeSet<u64>,
 }
 
 /// One replica's share in a Raft group.
@@ -85,6 +131,8 @@ pub(crate) struct Group {
     in_flight: VecDeque<InFlight>,
     /// Messages whose `Ready` is persisted.
     released: Vec<Message>,
+    shipping: Shipping,
+    pace: Pace,
     /// A commit index that storage has not been told: it rides with the next write.
     unsaved: Option<HardState>,
     /// The next turn's first op, for a replica that was just made.
@@ -155,7 +203,8 @@ impl Group {
             heartbeat_tick: HEARTBEAT_TICKS,
             applied,
             max_size_per_msg: 1 << 20,
-            max_inflight_msgs: 256,
+            max_inflight_msgs: 64,
+            batch_append: true,
             check_quorum: true,
             pre_vote: true,
             ..raft::Config::default()
@@ -173,6 +222,8 @@ impl Group {
             payloads: BTreeMap::new(),
             in_flight: VecDeque::new(),
             released: Vec::new(),
+            shipping: Shipping::default(),
+            pace: Pace::default(),
             unsaved: None,
             create: None,
             applied: (applied, applied_term),
@@ -196,6 +247,11 @@ impl Group {
     /// The peer that leads, if that is known.
     pub(crate) fn leader(&self) -> Option<u64> {
         Some(self.raw.raft.leader_id).filter(|id| *id != 0)
+    }
+
+    /// This replica and its term, for whoever is told that it leads.
+    pub(crate) fn lead(&self) -> (u64, u64) {
+        (self.id.0, self.term())
     }
 
     /// The current term.
@@ -246,9 +302,17 @@ impl Group {
     /// Whether this replica leads and has applied an entry of its own term: only then does it
     /// know all that was committed before, and may answer.
     pub(crate) fn is_serving(&self) -> bool {
+        if sabotage::is(Bug::ServesTooEarly) {
+            return self.failed.is_none() && self.raw.raft.state == StateRole::Leader;
+        }
         self.failed.is_none()
             && self.raw.raft.state == StateRole::Leader
             && self.applied.1 == self.raw.raft.term
+    }
+
+    /// The peers that vote.
+    pub(crate) fn voter_ids(&self) -> &[u64] {
+        &self.raw.store().conf.voters
     }
 
     /// How many voters there are.
@@ -256,11 +320,24 @@ impl Group {
         self.raw.store().conf.voters.len()
     }
 
-    /// How many of them have all that is committed, as far as this leader knows.
-    pub(crate) fn caught_up(&self) -> usize {
-        let committed = self.raw.raft.raft_log.committed;
+    /// Which peers keep up, this replica among them, as far as this leader knows: they were heard of lately, and have
+    /// all that was committed a while ago.
+    pub(crate) fn caught_up(&self) -> impl Iterator<Item = u64> {
+        let since = self.pace.ticks.saturating_sub(LAG_TICKS);
+        let keeps_up = move |id: u64, matched: u64| {
+            let heard = self.pace.heard.get(&id);
+            id == self.id.0
+                || heard.is_some_and(|at| *at >= since) && matched >= self.pace.commits.1
+        };
         let progress = self.raw.raft.prs().iter();
-        progress.filter(|(_, progress)| progress.matched >= committed).count()
+        let all = progress.filter(move |(id, progress)| keeps_up(**id, progress.matched));
+        all.map(|(id, _)| *id)
+    }
+
+    /// How many peers lack what is no longer in this leader's memory, or was trimmed. They get nothing more from it: to send them
+    /// segments and images is not built yet.
+    pub(crate) fn left_behind(&self) -> usize {
+        self.pace.left_behind.len()
     }
 
     /// Whether this replica is all there is.
@@ -277,9 +354,13 @@ impl Group {
         self.guarded(|raw| raw.campaign().ok());
     }
 
-    /// A message from a peer, with the payload of the batches in it, in order. What the library
-    /// would take for a fatal error is found here first.
-    #[cfg_attr(not(test), expect(dead_code, reason = "there is no transport to peers yet"))]
+    /// What a peer says. What the library would take for a fatal error is found here first.
+    pub(crate) fn on_letter(&mut self, letter: Letter) {
+        if let Some(message) = letters::message_of(&letter) {
+            self.on_message(message, letter.payloads);
+        }
+    }
+
     pub(crate) fn on_message(&mut self, message: Message, payloads: Vec<Bytes>) {
         if self.failed.is_some() || !self.is_acceptable(&message) {
             return;
@@ -288,31 +369,78 @@ impl Group {
             return self.fail(damage);
         }
         let mut payloads = payloads.into_iter();
+        let mut with_payload = Vec::new();
         for entry in message.get_entries() {
             let Some(Content::Batch(descriptor)) = log::content_of(entry) else { continue };
             // Without its payload, or with another one, the entry is not there at all.
             let Some(payload) = payloads.next().filter(|it| descriptor.matches(it)) else {
                 return;
             };
-            self.payloads.insert((entry.index, entry.term), payload);
+            with_payload.push(((entry.index, entry.term), payload));
         }
+        for (key, payload) in with_payload {
+            self.bytes_in_flight += payload.len() as u64;
+            let before = self.payloads.insert(key, payload);
+            self.bytes_in_flight -= before.map_or(0, |before| before.len() as u64);
+        }
+        self.pace.heard.insert(message.from, self.pace.ticks);
         // An error only says that the message is not for this state; it is dropped.
         self.guarded(|raw| raw.step(message).ok());
     }
 
+    /// What [`Turn::reads`] asked for.
+    pub(crate) fn on_read(&mut self, peer: u64, came: Result<Bytes, String>) {
+        if self.failed.is_none() {
+            self.shipping.on_read(peer, self.term(), came);
+        }
+    }
+
+    /// Something that was to be sent to a peer was not.
+    pub(crate) fn on_unreachable(&mut self, peer: u64) {
+        self.guarded(|raw| raw.report_unreachable(peer));
+    }
+
     fn is_acceptable(&self, message: &Message) -> bool {
-        let is_peer = self.raw.raft.prs().get(message.from).is_some();
+        let is_peer = message.from != self.id.0 && self.raw.raft.prs().get(message.from).is_some();
         let is_for_us = message.to == self.id.0;
         let is_foreign = matches!(
             message.get_msg_type(),
             MessageType::MsgPropose | MessageType::MsgReadIndex | MessageType::MsgSnapshot
         );
-        let mut next = message.index;
-        let is_dense = message.get_entries().iter().all(|entry| {
-            next += 1;
-            entry.index == next && entry.term <= message.term && log::content_of(entry).is_some()
-        });
-        is_peer && is_for_us && !is_foreign && is_dense && message.term <= TERM_MAX
+        is_peer && is_for_us && !is_foreign && message.term <= TERM_MAX && self.is_chain(message)
+    }
+
+    /// Whether a message's entries follow each other, by index, term and offset, and follow what this log has.
+    fn is_chain(&self, message: &Message) -> bool {
+        let (mut index, mut term) = (message.index, message.log_term);
+        let mut end_offset = self.offset_after(index);
+        for entry in message.get_entries() {
+            let follows = entry.index == index + 1 && (term..=message.term).contains(&entry.term);
+            let Some(content) = log::content_of(entry).filter(|_| follows) else { return false };
+            (index, term) = (entry.index, entry.term);
+            let Content::Batch(batch) = content else {
+                end_offset = end_offset.or_else(|| self.offset_after(index));
+                continue;
+            };
+            if end_offset.is_some_and(|end| end != batch.base_offset) || batch.count == 0 {
+                return false;
+            }
+            end_offset = Some(batch.end_offset());
+        }
+        true
+    }
+
+    /// Where the log stands after an entry; `None` if that is not known any more, or not yet.
+    fn offset_after(&self, index: u64) -> Option<i64> {
+        let unstable = self.raw.raft.raft_log.unstable_entries();
+        let Some(first) = unstable.first().filter(|first| first.index <= index) else {
+            return self.raw.store().offset_after(index);
+        };
+        let is_batch = |entry: &&Entry| entry.data.first() == Some(&TAG_BATCH);
+        let batches = unstable.iter().take_while(|entry| entry.index <= index).filter(is_batch);
+        let last = batches.last().and_then(|entry| Descriptor::decode(&entry.data[1..]).ok());
+        last.map(|batch| batch.end_offset())
+            .or_else(|| self.raw.store().offset_after(first.index - 1))
     }
 
     /// Why a message proves that this replica has lost what it had, if it does.
@@ -338,13 +466,51 @@ impl Group {
         }
     }
 
-    /// One tick of the group's clock. A group of one voter needs none.
-    #[cfg_attr(not(test), expect(dead_code, reason = "groups of one voter are not ticked"))]
-    pub(crate) fn tick(&mut self) {
+    /// One tick of the group's clock. A group of one voter needs none. True if it has something to say.
+    pub(crate) fn tick(&mut self) -> bool {
         // The library asserts that all is persisted when a group of one elects itself.
-        if !self.is_alone() && self.term() < TERM_MAX {
-            self.guarded(RawNode::tick);
+        if self.is_alone() || self.term() >= TERM_MAX || self.failed.is_some() {
+            return false;
         }
+        self.guarded(RawNode::tick);
+        self.pace.ticks += 1;
+        if self.pace.ticks.is_multiple_of(LAG_TICKS / 2) {
+            self.pace.commits = (self.raw.raft.raft_log.committed, self.pace.commits.0);
+        }
+        if self.pace.ticks.is_multiple_of(2 * ELECTION_TICKS as u64) {
+            self.shipping.forget(self.applied.0);
+            self.note_left_behind();
+        }
+        self.failed.is_some() || self.raw.has_ready()
+    }
+
+    fn note_left_behind(&mut self) {
+        let first = self.raw.store().first_held();
+        let lacks = |matched: u64| matched + 1 < first;
+        let progress = self.raw.raft.prs().iter();
+        let is_leader = self.raw.raft.state == StateRole::Leader;
+        let behind = progress.filter(|(id, progress)| {
+            let is_starved = self.shipping.starved.contains(*id);
+            is_leader
+                && self.pace.heard.contains_key(*id)
+                && (lacks(progress.matched) || is_starved)
+        });
+        let behind: BTreeSet<u64> = behind.map(|(id, _)| *id).collect();
+        for peer in behind.difference(&self.pace.left_behind) {
+            tracing::warn!(
+                replica = self.id.0,
+                peer,
+                first,
+                "a follower lacks entries that are no longer in memory, or were trimmed; it stays behind"
+            );
+        }
+        self.pace.left_behind = behind;
+    }
+
+    /// Entries that are not committed.
+    pub(crate) fn uncommitted(&self) -> u64 {
+        let log = &self.raw.raft.raft_log;
+        log.last_index() - log.committed
     }
 
     /// Appends a batch whose base offset is [`Group::end_offset`] and whose leader epoch is
@@ -381,6 +547,10 @@ impl Group {
         // The library would forward a follower's proposal, with an offset computed here.
         if !self.is_serving() {
             return Err(Refused::NotLeader);
+        }
+        // With one voter they wait for its disk, and their bytes are bounded elsewhere.
+        if !self.is_alone() && self.uncommitted() >= GROUP_UNCOMMITTED_MAX {
+            return Err(Refused::Full);
         }
         let before = self.raw.raft.raft_log.last_index();
         let proposed = self.guarded(|raw| raw.propose(Vec::new(), data));
@@ -429,6 +599,7 @@ impl Group {
     fn abandon(&mut self) {
         self.payloads.clear();
         self.released.clear();
+        self.shipping.clear();
         self.bytes_in_flight = 0;
     }
 
@@ -446,10 +617,25 @@ impl Group {
             turn.committed.clear();
         }
         // Payload of entries that the library did not take belongs to a message it refused.
+        let refused: u64 = self.payloads.values().map(|payload| payload.len() as u64).sum();
         self.payloads.clear();
-        turn.messages.append(&mut self.released);
-        turn.messages.sort_by_key(|message| message.to);
+        self.bytes_in_flight -= refused.min(self.bytes_in_flight);
+        self.speak(&mut turn);
         turn
+    }
+
+    /// Lets messages leave whose time has come, in the order of their receivers.
+    fn speak(&mut self, turn: &mut Turn) {
+        let mut messages = std::mem::take(&mut self.released);
+        messages.sort_by_key(|message| message.to);
+        for message in messages {
+            self.shipping.send(message);
+        }
+        turn.messages.append(&mut self.shipping.ready);
+        turn.reads.append(&mut self.shipping.reads);
+        for peer in std::mem::take(&mut self.shipping.unreachable) {
+            self.on_unreachable(peer);
+        }
     }
 
     fn take_ready(&mut self, mut ready: Ready, turn: &mut Turn) {
@@ -467,13 +653,16 @@ impl Group {
             self.unsaved = Some(hard_state);
         }
         assert!(ready.snapshot().is_empty(), "nobody sends snapshots yet");
-        let messages = ready.take_persisted_messages();
+        let mut messages = ready.take_persisted_messages();
+        if sabotage::is(Bug::SpokenBeforeSync) {
+            self.released.append(&mut messages);
+        }
         let silent = !ready.must_sync();
         if !silent {
             let hard_state = self.unsaved.take();
             turn.ops.push(OpKind::Write { ticket, appends, hard_state, must_sync: true });
         }
-        turn.messages.extend(ready.take_messages());
+        self.released.extend(ready.take_messages());
         let committed = ready.take_committed_entries();
         self.in_flight.push_back(InFlight { ticket, silent, payload_bytes, messages });
         self.guarded(|raw| raw.advance_append_async(ready));
@@ -505,6 +694,9 @@ impl Group {
             self.fail(format!("entry {} has no payload", entry.index));
             return None;
         };
+        if self.raw.raft.state == StateRole::Leader && !self.is_alone() && !payload.is_empty() {
+            self.shipping.keep(entry.index, entry.term, payload.clone());
+        }
         let log = self.raw.mut_store();
         turn.removed.extend(log.cut(entry.index));
         let entry = LogEntry { index: entry.index, term: entry.term, content };
@@ -528,8 +720,23 @@ impl Group {
         }
         if let Some(last) = committed.last().map(|entry| entry.index) {
             self.guarded(|raw| raw.advance_apply_to(last));
-            self.raw.mut_store().forget(last, GROUP_APPLIED_KEPT, GROUP_APPLIED_MAX);
+            self.forget_applied(last);
         }
+    }
+
+    /// Descriptors of applied entries go, but for those that a peer may still need.
+    fn forget_applied(&mut self, applied: u64) {
+        if self.is_alone() {
+            return self.raw.mut_store().forget(applied, GROUP_APPLIED_KEPT, GROUP_APPLIED_MAX);
+        }
+        let mut up_to = applied;
+        if self.raw.raft.state == StateRole::Leader {
+            let matched = self.raw.raft.prs().iter().map(|(_, progress)| progress.matched).min();
+            let needed = matched.unwrap_or(applied).max(applied.saturating_sub(GROUP_BEHIND_MAX));
+            up_to = applied.min(needed);
+        }
+        let kept = GROUP_APPLIED_KEPT_FOR_PEERS;
+        self.raw.mut_store().forget(up_to, kept, 2 * kept);
     }
 
     /// Marks the group as failed: it is never used again in this process.

@@ -21,10 +21,12 @@ mod internal_topics;
 pub mod limits;
 mod node;
 mod partition;
+pub mod peer;
 mod prng;
 mod quotas;
 pub mod read_plan;
 pub mod session;
 
+pub use controller::MetadataVoter;
 pub use event::{Action, ConnectionId, Event, Now, Reply};
-pub use node::{Metrics, Node, NodeOptions};
+pub use node::{Metrics, Node, NodeOptions, Standing};

@@ -48,6 +48,28 @@ pub(crate) const ELECTION_TICKS: usize = 10;
 /// Ticks between heartbeats.
 pub(crate) const HEARTBEAT_TICKS: usize = 2;
 
+/// Time between two ticks of groups of several voters.
+pub(crate) const TICK_US: u64 = 50_000;
+/// Ticks after which a follower that was not heard of, or that lacks what was committed then, is not in sync: 10 s,
+/// Kafka's `replica.lag.time.max.ms` default.
+pub(crate) const LAG_TICKS: u64 = 200;
+/// Ticks between two frames to a node to which nothing else is to be said.
+pub(crate) const PEER_QUIET_TICKS: u64 = 10;
+/// Bytes of batches on their way to one node; above, a group's appends to it wait.
+pub(crate) const PEER_BYTES_IN_FLIGHT_MAX: u64 = 8 << 20;
+/// Announcements of leaders in one frame.
+pub(crate) const PEER_LEADS_MAX: usize = 1000;
+/// Appends of one group to one peer that wait for payload to be read.
+pub(crate) const GROUP_UNSENT_MAX: usize = 64;
+/// Bytes of payload that a group of several voters keeps in memory for its followers; older payload is read.
+pub(crate) const GROUP_PAYLOAD_KEPT_BYTES: usize = 1 << 20;
+/// Applied entries that a replica of several voters keeps for followers that lack them.
+pub(crate) const GROUP_APPLIED_KEPT_FOR_PEERS: usize = 1024;
+/// Those that a leader keeps at most while a follower lacks them. One that lacks more is left behind.
+pub(crate) const GROUP_BEHIND_MAX: u64 = 16 << 10;
+/// Entries that a leader appends without their commit; above, appends are refused.
+pub(crate) const GROUP_UNCOMMITTED_MAX: u64 = 16 << 10;
+
 /// Batches remembered for each producer.
 pub(crate) const PRODUCER_BATCHES_KEPT: usize = 5;
 /// Producer ids allocated by one metadata record.

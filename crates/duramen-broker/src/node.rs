@@ -28,7 +28,7 @@ use crate::api::{self, fetch::ParkedFetch, fetch_sessions::FetchSessions};
 use crate::configs::{BrokerSettings, TopicSettings};
 use crate::controller::image::{Change, Topic};
 use crate::controller::records::{Endpoint, MetadataRecord, RegisterBroker};
-use crate::controller::{Controller, METADATA_REPLICA};
+use crate::controller::{Controller, METADATA_GROUP, METADATA_REPLICA, MetadataVoter, is_metadata};
 use crate::event::{Action, ConnectionId, Event, Now, Reply, RequestKey};
 use crate::internal_topics;
 use crate::limits::{OPENING_US_MAX, PRODUCER_ID_BLOCK};
@@ -41,6 +41,7 @@ use duramen_storage::sabotage::{self, Bug};
 
 mod coordinators;
 mod metrics;
+mod peers;
 mod quotas;
 mod stalls;
 mod sweep;
@@ -49,7 +50,8 @@ mod tests;
 mod undecided;
 
 use coordinators::Coordinators;
-pub use metrics::Metrics;
+pub use metrics::{Metrics, Standing};
+use peers::Peers;
 use quotas::Timed;
 use stalls::Stalls;
 use sweep::Sweep;
@@ -78,6 +80,8 @@ pub struct NodeOptions {
     pub bytes_in_flight_max: u64,
     /// The metadata log's batches after its image: [`crate::read_plan::metadata_tail`].
     pub metadata_tail: Vec<Bytes>,
+    /// Who keeps the metadata, the same on all nodes of a cluster; nobody stands for this node alone.
+    pub voters: Vec<MetadataVoter>,
 }
 
 impl NodeOptions {
@@ -132,6 +136,7 @@ enum Timer {
     Producers,
     Settings,
     Offsets,
+    Peers,
     Coordinator(ReplicaId),
     Request(RequestKey),
 }
@@ -164,7 +169,9 @@ pub struct Node {
     bytes_in_flight: u64,
     is_disk_full: bool,
     producer_ids: (i64, i64),
+    /// A block of producer ids that this node gives itself: index, first and end.
     allocating: Option<(u64, i64, i64)>,
+    peers: Peers,
     clock: ClockWatch,
     retention: Sweep,
     producers: Sweep,
@@ -189,13 +196,12 @@ impl Node {
         let seed = options.seed;
         options.settle();
         let tail = std::mem::take(&mut options.metadata_tail);
-        let metadata = recovered.iter().find(|found| found.replica == METADATA_REPLICA);
-        let controller = match metadata.map(|found| Controller::recover(found, tail, seed)) {
-            None => Controller::create(seed),
-            Some(Ok(controller)) => controller,
-            Some(Err(problem)) => {
+        let metadata = recovered.iter().find(|found| is_metadata(&found.identity));
+        let controller = match Self::open_controller(&options, metadata, tail) {
+            Ok(controller) => controller,
+            Err(problem) => {
                 actions.push(Action::Fatal(problem));
-                Controller::create(seed)
+                Controller::create(METADATA_REPLICA, &[METADATA_REPLICA.0], seed)
             }
         };
         let mut node = Self {
@@ -216,6 +222,7 @@ impl Node {
             is_disk_full: false,
             producer_ids: (0, 0),
             allocating: None,
+            peers: Peers::new(std::mem::take(&mut options.voters)),
             clock: ClockWatch::new(now),
             retention: Sweep::default(),
             producers: Sweep::default(),
@@ -228,14 +235,32 @@ impl Node {
             options,
         };
         node.take_dynamic_settings();
-        node.controller.group.campaign();
-        for found in recovered.into_iter().filter(|found| found.replica != METADATA_REPLICA) {
+        if node.controller.group.is_alone() {
+            node.controller.group.campaign();
+        }
+        for found in recovered.into_iter().filter(|found| !is_metadata(&found.identity)) {
             node.adopt(&found, now);
         }
+        node.schedule_ticks(now);
         node.timers.insert((now.mono_us + OPENING_US_MAX, Timer::Opened));
         node.schedule_sweeps(now);
         node.flush(now, actions);
         node
+    }
+
+    fn open_controller(
+        options: &NodeOptions,
+        found: Option<&RecoveredReplica>,
+        tail: Vec<Bytes>,
+    ) -> Result<Controller, String> {
+        let (replica, voters) = peers::metadata_replica(options)?;
+        let Some(found) = found else {
+            return Ok(Controller::create(replica, &voters, options.seed));
+        };
+        if found.replica != replica || found.conf.voters != voters {
+            return Err("the data directory holds the metadata of another cluster".to_owned());
+        }
+        Controller::recover(found, tail, options.seed)
     }
 
     fn adopt(&mut self, found: &RecoveredReplica, now: Now) {
@@ -243,9 +268,14 @@ impl Node {
         let settings = TopicSettings::resolve(&BTreeMap::new(), &self.options.settings);
         let seed = self.options.seed;
         let mut partition = Partition::recover(found, Arc::new(settings), now, seed);
-        partition.group.campaign();
-        if let Some(opening) = &mut self.opening {
-            opening.awaited.insert(found.replica);
+        // Those of several voters are led when they are led; nobody waits for that here.
+        if partition.group.is_alone() {
+            partition.group.campaign();
+            if let Some(opening) = &mut self.opening {
+                opening.awaited.insert(found.replica);
+            }
+        } else {
+            self.peers.tick(found.replica);
         }
         self.partitions.insert(found.replica, partition);
         self.mark_dirty(found.replica);
@@ -260,7 +290,9 @@ impl Node {
             }
             Event::Disconnected(connection) => self.on_disconnected(connection),
             Event::Storage(done) => self.on_storage(&done, actions),
+            Event::LogRead(read) if read.peer.is_some() => self.on_payload(read),
             Event::LogRead(read) => self.on_log_read(now, read, actions),
+            Event::Peer(frame) => self.on_peer(now, frame.0, actions),
             Event::Tick => {}
         }
         self.fire_timers(now, actions);
@@ -280,6 +312,8 @@ impl Node {
                 break;
             }
         }
+        // All that is to be stored has left before anything is said of it.
+        self.send_frames(actions);
     }
 
     /// When, in monotonic microseconds, to send [`Event::Tick`] if nothing happens before.
@@ -321,7 +355,7 @@ impl Node {
 
     fn on_storage(&mut self, done: &Done, actions: &mut Vec<Action>) {
         match *done {
-            Done::Persisted { replica: METADATA_REPLICA, ticket } => {
+            Done::Persisted { replica, ticket } if replica == self.controller.group.id() => {
                 self.controller.group.on_persisted(ticket);
                 self.is_controller_dirty = true;
             }
@@ -335,7 +369,7 @@ impl Node {
                 }
             }
             Done::WantImage { replica } => {
-                let kind = if replica == METADATA_REPLICA {
+                let kind = if replica == self.controller.group.id() {
                     Some(self.controller.image_op())
                 } else {
                     self.partitions.get(&replica).map(Partition::image)
@@ -371,6 +405,7 @@ impl Node {
                 Timer::Producers => self.sweep_producers(now),
                 Timer::Settings => self.sweep_settings(now),
                 Timer::Offsets => self.sweep_offsets(now, actions),
+                Timer::Peers => self.tick_peers(now),
                 Timer::Coordinator(replica) => self.on_group_timer(now, replica, actions),
                 Timer::Request(key) => api::on_timeout(self, key, actions),
             }
@@ -441,8 +476,15 @@ impl Node {
         let mut effects = Effects::default();
         partition.turn(now, actions, &mut effects);
         self.bytes_in_flight -= before - partition.group.bytes_in_flight();
+        let (id, lead) = (partition.id, partition.group.lead());
+        self.post(replica, id, &mut effects.messages);
+        peers::read(replica, &effects.reads, actions);
+        let Some(partition) = self.partitions.get(&replica) else { return };
         let is_settled = partition.group.is_serving() || partition.group.failure().is_some();
         let serves = effects.serves;
+        if serves == Some(true) && self.peers.are_there() {
+            self.peers.announce(id, lead);
+        }
         self.follow(now, effects, actions);
         if let Some(serves) = serves {
             self.on_serves(now, replica, serves, actions);
@@ -545,7 +587,16 @@ impl Node {
     }
 
     fn turn_controller(&mut self, now: Now, actions: &mut Vec<Action>) {
-        let outcome = self.controller.turn(actions);
+        let mut outcome = self.controller.turn(actions);
+        let replica = self.controller.group.id();
+        self.post(replica, METADATA_GROUP, &mut outcome.messages);
+        peers::read(replica, &outcome.reads, actions);
+        if outcome.leads.is_some() {
+            // What was proposed in another term may stand for something else now.
+            self.allocating = None;
+            self.registration = None;
+            self.peers.forget_grants();
+        }
         if let Some(problem) = self.controller.group.failure() {
             actions.push(Action::Fatal(format!("the metadata group failed: {problem}")));
             return;
@@ -563,6 +614,7 @@ impl Node {
             self.producer_ids = (first, end);
             self.grant_producer_ids(now, actions);
         }
+        self.peers.grant(applied);
         self.register(now, actions);
         self.is_controller_dirty |= self.controller.trim_if_large();
     }
@@ -612,8 +664,12 @@ impl Node {
         let identity = Identity { topic: topic.name.clone(), topic_id: topic_id.0, partition };
         let seed = self.options.seed;
         let mut made = Partition::create(id, identity, &voters, settings, seed);
-        if made.group.is_alone() {
+        let is_first = replicas[0].directory_id == own;
+        if made.group.is_alone() || is_first {
             made.group.campaign();
+        }
+        if !made.group.is_alone() {
+            self.peers.tick(id);
         }
         self.partitions.insert(id, made);
         self.mark_dirty(id);
@@ -627,12 +683,6 @@ impl Node {
     pub(crate) fn fresh_id(&mut self) -> Uuid {
         let (high, low) = (self.chance.next(), self.chance.next());
         Uuid::from_u128(u128::from(high) << 64 | u128::from(low))
-    }
-
-    /// Where clients reach this node.
-    pub(crate) fn own_endpoint(&self) -> Option<&Endpoint> {
-        let broker = self.controller.image.brokers.get(&self.options.facts.broker_id)?;
-        broker.endpoints.first()
     }
 
     pub(crate) fn own_directory(&self) -> Uuid {
@@ -664,6 +714,7 @@ impl Node {
 
     fn remove_replica(&mut self, now: Now, replica: ReplicaId, actions: &mut Vec<Action>) {
         let Some(mut partition) = self.partitions.remove(&replica) else { return };
+        self.peers.forget(replica, partition.id);
         self.bytes_in_flight -= partition.group.bytes_in_flight();
         self.forget_group_replica(now, replica, actions);
         let mut effects = Effects::default();
@@ -705,40 +756,47 @@ impl Node {
         }
     }
 
-    /// Once the metadata group leads, the node registers itself; then it knows which replicas it
-    /// should have.
+    /// The node is registered once the metadata group says so; then it knows which replicas it should have.
     fn register(&mut self, now: Now, actions: &mut Vec<Action>) {
-        if !self.controller.group.is_serving() {
+        if self.is_registered {
             return;
         }
-        let Some(index) = self.registration else {
-            let record = self.registration_record();
-            self.registration = self.controller.propose(now, vec![record]).ok();
+        if self.controller.group.is_serving() && self.registration.is_none() {
+            let record = MetadataRecord::RegisterBroker(self.registration_record());
+            self.registration = self.controller.propose(now, &[record]).ok();
             self.is_controller_dirty = self.registration.is_some();
             return;
+        }
+        let is_done = if self.controller.group.is_alone() {
+            let applied = self.controller.group.applied();
+            self.registration.is_some_and(|index| index <= applied)
+        } else {
+            // Another node may have proposed it: what says that it is this start's is its number.
+            let broker = self.controller.image.brokers.get(&self.options.facts.broker_id);
+            broker.is_some_and(|it| it.incarnation == self.options.seed)
         };
-        if self.is_registered || index > self.controller.group.applied() {
+        if !is_done {
             return;
         }
         self.is_registered = true;
         self.reconcile(now, actions);
-        self.note_opened(METADATA_REPLICA, now, actions);
+        self.note_opened(self.controller.group.id(), now, actions);
     }
 
-    fn registration_record(&self) -> MetadataRecord {
+    fn registration_record(&self) -> RegisterBroker {
         let options = &self.options;
         let endpoint = Endpoint {
             listener: options.listener.clone(),
             host: options.host.clone(),
             port: options.port,
         };
-        MetadataRecord::RegisterBroker(RegisterBroker {
+        RegisterBroker {
             broker_id: options.facts.broker_id,
             directory_id: self.own_directory(),
             incarnation: options.seed,
             endpoints: vec![endpoint],
             rack: options.rack.clone(),
-        })
+        }
     }
 
     /// Makes replicas that are placed here and missing, and deletes those that are not placed
@@ -768,6 +826,8 @@ impl Node {
         }
         for (topic_id, partition) in missing {
             let made = self.instantiate(now, topic_id, partition, actions);
+            let is_alone = |id: &ReplicaId| self.partitions[id].group.is_alone();
+            let made = made.filter(is_alone);
             if let Some(opening) = &mut self.opening {
                 opening.awaited.extend(made);
             }
@@ -873,11 +933,14 @@ impl Node {
             self.producer_ids.0 += 1;
             return Ok(Some(next));
         }
+        if !self.controller.group.is_alone() && !self.controller.group.is_serving() {
+            return self.want_producer_ids().map(|()| None);
+        }
         if self.allocating.is_none() {
             let broker_id = self.options.facts.broker_id;
             let (first, end, record) = self.controller.allocate_producer_ids(broker_id);
             debug_assert_eq!(end - first, PRODUCER_ID_BLOCK);
-            let index = self.controller.propose(now, vec![record])?;
+            let index = self.controller.propose(now, &[record])?;
             self.allocating = Some((index, first, end));
             self.is_controller_dirty = true;
         }

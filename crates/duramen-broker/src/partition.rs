@@ -24,7 +24,7 @@ use duramen_storage::op::{
 use crate::api::fetch_sessions::Watcher;
 use crate::configs::TopicSettings;
 use crate::event::{Action, Now, RequestKey};
-use crate::group::{Group, Refused, internal_of};
+use crate::group::{Group, GroupId, Outgoing, PayloadRead, Refused, internal_of};
 use crate::limits::PARTITION_SEGMENTS;
 use crate::session::CheckedBatch;
 use duramen_storage::sabotage::{self, Bug};
@@ -103,6 +103,10 @@ pub(crate) struct Effects {
     pub served: Vec<RequestKey>,
     /// It began to serve, or ceased to.
     pub serves: Option<bool>,
+    /// For its peers.
+    pub messages: Vec<Outgoing>,
+    /// What must be read for them.
+    pub reads: Vec<PayloadRead>,
 }
 
 #[derive(Debug)]
@@ -132,6 +136,7 @@ struct Told {
 /// One replica of one partition.
 #[derive(Debug)]
 pub(crate) struct Partition {
+    pub(crate) id: GroupId,
     pub(crate) group: Group,
     pub(crate) settings: Arc<TopicSettings>,
     pub(crate) is_dirty: bool,
@@ -154,7 +159,12 @@ pub(crate) struct Partition {
     waiting_commit: BTreeMap<(u64, u64), Waiting>,
     waiting_persist: BTreeMap<(u64, u64), Waiting>,
     waited: u64,
-    was_serving: bool,
+    /// The term in which it served at the end of its last turn.
+    served: Option<u64>,
+}
+
+fn id_of(identity: &Identity) -> GroupId {
+    GroupId { topic_id: identity.topic_id, partition: identity.partition }
 }
 
 impl Partition {
@@ -166,8 +176,9 @@ impl Partition {
         settings: Arc<TopicSettings>,
         seed: u64,
     ) -> Self {
+        let id = id_of(&identity);
         let group = Group::create(replica, identity, voters, seed);
-        Self::over(group, settings)
+        Self::over(id, group, settings)
     }
 
     /// A replica as storage found it. It answers nothing before it leads.
@@ -182,7 +193,7 @@ impl Partition {
         if producers.is_none() {
             group.fail("the image of its producers cannot be read by this version".to_owned());
         }
-        let mut partition = Self::over(group, settings);
+        let mut partition = Self::over(id_of(&found.identity), group, settings);
         partition.producers = producers.unwrap_or_default();
         if sabotage::is(Bug::DedupNotRebuilt) {
             partition.producers = Producers::default();
@@ -200,8 +211,9 @@ impl Partition {
         partition
     }
 
-    fn over(group: Group, settings: Arc<TopicSettings>) -> Self {
+    fn over(id: GroupId, group: Group, settings: Arc<TopicSettings>) -> Self {
         Self {
+            id,
             group,
             settings,
             is_dirty: false,
@@ -220,7 +232,7 @@ impl Partition {
             waiting_commit: BTreeMap::new(),
             waiting_persist: BTreeMap::new(),
             waited: 0,
-            was_serving: false,
+            served: None,
         }
     }
 
@@ -266,7 +278,7 @@ impl Partition {
         if self.settings.min_insync_replicas <= 1 {
             return false;
         }
-        let caught_up = self.group.caught_up();
+        let caught_up = self.group.caught_up().count();
         let wanted = usize::try_from(self.settings.min_insync_replicas).unwrap_or(usize::MAX);
         caught_up < wanted.min(self.group.voters())
     }
@@ -413,6 +425,10 @@ impl Partition {
                 return Appended::Refused(ErrorCode::NotLeaderOrFollower, None);
             }
             Err(Refused::Failed) => return Appended::Refused(ErrorCode::KafkaStorageError, None),
+            Err(Refused::Full) => {
+                let text = "too much of this partition waits for its followers".to_owned();
+                return Appended::Refused(ErrorCode::NotEnoughReplicas, Some(text));
+            }
         };
         self.note_appended(now, &descriptor);
         self.producers.propose(index, &descriptor);
@@ -493,6 +509,7 @@ impl Partition {
         let index = self.group.propose_internal(&entry).map_err(|refused| match refused {
             Refused::NotLeader => ErrorCode::NotLeaderOrFollower,
             Refused::Failed => ErrorCode::KafkaStorageError,
+            Refused::Full => ErrorCode::NotEnoughReplicas,
         })?;
         self.trimming = self.trimming.max(offset);
         if let Some(slot) = slot {
@@ -542,9 +559,9 @@ impl Partition {
         let turn = self.group.collect();
         let emit = |kind| Action::Storage(Op { replica, kind });
         actions.extend(turn.ops.into_iter().map(emit));
-        if let Some(first) = turn.removed.first() {
-            self.producers.cut(first.index);
-            self.fail_waiting(first.index, ErrorCode::NotLeaderOrFollower, effects);
+        (effects.messages, effects.reads) = (turn.messages, turn.reads);
+        if !turn.removed.is_empty() {
+            self.cut(&turn.removed, effects);
         }
         let committed_before = self.committed;
         for entry in &turn.committed {
@@ -557,8 +574,36 @@ impl Partition {
             effects.woken.extend(self.fetches.iter().map(|key| (*key, bytes)));
         }
         self.finish(effects);
-        self.note_leadership(effects);
+        self.note_leadership(now, effects);
         self.touch_watchers(effects);
+    }
+
+    /// A newer leader's entries took the place of ours: what was said of them is void.
+    fn cut(&mut self, removed: &[LogEntry], effects: &mut Effects) {
+        let first = removed.iter().map(|entry| entry.index).min().expect("there is one");
+        if !sabotage::is(Bug::CutKeepsProducers) {
+            self.producers.cut(first);
+        }
+        if !sabotage::is(Bug::CutKeepsWaiting) {
+            self.fail_waiting(first, ErrorCode::NotLeaderOrFollower, effects);
+        }
+        // Recovery counts segments up to the log's end; only what is committed counts otherwise.
+        let batches = removed.iter().rev().filter_map(|entry| match &entry.content {
+            Content::Batch(batch) => Some(batch),
+            Content::Internal(_) => None,
+        });
+        for batch in batches.filter(|batch| batch.base_offset >= self.committed) {
+            if batch.base_offset >= self.segments_end {
+                continue;
+            }
+            self.segments_end = batch.base_offset;
+            let Some(segment) = self.segments.last_mut() else { continue };
+            // Its largest time may be one that is gone; so it stays a little longer.
+            segment.size = segment.size.saturating_sub(u64::from(batch.length));
+            if segment.base_offset == batch.base_offset {
+                self.segments.pop();
+            }
+        }
     }
 
     fn touch_watchers(&mut self, effects: &mut Effects) {
@@ -682,21 +727,37 @@ impl Partition {
         }
     }
 
-    fn note_leadership(&mut self, effects: &mut Effects) {
-        let is_serving = self.group.is_serving();
-        if is_serving || self.group.failure().is_some() {
+    fn note_leadership(&mut self, now: Now, effects: &mut Effects) {
+        let serves = self.group.is_serving().then(|| self.group.term());
+        // One that follows will not serve soon: whoever waits for a leader is told of another node's.
+        let is_led = !self.group.is_alone() && self.group.leader().is_some();
+        if serves.is_some() || is_led || self.group.failure().is_some() {
             effects.served.append(&mut self.creators);
         }
-        if self.was_serving && !is_serving {
-            let error = self.obstacle().unwrap_or(ErrorCode::NotLeaderOrFollower);
+        if self.served == serves {
+            return;
+        }
+        if self.served.is_some() {
+            let error = match self.obstacle() {
+                Some(error) => error,
+                None => ErrorCode::NotLeaderOrFollower,
+            };
             self.fail_waiting(0, error, effects);
-            self.trimming = 0;
             effects.woken.extend(self.fetches.iter().map(|key| (*key, None)));
         }
-        if self.was_serving != is_serving {
-            effects.serves = Some(is_serving);
+        self.trimming = 0;
+        self.roll_due = false;
+        if serves.is_some() && !self.group.is_alone() && !sabotage::is(Bug::StaleSegment) {
+            // What others appended meanwhile is applied by now, and nothing else was appended.
+            self.active = self.segments.last().map(|last| Active {
+                base_offset: last.base_offset,
+                bytes: last.size,
+                first_timestamp: last.max_timestamp,
+                opened_ms: now.wall_ms,
+            });
         }
-        self.was_serving = is_serving;
+        effects.serves = Some(serves.is_some());
+        self.served = serves;
     }
 
     /// Ends all waits: the replica is being deleted.

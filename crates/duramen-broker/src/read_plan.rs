@@ -19,7 +19,7 @@ use duramen_storage::op::RecoveredReplica;
 use duramen_storage::reader::{FileRange, ReadError};
 use duramen_storage::{Disk, Reader};
 
-use crate::controller::METADATA_REPLICA;
+use crate::controller::is_metadata;
 use crate::event::{FetchPart, FetchPlan, LogRead, ReadLog, TimePlan};
 
 /// The most bytes of the metadata log that one read returns.
@@ -151,7 +151,7 @@ pub fn metadata_tail<D: Disk>(
     recovered: &[RecoveredReplica],
 ) -> Result<Vec<Bytes>, ReadError> {
     let mut tail = Vec::new();
-    let Some(found) = recovered.iter().find(|found| found.replica == METADATA_REPLICA) else {
+    let Some(found) = recovered.iter().find(|found| is_metadata(&found.identity)) else {
         return Ok(tail);
     };
     let mut at = found.prev_end_offset;
@@ -173,7 +173,7 @@ pub fn metadata_tail<D: Disk>(
 
 /// Reads what a node asked for of a log.
 pub fn log_slice<D: Disk>(reader: &Reader<D>, wanted: &ReadLog) -> LogRead {
-    let &ReadLog { replica, from, end, bytes_max } = wanted;
+    let &ReadLog { replica, from, end, bytes_max, peer } = wanted;
     let read = || {
         let range = reader.locate(replica, from, end, bytes_max, true)?;
         let range = range.ok_or(ReadError::OutOfRange)?;
@@ -184,7 +184,7 @@ pub fn log_slice<D: Disk>(reader: &Reader<D>, wanted: &ReadLog) -> LogRead {
         [Some(error.to_string()), cause].into_iter().flatten().collect::<Vec<_>>().join(": ")
     });
     let batches = batches.map(|bytes| bytes.slice(..whole_batches(&bytes).0));
-    LogRead { replica, from, batches }
+    LogRead { replica, from, peer, batches }
 }
 
 /// How many bytes whole batches take, and the offset after them.

@@ -11,7 +11,7 @@
 //! Start at:   [`run`].
 
 mod aging;
-mod clients;
+pub(crate) mod clients;
 mod oracle;
 
 use std::io;
@@ -439,6 +439,9 @@ impl World {
                     self.clients.on_closed(connection, &reason)?;
                     closed.push(connection);
                 }
+                Action::Send { to, .. } => {
+                    return Err(Failure::correctness(format!("a frame for node {to}")));
+                }
                 Action::Fatal(reason) => {
                     self.is_over = self.profile.ages && reason.ends_with(LAST_TERM);
                     return Err(Failure::correctness(format!("the node gives up: {reason}")));
@@ -558,6 +561,7 @@ impl World {
             seed: self.seed.wrapping_add(self.report.starts),
             bytes_in_flight_max: IN_FLIGHT_MAX,
             metadata_tail,
+            voters: Vec::new(),
         };
         self.mono_us = 0;
         // A node believes the first reading of its clock.

@@ -64,6 +64,20 @@ pub enum Bug {
     LoadEndsEarly,
     /// The log of groups is trimmed before all that it says was said again.
     RenewalCutShort,
+    /// A replica votes and acknowledges before its disk has what it says.
+    SpokenBeforeSync,
+    /// What producers sent is remembered though the log was cut before it.
+    CutKeepsProducers,
+    /// Whoever waits for an entry is not told that another one took its place.
+    CutKeepsWaiting,
+    /// A leader answers before it has applied an entry of its own term.
+    ServesTooEarly,
+    /// A letter is taken from whatever directory it comes.
+    ForeignPeerBelieved,
+    /// A block of producer ids is used before it is committed.
+    IdsBeforeCommit,
+    /// A new leader puts its first batch where its own last append was, not where its log ends.
+    StaleSegment,
 }
 
 #[cfg(feature = "sabotage")]

@@ -377,6 +377,7 @@ fn open(
         seed: u64::from_le_bytes(random()?),
         bytes_in_flight_max: settings.in_flight_bytes_max,
         metadata_tail: read_plan::metadata_tail(&storage.reader(), &replicas)?,
+        voters: Vec::new(),
     };
     let node = Node::open(options, replicas, clock.now(), &mut actions);
     Ok(Opened { storage, node, actions, clock, facts, formatted, recovered: found })

@@ -48,7 +48,7 @@ pub(crate) fn handle(
         records.clear();
     }
     let deadline = deadline_us(now, TIMEOUT_MS);
-    answer_after_commit(node, now, key, records, response.into(), deadline, actions);
+    answer_after_commit(node, now, key, &records, response.into(), deadline, actions);
 }
 
 fn invalid<T>(text: impl Into<String>) -> Result<T, Error> {

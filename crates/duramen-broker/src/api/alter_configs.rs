@@ -7,7 +7,7 @@ use duramen_protocol::messages::alter_configs::{
 use duramen_protocol::messages::{AlterConfigsRequest, AlterConfigsResponse};
 
 use super::settings::{Asked, Change, SET, TIMEOUT_MS, decide};
-use super::{UNDECIDED, answer_after_commit, deadline_us};
+use super::{answer_after_commit, deadline_us, why_undecided};
 use crate::controller::Error;
 use crate::event::{Action, Now, RequestKey};
 use crate::node::Node;
@@ -32,7 +32,7 @@ pub(crate) fn handle(
         records.clear();
     }
     let deadline = deadline_us(now, TIMEOUT_MS);
-    answer_after_commit(node, now, key, records, response.into(), deadline, actions);
+    answer_after_commit(node, now, key, &records, response.into(), deadline, actions);
 }
 
 fn asked(resource: &AlterConfigsResource) -> Asked<'_> {
@@ -60,7 +60,7 @@ fn row(resource: &AlterConfigsResource, error: Option<&Error>) -> AlterConfigsRe
 
 /// What is told of resources whose fate was still open when the request's time was over.
 pub(crate) fn undecided(request: &AlterConfigsRequest, code: ErrorCode) -> AlterConfigsResponse {
-    let error = Error::new(code, UNDECIDED);
+    let error = Error::new(code, why_undecided(code));
     let responses = request.resources.iter().map(|resource| row(resource, Some(&error))).collect();
     AlterConfigsResponse { responses, ..AlterConfigsResponse::default() }
 }

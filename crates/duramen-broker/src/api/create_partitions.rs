@@ -9,7 +9,7 @@ use duramen_protocol::messages::create_partitions::{
 use duramen_protocol::messages::{CreatePartitionsRequest, CreatePartitionsResponse};
 
 use super::{
-    Operation, Resource, UNDECIDED, answer_after_commit, authorize, deadline_us, repeated,
+    Operation, Resource, answer_after_commit, authorize, deadline_us, repeated, why_undecided,
 };
 use crate::controller::Error;
 use crate::controller::records::MetadataRecord;
@@ -54,7 +54,7 @@ pub(crate) fn handle(
         response.results.push(result);
     }
     let deadline = deadline_us(now, request.timeout_ms);
-    answer_after_commit(node, now, key, records, response.into(), deadline, actions);
+    answer_after_commit(node, now, key, &records, response.into(), deadline, actions);
 }
 
 fn add(
@@ -87,7 +87,8 @@ pub(crate) fn undecided(
     request: &CreatePartitionsRequest,
     code: ErrorCode,
 ) -> CreatePartitionsResponse {
-    let topics = request.topics.iter().map(|topic| refused(topic, Error::new(code, UNDECIDED)));
+    let topics =
+        request.topics.iter().map(|topic| refused(topic, Error::new(code, why_undecided(code))));
     CreatePartitionsResponse { results: topics.collect(), ..CreatePartitionsResponse::default() }
 }
 

@@ -8,7 +8,7 @@ use duramen_protocol::messages::{CreateTopicsRequest, CreateTopicsResponse};
 use duramen_protocol::wire::Uuid;
 
 use super::{
-    Operation, Resource, UNDECIDED, answer_after_commit, authorize, deadline_us, repeated,
+    Operation, Resource, answer_after_commit, authorize, deadline_us, repeated, why_undecided,
 };
 use crate::configs::{TOPIC_CONFIGS, effective};
 use crate::controller::{Creation, Error};
@@ -51,7 +51,7 @@ pub(crate) fn handle(
         response.topics.push(result);
     }
     let deadline = deadline_us(now, request.timeout_ms);
-    answer_after_commit(node, now, key, records, response.into(), deadline, actions);
+    answer_after_commit(node, now, key, &records, response.into(), deadline, actions);
 }
 
 fn partitions_of(node: &Node, topic: &CreatableTopic) -> i64 {
@@ -94,7 +94,8 @@ fn refused(topic: &CreatableTopic, error: Error) -> CreatableTopicResult {
 
 /// What is told of topics whose fate was still open when the request's time was over.
 pub(crate) fn undecided(request: &CreateTopicsRequest, code: ErrorCode) -> CreateTopicsResponse {
-    let topics = request.topics.iter().map(|topic| refused(topic, Error::new(code, UNDECIDED)));
+    let topics =
+        request.topics.iter().map(|topic| refused(topic, Error::new(code, why_undecided(code))));
     CreateTopicsResponse { topics: topics.collect(), ..CreateTopicsResponse::default() }
 }
 

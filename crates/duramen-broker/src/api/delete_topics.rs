@@ -38,7 +38,7 @@ pub(crate) fn handle(
         response.responses.push(result);
     }
     let deadline = deadline_us(now, request.timeout_ms);
-    answer_after_commit(node, now, key, records, response.into(), deadline, actions);
+    answer_after_commit(node, now, key, &records, response.into(), deadline, actions);
 }
 
 /// All topics that a request names, in whichever of the two ways.

@@ -36,7 +36,7 @@ pub(crate) fn answer(node: &Node, request: &DescribeClusterRequest) -> DescribeC
     let is_asked = request.include_cluster_authorized_operations;
     DescribeClusterResponse {
         cluster_id,
-        controller_id: node.options.facts.broker_id,
+        controller_id: node.metadata_leader().unwrap_or(-1),
         brokers: brokers.collect(),
         cluster_authorized_operations: if is_asked { CLUSTER_OPERATIONS } else { i32::MIN },
         ..DescribeClusterResponse::default()

@@ -28,7 +28,11 @@ pub(crate) fn handle(
     let is_missing = request.key_type == GROUP
         && authorize(&context.principal, Operation::Create, Resource::Topic(GROUPS))
         && node.controller.image.topic_named(GROUPS).is_none();
-    if let Some(index) = is_missing.then(|| make(node, now)).flatten() {
+    let leads = node.metadata_leader() == Some(node.options.facts.broker_id);
+    if is_missing && !leads {
+        node.want_topic(GROUPS);
+    }
+    if let Some(index) = (is_missing && leads).then(|| make(node, now)).flatten() {
         node.controller.wait(index, key);
         let parked = Parked::FindCoordinator { request, context, outstanding: 1 };
         node.park(key, parked, deadline_us(now, CREATION_MS_MAX));
@@ -48,7 +52,7 @@ fn make(node: &mut Node, now: Now) -> Option<u64> {
     let made = node.controller.create_topic(&topic, settings);
     let proposed = match made {
         Ok(creation) => {
-            node.controller.propose(now, creation.records).map_err(|code| code.to_string())
+            node.controller.propose(now, &creation.records).map_err(|code| code.to_string())
         }
         Err(error) => Err(error.message),
     };
@@ -96,10 +100,15 @@ fn find(node: &Node, context: &RequestContext, key_type: i8, key: &str) -> Coord
         // Share groups, and what is not known at all.
         _ => Err(ErrorCode::InvalidRequest),
     };
-    match found.and_then(|()| node.own_endpoint().ok_or(ErrorCode::CoordinatorNotAvailable)) {
-        Ok(endpoint) => Coordinator {
+    let located = found.and_then(|broker_id| {
+        let broker = node.controller.image.brokers.get(&broker_id);
+        let endpoint = broker.and_then(|broker| broker.endpoints.first());
+        endpoint.map(|endpoint| (broker_id, endpoint)).ok_or(ErrorCode::CoordinatorNotAvailable)
+    });
+    match located {
+        Ok((node_id, endpoint)) => Coordinator {
             key,
-            node_id: node.options.facts.broker_id,
+            node_id,
             host: endpoint.host.clone(),
             port: i32::from(endpoint.port),
             error_message: Some(String::new()),
@@ -116,16 +125,14 @@ fn find(node: &Node, context: &RequestContext, key_type: i8, key: &str) -> Coord
     }
 }
 
-/// Whether this node coordinates a group, or who does is not known.
-fn coordinator_of(node: &Node, context: &RequestContext, group: &str) -> Result<(), ErrorCode> {
+/// The node that coordinates a group.
+fn coordinator_of(node: &Node, context: &RequestContext, group: &str) -> Result<i32, ErrorCode> {
     if !authorize(&context.principal, Operation::Describe, Resource::Group(group)) {
         return Err(ErrorCode::GroupAuthorizationFailed);
     }
     let topic = node.controller.image.topic_named(GROUPS);
     let topic = topic.ok_or(ErrorCode::CoordinatorNotAvailable)?;
     let partition = internal_topics::partition_of(group, topic.partitions.len());
-    match node.serving(topic, partition) {
-        Ok(_) => Ok(()),
-        Err(_) => Err(ErrorCode::CoordinatorNotAvailable),
-    }
+    let leader = node.leader_of(topic, partition).ok_or(ErrorCode::CoordinatorNotAvailable)?;
+    Ok(leader.0)
 }

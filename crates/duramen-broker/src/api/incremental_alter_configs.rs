@@ -7,7 +7,7 @@ use duramen_protocol::messages::incremental_alter_configs::{
 use duramen_protocol::messages::{IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse};
 
 use super::settings::{Asked, Change, TIMEOUT_MS, decide};
-use super::{UNDECIDED, answer_after_commit, deadline_us};
+use super::{answer_after_commit, deadline_us, why_undecided};
 use crate::controller::Error;
 use crate::event::{Action, Now, RequestKey};
 use crate::node::Node;
@@ -32,7 +32,7 @@ pub(crate) fn handle(
         records.clear();
     }
     let deadline = deadline_us(now, TIMEOUT_MS);
-    answer_after_commit(node, now, key, records, response.into(), deadline, actions);
+    answer_after_commit(node, now, key, &records, response.into(), deadline, actions);
 }
 
 fn asked(resource: &AlterConfigsResource) -> Asked<'_> {
@@ -63,7 +63,7 @@ pub(crate) fn undecided(
     request: &IncrementalAlterConfigsRequest,
     code: ErrorCode,
 ) -> IncrementalAlterConfigsResponse {
-    let error = Error::new(code, UNDECIDED);
+    let error = Error::new(code, why_undecided(code));
     let responses = request.resources.iter().map(|resource| row(resource, Some(&error))).collect();
     IncrementalAlterConfigsResponse { responses, ..IncrementalAlterConfigsResponse::default() }
 }

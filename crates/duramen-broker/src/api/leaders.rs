@@ -15,16 +15,6 @@ const PRODUCE_FROM_VERSION: i16 = 10;
 const FETCH_FROM_VERSION: i16 = 12;
 const FETCH_ENDPOINTS_FROM_VERSION: i16 = 16;
 
-/// The node that leads a partition and the leader's epoch, as far as the local replica knows.
-fn leader_of(node: &Node, topic: &Topic, index: i32) -> Option<(i32, i32)> {
-    let replica = node.local_replica(topic, index)?;
-    let group = &node.partitions.get(&replica)?.group;
-    let leader = group.leader()?;
-    let replicas = topic.partitions.get(usize::try_from(index).ok()?)?;
-    let placed = replicas.iter().find(|replica| replica.peer_id == leader)?;
-    Some((placed.broker_id, group.epoch()))
-}
-
 fn topic_of<'a>(node: &'a Node, name: &str, id: Uuid) -> Option<&'a Topic> {
     let image = &node.controller.image;
     if id.is_zero() { image.topic_named(name) } else { image.topic(id) }
@@ -51,7 +41,7 @@ pub(super) fn tell_producer(node: &Node, response: &mut ProduceResponse, version
         let code = ErrorCode::NotLeaderOrFollower.code();
         for part in topic.partition_responses.iter_mut().filter(|part| part.error_code == code) {
             let found = topic_of(node, &topic.name, topic.topic_id);
-            let leader = found.and_then(|topic| leader_of(node, topic, part.index));
+            let leader = found.and_then(|topic| node.leader_of(topic, part.index));
             let Some((leader_id, leader_epoch)) = leader else { continue };
             part.current_leader = produce::LeaderIdAndEpoch { leader_id, leader_epoch };
             named.insert(leader_id);
@@ -81,7 +71,7 @@ pub(super) fn tell_consumer(node: &Node, response: &mut FetchResponse, version: 
                 continue;
             }
             let found = topic_of(node, &topic.topic, topic.topic_id);
-            let leader = found.and_then(|topic| leader_of(node, topic, part.partition_index));
+            let leader = found.and_then(|topic| node.leader_of(topic, part.partition_index));
             let Some((leader_id, leader_epoch)) = leader else { continue };
             part.current_leader = fetch::LeaderIdAndEpoch { leader_id, leader_epoch };
             named.insert(leader_id);

@@ -21,6 +21,8 @@ use crate::session::RequestContext;
 const FIRST_BY_ID: i16 = 12;
 /// How long a client is kept while its topic is made. It asks again by itself.
 const CREATION_MS_MAX: i32 = 5_000;
+/// Topics of one request that are asked for where they can be made.
+const WANTED_MAX: usize = 100;
 
 pub(crate) fn handle(
     node: &mut Node,
@@ -50,6 +52,10 @@ fn create_missing(
     if !request.allow_auto_topic_creation || !node.options.settings.auto_create_topics_enable {
         return None;
     }
+    if node.metadata_leader() != Some(node.options.facts.broker_id) {
+        want_missing(node, context, request);
+        return None;
+    }
     let mut wait = None;
     let mut records = Vec::new();
     let mut partitions = 0;
@@ -77,12 +83,23 @@ fn create_missing(
         }
     }
     if !records.is_empty()
-        && let Ok(index) = node.controller.propose(now, records)
+        && let Ok(index) = node.controller.propose(now, &records)
     {
         node.mark_controller_dirty();
         wait = wait.max(Some(index));
     }
     wait
+}
+
+/// Asks for missing topics where they can be made. The client asks again by itself.
+fn want_missing(node: &mut Node, context: &RequestContext, request: &MetadataRequest) {
+    let names = request.topics.iter().flatten().filter_map(|topic| topic.name.as_deref());
+    for name in names.filter(|name| name_problem(name).is_none()).take(WANTED_MAX) {
+        let is_missing = node.controller.image.topic_named(name).is_none();
+        if is_missing && authorize(&context.principal, Operation::Create, Resource::Topic(name)) {
+            node.want_topic(name);
+        }
+    }
 }
 
 /// The answer as things stand.
@@ -133,7 +150,7 @@ pub(crate) fn answer(
     MetadataResponse {
         brokers: image.brokers.iter().filter_map(broker).collect(),
         cluster_id: Some(Uuid(node.options.facts.cluster_id).to_string()),
-        controller_id: node.options.facts.broker_id,
+        controller_id: node.metadata_leader().unwrap_or(-1),
         topics,
         cluster_authorized_operations: if is_asked { CLUSTER_OPERATIONS } else { i32::MIN },
         ..MetadataResponse::default()
@@ -214,14 +231,27 @@ pub(super) fn partition_of(
     let partition = node
         .local_replica(topic, partition_index)
         .and_then(|replica| node.partitions.get(&replica));
-    let leads = partition.is_some_and(|partition| partition.group.is_serving());
+    let led = node.leader_of(topic, partition_index);
+    let own_epoch = partition.map_or(-1, |partition| partition.group.epoch());
+    let (leader_id, leader_epoch) = led.unwrap_or((-1, own_epoch));
+    // Only the leader knows who keeps up.
+    let serving = partition.filter(|partition| partition.group.is_serving());
+    let isr_nodes = match serving.filter(|partition| !partition.group.is_alone()) {
+        Some(partition) => {
+            let in_sync: Vec<u64> = partition.group.caught_up().collect();
+            let is_in = |it: &&PlacedReplica| in_sync.contains(&it.peer_id);
+            replicas.iter().filter(is_in).map(|it| it.broker_id).collect()
+        }
+        None if led.is_some() => nodes.clone(),
+        None => Vec::new(),
+    };
     MetadataResponsePartition {
-        error_code: if leads { 0 } else { ErrorCode::LeaderNotAvailable.code() },
+        error_code: if led.is_some() { 0 } else { ErrorCode::LeaderNotAvailable.code() },
         partition_index,
-        leader_id: if leads { node.options.facts.broker_id } else { -1 },
-        leader_epoch: partition.map_or(-1, |partition| partition.group.epoch()),
-        isr_nodes: if leads { nodes.clone() } else { Vec::new() },
-        offline_replicas: if leads { Vec::new() } else { nodes.clone() },
+        leader_id,
+        leader_epoch,
+        isr_nodes,
+        offline_replicas: if led.is_some() { Vec::new() } else { nodes.clone() },
         replica_nodes: nodes,
     }
 }

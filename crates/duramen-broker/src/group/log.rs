@@ -68,6 +68,20 @@ impl GroupLog {
         self.held.get(at).map(|held| &held.entry)
     }
 
+    /// The index of the first entry that is in memory, or would be.
+    pub(super) fn first_held(&self) -> u64 {
+        self.before.0 + 1
+    }
+
+    /// Where the log stands after the entry at `index`; `None` if that is not in memory.
+    pub(super) fn offset_after(&self, index: u64) -> Option<i64> {
+        if index == self.before.0 {
+            return Some(self.before_offset);
+        }
+        let at = usize::try_from(index.checked_sub(self.before.0 + 1)?).ok()?;
+        self.held.get(at).map(|held| held.end_offset)
+    }
+
     /// Bytes of batches between two offsets; `None` if the first is no longer in memory.
     pub(super) fn bytes_between(&self, offset: i64, end: i64) -> Option<u64> {
         if offset < self.before_offset {
@@ -125,7 +139,7 @@ impl GroupLog {
 
     /// Forgets entries at or below `applied` but for the newest `kept`, once there are `most`.
     pub(super) fn forget(&mut self, applied: u64, kept: usize, most: usize) {
-        let below = usize::try_from(applied - self.before.0).expect("the log is in memory");
+        let below = usize::try_from(applied.saturating_sub(self.before.0)).expect("in memory");
         if below <= most {
             return;
         }

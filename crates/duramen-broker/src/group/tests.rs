@@ -17,8 +17,7 @@ struct Peer {
 
 struct Cluster {
     peers: Vec<Peer>,
-    wire: VecDeque<Message>,
-    payloads: BTreeMap<(u64, u64), Bytes>,
+    wire: VecDeque<Outgoing>,
     chance: Prng,
 }
 
@@ -46,7 +45,6 @@ impl Cluster {
         Self {
             peers: VOTERS.iter().map(peer).collect(),
             wire: VecDeque::new(),
-            payloads: BTreeMap::new(),
             chance: Prng::stream(seed, 77),
         }
     }
@@ -64,7 +62,6 @@ impl Cluster {
                         peer.log.retain(|held| held.index < entry.index);
                         if let Content::Batch(batch) = &entry.content {
                             assert!(batch.matches(&append.payload));
-                            self.payloads.insert((entry.index, entry.term), append.payload);
                         }
                         peer.log.push(entry);
                     }
@@ -86,15 +83,12 @@ impl Cluster {
             self.collect(at);
             return true;
         }
-        let Some(message) = self.wire.pop_front() else {
+        let Some(Outgoing { message, payloads }) = self.wire.pop_front() else {
             return self.peers.iter().any(|peer| !peer.unsynced.is_empty());
         };
         if loss > 0 && self.chance.below(loss) == 0 {
             return true;
         }
-        let payloads = message.get_entries().iter();
-        let payloads = payloads.filter_map(|it| self.payloads.get(&(it.index, it.term)).cloned());
-        let payloads = payloads.collect();
         let to = usize::try_from(message.to - 1).expect("small");
         self.peers[to].group.on_message(message, payloads);
         self.collect(to);
@@ -159,12 +153,11 @@ fn a_follower_does_not_acknowledge_what_it_has_not_synced() {
     cluster.collect(0);
     let appends: Vec<_> = cluster.wire.drain(..).collect();
     for message in appends {
+        let Outgoing { message, payloads } = message;
         let to = usize::try_from(message.to - 1).expect("small");
-        let payload = cluster.payloads.values().next_back().cloned();
         // The same message twice: the second one has nothing new to sync.
         for _ in 0..2 {
-            let payloads = payload.clone().into_iter().collect();
-            cluster.peers[to].group.on_message(message.clone(), payloads);
+            cluster.peers[to].group.on_message(message.clone(), payloads.clone());
             cluster.collect(to);
         }
     }
@@ -267,4 +260,42 @@ fn only_a_leader_proposes() {
     (0..3).for_each(|at| cluster.collect(at));
     cluster.elect(0);
     assert_eq!(cluster.peers[1].group.propose_internal(b"x"), Err(Refused::NotLeader));
+}
+
+#[test]
+fn entries_that_do_not_follow_each_other_are_not_there_at_all() {
+    let mut cluster = Cluster::new(6);
+    (0..3).for_each(|at| cluster.collect(at));
+    cluster.elect(0);
+    cluster.propose(0, "a");
+    cluster.propose(0, "b");
+    cluster.collect(0);
+    let is_for_two = |it: &&Outgoing| it.message.to == 2 && it.message.get_entries().len() == 2;
+    let good = cluster.wire.iter().find(is_for_two).expect("one message, two batches");
+    let (message, payloads) = (good.message.clone(), good.payloads.clone());
+    let mut bad = Vec::new();
+    let mut gap = message.clone();
+    gap.mut_entries()[1].index += 1;
+    bad.push((gap, payloads.clone()));
+    let mut old = message.clone();
+    old.mut_entries()[1].term -= 1;
+    bad.push((old, payloads.clone()));
+    // The second batch without the first, so that its offset is one too high.
+    let mut jump = message.clone();
+    jump.mut_entries().remove(0);
+    jump.mut_entries()[0].index -= 1;
+    bad.push((jump, payloads[1..].to_vec()));
+    bad.push((message.clone(), payloads[..1].to_vec()));
+    bad.push((message.clone(), payloads.iter().rev().cloned().collect()));
+    for (message, payloads) in bad {
+        cluster.peers[1].group.on_message(message, payloads);
+        cluster.collect(1);
+        assert!(cluster.peers[1].unsynced.is_empty());
+        assert_eq!(cluster.peers[1].group.bytes_in_flight(), 0);
+    }
+    cluster.peers[1].group.on_message(message, payloads);
+    assert!(cluster.peers[1].group.bytes_in_flight() > 0);
+    cluster.collect(1);
+    assert_eq!(cluster.peers[1].unsynced.len(), 1);
+    assert_eq!(cluster.peers[1].group.end_offset(), 2);
 }

@@ -229,7 +229,13 @@ impl Node {
         let Stage::Loading { at, end } = shard.stage else { return };
         if at < end {
             let bytes_max = GROUP_LOG_READ_BYTES;
-            actions.push(Action::ReadLog(ReadLog { replica, from: at, end, bytes_max }));
+            actions.push(Action::ReadLog(ReadLog {
+                replica,
+                from: at,
+                end,
+                bytes_max,
+                peer: None,
+            }));
             return;
         }
         shard.coordinator.loaded(&self.coordinators.rules, now);
@@ -242,7 +248,7 @@ impl Node {
     }
 
     pub(super) fn on_log_read(&mut self, now: Now, read: LogRead, actions: &mut Vec<Action>) {
-        let LogRead { replica, from, batches } = read;
+        let LogRead { replica, from, batches, peer: _ } = read;
         let Some(shard) = self.coordinators.shards.get_mut(&replica) else { return };
         // What was read for an earlier time of leading is not for this one.
         let Stage::Loading { at, end } = shard.stage else { return };

@@ -1,6 +1,10 @@
 //! Plain counters and gauges of a node.
 
+use duramen_storage::op::ReplicaId;
+
 use super::Node;
+use crate::controller::METADATA_GROUP;
+use crate::group::{Group, GroupId};
 
 /// What a node has done and holds. The driver measures what takes time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,6 +37,12 @@ pub struct Metrics {
     pub producers: u64,
     /// Gauge: incremental fetch sessions.
     pub fetch_sessions: u64,
+    /// Frames from a node of another cluster or another directory.
+    pub foreign_frames: u64,
+    /// Messages in a frame that are not for a replica here, or not from one that is placed where they come from.
+    pub foreign_letters: u64,
+    /// Gauge: followers that lack what their leader here does not have in memory any more.
+    pub left_behind: u64,
     /// How often a leap of the wall clock held retention.
     pub clock_holds: u64,
     /// Gauge: whether a leap of the wall clock holds retention now.
@@ -43,7 +53,53 @@ pub struct Metrics {
     pub is_opening: bool,
 }
 
+/// How one replica stands, for whoever compares the nodes of a cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// The topic's id.
+    pub topic_id: [u8; 16],
+    /// The partition.
+    pub partition: i32,
+    /// The replica.
+    pub replica: ReplicaId,
+    /// Its term.
+    pub term: u64,
+    /// Whether it leads and serves.
+    pub serves: bool,
+    /// The first offset kept.
+    pub log_start: i64,
+    /// One past the last committed offset, as far as it knows.
+    pub committed: i64,
+    /// Why it has failed, if it has.
+    pub failure: Option<String>,
+    /// Followers that its leader cannot send what they lack.
+    pub left_behind: usize,
+}
+
+fn standing(id: GroupId, group: &Group, log_start: i64, committed: i64) -> Standing {
+    Standing {
+        topic_id: id.topic_id,
+        partition: id.partition,
+        replica: group.id(),
+        term: group.term(),
+        serves: group.is_serving(),
+        log_start,
+        committed,
+        failure: group.failure().map(str::to_owned),
+        left_behind: group.left_behind(),
+    }
+}
+
 impl Node {
+    /// All replicas here, that of the metadata first.
+    pub fn standings(&self) -> Vec<Standing> {
+        let (start, end) = (self.controller.log_start(), self.controller.end());
+        let metadata = standing(METADATA_GROUP, &self.controller.group, start, end);
+        let others = self.partitions.values();
+        let others = others.map(|it| standing(it.id, &it.group, it.log_start(), it.committed()));
+        std::iter::once(metadata).chain(others).collect()
+    }
+
     /// Counters since the node was opened, and gauges. Walks over all partitions: not for every
     /// turn.
     pub fn metrics(&self) -> Metrics {
@@ -56,6 +112,10 @@ impl Node {
             partitions: count(self.partitions.len()),
             partitions_failed: count(failed.count()),
             coordinators_failed: count(self.coordinators.failed()),
+            left_behind: count(
+                partitions.clone().map(|it| it.group.left_behind()).sum::<usize>()
+                    + self.controller.group.left_behind(),
+            ),
             producers: count(partitions.map(super::Partition::producers_len).sum()),
             fetch_sessions: count(self.sessions.len()),
             clock_holds: self.clock.holds(),

@@ -10,6 +10,7 @@ mod internal_topics;
 mod leaders;
 mod metadata_log;
 mod misc;
+mod peers;
 mod produce;
 mod quotas;
 mod restart;

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use duramen_protocol::Request;
+use duramen_protocol::{ErrorCode, Request};
 
 use super::{Node, Timer};
 use crate::api::{self, deadline_us};
@@ -40,6 +40,13 @@ impl Node {
         request: Prepared,
         actions: &mut Vec<Action>,
     ) {
+        if let Prepared::Request(request) = &request
+            && self.is_clustered()
+            && !self.controller.group.is_serving()
+            && let Some(answer) = api::undecided_answer(request, ErrorCode::NotController)
+        {
+            return self.reply(key, answer, actions);
+        }
         match request {
             Prepared::Request(request) if self.controller.is_deciding_on(&request) => {
                 let timeout_ms = match &request {

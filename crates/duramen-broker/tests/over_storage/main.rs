@@ -72,6 +72,7 @@ impl Broker {
             seed,
             bytes_in_flight_max: 64 << 20,
             metadata_tail: metadata_tail.expect("readable"),
+            voters: Vec::new(),
         };
         let now = Now { mono_us: 0, wall_ms: WALL_MS };
         let mut actions = Vec::new();
@@ -112,6 +113,7 @@ impl Broker {
                 }
                 Action::Reply { sequence, reply, .. } => self.reply(sequence, reply),
                 Action::Close { reason, .. } | Action::Fatal(reason) => panic!("{reason}"),
+                Action::Send { to, .. } => panic!("there is no node {to}"),
             }
         }
     }

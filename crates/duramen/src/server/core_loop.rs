@@ -243,6 +243,7 @@ impl CoreLoop {
                     replies.push((connection, Routed::Close(reason)));
                 }
                 Action::Fatal(reason) => ending::on_fatal(&reason),
+                Action::Send { to, .. } => unreachable!("a node alone has nobody to tell: {to}"),
             }
         }
         if !ops.is_empty() {

@@ -77,7 +77,7 @@ fn a_log_that_cannot_be_read_is_not_passed_over() {
     restart_without_reading(&mut it);
     let wanted = it.reads.pop().expect("it loads");
     let batches = Err("the medium has rotted".to_owned());
-    let read = LogRead { replica: wanted.replica, from: wanted.from, batches };
+    let read = LogRead { replica: wanted.replica, from: wanted.from, peer: None, batches };
     it.node.step(it.now, Event::LogRead(read), &mut Vec::new());
     assert_eq!(offset_of(&mut it, "g", "t"), Err(ErrorCode::NotCoordinator));
     assert_eq!(commit(&mut it, "g", "t", 7), ErrorCode::NotCoordinator);
@@ -92,7 +92,7 @@ fn a_log_that_could_not_be_read_is_read_again_later() {
     for _ in 0..2 {
         let wanted = it.reads.pop().expect("it loads");
         let batches = Err("the medium does not answer".to_owned());
-        let read = LogRead { replica: wanted.replica, from: wanted.from, batches };
+        let read = LogRead { replica: wanted.replica, from: wanted.from, peer: None, batches };
         it.node.step(it.now, Event::LogRead(read), &mut Vec::new());
         it.pass_ms(GROUP_LOG_AGAIN_US / 1000 - 100);
         assert_eq!(it.reads.len(), 0, "not at once");
@@ -134,7 +134,7 @@ fn a_record_that_this_version_does_not_know_is_not_passed_over() {
         NewRecord { key: Some(b"\0\x63later"), value: Some(b"\0\0"), ..NewRecord::default() };
     batch.push(&record).expect("a good record");
     let batches = Ok(batch.build().expect("a good batch"));
-    let read = LogRead { replica: wanted.replica, from: wanted.from, batches };
+    let read = LogRead { replica: wanted.replica, from: wanted.from, peer: None, batches };
     it.node.step(it.now, Event::LogRead(read), &mut Vec::new());
     assert_eq!(offset_of(&mut it, "g", "t"), Err(ErrorCode::NotCoordinator));
     it.pass_ms(2 * GROUP_LOG_AGAIN_US / 1000);

@@ -208,6 +208,7 @@ fn options(settings: BrokerSettings, seed: u64, metadata_tail: Vec<Bytes>) -> No
         settings,
         seed,
         bytes_in_flight_max: 1 << 20,
+        voters: Vec::new(),
         metadata_tail,
     }
 }
@@ -277,6 +278,7 @@ impl Harness {
                     self.came.insert((connection, -1), Came::Closed(reason));
                 }
                 Action::Fatal(reason) => panic!("fatal: {reason}"),
+                Action::Send { to, .. } => panic!("there is no node {to}"),
             }
         }
     }
@@ -325,7 +327,7 @@ impl Harness {
         let reads = std::mem::take(&mut self.reads);
         let any = !reads.is_empty();
         let mut actions = Vec::new();
-        for ReadLog { replica, from, end, bytes_max } in reads {
+        for ReadLog { replica, from, end, bytes_max, peer } in reads {
             let mut bytes = Vec::new();
             for batch in self.store.replicas[&replica].batches(from, end) {
                 if !bytes.is_empty() && bytes.len() + batch.len() > bytes_max as usize {
@@ -333,7 +335,7 @@ impl Harness {
                 }
                 bytes.extend_from_slice(&batch);
             }
-            let read = LogRead { replica, from, batches: Ok(bytes.into()) };
+            let read = LogRead { replica, from, peer, batches: Ok(bytes.into()) };
             self.node.step(self.now, Event::LogRead(read), &mut actions);
         }
         self.act(actions);

@@ -1,0 +1,529 @@
+//! # Room card: peers of a node
+//!
+//! Purpose:    the other nodes of the cluster: what is said to them, and what they say.
+//! Owns:       frames that are being filled, bytes on their way, ticks of groups of several voters, who leads what,
+//!             what is asked of the node that leads the metadata.
+//! Interface:  [`Node::on_peer`], [`Node::post`], [`Node::tick_peers`], [`Node::send_frames`], [`Node::leader_of`].
+//! Invariants: a letter is taken only by the replica that it names, and only from the directory that the placement
+//!             names for its sender; one frame a turn to each node; what storage must have goes to it before.
+//! Never:      sockets; what groups do with letters.
+//! Tests:      `node/tests/peers.rs`; `duramen-sim`, scenario `cluster`.
+//! Start at:   [`Node::on_peer`].
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use duramen_protocol::ErrorCode;
+use duramen_protocol::wire::Uuid;
+use duramen_storage::op::ReplicaId;
+use duramen_storage::sabotage::{self, Bug};
+
+use super::{Node, NodeOptions, Timer};
+use crate::controller::image::Topic;
+use crate::controller::records::{MetadataRecord, PlacedReplica, RegisterBroker};
+use crate::controller::{METADATA_GROUP, METADATA_REPLICA, MetadataVoter};
+use crate::event::{Action, LogRead, Now, ReadLog};
+use crate::group::{GroupId, Outgoing, PayloadRead, letter_of};
+use crate::internal_topics;
+use crate::limits::{PEER_BYTES_IN_FLIGHT_MAX, PEER_LEADS_MAX, PEER_QUIET_TICKS, TICK_US};
+use crate::peer::{Frame, Heard, IdsGranted, Lead, Letter, PeerFrame};
+
+/// What is known of the way to another node and back.
+#[derive(Debug, Default)]
+struct Link {
+    /// Frames that were sent to it.
+    sent: u64,
+    /// Those it may not have yet, and the bytes of batches in each.
+    in_flight: VecDeque<(u64, u64)>,
+    bytes_in_flight: u64,
+    /// How far it was heard.
+    heard: Heard,
+    /// How far it has heard of what this node leads.
+    told: u64,
+    /// Ticks since something was sent to it, and since it was heard.
+    quiet: u64,
+    silent: u64,
+}
+
+/// A block of producer ids that is another node's once it is committed.
+#[derive(Debug)]
+struct Grant {
+    index: u64,
+    broker_id: i32,
+    ids: IdsGranted,
+}
+
+/// What only the node can do that leads the metadata.
+struct Asked {
+    registrations: Vec<RegisterBroker>,
+    ids: Vec<u64>,
+    topics: Vec<String>,
+}
+
+/// See the room card.
+#[derive(Debug)]
+pub(super) struct Peers {
+    voters: Vec<MetadataVoter>,
+    links: BTreeMap<i32, Link>,
+    outbox: BTreeMap<i32, Frame>,
+    /// Groups of several voters, but for the metadata group.
+    ticked: BTreeSet<ReplicaId>,
+    ticks: u64,
+    /// What this node has told that it leads; the versions only grow.
+    leads: BTreeMap<GroupId, Lead>,
+    version: u64,
+    /// What other nodes told: term and peer.
+    led: BTreeMap<GroupId, (u64, u64)>,
+    /// The question for producer ids that is open.
+    ids_wanted: Option<u64>,
+    grants: Vec<Grant>,
+    topics_wanted: BTreeSet<String>,
+}
+
+/// The metadata replica that is this node's, and the voters, sorted.
+pub(super) fn metadata_replica(options: &NodeOptions) -> Result<(ReplicaId, Vec<u64>), String> {
+    if options.voters.is_empty() {
+        return Ok((METADATA_REPLICA, vec![METADATA_REPLICA.0]));
+    }
+    let facts = &options.facts;
+    let own = options.voters.iter().find(|voter| voter.broker_id == facts.broker_id);
+    let own =
+        own.ok_or("this node is none of the metadata voters, and others are not built yet")?;
+    if own.directory_id != facts.directory_id {
+        return Err("another data directory was this node when the cluster began".to_owned());
+    }
+    let mut ids: Vec<u64> = options.voters.iter().map(|voter| voter.peer_id).collect();
+    ids.sort_unstable();
+    if ids.first() == Some(&0) || ids.windows(2).any(|pair| pair[0] == pair[1]) {
+        return Err("metadata voters need different ids from 1".to_owned());
+    }
+    Ok((ReplicaId(own.peer_id), ids))
+}
+
+/// Asks for payload that followers lack.
+pub(super) fn read(replica: ReplicaId, reads: &[PayloadRead], actions: &mut Vec<Action>) {
+    actions.extend(reads.iter().map(|wanted| {
+        Action::ReadLog(ReadLog {
+            replica,
+            from: wanted.from,
+            end: wanted.end,
+            bytes_max: wanted.bytes,
+            peer: Some(ReplicaId(wanted.peer)),
+        })
+    }));
+}
+
+impl Peers {
+    pub(super) fn new(voters: Vec<MetadataVoter>) -> Self {
+        Self {
+            voters,
+            links: BTreeMap::new(),
+            outbox: BTreeMap::new(),
+            ticked: BTreeSet::new(),
+            ticks: 0,
+            leads: BTreeMap::new(),
+            version: 0,
+            led: BTreeMap::new(),
+            ids_wanted: None,
+            grants: Vec::new(),
+            topics_wanted: BTreeSet::new(),
+        }
+    }
+
+    /// Whether there are other nodes.
+    pub(super) fn are_there(&self) -> bool {
+        self.voters.len() > 1
+    }
+
+    /// A replica of several voters is here.
+    pub(super) fn tick(&mut self, replica: ReplicaId) {
+        self.ticked.insert(replica);
+    }
+
+    /// A replica is gone.
+    pub(super) fn forget(&mut self, replica: ReplicaId, group: GroupId) {
+        self.ticked.remove(&replica);
+        self.leads.remove(&group);
+        self.led.remove(&group);
+    }
+
+    /// A replica here leads now: all nodes are told.
+    pub(super) fn announce(&mut self, group: GroupId, (peer_id, term): (u64, u64)) {
+        self.version += 1;
+        let lead = Lead {
+            topic_id: Uuid(group.topic_id),
+            partition: group.partition,
+            term,
+            peer_id,
+            version: self.version,
+        };
+        self.leads.insert(group, lead);
+    }
+
+    fn note_lead(&mut self, lead: &Lead) {
+        let group = GroupId { topic_id: lead.topic_id.0, partition: lead.partition };
+        let known = self.led.entry(group).or_default();
+        if lead.term > known.0 {
+            *known = (lead.term, lead.peer_id);
+        }
+        if self.leads.get(&group).is_some_and(|own| own.term < lead.term) {
+            self.leads.remove(&group);
+        }
+    }
+
+    /// What was proposed for others is void: another leader decides.
+    pub(super) fn forget_grants(&mut self) {
+        self.grants.clear();
+    }
+
+    /// What is committed belongs to whoever asked for it.
+    pub(super) fn grant(&mut self, applied: u64) {
+        let is_ready = |grant: &Grant| grant.index <= applied || sabotage::is(Bug::IdsBeforeCommit);
+        let (ready, open) = std::mem::take(&mut self.grants).into_iter().partition(is_ready);
+        self.grants = open;
+        for Grant { broker_id, ids, .. } in ready {
+            self.outbox.entry(broker_id).or_default().ids_granted.push(ids);
+        }
+    }
+}
+
+/// What leaves.
+impl Node {
+    /// Whether there are other nodes.
+    pub(crate) fn is_clustered(&self) -> bool {
+        self.peers.are_there()
+    }
+
+    pub(super) fn schedule_ticks(&mut self, now: Now) {
+        if self.is_clustered() {
+            self.timers.insert((now.mono_us + TICK_US, Timer::Peers));
+        }
+    }
+
+    /// Time passes for groups of several voters. What was missed is not made up for: it would end terms for nothing.
+    pub(super) fn tick_peers(&mut self, now: Now) {
+        self.schedule_ticks(now);
+        self.is_controller_dirty |= self.controller.group.tick();
+        for replica in self.peers.ticked.clone() {
+            let Some(partition) = self.partitions.get_mut(&replica) else { continue };
+            if partition.group.tick() {
+                super::mark(&mut self.dirty, partition);
+            }
+        }
+        self.peers.ticks += 1;
+        for broker_id in self.other_brokers() {
+            let link = self.peers.links.entry(broker_id).or_default();
+            (link.quiet, link.silent) = (link.quiet + 1, link.silent + 1);
+            if link.silent.is_multiple_of(2 * PEER_QUIET_TICKS) {
+                // Whoever does not answer has lost it, or will say where it stands.
+                link.in_flight.clear();
+                link.bytes_in_flight = 0;
+            }
+            if link.quiet >= PEER_QUIET_TICKS {
+                self.peers.outbox.entry(broker_id).or_default();
+            }
+        }
+        if self.peers.ticks.is_multiple_of(PEER_QUIET_TICKS) {
+            self.ask_leader();
+        }
+    }
+
+    fn other_brokers(&self) -> BTreeSet<i32> {
+        let voters = self.peers.voters.iter().map(|voter| voter.broker_id);
+        let registered = self.controller.image.brokers.keys().copied();
+        let own = self.options.facts.broker_id;
+        voters.chain(registered).filter(|id| *id != own).collect()
+    }
+
+    /// What only the node can do that leads the metadata is asked of it, again and again.
+    fn ask_leader(&mut self) {
+        let Some(leader) = self.metadata_leader().filter(|id| *id != self.options.facts.broker_id)
+        else {
+            return;
+        };
+        let registration = (!self.is_registered).then(|| self.registration_record());
+        let frame = self.peers.outbox.entry(leader).or_default();
+        frame.registrations.extend(registration);
+        frame.ids_wanted.extend(self.peers.ids_wanted);
+        frame.topics_wanted.extend(std::mem::take(&mut self.peers.topics_wanted));
+    }
+
+    /// Asks for a block of producer ids.
+    pub(super) fn want_producer_ids(&mut self) -> Result<(), ErrorCode> {
+        if self.metadata_leader().is_none() {
+            return Err(ErrorCode::CoordinatorNotAvailable);
+        }
+        if self.peers.ids_wanted.is_none() {
+            self.peers.ids_wanted = Some(self.chance.next());
+            self.ask_leader();
+        }
+        Ok(())
+    }
+
+    /// Asks for a topic that the cluster makes by itself.
+    pub(crate) fn want_topic(&mut self, name: &str) {
+        self.peers.topics_wanted.insert(name.to_owned());
+        self.ask_leader();
+    }
+
+    /// Puts messages of a group into the frames of this turn.
+    pub(super) fn post(&mut self, from: ReplicaId, group: GroupId, messages: &mut Vec<Outgoing>) {
+        for Outgoing { message, payloads } in messages.drain(..) {
+            let to = message.to;
+            let Some(broker_id) = self.placed(group, to).map(|placed| placed.broker_id) else {
+                continue;
+            };
+            let bytes: u64 = payloads.iter().map(|payload| payload.len() as u64).sum();
+            let link = self.peers.links.entry(broker_id).or_default();
+            if bytes > 0 && link.bytes_in_flight >= PEER_BYTES_IN_FLIGHT_MAX {
+                self.on_unreachable(from, to);
+                continue;
+            }
+            let Some(letter) = letter_of(group, message, payloads) else { continue };
+            link.bytes_in_flight += bytes;
+            self.peers.outbox.entry(broker_id).or_default().letters.push(letter);
+        }
+    }
+
+    fn on_unreachable(&mut self, from: ReplicaId, to: u64) {
+        if from == self.controller.group.id() {
+            self.controller.group.on_unreachable(to);
+        } else if let Some(partition) = self.partitions.get_mut(&from) {
+            partition.group.on_unreachable(to);
+        }
+    }
+
+    /// The turn is over: what is to be said is said.
+    pub(super) fn send_frames(&mut self, actions: &mut Vec<Action>) {
+        for (to, mut frame) in std::mem::take(&mut self.peers.outbox) {
+            let link = self.peers.links.entry(to).or_default();
+            link.sent += 1;
+            link.quiet = 0;
+            frame.cluster_id = Uuid(self.options.facts.cluster_id);
+            frame.broker_id = self.options.facts.broker_id;
+            frame.directory_id = Uuid(self.options.facts.directory_id);
+            frame.incarnation = self.options.seed;
+            frame.number = link.sent;
+            frame.heard = link.heard.clone();
+            frame.leads_after = link.told;
+            let mut news: Vec<_> = self
+                .peers
+                .leads
+                .values()
+                .filter(|lead| lead.version > link.told)
+                .cloned()
+                .collect();
+            news.sort_by_key(|lead| lead.version);
+            news.truncate(PEER_LEADS_MAX);
+            frame.leads = news;
+            let payloads = frame.letters.iter().flat_map(|letter| &letter.payloads);
+            let bytes: u64 = payloads.map(|payload| payload.len() as u64).sum();
+            if bytes > 0 {
+                link.in_flight.push_back((link.sent, bytes));
+            }
+            actions.push(Action::Send { to, frame: Box::new(PeerFrame(frame)) });
+        }
+    }
+}
+
+/// What comes.
+impl Node {
+    /// Another node says something. What is not for this cluster, this node or these replicas is passed over.
+    pub(super) fn on_peer(&mut self, now: Now, frame: Frame, actions: &mut Vec<Action>) {
+        let Some(sender) = self.directory_of(frame.broker_id) else { return };
+        let is_ours = frame.cluster_id.0 == self.options.facts.cluster_id
+            && frame.broker_id != self.options.facts.broker_id;
+        let is_known = sender == frame.directory_id || sabotage::is(Bug::ForeignPeerBelieved);
+        if !is_ours || !is_known {
+            self.counters.foreign_frames += 1;
+            return;
+        }
+        self.hear(&frame);
+        for lead in &frame.leads {
+            self.peers.note_lead(lead);
+        }
+        for letter in frame.letters {
+            self.on_letter(frame.directory_id, letter);
+        }
+        let asked = Asked {
+            registrations: frame.registrations,
+            ids: frame.ids_wanted,
+            topics: frame.topics_wanted,
+        };
+        self.serve_peer(now, frame.broker_id, frame.directory_id, &asked);
+        for ids in frame.ids_granted {
+            if self.peers.ids_wanted == Some(ids.nonce) && ids.first < ids.end {
+                self.peers.ids_wanted = None;
+                self.producer_ids = (ids.first, ids.end);
+                self.grant_producer_ids(now, actions);
+            }
+        }
+    }
+
+    fn hear(&mut self, frame: &Frame) {
+        let own = self.options.seed;
+        let link = self.peers.links.entry(frame.broker_id).or_default();
+        link.silent = 0;
+        let heard = &mut link.heard;
+        if heard.incarnation != frame.incarnation {
+            *heard = Heard { incarnation: frame.incarnation, ..Heard::default() };
+        }
+        heard.number = heard.number.max(frame.number);
+        if frame.leads_after <= heard.leads {
+            let last = frame.leads.last().map_or(0, |lead| lead.version);
+            heard.leads = heard.leads.max(last);
+        }
+        if frame.heard.incarnation != own {
+            // It has been started since, or has not heard this node yet.
+            link.told = 0;
+            return;
+        }
+        link.told = frame.heard.leads;
+        while let Some(&(number, bytes)) = link.in_flight.front() {
+            if number > frame.heard.number {
+                break;
+            }
+            link.in_flight.pop_front();
+            link.bytes_in_flight = link.bytes_in_flight.saturating_sub(bytes);
+        }
+    }
+
+    fn on_letter(&mut self, sender: Uuid, letter: Letter) {
+        let group = GroupId { topic_id: letter.topic_id.0, partition: letter.partition };
+        let is_placed = self.placed(group, letter.from).is_some_and(|it| it.directory_id == sender);
+        if !is_placed && !sabotage::is(Bug::ForeignPeerBelieved) {
+            self.counters.foreign_letters += 1;
+            return;
+        }
+        // Its sender will try again; those who wait for room here were first.
+        if !letter.payloads.is_empty() && self.bytes_in_flight > self.options.bytes_in_flight_max {
+            return;
+        }
+        if group == METADATA_GROUP {
+            if letter.to == self.controller.group.id().0 {
+                self.controller.group.on_letter(letter);
+                self.is_controller_dirty = true;
+            }
+            return;
+        }
+        let Some(partition) = self.partitions.get_mut(&ReplicaId(letter.to)) else { return };
+        if partition.id != group {
+            self.counters.foreign_letters += 1;
+            return;
+        }
+        let before = partition.group.bytes_in_flight();
+        partition.group.on_letter(letter);
+        self.bytes_in_flight += partition.group.bytes_in_flight().saturating_sub(before);
+        super::mark(&mut self.dirty, partition);
+    }
+
+    /// What another node asks of the one that leads the metadata. If that is not this one, it will ask again.
+    fn serve_peer(&mut self, now: Now, broker_id: i32, directory_id: Uuid, asked: &Asked) {
+        if !self.controller.group.is_serving() {
+            return;
+        }
+        for registration in &asked.registrations {
+            let known = self.controller.image.brokers.get(&broker_id);
+            let is_new = known.is_none_or(|known| known != registration);
+            let is_own =
+                registration.broker_id == broker_id && registration.directory_id == directory_id;
+            if is_new && is_own {
+                let record = MetadataRecord::RegisterBroker(registration.clone());
+                self.propose_for_peer(now, &[record]);
+            }
+        }
+        for &nonce in &asked.ids {
+            if self.peers.grants.iter().any(|grant| grant.ids.nonce == nonce) {
+                continue;
+            }
+            let (first, end, record) = self.controller.allocate_producer_ids(broker_id);
+            if let Some(index) = self.propose_for_peer(now, &[record]) {
+                let ids = IdsGranted { nonce, first, end };
+                self.peers.grants.push(Grant { index, broker_id, ids });
+            }
+        }
+        for name in &asked.topics {
+            self.make_topic(now, name);
+        }
+    }
+
+    fn make_topic(&mut self, now: Now, name: &str) {
+        let may =
+            internal_topics::is_internal(name) || self.options.settings.auto_create_topics_enable;
+        let image = &self.controller.image;
+        if !may || image.topic_named(name).is_some() || self.controller.creating(name).is_some() {
+            return;
+        }
+        let nodes = image.brokers.len();
+        let topic = internal_topics::to_make(name, &self.options.settings, nodes);
+        let made = topic.map(|it| self.controller.create_topic(&it, &self.options.settings));
+        if let Some(Ok(creation)) = made {
+            self.propose_for_peer(now, &creation.records);
+        }
+    }
+
+    fn propose_for_peer(&mut self, now: Now, records: &[MetadataRecord]) -> Option<u64> {
+        let index = self.controller.propose(now, records).ok()?;
+        self.is_controller_dirty = true;
+        Some(index)
+    }
+
+    /// Payload that a follower lacks was read.
+    pub(super) fn on_payload(&mut self, read: LogRead) {
+        let Some(peer) = read.peer else { return };
+        if read.replica == self.controller.group.id() {
+            self.controller.group.on_read(peer.0, read.batches);
+            self.is_controller_dirty = true;
+        } else if let Some(partition) = self.partitions.get_mut(&read.replica) {
+            partition.group.on_read(peer.0, read.batches);
+            super::mark(&mut self.dirty, partition);
+        }
+    }
+}
+
+/// Who is where.
+impl Node {
+    /// Where a peer of a group is.
+    fn placed(&self, group: GroupId, peer_id: u64) -> Option<PlacedReplica> {
+        if group == METADATA_GROUP {
+            let voter = self.peers.voters.iter().find(|voter| voter.peer_id == peer_id)?;
+            let directory_id = Uuid(voter.directory_id);
+            return Some(PlacedReplica { peer_id, broker_id: voter.broker_id, directory_id });
+        }
+        let topic = self.controller.image.topic(Uuid(group.topic_id))?;
+        let replicas = topic.partitions.get(usize::try_from(group.partition).ok()?)?;
+        replicas.iter().find(|placed| placed.peer_id == peer_id).cloned()
+    }
+
+    /// The directory that is a node.
+    fn directory_of(&self, broker_id: i32) -> Option<Uuid> {
+        let voter = self.peers.voters.iter().find(|voter| voter.broker_id == broker_id);
+        let registered = || self.controller.image.brokers.get(&broker_id).map(|it| it.directory_id);
+        voter.map(|voter| Uuid(voter.directory_id)).or_else(registered)
+    }
+
+    /// The node that leads the metadata, as far as this one knows.
+    pub(crate) fn metadata_leader(&self) -> Option<i32> {
+        if !self.is_clustered() {
+            return Some(self.options.facts.broker_id);
+        }
+        let leader = self.controller.group.leader()?;
+        self.placed(METADATA_GROUP, leader).map(|placed| placed.broker_id)
+    }
+
+    /// The node that leads a partition and the leader's epoch, as far as this one knows: by its own replica, or by what
+    /// others told. The highest term is right.
+    pub(crate) fn leader_of(&self, topic: &Topic, index: i32) -> Option<(i32, i32)> {
+        let replica = self.local_replica(topic, index);
+        let partition = replica.and_then(|replica| self.partitions.get(&replica));
+        let group = GroupId { topic_id: topic.id.0, partition: index };
+        let here = partition.map(|it| &it.group).and_then(|it| Some((it.term(), it.leader()?)));
+        let told = self.peers.led.get(&group).copied();
+        let (term, leader) = here.max(told)?;
+        let is_own = partition.is_some_and(|partition| partition.group.id().0 == leader);
+        if is_own && !partition.is_some_and(|partition| partition.group.is_serving()) {
+            return None;
+        }
+        let placed = self.placed(group, leader)?;
+        Some((placed.broker_id, i32::try_from(term).unwrap_or(i32::MAX)))
+    }
+}

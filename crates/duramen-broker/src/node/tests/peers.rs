@@ -1,0 +1,139 @@
+//! What a node of three makes of frames: its own cluster's are heard, all others passed over.
+
+use duramen_protocol::wire::Uuid;
+use duramen_storage::storage::Facts;
+
+use super::harness::{WALL_MS, settings};
+use crate::controller::{METADATA_GROUP, MetadataVoter};
+use crate::event::{Action, Event, Now};
+use crate::limits::{ELECTION_TICKS, TICK_US};
+use crate::node::{Node, NodeOptions};
+use crate::peer::{Frame, Letter, PeerFrame};
+
+const CLUSTER: [u8; 16] = [7; 16];
+const REQUEST_PRE_VOTE: i8 = 17;
+
+fn directory(broker_id: i32) -> [u8; 16] {
+    [u8::try_from(broker_id).expect("small") + 100; 16]
+}
+
+fn open(broker_id: i32, directory_id: [u8; 16]) -> (Node, Vec<Action>) {
+    let voter = |peer_id: u64| {
+        let broker_id = i32::try_from(peer_id).expect("small") + 10;
+        MetadataVoter { peer_id, broker_id, directory_id: directory(broker_id) }
+    };
+    let options = NodeOptions {
+        facts: Facts { cluster_id: CLUSTER, broker_id, directory_id },
+        listener: "PLAINTEXT".to_owned(),
+        host: "node.example".to_owned(),
+        port: 9092,
+        rack: None,
+        log_dir: "/data".to_owned(),
+        settings: settings(&[]),
+        seed: 5,
+        bytes_in_flight_max: 1 << 20,
+        metadata_tail: Vec::new(),
+        voters: (1..=3).map(voter).collect(),
+    };
+    let mut actions = Vec::new();
+    let node = Node::open(options, Vec::new(), now(0), &mut actions);
+    (node, actions)
+}
+
+fn now(mono_us: u64) -> Now {
+    Now { mono_us, wall_ms: WALL_MS }
+}
+
+/// Peer 2, which is node 12, asks peer 1, which is node 11, whether it would vote for it.
+fn question() -> Frame {
+    let letter = Letter {
+        topic_id: Uuid(METADATA_GROUP.topic_id),
+        kind: REQUEST_PRE_VOTE,
+        from: 2,
+        to: 1,
+        term: 2,
+        log_term: 1,
+        index: 1,
+        ..Letter::default()
+    };
+    Frame {
+        cluster_id: Uuid(CLUSTER),
+        broker_id: 12,
+        directory_id: Uuid(directory(12)),
+        incarnation: 8,
+        number: 1,
+        letters: vec![letter],
+        ..Frame::default()
+    }
+}
+
+/// What node 11 answers to a frame.
+fn answers(frame: Frame) -> (Vec<Letter>, u64) {
+    let (mut node, _) = open(11, directory(11));
+    let mut actions = Vec::new();
+    node.step(now(1), Event::Peer(Box::new(PeerFrame(frame))), &mut actions);
+    node.flush(now(1), &mut actions);
+    let frames = actions.into_iter().filter_map(|action| match action {
+        Action::Send { to: 12, frame } => Some(frame.0),
+        _ => None,
+    });
+    let letters = frames.flat_map(|frame| frame.letters).collect();
+    (letters, node.metrics().foreign_frames + node.metrics().foreign_letters)
+}
+
+#[test]
+fn a_voter_is_answered() {
+    let (letters, foreign) = answers(question());
+    assert_eq!((letters.len(), foreign), (1, 0));
+    assert_eq!((letters[0].from, letters[0].to, letters[0].reject), (1, 2, false));
+}
+
+#[test]
+fn nobody_votes_in_the_name_of_a_directory_that_was_wiped() {
+    let frame = Frame { directory_id: Uuid([1; 16]), ..question() };
+    assert_eq!(answers(frame), (Vec::new(), 1));
+}
+
+#[test]
+fn frames_of_other_clusters_and_other_replicas_are_passed_over() {
+    let frame = Frame { cluster_id: Uuid([8; 16]), ..question() };
+    assert_eq!(answers(frame), (Vec::new(), 1), "another cluster");
+    let letter = |change: fn(&mut Letter)| {
+        let mut frame = question();
+        change(&mut frame.letters[0]);
+        answers(frame).0.is_empty()
+    };
+    assert!(letter(|letter| letter.to = 3), "for another replica");
+    assert!(letter(|letter| letter.from = 3), "of a replica that is elsewhere");
+    assert!(letter(|letter| letter.partition = 1), "of a group that is not there");
+    assert!(letter(|letter| letter.kind = 2), "a proposal does not travel");
+    assert!(letter(|letter| letter.kind = 7), "nor does a snapshot, yet");
+    let frame = Frame { broker_id: 99, ..question() };
+    assert!(answers(frame).0.is_empty(), "of a node that nobody knows");
+}
+
+#[test]
+fn a_wiped_directory_is_refused_under_its_old_name() {
+    let (_, actions) = open(11, [3; 16]);
+    assert!(actions.iter().any(|action| matches!(action, Action::Fatal(_))));
+    let (_, actions) = open(99, directory(99));
+    assert!(actions.iter().any(|action| matches!(action, Action::Fatal(_))), "it is no voter");
+}
+
+#[test]
+fn a_silent_cluster_is_asked_for_votes_in_time() {
+    let (mut node, _) = open(11, directory(11));
+    let mut asked = Vec::new();
+    for tick in 1..=2 * ELECTION_TICKS as u64 {
+        let at = now(tick * TICK_US);
+        assert!(node.deadline() <= at.mono_us, "it wants to be woken");
+        let mut actions = Vec::new();
+        node.step(at, Event::Tick, &mut actions);
+        node.flush(at, &mut actions);
+        asked.extend(actions.into_iter().filter_map(|action| match action {
+            Action::Send { to, frame } if !frame.0.letters.is_empty() => Some(to),
+            _ => None,
+        }));
+    }
+    assert!(asked.contains(&12) && asked.contains(&13), "{asked:?}");
+}

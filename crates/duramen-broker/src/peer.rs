@@ -1,0 +1,201 @@
+//! # Room card: peer
+//!
+//! Purpose:    what nodes of one cluster say to each other, as data and as bytes.
+//! Owns:       the frame's layout, its version and its bounds.
+//! Interface:  [`PeerFrame::encode`], [`PeerFrame::decode`]; inside the crate [`Frame`] and its parts.
+//! Invariants: bytes that are not a whole, unharmed frame of a known version are no frame; no
+//!             allocation is sized by a number that was not compared with the bytes that are there.
+//! Never:      who may say what (see `node/peers.rs`), what messages mean (see `group`), sockets.
+//! Tests:      below; `duramen-sim` sends every frame as bytes.
+//! Start at:   [`Frame`].
+
+use bytes::Bytes;
+use duramen_protocol::wire::{Decoder, Encoder, Message, Uuid};
+
+use crate::controller::records::RegisterBroker;
+
+/// The only version there is.
+const VERSION: i16 = 0;
+/// Checksum and version.
+const HEAD_BYTES: usize = 4 + 2;
+/// Elements of all lists of one frame.
+const ELEMENTS_MAX: usize = 1 << 18;
+
+duramen_protocol::message! {
+    /// All that one node says to another in one turn.
+    pub(crate) struct Frame: versions 0..=0, flexible 0.. {
+        cluster_id: Uuid [0..],
+        broker_id: i32 [0..],
+        directory_id: Uuid [0..],
+        incarnation: u64 [0..],
+        number: u64 [0..],
+        heard: Heard [0..],
+        letters: Vec<Letter> [0..],
+        leads_after: u64 [0..],
+        leads: Vec<Lead> [0..],
+        registrations: Vec<RegisterBroker> [0..],
+        ids_wanted: Vec<u64> [0..],
+        ids_granted: Vec<IdsGranted> [0..],
+        topics_wanted: Vec<String> [0..],
+    }
+    /// How far a node has heard the one it speaks to.
+    pub(crate) struct Heard {
+        incarnation: u64 [0..],
+        number: u64 [0..],
+        leads: u64 [0..],
+    }
+    /// One message of one group, with the payload of the batches in it beside it, in order.
+    pub(crate) struct Letter {
+        topic_id: Uuid [0..],
+        partition: i32 [0..],
+        kind: i8 [0..],
+        from: u64 [0..],
+        to: u64 [0..],
+        term: u64 [0..],
+        log_term: u64 [0..],
+        index: u64 [0..],
+        commit: u64 [0..],
+        commit_term: u64 [0..],
+        reject: bool [0..],
+        reject_hint: u64 [0..],
+        request_snapshot: u64 [0..],
+        priority: i64 [0..],
+        context: Bytes [0..],
+        entries: Vec<LetterEntry> [0..],
+        payloads: Vec<Bytes> [0..],
+    }
+    /// One entry of a group's log.
+    pub(crate) struct LetterEntry {
+        kind: i8 [0..],
+        term: u64 [0..],
+        index: u64 [0..],
+        data: Bytes [0..],
+    }
+    /// A replica leads its group since this term.
+    pub(crate) struct Lead {
+        topic_id: Uuid [0..],
+        partition: i32 [0..],
+        term: u64 [0..],
+        peer_id: u64 [0..],
+        version: u64 [0..],
+    }
+    /// Producer ids from `first` up to, not including, `end` belong to whoever asked by `nonce`.
+    pub(crate) struct IdsGranted {
+        nonce: u64 [0..],
+        first: i64 [0..],
+        end: i64 [0..],
+    }
+}
+
+/// A [`Frame`], for those outside who carry it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PeerFrame(pub(crate) Frame);
+
+/// Why bytes are no frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoFrame {
+    /// They were cut or changed on the way.
+    #[error("the frame is harmed")]
+    Harmed,
+    /// The sender is of another version.
+    #[error("a frame of version {0}, and this build knows only 0")]
+    Version(i16),
+    /// The checksum is right, and still it cannot be read: the sender is no Duramen.
+    #[error("the frame is malformed")]
+    Malformed,
+}
+
+impl PeerFrame {
+    /// CRC-32C of the rest, version, body. Whoever carries it says where it ends.
+    pub fn encode(&self) -> Bytes {
+        let mut e = Encoder::new();
+        e.i16(VERSION);
+        self.0.encode(&mut e, VERSION).expect("version 0 carries every field");
+        let rest = e.into_bytes();
+        let mut out = Encoder::with_capacity(4 + rest.len());
+        out.u32(crc32c::crc32c(&rest));
+        out.put(&rest);
+        out.into_bytes().freeze()
+    }
+
+    /// Reads [`PeerFrame::encode`].
+    pub fn decode(bytes: &Bytes) -> Result<Self, NoFrame> {
+        let Some((crc, rest)) = bytes.split_first_chunk::<4>() else { return Err(NoFrame::Harmed) };
+        if bytes.len() < HEAD_BYTES || u32::from_be_bytes(*crc) != crc32c::crc32c(rest) {
+            return Err(NoFrame::Harmed);
+        }
+        let version = i16::from_be_bytes([rest[0], rest[1]]);
+        if version != VERSION {
+            return Err(NoFrame::Version(version));
+        }
+        let mut d = Decoder::new(bytes.slice(HEAD_BYTES..)).with_elements_max(ELEMENTS_MAX);
+        let frame = Frame::decode(&mut d, VERSION).map_err(|_| NoFrame::Malformed)?;
+        d.finish().map_err(|_| NoFrame::Malformed)?;
+        Ok(Self(frame))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame() -> PeerFrame {
+        let entry = LetterEntry { term: 2, index: 9, data: vec![1; 57].into(), kind: 0 };
+        let letter = Letter {
+            topic_id: Uuid::from_u128(5),
+            kind: 3,
+            from: 1,
+            to: 2,
+            entries: vec![entry],
+            payloads: vec![vec![7; 100].into()],
+            ..Letter::default()
+        };
+        PeerFrame(Frame {
+            cluster_id: Uuid::from_u128(1),
+            broker_id: 2,
+            letters: vec![letter],
+            leads: vec![Lead { term: 4, ..Lead::default() }],
+            ids_wanted: vec![3],
+            topics_wanted: vec!["t".to_owned()],
+            ..Frame::default()
+        })
+    }
+
+    #[test]
+    fn a_frame_reads_back() {
+        assert_eq!(PeerFrame::decode(&frame().encode()), Ok(frame()));
+    }
+
+    #[test]
+    fn a_harmed_frame_is_none() {
+        let bytes = frame().encode();
+        for len in 0..bytes.len() {
+            assert_eq!(PeerFrame::decode(&bytes.slice(..len)), Err(NoFrame::Harmed));
+        }
+        for bit in 0..bytes.len() * 8 {
+            let mut bad = bytes.to_vec();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(PeerFrame::decode(&bad.into()), Err(NoFrame::Harmed));
+        }
+    }
+
+    #[test]
+    fn what_a_hostile_sender_signs_is_bounded_and_never_believed() {
+        let good = frame().encode();
+        for at in 4..good.len() {
+            for value in [0, 1, 0x7f, 0xff] {
+                let mut bad = good.to_vec();
+                bad[at] = value;
+                let crc = crc32c::crc32c(&bad[4..]);
+                bad[..4].copy_from_slice(&crc.to_be_bytes());
+                // Whatever it says, it is an answer, and soon.
+                let _ = PeerFrame::decode(&bad.into());
+            }
+        }
+        let mut newer = good.to_vec();
+        newer[5] = 1;
+        let crc = crc32c::crc32c(&newer[4..]);
+        newer[..4].copy_from_slice(&crc.to_be_bytes());
+        assert_eq!(PeerFrame::decode(&newer.into()), Err(NoFrame::Version(1)));
+    }
+}
