@@ -10,6 +10,7 @@
 //! Start at:   `main.rs`.
 
 pub mod batch;
+pub mod cluster_harness;
 pub mod disk;
 pub mod disk_suite;
 pub mod failure;

@@ -23,12 +23,17 @@ pub enum Bug {
     Driver(DriverBug),
     /// What stands between storage and the node loses or invents something.
     Node(NodeBug),
+    /// What stands between storage and the nodes of a cluster.
+    Cluster(ClusterBug),
     /// It is in storage itself.
     #[cfg(feature = "sabotage")]
     Storage(Inside),
     /// It is in the node itself.
     #[cfg(feature = "sabotage")]
     Broker(Inside),
+    /// It is in the node itself, and takes a cluster to be seen.
+    #[cfg(feature = "sabotage")]
+    Peers(Inside),
 }
 
 /// Bugs of the code that drives storage.
@@ -50,6 +55,13 @@ pub enum NodeBug {
     /// The views' images are lost at restart, and with them who has sent what.
     DedupLost,
     /// The node is told that a write is persisted as soon as it asks for it.
+    PersistedEarly,
+}
+
+/// Bugs between storage and the nodes of a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClusterBug {
+    /// Nodes are told that a write is persisted before it is, one report later.
     PersistedEarly,
 }
 
@@ -117,19 +129,40 @@ pub const BUGS: &[(&str, Bug)] = &[
     ("the log of groups renewed in part", Bug::Broker(Inside::RenewalCutShort)),
 ];
 
+/// Bugs that take a cluster to be seen. How many seeds each takes was not measured yet, so no test demands it.
+pub const OF_CLUSTERS: &[(&str, Bug)] = &[
+    ("votes and entries taken for synced", Bug::Cluster(ClusterBug::PersistedEarly)),
+    #[cfg(feature = "sabotage")]
+    ("a replica speaks before its sync", Bug::Peers(Inside::SpokenBeforeSync)),
+    #[cfg(feature = "sabotage")]
+    ("producers of a cut suffix remembered", Bug::Peers(Inside::CutKeepsProducers)),
+    #[cfg(feature = "sabotage")]
+    ("waits for a cut suffix kept", Bug::Peers(Inside::CutKeepsWaiting)),
+    #[cfg(feature = "sabotage")]
+    ("a leader serves too early", Bug::Peers(Inside::ServesTooEarly)),
+    #[cfg(feature = "sabotage")]
+    ("a new leader goes on in an old segment", Bug::Peers(Inside::StaleSegment)),
+];
+
 /// Runs seeds until one finds `bug`: how many it took, and what was found.
 pub fn find(bug: Bug, seeds_max: u64) -> Option<(u64, Failure)> {
     #[cfg(feature = "sabotage")]
-    if let Bug::Storage(inside) | Bug::Broker(inside) = bug {
+    if let Bug::Storage(inside) | Bug::Broker(inside) | Bug::Peers(inside) = bug {
         sabotage::plant(Some(inside));
     }
     #[cfg(feature = "sabotage")]
     let is_of_node = matches!(bug, Bug::Node(_) | Bug::Broker(_));
     #[cfg(not(feature = "sabotage"))]
     let is_of_node = matches!(bug, Bug::Node(_));
+    #[cfg(feature = "sabotage")]
+    let is_of_cluster = matches!(bug, Bug::Cluster(_) | Bug::Peers(_));
+    #[cfg(not(feature = "sabotage"))]
+    let is_of_cluster = matches!(bug, Bug::Cluster(_));
     let found = (1..=seeds_max).find_map(|seed| {
         let outcome = catching(|| {
-            if is_of_node {
+            if is_of_cluster {
+                crate::cluster_harness::run(seed, Some(bug)).map(|_| ())
+            } else if is_of_node {
                 crate::node_harness::run(seed, Some(bug)).map(|_| ())
             } else {
                 crate::storage_harness::run(seed, Some(bug)).map(|_| ())

@@ -38,6 +38,8 @@ use crate::trace::tell;
 
 const TOPICS: [&str; 3] = ["apples", "pears", "plums"];
 const PARTITIONS: i32 = 2;
+/// Of a partition, where there are several nodes.
+const REPLICAS: i16 = 3;
 const CLIENTS: usize = 6;
 /// The one of them that commits offsets, and does nothing else.
 const COMMITTER: usize = CLIENTS - 1;
@@ -148,9 +150,9 @@ struct Client {
 }
 
 /// See the room card.
-pub(super) struct Clients {
-    pub(super) oracle: Oracle,
-    pub(super) requests: u64,
+pub(crate) struct Clients {
+    pub(crate) oracle: Oracle,
+    pub(crate) requests: u64,
     all: Vec<Client>,
     committer: Committer,
     work: Prng,
@@ -164,6 +166,8 @@ pub(super) struct Clients {
     disk: Disk,
     /// Counts starts of the process.
     starts: u64,
+    /// There are several nodes: each may be behind the others, and a leader may not know yet that it is none.
+    many: bool,
 }
 
 type Question = (ConnectionId, u64, RequestContext, Box<Prepared>);
@@ -177,7 +181,7 @@ fn session(connection: u64) -> (ConnectionId, Session) {
 }
 
 impl Clients {
-    pub(super) fn new(seed: u64, leaps: bool) -> Self {
+    pub(crate) fn new(seed: u64, leaps: bool) -> Self {
         let mut oracle = Oracle::default();
         for name in TOPICS {
             oracle.add_topic(name);
@@ -196,7 +200,34 @@ impl Clients {
             through: BTreeMap::new(),
             disk: Disk::default(),
             starts: 0,
+            many: false,
         }
+    }
+
+    /// Clients of several nodes. They delete no topic, and take no word for more than a majority's: no `acks=1`.
+    pub(crate) fn of_many(seed: u64) -> Self {
+        let mut clients = Self::new(seed, false);
+        clients.many = true;
+        clients.oracle.many = true;
+        clients
+    }
+
+    /// Every connection there is.
+    pub(crate) fn connections(&self) -> Vec<ConnectionId> {
+        self.all.iter().map(|client| client.connection).collect()
+    }
+
+    /// Whether nothing is outstanding on a connection.
+    pub(crate) fn is_quiet(&self, connection: ConnectionId) -> bool {
+        self.all.iter().any(|it| it.connection == connection && it.outstanding.is_none())
+    }
+
+    /// A client turns to another node: its new connection.
+    pub(crate) fn leave(&mut self, connection: ConnectionId) -> Option<ConnectionId> {
+        let at = self.all.iter().position(|client| client.connection == connection)?;
+        self.reconnect(at);
+        self.all[at].fetches = FetchSession::default();
+        Some(self.all[at].connection)
     }
 
     /// Batches that stand for all that one producer sent to a partition in years, and that was
@@ -252,7 +283,7 @@ impl Clients {
     }
 
     /// New connections for all: the process has started.
-    pub(super) fn connect(&mut self) {
+    pub(crate) fn connect(&mut self) {
         self.starts += 1;
         self.on_disk_full(false); // a new process has not been told yet
         for at in 0..CLIENTS {
@@ -292,7 +323,7 @@ impl Clients {
     }
 
     /// The node closed a connection. That is how it tells of a failure without an answer.
-    pub(super) fn on_closed(
+    pub(crate) fn on_closed(
         &mut self,
         connection: ConnectionId,
         reason: &str,
@@ -323,19 +354,19 @@ impl Clients {
         before
     }
 
-    pub(super) fn begin_last_phase(&mut self) {
+    pub(crate) fn begin_last_phase(&mut self) {
         self.last_phase = true;
         self.through.clear();
         self.committer.begin_last_phase();
     }
 
     /// Whether nothing is outstanding.
-    pub(super) fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.all.iter().all(|client| client.outstanding.is_none())
     }
 
     /// Whether nothing is outstanding or to be sent again, and every topic was read through.
-    pub(super) fn is_done(&self) -> bool {
+    pub(crate) fn is_done(&self) -> bool {
         self.is_idle()
             && self.committer.is_done()
             && self.all.iter().all(|client| client.retry.is_none())
@@ -348,7 +379,7 @@ impl Clients {
             })
     }
 
-    pub(super) fn waiting(&self) -> String {
+    pub(crate) fn waiting(&self) -> String {
         let asked: Vec<_> =
             self.all.iter().filter_map(|client| client.outstanding.as_ref()).collect();
         let topics: Vec<_> = self.oracle.topics.iter().map(|(n, t)| (n, t.standing)).collect();
@@ -358,7 +389,7 @@ impl Clients {
     }
 
     /// A request from a client that has none outstanding.
-    pub(super) fn ask(&mut self, wall_ms: i64) -> Option<Question> {
+    pub(crate) fn ask(&mut self, wall_ms: i64) -> Option<Question> {
         let at = self.work.index(self.all.len());
         if self.all[at].outstanding.is_some() {
             return None;
@@ -453,14 +484,17 @@ impl Clients {
         match standing {
             Standing::Absent | Standing::Creating => Some(self.create(name)),
             Standing::Deleting => Some(self.delete(name)),
-            Standing::Live if !self.last_phase && self.work.chance(25) => Some(self.delete(name)),
+            Standing::Live if !self.many && !self.last_phase && self.work.chance(25) => {
+                Some(self.delete(name))
+            }
             Standing::Live => None,
         }
     }
 
     fn create(&mut self, name: String) -> (Asked, Request, i16) {
         self.oracle.on_create_sent(&name);
-        let request = requests::create(&name, PARTITIONS);
+        let replicas = if self.many { REPLICAS } else { 1 };
+        let request = requests::create(&name, PARTITIONS, replicas);
         let life = self.oracle.topics[&name].life;
         (Asked::Create { name, life }, request, 7)
     }
@@ -510,7 +544,12 @@ impl Clients {
             log_append_time: false,
             codec,
         };
-        let acks = if idempotent { &[-1, -1, -1, 1][..] } else { &[-1, -1, 1, 0] };
+        let acks = match (self.many, idempotent) {
+            (true, true) => &[-1][..],
+            (true, false) => &[-1, -1, -1, 0],
+            (false, true) => &[-1, -1, -1, 1],
+            (false, false) => &[-1, -1, 1, 0],
+        };
         let acks = *self.work.pick(acks);
         let versions = match id {
             Some(_) => &requests::PRODUCE_BY_ID[..],
@@ -553,7 +592,7 @@ impl Clients {
         (Asked::Trim { place, life, offset }, request, 2)
     }
 
-    pub(super) fn on_reply(
+    pub(crate) fn on_reply(
         &mut self,
         connection: ConnectionId,
         sequence: u64,
@@ -626,7 +665,10 @@ impl Clients {
                 let topic = &it.topics[0];
                 let code = topic.error_code;
                 tell(|| format!("  created {name}: {code}"));
-                expect_one_of(code, &CREATE_CODES, "CreateTopics")?;
+                // Not all nodes may be registered yet.
+                if !self.many || code != ErrorCode::InvalidReplicationFactor.code() {
+                    expect_one_of(code, &CREATE_CODES, "CreateTopics")?;
+                }
                 if code == 0 || code == ErrorCode::TopicAlreadyExists.code() {
                     self.oracle.on_created(&name, code == 0);
                 }
@@ -650,7 +692,9 @@ impl Clients {
                 }
                 Ok(())
             }
-            (Asked::Groups(question), came) => self.committer.on_response(question, &came),
+            (Asked::Groups(question), came) => {
+                self.committer.on_response(question, &came, self.many && !self.last_phase)
+            }
             (_, came) => unexpected(&came),
         }
     }

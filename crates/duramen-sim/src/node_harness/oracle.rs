@@ -84,10 +84,12 @@ pub(super) struct Topic {
 
 /// See the room card.
 #[derive(Debug, Default)]
-pub(super) struct Oracle {
+pub(crate) struct Oracle {
     pub(super) topics: BTreeMap<String, Topic>,
     /// The clock leapt, and the node was started after it: records may be too old now.
     pub(super) trims_by_time: bool,
+    /// There are several nodes, and each may be behind.
+    pub(super) many: bool,
     known: BTreeMap<Place, Known>,
     sent: BTreeMap<u64, Sent>,
     clock: u64,
@@ -100,7 +102,7 @@ fn wrong<T>(what: String) -> Result<T, Failure> {
 }
 
 impl Oracle {
-    pub(super) fn totals(&self) -> (u64, u64) {
+    pub(crate) fn totals(&self) -> (u64, u64) {
         (self.acked, self.shown)
     }
 
@@ -139,6 +141,9 @@ impl Oracle {
 
     /// The node does not know a topic; it may not be there only if nobody was told that it is.
     pub(super) fn on_unknown(&mut self, name: &str) -> Result<(), Failure> {
+        if self.many {
+            return Ok(());
+        }
         let topic = self.topics.get_mut(name).expect("it was added");
         if topic.firm {
             return wrong(format!("P1: topic {name} was created, and is unknown"));
@@ -172,7 +177,8 @@ impl Oracle {
         asked: i64,
         start: i64,
     ) -> Result<(), Failure> {
-        if start < asked || !self.may_start_at(place, start) {
+        let is_short = start < asked;
+        if is_short || !self.may_start_at(place, start) {
             return wrong(format!("{place:?}: {asked} was asked for, and it starts at {start}"));
         }
         let known = self.known(place);
@@ -320,7 +326,7 @@ impl Oracle {
     }
 
     /// The run is over.
-    pub(super) fn check_complete(&self) -> Result<(), Failure> {
+    pub(crate) fn check_complete(&self) -> Result<(), Failure> {
         let unsettled = self
             .topics
             .iter()

@@ -108,6 +108,11 @@ impl Clients {
         (Asked::Fetch(Fetch { wants: vec![want], kind }), request, version)
     }
 
+    /// A leader may answer that does not know yet that it is none. What it shows is committed all the same.
+    fn may_be_stale(&self) -> bool {
+        self.many && !self.last_phase
+    }
+
     fn patience(&mut self) -> Patience {
         let wait_ms = if self.work.chance(500) { 500 } else { 0 };
         Patience { wait_ms, bytes: i32::try_from(self.work.between(1, 20_000)).expect("small") }
@@ -254,7 +259,8 @@ impl Clients {
                 continue;
             }
             let is_refused = part.as_ref().is_some_and(|part| part.error_code != 0);
-            if !has_records && !is_refused && want.offset < want.acked_end {
+            let may_be_stale = self.may_be_stale();
+            if !has_records && !is_refused && want.offset < want.acked_end && !may_be_stale {
                 let (offset, end) = (want.offset, want.acked_end);
                 return wrong(place, &format!("P2: nothing at {offset}, {end} is acknowledged"));
             }
@@ -290,7 +296,9 @@ impl Clients {
         match ErrorCode::from_code(response.error_code) {
             Some(ErrorCode::None) => {}
             // It was made in an earlier life of the process.
-            Some(ErrorCode::FetchSessionIdNotFound) if is_next && session.start != start => {
+            Some(ErrorCode::FetchSessionIdNotFound)
+                if is_next && (session.start != start || self.many) =>
+            {
                 *session = FetchSession::default();
                 return Ok(false);
             }
@@ -320,6 +328,7 @@ impl Clients {
                 self.through.remove(place);
                 return Ok(Some(UNKNOWN_START));
             }
+            Some(ErrorCode::OffsetOutOfRange) if self.may_be_stale() => return Ok(None),
             Some(ErrorCode::OffsetOutOfRange) if offset < trimmed => {
                 self.through.remove(place); // a trim came late: begin again
                 return Ok(Some(trimmed));
@@ -337,6 +346,11 @@ impl Clients {
             }
         }
         let before = want.acked_end.max(want.end_seen);
+        let is_stale = part.high_watermark < before || part.log_start_offset < want.start_seen;
+        if is_stale && self.may_be_stale() {
+            let (end, bytes) = (part.high_watermark, bytes_of(part));
+            return self.on_batches(place, bytes, offset, end, false).map(Some);
+        }
         if part.high_watermark < before {
             let what = format!("P2: the end was {before}, and is {}", part.high_watermark);
             return wrong(place, &what);

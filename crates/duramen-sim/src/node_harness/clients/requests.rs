@@ -86,11 +86,11 @@ pub(super) fn metadata(name: &str) -> Request {
         .into()
 }
 
-pub(super) fn create(name: &str, num_partitions: i32) -> Request {
+pub(super) fn create(name: &str, num_partitions: i32, replication_factor: i16) -> Request {
     let topic = CreatableTopic {
         name: name.to_owned(),
         num_partitions,
-        replication_factor: 1,
+        replication_factor,
         ..CreatableTopic::default()
     };
     let topics = vec![topic];

@@ -1,0 +1,508 @@
+//! # Room card: cluster harness
+//!
+//! Purpose:    run a cluster of whole nodes, over a network and on disks that fail, and hold it to P1 to P4 and to
+//!             what makes replicas one log.
+//! Owns:       virtual time, deaths and cuts, who is connected to whom; the phase of faults and the phase in which
+//!             progress is demanded; the comparison of replicas.
+//! Interface:  [`run`].
+//! Invariants: at no time are fewer disks whole than a majority needs: no disk is ever lost; every frame goes over the
+//!             network as bytes; every choice comes from the seed.
+//! Never:      sockets; what clients ask and may see: those are the clients and the oracle of the node harness.
+//! Tests:      `tests/cluster.rs`.
+//! Start at:   [`run`].
+
+mod machine;
+mod network;
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use duramen_broker::configs::BrokerSettings;
+use duramen_broker::peer::PeerFrame;
+use duramen_broker::{Action, ConnectionId, Event, Reply, Standing, read_plan};
+use duramen_protocol::batch::batches;
+
+use crate::disk::Faults;
+use crate::failure::Failure;
+use crate::node_harness::clients::Clients;
+use crate::planted::Bug;
+use crate::prng::Prng;
+use crate::trace::{Trace, tell};
+use machine::Machine;
+use network::{Network, Weather};
+
+/// What a good run did.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Report {
+    /// Hash of everything that happened.
+    pub trace: Trace,
+    /// Machines.
+    pub machines: usize,
+    /// Successful starts.
+    pub starts: u64,
+    /// Frames sent.
+    pub frames: u64,
+    /// Requests sent.
+    pub requests: u64,
+    /// Batches acknowledged.
+    pub acked: u64,
+    /// Records read.
+    pub shown: u64,
+    /// Times that a replica began to lead.
+    pub elections: u64,
+    /// Followers that were left behind at the end.
+    pub left_behind: usize,
+}
+
+struct Profile {
+    steps: u64,
+    /// In ten thousand, for each step.
+    crash: u64,
+    cut: u64,
+    /// Pieces of work of each machine in a step.
+    work: u64,
+}
+
+/// A partition.
+type Log = ([u8; 16], i32);
+
+/// All machines, the network between them, their clients, and time.
+struct World {
+    profile: Profile,
+    machines: Vec<Machine>,
+    network: Network,
+    clients: Clients,
+    /// To which machine a connection leads.
+    connected: BTreeMap<ConnectionId, usize>,
+    mono_us: u64,
+    chance: Prng,
+    /// Who led in a term.
+    leaders: BTreeMap<(Log, u64), u64>,
+    /// Committed batches: length and checksum, by where they begin.
+    committed: BTreeMap<(Log, i64), (usize, u32)>,
+    /// How far the log of a machine was compared, since its last start.
+    compared: BTreeMap<(usize, u64, Log), i64>,
+    trace: Trace,
+    report: Report,
+}
+
+/// Runs one seed to its end, with a bug planted or without.
+pub fn run(seed: u64, bug: Option<Bug>) -> Result<Report, Failure> {
+    let mut world = World::new(seed, bug)?;
+    world.live()?;
+    world.report.requests = world.clients.requests;
+    (world.report.acked, world.report.shown) = world.clients.oracle.totals();
+    world.report.frames = world.network.sent();
+    world.report.starts = world.machines.iter().map(|machine| machine.starts).sum();
+    for machine in &world.machines {
+        world.trace.mix(machine.disk.trace().hash());
+    }
+    world.report.trace = world.trace;
+    Ok(world.report)
+}
+
+fn settings(chance: &mut Prng) -> Result<BrokerSettings, Failure> {
+    let min_insync = chance.between(1, 2).to_string();
+    let pairs = [
+        ("log.segment.bytes", "16384"),
+        ("num.partitions", "2"),
+        ("default.replication.factor", "3"),
+        ("min.insync.replicas", min_insync.as_str()),
+        ("log.retention.check.interval.ms", "200"),
+        ("offsets.topic.num.partitions", "2"),
+        ("offsets.topic.replication.factor", "3"),
+        ("offsets.topic.segment.bytes", "8192"),
+    ];
+    let pairs = pairs.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    BrokerSettings::from_pairs(&pairs)
+        .map_err(|errors| Failure::correctness(format!("settings: {errors:?}")))
+}
+
+impl World {
+    fn new(seed: u64, bug: Option<Bug>) -> Result<Self, Failure> {
+        let mut shape = Prng::new(seed, "cluster profile");
+        // With more nodes than replicas a node that is left behind in the metadata takes its partitions with it.
+        let count = 3;
+        let voters = machine::voters(count);
+        let mut faults = Faults::default();
+        if shape.chance(600) {
+            faults.write_back = *shape.pick(&[5, 50]);
+        }
+        if shape.chance(150) {
+            faults.sync_fails = 3;
+        }
+        let weather = Weather {
+            lost: *shape.pick(&[0, 0, 10, 100]),
+            doubled: *shape.pick(&[0, 10, 100]),
+            late_us: *shape.pick(&[1_000, 10_000, 200_000]),
+        };
+        let profile = Profile {
+            steps: shape.between(2_000, 8_000),
+            crash: *shape.pick(&[0, 5, 20]),
+            cut: *shape.pick(&[0, 5, 20]),
+            work: shape.between(2, 8),
+        };
+        let settings = settings(&mut shape)?;
+        let bug = match bug {
+            Some(Bug::Cluster(bug)) => Some(bug),
+            _ => None,
+        };
+        let machine = |at| Machine::new(seed, at, voters.clone(), settings.clone(), faults, bug);
+        Ok(Self {
+            profile,
+            machines: (0..count).map(machine).collect(),
+            network: Network::new(seed, weather),
+            clients: Clients::of_many(seed),
+            connected: BTreeMap::new(),
+            mono_us: 0,
+            chance: Prng::new(seed, "cluster schedule"),
+            leaders: BTreeMap::new(),
+            committed: BTreeMap::new(),
+            compared: BTreeMap::new(),
+            trace: Trace::default(),
+            report: Report { machines: count, ..Report::default() },
+        })
+    }
+
+    fn live(&mut self) -> Result<(), Failure> {
+        for at in 0..self.machines.len() {
+            self.start(at)?;
+        }
+        self.clients.connect();
+        for connection in self.clients.connections() {
+            let at = self.chance.index(self.machines.len());
+            self.connected.insert(connection, at);
+        }
+        for _ in 0..self.profile.steps {
+            self.disturb()?;
+            self.step(600)?;
+        }
+        self.finish()
+    }
+
+    /// Something goes wrong, now and then.
+    fn disturb(&mut self) -> Result<(), Failure> {
+        let count = self.machines.len();
+        if self.chance.below(10_000) < self.profile.crash {
+            let at = self.chance.index(count);
+            let power = self.chance.chance(500);
+            self.kill(at, power);
+        }
+        if self.chance.below(10_000) < self.profile.crash {
+            let calls = self.chance.between(1, 80);
+            let at = self.chance.index(count);
+            self.machines[at].disk.crash_in(Some(calls));
+        }
+        if self.chance.below(10_000) < self.profile.cut {
+            tell(|| "the network is cut".to_owned());
+            self.network.cut(count);
+        } else if self.chance.below(10_000) < 3 * self.profile.cut {
+            self.network.heal();
+        }
+        for at in 0..count {
+            let machine = &self.machines[at];
+            if machine.life.is_none() && machine.down_until_us <= self.mono_us {
+                self.start(at)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn kill(&mut self, at: usize, power: bool) {
+        if self.machines[at].life.is_some() {
+            self.bury(at, power);
+        }
+    }
+
+    /// A process is dead: it comes back some time later, and its clients go elsewhere.
+    fn bury(&mut self, at: usize, power: bool) {
+        self.machines[at].die(power);
+        let soon = self.chance.chance(700);
+        let away = if soon { 100_000 } else { 4_000_000 };
+        self.machines[at].down_until_us = self.mono_us + self.chance.below(away);
+        let all: Vec<_> = self.connected.iter().filter(|(_, to)| **to == at).collect();
+        let lost: Vec<_> = all.into_iter().map(|(connection, _)| *connection).collect();
+        for connection in lost {
+            self.turn_away(connection);
+        }
+    }
+
+    /// A client turns to another machine.
+    fn turn_away(&mut self, connection: ConnectionId) {
+        self.connected.remove(&connection);
+        if let Some(other) = self.clients.leave(connection) {
+            let at = self.chance.index(self.machines.len());
+            self.connected.insert(other, at);
+        }
+    }
+
+    fn start(&mut self, at: usize) -> Result<(), Failure> {
+        if let Some(actions) = self.machines[at].start(self.mono_us)? {
+            return self.act(at, actions);
+        }
+        self.machines[at].down_until_us = self.mono_us + 50_000;
+        Ok(())
+    }
+
+    /// A moment passes: frames arrive, a client asks, every machine works.
+    fn step(&mut self, asks: u64) -> Result<(), Failure> {
+        let us = self.chance.below(3_000);
+        self.mono_us += us;
+        while let Some((from, to, frame)) = self.network.arrived(self.mono_us) {
+            let frame = PeerFrame::decode(&frame)
+                .map_err(|error| Failure::correctness(format!("from {from}: {error}")))?;
+            let actions = self.machines[to].step(self.mono_us, Event::Peer(Box::new(frame)));
+            self.act(to, actions)?;
+        }
+        if self.chance.chance(asks) {
+            self.ask()?;
+        }
+        for at in 0..self.machines.len() {
+            for _ in 0..self.profile.work {
+                let actions = if self.chance.chance(300) {
+                    self.machines[at].flush(self.mono_us)
+                } else {
+                    self.machines[at].work(self.mono_us)?
+                };
+                self.act(at, actions)?;
+                let is_alive = self.machines[at].life.is_some();
+                let is_dead =
+                    self.machines[at].disk.is_dead() || self.machines[at].disk.is_doomed();
+                if is_dead || !is_alive && self.connected.values().any(|to| *to == at) {
+                    // It has ended by itself, or was ended in the middle of something.
+                    if is_dead {
+                        let power = self.chance.chance(500);
+                        self.bury(at, power);
+                    }
+                    break;
+                }
+            }
+        }
+        self.compare()
+    }
+
+    /// A client that has nothing outstanding asks for something, maybe of another machine than before.
+    fn ask(&mut self) -> Result<(), Failure> {
+        if self.chance.chance(100) {
+            let connections = self.clients.connections();
+            let connection = *self.chance.pick(&connections);
+            // One that waits has less reason to go.
+            if self.clients.is_quiet(connection) || self.chance.chance(100) {
+                let before = self.connected.get(&connection).copied();
+                self.turn_away(connection);
+                if let Some(at) = before {
+                    let event = Event::Disconnected(connection);
+                    let actions = self.machines[at].step(self.mono_us, event);
+                    self.act(at, actions)?;
+                }
+            }
+        }
+        let wall_ms = 1_700_000_000_000 + i64::try_from(self.mono_us / 1000).expect("small");
+        let Some((connection, sequence, context, request)) = self.clients.ask(wall_ms) else {
+            return Ok(());
+        };
+        let at = self.connected[&connection];
+        if self.machines[at].life.is_none() {
+            self.turn_away(connection);
+            return Ok(());
+        }
+        let event = Event::Request { connection, sequence, context, request };
+        let actions = self.machines[at].step(self.mono_us, event);
+        self.act(at, actions)
+    }
+
+    /// Carries out what a node wants.
+    fn act(&mut self, at: usize, actions: Vec<Action>) -> Result<(), Failure> {
+        for action in self.machines[at].keep(actions) {
+            match action {
+                Action::Reply { connection, sequence, reply } => {
+                    let Some(life) = &self.machines[at].life else { continue };
+                    let reader = life.storage.reader();
+                    let response = match reply {
+                        Reply::Nothing { .. } => None,
+                        Reply::Response(response) => Some(*response),
+                        Reply::Fetch(plan) => Some(read_plan::fetch_bytes(&reader, *plan).into()),
+                        Reply::ListOffsets(plan) => {
+                            Some(read_plan::list_offsets(&reader, *plan).into())
+                        }
+                        Reply::LogDirs(response) => Some((*response).into()),
+                    };
+                    if !self.machines[at].disk.is_dead() {
+                        self.clients.on_reply(connection, sequence, response)?;
+                    }
+                }
+                Action::Close { connection, reason } => {
+                    self.clients.on_closed(connection, &reason)?;
+                    self.connected.remove(&connection);
+                    let to = self.chance.index(self.machines.len());
+                    for connection in self.clients.connections() {
+                        self.connected.entry(connection).or_insert(to);
+                    }
+                }
+                Action::Send { to, frame } => {
+                    let bytes = frame.encode();
+                    self.trace.mix_bytes(&bytes);
+                    let count = i32::try_from(self.machines.len()).expect("small");
+                    let to = usize::try_from(count - to).expect("a node of the cluster");
+                    self.network.send(self.mono_us, at, to, &bytes);
+                }
+                Action::Fatal(reason) => {
+                    let what = format!("machine {at} gives up: {reason}");
+                    return Err(Failure::correctness(what));
+                }
+                Action::Storage(_) | Action::ReadLog(_) => unreachable!("the machine keeps them"),
+            }
+        }
+        Ok(())
+    }
+
+    /// What replicas say of themselves: nobody leads twice in a term, and what is committed is the same everywhere, for
+    /// ever.
+    fn compare(&mut self) -> Result<(), Failure> {
+        self.report.left_behind = 0;
+        for at in 0..self.machines.len() {
+            let Some(life) = &self.machines[at].life else { continue };
+            let start = self.machines[at].starts;
+            for standing in life.node.standings() {
+                let log = (standing.topic_id, standing.partition);
+                if let Some(why) = standing.failure {
+                    let what =
+                        format!("machine {at}: replica {:?} failed: {why}", standing.replica);
+                    return Err(Failure::correctness(what));
+                }
+                self.report.left_behind += standing.left_behind;
+                if standing.serves {
+                    let elected = self.leaders.insert((log, standing.term), standing.replica.0);
+                    match elected {
+                        None => self.report.elections += 1,
+                        Some(other) if other != standing.replica.0 => {
+                            let what = format!("two lead {log:?} in term {}", standing.term);
+                            return Err(Failure::correctness(what));
+                        }
+                        Some(_) => {}
+                    }
+                }
+                let known = self.compared.entry((at, start, log)).or_default();
+                let from = (*known).max(standing.log_start);
+                if from >= standing.committed {
+                    continue;
+                }
+                // What is committed elsewhere may not be written here yet, and a process may be dying.
+                let read = self.machines[at].read(standing.replica, from, standing.committed);
+                let Ok(bytes) = read else { continue };
+                for batch in batches(bytes).map_while(Result::ok) {
+                    let header = batch.header();
+                    if header.end_offset() > standing.committed {
+                        break;
+                    }
+                    *known = header.end_offset();
+                    let seen = (batch.bytes().len(), crc32c::crc32c(batch.bytes()));
+                    let before = self.committed.insert((log, header.base_offset), seen);
+                    if before.is_some_and(|before| before != seen) {
+                        let what = format!(
+                            "machine {at}: what is committed at {} of {log:?} is another batch",
+                            header.base_offset
+                        );
+                        return Err(Failure::correctness(what));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The faults end, and all machines run. Everything asked must be answered, all that was ever acknowledged or shown
+    /// must be there, and all replicas must come to the same end.
+    fn finish(&mut self) -> Result<(), Failure> {
+        self.network.weather = Weather::FINE;
+        self.network.heal();
+        self.profile.crash = 0;
+        self.profile.cut = 0;
+        self.profile.work = 10;
+        for at in 0..self.machines.len() {
+            self.machines[at].heal();
+            if self.chance.chance(300) {
+                self.kill(at, true);
+            }
+            self.machines[at].down_until_us = 0;
+        }
+        let settled_us = self.mono_us + 6_000_000;
+        while self.mono_us < settled_us {
+            self.disturb()?;
+            self.step(100)?;
+        }
+        tell(|| "LAST PHASE".to_owned());
+        self.clients.begin_last_phase();
+        for _ in 0..60_000 {
+            if self.clients.is_done() {
+                self.clients.oracle.check_complete()?;
+                return self.check_replicas();
+            }
+            self.disturb()?;
+            self.step(300)?;
+        }
+        let told = self.told();
+        Err(Failure::liveness(format!("no progress: {} {told}", self.clients.waiting())))
+    }
+
+    /// All replicas, in brief: of what, which, term, committed end.
+    fn told(&self) -> String {
+        let mut text = String::new();
+        for machine in &self.machines {
+            let Some(life) = &machine.life else { continue };
+            let _ = write!(text, "\nmachine {}:", machine.at);
+            for it in life.node.standings() {
+                let (topic, partition, replica) = (it.topic_id[0], it.partition, it.replica.0);
+                let lead = if it.serves { " leads" } else { "" };
+                let _ = write!(text, " [{topic}-{partition} r{replica} t{} ", it.term);
+                let _ =
+                    write!(text, "{}..{} -{}{lead}]", it.log_start, it.committed, it.left_behind);
+            }
+        }
+        text
+    }
+
+    /// Replicas that were not left behind have all that is committed.
+    fn check_replicas(&mut self) -> Result<(), Failure> {
+        for _ in 0..3_000 {
+            self.disturb()?;
+            self.step(0)?;
+        }
+        let lives: Vec<_> = self.machines.iter().filter_map(|it| it.life.as_ref()).collect();
+        let standings: Vec<_> = lives.iter().map(|life| life.node.standings()).collect();
+        // Whoever lacks metadata does not know who his peers are; the metadata replica is told first.
+        let metadata_end = standings.iter().map(|all| all[0].committed).max();
+        let is_informed = |all: &&Vec<Standing>| Some(all[0].committed) == metadata_end;
+        let mut ends: BTreeMap<Log, Vec<(i64, bool)>> = BTreeMap::new();
+        for all in &standings {
+            let counts = is_informed(&all);
+            for (at, standing) in all.iter().enumerate() {
+                let log = (standing.topic_id, standing.partition);
+                ends.entry(log).or_default().push((standing.committed, counts || at == 0));
+            }
+        }
+        let (mut short, mut uneven) = (0, Vec::new());
+        for (log, ends) in ends {
+            let end = ends.iter().map(|(end, _)| *end).max().unwrap_or(0);
+            let there = ends.iter().filter(|it| it.0 == end).count();
+            if there * 2 <= ends.len() {
+                return Err(Failure::liveness(format!("{log:?} ends at {ends:?} on its replicas")));
+            }
+            let behind = ends.iter().filter(|(it, counts)| *counts && *it < end).count();
+            short += behind;
+            uneven.extend((behind > 0).then_some(log));
+        }
+        if short > self.report.left_behind {
+            let told = self.report.left_behind;
+            let what =
+                format!("{short} are behind, {told} are known to be: {uneven:?} {}", self.told());
+            return Err(Failure::liveness(what));
+        }
+        for machine in &self.machines {
+            if let Some(violation) = machine.disk.violations().first() {
+                return Err(Failure::correctness(format!("disk: {violation}")));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,366 @@
+//! One machine of a cluster: a disk, and a process that lives between its deaths.
+
+use std::io;
+
+use bytes::Bytes;
+use duramen_broker::configs::BrokerSettings;
+use duramen_broker::event::ReadLog;
+use duramen_broker::{Action, Event, MetadataVoter, Node, NodeOptions, Now, read_plan};
+use duramen_storage::op::{OpKind, ReplicaId};
+use duramen_storage::storage::{Error, Facts, Options, SyncId, SyncRequest};
+use duramen_storage::{Done, Storage};
+
+use crate::disk::{Faults, SimDisk, SimFile};
+use crate::failure::Failure;
+use crate::planted::ClusterBug;
+use crate::prng::Prng;
+use crate::trace::tell;
+
+const IN_FLIGHT_MAX: u64 = 1024 * 1024;
+
+/// A living process.
+pub(super) struct Life {
+    pub(super) storage: Storage<SimDisk>,
+    pub(super) node: Node,
+    /// When it was started.
+    since_us: u64,
+    segments_due: bool,
+    reads: Vec<ReadLog>,
+    to_run: Vec<(SyncRequest<SimFile>, bool)>,
+    ran: Vec<(SyncId, bool, io::Result<()>)>,
+    /// Tickets of a planted bug.
+    held_back: Vec<Done>,
+}
+
+/// See above.
+pub(super) struct Machine {
+    pub(super) at: usize,
+    pub(super) disk: SimDisk,
+    pub(super) life: Option<Life>,
+    pub(super) starts: u64,
+    /// When a dead process is started again.
+    pub(super) down_until_us: u64,
+    bug: Option<ClusterBug>,
+    options: Options,
+    voters: Vec<MetadataVoter>,
+    settings: BrokerSettings,
+    faults: Faults,
+    chance: Prng,
+    seed: u64,
+}
+
+/// What a piece of work ended in: actions, or the process's death.
+pub(super) type Outcome = Result<Vec<Action>, Failure>;
+
+fn directory(at: usize, generation: u8) -> [u8; 16] {
+    let mut id = [generation; 16];
+    id[0] = u8::try_from(at).expect("small") + 1;
+    id
+}
+
+/// Where a cluster of so many begins.
+pub(super) fn voters(machines: usize) -> Vec<MetadataVoter> {
+    let voter = |at| MetadataVoter {
+        peer_id: at as u64 + 1,
+        // Not the same number, so that nobody takes one for the other.
+        broker_id: i32::try_from(machines - at).expect("small"),
+        directory_id: directory(at, 9),
+    };
+    (0..machines).map(voter).collect()
+}
+
+impl Machine {
+    pub(super) fn new(
+        seed: u64,
+        at: usize,
+        voters: Vec<MetadataVoter>,
+        settings: BrokerSettings,
+        faults: Faults,
+        bug: Option<ClusterBug>,
+    ) -> Self {
+        let own = seed.wrapping_mul(31).wrapping_add(at as u64);
+        let mut shape = Prng::new(own, "machine");
+        let facts = Facts {
+            cluster_id: [7; 16],
+            broker_id: voters[at].broker_id,
+            directory_id: voters[at].directory_id,
+        };
+        Self {
+            at,
+            disk: SimDisk::new(own),
+            life: None,
+            starts: 0,
+            down_until_us: 0,
+            bug,
+            options: Options {
+                facts,
+                extent_bytes: 64 * 1024,
+                extents_max: u32::try_from(shape.between(4, 8)).expect("small"),
+                replicas_an_extent: *shape.pick(&[2, 1000]),
+                journal_payload_max: *shape.pick(&[500, 4096]),
+                index_interval_bytes: 512,
+                free_bytes_min: IN_FLIGHT_MAX + 256 * 1024,
+                reserve_bytes: 1024 * 1024,
+                open_files_max: *shape.pick(&[16, 1000]),
+            },
+            voters,
+            settings,
+            faults,
+            chance: Prng::new(own, "machine schedule"),
+            seed: own.wrapping_mul(1000),
+        }
+    }
+
+    /// The faults of the disk end.
+    pub(super) fn heal(&mut self) {
+        self.faults = Faults::default();
+        self.disk.set_faults(Faults::default());
+        self.disk.crash_in(None);
+    }
+
+    fn now(life: &Life, mono_us: u64) -> Now {
+        let wall_ms = 1_700_000_000_000 + i64::try_from(mono_us / 1000).expect("small");
+        Now { mono_us: mono_us - life.since_us, wall_ms }
+    }
+
+    /// An event, if somebody is there.
+    pub(super) fn step(&mut self, mono_us: u64, event: Event) -> Vec<Action> {
+        let mut actions = Vec::new();
+        if let Some(life) = &mut self.life {
+            let now = Self::now(life, mono_us);
+            life.node.step(now, event, &mut actions);
+        }
+        actions
+    }
+
+    /// The end of a turn.
+    pub(super) fn flush(&mut self, mono_us: u64) -> Vec<Action> {
+        let mut actions = Vec::new();
+        if let Some(life) = &mut self.life {
+            let now = Self::now(life, mono_us);
+            if life.node.deadline() <= now.mono_us {
+                life.node.step(now, Event::Tick, &mut actions);
+            }
+            life.node.flush(now, &mut actions);
+        }
+        actions
+    }
+
+    /// One piece of work of storage, or a read that the node asked for.
+    pub(super) fn work(&mut self, mono_us: u64) -> Outcome {
+        let Some(life) = &mut self.life else { return Ok(Vec::new()) };
+        if !life.reads.is_empty() && self.chance.chance(300) {
+            let at = self.chance.index(life.reads.len());
+            let wanted = life.reads.swap_remove(at);
+            let read = read_plan::log_slice(&life.storage.reader(), &wanted);
+            if self.disk.is_dead() {
+                return Ok(Vec::new()); // it was killed while it read
+            }
+            return Ok(self.step(mono_us, Event::LogRead(read)));
+        }
+        match self.chance.below(7) {
+            0 | 1 => self.begin_round()?,
+            2 => self.write_segments()?,
+            3 | 4 => self.run_sync(),
+            5 => return self.report_sync(mono_us),
+            _ => {
+                let idle = self.chance.chance(100);
+                let life = self.life.as_mut().expect("it was just there");
+                match life.storage.maintain(idle) {
+                    Ok(syncs) => {
+                        life.to_run.extend(syncs.into_iter().map(|request| (request, false)));
+                        return Ok(self.take_done(mono_us));
+                    }
+                    Err(error) => self.on_error(&error)?,
+                }
+            }
+        }
+        Ok(Vec::new())
+    }
+
+    fn begin_round(&mut self) -> Result<(), Failure> {
+        let Some(life) = &mut self.life else { return Ok(()) };
+        if life.segments_due {
+            return self.write_segments();
+        }
+        match life.storage.begin_round() {
+            Ok(Some(request)) => {
+                life.segments_due = true;
+                life.to_run.push((request, true));
+                Ok(())
+            }
+            Ok(None) => Ok(()),
+            Err(error) => self.on_error(&error),
+        }
+    }
+
+    fn write_segments(&mut self) -> Result<(), Failure> {
+        let Some(life) = &mut self.life else { return Ok(()) };
+        if !std::mem::take(&mut life.segments_due) {
+            return Ok(());
+        }
+        match life.storage.write_segments() {
+            Ok(syncs) => {
+                life.to_run.extend(syncs.into_iter().map(|request| (request, false)));
+                Ok(())
+            }
+            Err(error) => self.on_error(&error),
+        }
+    }
+
+    fn run_sync(&mut self) {
+        let Some(life) = &mut self.life else { return };
+        if !life.to_run.is_empty() {
+            let at = self.chance.index(life.to_run.len());
+            let (request, journal) = life.to_run.swap_remove(at);
+            let result = request.run(&self.disk);
+            life.ran.push((request.id, journal, result));
+        }
+    }
+
+    fn report_sync(&mut self, mono_us: u64) -> Outcome {
+        let Some(life) = &mut self.life else { return Ok(Vec::new()) };
+        if life.ran.is_empty() {
+            return Ok(Vec::new());
+        }
+        let at = self.chance.index(life.ran.len());
+        if life.ran[at].1 && life.segments_due {
+            self.write_segments()?;
+            return Ok(Vec::new());
+        }
+        let (id, _, result) = life.ran.swap_remove(at);
+        if result.is_err() {
+            self.disk.doom();
+        }
+        match life.storage.on_sync(id, result) {
+            Ok(()) => Ok(self.take_done(mono_us)),
+            Err(error) => {
+                self.on_error(&error)?;
+                Ok(Vec::new())
+            }
+        }
+    }
+
+    fn take_done(&mut self, mono_us: u64) -> Vec<Action> {
+        let mut actions = Vec::new();
+        let Some(life) = &mut self.life else { return actions };
+        let mut dones = life.storage.take_done();
+        if self.bug == Some(ClusterBug::PersistedEarly) {
+            dones.retain(|done| !matches!(done, Done::Persisted { .. }));
+            dones.append(&mut life.held_back);
+        }
+        for done in dones {
+            actions.extend(self.step(mono_us, Event::Storage(done)));
+        }
+        actions
+    }
+
+    /// Gives storage what the node wants stored, and keeps what it wants read. Returns the rest.
+    pub(super) fn keep(&mut self, actions: Vec<Action>) -> Vec<Action> {
+        let Some(life) = &mut self.life else { return Vec::new() };
+        let mut rest = Vec::new();
+        for action in actions {
+            match action {
+                Action::Storage(op) => {
+                    if let OpKind::Write { ticket, .. } | OpKind::Create { ticket, .. } = &op.kind
+                        && self.bug == Some(ClusterBug::PersistedEarly)
+                    {
+                        let (replica, ticket) = (op.replica, *ticket);
+                        life.held_back.push(Done::Persisted { replica, ticket });
+                    }
+                    life.storage.submit(op);
+                }
+                Action::ReadLog(wanted) => life.reads.push(wanted),
+                other => rest.push(other),
+            }
+        }
+        rest
+    }
+
+    /// Storage cannot go on: the process ends, if there is a cause.
+    fn on_error(&mut self, error: &Error) -> Result<(), Failure> {
+        tell(|| format!("machine {}: {error:?}", self.at));
+        self.expected(error)?;
+        self.life = None;
+        Ok(())
+    }
+
+    fn expected(&self, error: &Error) -> Result<(), Failure> {
+        if self.disk.is_dead() || self.disk.is_doomed() {
+            return Ok(());
+        }
+        Err(Failure::correctness(format!("an error without a cause: {error:?}")))
+    }
+
+    /// The process is killed, or the machine loses its power.
+    pub(super) fn die(&mut self, power: bool) {
+        tell(|| format!("machine {}: {}", self.at, if power { "POWER LOSS" } else { "KILL" }));
+        self.life = None;
+        self.disk = if power { self.disk.power_loss() } else { self.disk.kill() };
+    }
+
+    /// Starts the process. False if it died meanwhile.
+    pub(super) fn start(&mut self, mono_us: u64) -> Result<Option<Vec<Action>>, Failure> {
+        self.disk.set_faults(Faults::default());
+        let opened = Storage::open(self.disk.clone(), self.options.clone());
+        let (storage, found) = match opened {
+            Ok(opened) => opened,
+            Err(error) => {
+                tell(|| format!("machine {} does not start: {error:?}", self.at));
+                self.expected(&error)?;
+                let power = self.chance.chance(500);
+                self.die(power);
+                return Ok(None);
+            }
+        };
+        let tail = read_plan::metadata_tail(&storage.reader(), &found.replicas);
+        if self.disk.is_dead() {
+            let power = self.chance.chance(500);
+            self.die(power);
+            return Ok(None);
+        }
+        let tail: Vec<Bytes> =
+            tail.map_err(|error| Failure::correctness(format!("the metadata log: {error}")))?;
+        if let Some(damaged) = found.replicas.iter().find_map(|it| it.damage.as_ref()) {
+            return Err(Failure::correctness(format!("damage where there was none: {damaged}")));
+        }
+        self.disk.set_faults(self.faults);
+        self.starts += 1;
+        tell(|| format!("machine {} STARTED with {} replicas", self.at, found.replicas.len()));
+        let options = NodeOptions {
+            facts: found.facts,
+            listener: "PLAINTEXT".to_owned(),
+            host: format!("machine{}", self.at),
+            port: 9092,
+            rack: None,
+            log_dir: "/data".to_owned(),
+            settings: self.settings.clone(),
+            seed: self.seed.wrapping_add(self.starts),
+            bytes_in_flight_max: IN_FLIGHT_MAX,
+            metadata_tail: tail,
+            voters: self.voters.clone(),
+        };
+        let wall_ms = 1_700_000_000_000 + i64::try_from(mono_us / 1000).expect("small");
+        let now = Now { mono_us: 0, wall_ms };
+        let mut actions = Vec::new();
+        let node = Node::open(options, found.replicas, now, &mut actions);
+        self.life = Some(Life {
+            storage,
+            node,
+            since_us: mono_us,
+            segments_due: false,
+            reads: Vec::new(),
+            to_run: Vec::new(),
+            ran: Vec::new(),
+            held_back: Vec::new(),
+        });
+        Ok(Some(actions))
+    }
+
+    /// Whole batches of a replica from `from` on, below `end`.
+    pub(super) fn read(&self, replica: ReplicaId, from: i64, end: i64) -> Result<Bytes, String> {
+        let Some(life) = &self.life else { return Ok(Bytes::new()) };
+        let wanted = ReadLog { replica, from, end, bytes_max: 1 << 20, peer: None };
+        read_plan::log_slice(&life.storage.reader(), &wanted).batches
+    }
+}
