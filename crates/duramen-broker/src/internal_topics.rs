@@ -22,11 +22,13 @@ pub(crate) fn is_internal(name: &str) -> bool {
     ALL.contains(&name)
 }
 
-/// The topic as it is made without being asked for; `None` if a topic of this name is not. `nodes` bounds its replicas.
+/// The topic as it is made without being asked for; `None` if a topic of this name is not, or not yet. The nodes that are
+/// `there` bound its replicas; while there are fewer than are `expected` at least, what would have too few waits for them.
 pub(crate) fn to_make(
     name: &str,
     settings: &BrokerSettings,
-    nodes: usize,
+    there: usize,
+    expected: usize,
 ) -> Option<CreatableTopic> {
     let mut topic = CreatableTopic {
         name: name.to_owned(),
@@ -35,9 +37,13 @@ pub(crate) fn to_make(
         ..CreatableTopic::default()
     };
     if name == GROUPS {
-        let wanted = i16::try_from(settings.offsets_topic_replication_factor).unwrap_or(i16::MAX);
+        let wanted = usize::try_from(settings.offsets_topic_replication_factor).unwrap_or(1);
+        let replicas = wanted.min(expected.max(there));
+        if replicas > there {
+            return None;
+        }
         topic.num_partitions = settings.offsets_topic_num_partitions;
-        topic.replication_factor = wanted.min(i16::try_from(nodes).unwrap_or(i16::MAX));
+        topic.replication_factor = i16::try_from(replicas).unwrap_or(i16::MAX);
         let segment_bytes = settings.offsets_topic_segment_bytes.to_string();
         let configs = [
             ("cleanup.policy", "compact"),
@@ -64,6 +70,20 @@ pub(crate) fn partition_of(group: &str, partitions: usize) -> i32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_log_of_groups_waits_for_the_nodes_that_are_to_keep_it() {
+        let settings = BrokerSettings::default();
+        let replicas = |there, expected| {
+            to_make(GROUPS, &settings, there, expected).map(|topic| topic.replication_factor)
+        };
+        assert_eq!(replicas(1, 0), Some(1), "alone");
+        assert_eq!(replicas(2, 3), None, "one is not there yet");
+        assert_eq!(replicas(3, 3), Some(3));
+        assert_eq!(replicas(3, 5), Some(3), "no more are wanted");
+        assert_eq!(to_make("__transaction_state", &settings, 3, 3), None);
+        assert!(to_make("any", &settings, 1, 3).is_some(), "others are made by their settings");
+    }
 
     #[test]
     fn a_group_is_where_java_finds_it() {

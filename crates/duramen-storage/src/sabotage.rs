@@ -72,8 +72,6 @@ pub enum Bug {
     CutKeepsWaiting,
     /// A leader answers before it has applied an entry of its own term.
     ServesTooEarly,
-    /// A letter is taken from whatever directory it comes.
-    ForeignPeerBelieved,
     /// A block of producer ids is used before it is committed.
     IdsBeforeCommit,
     /// A new leader puts its first batch where its own last append was, not where its log ends.

@@ -47,9 +47,8 @@ fn make(node: &mut Node, now: Now) -> Option<u64> {
     if let Some(index) = node.controller.creating(GROUPS) {
         return Some(index);
     }
-    let settings = &node.options.settings;
-    let topic = internal_topics::to_make(GROUPS, settings, node.controller.image.brokers.len())?;
-    let made = node.controller.create_topic(&topic, settings);
+    let topic = node.topic_to_make(GROUPS)?;
+    let made = node.controller.create_topic(&topic, &node.options.settings);
     let proposed = match made {
         Ok(creation) => {
             node.controller.propose(now, &creation.records).map_err(|code| code.to_string())

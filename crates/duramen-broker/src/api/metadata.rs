@@ -12,7 +12,7 @@ use crate::controller::image::Topic;
 use crate::controller::name_problem;
 use crate::controller::records::PlacedReplica;
 use crate::event::{Action, Now, RequestKey};
-use crate::internal_topics::{self, is_internal};
+use crate::internal_topics::is_internal;
 use crate::limits::CREATE_PARTITIONS_MAX;
 use crate::node::{Node, Parked};
 use crate::session::RequestContext;
@@ -70,8 +70,7 @@ fn create_missing(
             wait = wait.max(Some(index));
             continue;
         }
-        let nodes = node.controller.image.brokers.len();
-        let topic = internal_topics::to_make(name, &node.options.settings, nodes);
+        let topic = node.topic_to_make(name);
         let creation = topic.map(|it| node.controller.create_topic(&it, &node.options.settings));
         if let Some(Ok(creation)) = creation {
             // One request makes no more on the way than it could by asking for it.

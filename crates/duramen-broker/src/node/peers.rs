@@ -13,6 +13,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use duramen_protocol::ErrorCode;
+use duramen_protocol::messages::create_topics::CreatableTopic;
 use duramen_protocol::wire::Uuid;
 use duramen_storage::op::ReplicaId;
 use duramen_storage::sabotage::{self, Bug};
@@ -332,8 +333,7 @@ impl Node {
         let Some(sender) = self.directory_of(frame.broker_id) else { return };
         let is_ours = frame.cluster_id.0 == self.options.facts.cluster_id
             && frame.broker_id != self.options.facts.broker_id;
-        let is_known = sender == frame.directory_id || sabotage::is(Bug::ForeignPeerBelieved);
-        if !is_ours || !is_known {
+        if !is_ours || sender != frame.directory_id {
             self.counters.foreign_frames += 1;
             return;
         }
@@ -390,7 +390,7 @@ impl Node {
     fn on_letter(&mut self, sender: Uuid, letter: Letter) {
         let group = GroupId { topic_id: letter.topic_id.0, partition: letter.partition };
         let is_placed = self.placed(group, letter.from).is_some_and(|it| it.directory_id == sender);
-        if !is_placed && !sabotage::is(Bug::ForeignPeerBelieved) {
+        if !is_placed {
             self.counters.foreign_letters += 1;
             return;
         }
@@ -446,6 +446,12 @@ impl Node {
         }
     }
 
+    /// A topic that the cluster makes by itself, if it does now.
+    pub(crate) fn topic_to_make(&self, name: &str) -> Option<CreatableTopic> {
+        let (there, expected) = (self.controller.image.brokers.len(), self.peers.voters.len());
+        internal_topics::to_make(name, &self.options.settings, there, expected)
+    }
+
     fn make_topic(&mut self, now: Now, name: &str) {
         let may =
             internal_topics::is_internal(name) || self.options.settings.auto_create_topics_enable;
@@ -453,8 +459,7 @@ impl Node {
         if !may || image.topic_named(name).is_some() || self.controller.creating(name).is_some() {
             return;
         }
-        let nodes = image.brokers.len();
-        let topic = internal_topics::to_make(name, &self.options.settings, nodes);
+        let topic = self.topic_to_make(name);
         let made = topic.map(|it| self.controller.create_topic(&it, &self.options.settings));
         if let Some(Ok(creation)) = made {
             self.propose_for_peer(now, &creation.records);
