@@ -38,7 +38,8 @@ KAFKA_SETTINGS = {"broker.session.timeout.ms": "1500", "broker.heartbeat.interva
 PACE_S = 0.02
 # Members have a session timeout of 3 s.
 PATIENCE_S = 60
-LEAVE_S = 20
+# As long as librdkafka waits for an answer that a killed broker owes it.
+LEAVE_S = 70
 
 # kcat commits the record that it is handed while it ends, and does not print it.
 LEAVES_IN_SILENCE = {"kcat"}
