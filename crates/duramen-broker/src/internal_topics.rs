@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn the_log_of_groups_waits_for_the_nodes_that_are_to_keep_it() {
-        let settings = BrokerSettings::default();
+        let settings = BrokerSettings::from_pairs(&[]).expect("none are wrong");
         let replicas = |there, expected| {
             to_make(GROUPS, &settings, there, expected).map(|topic| topic.replication_factor)
         };
