@@ -283,7 +283,7 @@ func waitingConsumer(ctx context.Context) {
 		mustProduce(ctx, []*kgo.Record{message(topic, "now")})
 		acknowledged := time.Now()
 		Check(consumer.PollFetches(ctx).NumRecords() == 1, "one record")
-		Check(time.Since(acknowledged) < 2500*time.Millisecond, "woke %v after the acknowledgement", time.Since(acknowledged))
+		Check(time.Since(acknowledged) < 500*time.Millisecond, "woke %v after the acknowledgement", time.Since(acknowledged))
 	}
 }
 

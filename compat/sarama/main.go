@@ -359,7 +359,7 @@ func waitingConsumer(ctx context.Context) {
 		Done(err)
 		acknowledged := time.Now()
 		<-reader.Messages()
-		Check(time.Since(acknowledged) < 2500*time.Millisecond, "woke %v after the acknowledgement", time.Since(acknowledged))
+		Check(time.Since(acknowledged) < 500*time.Millisecond, "woke %v after the acknowledgement", time.Since(acknowledged))
 	}
 	reader.AsyncClose()
 }
