@@ -45,11 +45,13 @@ fn check(batch: &BatchView) {
     let read: Vec<_> = records.iter().map(|record| record.expect("valid")).collect();
     assert_eq!(i32::try_from(read.len()), Ok(summary.count));
     let latest = find_max_timestamp(batch, LIMIT).expect("valid").expect("not empty");
-    if batch.header().attributes.timestamp_type() == TimestampType::CreateTime {
-        // Records have times of their own beside the broker's; a producer's batch that claims to have the broker's
-        // is given them when it is appended.
-        assert_eq!(latest.timestamp, summary.max_timestamp);
-    }
+    // Records have times of their own beside the broker's; a producer's batch that claims to have the broker's is given
+    // them when it is appended.
+    let expected = match batch.header().attributes.timestamp_type() {
+        TimestampType::CreateTime => summary.max_timestamp,
+        TimestampType::LogAppendTime => batch.header().max_timestamp,
+    };
+    assert_eq!(latest.timestamp, expected);
     let found = find_timestamp(batch, latest.timestamp, 0, LIMIT).expect("valid");
     assert_eq!(found, Some(latest));
 }
