@@ -46,7 +46,7 @@ def main():
         digest = hashlib.sha256(value).hexdigest()
 
         def told(error, message, number=number, digest=digest):
-            print(f"fail {number} {error}" if error else f"ack {number} {message.offset()} {digest}")
+            print(f"fail {number} {error}" if error else f"ack {number} {message.offset()} {digest}", flush=True)
 
         try:
             producer.produce(topic, value, key=f"{name}:{number}", partition=int(partition), on_delivery=told)

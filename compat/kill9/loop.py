@@ -29,7 +29,7 @@ ALIVE_S = (0.1, 4.0)
 RECOVERY_KILL_CHANCE, RECOVERY_KILL_S = 0.25, (0.005, 0.4)
 # Kafka syncs before it answers only when told to; and it waits for the session of the killed broker to end.
 KAFKA_SETTINGS = {"flush.messages": "1", "broker.session.timeout.ms": "1500", "broker.heartbeat.interval.ms": "300"}
-PRODUCERS_END_S = 120
+PRODUCERS_BEGIN_S, PRODUCERS_END_S = 20, 120
 READ_ALL_S = 120
 
 
@@ -46,6 +46,11 @@ class EndlessProducer:
             if self.command[-1].endswith(".py"):
                 command.append("idempotent" if self.idempotent else "plain")
             self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=told, stderr=errors)
+
+    def wait_until_told(self):
+        deadline = time.monotonic() + PRODUCERS_BEGIN_S
+        while not self.told_path.stat().st_size and time.monotonic() < deadline:
+            time.sleep(0.05)
 
     def finish(self):
         """Asks for the end, waits for the last answers, and returns (acknowledgements, what went wrong)."""
@@ -181,6 +186,10 @@ def run(kind, seconds, seed, directory):
         senders = producers(directory)
         for sender in senders:
             sender.start(broker.bootstrap, topic)
+        # librdkafka keeps messages of a topic that it has not seen yet apart. If the broker dies meanwhile, a plain producer
+        # may send later ones first: the client's order, not the broker's.
+        for sender in senders:
+            sender.wait_until_told()
         watcher = Watcher(broker.bootstrap, topic)
         kills = kill_at_random(broker, chance, seconds)
         acks, wrong = {}, []
