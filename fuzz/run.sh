@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Fuzzes every target, or those named, for some seconds each. Needs stable cargo and g++, nothing else.
 #   fuzz/run.sh [seconds] [target…]
-# Ends with 1 at the first find, after printing the command that repeats it.
+# Ends with an error if there is a find, after printing the command that repeats it.
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -32,20 +32,24 @@ bin=$CARGO_TARGET_DIR/$host/release
 "$bin/seeds" corpus
 mkdir -p artifacts
 
-# A single allocation of 64 MiB is a find, too: see src/lib.rs.
-limits=(-max_len=16384 -rss_limit_mb=512 -timeout=10)
-for target in "${targets[@]}"; do
-  echo "fuzz: $target for ${seconds}s"
+fuzz_one() {
+  local target=$1 log=artifacts/$1.log
+  # A single allocation of 64 MiB is a find, too: see src/lib.rs.
+  local limits=(-max_len=16384 -rss_limit_mb=512 -timeout=10)
   mkdir -p "corpus/$target"
-  log=artifacts/$target.log
   if ! "$bin/$target" "${limits[@]}" -max_total_time="$seconds" -print_final_stats=1 \
       -artifact_prefix="artifacts/$target-" "corpus/$target" 2>"$log"; then
     tail -n 60 "$log"
     input=$(sed -n 's/.*Test unit written to //p' "$log" | tail -n 1)
     echo "fuzz: FOUND by $target. Repeat with:"
     echo "  $bin/$target ${limits[*]} $PWD/$input"
-    exit 1
+    return 1
   fi
-  grep -E 'number_of_executed_units|average_exec_per_sec|peak_rss_mb' "$log"
-done
+  echo "fuzz: $target for ${seconds}s:" $(sed -nE 's/^stat::(number_of_executed_units|peak_rss_mb): +/\1 /p' "$log")
+}
+export -f fuzz_one
+export bin seconds
+
+# Each takes one core.
+printf '%s\0' "${targets[@]}" | xargs -0 -n 1 -P "$(nproc)" bash -c 'fuzz_one "$1"' _
 echo "fuzz: nothing found"

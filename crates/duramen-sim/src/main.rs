@@ -10,6 +10,9 @@
 //! Start at:   [`main`].
 
 use std::process::{Command, ExitCode};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use duramen_sim::failure::{Failure, catching};
@@ -114,21 +117,36 @@ fn run(arguments: &Arguments) -> Result<u64, (Scenario, u64, Failure)> {
         .seeds
         .is_none()
         .then(|| Instant::now() + Duration::from_secs_f64(arguments.minutes * 60.0));
-    let mut seeds = 0;
-    for seed in from..to {
-        if end.is_some_and(|end| Instant::now() >= end) {
-            break;
-        }
-        for scenario in &arguments.scenarios {
-            let summary =
-                catching(|| scenario.run(seed)).map_err(|failure| (*scenario, seed, failure))?;
-            if arguments.verbose {
-                println!("{} {seed}: {summary}", scenario.name());
+    // A run is one thread's and shares nothing with others, so each core has its own.
+    let (next, done) = (AtomicU64::new(from), AtomicU64::new(0));
+    let found: Mutex<Option<(Scenario, u64, Failure)>> = Mutex::new(None);
+    let is_found = || found.lock().expect("nobody panics with it").is_some();
+    let work = || {
+        while !is_found() && end.is_none_or(|end| Instant::now() < end) {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= to {
+                break;
             }
+            for scenario in &arguments.scenarios {
+                match catching(|| scenario.run(seed)) {
+                    Ok(summary) if arguments.verbose => {
+                        println!("{} {seed}: {summary}", scenario.name());
+                    }
+                    Ok(_) => {}
+                    Err(failure) => {
+                        let mut found = found.lock().expect("nobody panics with it");
+                        found.get_or_insert((*scenario, seed, failure));
+                        return;
+                    }
+                }
+            }
+            done.fetch_add(1, Ordering::Relaxed);
         }
-        seeds += 1;
-    }
-    Ok(seeds)
+    };
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    thread::scope(|scope| (0..cores).for_each(|_| drop(scope.spawn(work))));
+    let found = found.into_inner().expect("nobody panicked with it");
+    found.map_or(Ok(done.into_inner()), Err)
 }
 
 fn report(scenario: Scenario, seed: u64, failure: &Failure) {
