@@ -22,6 +22,7 @@ use crate::format::{
     TIME_ENTRY_BYTES, segment_name,
 };
 use crate::journal::{self, Journal, Round, Scan, disk_error, extent_path};
+use crate::manifest::Manifest;
 use crate::op::{Content, RecoveredReplica};
 use crate::record::{self, ImageSource, Record};
 use crate::replica::Replica;
@@ -84,7 +85,8 @@ pub(crate) fn format<D: Disk>(
         Journal::format(disk, directory_number(options), options.extent_bytes, extents)?;
     let (_, file) = journal.write_round(&mut vec![0; ROUND_HEADER_BYTES])?;
     disk.sync(&file).map_err(|source| disk_error("syncing", JOURNAL_DIR, source))?;
-    manifest::write(disk, &options.facts, options.extent_bytes)
+    let (facts, extent_bytes) = (options.facts.clone(), options.extent_bytes);
+    manifest::write(disk, &Manifest { facts, voters: Vec::new(), extent_bytes })
 }
 
 /// Where an entry's payload belongs, and the payload if the journal has it.

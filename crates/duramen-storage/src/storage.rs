@@ -19,6 +19,7 @@ use crate::catalog::{Catalog, WrittenPart};
 use crate::checkpoint::Checkpoints;
 use crate::format::{JOURNAL_DIR, MANIFEST, ROUND_HEADER_BYTES};
 use crate::journal::{Journal, disk_error};
+use crate::manifest::Manifest;
 use crate::op::{Done, Op, OpKind, RecoveredReplica};
 use crate::record::Record;
 use crate::replica::{DirtyCount, Replica};
@@ -66,11 +67,22 @@ impl Options {
 /// Who a data directory belongs to. `None` on opening means: whatever the directory says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
-    /// The cluster's id, 16 bytes.
+    /// The cluster's id, 16 bytes; zeros as long as the node is in none.
     pub cluster_id: [u8; 16],
     /// The node's id, from 0.
     pub broker_id: i32,
     /// Made when the directory was formatted; a wiped directory has another.
+    pub directory_id: [u8; 16],
+}
+
+/// One of those who keep the metadata of a cluster of several nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Voter {
+    /// Its id in the metadata group, from 1.
+    pub peer_id: u64,
+    /// Its node.
+    pub broker_id: i32,
+    /// Its data directory, and no other.
     pub directory_id: [u8; 16],
 }
 
@@ -79,6 +91,9 @@ pub struct Facts {
 pub struct Recovered {
     /// The facts in the manifest: those of [`Options`] if the directory was just formatted.
     pub facts: Facts,
+    /// With whom it has promised to form a cluster, or, if it has a cluster id, has formed one. Empty for a node that
+    /// is a cluster of its own.
+    pub voters: Vec<Voter>,
     /// Whether the directory was empty and has just been formatted.
     pub formatted: bool,
     /// All replicas, by id.
@@ -299,7 +314,7 @@ impl<D: Disk> Storage<D> {
         if formatted {
             recovery::format(&disk, &options, &names, EXTENTS_AT_FIRST)?;
         }
-        let (facts, extent_bytes) = manifest::read(&disk)?;
+        let Manifest { facts, voters, extent_bytes } = manifest::read(&disk)?;
         options.facts = facts.clone();
         options.extent_bytes = extent_bytes;
         let catalog = Arc::new(Catalog::new(options.open_files_max));
@@ -336,7 +351,20 @@ impl<D: Disk> Storage<D> {
             durable_lsn: 0,
         };
         let replicas = storage.adopt(found)?;
-        Ok((storage, Recovered { facts, formatted, replicas }))
+        Ok((storage, Recovered { facts, voters, formatted, replicas }))
+    }
+
+    /// Writes with whom the node forms a cluster: first as a promise, without a cluster id, then as what is so. It is
+    /// durable when this returns. Only for a directory that was formatted with a cluster id of zeros.
+    pub fn join(&mut self, cluster_id: Option<[u8; 16]>, voters: &[Voter]) -> Result<(), Error> {
+        assert_eq!(self.options.facts.cluster_id, [0; 16], "who is in a cluster stays there");
+        let facts =
+            Facts { cluster_id: cluster_id.unwrap_or_default(), ..self.options.facts.clone() };
+        let extent_bytes = self.options.extent_bytes;
+        let manifest = Manifest { facts: facts.clone(), voters: voters.to_vec(), extent_bytes };
+        manifest::write(&self.disk, &manifest)?;
+        self.options.facts = facts;
+        Ok(())
     }
 
     /// Takes over what recovery found, and makes its cuts durable before anyone sees them.

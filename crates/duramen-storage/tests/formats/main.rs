@@ -2,7 +2,8 @@
 //!
 //! `tests/fixtures/v1` is a data directory as version 1 of the format wrote it, left by a process
 //! that died. It is never written again. A later version of the format gets a directory of its own,
-//! made by `DURAMEN_WRITE_FIXTURES=1 cargo test -p duramen-storage --test formats`.
+//! made by `DURAMEN_WRITE_FIXTURES=1 cargo test -p duramen-storage --test formats`. `v2` differs in the
+//! manifest alone, so that is all it holds.
 
 mod disk;
 mod driver;
@@ -15,11 +16,11 @@ use std::path::{Path, PathBuf};
 
 use duramen_storage::op::{Content, RecoveredReplica};
 use duramen_storage::reader::ReadError;
-use duramen_storage::storage::Error;
+use duramen_storage::storage::{Error, Voter};
 use duramen_storage::{Descriptor, Reader, ReplicaId, Storage};
 
 use crate::disk::FsDisk;
-use crate::driver::{Driver, NOBODY, conf, identity, image, options};
+use crate::driver::{DIRECTORY, Driver, NOBODY, conf, identity, image, options};
 use crate::layout::{Fields, Header};
 
 /// A directory that goes away with the test.
@@ -261,6 +262,20 @@ fn a_manifest_with_an_absurd_size_is_damaged() {
     fs::write(&path, format!("{body}crc32c={crc:08x}\n")).expect("it can be written");
     let opened = Storage::open(FsDisk::new(&scratch.0), options());
     assert!(matches!(opened, Err(Error::Damaged { .. })), "and not an allocation of that size");
+}
+
+#[test]
+fn a_member_of_a_cluster_of_version_2_is_opened_as_one() {
+    let scratch = Scratch::new("formats-v2");
+    copy(&fixture(), &scratch.0);
+    let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/v2/manifest");
+    fs::copy(kept, scratch.0.join("manifest")).expect("it can be copied");
+    let (_, found) = Storage::open(FsDisk::new(&scratch.0), options()).expect("it is good");
+    assert_eq!(found.facts, options().facts);
+    let voter = |peer_id, broker_id, directory_id| Voter { peer_id, broker_id, directory_id };
+    let others = [voter(2, 8, [8; 16]), voter(3, 9, [9; 16])];
+    assert_eq!(found.voters, [&[voter(1, 7, DIRECTORY)], &others[..]].concat());
+    assert!(!found.replicas.is_empty(), "and what it holds is there");
 }
 
 #[test]
