@@ -2,9 +2,11 @@
 //!
 //! Purpose:    what nodes of one cluster say to each other, as data and as bytes.
 //! Owns:       the frame's layout, its version and its bounds.
-//! Interface:  [`PeerFrame::encode`], [`PeerFrame::decode`]; inside the crate [`Frame`] and its parts.
+//! Interface:  [`PeerFrame::into_parts`], [`PeerFrame::encode`], [`PeerFrame::decode`]; inside the crate [`Frame`]
+//!             and its parts.
 //! Invariants: bytes that are not a whole, unharmed frame of a known version are no frame; no
-//!             allocation is sized by a number that was not compared with the bytes that are there.
+//!             allocation is sized by a number that was not compared with the bytes that are there; payload is not
+//!             copied on its way in or out.
 //! Never:      who may say what (see `node/peers.rs`), what messages mean (see `group`), sockets.
 //! Tests:      below; `duramen-sim` sends every frame as bytes.
 //! Start at:   [`Frame`].
@@ -16,8 +18,10 @@ use crate::controller::records::RegisterBroker;
 
 /// The only version there is.
 const VERSION: i16 = 0;
-/// Checksum and version.
-const HEAD_BYTES: usize = 4 + 2;
+/// Checksum, version, and how long the body is.
+const HEAD_BYTES: usize = 4 + 2 + 4;
+/// The length of one payload.
+const LENGTH_BYTES: usize = 4;
 /// Elements of all lists of one frame.
 const ELEMENTS_MAX: usize = 1 << 18;
 
@@ -106,16 +110,45 @@ pub enum NoFrame {
 }
 
 impl PeerFrame {
-    /// CRC-32C of the rest, version, body. Whoever carries it says where it ends.
+    /// About how many bytes it has.
+    pub fn weight(&self) -> usize {
+        let letter = |letter: &Letter| {
+            let entries: usize = letter.entries.iter().map(|entry| entry.data.len() + 16).sum();
+            let payloads: usize = letter.payloads.iter().map(Bytes::len).sum();
+            128 + letter.context.len() + entries + payloads
+        };
+        let letters: usize = self.0.letters.iter().map(letter).sum();
+        256 + letters + self.0.leads.len() * 64 + self.0.registrations.len() * 256
+    }
+
+    /// CRC-32C of the rest, version, length of the body, the body without payload, the length of each payload, and the
+    /// payloads as they are. Whoever carries it says where it ends.
+    pub fn into_parts(mut self) -> Vec<Bytes> {
+        let letters = self.0.letters.iter_mut();
+        let payloads = letters.flat_map(|letter| &mut letter.payloads);
+        let payloads: Vec<Bytes> = payloads.map(std::mem::take).collect();
+        let mut body = Encoder::new();
+        self.0.encode(&mut body, VERSION).expect("version 0 carries every field");
+        let body = body.into_bytes();
+        let length = |bytes: &[u8]| u32::try_from(bytes.len()).expect("of at most 100 MiB");
+        let mut head = Encoder::with_capacity(HEAD_BYTES + body.len() + payloads.len() * 4);
+        head.u32(0);
+        head.i16(VERSION);
+        head.u32(length(&body));
+        head.put(&body);
+        for payload in &payloads {
+            head.u32(length(payload));
+        }
+        let mut head = head.into_bytes();
+        let of_head = crc32c::crc32c(&head[4..]);
+        let crc = payloads.iter().fold(of_head, |crc, it| crc32c::crc32c_append(crc, it));
+        head[..4].copy_from_slice(&crc.to_be_bytes());
+        std::iter::once(head.freeze()).chain(payloads).collect()
+    }
+
+    /// All parts as one.
     pub fn encode(&self) -> Bytes {
-        let mut e = Encoder::new();
-        e.i16(VERSION);
-        self.0.encode(&mut e, VERSION).expect("version 0 carries every field");
-        let rest = e.into_bytes();
-        let mut out = Encoder::with_capacity(4 + rest.len());
-        out.u32(crc32c::crc32c(&rest));
-        out.put(&rest);
-        out.into_bytes().freeze()
+        Bytes::from(self.clone().into_parts().concat())
     }
 
     /// Reads [`PeerFrame::encode`].
@@ -128,10 +161,32 @@ impl PeerFrame {
         if version != VERSION {
             return Err(NoFrame::Version(version));
         }
-        let mut d = Decoder::new(bytes.slice(HEAD_BYTES..)).with_elements_max(ELEMENTS_MAX);
-        let frame = Frame::decode(&mut d, VERSION).map_err(|_| NoFrame::Malformed)?;
-        d.finish().map_err(|_| NoFrame::Malformed)?;
-        Ok(Self(frame))
+        Self::decode_body(bytes).ok_or(NoFrame::Malformed)
+    }
+
+    fn decode_body(bytes: &Bytes) -> Option<Self> {
+        let (_, length) = bytes[..HEAD_BYTES].split_last_chunk::<4>()?;
+        let end = HEAD_BYTES.checked_add(usize::try_from(u32::from_be_bytes(*length)).ok()?)?;
+        if end > bytes.len() {
+            return None;
+        }
+        let mut d = Decoder::new(bytes.slice(HEAD_BYTES..end)).with_elements_max(ELEMENTS_MAX);
+        let mut frame = Frame::decode(&mut d, VERSION).ok()?;
+        d.finish().ok()?;
+        let payloads = frame.letters.iter_mut().flat_map(|letter| &mut letter.payloads);
+        let payloads: Vec<&mut Bytes> = payloads.collect();
+        let mut lengths = bytes.slice(end..);
+        let mut rest = lengths
+            .split_off(payloads.len().checked_mul(LENGTH_BYTES).filter(|at| *at <= lengths.len())?);
+        for (payload, length) in payloads.into_iter().zip(lengths.chunks_exact(LENGTH_BYTES)) {
+            let length = u32::from_be_bytes(length.try_into().expect("of this size"));
+            let length = usize::try_from(length).ok().filter(|length| *length <= rest.len())?;
+            if !payload.is_empty() {
+                return None;
+            }
+            *payload = rest.split_to(length);
+        }
+        rest.is_empty().then_some(Self(frame))
     }
 }
 
@@ -147,7 +202,7 @@ mod tests {
             from: 1,
             to: 2,
             entries: vec![entry],
-            payloads: vec![vec![7; 100].into()],
+            payloads: vec![vec![7; 100].into(), vec![8; 3].into()],
             ..Letter::default()
         };
         PeerFrame(Frame {
@@ -164,6 +219,25 @@ mod tests {
     #[test]
     fn a_frame_reads_back() {
         assert_eq!(PeerFrame::decode(&frame().encode()), Ok(frame()));
+    }
+
+    #[test]
+    fn payload_is_not_copied() {
+        let payloads = |frame: &PeerFrame| -> Vec<Bytes> {
+            frame.0.letters.iter().flat_map(|letter| letter.payloads.clone()).collect()
+        };
+        let before = frame();
+        let there = payloads(&before);
+        let parts = before.into_parts();
+        assert_eq!(
+            there.iter().map(|payload| payload.as_ptr()).collect::<Vec<_>>(),
+            [parts[1].as_ptr(), parts[2].as_ptr()]
+        );
+        let bytes = Bytes::from(parts.concat());
+        let read = payloads(&PeerFrame::decode(&bytes).expect("it is ours"));
+        let within = bytes.as_ptr_range();
+        assert!(read.iter().all(|payload| within.contains(&payload.as_ptr())));
+        assert!(frame().weight() >= read.iter().map(Bytes::len).sum());
     }
 
     #[test]
