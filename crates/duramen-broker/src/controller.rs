@@ -540,7 +540,7 @@ impl Controller {
         let turn = self.group.collect();
         (outcome.messages, outcome.reads) = (turn.messages, turn.reads);
         self.take_appends(&turn.ops);
-        if let Some(first) = turn.removed.iter().map(|entry| entry.index).min() {
+        if let Some(first) = turn.cut {
             let lost = self.waiting.split_off(&(first, 0)).into_values();
             outcome.released.extend(lost.map(|key| (key, false)));
         }

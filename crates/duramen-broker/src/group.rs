@@ -32,9 +32,12 @@ use crate::peer::Letter;
 use crate::prng::Prng;
 use duramen_storage::sabotage::{self, Bug};
 
+mod confirming;
 mod letters;
 mod log;
 mod shipping;
+use confirming::Confirming;
+pub(crate) use confirming::Doubt;
 pub(crate) use letters::letter_of;
 pub(crate) use log::internal_of;
 use log::{GroupLog, TAG_BATCH, TAG_INTERNAL};
@@ -88,7 +91,9 @@ pub(crate) struct Turn {
     pub ops: Vec<OpKind>,
     /// Newly committed entries, in order.
     pub committed: Vec<LogEntry>,
-    /// Entries cut from the log by a newer leader's, oldest first.
+    /// From this index on a newer leader's entries took the place of others, or will.
+    pub cut: Option<u64>,
+    /// Those of the others that storage had, oldest first.
     pub removed: Vec<LogEntry>,
     /// For peers.
     pub messages: Vec<Outgoing>,
@@ -126,6 +131,8 @@ pub(crate) struct Group {
     timeouts: Prng,
     timeout_ticks: usize,
     seen: (u64, StateRole),
+    /// Index and term of what was proposed since the last turn.
+    proposed: Vec<(u64, u64)>,
     /// Payload of proposed entries until storage gets it, by (index, term).
     payloads: BTreeMap<(u64, u64), Bytes>,
     in_flight: VecDeque<InFlight>,
@@ -133,6 +140,7 @@ pub(crate) struct Group {
     released: Vec<Message>,
     shipping: Shipping,
     pace: Pace,
+    confirming: Confirming,
     /// A commit index that storage has not been told: it rides with the next write.
     unsaved: Option<HardState>,
     /// The next turn's first op, for a replica that was just made.
@@ -219,11 +227,13 @@ impl Group {
             timeouts: Prng::stream(seed, id.0),
             timeout_ticks: ELECTION_TICKS,
             seen: (0, StateRole::Follower),
+            proposed: Vec::new(),
             payloads: BTreeMap::new(),
             in_flight: VecDeque::new(),
             released: Vec::new(),
             shipping: Shipping::default(),
             pace: Pace::default(),
+            confirming: Confirming::default(),
             unsaved: None,
             create: None,
             applied: (applied, applied_term),
@@ -308,6 +318,16 @@ impl Group {
         self.failed.is_none()
             && self.raw.raft.state == StateRole::Leader
             && self.applied.1 == self.raw.raft.term
+    }
+
+    /// Asks the followers whether this replica, which serves, still leads.
+    pub(crate) fn doubt(&mut self) -> Doubt {
+        self.confirming.ask(self.raw.raft.term)
+    }
+
+    /// Whether it led for certain after it was asked, and has applied all that was committed then; or has ceased to lead.
+    pub(crate) fn is_resolved(&self, doubt: Doubt) -> bool {
+        !self.is_serving() || self.confirming.is_confirmed(doubt, self.raw.raft.term)
     }
 
     /// The peers that vote.
@@ -560,6 +580,7 @@ impl Group {
             Some(Ok(())) => {
                 let index = self.raw.raft.raft_log.last_index();
                 assert_eq!(index, before + 1, "one proposal is one entry");
+                self.proposed.push((index, self.raw.raft.term));
                 Ok(index)
             }
         }
@@ -608,10 +629,15 @@ impl Group {
     pub(crate) fn collect(&mut self) -> Turn {
         let mut turn = Turn::default();
         turn.ops.extend(self.create.take());
-        while self.failed.is_none() && self.raw.has_ready() {
+        loop {
+            self.confirm();
+            if self.failed.is_some() || !self.raw.has_ready() {
+                break;
+            }
             let Some(ready) = self.guarded(RawNode::ready) else { break };
             self.take_ready(ready, &mut turn);
         }
+        self.note_lost(&mut turn);
         if self.failed.is_some() {
             self.abandon();
             turn.committed.clear();
@@ -622,6 +648,28 @@ impl Group {
         self.bytes_in_flight -= refused.min(self.bytes_in_flight);
         self.speak(&mut turn);
         turn
+    }
+
+    /// A newer leader's entry can come in the very turn in which another was proposed at its index: then storage never
+    /// hears of that one.
+    fn note_lost(&mut self, turn: &mut Turn) {
+        let log = self.raw.store();
+        let is_lost = |(index, term): &(u64, u64)| {
+            *index >= log.first_held() && log.get(*index).is_none_or(|held| held.term != *term)
+        };
+        let lost = self.proposed.drain(..).find(is_lost).map(|(index, _)| index);
+        if !sabotage::is(Bug::UnstoredForgotten) {
+            turn.cut = turn.cut.into_iter().chain(lost).min();
+        }
+    }
+
+    fn confirm(&mut self) {
+        self.confirming.on_applied(self.applied.0);
+        if self.is_serving()
+            && let Some(question) = self.confirming.question(self.raw.raft.term)
+        {
+            self.guarded(|raw| raw.read_index(question));
+        }
     }
 
     /// Lets messages leave whose time has come, in the order of their receivers.
@@ -653,6 +701,7 @@ impl Group {
             self.unsaved = Some(hard_state);
         }
         assert!(ready.snapshot().is_empty(), "nobody sends snapshots yet");
+        self.confirming.on_answers(ready.read_states());
         let mut messages = ready.take_persisted_messages();
         if sabotage::is(Bug::SpokenBeforeSync) {
             self.released.append(&mut messages);
@@ -698,7 +747,9 @@ impl Group {
             self.shipping.keep(entry.index, entry.term, payload.clone());
         }
         let log = self.raw.mut_store();
-        turn.removed.extend(log.cut(entry.index));
+        let removed = log.cut(entry.index);
+        turn.cut = turn.cut.into_iter().chain(removed.first().map(|first| first.index)).min();
+        turn.removed.extend(removed);
         let entry = LogEntry { index: entry.index, term: entry.term, content };
         log.append(entry.clone());
         Some(Append { entry, payload })

@@ -40,6 +40,7 @@ use crate::session::{CheckedBatch, Prepared, RequestContext};
 use duramen_storage::sabotage::{self, Bug};
 
 mod coordinators;
+mod doubts;
 mod metrics;
 mod peers;
 mod quotas;
@@ -50,6 +51,7 @@ mod tests;
 mod undecided;
 
 use coordinators::Coordinators;
+use doubts::Doubts;
 pub use metrics::{Metrics, Standing};
 use peers::Peers;
 use quotas::Timed;
@@ -166,6 +168,7 @@ pub struct Node {
     is_registered: bool,
     stalls: Stalls,
     undecided: Undecided,
+    doubts: Doubts,
     bytes_in_flight: u64,
     is_disk_full: bool,
     producer_ids: (i64, i64),
@@ -218,6 +221,7 @@ impl Node {
             is_registered: false,
             stalls: Stalls::default(),
             undecided: Undecided::default(),
+            doubts: Doubts::default(),
             bytes_in_flight: 0,
             is_disk_full: false,
             producer_ids: (0, 0),
@@ -347,6 +351,7 @@ impl Node {
         }
         self.forget_stalled(connection);
         self.forget_undecided(connection);
+        self.forget_doubts(connection);
         self.forget_times(connection);
         if let Some(opening) = &mut self.opening {
             opening.held.retain(|(key, ..)| key.0 != connection);
@@ -489,6 +494,7 @@ impl Node {
         if let Some(serves) = serves {
             self.on_serves(now, replica, serves, actions);
         }
+        self.settle_doubts(now, replica, actions);
         if is_settled && self.opening.is_some() {
             self.note_opened(replica, now, actions);
         }
@@ -719,6 +725,7 @@ impl Node {
         self.forget_group_replica(now, replica, actions);
         let mut effects = Effects::default();
         partition.close(&mut effects);
+        self.settle_doubts(now, replica, actions);
         if !sabotage::is(Bug::ReplicaNotDeleted) {
             actions.push(Action::Storage(Op { replica, kind: OpKind::Delete }));
         }

@@ -560,8 +560,8 @@ impl Partition {
         let emit = |kind| Action::Storage(Op { replica, kind });
         actions.extend(turn.ops.into_iter().map(emit));
         (effects.messages, effects.reads) = (turn.messages, turn.reads);
-        if !turn.removed.is_empty() {
-            self.cut(&turn.removed, effects);
+        if let Some(first) = turn.cut {
+            self.cut(first, &turn.removed, effects);
         }
         let committed_before = self.committed;
         for entry in &turn.committed {
@@ -579,8 +579,7 @@ impl Partition {
     }
 
     /// A newer leader's entries took the place of ours: what was said of them is void.
-    fn cut(&mut self, removed: &[LogEntry], effects: &mut Effects) {
-        let first = removed.iter().map(|entry| entry.index).min().expect("there is one");
+    fn cut(&mut self, first: u64, removed: &[LogEntry], effects: &mut Effects) {
         if !sabotage::is(Bug::CutKeepsProducers) {
             self.producers.cut(first);
         }

@@ -59,6 +59,7 @@ struct Profile {
     /// In ten thousand, for each step.
     crash: u64,
     cut: u64,
+    freeze: u64,
     /// Pieces of work of each machine in a step.
     work: u64,
 }
@@ -140,6 +141,7 @@ impl World {
             steps: shape.between(2_000, 8_000),
             crash: *shape.pick(&[0, 5, 20]),
             cut: *shape.pick(&[0, 5, 20]),
+            freeze: *shape.pick(&[0, 5, 20]),
             work: shape.between(2, 8),
         };
         let settings = settings(&mut shape)?;
@@ -199,7 +201,15 @@ impl World {
         } else if self.chance.below(10_000) < 3 * self.profile.cut {
             self.network.heal();
         }
+        if self.chance.below(10_000) < self.profile.freeze {
+            let at = self.chance.index(count);
+            let us = self.chance.between(200_000, 4_000_000);
+            self.machines[at].freeze(self.mono_us + us);
+        }
         for at in 0..count {
+            if let Some(held) = self.machines[at].thaw(self.mono_us) {
+                self.deliver(at, held)?;
+            }
             let machine = &self.machines[at];
             if machine.life.is_none() && machine.down_until_us <= self.mono_us {
                 self.start(at)?;
@@ -244,6 +254,14 @@ impl World {
         Ok(())
     }
 
+    fn deliver(&mut self, at: usize, events: Vec<Event>) -> Result<(), Failure> {
+        for event in events {
+            let actions = self.machines[at].step(self.mono_us, event);
+            self.act(at, actions)?;
+        }
+        Ok(())
+    }
+
     /// A moment passes: frames arrive, a client asks, every machine works.
     fn step(&mut self, asks: u64) -> Result<(), Failure> {
         let us = self.chance.below(3_000);
@@ -251,14 +269,16 @@ impl World {
         while let Some((from, to, frame)) = self.network.arrived(self.mono_us) {
             let frame = PeerFrame::decode(&frame)
                 .map_err(|error| Failure::correctness(format!("from {from}: {error}")))?;
-            let actions = self.machines[to].step(self.mono_us, Event::Peer(Box::new(frame)));
-            self.act(to, actions)?;
+            self.deliver(to, vec![Event::Peer(Box::new(frame))])?;
         }
         if self.chance.chance(asks) {
             self.ask()?;
         }
         for at in 0..self.machines.len() {
             for _ in 0..self.profile.work {
+                if self.machines[at].is_frozen() {
+                    break;
+                }
                 let actions = if self.chance.chance(300) {
                     self.machines[at].flush(self.mono_us)
                 } else {
@@ -291,9 +311,7 @@ impl World {
                 let before = self.connected.get(&connection).copied();
                 self.turn_away(connection);
                 if let Some(at) = before {
-                    let event = Event::Disconnected(connection);
-                    let actions = self.machines[at].step(self.mono_us, event);
-                    self.act(at, actions)?;
+                    self.deliver(at, vec![Event::Disconnected(connection)])?;
                 }
             }
         }
@@ -306,9 +324,7 @@ impl World {
             self.turn_away(connection);
             return Ok(());
         }
-        let event = Event::Request { connection, sequence, context, request };
-        let actions = self.machines[at].step(self.mono_us, event);
-        self.act(at, actions)
+        self.deliver(at, vec![Event::Request { connection, sequence, context, request }])
     }
 
     /// Carries out what a node wants.
@@ -374,7 +390,12 @@ impl World {
                 if standing.serves {
                     let elected = self.leaders.insert((log, standing.term), standing.replica.0);
                     match elected {
-                        None => self.report.elections += 1,
+                        None => {
+                            tell(|| {
+                                format!("machine {at} leads {log:?} in term {}", standing.term)
+                            });
+                            self.report.elections += 1;
+                        }
                         Some(other) if other != standing.replica.0 => {
                             let what = format!("two lead {log:?} in term {}", standing.term);
                             return Err(Failure::correctness(what));
@@ -418,6 +439,7 @@ impl World {
         self.network.heal();
         self.profile.crash = 0;
         self.profile.cut = 0;
+        self.profile.freeze = 0;
         self.profile.work = 10;
         for at in 0..self.machines.len() {
             self.machines[at].heal();

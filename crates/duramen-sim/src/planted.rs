@@ -136,6 +136,10 @@ pub const OF_CLUSTERS: &[(&str, Bug)] = &[
     ("a replica speaks before its sync", Bug::Peers(Inside::SpokenBeforeSync)),
     #[cfg(feature = "sabotage")]
     ("a leader serves too early", Bug::Peers(Inside::ServesTooEarly)),
+    #[cfg(feature = "sabotage")]
+    ("a proposal that storage never had is believed", Bug::Peers(Inside::UnstoredForgotten)),
+    #[cfg(feature = "sabotage")]
+    ("a leader that has a successor answers", Bug::Peers(Inside::StaleLeaderAnswers)),
 ];
 
 /// Bugs that 400 seeds of the cluster do not find yet: see "What is thin" in `docs/testing.md`.

@@ -74,6 +74,10 @@ pub enum Bug {
     ServesTooEarly,
     /// A block of producer ids is used before it is committed.
     IdsBeforeCommit,
+    /// What was proposed, and cut before storage heard of it, is taken for part of the log.
+    UnstoredForgotten,
+    /// A leader answers what is the latest without making sure that it still leads.
+    StaleLeaderAnswers,
     /// A new leader puts its first batch where its own last append was, not where its log ends.
     StaleSegment,
 }

@@ -207,6 +207,71 @@ fn a_new_leader_cuts_what_was_not_committed() {
 }
 
 #[test]
+fn what_was_proposed_in_the_turn_in_which_it_was_cut_is_told_of() {
+    let mut cluster = Cluster::new(7);
+    (0..3).for_each(|at| cluster.collect(at));
+    cluster.elect(0);
+    cluster.propose(0, "kept");
+    cluster.collect(0);
+    cluster.settle();
+    // The leader stands still, and the others elect another one.
+    for _ in 0..2 * ELECTION_TICKS {
+        cluster.peers[1].group.tick();
+        cluster.peers[2].group.tick();
+    }
+    (1..3).for_each(|at| cluster.collect(at));
+    cluster.wire.clear();
+    let mut to_the_old = Vec::new();
+    cluster.peers[1].group.campaign();
+    cluster.collect(1);
+    for _ in 0..100 {
+        let (old, others): (Vec<_>, Vec<_>) =
+            cluster.wire.drain(..).partition(|it| it.message.to == 1);
+        to_the_old.extend(old);
+        cluster.wire = others.into();
+        cluster.step(0);
+    }
+    assert!(cluster.peers[1].group.is_serving());
+    // When it goes on, a client is first, then all that it has missed.
+    assert!(cluster.peers[0].group.is_serving());
+    let (descriptor, payload) = batch(&cluster.peers[0].group, "lost");
+    let index = cluster.peers[0].group.propose_batch(&descriptor, payload).expect("it leads");
+    for Outgoing { message, payloads } in to_the_old {
+        cluster.peers[0].group.on_message(message, payloads);
+    }
+    let turn = cluster.peers[0].group.collect();
+    assert_eq!((turn.cut, turn.removed.len()), (Some(index), 0), "storage never had it");
+    assert_eq!(cluster.peers[0].group.end_offset(), 1);
+}
+
+#[test]
+fn whoever_doubts_that_it_leads_knows_only_from_its_followers() {
+    let mut cluster = Cluster::new(8);
+    (0..3).for_each(|at| cluster.collect(at));
+    cluster.elect(0);
+    let doubt = cluster.peers[0].group.doubt();
+    cluster.collect(0);
+    assert!(!cluster.peers[0].group.is_resolved(doubt), "nobody was asked yet");
+    let late = cluster.peers[0].group.doubt();
+    assert_ne!(late, doubt, "the question on its way was asked before");
+    cluster.settle();
+    assert!(cluster.peers[0].group.is_resolved(doubt));
+    assert!(cluster.peers[0].group.is_resolved(late), "the second question followed the first");
+    let cut_off = cluster.peers[0].group.doubt();
+    for _ in 0..2 * ELECTION_TICKS {
+        cluster.collect(0);
+        cluster.wire.clear();
+        assert_eq!(
+            cluster.peers[0].group.is_resolved(cut_off),
+            !cluster.peers[0].group.is_serving(),
+            "it knows when it leads no more"
+        );
+        cluster.peers[0].group.tick();
+    }
+    assert!(cluster.peers[0].group.is_resolved(cut_off));
+}
+
+#[test]
 fn random_losses_and_slow_disks_never_make_logs_disagree() {
     for seed in 0..30 {
         let mut cluster = Cluster::new(seed);

@@ -313,7 +313,7 @@ fn replay(coordinator: &mut Coordinator, bytes: Bytes, at: i64, end: i64) -> Res
 /// Requests, and what follows from them.
 impl Node {
     /// The coordinator of a group, or what a client is told that asks here.
-    fn shard_of(&self, group: &str) -> Result<ReplicaId, ErrorCode> {
+    pub(super) fn shard_of(&self, group: &str) -> Result<ReplicaId, ErrorCode> {
         let topic = self.controller.image.topic_named(GROUPS).ok_or(ErrorCode::NotCoordinator)?;
         let partition = internal_topics::partition_of(group, topic.partitions.len());
         let replica = self.local_replica(topic, partition).ok_or(ErrorCode::NotCoordinator)?;

@@ -106,8 +106,10 @@ impl Node {
         let count = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
         let partitions = self.partitions.values();
         let failed = partitions.clone().filter(|it| it.group.failure().is_some());
+        let waiting =
+            [self.parked.len(), self.stalls.len(), self.undecided.len(), self.doubts.len()];
         Metrics {
-            parked: count(self.parked.len() + self.stalls.len() + self.undecided.len()),
+            parked: count(waiting.iter().sum()),
             bytes_in_flight: self.bytes_in_flight,
             partitions: count(self.partitions.len()),
             partitions_failed: count(failed.count()),

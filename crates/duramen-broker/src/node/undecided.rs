@@ -61,7 +61,15 @@ impl Node {
                 let deadline_us = deadline_us(now, timeout_ms);
                 self.defer(Deferred { key, context, request, deadline_us });
             }
-            request => api::dispatch(self, now, key, context, request, actions),
+            Prepared::Request(request) => {
+                if let Some((context, request)) = self.doubt(key, context, request) {
+                    let request = Prepared::Request(request);
+                    api::dispatch(self, now, key, context, request, actions);
+                }
+            }
+            produce @ Prepared::Produce(_) => {
+                api::dispatch(self, now, key, context, produce, actions);
+            }
         }
     }
 

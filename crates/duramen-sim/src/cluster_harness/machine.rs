@@ -40,6 +40,9 @@ pub(super) struct Machine {
     pub(super) starts: u64,
     /// When a dead process is started again.
     pub(super) down_until_us: u64,
+    /// The process stands still until then, and what came meanwhile.
+    frozen_until_us: Option<u64>,
+    held: Vec<Event>,
     bug: Option<ClusterBug>,
     options: Options,
     voters: Vec<MetadataVoter>,
@@ -91,6 +94,8 @@ impl Machine {
             life: None,
             starts: 0,
             down_until_us: 0,
+            frozen_until_us: None,
+            held: Vec::new(),
             bug,
             options: Options {
                 facts,
@@ -123,9 +128,36 @@ impl Machine {
         Now { mono_us: mono_us - life.since_us, wall_ms }
     }
 
+    /// The process stands still, as one that was stopped, and notices nothing of it.
+    pub(super) fn freeze(&mut self, until_us: u64) {
+        if self.life.is_some() && self.frozen_until_us.is_none() {
+            tell(|| format!("machine {} FROZEN", self.at));
+            self.frozen_until_us = Some(until_us);
+        }
+    }
+
+    pub(super) fn is_frozen(&self) -> bool {
+        self.frozen_until_us.is_some()
+    }
+
+    /// What came while it stood still, if that is over: clients first, now and then.
+    pub(super) fn thaw(&mut self, mono_us: u64) -> Option<Vec<Event>> {
+        self.frozen_until_us.take_if(|until_us| *until_us <= mono_us)?;
+        tell(|| format!("machine {} goes on", self.at));
+        let mut held = std::mem::take(&mut self.held);
+        if self.chance.chance(500) {
+            held.sort_by_key(|event| matches!(event, Event::Peer(_)));
+        }
+        Some(held)
+    }
+
     /// An event, if somebody is there.
     pub(super) fn step(&mut self, mono_us: u64, event: Event) -> Vec<Action> {
         let mut actions = Vec::new();
+        if self.is_frozen() {
+            self.held.push(event);
+            return actions;
+        }
         if let Some(life) = &mut self.life {
             let now = Self::now(life, mono_us);
             life.node.step(now, event, &mut actions);
@@ -296,6 +328,8 @@ impl Machine {
     pub(super) fn die(&mut self, power: bool) {
         tell(|| format!("machine {}: {}", self.at, if power { "POWER LOSS" } else { "KILL" }));
         self.life = None;
+        self.frozen_until_us = None;
+        self.held.clear();
         self.disk = if power { self.disk.power_loss() } else { self.disk.kill() };
     }
 

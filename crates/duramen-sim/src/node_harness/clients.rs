@@ -83,6 +83,12 @@ enum Asked {
         place: Place,
         life: u32,
     },
+    /// Where a log ends; what is told is not less than this.
+    End {
+        place: Place,
+        life: u32,
+        least: i64,
+    },
     Create {
         name: String,
         life: u32,
@@ -472,6 +478,7 @@ impl Clients {
                 Some(id) => Some(self.fetch_stale(place, *id)),
                 None => Some(self.fetch(at, place)),
             },
+            13 if self.work.chance(300) => Some(self.end(place)),
             _ if self.all[at].in_sessions => self.fetch_in_session(at),
             _ => Some(self.fetch(at, place)),
         }
@@ -637,7 +644,11 @@ impl Clients {
             }
             (Asked::Produce(produce), Response::Produce(it)) => {
                 let part = &it.responses[0].partition_responses[0];
-                tell(|| format!("  produced {} {}", part.error_code, part.base_offset));
+                let (number, acks) = (produce.number, produce.acks);
+                tell(|| {
+                    let (code, base) = (part.error_code, part.base_offset);
+                    format!("  produced {number} acks={acks}: {code} {base}")
+                });
                 self.on_produced(at, produce, part.error_code, part.base_offset)
             }
             (Asked::Metadata { name, life }, Response::Metadata(it)) => {
@@ -653,13 +664,10 @@ impl Clients {
                 }
             }
             (Asked::Fetch(fetch), Response::Fetch(it)) => self.on_fetch(at, &fetch, it),
-            (Asked::Start { place, life }, Response::ListOffsets(it)) => {
+            (asked, Response::ListOffsets(it)) => {
                 let part = &it.topics[0].partitions[0];
                 expect_one_of(part.error_code, &READ_CODES, "ListOffsets")?;
-                if part.error_code == 0 && self.oracle.is_live(&place.0, life) {
-                    self.on_start(at, place, life, part.offset);
-                }
-                Ok(())
+                if part.error_code == 0 { self.on_offset(at, asked, part.offset) } else { Ok(()) }
             }
             (Asked::Create { name, life }, Response::CreateTopics(it)) => {
                 let topic = &it.topics[0];
@@ -692,10 +700,22 @@ impl Clients {
                 }
                 Ok(())
             }
-            (Asked::Groups(question), came) => {
-                self.committer.on_response(question, &came, self.many && !self.last_phase)
-            }
+            (Asked::Groups(question), came) => self.committer.on_response(question, &came),
             (_, came) => unexpected(&came),
+        }
+    }
+
+    fn on_offset(&mut self, at: usize, asked: Asked, offset: i64) -> Result<(), Failure> {
+        match asked {
+            Asked::Start { place, life } if self.oracle.is_live(&place.0, life) => {
+                self.on_start(at, place, life, offset);
+                Ok(())
+            }
+            Asked::End { place, life, least } if self.oracle.is_live(&place.0, life) => {
+                self.oracle.on_end(&place, offset, least)
+            }
+            Asked::Start { .. } | Asked::End { .. } => Ok(()),
+            other => Err(Failure::correctness(format!("an offset answers {other:?}"))),
         }
     }
 

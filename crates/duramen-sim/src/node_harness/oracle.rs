@@ -290,6 +290,16 @@ impl Oracle {
         }
     }
 
+    /// Where a log ends was told to a client that asked when it ended at `least` already.
+    pub(super) fn on_end(&mut self, place: &Place, end: i64, least: i64) -> Result<(), Failure> {
+        if end < least {
+            return wrong(format!("P2: {place:?} ended at {least}, then at {end}"));
+        }
+        let known = self.known(place);
+        known.end_seen = known.end_seen.max(end);
+        Ok(())
+    }
+
     /// A partition was read from its start to its end in the last phase.
     pub(super) fn on_read_through(
         &mut self,

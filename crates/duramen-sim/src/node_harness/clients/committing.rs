@@ -146,7 +146,6 @@ impl Committer {
         &mut self,
         question: Question,
         came: &Response,
-        may_be_stale: bool,
     ) -> Result<(), Failure> {
         match (question, came) {
             (Question::Find, Response::FindCoordinator(it)) => {
@@ -158,9 +157,7 @@ impl Committer {
             (Question::Commit { group, number, partitions }, Response::OffsetCommit(it)) => {
                 self.on_committed(group, number, &partitions, it)
             }
-            (Question::Fetch { groups }, Response::OffsetFetch(it)) => {
-                self.on_fetched(&groups, it, may_be_stale)
-            }
+            (Question::Fetch { groups }, Response::OffsetFetch(it)) => self.on_fetched(&groups, it),
             (_, came) => unexpected(came),
         }
     }
@@ -192,7 +189,6 @@ impl Committer {
         &mut self,
         groups: &[&'static str],
         it: &OffsetFetchResponse,
-        may_be_stale: bool,
     ) -> Result<(), Failure> {
         for (group, answer) in groups.iter().zip(&it.groups) {
             expect_one_of(answer.error_code, &CODES, "OffsetFetch")?;
@@ -201,7 +197,7 @@ impl Committer {
             }
             for partition in &answer.topics[0].partitions {
                 let (at, told) = (partition.partition_index, partition.committed_offset);
-                self.on_told(group, at, told, may_be_stale)?;
+                self.on_told(group, at, told)?;
             }
             if !self.told.contains(group) {
                 self.told.push(group);
@@ -210,19 +206,11 @@ impl Committer {
         Ok(())
     }
 
-    fn on_told(
-        &mut self,
-        group: &'static str,
-        partition: i32,
-        told: i64,
-        may_be_stale: bool,
-    ) -> Result<(), Failure> {
+    fn on_told(&mut self, group: &'static str, partition: i32, told: i64) -> Result<(), Failure> {
         tell(|| format!("  told {group} {partition}: {told}"));
         let known = self.known.entry((group, partition)).or_default();
         let told = Some(told).filter(|told| *told >= 0);
-        // One that does not know yet that another leads tells what was so.
-        let is_stale = told < known.least;
-        if is_stale && !may_be_stale {
+        if told < known.least {
             let least = known.least;
             return wrong(format!("offset {told:?} of {group} {partition} was {least:?} before"));
         }

@@ -218,6 +218,14 @@ impl Clients {
         Some(self.fetch_one(want, Patience { wait_ms: 0, bytes: 50_000 }, Kind::Through))
     }
 
+    pub(super) fn end(&mut self, place: Place) -> (Asked, Request, i16) {
+        let life = self.life(&place);
+        let known = self.oracle.known(&place);
+        let least = known.acked_end().max(known.end_seen);
+        let request = requests::end(&place);
+        (Asked::End { place, life, least }, request, 7)
+    }
+
     /// A log's first offset came.
     pub(super) fn on_start(&mut self, at: usize, place: Place, life: u32, offset: i64) {
         self.all[at].at.insert((place.clone(), life), offset);
@@ -328,7 +336,6 @@ impl Clients {
                 self.through.remove(place);
                 return Ok(Some(UNKNOWN_START));
             }
-            Some(ErrorCode::OffsetOutOfRange) if self.may_be_stale() => return Ok(None),
             Some(ErrorCode::OffsetOutOfRange) if offset < trimmed => {
                 self.through.remove(place); // a trim came late: begin again
                 return Ok(Some(trimmed));

@@ -68,14 +68,23 @@ pub(super) fn forgotten((place, id): &Target) -> ForgottenTopic {
 
 /// Where does the log start?
 pub(super) fn start(place: &Place) -> Request {
+    list_offsets(place, -2)
+}
+
+fn list_offsets(place: &Place, timestamp: i64) -> Request {
     let partition = ListOffsetsPartition {
         partition_index: place.1,
-        timestamp: -2,
+        timestamp,
         ..ListOffsetsPartition::default()
     };
     let topic = ListOffsetsTopic { name: place.0.clone(), partitions: vec![partition] };
     let topics = vec![topic];
     ListOffsetsRequest { topics, replica_id: -1, ..ListOffsetsRequest::default() }.into()
+}
+
+/// Where does the log end?
+pub(super) fn end(place: &Place) -> Request {
+    list_offsets(place, -1)
 }
 
 /// Which id has the topic?

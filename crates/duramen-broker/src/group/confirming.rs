@@ -1,0 +1,68 @@
+//! Whether a leader still leads, as its followers see it: the `ReadIndex` of the Raft thesis, section 6.4.
+//!
+//! One question is on its way at a time. Whoever asks meanwhile shares the next, since the answer to one that left before
+//! says nothing of a later moment.
+
+use raft::ReadState;
+
+/// A question, for whoever waits for its answer: term and number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Doubt {
+    term: u64,
+    number: u64,
+}
+
+/// Numbers only grow, also from term to term.
+#[derive(Debug, Default)]
+pub(super) struct Confirming {
+    /// In which the last question was asked.
+    term: u64,
+    asked: u64,
+    sent: u64,
+    confirmed: u64,
+    /// The last answer, and the index that was committed when its question was asked.
+    answer: Option<(u64, u64)>,
+}
+
+impl Confirming {
+    pub(super) fn ask(&mut self, term: u64) -> Doubt {
+        if self.term != term {
+            // The library has forgotten what another term's leader asked.
+            self.term = term;
+            self.confirmed = self.sent;
+            self.answer = None;
+        }
+        if self.asked == self.sent {
+            self.asked += 1;
+        }
+        Doubt { term, number: self.asked }
+    }
+
+    /// A leader of a later term has applied all of this one since.
+    pub(super) fn is_confirmed(&self, doubt: Doubt, term: u64) -> bool {
+        doubt.term != term || self.confirmed >= doubt.number
+    }
+
+    /// What to ask the followers now, if anything.
+    pub(super) fn question(&mut self, term: u64) -> Option<Vec<u8>> {
+        let is_due = self.term == term && self.asked > self.sent && self.confirmed == self.sent;
+        is_due.then(|| {
+            self.sent = self.asked;
+            self.sent.to_be_bytes().to_vec()
+        })
+    }
+
+    pub(super) fn on_answers(&mut self, answers: &[ReadState]) {
+        for answer in answers {
+            let number = answer.request_ctx.as_slice().try_into().map(u64::from_be_bytes);
+            self.answer = number.ok().map(|number| (number, answer.index));
+        }
+    }
+
+    /// What was committed when the question was asked must be applied before it counts.
+    pub(super) fn on_applied(&mut self, applied: u64) {
+        if let Some((number, _)) = self.answer.take_if(|(_, index)| *index <= applied) {
+            self.confirmed = self.confirmed.max(number);
+        }
+    }
+}
