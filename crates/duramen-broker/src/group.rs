@@ -325,9 +325,10 @@ impl Group {
         self.confirming.ask(self.raw.raft.term)
     }
 
-    /// Whether it led for certain after it was asked, and has applied all that was committed then; or has ceased to lead.
-    pub(crate) fn is_resolved(&self, doubt: Doubt) -> bool {
-        !self.is_serving() || self.confirming.is_confirmed(doubt, self.raw.raft.term)
+    /// Whether it led for certain after it was asked, and has applied all that was committed then. `None` while it is not
+    /// known.
+    pub(crate) fn led_at(&self, doubt: Doubt) -> Option<bool> {
+        if self.is_serving() { self.confirming.answer(doubt, self.term()) } else { Some(false) }
     }
 
     /// The peers that vote.

@@ -438,7 +438,8 @@ impl Node {
         let appended = partition.produce(now, batch, acks, slot);
         let added = partition.group.bytes_in_flight() - in_flight;
         // Of one that has just failed, those who wait are told in the turn.
-        if added > 0 || partition.group.failure().is_some() {
+        let waits = matches!(appended, Appended::Waits { .. });
+        if waits || added > 0 || partition.group.failure().is_some() {
             mark(&mut self.dirty, partition);
         }
         let is_taken = matches!(appended, Appended::Waits { .. } | Appended::Done { .. });

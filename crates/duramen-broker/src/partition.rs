@@ -24,7 +24,7 @@ use duramen_storage::op::{
 use crate::api::fetch_sessions::Watcher;
 use crate::configs::TopicSettings;
 use crate::event::{Action, Now, RequestKey};
-use crate::group::{Group, GroupId, Outgoing, PayloadRead, Refused, internal_of};
+use crate::group::{Doubt, Group, GroupId, Outgoing, PayloadRead, Refused, internal_of};
 use crate::limits::PARTITION_SEGMENTS;
 use crate::session::CheckedBatch;
 use duramen_storage::sabotage::{self, Bug};
@@ -157,6 +157,8 @@ pub(crate) struct Partition {
     /// The next batch begins a segment, however little is in this one.
     roll_due: bool,
     waiting_commit: BTreeMap<(u64, u64), Waiting>,
+    /// Appends that are refused if this replica leads for certain.
+    doubted: Vec<(Doubt, Slot, ErrorCode)>,
     waiting_persist: BTreeMap<(u64, u64), Waiting>,
     waited: u64,
     /// The term in which it served at the end of its last turn.
@@ -230,6 +232,7 @@ impl Partition {
             trimming: 0,
             roll_due: false,
             waiting_commit: BTreeMap::new(),
+            doubted: Vec::new(),
             waiting_persist: BTreeMap::new(),
             waited: 0,
             served: None,
@@ -338,7 +341,14 @@ impl Partition {
             let (id, epoch) = (header.producer_id, header.producer_epoch);
             match self.producers.check(id, epoch, header.base_sequence, count) {
                 Verdict::Append => {}
-                Verdict::Refuse(code) => return Appended::Refused(code, None),
+                Verdict::Refuse(code) if acks == Acks::None || self.group.is_alone() => {
+                    return Appended::Refused(code, None);
+                }
+                Verdict::Refuse(code) => {
+                    // A producer would give up, though a leader that came after this one may know its sequence.
+                    self.doubted.push((self.group.doubt(), slot, code));
+                    return Appended::Waits { append_time_ms: -1 };
+                }
                 Verdict::Duplicate { mut base_offset, uncommitted } => {
                     if sabotage::is(Bug::DuplicateOffsetWrong) {
                         base_offset += 1;
@@ -574,6 +584,7 @@ impl Partition {
             effects.woken.extend(self.fetches.iter().map(|key| (*key, bytes)));
         }
         self.finish(effects);
+        self.refuse_for_certain(effects);
         self.note_leadership(now, effects);
         self.touch_watchers(effects);
     }
@@ -713,6 +724,17 @@ impl Partition {
         }
     }
 
+    fn refuse_for_certain(&mut self, effects: &mut Effects) {
+        let (group, obstacle) = (&self.group, self.obstacle());
+        let known = self.doubted.extract_if(.., |(doubt, ..)| group.led_at(*doubt).is_some());
+        let log_start = self.log_start;
+        effects.finished.extend(known.map(|(doubt, slot, code)| {
+            let led = group.led_at(doubt) == Some(true);
+            let error = if led { code } else { obstacle.unwrap_or(ErrorCode::NotLeaderOrFollower) };
+            Finished { slot, error, base_offset: -1, log_start }
+        }));
+    }
+
     fn fail_waiting(&mut self, from: u64, error: ErrorCode, effects: &mut Effects) {
         let log_start = self.log_start;
         for queue in [&mut self.waiting_commit, &mut self.waiting_persist] {
@@ -761,7 +783,15 @@ impl Partition {
 
     /// Ends all waits: the replica is being deleted.
     pub(crate) fn close(&mut self, effects: &mut Effects) {
-        self.fail_waiting(0, ErrorCode::UnknownTopicOrPartition, effects);
+        let error = ErrorCode::UnknownTopicOrPartition;
+        self.fail_waiting(0, error, effects);
+        let log_start = self.log_start;
+        effects.finished.extend(self.doubted.drain(..).map(|(_, slot, _)| Finished {
+            slot,
+            error,
+            base_offset: -1,
+            log_start,
+        }));
         effects.served.append(&mut self.creators);
         effects.woken.extend(self.fetches.iter().map(|key| (*key, None)));
         effects.touched.extend(self.watchers.iter().map(|watcher| (*watcher, None)));

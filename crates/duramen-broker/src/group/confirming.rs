@@ -38,9 +38,12 @@ impl Confirming {
         Doubt { term, number: self.asked }
     }
 
-    /// A leader of a later term has applied all of this one since.
-    pub(super) fn is_confirmed(&self, doubt: Doubt, term: u64) -> bool {
-        doubt.term != term || self.confirmed >= doubt.number
+    /// Whether it led, once that is known; in a later term it may have led in between, or not.
+    pub(super) fn answer(&self, doubt: Doubt, term: u64) -> Option<bool> {
+        if doubt.term != term {
+            return Some(false);
+        }
+        (self.confirmed >= doubt.number).then_some(true)
     }
 
     /// What to ask the followers now, if anything.

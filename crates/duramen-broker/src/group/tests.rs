@@ -251,24 +251,21 @@ fn whoever_doubts_that_it_leads_knows_only_from_its_followers() {
     cluster.elect(0);
     let doubt = cluster.peers[0].group.doubt();
     cluster.collect(0);
-    assert!(!cluster.peers[0].group.is_resolved(doubt), "nobody was asked yet");
+    assert_eq!(cluster.peers[0].group.led_at(doubt), None, "nobody was asked yet");
     let late = cluster.peers[0].group.doubt();
     assert_ne!(late, doubt, "the question on its way was asked before");
     cluster.settle();
-    assert!(cluster.peers[0].group.is_resolved(doubt));
-    assert!(cluster.peers[0].group.is_resolved(late), "the second question followed the first");
+    assert_eq!(cluster.peers[0].group.led_at(doubt), Some(true));
+    assert_eq!(cluster.peers[0].group.led_at(late), Some(true), "the second question followed");
     let cut_off = cluster.peers[0].group.doubt();
     for _ in 0..2 * ELECTION_TICKS {
         cluster.collect(0);
         cluster.wire.clear();
-        assert_eq!(
-            cluster.peers[0].group.is_resolved(cut_off),
-            !cluster.peers[0].group.is_serving(),
-            "it knows when it leads no more"
-        );
+        let known = (!cluster.peers[0].group.is_serving()).then_some(false);
+        assert_eq!(cluster.peers[0].group.led_at(cut_off), known);
         cluster.peers[0].group.tick();
     }
-    assert!(cluster.peers[0].group.is_resolved(cut_off));
+    assert_eq!(cluster.peers[0].group.led_at(cut_off), Some(false), "nobody answers");
 }
 
 #[test]

@@ -85,6 +85,18 @@ impl Node {
                 });
                 asked.filter_map(|(name, index)| partition(name, index)).collect()
             }
+            Request::DeleteRecords(request) => {
+                let asked = request
+                    .topics
+                    .iter()
+                    .flat_map(|topic| topic.partitions.iter().map(|it| (topic.name.as_str(), it)));
+                let refused = asked.filter_map(|(name, asked)| {
+                    let replica = partition(name, asked.partition_index)?;
+                    let is_ahead = asked.offset > self.partitions.get(&replica)?.committed();
+                    is_ahead.then_some(replica)
+                });
+                refused.collect()
+            }
             // A client that is told that its offset is not there begins anew somewhere else.
             Request::Fetch(request) => {
                 let asked = request.topics.iter().flat_map(|topic| {
@@ -120,7 +132,7 @@ impl Node {
     ) {
         let Some(waiting) = self.doubts.by_replica.get_mut(&replica) else { return };
         let group = self.partitions.get(&replica).map(|partition| &partition.group);
-        let is_sure = |doubt: Doubt| group.is_none_or(|group| group.is_resolved(doubt));
+        let is_sure = |doubt: Doubt| group.is_none_or(|group| group.led_at(doubt).is_some());
         let settled: Vec<_> = waiting.extract_if(.., |(doubt, _)| is_sure(*doubt)).collect();
         if waiting.is_empty() {
             self.doubts.by_replica.remove(&replica);
