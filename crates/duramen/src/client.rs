@@ -165,6 +165,16 @@ impl Client {
         self.retry(async || self.any().await?.call(request).await).await
     }
 
+    /// An open connection to the broker that decides on topics and settings.
+    pub async fn controller(&self) -> Result<Arc<Connection>, Error> {
+        let id = self.metadata(Some(&[]), false).await?.controller_id;
+        if id < 0 {
+            let nobody = ErrorCode::NotController.code();
+            return Err(Error::refused("the cluster's controller", nobody, None));
+        }
+        self.node(id).await
+    }
+
     /// Repeats `attempt` while it fails in a way that may pass, for at most [`Options::retry_for`].
     pub async fn retry<T>(
         &self,

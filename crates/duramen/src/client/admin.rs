@@ -124,7 +124,7 @@ impl Client {
         let what = || format!("topic {}", topic.name);
         let created = self
             .retry(async || {
-                let response = self.any().await?.call(&request).await?;
+                let response = self.controller().await?.call(&request).await?;
                 let result = response.topics.into_iter().next().ok_or_else(|| missing(what()))?;
                 Error::check(what, result.error_code, result.error_message.as_deref())?;
                 Ok(result)
@@ -178,7 +178,7 @@ impl Client {
             validate_only,
         };
         self.retry(async || {
-            let response = self.any().await?.call(&request).await?;
+            let response = self.controller().await?.call(&request).await?;
             let what = || format!("settings of topic {topic}");
             let result = response.responses.into_iter().next().ok_or_else(|| missing(what()))?;
             Error::check(what, result.error_code, result.error_message.as_deref())
@@ -200,7 +200,7 @@ impl Client {
         };
         let what = || format!("partitions of topic {topic}");
         self.retry(async || {
-            let response = self.any().await?.call(&request).await?;
+            let response = self.controller().await?.call(&request).await?;
             let result = response.results.into_iter().next().ok_or_else(|| missing(what()))?;
             Error::check(what, result.error_code, result.error_message.as_deref())
         })
@@ -223,7 +223,7 @@ impl Client {
         };
         let outcome = self
             .retry(async || {
-                let connection = self.any().await?;
+                let connection = self.controller().await?;
                 let newest = connection.version::<DeleteTopicsRequest>(i16::MAX)?;
                 let request = if newest >= 6 { &by_state } else { &by_name };
                 let response = connection.call(request).await?;
