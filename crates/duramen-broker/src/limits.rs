@@ -55,8 +55,12 @@ pub(crate) const TICK_US: u64 = 50_000;
 pub(crate) const LAG_TICKS: u64 = 200;
 /// Ticks between two frames to a node to which nothing else is to be said.
 pub(crate) const PEER_QUIET_TICKS: u64 = 10;
+/// Ticks of silence after which clients are not told of a node any more: 3 s.
+pub(crate) const PEER_SILENT_TICKS: u64 = 60;
 /// Bytes of batches on their way to one node; above, a group's appends to it wait.
 pub(crate) const PEER_BYTES_IN_FLIGHT_MAX: u64 = 8 << 20;
+/// One frame between nodes: at most what may be on the way, one more batch that is as large as any, and the rest.
+pub const PEER_FRAME_BYTES_MAX: u32 = 160 << 20;
 /// Announcements of leaders in one frame.
 pub(crate) const PEER_LEADS_MAX: usize = 1000;
 /// Appends of one group to one peer that wait for payload to be read.
@@ -121,6 +125,10 @@ pub(crate) const OPENING_US_MAX: u64 = 30_000_000;
 const _: () = {
     assert!(SESSION_BYTES_MAX >= FRAME_BYTES_MAX, "one whole request fits a connection");
     assert!(NODE_BYTES_IN_FLIGHT_MAX >= FRAME_BYTES_MAX as u64, "one whole request fits the node");
+    assert!(
+        PEER_FRAME_BYTES_MAX as u64 >= FRAME_BYTES_MAX as u64 + 2 * PEER_BYTES_IN_FLIGHT_MAX,
+        "what is sent is taken in"
+    );
     assert!(GROUP_APPLIED_KEPT < GROUP_APPLIED_MAX, "dropping must leave something to drop");
     assert!(ELECTION_TICKS > HEARTBEAT_TICKS, "raft demands it");
     assert!(PRODUCER_ID_BLOCK > 0 && EXPIRE_PRODUCERS_MAX > 0 && SWEEP_SLICE > 0);

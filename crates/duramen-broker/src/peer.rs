@@ -92,7 +92,7 @@ duramen_protocol::message! {
 }
 
 /// A [`Frame`], for those outside who carry it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct PeerFrame(pub(crate) Frame);
 
 /// Why bytes are no frame.

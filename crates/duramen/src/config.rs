@@ -31,15 +31,16 @@ pub const DATA_DIR_DEFAULT: &str = "./duramen-data";
 const ENV_SET: &str = "DURAMEN_SET_";
 
 /// Keys of the file's top level.
-const FILE_KEYS: [&str; 7] =
-    ["data-dir", "listen", "advertise", "http", "log", "log-format", "settings"];
+const FILE_KEYS: [&str; 8] =
+    ["data-dir", "listen", "advertise", "node-listen", "http", "log", "log-format", "settings"];
 
 /// Variables that flags read, for the nearest name of a misspelt one.
-const ENV_KEYS: [&str; 7] = [
+const ENV_KEYS: [&str; 8] = [
     "DURAMEN_CONFIG",
     "DURAMEN_DATA_DIR",
     "DURAMEN_LISTEN",
     "DURAMEN_ADVERTISE",
+    "DURAMEN_NODE_LISTEN",
     "DURAMEN_HTTP",
     "DURAMEN_LOG",
     "DURAMEN_LOG_FORMAT",
@@ -58,6 +59,10 @@ pub struct ServerArgs {
     /// container). The same as the setting `advertised.listeners`.
     #[arg(long, value_name = "HOST:PORT", env = "DURAMEN_ADVERTISE")]
     pub advertise: Option<String>,
+    /// Where other nodes of the cluster connect, if that is not this node's own address in the setting
+    /// `controller.quorum.voters`. Nobody is asked for a password: use a network of its own.
+    #[arg(long, value_name = "HOST:PORT", env = "DURAMEN_NODE_LISTEN")]
+    pub node_listen: Option<String>,
     /// Serve /metrics and /healthz here [default: not served].
     #[arg(long, value_name = "HOST:PORT", env = "DURAMEN_HTTP")]
     pub http: Option<String>,
@@ -78,6 +83,8 @@ pub struct Config {
     pub listen: HostPort,
     /// What clients are told to connect to, if not `listen`.
     pub advertise: Option<HostPort>,
+    /// Where other nodes connect, if not at this node's own address among those of all nodes.
+    pub node_listen: Option<HostPort>,
     /// Where metrics and health are served, if at all.
     pub http: Option<HostPort>,
     /// Kafka's settings that were given, by name.
@@ -240,6 +247,7 @@ impl FileKeys {
         let plain = [
             ("listen", &args.listen),
             ("advertise", &args.advertise),
+            ("node-listen", &args.node_listen),
             ("http", &args.http),
             ("log", &args.log.filter),
         ];
@@ -279,6 +287,7 @@ impl FileKeys {
         };
         let listen = address("listen", true, mistakes);
         let advertise = address("advertise", false, mistakes);
+        let node_listen = address("node-listen", false, mistakes);
         let http = address("http", true, mistakes);
         let format = match self.plain.get("log-format").map(String::as_str) {
             None | Some("human") => telemetry::Format::Human,
@@ -295,6 +304,7 @@ impl FileKeys {
                 HostPort::parse(LISTEN_DEFAULT).expect("the default is an address")
             }),
             advertise,
+            node_listen,
             http,
             settings: self.settings,
             log: telemetry::Flags { filter: self.plain.remove("log"), format: Some(format) },

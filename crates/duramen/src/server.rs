@@ -20,12 +20,12 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use duramen_broker::limits::FRAME_BYTES_MAX;
-use duramen_broker::{Action, Node, NodeOptions, read_plan};
-use duramen_storage::storage::{Facts, Recovered};
+use duramen_broker::{Action, MetadataVoter, Node, NodeOptions, read_plan};
+use duramen_storage::storage::{Facts, Recovered, Voter};
 use duramen_storage::{Options, Storage};
 use rustix::process::Resource;
 use tokio::net::{TcpListener, TcpSocket};
-use tokio::runtime::Runtime;
+use tokio::runtime::{Handle, Runtime};
 use tokio::sync::watch;
 
 use crate::config::{Config, HostPort};
@@ -44,6 +44,7 @@ pub mod http;
 pub mod inbox;
 pub mod listener;
 pub mod metrics;
+pub mod peers;
 pub mod plans;
 pub mod seats;
 pub mod sending;
@@ -59,6 +60,7 @@ use health::Health;
 use inbox::Inbox;
 use listener::Listener;
 use metrics::Metrics;
+use peers::{Links, Peers, Place};
 use seats::{SeatLimits, Seats};
 use settings::ServerSettings;
 use storage_worker::Work;
@@ -125,6 +127,7 @@ pub struct Common {
 /// What the node's thread and the storage thread are started from.
 struct Opened {
     storage: Storage<RealDisk>,
+    links: Links,
     node: Node,
     actions: Vec<Action>,
     clock: Clock,
@@ -138,24 +141,22 @@ pub fn start(config: &Config) -> anyhow::Result<Server> {
     let (settings, broker) = ServerSettings::split(config)?;
     let files_max = raise_file_limit();
     let runtime = runtime()?;
-    let (listen, http) = {
-        let _inside = runtime.enter();
-        let http = config.http.as_ref().map(|http| bind(http, "serve metrics", "--http"));
-        (bind(&config.listen, "listen", "--listen")?, http.transpose()?)
-    };
+    let Sockets { listen, http, for_nodes } = bind_all(config, &settings, &runtime)?;
     let address = listen.local_addr()?;
     let advertised = advertised(config, &settings, address);
     // A third of the descriptors are the most that connections take.
     let files_max = usize::try_from(files_max.saturating_sub(OTHER_FILES)).unwrap_or(usize::MAX);
     let connections_max = settings.seats.all.min(files_max / 3);
-    let opened = open(config, &settings, broker, &advertised, files_max - connections_max)?;
-
-    let Opened { storage, node, actions, clock, facts, formatted, recovered } = opened;
-    let reader = storage.reader();
     let parts = Common::default();
+    let storage = open_storage(config, &settings, &broker, files_max - connections_max)?;
+    let others = for_nodes.map(|socket| (socket, runtime.handle(), &parts));
+    let opened = open(config, &settings, broker, &advertised, storage, others)?;
+
+    let Opened { storage, links, node, actions, clock, facts, formatted, recovered } = opened;
+    let reader = storage.reader();
     let reads = Reads { runtime: runtime.handle().clone(), reader: reader.clone() };
     let threads = vec![
-        core_loop::start(node, actions, clock, reads, parts.clone())?,
+        core_loop::start(node, actions, clock, reads, links, parts.clone())?,
         storage_worker::start(storage, parts.clone())?,
     ];
     let http_address = http.as_ref().map(TcpListener::local_addr).transpose()?;
@@ -317,13 +318,48 @@ fn advertised(config: &Config, settings: &ServerSettings, address: SocketAddr) -
     HostPort { host, port }
 }
 
-fn open(
+/// What a server listens on.
+struct Sockets {
+    listen: TcpListener,
+    http: Option<TcpListener>,
+    for_nodes: Option<TcpListener>,
+}
+
+fn bind_all(
     config: &Config,
     settings: &ServerSettings,
-    broker: duramen_broker::configs::BrokerSettings,
-    advertised: &HostPort,
+    runtime: &Runtime,
+) -> anyhow::Result<Sockets> {
+    let _inside = runtime.enter();
+    let http = config.http.as_ref().map(|http| bind(http, "serve metrics", "--http"));
+    let listen = bind(&config.listen, "listen", "--listen")?;
+    Ok(Sockets { listen, http: http.transpose()?, for_nodes: listen_for_nodes(config, settings)? })
+}
+
+/// The listener for other nodes, if there are any.
+fn listen_for_nodes(
+    config: &Config,
+    settings: &ServerSettings,
+) -> anyhow::Result<Option<TcpListener>> {
+    let listed = settings.node_id.and_then(|id| settings.nodes.get(&id));
+    match (listed, &config.node_listen) {
+        (Some(listed), given) => {
+            let address = given.as_ref().unwrap_or(listed);
+            bind(address, "listen for other nodes", "--node-listen").map(Some)
+        }
+        (None, Some(_)) => bail!(
+            "--node-listen is for a node of a cluster, and controller.quorum.voters lists no other"
+        ),
+        (None, None) => Ok(None),
+    }
+}
+
+fn open_storage(
+    config: &Config,
+    settings: &ServerSettings,
+    broker: &duramen_broker::configs::BrokerSettings,
     open_files_max: usize,
-) -> anyhow::Result<Opened> {
+) -> anyhow::Result<(Storage<RealDisk>, Recovered)> {
     let path = config.data_dir.as_path();
     let disk = RealDisk::open(path).map_err(|error| match error.kind() {
         std::io::ErrorKind::ResourceBusy => anyhow::anyhow!(
@@ -334,8 +370,9 @@ fn open(
         _ => anyhow::Error::new(error)
             .context(format!("cannot open the data directory {}", path.display())),
     })?;
+    let is_alone = settings.nodes.is_empty();
     let facts = Facts {
-        cluster_id: random()?,
+        cluster_id: if is_alone { random()? } else { [0; 16] },
         broker_id: settings.node_id.unwrap_or(1),
         directory_id: random()?,
     };
@@ -354,7 +391,7 @@ fn open(
     };
     let (storage, recovered) = Storage::open(disk, options)
         .with_context(|| format!("cannot open the data directory {}", path.display()))?;
-    let Recovered { facts, formatted, replicas } = recovered;
+    let facts = &recovered.facts;
     if let Some(wanted) = settings.node_id.filter(|wanted| *wanted != facts.broker_id) {
         bail!(
             "node.id is {wanted}, but the data directory {} belongs to node {}",
@@ -362,6 +399,45 @@ fn open(
             facts.broker_id
         );
     }
+    match (is_alone, recovered.voters.is_empty() && facts.cluster_id != [0; 16]) {
+        (true, false) => bail!(
+            "the data directory {} belongs to a node of a cluster: say where all its nodes are with the setting \
+             controller.quorum.voters",
+            path.display()
+        ),
+        (false, true) => bail!(
+            "the data directory {} belongs to a node that is a cluster of its own, and such a one cannot grow yet: choose \
+             an empty directory, or leave out controller.quorum.voters",
+            path.display()
+        ),
+        _ => Ok((storage, recovered)),
+    }
+}
+
+/// Opens the node over its storage; one of several first becomes a member of their cluster.
+fn open(
+    config: &Config,
+    settings: &ServerSettings,
+    broker: duramen_broker::configs::BrokerSettings,
+    advertised: &HostPort,
+    (mut storage, recovered): (Storage<RealDisk>, Recovered),
+    others: Option<(TcpListener, &Handle, &Common)>,
+) -> anyhow::Result<Opened> {
+    let path = config.data_dir.as_path();
+    let Recovered { mut facts, voters, formatted, replicas } = recovered;
+    let (mut links, mut members) = (Links::default(), Vec::new());
+    if let Some((socket, runtime, common)) = others {
+        let nodes = settings.nodes.clone();
+        let place = Place { socket, nodes, facts: facts.clone(), voters };
+        let mut peers = Peers::start(place, runtime, common)?;
+        (facts.cluster_id, members) = peers.form(&mut storage, runtime)?;
+        links = peers.links;
+    }
+    let voter = |it: Voter| MetadataVoter {
+        peer_id: it.peer_id,
+        broker_id: it.broker_id,
+        directory_id: it.directory_id,
+    };
     let found = replicas.len();
     let clock = Clock::start();
     let mut actions = Vec::new();
@@ -377,10 +453,10 @@ fn open(
         seed: u64::from_le_bytes(random()?),
         bytes_in_flight_max: settings.in_flight_bytes_max,
         metadata_tail: read_plan::metadata_tail(&storage.reader(), &replicas)?,
-        voters: Vec::new(),
+        voters: members.into_iter().map(voter).collect(),
     };
     let node = Node::open(options, replicas, clock.now(), &mut actions);
-    Ok(Opened { storage, node, actions, clock, facts, formatted, recovered: found })
+    Ok(Opened { storage, links, node, actions, clock, facts, formatted, recovered: found })
 }
 
 fn random<const N: usize>() -> anyhow::Result<[u8; N]> {

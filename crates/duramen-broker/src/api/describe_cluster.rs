@@ -23,7 +23,7 @@ pub(crate) fn answer(node: &Node, request: &DescribeClusterRequest) -> DescribeC
             ..DescribeClusterResponse::default()
         };
     }
-    let brokers = node.controller.image.brokers.iter().filter_map(|(&broker_id, broker)| {
+    let brokers = node.live_brokers().filter_map(|(broker_id, broker)| {
         let endpoint = broker.endpoints.first()?;
         Some(DescribeClusterBroker {
             broker_id,

@@ -108,7 +108,7 @@ pub(crate) fn answer(
     request: &MetadataRequest,
 ) -> MetadataResponse {
     let image = &node.controller.image;
-    let broker = |(&node_id, broker): (&i32, &crate::controller::records::RegisterBroker)| {
+    let broker = |(node_id, broker): (i32, &crate::controller::records::RegisterBroker)| {
         let endpoint = broker.endpoints.first()?;
         Some(MetadataResponseBroker {
             node_id,
@@ -147,7 +147,7 @@ pub(crate) fn answer(
     };
     let is_asked = request.include_cluster_authorized_operations;
     MetadataResponse {
-        brokers: image.brokers.iter().filter_map(broker).collect(),
+        brokers: node.live_brokers().filter_map(broker).collect(),
         cluster_id: Some(Uuid(node.options.facts.cluster_id).to_string()),
         controller_id: node.metadata_leader().unwrap_or(-1),
         topics,

@@ -125,6 +125,8 @@ pub const BROKER_CONFIGS: &[ConfigKey] = &[
         "Default of the topic setting of that name.").without_effect().dynamic(),
     row("connections.max.idle.ms", Long, "600000", "", AtLeast(-1),
         "Silence after which a connection is closed; -1 is never."),
+    row("controller.quorum.voters", List, "", "", Any,
+        "All nodes of the cluster, ID@HOST:PORT, and where they listen for each other; empty for a node alone."),
     row("default.replication.factor", Int, "1", "", AtLeast(1),
         "Replicas of a topic that does not say."),
     row("delete.topic.enable", Boolean, "true", "", Any,

@@ -25,7 +25,9 @@ use crate::controller::{METADATA_GROUP, METADATA_REPLICA, MetadataVoter};
 use crate::event::{Action, LogRead, Now, ReadLog};
 use crate::group::{GroupId, Outgoing, PayloadRead, letter_of};
 use crate::internal_topics;
-use crate::limits::{PEER_BYTES_IN_FLIGHT_MAX, PEER_LEADS_MAX, PEER_QUIET_TICKS, TICK_US};
+use crate::limits::{
+    PEER_BYTES_IN_FLIGHT_MAX, PEER_LEADS_MAX, PEER_QUIET_TICKS, PEER_SILENT_TICKS, TICK_US,
+};
 use crate::peer::{Frame, Heard, IdsGranted, Lead, Letter, PeerFrame};
 
 /// What is known of the way to another node and back.
@@ -504,6 +506,17 @@ impl Node {
         let voter = self.peers.voters.iter().find(|voter| voter.broker_id == broker_id);
         let registered = || self.controller.image.brokers.get(&broker_id).map(|it| it.directory_id);
         voter.map(|voter| Uuid(voter.directory_id)).or_else(registered)
+    }
+
+    /// The registered nodes that are this one, or were heard lately: those that clients are told of.
+    pub(crate) fn live_brokers(&self) -> impl Iterator<Item = (i32, &RegisterBroker)> {
+        let is_heard = |id: i32| {
+            let link = self.peers.links.get(&id);
+            link.is_none_or(|link| link.silent < PEER_SILENT_TICKS)
+        };
+        let own = self.options.facts.broker_id;
+        let all = self.controller.image.brokers.iter().map(|(&id, broker)| (id, broker));
+        all.filter(move |(id, _)| *id == own || is_heard(*id))
     }
 
     /// The node that leads the metadata, as far as this one knows.

@@ -21,16 +21,19 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use duramen_broker::event::ReadLog;
+use duramen_broker::peer::PeerFrame;
 use duramen_broker::{Action, ConnectionId, Event, Node, Now, Reply, read_plan};
 use duramen_storage::Reader;
 use duramen_storage::op::Done;
 use tokio::runtime::Handle;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::Common;
 use super::disk::RealDisk;
 use super::ending;
 use super::inbox::Inbox;
+use super::peers::Links;
 use super::storage_worker::Work;
 
 /// Events in one turn at most: storage should not wait longer for the first of them.
@@ -48,6 +51,8 @@ pub enum Input {
     Connected(ConnectionId, UnboundedSender<Routed>),
     /// For the node.
     Event(Event),
+    /// Another node says something; room for the next it may say is there again when the permit is gone.
+    Peer(Box<PeerFrame>, OwnedSemaphorePermit),
     /// Storage reports.
     Storage(Vec<Done>),
     /// Take what waits, give storage the last batch, end.
@@ -97,11 +102,13 @@ pub fn start(
     actions: Vec<Action>,
     clock: Clock,
     reads: Reads,
+    links: Links,
     common: Common,
 ) -> io::Result<JoinHandle<()>> {
     ending::spawn("duramen-node", move || {
         let mut core = CoreLoop {
             reads,
+            links,
             node,
             clock,
             common,
@@ -138,6 +145,7 @@ impl Reads {
 
 struct CoreLoop {
     reads: Reads,
+    links: Links,
     node: Node,
     clock: Clock,
     common: Common,
@@ -216,6 +224,9 @@ impl CoreLoop {
                 }
                 self.node.step(now, event, &mut self.actions);
             }
+            Input::Peer(frame, _room) => {
+                self.node.step(now, Event::Peer(frame), &mut self.actions);
+            }
             Input::Storage(done) => {
                 for done in done {
                     if let Done::DiskFull(full) = done {
@@ -232,6 +243,7 @@ impl CoreLoop {
     fn route(&mut self) {
         let mut ops = Vec::new();
         let mut replies = Vec::new();
+        let mut frames = Vec::new();
         for action in self.actions.drain(..) {
             match action {
                 Action::Storage(op) => ops.push(op),
@@ -243,11 +255,14 @@ impl CoreLoop {
                     replies.push((connection, Routed::Close(reason)));
                 }
                 Action::Fatal(reason) => ending::on_fatal(&reason),
-                Action::Send { to, .. } => unreachable!("a node alone has nobody to tell: {to}"),
+                Action::Send { to, frame } => frames.push((to, frame)),
             }
         }
         if !ops.is_empty() {
             self.common.work.push(Work::Ops(ops));
+        }
+        for (to, frame) in frames {
+            self.links.send(to, *frame);
         }
         for (connection, routed) in replies {
             // It may be gone: then nobody waits for the answer.

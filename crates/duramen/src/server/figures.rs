@@ -29,6 +29,21 @@ pub(crate) fn of(metrics: &Metrics) -> Vec<Figure> {
             metrics.coordinators_failed,
             "Partitions of groups whose log cannot be read; see the log",
         ),
+        counter(
+            "foreign_frames",
+            metrics.foreign_frames,
+            "Frames from a node of another cluster or data directory",
+        ),
+        counter(
+            "foreign_letters",
+            metrics.foreign_letters,
+            "Messages between replicas that were for none here, or from none that is placed so",
+        ),
+        gauge(
+            "followers_left_behind",
+            metrics.left_behind,
+            "Followers that lack what their leader here does not have in memory any more",
+        ),
         gauge("producers", metrics.producers, "Producers remembered"),
         gauge("fetch_sessions", metrics.fetch_sessions, "Incremental fetch sessions"),
     ]

@@ -19,6 +19,8 @@ use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
+use super::peers::PeerMetrics;
+
 /// The metrics of one server.
 #[derive(Debug)]
 pub struct Metrics {
@@ -58,6 +60,8 @@ pub struct Metrics {
     pub checkpoint_sync_seconds: Histogram,
     /// How long slices of background work took on the storage thread.
     pub maintain_seconds: Histogram,
+    /// Traffic with other nodes.
+    pub peers: PeerMetrics,
 }
 
 /// The newest figures of node and storage, put here by their threads.
@@ -109,9 +113,11 @@ impl Metrics {
             payload_sync_seconds: seconds(),
             checkpoint_sync_seconds: seconds(),
             maintain_seconds: seconds(),
+            peers: PeerMetrics::default(),
         };
         metrics.register_network();
         metrics.register_threads();
+        metrics.peers.register(&mut metrics.registry);
         metrics.registry.register_collector(Box::new(Arc::clone(&metrics.figures)));
         metrics
     }

@@ -8,7 +8,7 @@
 //! Tests:      below.
 //! Start at:   [`ServerSettings::split`].
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -25,6 +25,9 @@ pub struct ServerSettings {
     pub node_id: Option<i32>,
     /// `advertised.listeners`.
     pub advertised: Option<HostPort>,
+    /// `controller.quorum.voters`: all nodes of the cluster and where they listen for each other; nobody for a node that
+    /// is a cluster of its own.
+    pub nodes: BTreeMap<i32, HostPort>,
     /// `max.connections`, `max.connections.per.ip` and its overrides.
     pub seats: SeatLimits,
     /// `max.connection.creation.rate`, in a second.
@@ -59,11 +62,38 @@ impl ServerSettings {
             mistakes.push(format!("max.connections.per.ip.overrides: {problem}"));
             HashMap::new()
         });
-        match broker {
-            Ok(broker) if mistakes.is_empty() => {
-                Ok((Self::own(&broker, advertised, addresses), broker))
+        let nodes = config.settings.get("controller.quorum.voters");
+        let nodes = nodes.map_or(Ok(BTreeMap::new()), |text| nodes_of(text));
+        let nodes = nodes.unwrap_or_else(|problem| {
+            mistakes.push(format!("controller.quorum.voters: {problem}"));
+            BTreeMap::new()
+        });
+        let own = broker.map(|broker| (Self::own(&broker, advertised, addresses), broker));
+        let own = own.and_then(|(own, broker)| match own.among(nodes) {
+            Ok(own) => Ok((own, broker)),
+            Err(problem) => {
+                mistakes.push(format!("controller.quorum.voters: {problem}"));
+                Err(())
             }
+        });
+        match own {
+            Ok(own) if mistakes.is_empty() => Ok(own),
             _ => Err(Mistakes(mistakes)),
+        }
+    }
+
+    /// A node that lists itself alone is a cluster of its own.
+    fn among(self, nodes: BTreeMap<i32, HostPort>) -> Result<Self, String> {
+        if nodes.is_empty() {
+            return Ok(self);
+        }
+        match self.node_id {
+            None => Err("node.id must say which of these nodes this one is".to_owned()),
+            Some(id) if !nodes.contains_key(&id) => {
+                Err(format!("node.id is {id}, which is not listed"))
+            }
+            Some(_) if nodes.len() == 1 => Ok(self),
+            Some(_) => Ok(Self { nodes, ..self }),
         }
     }
 
@@ -79,6 +109,7 @@ impl ServerSettings {
         Self {
             node_id: id("node.id").or_else(|| id("broker.id")),
             advertised,
+            nodes: BTreeMap::new(),
             seats: SeatLimits {
                 all: usize::try_from(size("max.connections")).unwrap_or(usize::MAX),
                 address: usize::try_from(size("max.connections.per.ip")).unwrap_or(usize::MAX),
@@ -95,6 +126,24 @@ impl ServerSettings {
                 .unwrap_or(NODE_BYTES_IN_FLIGHT_MAX),
         }
     }
+}
+
+/// Nodes with their address each: `1@10.0.0.1:19092,2@example.com:19092`.
+fn nodes_of(text: &str) -> Result<BTreeMap<i32, HostPort>, String> {
+    let mut nodes = BTreeMap::new();
+    for entry in text.split(',').map(str::trim).filter(|entry| !entry.is_empty()) {
+        let malformed = || format!("\"{entry}\" is not ID@HOST:PORT");
+        let (id, address) = entry.split_once('@').ok_or_else(malformed)?;
+        let id: i32 = id.parse().ok().filter(|id| *id >= 0).ok_or_else(malformed)?;
+        let address = HostPort::parse(address)?;
+        if address.port == 0 || address.is_unspecified() {
+            return Err(format!("other nodes cannot connect to {address}"));
+        }
+        if nodes.values().any(|other| *other == address) || nodes.insert(id, address).is_some() {
+            return Err(format!("{entry} is listed twice, or with another node's address"));
+        }
+    }
+    Ok(nodes)
 }
 
 /// Addresses with a number of connections each: `10.0.0.1:100,[::1]:5`.
@@ -186,6 +235,28 @@ mod tests {
         assert_eq!(own.idle_max, Some(Duration::from_secs(600)));
         assert_eq!(own.send_buffer_bytes, Some(102_400));
         assert_eq!(own.in_flight_bytes_max, NODE_BYTES_IN_FLIGHT_MAX);
+    }
+
+    #[test]
+    fn the_nodes_of_a_cluster_are_listed_with_their_addresses() {
+        let listed = "controller.quorum.voters=1@a:7, 2@[::1]:8,3@c:9";
+        let (own, _) = split(&["node.id=2", listed]).unwrap();
+        let nodes: Vec<_> = own.nodes.iter().map(|(id, at)| format!("{id} {at}")).collect();
+        assert_eq!(nodes, ["1 a:7", "2 [::1]:8", "3 c:9"]);
+        let (own, _) = split(&["node.id=1", "controller.quorum.voters=1@localhost:9093"]).unwrap();
+        assert!(own.nodes.is_empty(), "it is a cluster of its own");
+        for (settings, problem) in [
+            (&[listed][..], "node.id must say"),
+            (&["node.id=4", listed], "node.id is 4, which is not listed"),
+            (&["node.id=1", "controller.quorum.voters=1@a:7,2@a"], "a is not HOST:PORT"),
+            (&["node.id=1", "controller.quorum.voters=1@a:7,b:8"], "is not ID@HOST:PORT"),
+            (&["node.id=1", "controller.quorum.voters=1@a:7,1@b:8"], "listed twice"),
+            (&["node.id=1", "controller.quorum.voters=1@a:7,2@a:7"], "listed twice"),
+            (&["node.id=1", "controller.quorum.voters=1@0.0.0.0:7"], "cannot connect"),
+        ] {
+            let Mistakes(mistakes) = split(settings).unwrap_err();
+            assert!(mistakes[0].contains(problem), "{mistakes:?}");
+        }
     }
 
     #[test]

@@ -1,0 +1,257 @@
+//! # Room card: peers
+//!
+//! Purpose:    connections between the nodes of one cluster.
+//! Owns:       the listener for nodes, one outgoing connection to each other node, what waits for them, how a cluster
+//!             is formed over them.
+//! Interface:  [`Peers::start`], [`Peers::form`], [`Links::send`].
+//! Invariants: nobody waits for a node that is slow, frozen or gone: what does not fit its queue is dropped and counted.
+//!             Memory follows the bytes that arrived. Bytes that make no sense end their connection, and nothing else. A
+//!             frame is decoded where it was read, not on the node's thread.
+//! Never:      what frames say (see the broker's `node/peers.rs`); who is asked for a password: nobody is yet, so the
+//!             listener belongs on a network of its own.
+//! Tests:      here, in `peers/`, and `tests/cluster.rs` with real processes.
+//! Start at:   [`Peers::start`]; `forming.rs` for how a cluster begins.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use duramen_broker::peer::PeerFrame;
+use duramen_storage::Storage;
+use duramen_storage::storage::{Facts, Voter};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::registry::Registry;
+use tokio::net::TcpListener;
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, watch};
+use tokio::time::timeout;
+
+use super::disk::RealDisk;
+use super::random;
+use crate::config::HostPort;
+
+mod arrival;
+mod forming;
+mod greeting;
+mod link;
+
+use arrival::Arrivals;
+use forming::{Forming, Step, hex};
+use greeting::{Greeting, Identity};
+use link::{Dialler, Link};
+
+/// How often a node that is no member yet says again who it is.
+const GREET_AGAIN: Duration = Duration::from_millis(500);
+/// How often it says what it waits for.
+const WAITING_SAID_EVERY: Duration = Duration::from_secs(5);
+/// Greetings that wait to be heard.
+const GREETINGS_MAX: usize = 64;
+
+/// What a message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Greeting = 1,
+    Frame = 2,
+}
+
+impl Kind {
+    fn of(byte: u8) -> Option<Self> {
+        [Self::Greeting, Self::Frame].into_iter().find(|kind| *kind as u8 == byte)
+    }
+}
+
+/// A label of a metric.
+type Labels = Vec<(&'static str, String)>;
+
+/// What goes to other nodes and comes from them, by node.
+#[derive(Clone, Debug, Default)]
+pub struct PeerMetrics {
+    sent_frames: Family<Labels, Counter>,
+    sent_bytes: Family<Labels, Counter>,
+    dropped: Family<Labels, Counter>,
+    connects: Family<Labels, Counter>,
+    received_frames: Family<Labels, Counter>,
+    received_bytes: Family<Labels, Counter>,
+}
+
+/// The same, of one node.
+#[derive(Clone, Debug, Default)]
+struct Traffic {
+    sent_frames: Counter,
+    sent_bytes: Counter,
+    dropped: Counter,
+    connects: Counter,
+    received_frames: Counter,
+    received_bytes: Counter,
+}
+
+impl PeerMetrics {
+    /// Under the names that operators see.
+    pub fn register(&self, registry: &mut Registry) {
+        let families = [
+            ("peer_sent_frames", "Frames sent to another node", &self.sent_frames),
+            ("peer_sent_bytes", "Bytes sent to another node", &self.sent_bytes),
+            (
+                "peer_dropped_frames",
+                "Frames for another node that were dropped, because it was not connected or took too little",
+                &self.dropped,
+            ),
+            ("peer_connects", "Connections made to another node", &self.connects),
+            ("peer_received_frames", "Frames that another node sent", &self.received_frames),
+            ("peer_received_bytes", "Bytes of them", &self.received_bytes),
+        ];
+        for (name, help, family) in families {
+            registry.register(name, help, family.clone());
+        }
+    }
+
+    fn of(&self, broker_id: i32) -> Traffic {
+        let labels = vec![("peer", broker_id.to_string())];
+        let of = |family: &Family<Labels, Counter>| family.get_or_create(&labels).clone();
+        Traffic {
+            sent_frames: of(&self.sent_frames),
+            sent_bytes: of(&self.sent_bytes),
+            dropped: of(&self.dropped),
+            connects: of(&self.connects),
+            received_frames: of(&self.received_frames),
+            received_bytes: of(&self.received_bytes),
+        }
+    }
+}
+
+/// The ways to all other nodes.
+#[derive(Clone, Debug, Default)]
+pub struct Links(BTreeMap<i32, Arc<Link>>);
+
+impl Links {
+    /// Sends a frame, if it can be sent; it may be lost.
+    pub fn send(&self, to: i32, frame: PeerFrame) {
+        if let Some(link) = self.0.get(&to) {
+            link.push(frame);
+        }
+    }
+}
+
+/// The other nodes, from this process.
+#[derive(Debug)]
+pub struct Peers {
+    /// To them.
+    pub links: Links,
+    forming: Forming,
+    identity: watch::Sender<Identity>,
+    greetings: mpsc::Receiver<Greeting>,
+}
+
+/// A node's own place among those that are listed.
+#[derive(Debug)]
+pub struct Place {
+    /// The listener for nodes.
+    pub socket: TcpListener,
+    /// All nodes, this one too, and where they listen for each other.
+    pub nodes: BTreeMap<i32, HostPort>,
+    /// Who this one is, as its manifest says.
+    pub facts: Facts,
+    /// With whom it has promised to form a cluster, or has formed one.
+    pub voters: Vec<Voter>,
+}
+
+impl Peers {
+    /// Listens to the other nodes and dials them.
+    pub fn start(place: Place, runtime: &Handle, common: &super::Common) -> anyhow::Result<Self> {
+        let Place { socket, nodes, facts, voters } = place;
+        let identity = Identity {
+            broker_id: facts.broker_id,
+            directory_id: facts.directory_id,
+            cluster_id: Some(facts.cluster_id).filter(|id| *id != [0; 16]),
+            voters,
+        };
+        let known = identity.voters.iter().map(|voter| voter.broker_id);
+        if identity.cluster_id.is_some() && !known.clone().eq(nodes.keys().copied()) {
+            bail!(
+                "controller.quorum.voters names the nodes {:?}, but this data directory belongs to a cluster of the nodes \
+                 {:?}: nodes cannot be added or removed yet",
+                nodes.keys().collect::<Vec<_>>(),
+                known.collect::<Vec<_>>()
+            );
+        }
+        let metrics = common.metrics.peers.clone();
+        let (watched, identities) = watch::channel(identity.clone());
+        let (sender, greetings) = mpsc::channel(GREETINGS_MAX);
+        let arrivals = Arrivals {
+            identity: identities.clone(),
+            listed: Arc::new(nodes.keys().copied().collect()),
+            greetings: sender,
+            node: Arc::clone(&common.node),
+            metrics: metrics.clone(),
+            complaints: Arc::default(),
+        };
+        runtime.spawn(arrivals.run(socket));
+        let forming = Forming::new(identity, nodes.keys().copied());
+        let mut links = BTreeMap::new();
+        for (broker_id, address) in nodes.into_iter().filter(|(id, _)| *id != facts.broker_id) {
+            let link = Arc::new(Link::new(metrics.of(broker_id)));
+            links.insert(broker_id, Arc::clone(&link));
+            let dialler = Dialler { link, broker_id, address, identity: identities.clone() };
+            runtime.spawn(dialler.run());
+        }
+        Ok(Self { links: Links(links), forming, identity: watched, greetings })
+    }
+
+    /// Waits until this node is a member of a cluster: at once, if it has been one.
+    pub fn form(
+        &mut self,
+        storage: &mut Storage<RealDisk>,
+        runtime: &Handle,
+    ) -> anyhow::Result<([u8; 16], Vec<Voter>)> {
+        loop {
+            let own = self.forming.own();
+            if let Some(cluster_id) = own.cluster_id {
+                return Ok((cluster_id, own.voters.clone()));
+            }
+            match self.forming.next().map_err(anyhow::Error::msg)? {
+                Some(step) => self.take(step, storage)?,
+                None => self.listen(runtime)?,
+            }
+        }
+    }
+
+    /// Durable first, and only then told.
+    fn take(&mut self, step: Step, storage: &mut Storage<RealDisk>) -> anyhow::Result<()> {
+        let cannot = "cannot write the manifest";
+        match step {
+            Step::Promise(voters) => {
+                storage.join(None, &voters).context(cannot)?;
+                tracing::info!("all nodes were heard: a cluster of them may be formed");
+                self.forming.promised(voters);
+            }
+            Step::Join(known) => {
+                let cluster_id = known.map_or_else(random, Ok)?;
+                storage.join(Some(cluster_id), &self.forming.own().voters).context(cannot)?;
+                let cluster_id_text = hex(&cluster_id);
+                tracing::info!(
+                    cluster_id = cluster_id_text,
+                    decided = known.is_none(),
+                    "member of a cluster"
+                );
+                self.forming.joined(cluster_id);
+            }
+        }
+        self.identity.send_replace(self.forming.own().clone());
+        Ok(())
+    }
+
+    fn listen(&mut self, runtime: &Handle) -> anyhow::Result<()> {
+        let heard = async { timeout(WAITING_SAID_EVERY, self.greetings.recv()).await };
+        if let Ok(greeting) = runtime.block_on(heard) {
+            self.forming.hear(greeting.context("nobody listens to other nodes")?);
+        } else {
+            tracing::info!("the cluster is not formed yet: {}", self.forming.waits_for());
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,216 @@
+//! # Room card: forming
+//!
+//! Purpose:    make one cluster, and never two, of nodes that know each other's addresses.
+//! Owns:       what a node promises, when it becomes a member, which other nodes it speaks with.
+//! Interface:  [`Forming`]; [`judge`].
+//! Invariants: a directory promises one set of directories, durably, and no other one ever; a cluster begins only where
+//!             all of its directories have promised just that set. Two clusters that share a directory would share its
+//!             promise, and so all directories, and so the one among them that decided, which decides once.
+//! Never:      sockets, the disk, clocks: whoever drives it makes [`Step`]s durable and tells what was heard.
+//! Tests:      `forming/tests.rs`: orders of messages, loss, restarts, wiped directories.
+//! Start at:   [`Forming::next`].
+//!
+//! 1. Each node of a fresh directory says who it is until it has heard all that are listed. 2. It promises these
+//!    directories, and says so. 3. The listed node of the lowest id, having heard that all have promised the same, decides
+//!    the cluster's id, and is a member. 4. The others hear of it and are members, too. What is said is what is durable,
+//!    and it is said again to whoever connects, so a node that missed it, or was down, hears it later.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use duramen_storage::storage::Voter;
+
+use super::greeting::{Greeting, Identity};
+
+/// What is to be made durable next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// With whom a cluster may be formed.
+    Promise(Vec<Voter>),
+    /// The cluster's id; `None` if this node is to choose it.
+    Join(Option<[u8; 16]>),
+}
+
+/// See the room card.
+#[derive(Debug)]
+pub(crate) struct Forming {
+    own: Identity,
+    /// All nodes that are listed, this one among them.
+    listed: BTreeSet<i32>,
+    heard: BTreeMap<i32, Identity>,
+}
+
+impl Forming {
+    /// From what the manifest says, and who is listed.
+    pub(crate) fn new(own: Identity, listed: impl IntoIterator<Item = i32>) -> Self {
+        let heard = BTreeMap::new();
+        Self { own, listed: listed.into_iter().collect(), heard }
+    }
+
+    /// What is to be said to others.
+    pub(crate) fn own(&self) -> &Identity {
+        &self.own
+    }
+
+    /// Another node says who it is.
+    pub(crate) fn hear(&mut self, greeting: Greeting) {
+        if judge(&self.own, &self.listed, &greeting).is_ok() {
+            self.heard.insert(greeting.from.broker_id, greeting.from);
+        }
+    }
+
+    /// The promise is durable.
+    pub(crate) fn promised(&mut self, voters: Vec<Voter>) {
+        assert!(self.own.voters.is_empty(), "a promise is never changed");
+        self.own.voters = voters;
+    }
+
+    /// The membership is durable.
+    pub(crate) fn joined(&mut self, cluster_id: [u8; 16]) {
+        assert_eq!(self.own.cluster_id, None, "a member stays one");
+        self.own.cluster_id = Some(cluster_id);
+    }
+
+    /// What is to be made durable now, if anything; or why this directory can never be a member.
+    pub(crate) fn next(&self) -> Result<Option<Step>, String> {
+        if self.own.cluster_id.is_some() {
+            return Ok(None);
+        }
+        let mut members = self.heard.values().filter(|it| it.cluster_id.is_some());
+        if let Some(member) = members.next() {
+            return self.next_with(member).map(Some);
+        }
+        if self.own.voters.is_empty() {
+            let table = self.table();
+            let is_agreed =
+                |it: &Identity| it.voters.is_empty() || Some(&it.voters) == table.as_ref();
+            let may_promise = self.heard.values().all(is_agreed);
+            return Ok(table.filter(|_| may_promise).map(Step::Promise));
+        }
+        let have_promised = |voter: &Voter| {
+            let heard = || self.heard.get(&voter.broker_id);
+            let has = |it: &Identity| {
+                it.directory_id == voter.directory_id && it.voters == self.own.voters
+            };
+            voter.broker_id == self.own.broker_id || heard().is_some_and(has)
+        };
+        let decides =
+            self.own.voters.iter().map(|it| it.broker_id).min() == Some(self.own.broker_id);
+        let is_agreed = decides && self.own.voters.iter().all(have_promised);
+        Ok(is_agreed.then_some(Step::Join(None)))
+    }
+
+    /// There is a cluster already.
+    fn next_with(&self, member: &Identity) -> Result<Step, String> {
+        if self.own.voters == member.voters {
+            return Ok(Step::Join(member.cluster_id));
+        }
+        let id = self.own.broker_id;
+        let cluster = hex(&member.cluster_id.unwrap_or_default());
+        match member.voters.iter().find(|it| it.broker_id == id) {
+            None => Err(format!(
+                "the cluster {cluster} was formed without node {id}, and a node cannot be added yet: take it out of \
+                 controller.quorum.voters"
+            )),
+            Some(known) if known.directory_id != self.own.directory_id => Err(format!(
+                "node {id} of the cluster {cluster} is the data directory {}, and this one is {}: it is new, or was wiped. \
+                 It will not take the other's place, because it has not what that one had acknowledged. Start the node \
+                 with its own directory; to replace a lost one is not built yet",
+                hex(&known.directory_id),
+                hex(&self.own.directory_id),
+            )),
+            Some(_) => Err(format!(
+                "the cluster {cluster} counts on this data directory, which does not know of it: it is an older copy. Start \
+                 the node with the directory that it had last"
+            )),
+        }
+    }
+
+    /// All that are listed, if all were heard; ids in the metadata's group by order of node id.
+    fn table(&self) -> Option<Vec<Voter>> {
+        let directory = |id: &i32| {
+            let heard = || self.heard.get(id).map(|it| it.directory_id);
+            if *id == self.own.broker_id { Some(self.own.directory_id) } else { heard() }
+        };
+        let voter = |(peer_id, id): (u64, &i32)| {
+            Some(Voter { peer_id, broker_id: *id, directory_id: directory(id)? })
+        };
+        (1..).zip(&self.listed).map(voter).collect()
+    }
+
+    /// What it waits for, in words.
+    pub(crate) fn waits_for(&self) -> String {
+        let others = self.listed.iter().filter(|id| **id != self.own.broker_id);
+        let (heard, missing): (Vec<i32>, Vec<i32>) =
+            others.copied().partition(|id| self.heard.contains_key(id));
+        if !missing.is_empty() {
+            return format!("nodes {missing:?} have not been heard yet");
+        }
+        let is_other = |it: &&Identity| {
+            let table = if self.own.voters.is_empty() {
+                self.table()
+            } else {
+                Some(self.own.voters.clone())
+            };
+            let stranger = |it: &Identity, table: &[Voter]| {
+                !table.iter().any(|voter| voter.directory_id == it.directory_id)
+                    || !it.voters.is_empty() && it.voters != table
+            };
+            table.is_some_and(|table| stranger(it, &table))
+        };
+        match self.heard.values().find(is_other) {
+            Some(other) => format!(
+                "node {} has another data directory than was agreed when the forming of this cluster began. No cluster was \
+                 formed, so nothing is lost: stop all nodes, remove their data directories, and start them again",
+                other.broker_id
+            ),
+            None => format!("nodes {heard:?} were heard, and have to agree"),
+        }
+    }
+}
+
+/// Whether a node goes on listening to one that says this of itself; if not, why.
+pub(crate) fn judge(
+    own: &Identity,
+    listed: &BTreeSet<i32>,
+    greeting: &Greeting,
+) -> Result<(), String> {
+    let Greeting { to, from } = greeting;
+    if *to != own.broker_id {
+        return Err(format!(
+            "node {} takes this one for node {to}: an address in its \
+            controller.quorum.voters leads to the wrong node",
+            from.broker_id
+        ));
+    }
+    if from.broker_id == own.broker_id {
+        return Err(format!(
+            "another process is node {to}, too: every node needs a node.id of its own"
+        ));
+    }
+    if !listed.contains(&from.broker_id) {
+        return Err(format!("node {} is not in controller.quorum.voters", from.broker_id));
+    }
+    let Some(cluster_id) = own.cluster_id else { return Ok(()) };
+    if from.cluster_id.is_some_and(|other| other != cluster_id) {
+        return Err(format!("node {} belongs to another cluster", from.broker_id));
+    }
+    let known = own.voters.iter().find(|it| it.broker_id == from.broker_id);
+    match known {
+        Some(known) if known.directory_id == from.directory_id => Ok(()),
+        _ => Err(format!(
+            "node {} has another data directory than the one that belongs to this cluster: it was wiped, or is another's",
+            from.broker_id
+        )),
+    }
+}
+
+pub(crate) fn hex(id: &[u8; 16]) -> String {
+    id.iter().fold(String::new(), |mut text, byte| {
+        write!(text, "{byte:02x}").expect("a string takes all");
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,292 @@
+//! The way to one other node: what waits to be sent, and the task that dials, greets and sends.
+
+use std::collections::VecDeque;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io::IoSlice;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use duramen_broker::peer::PeerFrame;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, interval, sleep, timeout};
+
+use super::greeting::{Greeting, Identity};
+use super::{GREET_AGAIN, Kind, Traffic};
+use crate::config::HostPort;
+
+/// Frames that wait for one node. What is above is dropped: Raft sends it again, and nobody else waits for it.
+const QUEUE_BYTES_MAX: usize = 16 << 20;
+const QUEUE_FRAMES_MAX: usize = 1024;
+
+/// Between two attempts to connect: the shortest, doubling up to the longest.
+const REDIAL_MIN: Duration = Duration::from_millis(50);
+const REDIAL_MAX: Duration = Duration::from_millis(800);
+const CONNECT_MAX: Duration = Duration::from_secs(2);
+/// How long sent bytes may stay without an answer, or unsent, until the connection is given up. The other node's machine
+/// may be gone, or the way to it; or it takes nothing.
+const STALL_MAX: Duration = Duration::from_secs(5);
+
+/// Where frames for one node wait.
+#[derive(Debug)]
+pub(super) struct Link {
+    queue: Mutex<Queue>,
+    filled: Notify,
+    traffic: Traffic,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    frames: VecDeque<PeerFrame>,
+    bytes: usize,
+    is_connected: bool,
+}
+
+impl Link {
+    pub(super) fn new(traffic: Traffic) -> Self {
+        Self { queue: Mutex::default(), filled: Notify::new(), traffic }
+    }
+
+    /// Queues a frame, or drops it. It never waits.
+    pub(super) fn push(&self, frame: PeerFrame) {
+        let weight = frame.weight();
+        let mut queue = self.lock();
+        let is_full = queue.frames.len() >= QUEUE_FRAMES_MAX
+            || !queue.frames.is_empty() && queue.bytes + weight > QUEUE_BYTES_MAX;
+        if !queue.is_connected || is_full {
+            drop(queue);
+            self.traffic.dropped.inc();
+            return;
+        }
+        queue.bytes += weight;
+        queue.frames.push_back(frame);
+        drop(queue);
+        self.filled.notify_one();
+    }
+
+    /// All that waits, after waiting for something.
+    async fn take(&self) -> VecDeque<PeerFrame> {
+        loop {
+            let frames = {
+                let mut queue = self.lock();
+                queue.bytes = 0;
+                std::mem::take(&mut queue.frames)
+            };
+            if !frames.is_empty() {
+                return frames;
+            }
+            self.filled.notified().await;
+        }
+    }
+
+    /// What waits for a connection that is gone is old when the next one is there.
+    fn set_connected(&self, is_connected: bool) {
+        let mut queue = self.lock();
+        let dropped = queue.frames.len();
+        *queue = Queue { is_connected, ..Queue::default() };
+        drop(queue);
+        self.traffic.dropped.inc_by(dropped as u64);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The task of one link.
+#[derive(Debug)]
+pub(super) struct Dialler {
+    pub(super) link: Arc<Link>,
+    pub(super) broker_id: i32,
+    pub(super) address: HostPort,
+    pub(super) identity: watch::Receiver<Identity>,
+}
+
+impl Dialler {
+    /// Connects, and again whenever the connection ends, until the process does.
+    pub(super) async fn run(mut self) {
+        let (peer, address) = (self.broker_id, self.address.to_string());
+        let mut pause = REDIAL_MIN;
+        let mut is_told = false;
+        loop {
+            match self.connect().await {
+                Ok(stream) => {
+                    tracing::info!(peer, address, "connected to another node");
+                    self.link.traffic.connects.inc();
+                    let began = Instant::now();
+                    self.link.set_connected(true);
+                    let ended = self.talk(stream).await;
+                    self.link.set_connected(false);
+                    let why = ended
+                        .err()
+                        .map_or_else(|| "it closed it".to_owned(), |error| format!("{error:#}"));
+                    tracing::info!(peer, address, why, "the connection to another node ended");
+                    is_told = false;
+                    if began.elapsed() > REDIAL_MAX {
+                        pause = REDIAL_MIN;
+                    }
+                }
+                Err(error) if !is_told => {
+                    tracing::warn!(
+                        peer,
+                        address,
+                        "cannot connect to another node; trying on: {error:#}"
+                    );
+                    is_told = true;
+                }
+                Err(_) => {}
+            }
+            // Not all at the same moment: half of it, and up to as much again.
+            sleep(pause / 2 + pause.mul_f64(chance())).await;
+            pause = (pause * 2).min(REDIAL_MAX);
+        }
+    }
+
+    async fn connect(&self) -> anyhow::Result<TcpStream> {
+        let address = (self.address.host.as_str(), self.address.port);
+        let connected = timeout(CONNECT_MAX, TcpStream::connect(address)).await;
+        let stream = connected.context("no answer")??;
+        stream.set_nodelay(true)?;
+        let stall = u32::try_from(STALL_MAX.as_millis()).expect("some seconds");
+        rustix::net::sockopt::set_tcp_user_timeout(&stream, stall)?;
+        Ok(stream)
+    }
+
+    async fn talk(&mut self, mut stream: TcpStream) -> anyhow::Result<()> {
+        self.greet(&mut stream).await?;
+        let mut again = interval(GREET_AGAIN);
+        let mut answer = [0; 1];
+        loop {
+            tokio::select! {
+                frames = self.link.take() => {
+                    for frame in frames {
+                        self.send(&mut stream, Kind::Frame, frame.into_parts()).await?;
+                        self.link.traffic.sent_frames.inc();
+                    }
+                }
+                // Nobody changes it any more once it is a member.
+                Ok(()) = self.identity.changed() => {
+                    self.greet(&mut stream).await?;
+                }
+                _ = again.tick() => {
+                    // Until it is a member, what it has to say may have been said too early.
+                    if self.identity.borrow().cluster_id.is_none() {
+                        self.greet(&mut stream).await?;
+                    }
+                }
+                read = stream.read(&mut answer) => match read? {
+                    0 => return Ok(()),
+                    _ => bail!("something else than a node of Duramen answers"),
+                },
+            }
+        }
+    }
+
+    async fn greet(&mut self, stream: &mut TcpStream) -> anyhow::Result<()> {
+        let from = self.identity.borrow_and_update().clone();
+        let greeting = Greeting { to: self.broker_id, from };
+        self.send(stream, Kind::Greeting, vec![greeting.encode()]).await
+    }
+
+    async fn send(
+        &self,
+        stream: &mut TcpStream,
+        kind: Kind,
+        parts: Vec<Bytes>,
+    ) -> anyhow::Result<()> {
+        let mut message = Parts::of(kind, parts);
+        while message.has_remaining() {
+            let before = message.remaining();
+            let written = timeout(STALL_MAX, stream.write_buf(&mut message)).await;
+            written.context("it takes nothing")??;
+            self.link.traffic.sent_bytes.inc_by((before - message.remaining()) as u64);
+        }
+        Ok(())
+    }
+}
+
+/// From 0 to 1.
+fn chance() -> f64 {
+    RandomState::new().build_hasher().finish() as f64 / u64::MAX as f64
+}
+
+/// One message in pieces, which are written together and never copied into one.
+struct Parts(VecDeque<Bytes>);
+
+impl Parts {
+    fn of(kind: Kind, parts: Vec<Bytes>) -> Self {
+        let bytes = 1 + parts.iter().map(Bytes::len).sum::<usize>();
+        let mut head = BytesMut::with_capacity(5);
+        head.put_u32(u32::try_from(bytes).expect("the node bounds what it sends in one turn"));
+        head.put_u8(kind as u8);
+        let parts = parts.into_iter().filter(|part| !part.is_empty());
+        Self(std::iter::once(head.freeze()).chain(parts).collect())
+    }
+}
+
+impl Buf for Parts {
+    fn remaining(&self) -> usize {
+        self.0.iter().map(Bytes::len).sum()
+    }
+
+    fn chunk(&self) -> &[u8] {
+        self.0.front().map_or(&[], |part| part)
+    }
+
+    fn chunks_vectored<'a>(&'a self, into: &mut [IoSlice<'a>]) -> usize {
+        let slices = into.iter_mut().zip(&self.0);
+        slices.map(|(slice, part)| *slice = IoSlice::new(part)).count()
+    }
+
+    fn advance(&mut self, mut count: usize) {
+        while count > 0 {
+            let front = self.0.front_mut().expect("not past the end");
+            let step = count.min(front.len());
+            front.advance(step);
+            count -= step;
+            if front.is_empty() {
+                self.0.pop_front();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_in_parts_is_its_bytes_however_it_is_written() {
+        let parts = vec![Bytes::from_static(b"abc"), Bytes::new(), Bytes::from_static(b"defgh")];
+        let whole = b"\0\0\0\x09\x02abcdefgh";
+        for step in 1..=whole.len() {
+            let mut message = Parts::of(Kind::Frame, parts.clone());
+            assert_eq!(message.remaining(), whole.len());
+            let mut written = Vec::new();
+            while message.has_remaining() {
+                let mut slices = [IoSlice::new(&[]); 2];
+                let count = message.chunks_vectored(&mut slices);
+                let gathered: Vec<u8> = slices[..count].iter().flat_map(|it| it.to_vec()).collect();
+                let taken = step.min(gathered.len());
+                written.extend_from_slice(&gathered[..taken]);
+                message.advance(taken);
+            }
+            assert_eq!(written, whole, "{step} bytes at a time");
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_dropped_and_counted() {
+        let link = Link::new(Traffic::default());
+        link.push(PeerFrame::default());
+        assert_eq!(link.traffic.dropped.get(), 1, "nobody is connected");
+        link.set_connected(true);
+        (0..QUEUE_FRAMES_MAX + 5).for_each(|_| link.push(PeerFrame::default()));
+        assert_eq!(link.traffic.dropped.get(), 6);
+        link.set_connected(false);
+        assert_eq!(link.traffic.dropped.get(), 6 + QUEUE_FRAMES_MAX as u64);
+    }
+}

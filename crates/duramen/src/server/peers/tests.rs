@@ -1,0 +1,156 @@
+//! Two of the nodes of a cluster, over real sockets of this machine.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use duramen_storage::storage::Facts;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::runtime::Runtime;
+
+use super::*;
+use crate::server::Common;
+use crate::server::core_loop::Input;
+
+const CLUSTER: [u8; 16] = [9; 16];
+
+fn voter(id: u8) -> Voter {
+    Voter { peer_id: id.into(), broker_id: id.into(), directory_id: [id; 16] }
+}
+
+struct Side {
+    runtime: Runtime,
+    common: Common,
+    peers: Peers,
+    address: SocketAddr,
+}
+
+/// A member of the cluster of nodes 1 and 2, which finds node 2 there.
+fn side(other: &HostPort) -> Side {
+    let runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = { runtime }.worker_threads(2).enable_all().build().unwrap();
+    let common = Common::default();
+    let socket = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+    let address = socket.local_addr().unwrap();
+    let own = HostPort { host: "127.0.0.1".to_owned(), port: address.port() };
+    let place = Place {
+        socket,
+        nodes: [(1, own), (2, other.clone())].into(),
+        facts: Facts { cluster_id: CLUSTER, broker_id: 1, directory_id: [1; 16] },
+        voters: vec![voter(1), voter(2)],
+    };
+    let peers = Peers::start(place, runtime.handle(), &common).unwrap();
+    Side { runtime, common, peers, address }
+}
+
+fn nowhere() -> HostPort {
+    HostPort { host: "127.0.0.1".to_owned(), port: 1 }
+}
+
+fn message(kind: u8, body: &[u8]) -> Vec<u8> {
+    let mut bytes = u32::try_from(body.len() + 1).unwrap().to_be_bytes().to_vec();
+    bytes.push(kind);
+    bytes.extend_from_slice(body);
+    bytes
+}
+
+fn greeting(of: u8) -> Vec<u8> {
+    let from = Identity {
+        broker_id: 2,
+        directory_id: [of; 16],
+        cluster_id: Some(CLUSTER),
+        voters: vec![voter(1), voter(2)],
+    };
+    message(1, &Greeting { to: 1, from }.encode())
+}
+
+/// What the node's thread would be given for these bytes, and whether the connection stays open.
+fn give(side: &Side, bytes: &[u8]) -> (usize, bool) {
+    side.runtime.block_on(async {
+        let mut stream = TcpStream::connect(side.address).await.unwrap();
+        stream.write_all(bytes).await.unwrap();
+        let mut answer = [0; 1];
+        let read = timeout(Duration::from_millis(300), stream.read(&mut answer)).await;
+        let mut waiting = VecDeque::new();
+        side.common.node.take_all(&mut waiting, Some(Instant::now()));
+        assert!(waiting.iter().all(|input| matches!(input, Input::Peer(..))));
+        (waiting.len(), read.is_err())
+    })
+}
+
+#[test]
+fn frames_of_whoever_has_greeted_reach_the_node_and_nothing_else_does() {
+    let side = side(&nowhere());
+    let frame = message(2, &PeerFrame::default().encode());
+    let mut harmed = frame.clone();
+    *harmed.last_mut().unwrap() ^= 1;
+    let good = greeting(2);
+    let cases: [(&str, Vec<u8>, (usize, bool)); 9] = [
+        ("two frames", [&good[..], &frame, &frame].concat(), (2, true)),
+        ("half a frame", [&good[..], &frame[..frame.len() - 1]].concat(), (0, true)),
+        ("no greeting", frame.clone(), (0, false)),
+        ("a wiped node", [&greeting(7)[..], &frame].concat(), (0, false)),
+        ("a harmed frame", [&good[..], &frame, &harmed].concat(), (1, false)),
+        ("an unknown kind", [&good[..], &message(3, &[0; 20])].concat(), (0, false)),
+        ("a long greeting", (1_u32 << 20).to_be_bytes().to_vec(), (0, false)),
+        ("a frame above all bounds", [&good[..], &[0x7f, 0, 0, 0, 2]].concat(), (0, false)),
+        ("HTTP", b"GET / HTTP/1.1\r\n\r\n".to_vec(), (0, false)),
+    ];
+    for (what, bytes, expected) in cases {
+        assert_eq!(give(&side, &bytes), expected, "{what}");
+    }
+}
+
+/// Reads one message.
+async fn read(stream: &mut TcpStream) -> (u8, Vec<u8>) {
+    let mut body = vec![0; usize::try_from(stream.read_u32().await.unwrap()).unwrap()];
+    stream.read_exact(&mut body).await.unwrap();
+    (body[0], body.split_off(1))
+}
+
+#[test]
+fn a_node_greets_whoever_it_dials_sends_frames_and_comes_again() {
+    let runtime = Runtime::new().unwrap();
+    let other = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+    let address =
+        HostPort { host: "127.0.0.1".to_owned(), port: other.local_addr().unwrap().port() };
+    let side = side(&address);
+    runtime.block_on(async {
+        for _ in 0..2 {
+            let (mut stream, _) = other.accept().await.unwrap();
+            let (kind, body) = read(&mut stream).await;
+            assert_eq!(kind, 1);
+            let greeted = Greeting::decode(body.into()).unwrap();
+            assert_eq!((greeted.to, greeted.from.cluster_id), (2, Some(CLUSTER)));
+            // It is connected from its own point of view a moment before or after that.
+            let mut got = None;
+            while got.is_none() {
+                side.peers.links.send(2, PeerFrame::default());
+                got = timeout(Duration::from_millis(50), read(&mut stream)).await.ok();
+            }
+            let (kind, body) = got.unwrap();
+            assert_eq!((kind, PeerFrame::decode(&body.into())), (2, Ok(PeerFrame::default())));
+        }
+    });
+    let text = side.common.metrics.encode().unwrap();
+    assert!(text.contains("duramen_peer_connects_total{peer=\"2\"} 2"), "{text}");
+}
+
+#[test]
+fn a_node_that_reads_nothing_holds_nobody_up_and_little_memory() {
+    let runtime = Runtime::new().unwrap();
+    let other = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+    let address =
+        HostPort { host: "127.0.0.1".to_owned(), port: other.local_addr().unwrap().port() };
+    let side = side(&address);
+    let _silent = runtime.block_on(other.accept()).unwrap();
+    let began = Instant::now();
+    (0..100_000).for_each(|_| side.peers.links.send(2, PeerFrame::default()));
+    assert!(began.elapsed() < Duration::from_secs(5), "sending never waits");
+    let text = side.common.metrics.encode().unwrap();
+    let dropped = text
+        .lines()
+        .find_map(|line| line.strip_prefix("duramen_peer_dropped_frames_total{peer=\"2\"} "));
+    assert!(dropped.unwrap().parse::<u64>().unwrap() > 0, "{text}");
+}

@@ -1,0 +1,374 @@
+//! Three real processes that are one cluster: they form it, lose members, and lose nothing that was acknowledged.
+#![expect(clippy::unwrap_used, reason = "a test's own failure is a failure")]
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use duramen::client::{
+    Acknowledgement, Appender, AppenderOptions, Client, FetchOptions, Fetcher, NewTopic, Options,
+};
+use duramen_protocol::ErrorCode;
+use duramen_protocol::messages::CreateTopicsRequest;
+use duramen_protocol::messages::create_topics::CreatableTopic;
+use duramen_protocol::records::{BatchBuilder, NewRecord, Records};
+use tempfile::TempDir;
+
+/// Long enough for a busy machine; nothing here waits so long when all is well.
+const PATIENCE: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(20);
+/// From the death of a leader to the first acknowledgement of another; the goal is 2 s on a machine that does nothing else.
+const FAILOVER_MAX: Duration = Duration::from_secs(20);
+
+struct Node {
+    child: Child,
+    log: Receiver<String>,
+    seen: Vec<String>,
+}
+
+struct Cluster {
+    root: TempDir,
+    client_ports: Vec<u16>,
+    node_ports: Vec<u16>,
+    nodes: BTreeMap<usize, Node>,
+}
+
+/// A port below those that the kernel gives to outgoing connections.
+fn free_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let seed = u16::try_from(std::process::id() % 97 * 113).unwrap();
+    loop {
+        let port = 20_000 + (seed + NEXT.fetch_add(1, Ordering::Relaxed)) % 12_000;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+impl Cluster {
+    fn start() -> Self {
+        let ports = || (0..3).map(|_| free_port()).collect::<Vec<_>>();
+        let (client_ports, node_ports) = (ports(), ports());
+        let root = TempDir::new().unwrap();
+        let mut cluster = Self { root, client_ports, node_ports, nodes: BTreeMap::new() };
+        (1..=3).for_each(|id| cluster.spawn(id));
+        (1..=3).for_each(|id| cluster.wait_for_log(id, "serving"));
+        cluster
+    }
+
+    fn dir(&self, id: usize) -> PathBuf {
+        self.root.path().join(format!("node-{id}"))
+    }
+
+    fn command(&self, id: usize) -> Command {
+        let listed = (1..=3).map(|id| format!("{id}@127.0.0.1:{}", self.node_ports[id - 1]));
+        let listed = listed.collect::<Vec<_>>().join(",");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_duramen"));
+        command.args(["serve", "--log-format", "json", "--log", "info"]);
+        command.args(["--listen", &format!("127.0.0.1:{}", self.client_ports[id - 1])]);
+        command.args(["--set", &format!("controller.quorum.voters={listed}")]);
+        command.args(["--set", &format!("node.id={id}")]).arg("--data-dir").arg(self.dir(id));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        command
+    }
+
+    fn spawn(&mut self, id: usize) {
+        let mut child = self.command(id).spawn().unwrap();
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        let (sender, log) = channel();
+        std::thread::spawn(move || {
+            for line in stderr.lines().map_while(Result::ok) {
+                let _ = sender.send(line);
+            }
+        });
+        self.nodes.insert(id, Node { child, log, seen: Vec::new() });
+    }
+
+    fn wait_for_log(&mut self, id: usize, message: &str) {
+        let part = format!("\"message\":\"{message}\"");
+        let node = self.nodes.get_mut(&id).unwrap();
+        let until = Instant::now() + PATIENCE;
+        loop {
+            match node.log.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(line) if line.contains(&part) => return,
+                Ok(line) => node.seen.push(line),
+                Err(error) => panic!("{error}: node {id} does not say {part}: {:#?}", node.seen),
+            }
+        }
+    }
+
+    fn signal(&self, id: usize, name: &str) {
+        let pid = self.nodes[&id].child.id().to_string();
+        assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
+    }
+
+    /// As `kill -9` does it.
+    fn kill(&mut self, id: usize) {
+        let mut node = self.nodes.remove(&id).unwrap();
+        node.child.kill().unwrap();
+        node.child.wait().unwrap();
+    }
+
+    async fn client(&self) -> Client {
+        let bootstrap = self.client_ports.iter().map(|port| format!("127.0.0.1:{port}"));
+        let options = Options {
+            connect_for: PATIENCE,
+            retry_for: PATIENCE,
+            request_timeout: Duration::from_secs(5),
+            ..Options::new(bootstrap)
+        };
+        let client = Client::connect(options).await.unwrap();
+        let until = Instant::now() + PATIENCE;
+        while client.metadata(Some(&[]), false).await.unwrap().brokers.len() < 3 {
+            assert!(Instant::now() < until, "not all nodes are registered");
+            tokio::time::sleep(POLL).await;
+        }
+        client
+    }
+
+    /// The bytes of all segments of a partition, by name.
+    fn segments(&self, id: usize, partition: &str) -> BTreeMap<String, Vec<u8>> {
+        let Ok(entries) = std::fs::read_dir(self.dir(id).join(partition)) else {
+            return BTreeMap::new();
+        };
+        let paths = entries.map(|entry| entry.unwrap().path());
+        let segments = paths.filter(|path| path.extension().is_some_and(|it| it == "log"));
+        let name = |path: &Path| path.file_name().unwrap().to_string_lossy().into_owned();
+        segments.map(|path| (name(&path), std::fs::read(&path).unwrap())).collect()
+    }
+
+    fn wait_for_same_segments(&self, partition: &str) {
+        wait_until("all nodes have the same bytes", || {
+            let first = self.segments(1, partition);
+            !first.is_empty() && (2..=3).all(|id| self.segments(id, partition) == first)
+        });
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for node in self.nodes.values_mut() {
+            let _ = node.child.kill();
+            let _ = node.child.wait();
+        }
+    }
+}
+
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let until = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < until, "in vain: {what}");
+        std::thread::sleep(POLL);
+    }
+}
+
+fn topic(name: &str) -> NewTopic {
+    NewTopic {
+        name: name.to_owned(),
+        partitions: 1,
+        replication_factor: 3,
+        configs: [("min.insync.replicas".to_owned(), "2".to_owned())].into(),
+    }
+}
+
+/// Appends numbers, one record a batch, each acknowledged before the next.
+struct Writer {
+    appender: Appender,
+    next: u64,
+    acked: Vec<(i64, u64)>,
+}
+
+impl Writer {
+    async fn new(client: &Client, topic: &str) -> Self {
+        let producer = Some(client.init_producer().await.unwrap());
+        let options =
+            AppenderOptions { acks: Acknowledgement::All, producer, window: 1, timeout_ms: 5_000 };
+        let appender = Appender::new(client.clone(), topic, 0, options);
+        Self { appender, next: 0, acked: Vec::new() }
+    }
+
+    async fn append(&mut self, count: u64) {
+        for _ in 0..count {
+            let mut batch = BatchBuilder::new();
+            let value = format!("{:0100}", self.next);
+            let record = NewRecord { value: Some(value.as_bytes()), ..NewRecord::default() };
+            batch.push(&record).unwrap();
+            self.appender.push(batch.build_mut().unwrap()).await.unwrap();
+            let acked = self.appender.finish().await.unwrap();
+            self.acked.push((acked[0].base_offset, self.next));
+            self.next += 1;
+        }
+    }
+
+    /// What a consumer reads is what was acknowledged, each once and in its place.
+    async fn check(&self, client: &Client, topic: &str) {
+        let mut fetcher = Fetcher::new(client.clone(), topic, [(0, 0)], FetchOptions::default());
+        let mut read = Vec::new();
+        while read.len() < self.acked.len() {
+            for fetched in fetcher.poll().await.unwrap() {
+                for view in duramen_protocol::batch::batches(fetched.records) {
+                    let view = view.unwrap();
+                    let base = view.header().base_offset;
+                    for record in &Records::of(&view, 1 << 20).unwrap() {
+                        let text = String::from_utf8(record.unwrap().value.unwrap().to_vec());
+                        read.push((base, text.unwrap().parse::<u64>().unwrap()));
+                    }
+                }
+            }
+        }
+        assert_eq!(read, self.acked);
+    }
+}
+
+async fn leader(client: &Client, topic: &str) -> usize {
+    client.forget(topic).await;
+    let found = client.topic(topic, false).await.unwrap();
+    usize::try_from(found.partitions[0].leader_id).unwrap()
+}
+
+async fn controller(client: &Client) -> usize {
+    loop {
+        let id = client.metadata(Some(&[]), false).await.unwrap().controller_id;
+        if let Ok(id) = usize::try_from(id) {
+            return id;
+        }
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_leader_is_replaced_and_nothing_acknowledged_is_lost() {
+    let mut cluster = Cluster::start();
+    let client = cluster.client().await;
+    client.create_topic(&topic("t"), false).await.unwrap();
+    let mut writer = Writer::new(&client, "t").await;
+    writer.append(100).await;
+    for round in 0..3 {
+        let dead = leader(&client, "t").await;
+        cluster.kill(dead);
+        let began = Instant::now();
+        writer.append(1).await;
+        let failover = began.elapsed();
+        println!("round {round}: acknowledged again after {} ms", failover.as_millis());
+        assert!(failover < FAILOVER_MAX, "{failover:?}");
+        writer.append(100).await;
+        assert_ne!(leader(&client, "t").await, dead);
+        cluster.spawn(dead);
+        cluster.wait_for_log(dead, "serving");
+        cluster.wait_for_same_segments("t-0");
+    }
+    writer.check(&client, "t").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn topics_are_made_after_the_death_of_the_metadata_s_leader() {
+    let mut cluster = Cluster::start();
+    let client = cluster.client().await;
+    client.create_topic(&topic("before"), false).await.unwrap();
+    let dead = controller(&client).await;
+
+    let request = CreateTopicsRequest {
+        topics: vec![CreatableTopic {
+            name: "misled".to_owned(),
+            num_partitions: 1,
+            replication_factor: 3,
+            ..CreatableTopic::default()
+        }],
+        timeout_ms: 5_000,
+        validate_only: false,
+    };
+    let other = i32::try_from(dead % 3 + 1).unwrap();
+    let refused = client.node(other).await.unwrap().call(&request).await.unwrap();
+    assert_eq!(refused.topics[0].error_code, ErrorCode::NotController.code());
+
+    cluster.kill(dead);
+    let began = Instant::now();
+    client.create_topic(&topic("after"), false).await.unwrap();
+    println!("a topic was made after {} ms", began.elapsed().as_millis());
+    assert!(began.elapsed() < FAILOVER_MAX);
+    assert_ne!(controller(&client).await, dead);
+    let mut writer = Writer::new(&client, "after").await;
+    writer.append(10).await;
+    writer.check(&client, "after").await;
+
+    // Clients are told of those that live, and of all again when all do.
+    let until = Instant::now() + PATIENCE;
+    let brokers = async || client.metadata(Some(&[]), false).await.unwrap().brokers.len();
+    while brokers().await != 2 {
+        assert!(Instant::now() < until, "the dead node is still named");
+    }
+    cluster.spawn(dead);
+    while brokers().await != 3 {
+        assert!(Instant::now() < until, "the node that came back is not named");
+    }
+    cluster.wait_for_same_segments("after-0");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn appends_go_on_beside_a_frozen_follower() {
+    let cluster = Cluster::start();
+    let client = cluster.client().await;
+    client.create_topic(&topic("t"), false).await.unwrap();
+    let mut writer = Writer::new(&client, "t").await;
+    writer.append(10).await;
+    // The metadata's leader is left alone: this is about a follower of everything.
+    let leads = [leader(&client, "t").await, controller(&client).await];
+    let frozen = (1..=3).find(|id| !leads.contains(id)).unwrap();
+    cluster.signal(frozen, "-STOP");
+    let began = Instant::now();
+    writer.append(200).await;
+    println!("200 appends beside a frozen follower took {} ms", began.elapsed().as_millis());
+    cluster.signal(frozen, "-CONT");
+    writer.append(10).await;
+    cluster.wait_for_same_segments("t-0");
+    writer.check(&client, "t").await;
+}
+
+/// What a node says that cannot start.
+fn complaint(mut command: Command) -> String {
+    let mut child = command.spawn().unwrap();
+    let mut text = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut text).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(1), "{text}");
+    text
+}
+
+#[test]
+fn a_wiped_or_a_foreign_directory_is_refused_and_told_why() {
+    let mut cluster = Cluster::start();
+    cluster.kill(2);
+    let kept = cluster.root.path().join("kept");
+    std::fs::rename(cluster.dir(2), &kept).unwrap();
+    let text = complaint(cluster.command(2));
+    assert!(text.contains("it is new, or was wiped"), "{text}");
+
+    // Node 2's own directory, given to node 3.
+    cluster.kill(3);
+    let mut foreign = Command::new(env!("CARGO_BIN_EXE_duramen"));
+    let listed = cluster.command(3);
+    let given: Vec<_> = listed.get_args().collect();
+    let at = given.iter().position(|it| *it == "--data-dir").unwrap();
+    foreign.args(&given[..at]).arg("--data-dir").arg(&kept).stderr(Stdio::piped());
+    let text = complaint(foreign);
+    assert!(text.contains("belongs to node 2"), "{text}");
+
+    let mut alone = Command::new(env!("CARGO_BIN_EXE_duramen"));
+    alone
+        .args(["serve", "--listen", "127.0.0.1:0", "--data-dir"])
+        .arg(&kept)
+        .stderr(Stdio::piped());
+    let text = complaint(alone);
+    assert!(text.contains("controller.quorum.voters"), "{text}");
+
+    std::fs::remove_dir_all(cluster.dir(2)).unwrap();
+    std::fs::rename(&kept, cluster.dir(2)).unwrap();
+    for id in [2, 3] {
+        cluster.spawn(id);
+        cluster.wait_for_log(id, "serving");
+    }
+}
