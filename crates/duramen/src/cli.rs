@@ -39,7 +39,7 @@ pub struct Cli {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Start a durable single-node broker here and say what to type next.
+    /// Start a durable broker here, or a cluster of them, and say what to type next.
     Dev(dev::Dev),
     /// Start a broker as configured by file, flags and environment.
     Serve(serve::Serve),

@@ -466,7 +466,8 @@ fn random<const N: usize>() -> anyhow::Result<[u8; N]> {
     Ok(bytes)
 }
 
-async fn signal() -> std::io::Result<&'static str> {
+/// Waits for SIGINT or SIGTERM.
+pub(crate) async fn signal() -> std::io::Result<&'static str> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;

@@ -372,3 +372,57 @@ fn a_wiped_or_a_foreign_directory_is_refused_and_told_why() {
         cluster.wait_for_log(id, "serving");
     }
 }
+
+/// Whether a process is there that is not a zombie.
+fn lives(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
+}
+
+#[test]
+fn dev_starts_three_nodes_that_end_with_it_however_it_ends() {
+    let root = TempDir::new().unwrap();
+    let is_free = |port| TcpListener::bind(("127.0.0.1", port)).is_ok();
+    let first = loop {
+        let first = free_port();
+        if (0..3).all(|n| is_free(first + n) && is_free(first + 10_000 + n)) {
+            break first;
+        }
+    };
+    for (signal, is_in_order) in [("-KILL", false), ("-INT", true)] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_duramen"));
+        command.args(["dev", "--nodes", "3", "--listen", &format!("127.0.0.1:{first}")]);
+        command.arg("--data-dir").arg(root.path());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut dev = command.spawn().unwrap();
+        let log = BufReader::new(dev.stderr.take().unwrap()).lines().map_while(Result::ok);
+        let log = std::thread::spawn(move || log.collect::<Vec<_>>());
+        let mut said = BufReader::new(dev.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let mut pids = Vec::new();
+        for line in &mut said {
+            if let Some((_, rest)) = line.split_once("  process ") {
+                pids.push(rest.split(' ').next().unwrap().parse::<u32>().unwrap());
+            }
+            if line.starts_with("Type next") {
+                break;
+            }
+        }
+        assert_eq!(pids.len(), 3);
+        assert!(pids.iter().all(|pid| lives(*pid)));
+        assert!((1..=3).all(|id| root.path().join(format!("node-{id}/manifest")).exists()));
+
+        // One that is killed is told of; the others go on.
+        let one = pids[1].to_string();
+        assert!(Command::new("kill").args(["-KILL", &one]).status().unwrap().success());
+        let ended = format!("node 2 (process {one}) ended");
+        assert!(said.any(|line| line.starts_with(&ended)));
+        assert!(lives(pids[0]) && lives(pids[2]));
+
+        let dev_pid = dev.id().to_string();
+        assert!(Command::new("kill").args([signal, &dev_pid]).status().unwrap().success());
+        assert_eq!(dev.wait().unwrap().success(), is_in_order);
+        wait_until("the nodes have ended with it", || !pids.iter().any(|pid| lives(*pid)));
+        let log = log.join().unwrap();
+        assert!(log.iter().any(|line| line.starts_with("node-3 | ")), "{log:#?}");
+    }
+}

@@ -1,19 +1,22 @@
-//! The `dev` command: a durable node here and now.
+//! The `dev` command: a durable node here and now, or several that are one cluster.
 
 use std::io::Write;
 
-use anyhow::bail;
 use clap::Args;
 
 use crate::config::{Config, ServerArgs, environment};
 use crate::server::{self, Server};
 use crate::telemetry;
 
+mod nodes;
+
 /// Arguments of `duramen dev`.
 #[derive(Debug, Args)]
 #[command(after_help = "It is exactly as durable as `serve`: what is acknowledged is synced.")]
 pub struct Dev {
-    /// How many nodes to start.
+    /// How many nodes to start. Several are one cluster, each a process of its own that ends with this one: directories
+    /// node-1, node-2, … under the data directory, ports counted up from that of --listen, and for each other as many
+    /// from 10,000 above it.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub nodes: u32,
     /// What it has in common with `serve`.
@@ -24,13 +27,10 @@ pub struct Dev {
 impl Dev {
     /// Runs the command until it is stopped.
     pub fn run(self) -> anyhow::Result<()> {
-        if self.nodes != 1 {
-            bail!(
-                "--nodes {}: several nodes come with the cluster; this version runs exactly one",
-                self.nodes
-            );
-        }
         let config = Config::load(None, &self.server, environment())?;
+        if self.nodes != 1 {
+            return nodes::run(self.nodes, &config);
+        }
         telemetry::start(&config.log)?;
         let server = server::start(&config)?;
         // Whether anyone reads it does not matter to the server.

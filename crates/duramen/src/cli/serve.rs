@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use rustix::process::{Signal, getpid, kill_process};
 
 use crate::config::{Config, ServerArgs, environment};
 use crate::{server, telemetry};
@@ -19,6 +20,9 @@ pub struct Serve {
     /// A TOML file with what the flags can say, and [settings].
     #[arg(long, value_name = "FILE", env = "DURAMEN_CONFIG")]
     pub config: Option<PathBuf>,
+    /// Stop when stdin ends: whoever started this node holds the other end, and it ends however that one does.
+    #[arg(long, hide = true)]
+    pub until_stdin_ends: bool,
     /// What it has in common with `dev`.
     #[command(flatten)]
     pub server: ServerArgs,
@@ -29,6 +33,15 @@ impl Serve {
     pub fn run(self) -> anyhow::Result<()> {
         let config = Config::load(self.config.as_deref(), &self.server, environment())?;
         telemetry::start(&config.log)?;
+        if self.until_stdin_ends {
+            std::thread::spawn(stop_when_stdin_ends);
+        }
         server::start(&config)?.run()
     }
+}
+
+/// As SIGTERM does it, at any time from here on.
+fn stop_when_stdin_ends() {
+    let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+    let _ = kill_process(getpid(), Signal::TERM);
 }

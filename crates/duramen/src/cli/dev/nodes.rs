@@ -1,0 +1,244 @@
+//! `dev --nodes N`: a cluster on this machine, each node a process of its own that ends with this one.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{ChildStderr, ChildStdin, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::{sleep, timeout};
+
+use crate::client::{Client, Options};
+use crate::config::{Config, HostPort};
+use crate::server;
+use crate::telemetry::Format;
+
+const NODES_MAX: u16 = 9;
+/// Nodes listen for each other so far from where clients connect.
+const NODE_PORTS_AWAY: u16 = 10_000;
+/// How long nodes may take to stop before they are killed.
+const STOP_GRACE: Duration = Duration::from_secs(15);
+/// Between two looks whether all nodes are there.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// How one node is started.
+struct Plan {
+    id: u16,
+    address: HostPort,
+    arguments: Vec<String>,
+}
+
+/// A node that runs. It ends when the pipe to its stdin does, however this process ends.
+struct Running {
+    pid: u32,
+    _lifeline: ChildStdin,
+}
+
+/// Starts the nodes, says how to use them, and waits for a signal.
+pub(super) fn run(count: u32, config: &Config) -> anyhow::Result<()> {
+    let plans = plan(count, config)?;
+    let (sender, ends) = unbounded_channel();
+    let mut running = BTreeMap::new();
+    for plan in &plans {
+        running.insert(plan.id, start(plan, &sender)?);
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(watch(&plans, running, ends))
+}
+
+fn plan(count: u32, config: &Config) -> anyhow::Result<Vec<Plan>> {
+    let count = u16::try_from(count).ok().filter(|count| (2..=NODES_MAX).contains(count));
+    let count = count.with_context(|| format!("--nodes takes 1 to {NODES_MAX}"))?;
+    let first = config.listen.port;
+    ensure!(
+        first != 0,
+        "several nodes need ports that are known: give --listen a port other than 0"
+    );
+    ensure!(
+        config.advertise.is_none(),
+        "--advertise is for one node; each of several tells its own address"
+    );
+    ensure!(
+        config.node_listen.is_none(),
+        "--node-listen is for one node; several have their own here"
+    );
+    for name in ["node.id", "broker.id", "controller.quorum.voters", "advertised.listeners"] {
+        ensure!(!config.settings.contains_key(name), "{name} is set for each node by --nodes");
+    }
+    let port_of = |base: u16, id: u16| base.checked_add(id - 1);
+    let node_port = |id| {
+        let above = first.checked_add(NODE_PORTS_AWAY + NODES_MAX).map(|_| first + NODE_PORTS_AWAY);
+        port_of(above.unwrap_or(first.saturating_sub(NODE_PORTS_AWAY)), id)
+    };
+    let listed: Option<Vec<String>> =
+        (1..=count).map(|id| Some(format!("{id}@127.0.0.1:{}", node_port(id)?))).collect();
+    let listed = listed.context("the ports are too high")?.join(",");
+    let mut settings = config.settings.clone();
+    settings.entry("default.replication.factor".to_owned()).or_insert(count.min(3).to_string());
+    settings.insert("controller.quorum.voters".to_owned(), listed);
+    let plan = |id| {
+        let address = |base: &HostPort| {
+            let port = port_of(base.port, id).context("the ports are too high")?;
+            Ok::<_, anyhow::Error>(HostPort { host: base.host.clone(), port })
+        };
+        let data_dir = config.data_dir.join(format!("node-{id}"));
+        let data_dir =
+            data_dir.to_str().context("the data directory's name is no text")?.to_owned();
+        let clients = address(&config.listen)?;
+        let mut arguments =
+            ["serve", "--data-dir", &data_dir, "--listen"].map(str::to_owned).to_vec();
+        arguments.push(clients.to_string());
+        if let Some(http) = &config.http {
+            arguments.extend(["--http".to_owned(), address(http)?.to_string()]);
+        }
+        if let Some(filter) = &config.log.filter {
+            arguments.extend(["--log".to_owned(), filter.clone()]);
+        }
+        if config.log.format == Some(Format::Json) {
+            arguments.extend(["--log-format", "json"].map(str::to_owned));
+        }
+        let own = [("node.id".to_owned(), id.to_string())];
+        for (name, value) in settings.iter().map(|(n, v)| (n.clone(), v.clone())).chain(own) {
+            arguments.extend(["--set".to_owned(), format!("{name}={value}")]);
+        }
+        let host = if clients.is_unspecified() { "127.0.0.1".to_owned() } else { clients.host };
+        Ok(Plan { id, address: HostPort { host, port: clients.port }, arguments })
+    };
+    (1..=count).map(plan).collect()
+}
+
+type End = (u16, ExitStatus);
+
+fn start(plan: &Plan, ends: &UnboundedSender<End>) -> anyhow::Result<Running> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(&plan.arguments).arg("--until-stdin-ends");
+    // Flags say all that there is to say; these would say more, and the same to each.
+    for variable in ["DURAMEN_CONFIG", "DURAMEN_ADVERTISE", "DURAMEN_NODE_LISTEN", "DURAMEN_HTTP"] {
+        command.env_remove(variable);
+    }
+    // Ctrl-C is for this process, which then lets the nodes stop in good order.
+    command.process_group(0);
+    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().context("cannot start a node")?;
+    let lifeline = child.stdin.take().expect("it is piped");
+    let stderr = child.stderr.take().expect("it is piped");
+    let (id, pid, ends) = (plan.id, child.id(), ends.clone());
+    std::thread::spawn(move || forward(id, stderr));
+    std::thread::spawn(move || {
+        if let Ok(status) = child.wait() {
+            let _ = ends.send((id, status));
+        }
+    });
+    Ok(Running { pid, _lifeline: lifeline })
+}
+
+/// A node's log lines, each with its name.
+fn forward(id: u16, log: ChildStderr) {
+    for line in BufReader::new(log).lines().map_while(Result::ok) {
+        let _ = writeln!(std::io::stderr().lock(), "node-{id} | {line}");
+    }
+}
+
+async fn watch(
+    plans: &[Plan],
+    mut running: BTreeMap<u16, Running>,
+    mut ends: UnboundedReceiver<End>,
+) -> anyhow::Result<()> {
+    let mut stop = std::pin::pin!(server::signal());
+    let mut ready = std::pin::pin!(all_are_there(plans));
+    let mut is_ready = false;
+    loop {
+        tokio::select! {
+            signal = &mut stop => {
+                let _ = signal?;
+                break;
+            }
+            () = &mut ready, if !is_ready => {
+                is_ready = true;
+                say(&welcome(plans, &running));
+            }
+            Some((id, status)) = ends.recv() => {
+                let Some(Running { pid, .. }) = running.remove(&id) else { continue };
+                if running.is_empty() {
+                    bail!("node {id} ended ({status}), and it was the last one");
+                }
+                say(&ended(plans, id, pid, status));
+            }
+        }
+    }
+    // Dropping the pipes tells the nodes to stop.
+    let pids: BTreeMap<u16, u32> = running.iter().map(|(id, node)| (*id, node.pid)).collect();
+    drop(running);
+    let mut left = pids.clone();
+    let stopped = async {
+        while !left.is_empty() {
+            let Some((id, _)) = ends.recv().await else { break };
+            left.remove(&id);
+        }
+    };
+    if timeout(STOP_GRACE, stopped).await.is_err() {
+        for pid in left.values() {
+            let pid = i32::try_from(*pid).ok().and_then(Pid::from_raw);
+            pid.map(|pid| kill_process(pid, Signal::KILL));
+        }
+    }
+    Ok(())
+}
+
+async fn all_are_there(plans: &[Plan]) {
+    loop {
+        let addresses = plans.iter().map(|plan| plan.address.to_string());
+        if let Ok(client) = Client::connect(Options::new(addresses)).await
+            && let Ok(known) = client.metadata(Some(&[]), false).await
+            && known.brokers.len() == plans.len()
+        {
+            return;
+        }
+        sleep(LOOK_EVERY).await;
+    }
+}
+
+/// Whether anyone reads it does not matter to the nodes.
+fn say(text: &str) {
+    let _ = std::io::stdout().write_all(text.as_bytes());
+}
+
+fn program() -> String {
+    std::env::args().next().unwrap_or_else(|| "duramen".to_owned())
+}
+
+fn ended(plans: &[Plan], id: u16, pid: u32, status: ExitStatus) -> String {
+    let plan = plans.iter().find(|plan| plan.id == id).expect("it was started by its plan");
+    let arguments = plan.arguments.join(" ");
+    format!(
+        "node {id} (process {pid}) ended: {status}. It is not started again by itself; in another terminal:\n\n  \
+         {} {arguments}\n\n",
+        program()
+    )
+}
+
+/// What to type next, with the real addresses.
+fn welcome(plans: &[Plan], running: &BTreeMap<u16, Running>) -> String {
+    use std::fmt::Write as _;
+    let mut nodes = String::new();
+    for plan in plans {
+        let pid = running.get(&plan.id).map_or_else(|| "ended".to_owned(), |it| it.pid.to_string());
+        let (id, address, data) = (plan.id, &plan.address, &plan.arguments[2]);
+        writeln!(nodes, "  node {id}  process {pid:<8} clients {address}  data {data}")
+            .expect("a string takes all");
+    }
+    let at: Vec<String> = plans.iter().map(|plan| plan.address.to_string()).collect();
+    let (program, at, copies) = (program(), at.join(","), plans.len().min(3));
+    format!(
+        "Duramen is ready: {} nodes are one cluster.\n\n{nodes}\n\
+         Type next, in another terminal:\n\n  \
+         {program} topic create orders --replication-factor {copies} --bootstrap {at}\n  \
+         echo 'hello, log' | {program} produce orders --bootstrap {at}\n  \
+         {program} consume orders --bootstrap {at}\n\n\
+         Kill one (kill -9 with its process id): the others go on. Ctrl-C stops all; what was acknowledged stays.\n",
+        plans.len()
+    )
+}
