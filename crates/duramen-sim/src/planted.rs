@@ -137,6 +137,8 @@ pub const OF_CLUSTERS: &[(&str, Bug)] = &[
     #[cfg(feature = "sabotage")]
     ("a leader serves too early", Bug::Peers(Inside::ServesTooEarly)),
     #[cfg(feature = "sabotage")]
+    ("producers of a cut suffix remembered", Bug::Peers(Inside::CutKeepsProducers)),
+    #[cfg(feature = "sabotage")]
     ("a proposal that storage never had is believed", Bug::Peers(Inside::UnstoredForgotten)),
     #[cfg(feature = "sabotage")]
     ("a leader that has a successor answers", Bug::Peers(Inside::StaleLeaderAnswers)),
@@ -145,7 +147,7 @@ pub const OF_CLUSTERS: &[(&str, Bug)] = &[
 /// Bugs that 400 seeds of the cluster do not find yet: see "What is thin" in `docs/testing.md`.
 #[cfg(feature = "sabotage")]
 pub const MISSED: &[(&str, Bug)] = &[
-    ("producers of a cut suffix remembered", Bug::Peers(Inside::CutKeepsProducers)),
+    ("a coordinator answers though another leads", Bug::Peers(Inside::CoordinatorUnaware)),
     ("waits for a cut suffix kept", Bug::Peers(Inside::CutKeepsWaiting)),
     ("a new leader goes on in an old segment", Bug::Peers(Inside::StaleSegment)),
     ("producer ids handed out before their commit", Bug::Peers(Inside::IdsBeforeCommit)),

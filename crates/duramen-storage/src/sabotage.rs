@@ -74,6 +74,8 @@ pub enum Bug {
     ServesTooEarly,
     /// A block of producer ids is used before it is committed.
     IdsBeforeCommit,
+    /// Groups are coordinated until the end of the turn in which another leader was heard of.
+    CoordinatorUnaware,
     /// What was proposed, and cut before storage heard of it, is taken for part of the log.
     UnstoredForgotten,
     /// A leader answers what is the latest without making sure that it still leads.

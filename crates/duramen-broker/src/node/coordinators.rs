@@ -39,7 +39,7 @@ use crate::limits::{
     DECOMPRESSED_BYTES_MAX, GROUP_LOG_AGAIN_US, GROUP_LOG_BYTES_MIN, GROUP_LOG_READ_BYTES,
     GROUP_LOG_SLICE_BYTES, SWEEP_PAUSE_US, SWEEP_SLICE,
 };
-use crate::partition::{Appended, Slot};
+use crate::partition::{Appended, Partition, Slot};
 
 /// How far a coordinator is.
 #[derive(Debug)]
@@ -317,6 +317,13 @@ impl Node {
         let topic = self.controller.image.topic_named(GROUPS).ok_or(ErrorCode::NotCoordinator)?;
         let partition = internal_topics::partition_of(group, topic.partitions.len());
         let replica = self.local_replica(topic, partition).ok_or(ErrorCode::NotCoordinator)?;
+        // That another leads may have been heard of in this turn, of which the coordinator is told at its end.
+        let leads = |partition: &Partition| partition.group.is_serving();
+        if !self.partitions.get(&replica).is_some_and(leads)
+            && !sabotage::is(Bug::CoordinatorUnaware)
+        {
+            return Err(ErrorCode::NotCoordinator);
+        }
         match self.coordinators.shards.get(&replica).map(|shard| &shard.stage) {
             Some(Stage::Serving) => Ok(replica),
             Some(Stage::Loading { .. }) => Err(ErrorCode::CoordinatorLoadInProgress),
