@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use duramen_broker::configs::BrokerSettings;
+use duramen_broker::limits::Memory;
 use duramen_broker::session::{Prepared, RequestContext, Session, SessionStep};
 use duramen_broker::{Action, ConnectionId, Event, Node, NodeOptions, Now, Reply};
 use duramen_protocol::messages::create_topics::CreatableTopic;
@@ -18,6 +19,7 @@ use duramen_protocol::messages::{
 };
 use duramen_protocol::records::{BatchBuilder, NewRecord};
 use duramen_protocol::{Request, RequestHeader, Response, encode_request};
+use duramen_storage::history::History;
 use duramen_storage::op::{
     Content, Done, HardState, LogEntry, Op, OpKind, RecoveredReplica, ReplicaId, SegmentMeta,
     TermRun,
@@ -52,6 +54,7 @@ impl Store {
                     term_runs: Vec::new(),
                     log_start: 0,
                     end_offset: 0,
+                    history: History::new(1, 1, 0),
                     image: Bytes::new(),
                     segments: Vec::new(),
                     damage: None,
@@ -129,6 +132,7 @@ fn options() -> NodeOptions {
         bytes_in_flight_max: 256 << 20,
         metadata_tail: Vec::new(),
         voters: Vec::new(),
+        memory: Memory::default(),
     }
 }
 

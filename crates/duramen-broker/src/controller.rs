@@ -579,6 +579,7 @@ impl Controller {
         } else if begins_segment && self.log.start > 0 {
             actions.push(emit(OpKind::Trim { log_start: self.log.start }));
         }
+        self.group.trim(self.log.start);
         let end = self.group.applied();
         while let Some(first) = self.waiting.first_entry().filter(|first| first.key().0 <= end) {
             outcome.released.push((first.remove(), true));

@@ -100,12 +100,16 @@ pub struct ReadLog {
     pub replica: ReplicaId,
     /// From which offset.
     pub from: i64,
+    /// So many batches from there on are passed over first.
+    pub pass: u64,
     /// Nothing at or past it is wanted.
     pub end: i64,
     /// About how much at once; at least one batch.
     pub bytes_max: u32,
     /// The replica that it is for; the node itself wants to see it if there is none.
     pub peer: Option<ReplicaId>,
+    /// Comes back in [`LogRead`].
+    pub ticket: u64,
 }
 
 /// What was read for a [`ReadLog`].
@@ -113,10 +117,14 @@ pub struct ReadLog {
 pub struct LogRead {
     /// Whose log.
     pub replica: ReplicaId,
-    /// From which offset.
+    /// From which offset, after what was passed over.
     pub from: i64,
     /// The replica that it is for.
     pub peer: Option<ReplicaId>,
+    /// As it was asked for.
+    pub ticket: u64,
+    /// The first batch is the first of its segment.
+    pub begins_segment: bool,
     /// Whole batches, checked, the first of which holds `from`; or why there are none.
     pub batches: Result<Bytes, String>,
 }

@@ -18,6 +18,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bytes::Bytes;
 use duramen_storage::Descriptor;
+use duramen_storage::history::History;
 use duramen_storage::op::{
     Append, ConfState, Content, HardState, LogEntry, OpKind, RecoveredReplica, ReplicaId, TermRun,
 };
@@ -25,17 +26,20 @@ use raft::eraftpb::{Entry, EntryType, Message, MessageType};
 use raft::{RawNode, Ready, StateRole};
 
 use crate::limits::{
-    ELECTION_TICKS, GROUP_APPLIED_KEPT, GROUP_APPLIED_KEPT_FOR_PEERS, GROUP_APPLIED_MAX,
-    GROUP_BEHIND_MAX, GROUP_UNCOMMITTED_MAX, HEARTBEAT_TICKS, LAG_TICKS, TERM_MAX,
+    ELECTION_TICKS, GROUP_APPLIED_KEPT, GROUP_APPLIED_MAX, GROUP_UNCOMMITTED_MAX, HEARTBEAT_TICKS,
+    LAG_TICKS, Memory, TERM_MAX,
 };
 use crate::peer::Letter;
 use crate::prng::Prng;
 use duramen_storage::sabotage::{self, Bug};
 
+mod catching_up;
 mod confirming;
 mod letters;
 mod log;
 mod shipping;
+use catching_up::CatchingUp;
+pub(crate) use catching_up::ReadFor;
 use confirming::Confirming;
 pub(crate) use confirming::Doubt;
 pub(crate) use letters::letter_of;
@@ -75,13 +79,16 @@ pub(crate) struct Outgoing {
     pub payloads: Vec<Bytes>,
 }
 
-/// Payload that a peer lacks and that is no longer in memory.
+/// Batches that a peer lacks and that are no longer in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PayloadRead {
     pub peer: u64,
     pub from: i64,
+    /// Batches to pass over first.
+    pub pass: u64,
     pub end: i64,
     pub bytes: u32,
+    pub ticket: u64,
 }
 
 /// What a turn of the group produced.
@@ -119,7 +126,7 @@ struct Pace {
     commits: (u64, u64),
     /// The tick at which a peer was heard last.
     heard: BTreeMap<u64, u64>,
-    /// Peers that lack what this log does not have in memory any more.
+    /// Peers that lack what cannot be had from this log any more.
     left_behind: BTreeSet<u64>,
 }
 
@@ -139,6 +146,10 @@ pub(crate) struct Group {
     /// Messages whose `Ready` is persisted.
     released: Vec<Message>,
     shipping: Shipping,
+    catching_up: CatchingUp,
+    memory: Memory,
+    /// The last term that it led.
+    led: u64,
     pace: Pace,
     confirming: Confirming,
     /// A commit index that storage has not been told: it rides with the next write.
@@ -171,7 +182,8 @@ impl Group {
         voters.sort_unstable();
         let conf = ConfState { applied: BORN_INDEX, voters, ..ConfState::default() };
         let hard_state = HardState { term: BORN_TERM, vote: 0, commit: BORN_INDEX };
-        let log = GroupLog::new(hard_state, conf.clone(), BORN_INDEX, BORN_TERM, 0);
+        let history = History::new(BORN_INDEX, BORN_TERM, 0);
+        let log = GroupLog::new(hard_state, conf.clone(), history, (BORN_INDEX, BORN_TERM, 0));
         let mut group = Self::over(id, log, BORN_INDEX, BORN_TERM, seed);
         group.create = Some(OpKind::Create { ticket: CREATE_TICKET, identity, conf });
         group.created = false;
@@ -191,11 +203,11 @@ impl Group {
         let mut log = GroupLog::new(
             hard_state,
             found.conf.clone(),
-            found.prev_index,
-            found.prev_term,
-            found.prev_end_offset,
+            found.history.clone(),
+            (found.prev_index, found.prev_term, found.prev_end_offset),
         );
         log.runs.clone_from(&found.term_runs);
+        log.segments = found.segments.iter().map(|it| (it.first_index, it.base_offset)).collect();
         for entry in &found.entries {
             log.append(entry.clone());
         }
@@ -232,6 +244,9 @@ impl Group {
             in_flight: VecDeque::new(),
             released: Vec::new(),
             shipping: Shipping::default(),
+            catching_up: CatchingUp::default(),
+            memory: Memory::default(),
+            led: 0,
             pace: Pace::default(),
             confirming: Confirming::default(),
             unsaved: None,
@@ -242,6 +257,12 @@ impl Group {
         };
         group.settle_timeout();
         group
+    }
+
+    /// Keeps another amount in memory for its followers.
+    pub(crate) fn keep_in_memory(&mut self, memory: Memory) {
+        self.memory = memory;
+        self.shipping.bytes_max = memory.payload_bytes;
     }
 
     /// The replica.
@@ -355,10 +376,15 @@ impl Group {
         all.map(|(id, _)| *id)
     }
 
-    /// How many peers lack what is no longer in this leader's memory, or was trimmed. They get nothing more from it: to send them
-    /// segments and images is not built yet.
+    /// How many peers lack what this leader cannot give them entry by entry, most likely because it was trimmed. They get
+    /// nothing more from it: to send them segments and images is not built yet.
     pub(crate) fn left_behind(&self) -> usize {
         self.pace.left_behind.len()
+    }
+
+    /// How many entries this replica has made again from segments.
+    pub(crate) fn rebuilt(&self) -> u64 {
+        self.catching_up.rebuilt
     }
 
     /// Whether this replica is all there is.
@@ -407,13 +433,6 @@ impl Group {
         self.pace.heard.insert(message.from, self.pace.ticks);
         // An error only says that the message is not for this state; it is dropped.
         self.guarded(|raw| raw.step(message).ok());
-    }
-
-    /// What [`Turn::reads`] asked for.
-    pub(crate) fn on_read(&mut self, peer: u64, came: Result<Bytes, String>) {
-        if self.failed.is_none() {
-            self.shipping.on_read(peer, self.term(), came);
-        }
     }
 
     /// Something that was to be sent to a peer was not.
@@ -506,15 +525,20 @@ impl Group {
     }
 
     fn note_left_behind(&mut self) {
-        let first = self.raw.store().first_held();
-        let lacks = |matched: u64| matched + 1 < first;
+        let first = self.raw.store().history.index + 1;
+        let applied = self.applied.0;
+        let lacks = |id: u64| {
+            let progress = self.raw.raft.prs().get(id);
+            progress.is_some_and(|progress| progress.matched < applied)
+        };
+        self.shipping.starved.retain(|id| lacks(*id));
         let progress = self.raw.raft.prs().iter();
         let is_leader = self.raw.raft.state == StateRole::Leader;
         let behind = progress.filter(|(id, progress)| {
             let is_starved = self.shipping.starved.contains(*id);
             is_leader
                 && self.pace.heard.contains_key(*id)
-                && (lacks(progress.matched) || is_starved)
+                && (progress.next_idx < first || is_starved)
         });
         let behind: BTreeSet<u64> = behind.map(|(id, _)| *id).collect();
         for peer in behind.difference(&self.pace.left_behind) {
@@ -522,7 +546,7 @@ impl Group {
                 replica = self.id.0,
                 peer,
                 first,
-                "a follower lacks entries that are no longer in memory, or were trimmed; it stays behind"
+                "a follower lacks entries that were trimmed, or cannot be read; it stays behind"
             );
         }
         self.pace.left_behind = behind;
@@ -678,8 +702,17 @@ impl Group {
         let mut messages = std::mem::take(&mut self.released);
         messages.sort_by_key(|message| message.to);
         for message in messages {
-            self.shipping.send(message);
+            let is_append = message.get_msg_type() == MessageType::MsgAppend;
+            if is_append && message.term > self.led {
+                self.fail(format!(
+                    "it would send entries in term {}, which it does not lead",
+                    message.term
+                ));
+                return;
+            }
+            self.shipping.send(message, self.raw.store());
         }
+        self.bring_up();
         turn.messages.append(&mut self.shipping.ready);
         turn.reads.append(&mut self.shipping.reads);
         for peer in std::mem::take(&mut self.shipping.unreachable) {
@@ -776,19 +809,13 @@ impl Group {
         }
     }
 
-    /// Descriptors of applied entries go, but for those that a peer may still need.
+    /// Descriptors of applied entries go, but for the newest: a peer that needs older ones gets them from segments.
     fn forget_applied(&mut self, applied: u64) {
         if self.is_alone() {
             return self.raw.mut_store().forget(applied, GROUP_APPLIED_KEPT, GROUP_APPLIED_MAX);
         }
-        let mut up_to = applied;
-        if self.raw.raft.state == StateRole::Leader {
-            let matched = self.raw.raft.prs().iter().map(|(_, progress)| progress.matched).min();
-            let needed = matched.unwrap_or(applied).max(applied.saturating_sub(GROUP_BEHIND_MAX));
-            up_to = applied.min(needed);
-        }
-        let kept = GROUP_APPLIED_KEPT_FOR_PEERS;
-        self.raw.mut_store().forget(up_to, kept, 2 * kept);
+        let kept = self.memory.entries;
+        self.raw.mut_store().forget(applied, kept, 2 * kept);
     }
 
     /// Marks the group as failed: it is never used again in this process.
@@ -805,6 +832,9 @@ impl Group {
         let raw = &mut self.raw;
         match catch_unwind(AssertUnwindSafe(|| call(raw))) {
             Ok(value) => {
+                if self.raw.raft.state == StateRole::Leader {
+                    self.led = self.raw.raft.term;
+                }
                 self.settle_timeout();
                 Some(value)
             }

@@ -65,14 +65,27 @@ pub const PEER_FRAME_BYTES_MAX: u32 = 160 << 20;
 pub(crate) const PEER_LEADS_MAX: usize = 1000;
 /// Appends of one group to one peer that wait for payload to be read.
 pub(crate) const GROUP_UNSENT_MAX: usize = 64;
-/// Bytes of payload that a group of several voters keeps in memory for its followers; older payload is read.
-pub(crate) const GROUP_PAYLOAD_KEPT_BYTES: usize = 1 << 20;
-/// Applied entries that a replica of several voters keeps for followers that lack them.
-pub(crate) const GROUP_APPLIED_KEPT_FOR_PEERS: usize = 1024;
-/// Those that a leader keeps at most while a follower lacks them. One that lacks more is left behind.
-pub(crate) const GROUP_BEHIND_MAX: u64 = 16 << 10;
+/// Reads for followers at once; the others wait.
+pub(crate) const PEER_READS_MAX: usize = 4;
 /// Entries that a leader appends without their commit; above, appends are refused.
 pub(crate) const GROUP_UNCOMMITTED_MAX: u64 = 16 << 10;
+
+/// What a group of several voters keeps in memory for its followers. The simulator keeps less.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// Descriptors of applied entries; up to twice as many at times. Older ones are made again from segments.
+    pub entries: usize,
+    /// Bytes of payload. Older payload is read.
+    pub payload_bytes: usize,
+    /// Bytes that are read of a log at once for a follower that lacks what is not in memory.
+    pub read_bytes: u32,
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self { entries: 1024, payload_bytes: 1 << 20, read_bytes: 256 << 10 }
+    }
+}
 
 /// Batches remembered for each producer.
 pub(crate) const PRODUCER_BATCHES_KEPT: usize = 5;

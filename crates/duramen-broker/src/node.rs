@@ -31,7 +31,7 @@ use crate::controller::records::{Endpoint, MetadataRecord, RegisterBroker};
 use crate::controller::{Controller, METADATA_GROUP, METADATA_REPLICA, MetadataVoter, is_metadata};
 use crate::event::{Action, ConnectionId, Event, Now, Reply, RequestKey};
 use crate::internal_topics;
-use crate::limits::{OPENING_US_MAX, PRODUCER_ID_BLOCK};
+use crate::limits::{Memory, OPENING_US_MAX, PRODUCER_ID_BLOCK};
 use crate::partition::retention::ClockWatch;
 use crate::partition::{Acks, Appended, Effects, Finished, Partition, Slot};
 use crate::prng::Prng;
@@ -84,6 +84,8 @@ pub struct NodeOptions {
     pub metadata_tail: Vec<Bytes>,
     /// Who keeps the metadata, the same on all nodes of a cluster; nobody stands for this node alone.
     pub voters: Vec<MetadataVoter>,
+    /// What groups keep in memory for followers.
+    pub memory: Memory,
 }
 
 impl NodeOptions {
@@ -238,6 +240,7 @@ impl Node {
             now,
             options,
         };
+        node.controller.group.keep_in_memory(node.options.memory);
         node.take_dynamic_settings();
         if node.controller.group.is_alone() {
             node.controller.group.campaign();
@@ -272,6 +275,7 @@ impl Node {
         let settings = TopicSettings::resolve(&BTreeMap::new(), &self.options.settings);
         let seed = self.options.seed;
         let mut partition = Partition::recover(found, Arc::new(settings), now, seed);
+        partition.group.keep_in_memory(self.options.memory);
         // Those of several voters are led when they are led; nobody waits for that here.
         if partition.group.is_alone() {
             partition.group.campaign();
@@ -318,6 +322,7 @@ impl Node {
         }
         // All that is to be stored has left before anything is said of it.
         self.send_frames(actions);
+        self.peers.begin_reads(actions);
     }
 
     /// When, in monotonic microseconds, to send [`Event::Tick`] if nothing happens before.
@@ -484,7 +489,7 @@ impl Node {
         self.bytes_in_flight -= before - partition.group.bytes_in_flight();
         let (id, lead) = (partition.id, partition.group.lead());
         self.post(replica, id, &mut effects.messages);
-        peers::read(replica, &effects.reads, actions);
+        self.peers.read(replica, &effects.reads);
         let Some(partition) = self.partitions.get(&replica) else { return };
         let is_settled = partition.group.is_serving() || partition.group.failure().is_some();
         let serves = effects.serves;
@@ -597,7 +602,7 @@ impl Node {
         let mut outcome = self.controller.turn(actions);
         let replica = self.controller.group.id();
         self.post(replica, METADATA_GROUP, &mut outcome.messages);
-        peers::read(replica, &outcome.reads, actions);
+        self.peers.read(replica, &outcome.reads);
         if outcome.leads.is_some() {
             // What was proposed in another term may stand for something else now.
             self.allocating = None;
@@ -671,6 +676,7 @@ impl Node {
         let identity = Identity { topic: topic.name.clone(), topic_id: topic_id.0, partition };
         let seed = self.options.seed;
         let mut made = Partition::create(id, identity, &voters, settings, seed);
+        made.group.keep_in_memory(self.options.memory);
         let is_first = replicas[0].directory_id == own;
         if made.group.is_alone() || is_first {
             made.group.campaign();

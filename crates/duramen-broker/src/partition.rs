@@ -577,6 +577,7 @@ impl Partition {
         for entry in &turn.committed {
             if let Some(op) = self.apply(entry, now) {
                 actions.push(emit(op));
+                self.group.trim(self.log_start);
             }
         }
         if self.committed > committed_before && !self.fetches.is_empty() {

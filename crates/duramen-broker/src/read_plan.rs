@@ -173,18 +173,23 @@ pub fn metadata_tail<D: Disk>(
 
 /// Reads what a node asked for of a log.
 pub fn log_slice<D: Disk>(reader: &Reader<D>, wanted: &ReadLog) -> LogRead {
-    let &ReadLog { replica, from, end, bytes_max, peer } = wanted;
+    let &ReadLog { replica, from, pass, end, bytes_max, peer, ticket } = wanted;
     let read = || {
+        let from = reader.pass(replica, from, pass)?;
         let range = reader.locate(replica, from, end, bytes_max, true)?;
         let range = range.ok_or(ReadError::OutOfRange)?;
-        reader.read(replica, &range)
+        Ok((from, range.at == 0, reader.read(replica, &range)?))
     };
-    let batches = read().map_err(|error| {
+    let read = read().map_err(|error: ReadError| {
         let cause = std::error::Error::source(&error).map(ToString::to_string);
         [Some(error.to_string()), cause].into_iter().flatten().collect::<Vec<_>>().join(": ")
     });
-    let batches = batches.map(|bytes| bytes.slice(..whole_batches(&bytes).0));
-    LogRead { replica, from, peer, batches }
+    let whole = |bytes: Bytes| bytes.slice(..whole_batches(&bytes).0);
+    let (from, begins_segment, batches) = match read {
+        Ok((from, begins, bytes)) => (from, begins, Ok(whole(bytes))),
+        Err(why) => (from, false, Err(why)),
+    };
+    LogRead { replica, from, peer, ticket, begins_segment, batches }
 }
 
 /// How many bytes whole batches take, and the offset after them.

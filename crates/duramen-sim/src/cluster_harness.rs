@@ -52,6 +52,8 @@ pub struct Report {
     pub elections: u64,
     /// Followers that were left behind at the end.
     pub left_behind: usize,
+    /// Entries that leaders made again from segments.
+    pub rebuilt: u64,
 }
 
 struct Profile {
@@ -66,6 +68,32 @@ struct Profile {
 
 /// A partition.
 type Log = ([u8; 16], i32);
+/// What a replica's segments hold, by where they begin.
+type Segments = BTreeMap<i64, Vec<u8>>;
+
+/// The first segment that two replicas do not share, though both of their logs go on behind where it begins.
+fn difference(one: &Segments, other: &Segments) -> Option<i64> {
+    let from = *one.first_key_value()?.0.max(other.first_key_value()?.0);
+    let to = *one.last_key_value()?.0.min(other.last_key_value()?.0);
+    if from > to {
+        return None;
+    }
+    let (mut left, mut right) = (one.range(from..=to), other.range(from..=to));
+    loop {
+        match (left.next(), right.next()) {
+            (None, None) => return None,
+            (Some((base, bytes)), Some((at, other))) if base == at => {
+                // The last segment of either may still grow.
+                let common = bytes.len().min(other.len());
+                let is_last = *base == to;
+                if bytes[..common] != other[..common] || bytes.len() != other.len() && !is_last {
+                    return Some(*base);
+                }
+            }
+            (Some((base, _)), _) | (None, Some((base, _))) => return Some(*base),
+        }
+    }
+}
 
 /// All machines, the network between them, their clients, and time.
 struct World {
@@ -83,6 +111,8 @@ struct World {
     committed: BTreeMap<(Log, i64), (usize, u32)>,
     /// How far the log of a machine was compared, since its last start.
     compared: BTreeMap<(usize, u64, Log), i64>,
+    /// Entries that were made again from segments, by who did it.
+    rebuilt: BTreeMap<(usize, u64, Log), u64>,
     trace: Trace,
     report: Report,
 }
@@ -93,6 +123,7 @@ pub fn run(seed: u64, bug: Option<Bug>) -> Result<Report, Failure> {
     world.live()?;
     world.report.requests = world.clients.requests;
     (world.report.acked, world.report.shown) = world.clients.oracle.totals();
+    world.report.rebuilt = world.rebuilt.values().sum();
     world.report.frames = world.network.sent();
     world.report.starts = world.machines.iter().map(|machine| machine.starts).sum();
     for machine in &world.machines {
@@ -161,6 +192,7 @@ impl World {
             leaders: BTreeMap::new(),
             committed: BTreeMap::new(),
             compared: BTreeMap::new(),
+            rebuilt: BTreeMap::new(),
             trace: Trace::default(),
             report: Report { machines: count, ..Report::default() },
         })
@@ -227,8 +259,7 @@ impl World {
     /// A process is dead: it comes back some time later, and its clients go elsewhere.
     fn bury(&mut self, at: usize, power: bool) {
         self.machines[at].die(power);
-        let soon = self.chance.chance(700);
-        let away = if soon { 100_000 } else { 4_000_000 };
+        let away = *self.chance.pick(&[100_000, 100_000, 1_000_000, 6_000_000]);
         self.machines[at].down_until_us = self.mono_us + self.chance.below(away);
         let all: Vec<_> = self.connected.iter().filter(|(_, to)| **to == at).collect();
         let lost: Vec<_> = all.into_iter().map(|(connection, _)| *connection).collect();
@@ -387,6 +418,7 @@ impl World {
                     return Err(Failure::correctness(what));
                 }
                 self.report.left_behind += standing.left_behind;
+                self.rebuilt.insert((at, start, log), standing.rebuilt);
                 if standing.serves {
                     let elected = self.leaders.insert((log, standing.term), standing.replica.0);
                     match elected {
@@ -484,6 +516,36 @@ impl World {
         text
     }
 
+    /// Segments begin at the same offsets on all machines, and hold the same bytes, as far as they are on two.
+    fn check_files(&self) -> Result<(), Failure> {
+        let mut logs: BTreeMap<String, Vec<Segments>> = BTreeMap::new();
+        for machine in &self.machines {
+            let mut segments: BTreeMap<String, Segments> = BTreeMap::new();
+            for (path, _) in machine.disk.files() {
+                let Some((dir, name)) = path.split_once('/') else { continue };
+                let base = name.strip_suffix(".log").and_then(|base| base.parse::<i64>().ok());
+                let Some(base) = base else { continue };
+                let bytes = machine.disk.contents(&path).unwrap_or_default();
+                segments.entry(dir.to_owned()).or_default().insert(base, bytes);
+            }
+            for (dir, segments) in segments {
+                logs.entry(dir).or_default().push(segments);
+            }
+        }
+        for (dir, replicas) in &logs {
+            for (at, one) in replicas.iter().enumerate() {
+                for other in &replicas[at + 1..] {
+                    if let Some(base) = difference(one, other) {
+                        let what =
+                            format!("segment {base} of {dir} is not the same on two machines");
+                        return Err(Failure::correctness(what));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Replicas that were not left behind have all that is committed.
     fn check_replicas(&mut self) -> Result<(), Failure> {
         for _ in 0..3_000 {
@@ -520,6 +582,7 @@ impl World {
                 format!("{short} are behind, {told} are known to be: {uneven:?} {}", self.told());
             return Err(Failure::liveness(what));
         }
+        self.check_files()?;
         for machine in &self.machines {
             if let Some(violation) = machine.disk.violations().first() {
                 return Err(Failure::correctness(format!("disk: {violation}")));

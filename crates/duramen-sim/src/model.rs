@@ -12,6 +12,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use duramen_storage::history::PastEntry;
 use duramen_storage::op::{
     ConfState, Content, HardState, Identity, LogEntry, RecoveredReplica, ReplicaId, SegmentMeta,
     TermRun,
@@ -524,11 +525,46 @@ fn compare(
         let model = (state.log_start, state.end_offset());
         return differs("log start and end", &model, &(found.log_start, found.end_offset));
     }
-    if found.term_runs != state.term_runs() {
+    if !state.term_runs().ends_with(&found.term_runs) {
         return differs("term runs", &state.term_runs(), &found.term_runs);
     }
     compare_segments(&state, &found.segments).map_err(|what| (100, what))?;
+    compare_history(&state, found).map_err(|what| (100, what))?;
     Ok(State { hard_state, image, ..state })
+}
+
+/// With the segments, the history must be enough to make every entry again from where they begin.
+fn compare_history(state: &State, found: &RecoveredReplica) -> Result<(), String> {
+    let history = &found.history;
+    let from = found.segments.first().map_or(found.prev_index + 1, |first| first.first_index);
+    if history.index >= from {
+        return Err(format!("history from {} and segments from {from}", history.index));
+    }
+    let begin = (
+        state.at(history.index).map_or(1, |entry| entry.entry.term),
+        state.end_offset_at(history.index),
+    );
+    if begin != (history.term, history.end_offset) {
+        return Err(format!("history {history:?} begins at {begin:?}"));
+    }
+    if found
+        .term_runs
+        .first()
+        .is_some_and(|run| history.index > 1 && run.first_index > history.index)
+    {
+        return Err(format!("terms {:?} of history {history:?}", found.term_runs));
+    }
+    let since = history.index + 1..=found.prev_index;
+    let internal = since.filter_map(|index| {
+        let entry = &state.at(index)?.entry;
+        let end_offset = state.end_offset_at(index);
+        let is_internal = matches!(entry.content, Content::Internal(_));
+        is_internal.then(|| PastEntry { entry: entry.clone(), end_offset })
+    });
+    if !internal.eq(history.internal().cloned()) {
+        return Err(format!("history {history:?} lacks or invents entries"));
+    }
+    Ok(())
 }
 
 /// The segments must be all that the descriptors' flags make, but for dead ones: the first may lie

@@ -18,6 +18,7 @@ use std::io;
 
 use duramen_broker::configs::BrokerSettings;
 use duramen_broker::event::ReadLog;
+use duramen_broker::limits::Memory;
 use duramen_broker::{Action, ConnectionId, Event, Node, NodeOptions, Now, Reply, read_plan};
 use duramen_storage::op::OpKind;
 use duramen_storage::storage::{Error, Facts, Options, SyncId, SyncRequest};
@@ -562,6 +563,7 @@ impl World {
             bytes_in_flight_max: IN_FLIGHT_MAX,
             metadata_tail,
             voters: Vec::new(),
+            memory: Memory::default(),
         };
         self.mono_us = 0;
         // A node believes the first reading of its clock.

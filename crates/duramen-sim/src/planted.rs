@@ -142,6 +142,14 @@ pub const OF_CLUSTERS: &[(&str, Bug)] = &[
     ("a proposal that storage never had is believed", Bug::Peers(Inside::UnstoredForgotten)),
     #[cfg(feature = "sabotage")]
     ("a leader that has a successor answers", Bug::Peers(Inside::StaleLeaderAnswers)),
+    #[cfg(feature = "sabotage")]
+    ("internal entries forgotten with the others", Bug::Peers(Inside::PastEntryForgotten)),
+    #[cfg(feature = "sabotage")]
+    ("internal entries of the past not stored", Bug::Peers(Inside::HistoryNotStored)),
+    #[cfg(feature = "sabotage")]
+    ("an entry made again in another term", Bug::Peers(Inside::TermNotRestored)),
+    #[cfg(feature = "sabotage")]
+    ("an entry made again begins no segment", Bug::Peers(Inside::SegmentStartNotRestored)),
 ];
 
 /// Bugs that 400 seeds of the cluster do not find yet: see "What is thin" in `docs/testing.md`.

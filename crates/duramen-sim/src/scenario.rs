@@ -61,7 +61,7 @@ impl Scenario {
             Self::Cluster => cluster_harness::run(seed, None).map(|report| {
                 format!(
                     "trace {:016x}, {} machines, {} requests, {} acknowledged, {} records read, \
-                     {} starts, {} frames, {} elections, {} left behind",
+                     {} starts, {} frames, {} elections, {} entries from segments, {} left behind",
                     report.trace.hash(),
                     report.machines,
                     report.requests,
@@ -70,6 +70,7 @@ impl Scenario {
                     report.starts,
                     report.frames,
                     report.elections,
+                    report.rebuilt,
                     report.left_behind
                 )
             }),

@@ -10,6 +10,7 @@
 
 use bytes::Bytes;
 
+use crate::history::PastEntry;
 use crate::op::{ConfState, Content, HardState, Identity, LogEntry, TermRun};
 use crate::record::{self, ImageSource, Record};
 use crate::replica_state::{ReplicaState, SegmentState};
@@ -201,7 +202,17 @@ fn of_state(state: &ReplicaState) -> Fields {
         ("end_offset", state.end_offset.into()),
         ("synced_index", state.synced_index.into()),
         ("segments", state.segments.iter().map(of_segment).collect()),
+        ("history_index", state.history.index.into()),
+        ("history_term", state.history.term.into()),
+        ("history_end", state.history.end_offset.into()),
+        ("history", state.history.internal().map(of_past_entry).collect()),
     ]
+}
+
+fn of_past_entry(past: &PastEntry) -> Fields {
+    let mut fields = vec![("end_offset", past.end_offset.into())];
+    fields.extend(of_entry(&past.entry));
+    fields
 }
 
 fn of_segment(segment: &SegmentState) -> Fields {

@@ -19,6 +19,7 @@ pub mod disk;
 mod format;
 #[doc(hidden)]
 pub mod fuzzing;
+pub mod history;
 pub mod journal;
 mod manifest;
 pub mod op;

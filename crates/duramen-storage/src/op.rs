@@ -12,6 +12,7 @@
 use bytes::Bytes;
 
 use crate::Descriptor;
+use crate::history::History;
 
 /// One placement of one replica on one node: the Raft peer id. Never 0, never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -217,12 +218,14 @@ pub struct RecoveredReplica {
     pub prev_end_offset: i64,
     /// All entries after `prev_index`, payload aside.
     pub entries: Vec<LogEntry>,
-    /// Term runs of the whole log, oldest first.
+    /// Term runs of what is kept of the log, oldest first.
     pub term_runs: Vec<TermRun>,
     /// The first offset kept.
     pub log_start: i64,
     /// One past the last offset.
     pub end_offset: i64,
+    /// What is remembered of entries up to `prev_index`.
+    pub history: History,
     /// The view's image at `prev_index`; empty if there never was one.
     pub image: Bytes,
     /// All segments, oldest first; the last is the active one.

@@ -139,6 +139,32 @@ impl<D: Disk> Reader<D> {
         Ok(Some(FileRange { file, segment: segment.base_offset, at, len, verified }))
     }
 
+    /// The offset that so many batches further begins at, if `offset` is where one begins. All that is passed is checked,
+    /// so it may take as long as to read it.
+    pub fn pass(&self, replica: ReplicaId, offset: i64, batches: u64) -> Result<i64, ReadError> {
+        let files = self.catalog.get(replica)?;
+        let (mut at_offset, mut left) = (offset, batches);
+        while left > 0 {
+            let segment = files.segment_of(at_offset).ok_or(ReadError::OutOfRange)?;
+            let (size, written_end) = segment.written();
+            if at_offset >= written_end {
+                return Err(ReadError::OutOfRange);
+            }
+            let file = self.file(&segment)?;
+            let (at, _) = self.position_of(&segment, &file, at_offset)?;
+            let mut walk = Walk::new(self, &files, &segment, &file, (at, at_offset));
+            while left > 0 && walk.at < size {
+                let place = walk.step()?;
+                if place.batch.base_offset != at_offset {
+                    return Err(ReadError::OutOfRange);
+                }
+                at_offset = walk.offset;
+                left -= 1;
+            }
+        }
+        Ok(at_offset)
+    }
+
     /// The range's bytes, their batches' CRCs checked unless `verified`.
     pub fn read(&self, replica: ReplicaId, range: &FileRange<D::File>) -> Result<Bytes, ReadError> {
         if !range.verified {

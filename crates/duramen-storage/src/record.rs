@@ -15,7 +15,7 @@ use crate::Descriptor;
 use crate::descriptor;
 use crate::format::{Malformed, count, take};
 use crate::op::{ConfState, Content, HardState, Identity, LogEntry, ReplicaId};
-use crate::replica_state::ReplicaState;
+use crate::replica_state::{ReplicaState, StateVersion};
 
 const CREATE: u8 = 1;
 const APPEND: u8 = 2;
@@ -24,10 +24,11 @@ const TRIM: u8 = 4;
 const HARD_STATE: u8 = 5;
 const CONF: u8 = 6;
 const IMAGE: u8 = 7;
-const STATE: u8 = 8;
+const STATE_1: u8 = 8;
 const DELETE: u8 = 9;
 const GONE: u8 = 10;
 const SYNCED: u8 = 11;
+const STATE: u8 = 12;
 
 const INTERNAL: u8 = 0;
 const BATCH: u8 = 1;
@@ -159,9 +160,11 @@ impl Record {
                 let index = body.try_get_u64()?;
                 Self::Image { replica, index, image: ImageSource::decode(body)? }
             }
-            STATE => {
+            STATE_1 | STATE => {
                 let as_of = body.try_get_u64()?;
-                Self::State { as_of, state: Box::new(ReplicaState::decode(replica, body)?) }
+                let version = if kind == STATE { StateVersion::Two } else { StateVersion::One };
+                let state = ReplicaState::decode(replica, version, body)?;
+                Self::State { as_of, state: Box::new(state) }
             }
             DELETE => Self::Delete { replica },
             GONE => Self::Gone { replica },

@@ -15,11 +15,13 @@ use bytes::{Buf, BufMut, Bytes};
 
 use crate::Descriptor;
 use crate::format::{Malformed, count};
+use crate::history::{self, History, PastEntry};
 use crate::op::{
     ConfState, Content, HardState, Identity, LogEntry, RecoveredReplica, ReplicaId, SegmentMeta,
     TermRun,
 };
 use crate::record::{self, ImageSource};
+use crate::sabotage::{self, Bug};
 
 /// A sparse index entry: the batch at `position` ends with `base_offset + offset_delta`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,6 +142,14 @@ impl SegmentState {
     }
 }
 
+/// How a State was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StateVersion {
+    /// Without [`History`].
+    One,
+    Two,
+}
+
 /// All that is durable of a replica, but for the bytes in its segments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ReplicaState {
@@ -158,6 +168,8 @@ pub(crate) struct ReplicaState {
     pub(crate) segments: Vec<SegmentState>,
     /// Payload up to this index was synced in its segments ([`crate::record::Record::Synced`]).
     pub(crate) synced_index: u64,
+    /// Of the entries up to the image.
+    pub(crate) history: History,
 }
 
 impl ReplicaState {
@@ -179,6 +191,7 @@ impl ReplicaState {
             end_offset: 0,
             segments: Vec::new(),
             synced_index: 1,
+            history: History::new(1, 1, 0),
         }
     }
 
@@ -288,6 +301,7 @@ impl ReplicaState {
             let entry = self.entries.pop_front().expect("index is within the log");
             self.prev_index = entry.index;
             self.prev_term = entry.term;
+            self.history.note(&entry, self.prev_end_offset);
             let Content::Batch(batch) = entry.content else { continue };
             self.prev_end_offset = batch.end_offset();
             let after = self.segments.partition_point(|it| it.base_offset <= batch.base_offset);
@@ -324,7 +338,21 @@ impl ReplicaState {
                 pair[1].base_offset <= self.log_start && pair[1].base_offset <= self.prev_end_offset
             })
             .count();
-        self.segments.drain(..dead).collect()
+        let dead = self.segments.drain(..dead).collect::<Vec<_>>();
+        if !dead.is_empty() {
+            self.forget_removed();
+        }
+        dead
+    }
+
+    /// Of what was removed nothing is remembered.
+    fn forget_removed(&mut self) {
+        let Some(first) = self.segments.first() else { return };
+        let before = (first.first_index - 1).min(self.prev_index);
+        let run = self.term_runs.iter().rev().find(|run| run.first_index <= before);
+        let term = run.map_or(self.history.term, |run| run.term);
+        self.history.begin_after(before, term, first.base_offset);
+        history::forget_runs(&mut self.term_runs, self.history.index.min(first.first_index));
     }
 
     /// Whether a dead segment stays only until there is an image behind it.
@@ -345,6 +373,7 @@ impl ReplicaState {
             term_runs: self.term_runs.clone(),
             log_start: self.log_start,
             end_offset: self.end_offset,
+            history: self.history.clone(),
             image,
             segments: self
                 .segments
@@ -386,9 +415,46 @@ impl ReplicaState {
         for segment in &self.segments {
             segment.encode(out);
         }
+        self.encode_history(out);
     }
 
-    pub(crate) fn decode(replica: ReplicaId, from: &mut Bytes) -> Result<Self, Malformed> {
+    fn encode_history(&self, out: &mut Vec<u8>) {
+        out.put_u64(self.history.index);
+        out.put_u64(self.history.term);
+        out.put_i64(self.history.end_offset);
+        if sabotage::is(Bug::HistoryNotStored) {
+            return record::put_count(out, 0);
+        }
+        record::put_count(out, self.history.internal().len());
+        for PastEntry { entry, end_offset } in self.history.internal() {
+            out.put_i64(*end_offset);
+            record::put_entry(out, entry);
+        }
+    }
+
+    /// A State of version 1 has no history: what was before its image cannot be had again.
+    fn decode_history(
+        from: &mut Bytes,
+        version: StateVersion,
+        image: (u64, u64, i64),
+    ) -> Result<History, Malformed> {
+        if version == StateVersion::One {
+            return Ok(History::new(image.0, image.1, image.2));
+        }
+        let (index, term) = (from.try_get_u64()?, from.try_get_u64()?);
+        let mut history = History::new(index, term, from.try_get_i64()?);
+        for _ in 0..count(from, 29)? {
+            let end_offset = from.try_get_i64()?;
+            history.restore(PastEntry { entry: record::get_entry(from)?, end_offset });
+        }
+        Ok(history)
+    }
+
+    pub(crate) fn decode(
+        replica: ReplicaId,
+        version: StateVersion,
+        from: &mut Bytes,
+    ) -> Result<Self, Malformed> {
         let identity = record::get_identity(from)?;
         let hard_state = record::get_hard_state(from)?;
         let conf = record::get_conf(from)?;
@@ -409,6 +475,8 @@ impl ReplicaState {
         let segments = (0..count(from, 76)?)
             .map(|_| SegmentState::decode(from))
             .collect::<Result<Vec<_>, _>>()?;
+        let image_end = (prev_index, prev_term, prev_end_offset);
+        let history = Self::decode_history(from, version, image_end)?;
         let mut state = Self {
             replica,
             identity,
@@ -424,6 +492,7 @@ impl ReplicaState {
             end_offset,
             segments,
             synced_index,
+            history,
         };
         if !state.holds_together() {
             return Err(Malformed("a State contradicts itself"));
@@ -459,6 +528,7 @@ impl ReplicaState {
             && (0..=self.end_offset).contains(&self.prev_end_offset)
             && (0..=self.end_offset).contains(&self.log_start)
             && self.synced_index <= before.0
+            && self.history.holds_together((self.prev_index, self.prev_term, self.prev_end_offset))
             && runs.into_iter().all(|pair| later(&pair[0], &pair[1]))
             && self.term_runs.iter().all(|run| {
                 (0..=self.end_offset).contains(&run.start_offset)
@@ -498,7 +568,7 @@ impl ReplicaState {
             }
         }
         let first = self.segments.first().map_or(self.end_offset, |first| first.base_offset);
-        self.log_start >= first && self.prev_end_offset >= first
+        self.log_start >= first && self.prev_end_offset >= first && self.history.end_offset >= first
     }
 }
 

@@ -82,6 +82,14 @@ pub enum Bug {
     StaleLeaderAnswers,
     /// A new leader puts its first batch where its own last append was, not where its log ends.
     StaleSegment,
+    /// Internal entries are forgotten with the others.
+    PastEntryForgotten,
+    /// Checkpoints leave out the internal entries of the past.
+    HistoryNotStored,
+    /// An entry that is made again from its segment is given the leader's term.
+    TermNotRestored,
+    /// A batch that is made again from its segment does not say that it begins one.
+    SegmentStartNotRestored,
 }
 
 #[cfg(feature = "sabotage")]

@@ -19,7 +19,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use duramen_broker::limits::FRAME_BYTES_MAX;
+use duramen_broker::limits::{FRAME_BYTES_MAX, Memory};
 use duramen_broker::{Action, MetadataVoter, Node, NodeOptions, read_plan};
 use duramen_storage::storage::{Facts, Recovered, Voter};
 use duramen_storage::{Options, Storage};
@@ -454,6 +454,7 @@ fn open(
         bytes_in_flight_max: settings.in_flight_bytes_max,
         metadata_tail: read_plan::metadata_tail(&storage.reader(), &replicas)?,
         voters: members.into_iter().map(voter).collect(),
+        memory: Memory::default(),
     };
     let node = Node::open(options, replicas, clock.now(), &mut actions);
     Ok(Opened { storage, links, node, actions, clock, facts, formatted, recovered: found })

@@ -1,12 +1,16 @@
-//! The log as the Raft library reads it: descriptors in memory, the disk follows.
+//! The log as the Raft library reads it: descriptors in memory, the disk follows. Below memory there are those that were
+//! made again for a follower (`catching_up.rs`).
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 use duramen_storage::Descriptor;
+use duramen_storage::history::{self, History};
 use duramen_storage::op::{ConfState, Content, HardState, LogEntry, TermRun};
 use raft::eraftpb::{self, Entry, EntryType, Snapshot};
 use raft::{Error, GetEntriesContext, RaftState, Storage, StorageError};
+
+use super::catching_up::Piece;
 
 /// First byte of a Raft entry's data: an encoded [`Descriptor`] follows.
 pub(super) const TAG_BATCH: u8 = 1;
@@ -29,6 +33,12 @@ pub(super) struct GroupLog {
     pub(super) hard_state: HardState,
     pub(super) conf: ConfState,
     pub(super) runs: Vec<TermRun>,
+    /// Of entries that are not held.
+    pub(super) history: History,
+    /// Index and offset at which segments begin.
+    pub(super) segments: BTreeMap<u64, i64>,
+    /// Entries that are not held, and were made again, by the peer that lacks them.
+    pub(super) pieces: BTreeMap<u64, Piece>,
     held: VecDeque<Held>,
     /// The entry before the first held one.
     before: (u64, u64),
@@ -40,14 +50,16 @@ impl GroupLog {
     pub(super) fn new(
         hard_state: HardState,
         conf: ConfState,
-        index: u64,
-        term: u64,
-        end_offset: i64,
+        history: History,
+        (index, term, end_offset): (u64, u64, i64),
     ) -> Self {
         Self {
             hard_state,
             conf,
             runs: Vec::new(),
+            history,
+            segments: BTreeMap::new(),
+            pieces: BTreeMap::new(),
             held: VecDeque::new(),
             before: (index, term),
             before_offset: end_offset,
@@ -117,6 +129,9 @@ impl GroupLog {
         let (end_offset, bytes_end) = match &entry.content {
             Content::Batch(batch) => {
                 assert_eq!(batch.base_offset, start, "offsets are dense");
+                if batch.starts_segment {
+                    self.segments.insert(entry.index, start);
+                }
                 (batch.end_offset(), bytes + u64::from(batch.length))
             }
             Content::Internal(_) => (start, bytes),
@@ -134,6 +149,7 @@ impl GroupLog {
         while self.runs.last().is_some_and(|run| run.first_index >= index) {
             self.runs.pop();
         }
+        self.segments.split_off(&index);
         self.held.drain(keep..).map(|held| held.entry).collect()
     }
 
@@ -144,18 +160,55 @@ impl GroupLog {
             return;
         }
         for held in self.held.drain(..below - kept) {
+            self.history.note(&held.entry, held.end_offset);
             self.before = (held.entry.index, held.entry.term);
             self.before_offset = held.end_offset;
             self.before_bytes = held.bytes_end;
         }
     }
 
-    fn term_of(&self, index: u64) -> Option<u64> {
+    /// Offsets below `log_start` are gone, with the segments that hold nothing else. Of entries in them nothing is
+    /// remembered, unless they are not applied yet.
+    pub(super) fn trim(&mut self, log_start: i64, applied: u64) {
+        let begun = self.segments.range(..=applied).rev();
+        let Some((&index, &offset)) = begun.clone().find(|(_, base)| **base <= log_start) else {
+            return;
+        };
+        if self.segments.first_key_value().is_some_and(|(first, _)| *first == index) {
+            return;
+        }
+        self.segments = self.segments.split_off(&index);
+        if let Some(term) = self.term_of(index - 1) {
+            self.history.begin_after(index - 1, term, offset);
+        }
+        history::forget_runs(&mut self.runs, self.history.index.min(index));
+    }
+
+    /// An entry, wherever it is to be had from without waiting.
+    pub(super) fn at_hand(&self, index: u64) -> Option<&LogEntry> {
+        if index > self.before.0 {
+            return self.get(index);
+        }
+        let rebuilt = self.pieces.values().find_map(|piece| piece.get(index));
+        let internal = || self.history.internal_at(index).map(|past| &past.entry);
+        rebuilt.map(|(entry, _)| entry).or_else(internal)
+    }
+
+    /// The payload of a batch that was made again.
+    pub(super) fn rebuilt_payload(&self, index: u64, term: u64) -> Option<&Bytes> {
+        let (entry, payload) = self.pieces.values().find_map(|piece| piece.get(index))?;
+        (entry.term == term).then_some(payload)
+    }
+
+    pub(super) fn term_of(&self, index: u64) -> Option<u64> {
         if index == self.before.0 {
             return Some(self.before.1);
         }
         if let Some(entry) = self.get(index) {
             return Some(entry.term);
+        }
+        if index == self.history.index {
+            return Some(self.history.term);
         }
         let run = self.runs.partition_point(|run| run.first_index <= index).checked_sub(1)?;
         (index < self.before.0).then(|| self.runs[run].term)
@@ -238,9 +291,9 @@ impl Storage for GroupLog {
         low: u64,
         high: u64,
         max_size: impl Into<Option<u64>>,
-        _context: GetEntriesContext,
+        context: GetEntriesContext,
     ) -> raft::Result<Vec<Entry>> {
-        if low <= self.before.0 {
+        if low <= self.history.index {
             return Err(Error::Store(StorageError::Compacted));
         }
         // An entry weighs what its payload weighs, not its descriptor.
@@ -248,7 +301,17 @@ impl Storage for GroupLog {
         let mut bytes = 0u64;
         let mut entries = Vec::new();
         for index in low..high {
-            let entry = self.get(index).ok_or(Error::Store(StorageError::Unavailable))?;
+            let Some(entry) = self.at_hand(index) else {
+                let is_in_segments = index <= self.before.0;
+                if is_in_segments && !entries.is_empty() {
+                    break;
+                }
+                return Err(Error::Store(if is_in_segments && context.can_async() {
+                    StorageError::LogTemporarilyUnavailable
+                } else {
+                    StorageError::Unavailable
+                }));
+            };
             bytes += match &entry.content {
                 Content::Batch(batch) => u64::from(batch.length),
                 Content::Internal(bytes) => bytes.len() as u64,
@@ -268,7 +331,7 @@ impl Storage for GroupLog {
     }
 
     fn first_index(&self) -> raft::Result<u64> {
-        Ok(self.before.0 + 1)
+        Ok(self.history.index + 1)
     }
 
     fn last_index(&self) -> raft::Result<u64> {

@@ -12,19 +12,22 @@ use duramen_storage::Descriptor;
 use duramen_storage::op::Content;
 use raft::eraftpb::{Message, MessageType};
 
+use super::catching_up::ReadFor;
+use super::log::GroupLog;
 use super::{Outgoing, PayloadRead, log};
-use crate::limits::{GROUP_PAYLOAD_KEPT_BYTES, GROUP_UNSENT_MAX};
+use crate::limits::{GROUP_UNSENT_MAX, Memory};
 
 /// Messages for one peer; the first one's payload is being read.
 #[derive(Debug)]
 struct Waiting {
     first: Message,
+    ticket: u64,
     /// Of its batches, in order, as far as they were read: one read ends where a segment does.
     have: Vec<Bytes>,
     rest: VecDeque<Message>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Shipping {
     /// Payload that storage was given lately, by (index, term).
     recent: BTreeMap<(u64, u64), Bytes>,
@@ -34,6 +37,9 @@ pub(super) struct Shipping {
     /// What may leave in the next turn.
     pub(super) ready: Vec<Outgoing>,
     pub(super) reads: Vec<PayloadRead>,
+    tickets: u64,
+    /// Bytes of payload that are kept.
+    pub(super) bytes_max: usize,
     /// Peers to whom something was not sent.
     pub(super) unreachable: Vec<u64>,
     /// Peers that lack what cannot be read: it was trimmed, most likely.
@@ -48,15 +54,32 @@ fn descriptors(message: &Message) -> impl Iterator<Item = (u64, u64, Descriptor)
 }
 
 /// What is to be read for a message, after so many of its batches.
-fn read_of(message: &Message, have: usize) -> Option<PayloadRead> {
+fn read_of(message: &Message, have: usize, ticket: u64) -> Option<PayloadRead> {
     let mut read: Option<PayloadRead> = None;
     for (_, _, batch) in descriptors(message).skip(have) {
         let (from, end) = (batch.base_offset, batch.end_offset());
-        let read = read.get_or_insert(PayloadRead { peer: message.to, from, end, bytes: 0 });
+        let none = PayloadRead { peer: message.to, from, pass: 0, end, bytes: 0, ticket };
+        let read = read.get_or_insert(none);
         read.end = end;
         read.bytes = read.bytes.saturating_add(batch.length);
     }
     read
+}
+
+impl Default for Shipping {
+    fn default() -> Self {
+        Self {
+            recent: BTreeMap::new(),
+            recent_bytes: 0,
+            waiting: BTreeMap::new(),
+            ready: Vec::new(),
+            reads: Vec::new(),
+            tickets: 0,
+            bytes_max: Memory::default().payload_bytes,
+            unreachable: Vec::new(),
+            starved: BTreeSet::new(),
+        }
+    }
 }
 
 impl Shipping {
@@ -66,7 +89,7 @@ impl Shipping {
         if let Some(before) = self.recent.insert((index, term), payload) {
             self.recent_bytes -= before.len();
         }
-        while self.recent_bytes > GROUP_PAYLOAD_KEPT_BYTES {
+        while self.recent_bytes > self.bytes_max {
             let Some((_, oldest)) = self.recent.pop_first() else { break };
             self.recent_bytes -= oldest.len();
         }
@@ -79,14 +102,16 @@ impl Shipping {
         self.recent_bytes -= gone.values().map(Bytes::len).sum::<usize>();
     }
 
-    fn payloads_of(&self, message: &Message) -> Option<Vec<Bytes>> {
-        let held =
-            |(index, term, _): (u64, u64, Descriptor)| self.recent.get(&(index, term)).cloned();
+    fn payloads_of(&self, message: &Message, log: &GroupLog) -> Option<Vec<Bytes>> {
+        let held = |(index, term, _): (u64, u64, Descriptor)| {
+            let recent = self.recent.get(&(index, term));
+            recent.or_else(|| log.rebuilt_payload(index, term)).cloned()
+        };
         descriptors(message).map(held).collect()
     }
 
     /// Lets a message leave, now or when its payload was read.
-    pub(super) fn send(&mut self, message: Message) {
+    pub(super) fn send(&mut self, message: Message, log: &GroupLog) {
         let peer = message.to;
         let is_append = message.get_msg_type() == MessageType::MsgAppend;
         if let Some(waiting) = self.waiting.get_mut(&peer).filter(|_| is_append) {
@@ -97,44 +122,62 @@ impl Shipping {
             }
             return;
         }
-        match self.payloads_of(&message) {
+        match self.payloads_of(&message, log) {
             Some(payloads) => self.ready.push(Outgoing { message, payloads }),
             None => self.wait(message, VecDeque::new()),
         }
     }
 
     fn wait(&mut self, first: Message, rest: VecDeque<Message>) {
-        self.reads.extend(read_of(&first, 0));
-        self.waiting.insert(first.to, Waiting { first, have: Vec::new(), rest });
+        let ticket = self.next_ticket();
+        self.reads.extend(read_of(&first, 0, ticket));
+        self.waiting.insert(first.to, Waiting { first, ticket, have: Vec::new(), rest });
+    }
+
+    /// Numbers a read.
+    pub(super) fn next_ticket(&mut self) -> u64 {
+        self.tickets += 1;
+        self.tickets
+    }
+
+    /// Whether messages for a peer wait here.
+    pub(super) fn has_waiting(&self, peer: u64) -> bool {
+        self.waiting.contains_key(&peer)
     }
 
     /// What was asked for with [`Shipping::reads`] came, or cannot be had. What a former term wanted to say is not said.
-    pub(super) fn on_read(&mut self, peer: u64, term: u64, came: Result<Bytes, String>) {
+    pub(super) fn on_read(&mut self, term: u64, read: ReadFor, log: &GroupLog) {
+        let peer = read.peer;
+        let is_this = |waiting: &Waiting| waiting.ticket == read.ticket;
+        if !self.waiting.get(&peer).is_some_and(is_this) {
+            return;
+        }
         let Some(mut waiting) = self.waiting.remove(&peer) else { return };
         let before = waiting.have.len();
-        waiting.have.extend(fitting(&waiting.first, before, came.unwrap_or_default()));
+        waiting.have.extend(fitting(&waiting.first, before, read.batches.unwrap_or_default()));
         if waiting.first.term != term || waiting.have.len() == before {
             self.starved.extend((waiting.first.term == term).then_some(peer));
             self.unreachable.push(peer);
             return;
         }
         self.starved.remove(&peer);
-        if let Some(more) = read_of(&waiting.first, waiting.have.len()) {
+        waiting.ticket = self.next_ticket();
+        if let Some(more) = read_of(&waiting.first, waiting.have.len(), waiting.ticket) {
             self.reads.push(more);
             self.waiting.insert(peer, waiting);
             return;
         }
-        let Waiting { first, have, mut rest } = waiting;
+        let Waiting { first, have, mut rest, ticket: _ } = waiting;
         self.ready.push(Outgoing { message: first, payloads: have });
         while let Some(next) = rest.pop_front() {
-            let Some(payloads) = self.payloads_of(&next) else { return self.wait(next, rest) };
+            let Some(payloads) = self.payloads_of(&next, log) else { return self.wait(next, rest) };
             self.ready.push(Outgoing { message: next, payloads });
         }
     }
 
     /// The group is not used any more.
     pub(super) fn clear(&mut self) {
-        *self = Self::default();
+        *self = Self { tickets: self.tickets, bytes_max: self.bytes_max, ..Self::default() };
     }
 }
 

@@ -12,6 +12,8 @@ struct Peer {
     group: Group,
     unsynced: VecDeque<u64>,
     log: Vec<LogEntry>,
+    payloads: BTreeMap<i64, Bytes>,
+    reads: Vec<PayloadRead>,
     applied: Vec<LogEntry>,
 }
 
@@ -40,6 +42,8 @@ impl Cluster {
             group: Group::create(ReplicaId(*id), identity(), &VOTERS, seed),
             unsynced: VecDeque::new(),
             log: Vec::new(),
+            payloads: BTreeMap::new(),
+            reads: Vec::new(),
             applied: Vec::new(),
         };
         Self {
@@ -62,6 +66,7 @@ impl Cluster {
                         peer.log.retain(|held| held.index < entry.index);
                         if let Content::Batch(batch) = &entry.content {
                             assert!(batch.matches(&append.payload));
+                            peer.payloads.insert(batch.base_offset, append.payload.clone());
                         }
                         peer.log.push(entry);
                     }
@@ -70,6 +75,7 @@ impl Cluster {
             }
         }
         peer.applied.extend(turn.committed);
+        peer.reads.extend(turn.reads);
         self.wire.extend(turn.messages);
     }
 
@@ -360,4 +366,138 @@ fn entries_that_do_not_follow_each_other_are_not_there_at_all() {
     cluster.collect(1);
     assert_eq!(cluster.peers[1].unsynced.len(), 1);
     assert_eq!(cluster.peers[1].group.end_offset(), 2);
+}
+
+const LITTLE: Memory = Memory { entries: 2, payload_bytes: 150, read_bytes: 200 };
+
+impl Cluster {
+    /// A log of forty entries that only the first two have; internal ones are among them.
+    fn with_one_behind(seed: u64) -> Self {
+        let mut cluster = Self::new(seed);
+        for at in 0..3 {
+            cluster.peers[at].group.keep_in_memory(LITTLE);
+            cluster.collect(at);
+        }
+        cluster.elect(0);
+        for n in 0..40 {
+            if n % 7 == 3 {
+                let entry = format!("entry {n}");
+                cluster.peers[0].group.propose_internal(entry.as_bytes()).expect("it leads");
+            } else {
+                cluster.propose(0, &n.to_string());
+            }
+            cluster.collect(0);
+            while !cluster.wire.is_empty()
+                || cluster.peers[0].unsynced.len() + cluster.peers[1].unsynced.len() > 0
+            {
+                cluster.wire.retain(|outgoing| outgoing.message.to != 3);
+                if cluster.wire.is_empty() {
+                    (0..2).for_each(|at| cluster.sync(at));
+                } else {
+                    cluster.step(0);
+                }
+            }
+        }
+        cluster
+    }
+
+    fn sync(&mut self, at: usize) {
+        while let Some(ticket) = self.peers[at].unsynced.pop_front() {
+            self.peers[at].group.on_persisted(ticket);
+            self.collect(at);
+        }
+    }
+
+    /// What storage gives for a read.
+    fn read(&self, at: usize, wanted: &PayloadRead) -> ReadFor {
+        let peer = &self.peers[at];
+        let range = peer.payloads.range(wanted.from..wanted.end);
+        let mut left = range.skip(usize::try_from(wanted.pass).expect("small"));
+        let (from, first) = left.next().expect("there is a batch");
+        let mut bytes = first.to_vec();
+        for (_, payload) in left {
+            if bytes.len() + payload.len() > wanted.bytes as usize {
+                break;
+            }
+            bytes.extend_from_slice(payload);
+        }
+        let (peer, ticket, from) = (wanted.peer, wanted.ticket, *from);
+        ReadFor { peer, ticket, from, begins_segment: from == 0, batches: Ok(bytes.into()) }
+    }
+
+    /// The leader is heard, and what it asks for is read.
+    fn bring_up(&mut self, at: usize) -> usize {
+        let mut reads = 0;
+        for _ in 0..100 {
+            (0..2).for_each(|_| _ = self.peers[at].group.tick());
+            self.collect(at);
+            self.settle();
+            for wanted in std::mem::take(&mut self.peers[at].reads) {
+                reads += 1;
+                let read = self.read(at, &wanted);
+                self.peers[at].group.on_read(read);
+                self.collect(at);
+                self.settle();
+            }
+        }
+        reads
+    }
+}
+
+#[test]
+fn a_follower_far_behind_is_brought_up_by_entries_made_again() {
+    let mut cluster = Cluster::with_one_behind(7);
+    assert_eq!(cluster.peers[2].group.end_offset(), 0);
+    let reads = cluster.bring_up(0);
+    cluster.check();
+    assert!(reads > 5, "a piece at a time");
+    assert_eq!(cluster.peers[2].log, cluster.peers[0].log, "all of it, internal entries too");
+    assert_eq!(cluster.peers[2].applied.len(), 41);
+    assert!(cluster.peers[0].group.rebuilt() >= 25);
+    assert_eq!(cluster.peers[0].group.left_behind(), 0);
+    assert!(cluster.peers[0].group.raw.store().pieces.is_empty(), "nothing is kept of it");
+}
+
+#[test]
+fn one_behind_the_start_of_the_log_stays_behind_and_harms_nobody() {
+    let mut cluster = Cluster::with_one_behind(8);
+    // Only one batch began a segment: so that something can go, one begins in the middle.
+    let log = cluster.peers[0].group.raw.mut_store();
+    let (index, offset) = (30, log.history.internal_before(30).expect("there are some").end_offset);
+    let index = log.history.internal_before(index).expect("there are some").entry.index + 1;
+    log.segments.insert(index, offset);
+    cluster.peers[0].group.trim(offset);
+    let reads = cluster.bring_up(0);
+    assert_eq!((reads, cluster.peers[2].group.end_offset()), (0, 0));
+    assert_eq!(cluster.peers[0].group.left_behind(), 1);
+    cluster.propose(0, "after");
+    cluster.collect(0);
+    cluster.settle();
+    cluster.check();
+    assert_eq!(cluster.peers[1].applied.len(), 42, "the others go on");
+}
+
+#[test]
+fn what_was_read_for_a_leader_that_leads_no_more_is_not_sent() {
+    let mut cluster = Cluster::with_one_behind(9);
+    for _ in 0..20 {
+        cluster.peers[0].group.tick();
+        cluster.collect(0);
+        cluster.settle();
+    }
+    let wanted = cluster.peers[0].reads.pop().expect("it wants to bring up the third");
+    for _ in 0..2 * ELECTION_TICKS {
+        (1..3).for_each(|at| _ = cluster.peers[at].group.tick());
+    }
+    (1..3).for_each(|at| cluster.collect(at));
+    cluster.wire.clear();
+    cluster.elect(1);
+    let read = cluster.read(0, &wanted);
+    cluster.peers[0].group.on_read(read);
+    cluster.collect(0);
+    assert!(cluster.wire.iter().all(|outgoing| outgoing.message.from != 1), "it leads no more");
+    assert!(cluster.peers[0].group.raw.store().pieces.is_empty());
+    cluster.bring_up(1);
+    cluster.check();
+    assert_eq!(cluster.peers[2].log, cluster.peers[1].log, "the new one does it instead");
 }

@@ -232,9 +232,11 @@ impl Node {
             actions.push(Action::ReadLog(ReadLog {
                 replica,
                 from: at,
+                pass: 0,
                 end,
                 bytes_max,
                 peer: None,
+                ticket: 0,
             }));
             return;
         }
@@ -248,7 +250,7 @@ impl Node {
     }
 
     pub(super) fn on_log_read(&mut self, now: Now, read: LogRead, actions: &mut Vec<Action>) {
-        let LogRead { replica, from, batches, peer: _ } = read;
+        let LogRead { replica, from, batches, .. } = read;
         let Some(shard) = self.coordinators.shards.get_mut(&replica) else { return };
         // What was read for an earlier time of leading is not for this one.
         let Stage::Loading { at, end } = shard.stage else { return };

@@ -74,6 +74,8 @@ pub struct Standing {
     pub failure: Option<String>,
     /// Followers that its leader cannot send what they lack.
     pub left_behind: usize,
+    /// Entries that it made again from segments, for followers.
+    pub rebuilt: u64,
 }
 
 fn standing(id: GroupId, group: &Group, log_start: i64, committed: i64) -> Standing {
@@ -87,6 +89,7 @@ fn standing(id: GroupId, group: &Group, log_start: i64, committed: i64) -> Stand
         committed,
         failure: group.failure().map(str::to_owned),
         left_behind: group.left_behind(),
+        rebuilt: group.rebuilt(),
     }
 }
 

@@ -23,10 +23,11 @@ use crate::controller::image::Topic;
 use crate::controller::records::{MetadataRecord, PlacedReplica, RegisterBroker};
 use crate::controller::{METADATA_GROUP, METADATA_REPLICA, MetadataVoter};
 use crate::event::{Action, LogRead, Now, ReadLog};
-use crate::group::{GroupId, Outgoing, PayloadRead, letter_of};
+use crate::group::{GroupId, Outgoing, PayloadRead, ReadFor, letter_of};
 use crate::internal_topics;
 use crate::limits::{
-    PEER_BYTES_IN_FLIGHT_MAX, PEER_LEADS_MAX, PEER_QUIET_TICKS, PEER_SILENT_TICKS, TICK_US,
+    PEER_BYTES_IN_FLIGHT_MAX, PEER_LEADS_MAX, PEER_QUIET_TICKS, PEER_READS_MAX, PEER_SILENT_TICKS,
+    TICK_US,
 };
 use crate::peer::{Frame, Heard, IdsGranted, Lead, Letter, PeerFrame};
 
@@ -80,6 +81,9 @@ pub(super) struct Peers {
     ids_wanted: Option<u64>,
     grants: Vec<Grant>,
     topics_wanted: BTreeSet<String>,
+    /// What followers lack and is not in memory, and how many reads of it are under way.
+    reads: VecDeque<ReadLog>,
+    reading: usize,
 }
 
 /// The metadata replica that is this node's, and the voters, sorted.
@@ -102,19 +106,6 @@ pub(super) fn metadata_replica(options: &NodeOptions) -> Result<(ReplicaId, Vec<
     Ok((ReplicaId(own.peer_id), ids))
 }
 
-/// Asks for payload that followers lack.
-pub(super) fn read(replica: ReplicaId, reads: &[PayloadRead], actions: &mut Vec<Action>) {
-    actions.extend(reads.iter().map(|wanted| {
-        Action::ReadLog(ReadLog {
-            replica,
-            from: wanted.from,
-            end: wanted.end,
-            bytes_max: wanted.bytes,
-            peer: Some(ReplicaId(wanted.peer)),
-        })
-    }));
-}
-
 impl Peers {
     pub(super) fn new(voters: Vec<MetadataVoter>) -> Self {
         Self {
@@ -129,6 +120,31 @@ impl Peers {
             ids_wanted: None,
             grants: Vec::new(),
             topics_wanted: BTreeSet::new(),
+            reads: VecDeque::new(),
+            reading: 0,
+        }
+    }
+
+    /// Asks for what followers lack.
+    pub(super) fn read(&mut self, replica: ReplicaId, reads: &[PayloadRead]) {
+        self.reads.extend(reads.iter().map(|wanted| ReadLog {
+            replica,
+            from: wanted.from,
+            pass: wanted.pass,
+            end: wanted.end,
+            bytes_max: wanted.bytes,
+            peer: Some(ReplicaId(wanted.peer)),
+            ticket: wanted.ticket,
+        }));
+    }
+
+    /// Reads begin, as many as may be under way at once: they share the disk with appends.
+    pub(super) fn begin_reads(&mut self, actions: &mut Vec<Action>) {
+        while self.reading < PEER_READS_MAX
+            && let Some(wanted) = self.reads.pop_front()
+        {
+            self.reading += 1;
+            actions.push(Action::ReadLog(wanted));
         }
     }
 
@@ -476,12 +492,15 @@ impl Node {
 
     /// Payload that a follower lacks was read.
     pub(super) fn on_payload(&mut self, read: LogRead) {
-        let Some(peer) = read.peer else { return };
-        if read.replica == self.controller.group.id() {
-            self.controller.group.on_read(peer.0, read.batches);
+        let LogRead { replica, from, peer, ticket, begins_segment, batches } = read;
+        let Some(ReplicaId(peer)) = peer else { return };
+        self.peers.reading -= 1;
+        let read = ReadFor { peer, ticket, from, begins_segment, batches };
+        if replica == self.controller.group.id() {
+            self.controller.group.on_read(read);
             self.is_controller_dirty = true;
-        } else if let Some(partition) = self.partitions.get_mut(&read.replica) {
-            partition.group.on_read(peer.0, read.batches);
+        } else if let Some(partition) = self.partitions.get_mut(&replica) {
+            partition.group.on_read(read);
             super::mark(&mut self.dirty, partition);
         }
     }

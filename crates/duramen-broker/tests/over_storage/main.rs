@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use duramen_broker::configs::BrokerSettings;
+use duramen_broker::limits::Memory;
 use duramen_broker::session::{Session, SessionStep};
 use duramen_broker::{Action, ConnectionId, Event, Node, NodeOptions, Now, Reply, read_plan};
 use duramen_protocol::batch::batches;
@@ -73,6 +74,7 @@ impl Broker {
             bytes_in_flight_max: 64 << 20,
             metadata_tail: metadata_tail.expect("readable"),
             voters: Vec::new(),
+            memory: Memory::default(),
         };
         let now = Now { mono_us: 0, wall_ms: WALL_MS };
         let mut actions = Vec::new();

@@ -5,6 +5,7 @@ use std::io;
 use bytes::Bytes;
 use duramen_broker::configs::BrokerSettings;
 use duramen_broker::event::ReadLog;
+use duramen_broker::limits::Memory;
 use duramen_broker::{Action, Event, MetadataVoter, Node, NodeOptions, Now, read_plan};
 use duramen_storage::op::{OpKind, ReplicaId};
 use duramen_storage::storage::{Error, Facts, Options, SyncId, SyncRequest};
@@ -47,6 +48,9 @@ pub(super) struct Machine {
     options: Options,
     voters: Vec<MetadataVoter>,
     settings: BrokerSettings,
+    memory: Memory,
+    /// How likely a read is to be carried out, of a thousand pieces of work.
+    reads: u64,
     faults: Faults,
     chance: Prng,
     seed: u64,
@@ -110,14 +114,21 @@ impl Machine {
             },
             voters,
             settings,
+            memory: Memory {
+                entries: *shape.pick(&[1, 1, 4, 50]),
+                payload_bytes: *shape.pick(&[1, 2000, 100_000]),
+                read_bytes: *shape.pick(&[1, 1000, 5000, 50_000]),
+            },
+            reads: *shape.pick(&[300, 300, 2]),
             faults,
             chance: Prng::new(own, "machine schedule"),
             seed: own.wrapping_mul(1000),
         }
     }
 
-    /// The faults of the disk end.
+    /// The faults of the disk end, and it is not slow any more.
     pub(super) fn heal(&mut self) {
+        self.reads = 300;
         self.faults = Faults::default();
         self.disk.set_faults(Faults::default());
         self.disk.crash_in(None);
@@ -181,7 +192,7 @@ impl Machine {
     /// One piece of work of storage, or a read that the node asked for.
     pub(super) fn work(&mut self, mono_us: u64) -> Outcome {
         let Some(life) = &mut self.life else { return Ok(Vec::new()) };
-        if !life.reads.is_empty() && self.chance.chance(300) {
+        if !life.reads.is_empty() && self.chance.chance(self.reads) {
             let at = self.chance.index(life.reads.len());
             let wanted = life.reads.swap_remove(at);
             let read = read_plan::log_slice(&life.storage.reader(), &wanted);
@@ -373,6 +384,7 @@ impl Machine {
             bytes_in_flight_max: IN_FLIGHT_MAX,
             metadata_tail: tail,
             voters: self.voters.clone(),
+            memory: self.memory,
         };
         let wall_ms = 1_700_000_000_000 + i64::try_from(mono_us / 1000).expect("small");
         let now = Now { mono_us: 0, wall_ms };
@@ -394,7 +406,8 @@ impl Machine {
     /// Whole batches of a replica from `from` on, below `end`.
     pub(super) fn read(&self, replica: ReplicaId, from: i64, end: i64) -> Result<Bytes, String> {
         let Some(life) = &self.life else { return Ok(Bytes::new()) };
-        let wanted = ReadLog { replica, from, end, bytes_max: 1 << 20, peer: None };
+        let wanted =
+            ReadLog { replica, from, pass: 0, end, bytes_max: 1 << 20, peer: None, ticket: 0 };
         read_plan::log_slice(&life.storage.reader(), &wanted).batches
     }
 }

@@ -1,8 +1,8 @@
 //! The format on disk: exactly the bytes of `docs/format.md`, and readable for ever.
 //!
-//! `tests/fixtures/v1` is a data directory as version 1 of the format wrote it, left by a process
-//! that died. It is never written again. A later version of the format gets a directory of its own,
-//! made by `DURAMEN_WRITE_FIXTURES=1 cargo test -p duramen-storage --test formats`. `v2` differs in the
+//! `tests/fixtures/v1` is a data directory as the first version of the format wrote it, left by a process
+//! that died; `v3` is one with States of version 2. They are never written again. A later version gets a directory of its
+//! own, made by `DURAMEN_WRITE_FIXTURES=1 cargo test -p duramen-storage --test formats`. `v2` differs from `v1` in the
 //! manifest alone, so that is all it holds.
 
 mod disk;
@@ -14,6 +14,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use duramen_storage::history::PastEntry;
 use duramen_storage::op::{Content, RecoveredReplica};
 use duramen_storage::reader::ReadError;
 use duramen_storage::storage::{Error, Voter};
@@ -41,8 +42,12 @@ impl Drop for Scratch {
     }
 }
 
+fn kept(version: u32) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/fixtures/v{version}"))
+}
+
 fn fixture() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/v1")
+    kept(1)
 }
 
 fn copy(from: &Path, to: &Path) {
@@ -113,6 +118,15 @@ fn describe(reader: &Reader<FsDisk>, found: &RecoveredReplica) -> String {
             segment.base_offset, segment.first_index, segment.size, segment.max_timestamp
         ));
     }
+    let history = &found.history;
+    line(format!(
+        "  history after {} term {} end {}",
+        history.index, history.term, history.end_offset
+    ));
+    for PastEntry { entry, end_offset } in history.internal() {
+        let Content::Internal(bytes) = &entry.content else { panic!("no batch is in a history") };
+        line(format!("  past entry {} term {} at {end_offset} {bytes:?}", entry.index, entry.term));
+    }
     for entry in &found.entries {
         let what = match &entry.content {
             Content::Internal(bytes) => format!("internal {bytes:?}"),
@@ -142,19 +156,29 @@ fn describe_all(driver: &Driver) -> String {
 
 #[test]
 fn the_directory_of_version_1_opens_with_everything_in_it() {
-    if std::env::var_os("DURAMEN_WRITE_FIXTURES").is_some() && !fixture().join("manifest").exists()
-    {
-        driver::script(&FsDisk::new(&fixture()));
+    opens_with_everything_in_it(1);
+}
+
+#[test]
+fn the_directory_of_version_3_opens_with_everything_in_it() {
+    let kept = kept(3);
+    if std::env::var_os("DURAMEN_WRITE_FIXTURES").is_some() && !kept.join("manifest").exists() {
+        driver::script(&FsDisk::new(&kept));
         let scratch = Scratch::new("formats-write");
-        copy(&fixture(), &scratch.0);
+        copy(&kept, &scratch.0);
         let expected = describe_all(&Driver::open(&FsDisk::new(&scratch.0), options()));
-        fs::write(fixture().with_extension("txt"), expected).expect("it can be written");
+        fs::write(kept.with_extension("txt"), expected).expect("it can be written");
     }
-    let scratch = Scratch::new("formats-v1");
-    copy(&fixture(), &scratch.0);
+    opens_with_everything_in_it(3);
+}
+
+fn opens_with_everything_in_it(version: u32) {
+    let kept = kept(version);
+    let scratch = Scratch::new(&format!("formats-v{version}"));
+    copy(&kept, &scratch.0);
     let disk = FsDisk::new(&scratch.0);
     let mut driver = Driver::open(&disk, options());
-    let expected = fs::read_to_string(fixture().with_extension("txt")).expect("it is kept");
+    let expected = fs::read_to_string(kept.with_extension("txt")).expect("it is kept");
     assert_eq!(describe_all(&driver), expected);
     let ids: Vec<_> = driver.recovered.iter().map(|found| found.replica.0).collect();
     assert_eq!(ids, [1, 2, 3, 5]);
@@ -175,8 +199,14 @@ fn the_directory_of_version_1_opens_with_everything_in_it() {
 }
 
 #[test]
-fn the_directory_of_version_1_is_written_as_the_document_says() {
-    let root = fixture();
+fn the_directories_are_written_as_the_document_says() {
+    is_written_as_the_document_says(1, &(1..=11).collect());
+    // States are of another kind since.
+    is_written_as_the_document_says(3, &(1..=12).filter(|kind| *kind != 8).collect());
+}
+
+fn is_written_as_the_document_says(version: u32, expected: &BTreeSet<u8>) {
+    let root = kept(version);
     let manifest = fs::read_to_string(root.join("manifest")).expect("it is kept");
     let (body, crc) = manifest.split_at(manifest.find("crc32c=").expect("it has one"));
     assert_eq!(crc, format!("crc32c={:08x}\n", crc32c::crc32c(body.as_bytes())));
@@ -195,7 +225,7 @@ fn the_directory_of_version_1_is_written_as_the_document_says() {
         assert_eq!(header.directory.to_be_bytes(), driver::DIRECTORY[..8]);
         kinds.extend(records.iter().map(|(kind, ..)| *kind));
     }
-    assert_eq!(kinds, (1..=11).collect(), "every kind of record is in what replay needs");
+    assert_eq!(kinds, *expected, "every kind of record is in what replay needs");
     // Sealed segments have their indexes, and those are Kafka's.
     let segment = fs::read(root.join("orders-0/00000000000000000049.log")).expect("it is kept");
     let index = fs::read(root.join("orders-0/00000000000000000049.index")).expect("it is kept");
@@ -338,10 +368,11 @@ fn a_state_has_the_bytes_of_the_document() {
     driver.create(9, "t", 2, 5);
     driver.batch(9, true, NOBODY, 1200); // index 2, offsets 0..3
     driver.batch(9, false, NOBODY, 700); // index 3, offset 3
+    driver.internal(9, &[1, 0]); // index 4
     driver.settle();
     driver.image(9);
     driver.settle();
-    driver.internal(9, &[1, 0]); // index 4
+    driver.internal(9, &[1, 0, 7]); // index 5
     driver.create(8, "filler", 0, 0);
     driver.settle();
     let found = (0..100).find_map(|_| {
@@ -352,7 +383,7 @@ fn a_state_has_the_bytes_of_the_document() {
         });
         let rounds = extents.iter().flat_map(|extent| layout::rounds_of(extent));
         let mut records = rounds.flat_map(|(_, records)| records);
-        records.find(|(kind, replica, _)| (*kind, *replica) == (8, 9))
+        records.find(|(kind, replica, _)| (*kind, *replica) == (12, 9))
     });
     let (.., body) = found.expect("a full journal is checkpointed");
     let first = layout::batch(0, 1, 1_000_000, NOBODY, 3, 1200);
@@ -369,10 +400,10 @@ fn state(first: &[u8], size: u64) -> Fields {
         .bytes(identity.topic.as_bytes())
         .raw(&identity.topic_id)
         .i32(identity.partition)
-        // Term, vote, commit. The image holds index 3, so that was committed.
+        // Term, vote, commit. The image holds index 4, so that was committed.
         .u64(1)
         .u64(9)
-        .u64(3)
+        .u64(4)
         .u64(conf.applied)
         .u32(1)
         .u64(9)
@@ -381,17 +412,17 @@ fn state(first: &[u8], size: u64) -> Fields {
         .u32(0)
         .u8(0)
         // The image: index, term, end offset there; inline.
-        .u64(3)
+        .u64(4)
         .u64(1)
         .i64(4)
         .u8(0)
-        .bytes(&image(9, 3, 5))
+        .bytes(&image(9, 4, 5))
         // Entries after it.
         .u32(1)
-        .u64(4)
+        .u64(5)
         .u64(1)
         .u8(0)
-        .bytes(&[1, 0])
+        .bytes(&[1, 0, 7])
         // Term runs: term, first index, offset at which it began.
         .u32(1)
         .u64(1)
@@ -420,6 +451,16 @@ fn state(first: &[u8], size: u64) -> Fields {
         .u32(1) // time index entries not in the file yet
         .i64(1_000_030)
         .u32(3)
+        // The history: what is before it, term and end offset there; the internal entries up to the image.
+        .u64(1)
+        .u64(1)
+        .i64(0)
+        .u32(1)
+        .i64(4) // the end offset at
+        .u64(4) // this index
+        .u64(1) // and term
+        .u8(0)
+        .bytes(&[1, 0])
 }
 
 #[test]

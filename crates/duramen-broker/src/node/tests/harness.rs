@@ -17,6 +17,7 @@ use duramen_protocol::messages::{
 use duramen_protocol::records::{BatchBuilder, NewRecord};
 use duramen_protocol::wire::RecordData;
 use duramen_protocol::{ApiKey, Request, RequestHeader, Response, decode_response, encode_request};
+use duramen_storage::history::History;
 use duramen_storage::op::{
     ConfState, Content, Done, HardState, Identity, LogEntry, Op, OpKind, RecoveredReplica,
     ReplicaId, SegmentMeta, TermRun,
@@ -25,6 +26,7 @@ use duramen_storage::storage::Facts;
 
 use crate::configs::BrokerSettings;
 use crate::event::{Action, ConnectionId, Event, FetchPlan, LogRead, Now, ReadLog, Reply};
+use crate::limits::Memory;
 use crate::node::{Node, NodeOptions};
 use crate::session::{Session, SessionStep};
 
@@ -147,6 +149,7 @@ impl Stored {
             entries: self.entries.iter().filter(|it| it.index > prev.0).cloned().collect(),
             term_runs: runs,
             log_start: self.log_start,
+            history: History::new(prev.0, prev.1, prev.2),
             end_offset,
             image: self.image.1.clone(),
             segments: segments.split_off(gone),
@@ -209,6 +212,7 @@ fn options(settings: BrokerSettings, seed: u64, metadata_tail: Vec<Bytes>) -> No
         seed,
         bytes_in_flight_max: 1 << 20,
         voters: Vec::new(),
+        memory: Memory::default(),
         metadata_tail,
     }
 }
@@ -327,7 +331,8 @@ impl Harness {
         let reads = std::mem::take(&mut self.reads);
         let any = !reads.is_empty();
         let mut actions = Vec::new();
-        for ReadLog { replica, from, end, bytes_max, peer } in reads {
+        for ReadLog { replica, from, pass, end, bytes_max, peer, ticket } in reads {
+            assert_eq!(pass, 0, "only followers' reads pass over anything");
             let mut bytes = Vec::new();
             for batch in self.store.replicas[&replica].batches(from, end) {
                 if !bytes.is_empty() && bytes.len() + batch.len() > bytes_max as usize {
@@ -335,7 +340,8 @@ impl Harness {
                 }
                 bytes.extend_from_slice(&batch);
             }
-            let read = LogRead { replica, from, peer, batches: Ok(bytes.into()) };
+            let batches = Ok(bytes.into());
+            let read = LogRead { replica, from, peer, ticket, begins_segment: false, batches };
             self.node.step(self.now, Event::LogRead(read), &mut actions);
         }
         self.act(actions);

@@ -6,7 +6,7 @@ use duramen_storage::storage::Facts;
 use super::harness::{WALL_MS, settings};
 use crate::controller::{METADATA_GROUP, MetadataVoter};
 use crate::event::{Action, Event, Now};
-use crate::limits::{ELECTION_TICKS, TICK_US};
+use crate::limits::{ELECTION_TICKS, Memory, TICK_US};
 use crate::node::{Node, NodeOptions};
 use crate::peer::{Frame, Letter, PeerFrame};
 
@@ -34,6 +34,7 @@ fn open(broker_id: i32, directory_id: [u8; 16]) -> (Node, Vec<Action>) {
         bytes_in_flight_max: 1 << 20,
         metadata_tail: Vec::new(),
         voters: (1..=3).map(voter).collect(),
+        memory: Memory::default(),
     };
     let mut actions = Vec::new();
     let node = Node::open(options, Vec::new(), now(0), &mut actions);
