@@ -6,6 +6,7 @@ with 1.
 """
 
 import json
+import math
 import select
 import sys
 import time
@@ -43,7 +44,8 @@ def main():
         read += fetch(consumer, topic, len(read))
     assert read == sent, "what was acknowledged is not what is there"
     calls = sorted(producing + fetching)
-    ms = lambda part: round(calls[min(int(len(calls) * part), len(calls) - 1)] * 1000, 1)  # noqa: E731
+    # The smallest that so large a part of them does not exceed: of a hundred calls the 99th, not the slowest.
+    ms = lambda part: round(calls[math.ceil(len(calls) * part) - 1] * 1000, 1)  # noqa: E731
     print(json.dumps({"calls": len(calls), "p50_ms": ms(0.5), "p99_ms": ms(0.99), "max_ms": ms(1)}))
 
 

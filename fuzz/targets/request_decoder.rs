@@ -12,7 +12,11 @@ fuzz_target!(|data: &[u8]| {
     if let Ok((header, request)) = decode_request(frame.clone()) {
         let encoded = encode_request(&header, &request).expect("a decoded request encodes");
         let again = decode_request(encoded.bytes.freeze().slice(4..)).expect("and decodes");
-        assert_eq!(again, (header, request));
+        let before = (header, request);
+        // A number that is none does not equal itself.
+        if again != before {
+            assert_eq!(format!("{again:?}"), format!("{before:?}"));
+        }
     }
     // The bodies of declared APIs that are not served, too; the frame's first bytes choose which.
     let [_, key, _, version, ..] = *data else { return };
