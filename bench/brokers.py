@@ -68,6 +68,13 @@ def start(variant, directory):
     return started
 
 
+def start_cluster(variant, directory):
+    """Three brokers that are one cluster, with three replicas of everything."""
+    kind, settings = VARIANTS[variant]
+    kinds = {"duramen": MeasuredDuramen, "kafka": launcher.Kafka}
+    return launcher.start_cluster(kind, directory, settings, KAFKA_JVM, kinds)
+
+
 def log_files(broker, topic, partition=0):
     """The segments of a partition, wherever this kind of broker keeps them."""
     files = sorted(broker.data_dir.glob(f"**/{topic}-{partition}/*.log"))

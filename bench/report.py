@@ -68,6 +68,13 @@ def scenario(name, found):
         "patterns": patterns,
         "groups": groups,
         "lifecycle": lifecycle,
+        "cluster_group_commit": cluster_group_commit,
+        "cluster_partitions": cluster_partitions,
+        "cluster_latency": cluster_latency,
+        "cluster_failover": cluster_failover,
+        "cluster_network": cluster_network,
+        "cluster_idle": cluster_idle,
+        "cluster_catch_up": cluster_catch_up,
     }[name](found)
 
 
@@ -270,6 +277,103 @@ def lifecycle(found):
     notes = f"Many partitions: {next(filter(None, sizes), DASH)}. "
     notes += f"Killed with {number(next(filter(None, restart), 0) / 2**30, 1)} GiB in one partition.\n"
     return "### Starting, standing, and coming back\n\n" + table(["", *found], rows) + "\n" + notes
+
+
+THREE = "three brokers, three replicas, min.insync.replicas=2"
+
+
+def _cluster_points(found, key, heading, title):
+    rows, best = [], {}
+    for variant, result in found.items():
+        best[variant] = max((point["appends_per_second"] for point in result.get("points", [])), default=0)
+    for value, points in _points(found, key):
+        ours = get(points, "duramen", "appends_per_second")
+        for variant, point in points.items():
+            rows.append([
+                value, variant, ratio(point["appends_per_second"], best[variant]),
+                DASH if ours is None or variant == "duramen" else f"{ours / point['appends_per_second']:.1f}×",
+                _latency(point), number(point["broker_cpu_seconds"], 1),
+            ])  # fmt: skip
+    return f"### {title}: {THREE}\n\n" + table(
+        [heading, "broker", "appends/s (of its best)", "Duramen is", "p50/p99/p99.9 µs", "CPU s of all brokers"], rows
+    )
+
+
+def cluster_group_commit(found):
+    return _cluster_points(found, "connections", "connections", "128 appenders of 2 KiB, one partition")
+
+
+def cluster_partitions(found):
+    return _cluster_points(found, "partitions", "partitions", "128 appenders of 2 KiB on 128 connections")
+
+
+def cluster_latency(found):
+    rows, well = [], {}
+    labels = {"well": "all well", "frozen": "a follower frozen", "slow": "a follower slow"}
+    for rate, points in _by(found, "rate"):
+        for variant, point in points:
+            if "behind" in point:
+                rows.append([number(rate), variant, labels[point["while"]], "acknowledged nothing in time", DASH, DASH])
+                continue
+            alone = well.setdefault((rate, variant), point["p99"])
+            quantiles = "/".join(number(point[q]) for q in ("p50", "p99", "p999"))
+            rows.append([
+                number(rate), variant, labels[point["while"]], quantiles, f"{point['p99'] / alone:.2f}",
+                number(point["broker_cpu_seconds"], 1),
+            ])  # fmt: skip
+    return f"### Records of 1 KiB at a steady rate, from due to acknowledged: {THREE}\n\n" + table(
+        ["a second", "broker", "while", "p50/p99/p99.9 µs", "p99 of all well", "CPU s of all brokers"], rows
+    )
+
+
+def _by(found, key):
+    """All points of all variants, by the value of `key`."""
+    by_key = {}
+    for variant, result in found.items():
+        for point in result.get("points", []):
+            by_key.setdefault(point[key], []).append((variant, point))
+    return sorted(by_key.items())
+
+
+def cluster_failover(found):
+    rows = [
+        [variant, *(number(sorted(gaps)[at], 2) for at in (0, len(gaps) // 2, -1)), sum(it["failed"] for it in result["kills"])]
+        for variant, result in found.items()
+        if (gaps := [it["longest_gap_s"] for it in result.get("kills", [])])
+    ]
+    return f"### The leader is killed: longest time without an ack, s: {THREE}\n\n" + table(
+        ["broker", "shortest", "median", "longest", "records not acknowledged"], rows
+    )
+
+
+def _cluster_rows(found, title, lines):
+    rows = [[label, *(number(get(result, *path), digits) for result in found.values())] for label, path, digits in lines]
+    return f"### {title}: {THREE}\n\n" + table(["", *found], rows)
+
+
+def cluster_network(found):
+    return _cluster_rows(found, "Bytes between brokers for a byte of payload", [
+        ("bulk, batches of 500 KB", ("bulk", "bytes_per_payload_byte"), 3),
+        ("2 KiB appends that wait for their acks, 16 connections", ("small", "bytes_per_payload_byte"), 3),
+    ])  # fmt: skip
+
+
+def cluster_idle(found):
+    return _cluster_rows(found, "Partitions that nobody uses", [
+        ("partitions", ("partitions",), 0),
+        ("to create them, s", ("create_s",), 1),
+        ("CPU of all brokers, %", ("cpu_percent",), 1),
+        ("bytes between brokers a second", ("bytes_per_second",), 0),
+        ("memory of all brokers, MiB", ("memory_mib",), 0),
+    ])  # fmt: skip
+
+
+def cluster_catch_up(found):
+    return _cluster_rows(found, "A follower gets what was written while it was stopped", [
+        ("MB/s, its start included", ("megabytes_per_second",), 1),
+        ("seconds", ("seconds",), 2),
+        ("of these to start", ("start_s",), 2),
+    ])  # fmt: skip
 
 
 def document(results):

@@ -11,6 +11,7 @@ import traceback
 from pathlib import Path
 
 import brokers
+import cluster
 import machine
 import report
 import scenarios
@@ -27,7 +28,17 @@ SCENARIOS = {
     "patterns": traffic.patterns,
     "groups": traffic.groups,
 }
-NAMES = [*SCENARIOS, "lifecycle"]
+# These on three fresh brokers that are one cluster.
+CLUSTER_SCENARIOS = {
+    "cluster_group_commit": cluster.group_commit,
+    "cluster_partitions": cluster.partitions,
+    "cluster_latency": cluster.latency,
+    "cluster_failover": cluster.failover,
+    "cluster_network": cluster.network,
+    "cluster_idle": cluster.idle,
+    "cluster_catch_up": cluster.catch_up,
+}
+NAMES = [*SCENARIOS, "lifecycle", *CLUSTER_SCENARIOS]
 # Syncs have no part in reading, waiting, starting and memory, and would make acks 0 and 1 a figure of their own.
 WITHOUT_SYNCS = ["reads", "messages", "tailing", "groups", "lifecycle"]
 
@@ -73,6 +84,11 @@ def main():
 def run_one(name, variant, directory, sizes):
     if name == "lifecycle":
         return scenarios.lifecycle(variant, directory, sizes)
+    if name in CLUSTER_SCENARIOS:
+        with brokers.start_cluster(variant, directory) as three:
+            result = CLUSTER_SCENARIOS[name](three, sizes)
+        shutil.rmtree(directory, ignore_errors=True)
+        return result
     with brokers.start(variant, directory) as broker:
         result = SCENARIOS[name](broker, sizes)
     shutil.rmtree(directory, ignore_errors=True)
@@ -83,13 +99,15 @@ def variants_of(name, quick):
     """Which brokers a scenario is for."""
     if name in WITHOUT_SYNCS:
         return ["duramen", "kafka"]
+    if name in CLUSTER_SCENARIOS:
+        return ["duramen", "kafka-durable"]
     return ["duramen", "kafka-durable"] if quick and name == "disturbed" else list(brokers.VARIANTS)
 
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="every scenario, smaller")
-    parser.add_argument("--only", action="append", choices=NAMES, help="only this scenario; may be repeated")
+    parser.add_argument("--only", action="append", choices=NAMES, metavar="SCENARIO", help="only this scenario; may be repeated")
     parser.add_argument("--variant", action="append", choices=list(brokers.VARIANTS), help="only this broker; may be repeated")
     parser.add_argument("--directory", help="where data directories are made; the disk that is measured")
     parser.add_argument("--out", help="file for the figures")

@@ -4,6 +4,7 @@
 #   bench/run.sh                     everything; the log's scenarios take about 40 minutes, the whole was not timed yet
 #   bench/run.sh --quick             the same scenarios, smaller
 #   bench/run.sh --only group_commit --only reads
+#   bench/run.sh --quick --only cluster_failover    three brokers that are one cluster; so do all that begin with cluster_
 #
 # Needs what compat/ needs (compat/setup.sh: Java for Kafka, Python for groups), and as much free disk as the sizes below say: 25 GiB, or 4 GiB with --quick.
 # Writes a table to stdout and the figures to bench/results/.

@@ -43,6 +43,10 @@ class Sizes:
         self.repeats = 1 if quick else 3
         self.messages = 500_000 if quick else 10_000_000
         self.parked = 100 if quick else 1000
+        self.cluster_partitions = [1, 100] if quick else [1, 10, 100, 1000]
+        self.kills = 1 if quick else 5
+        self.network_bytes = 64 << 20 if quick else GIB
+        self.idle_partitions = 300 if quick else 10_000
         self.group_partitions, self.group_members = (100, 10) if quick else (1000, 50)
 
 

@@ -47,6 +47,15 @@ KAFKA_SINGLE_NODE = {
     "share.coordinator.state.topic.min.isr": "1",
 }
 
+# What makes three of them one cluster, and how both kinds are set up to be durable on a majority.
+THREE = 3
+REPLICATED = {"default.replication.factor": "3", "min.insync.replicas": "2"}
+KAFKA_REPLICATED = {
+    "offsets.topic.replication.factor": "3",
+    "transaction.state.log.replication.factor": "3",
+    "transaction.state.log.min.isr": "2",
+}
+
 # Duramen takes topic settings under their broker names too; Kafka has other names for some of them.
 KAFKA_BROKER_NAMES = {"flush.messages": "log.flush.interval.messages"}
 
@@ -73,14 +82,56 @@ def start(kind, port, data_dir, settings=None, wrapper=(), jvm_options=JVM_OPTIO
 
     `wrapper` is a command put in front of the broker's (strace); it must keep the broker's own pid (`strace -D`).
     """
-    kinds = {"duramen": Duramen, "kafka": Kafka}
-    broker = kinds[kind](port, Path(data_dir), dict(settings or {}), list(wrapper), list(jvm_options))
+    broker = KINDS[kind](port, Path(data_dir), dict(settings or {}), list(wrapper), list(jvm_options))
     broker.restart()
     return broker
 
 
+def start_cluster(kind, directory, settings=None, jvm_options=JVM_OPTIONS, kinds=None):
+    """Starts three brokers that are one cluster, with three replicas of everything, and returns it once all know all."""
+    ports, node_ports = ([free_port() for _ in range(THREE)] for _ in range(2))
+    voters = ",".join(f"{node}@{HOST}:{port}" for node, port in enumerate(node_ports, 1))
+    brokers = []
+    for node, (port, node_port) in enumerate(zip(ports, node_ports), 1):
+        own = {**REPLICATED, **(settings or {}), "node.id": str(node), "controller.quorum.voters": voters}
+        if kind == "kafka":
+            own |= {**KAFKA_REPLICATED, "listeners": f"PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{node_port}"}
+        make = (kinds or KINDS)[kind]
+        brokers.append(make(port, Path(directory) / f"node-{node}", own, [], list(jvm_options)))
+    cluster = Cluster(brokers)
+    for broker in brokers:
+        broker.brokers_known = THREE
+        broker.spawn()
+    for broker in brokers:
+        broker.wait_until_ready()
+    return cluster
+
+
+class Cluster:
+    """Brokers that are one cluster. `bootstrap` names them all."""
+
+    def __init__(self, brokers):
+        self.brokers = brokers
+        self.kind = brokers[0].kind
+        self.bootstrap = ",".join(broker.bootstrap for broker in brokers)
+
+    def kill9(self):
+        """All at once: Kafka's last broker would wait for a majority that is gone before it ends."""
+        for broker in self.brokers:
+            if broker.process is not None and broker.process.poll() is None:
+                broker.kill9()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.kill9()
+
+
 class Broker:
     READY_TIMEOUT_S = 60
+    # How many brokers it must know to be ready.
+    brokers_known = 1
 
     def __init__(self, port, data_dir, settings, wrapper, jvm_options):
         self.port = port
@@ -140,7 +191,7 @@ class Broker:
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
                 raise BrokerFailed(f"{self.kind} ended with {self.process.returncode}\n{self.log_tail()}")
-            if _lists_a_broker(self.port):
+            if _brokers_listed(self.port) >= self.brokers_known:
                 return
             time.sleep(0.05)
         self.kill9()
@@ -159,7 +210,8 @@ class Duramen(Broker):
     def command(self):
         binary = os.environ.get("DURAMEN_BIN", str(COMPAT.parent / "target/release/duramen"))
         sets = [word for name, value in {**QUICK_GROUPS, **self.settings}.items() for word in ("--set", f"{name}={value}")]
-        return [binary, "dev", "--data-dir", str(self.data_dir), "--listen", self.bootstrap, *sets]
+        command = "serve" if "controller.quorum.voters" in self.settings else "dev"
+        return [binary, command, "--data-dir", str(self.data_dir), "--listen", self.bootstrap, *sets]
 
 
 class Kafka(Broker):
@@ -204,13 +256,16 @@ class Kafka(Broker):
             raise BrokerFailed(f"kafka's storage formatter failed:\n{done.stdout}{done.stderr}")
 
 
+KINDS = {"duramen": Duramen, "kafka": Kafka}
+
+
 def _die_with_parent():
     """A broker never outlives the run that started it, however that run ends."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _lists_a_broker(port):
-    """Sends Metadata v1 for no topics: ready means that the broker lists itself, as clients need it to."""
+def _brokers_listed(port):
+    """Sends Metadata v1 for no topics: ready means that the broker lists itself, and those of its cluster, as clients need it to."""
     header = struct.pack(">hhih", 3, 1, 1, -1)
     body = struct.pack(">i", 0)
     request = header + body
@@ -219,9 +274,9 @@ def _lists_a_broker(port):
             connection.settimeout(5)
             connection.sendall(struct.pack(">i", len(request)) + request)
             answer = connection.recv(12)
-            return len(answer) == 12 and struct.unpack(">i", answer[8:])[0] > 0
+            return struct.unpack(">i", answer[8:])[0] if len(answer) == 12 else 0
     except OSError:
-        return False
+        return 0
 
 
 def main():

@@ -257,7 +257,7 @@ def a_checkpoint_that_finds_the_disk_full_uses_the_reserve():
             calls.wait_for_leaders(connection, topic, 1)
         load = Load(broker, topic, large_every=1_000_000)
         load.wait_for_acks(200)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 40
         while "ENOSPC" not in (directory / "trace").read_text() and time.monotonic() < deadline:
             time.sleep(0.1)
         load.finish()

@@ -80,7 +80,7 @@ impl Store {
                 found.image = image;
                 found.entries.retain(|entry| entry.index > index);
             }
-            OpKind::Conf { .. } | OpKind::Trim { .. } | OpKind::Delete => {}
+            OpKind::Conf { .. } | OpKind::Reset(_) | OpKind::Trim { .. } | OpKind::Delete => {}
         }
     }
 }
@@ -206,6 +206,7 @@ impl Bench {
                 Action::ReadLog(wanted) => panic!("nothing is kept that could be read: {wanted:?}"),
                 Action::Close { reason, .. } | Action::Fatal(reason) => panic!("{reason}"),
                 Action::Send { to, .. } => panic!("there is no node {to}"),
+                Action::Drained => panic!("nobody asked"),
             }
         }
         !self.store.done.is_empty()

@@ -172,6 +172,9 @@ pub(crate) fn dispatch(
         Request::IncrementalAlterConfigs(request) => {
             incremental_alter_configs::handle(node, now, key, &context, &request, actions);
         }
+        Request::AlterPartitionReassignments(request) => {
+            alter_partition_reassignments::handle(node, now, key, &context, &request, actions);
+        }
         Request::CreatePartitions(request) => {
             create_partitions::handle(node, now, key, &context, &request, actions);
         }
@@ -180,6 +183,9 @@ pub(crate) fn dispatch(
         }
         Request::DeleteTopics(request) => {
             delete_topics::handle(node, now, key, &context, &request, actions);
+        }
+        Request::ElectLeaders(request) => {
+            elect_leaders::handle(node, now, key, &context, &request, actions);
         }
         Request::InitProducerId(request) => {
             init_producer_id::handle(node, now, key, &context, &request, actions);
@@ -243,9 +249,6 @@ fn dispatch_to_groups(
 /// Answers a request that waits for nothing.
 fn answer(node: &Node, now: Now, context: &RequestContext, request: Request) -> Option<Response> {
     Some(match request {
-        Request::AlterPartitionReassignments(request) => {
-            alter_partition_reassignments::answer(node, context, &request).into()
-        }
         Request::AlterReplicaLogDirs(request) => {
             alter_replica_log_dirs::answer(node, context, &request).into()
         }
@@ -274,13 +277,12 @@ fn answer(node: &Node, now: Now, context: &RequestContext, request: Request) -> 
         Request::DescribeUserScramCredentials(request) => {
             describe_user_scram_credentials::answer(context, &request).into()
         }
-        Request::ElectLeaders(request) => elect_leaders::answer(node, context, &request).into(),
         Request::ExpireDelegationToken(_) => delegation_tokens::expire().into(),
         Request::ListConfigResources(request) => {
             list_config_resources::answer(node, context, &request).into()
         }
-        Request::ListPartitionReassignments(_) => {
-            list_partition_reassignments::answer(context).into()
+        Request::ListPartitionReassignments(request) => {
+            list_partition_reassignments::answer(node, context, &request).into()
         }
         Request::OffsetForLeaderEpoch(request) => {
             offset_for_leader_epoch::answer(node, context, request).into()
@@ -297,17 +299,48 @@ fn answer(node: &Node, now: Now, context: &RequestContext, request: Request) -> 
 /// Why a request was not decided here, or not in time.
 fn why_undecided(code: ErrorCode) -> &'static str {
     match code {
-        ErrorCode::NotController => "another node decides; Metadata says which one",
-        _ => "an earlier request about a topic of this one is not decided yet",
+        ErrorCode::NotController => "another node decides now, or cannot be reached; ask again",
+        _ => {
+            "nothing was heard of it in time: an earlier request about a topic of this one is not decided yet"
+        }
+    }
+}
+
+/// Whether only the node decides that leads the metadata.
+pub(crate) fn is_decided_by_controller(request: &Request) -> bool {
+    matches!(
+        request,
+        Request::AlterClientQuotas(_)
+            | Request::AlterConfigs(_)
+            | Request::IncrementalAlterConfigs(_)
+            | Request::AlterPartitionReassignments(_)
+            | Request::CreatePartitions(_)
+            | Request::CreateTopics(_)
+            | Request::DeleteTopics(_)
+    )
+}
+
+/// How long a request that is decided by the controller may take.
+pub(crate) fn timeout_ms(request: &Request) -> i32 {
+    match request {
+        Request::AlterPartitionReassignments(request) => request.timeout_ms,
+        Request::CreatePartitions(request) => request.timeout_ms,
+        Request::CreateTopics(request) => request.timeout_ms,
+        Request::DeleteTopics(request) => request.timeout_ms,
+        _ => settings::TIMEOUT_MS,
     }
 }
 
 /// What a request is told that changes the metadata, and that nobody decided on; `None` if it is no such request.
 pub(crate) fn undecided_answer(request: &Request, code: ErrorCode) -> Option<Response> {
     Some(match request {
+        Request::AlterClientQuotas(request) => alter_client_quotas::undecided(request, code).into(),
         Request::AlterConfigs(request) => alter_configs::undecided(request, code).into(),
         Request::IncrementalAlterConfigs(request) => {
             incremental_alter_configs::undecided(request, code).into()
+        }
+        Request::AlterPartitionReassignments(request) => {
+            alter_partition_reassignments::undecided(request, code).into()
         }
         Request::CreatePartitions(request) => create_partitions::undecided(request, code).into(),
         Request::CreateTopics(request) => create_topics::undecided(request, code).into(),
@@ -351,6 +384,9 @@ fn fail(response: &mut Response, code: ErrorCode) {
         Response::IncrementalAlterConfigs(response) => {
             incremental_alter_configs::fail(response, code);
         }
+        Response::AlterPartitionReassignments(response) => {
+            alter_partition_reassignments::fail(response, code);
+        }
         Response::CreatePartitions(response) => create_partitions::fail(response, code),
         Response::CreateTopics(response) => create_topics::fail(response, code),
         Response::DeleteTopics(response) => delete_topics::fail(response, code),
@@ -361,9 +397,8 @@ fn fail(response: &mut Response, code: ErrorCode) {
 /// A request has waited long enough, or what it waited for will not come.
 pub(crate) fn on_timeout(node: &mut Node, key: RequestKey, actions: &mut Vec<Action>) {
     let code = ErrorCode::RequestTimedOut;
-    let undecided = node.take_undecided(key);
-    if let Some(response) = undecided.and_then(|request| undecided_answer(&request, code)) {
-        return node.reply(key, response, actions);
+    if node.end_undecided(key, actions) {
+        return;
     }
     let Some(parked) = node.parked_mut(key) else {
         return produce::on_stalled_too_long(node, key, actions);
@@ -391,6 +426,11 @@ pub(crate) fn on_timeout(node: &mut Node, key: RequestKey, actions: &mut Vec<Act
                 node.reply(key, *response, actions);
             }
         }
+        Parked::Forwarded { nonce } => {
+            let nonce = *nonce;
+            node.end_forward(nonce, code, actions);
+        }
+        Parked::Election { .. } => node.settle_elections(key, true, actions),
         Parked::ProducerId => {
             node.unpark(key);
             node.reply(key, init_producer_id::refused(code), actions);

@@ -14,6 +14,7 @@
 use std::collections::BTreeMap;
 
 mod tables;
+use tables::LEADER_SELECTOR;
 pub use tables::{BROKER_CONFIGS, TOPIC_CONFIGS};
 
 /// The type of a value, as `DescribeConfigs` knows it.
@@ -221,6 +222,10 @@ pub struct BrokerSettings {
     pub default_replication_factor: i32,
     /// `auto.create.topics.enable`.
     pub auto_create_topics_enable: bool,
+    /// `leader.imbalance.check.interval.seconds`, with `auto.leader.rebalance.enable`.
+    pub leader_imbalance_check_interval_seconds: Option<i64>,
+    /// `replica.selector.class` is the one that knows no replica but the leader.
+    pub leaders_only: bool,
     /// `delete.topic.enable`.
     pub delete_topic_enable: bool,
     /// `log.retention.check.interval.ms`.
@@ -247,6 +252,8 @@ pub struct BrokerSettings {
     pub offsets_retention_minutes: i32,
     /// `offsets.retention.check.interval.ms`.
     pub offsets_retention_check_interval_ms: i64,
+    /// `metadata.log.max.record.bytes.between.snapshots`.
+    pub metadata_log_bytes: i64,
     /// `offsets.topic.num.partitions`.
     pub offsets_topic_num_partitions: i32,
     /// `offsets.topic.replication.factor`.
@@ -314,6 +321,10 @@ impl BrokerSettings {
             num_partitions: int("num.partitions"),
             default_replication_factor: int("default.replication.factor"),
             auto_create_topics_enable: value("auto.create.topics.enable") == "true",
+            leader_imbalance_check_interval_seconds: (value("auto.leader.rebalance.enable")
+                == "true")
+                .then(|| long("leader.imbalance.check.interval.seconds")),
+            leaders_only: value("replica.selector.class") == LEADER_SELECTOR,
             delete_topic_enable: value("delete.topic.enable") == "true",
             retention_check_interval_ms: long("log.retention.check.interval.ms"),
             producer_id_expiration_ms: long("producer.id.expiration.ms"),
@@ -329,6 +340,7 @@ impl BrokerSettings {
             offset_metadata_max_bytes: int("offset.metadata.max.bytes"),
             offsets_retention_minutes: int("offsets.retention.minutes"),
             offsets_retention_check_interval_ms: long("offsets.retention.check.interval.ms"),
+            metadata_log_bytes: long("metadata.log.max.record.bytes.between.snapshots"),
             offsets_topic_num_partitions: int("offsets.topic.num.partitions"),
             offsets_topic_replication_factor: int("offsets.topic.replication.factor"),
             offsets_topic_segment_bytes: int("offsets.topic.segment.bytes"),

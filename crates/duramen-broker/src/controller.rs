@@ -20,14 +20,13 @@ use duramen_protocol::records::{BatchBuilder, NewRecord};
 use duramen_protocol::wire::Uuid;
 use duramen_protocol::{ErrorCode, Request};
 use duramen_storage::Descriptor;
-use duramen_storage::op::{Content, Identity, Op, OpKind, RecoveredReplica, ReplicaId};
+use duramen_storage::op::{Beginning, Content, Identity, Op, OpKind, RecoveredReplica, ReplicaId};
 
 use crate::configs::{BrokerSettings, check_topic, resource_kind};
 use crate::event::{Action, Now, RequestKey};
 use crate::group::{Group, GroupId, Outgoing, PayloadRead, internal_of};
 use crate::limits::{
-    METADATA_LOG_BYTES_MAX, NODE_PARTITIONS_MAX, PRODUCER_ID_BLOCK, TOPIC_NAME_BYTES_MAX,
-    TOPIC_PARTITIONS_MAX,
+    NODE_PARTITIONS_MAX, PRODUCER_ID_BLOCK, TOPIC_NAME_BYTES_MAX, TOPIC_PARTITIONS_MAX,
 };
 use crate::partition::internal::Internal;
 use crate::partition::stamp;
@@ -39,8 +38,8 @@ pub(crate) mod records;
 
 use image::{Change, Image};
 use records::{
-    AllocateProducerIds, CreateTopic, DeleteTopic, MetadataRecord, PlacePartition, PlacedReplica,
-    SetBrokerConfig, SetTopicConfig, records_of,
+    AllocateProducerIds, CreateTopic, DeleteTopic, MetadataRecord, MovePartition, PlacePartition,
+    PlacedReplica, SetBrokerConfig, SetTopicConfig, records_of,
 };
 
 /// The metadata group's replica where it is the only one.
@@ -104,6 +103,8 @@ pub(crate) struct Outcome {
     pub reads: Vec<PayloadRead>,
     /// It began to lead, or ceased to.
     pub leads: Option<bool>,
+    /// All of the image is another one.
+    pub is_begun: bool,
 }
 
 /// How much of the metadata log there is, and how much of it is needed.
@@ -123,8 +124,8 @@ struct LogSize {
 
 impl LogSize {
     /// An image costs what it weighs, so it is not made for less than that.
-    fn is_large(&self) -> bool {
-        self.bytes > METADATA_LOG_BYTES_MAX.max(2 * self.image_bytes)
+    fn is_large(&self, bytes_max: u64) -> bool {
+        self.bytes > bytes_max.max(2 * self.image_bytes)
     }
 }
 
@@ -249,6 +250,9 @@ impl Controller {
             Request::IncrementalAlterConfigs(request) => {
                 request.resources.iter().any(|it| is_altered(it.resource_type, &it.resource_name))
             }
+            Request::AlterPartitionReassignments(request) => {
+                request.topics.iter().any(|topic| is_open(&topic.name))
+            }
             Request::CreatePartitions(request) => {
                 request.topics.iter().any(|topic| is_open(&topic.name))
             }
@@ -347,7 +351,7 @@ impl Controller {
             given => given,
         };
         let start = usize::try_from(self.chance.below(1 << 16)).expect("16 bits");
-        placement::spread(&brokers, partitions, replication_factor, start)
+        placement::spread(&self.sites(), partitions, replication_factor, start)
     }
 
     /// Decides on more partitions for a topic, beside `decided` of others. Nothing is proposed yet,
@@ -362,7 +366,8 @@ impl Controller {
             Error::new(ErrorCode::UnknownTopicOrPartition, text)
         })?;
         let (topic_id, before) = (there.id, there.partitions.len());
-        let replicas = there.partitions.first().map_or(1, Vec::len);
+        let moved = self.image.reassignments.get(&(topic_id, 0)).map(|moved| moved.target.len());
+        let replicas = moved.or(there.partitions.first().map(Vec::len)).unwrap_or(1);
         let refuse = |text: String| Err(Error::new(ErrorCode::InvalidPartitions, text));
         if topic.count > TOPIC_PARTITIONS_MAX {
             return refuse(format!("a topic has at most {TOPIC_PARTITIONS_MAX} partitions"));
@@ -395,7 +400,7 @@ impl Controller {
             let added = i32::try_from(added).expect("below the count that was asked for");
             let replicas = i16::try_from(replicas).expect("it was an i16");
             let start = usize::try_from(self.chance.below(1 << 16)).expect("16 bits");
-            return placement::spread(&brokers, added, replicas, start);
+            return placement::spread(&self.sites(), added, replicas, start);
         };
         let refuse = |text: String| Err(Error::new(ErrorCode::InvalidReplicaAssignment, text));
         if assignments.len() != added {
@@ -410,6 +415,76 @@ impl Controller {
             CreatableReplicaAssignment { partition_index, broker_ids }
         });
         placement::manual(&brokers, &assigned.collect::<Vec<_>>())
+    }
+
+    /// All nodes, and where they stand.
+    fn sites(&self) -> Vec<placement::Site<'_>> {
+        let brokers = self.image.brokers.iter();
+        brokers.map(|(id, broker)| (*id, broker.rack.as_deref())).collect()
+    }
+
+    /// Decides that a partition is to be on other nodes, the preferred one first. Nothing is proposed yet, but ids are
+    /// taken. `None` if it is there already.
+    pub(crate) fn move_partition(
+        &mut self,
+        topic_id: Uuid,
+        partition: i32,
+        wanted: &[i32],
+    ) -> Option<MetadataRecord> {
+        let at = usize::try_from(partition).ok()?;
+        let there = self.image.topic(topic_id)?.partitions.get(at)?.clone();
+        let moved = self.image.reassignments.get(&(topic_id, partition));
+        let peers = |replicas: &[PlacedReplica]| replicas.iter().map(|it| it.peer_id).collect();
+        let origin: Vec<u64> = moved.map_or_else(|| peers(&there), |moved| moved.origin.clone());
+        let is_new = moved.is_none();
+        // One whose directory is gone is not the same one.
+        let is_whole = |it: &&PlacedReplica| {
+            let broker = self.image.brokers.get(&it.broker_id);
+            broker.is_some_and(|broker| broker.directory_id == it.directory_id)
+        };
+        let known =
+            |id: &i32| there.iter().find(|it| it.broker_id == *id).filter(is_whole).cloned();
+        let found: Vec<Option<PlacedReplica>> = wanted.iter().map(known).collect();
+        let replicas = found.into_iter().zip(wanted);
+        let mut replicas: Vec<_> =
+            replicas.map(|(known, id)| known.unwrap_or_else(|| self.new_replica(*id))).collect();
+        let target: Vec<u64> = peers(&replicas);
+        if is_new && target == origin {
+            return None;
+        }
+        let leaves = there.into_iter().filter(|it| !target.contains(&it.peer_id));
+        replicas.extend(leaves);
+        let moved = MovePartition { topic_id, partition, replicas, target, origin };
+        Some(MetadataRecord::MovePartition(moved))
+    }
+
+    /// Decides to take a move back. `None` if there is none.
+    pub(crate) fn cancel_move(&self, topic_id: Uuid, partition: i32) -> Option<MetadataRecord> {
+        let moved = self.image.reassignments.get(&(topic_id, partition))?;
+        let at = usize::try_from(partition).ok()?;
+        let replicas = self.image.topic(topic_id)?.partitions.get(at)?.clone();
+        let (target, origin) = (moved.origin.clone(), moved.origin.clone());
+        let moved = MovePartition { topic_id, partition, replicas, target, origin };
+        Some(MetadataRecord::MovePartition(moved))
+    }
+
+    /// A partition's group is what a move wanted: the record that ends it, if it is not proposed yet.
+    pub(crate) fn finish_move(
+        &self,
+        topic_id: Uuid,
+        partition: i32,
+        voters: &[u64],
+    ) -> Option<MetadataRecord> {
+        let moved = self.image.reassignments.get(&(topic_id, partition))?;
+        if self.changing.contains(&topic_id) || !is_set_of(voters, &moved.target) {
+            return None;
+        }
+        let at = usize::try_from(partition).ok()?;
+        let there = self.image.topic(topic_id)?.partitions.get(at)?;
+        let placed = |peer: &u64| there.iter().find(|it| it.peer_id == *peer).cloned();
+        let replicas = moved.target.iter().map(placed).collect::<Option<Vec<_>>>()?;
+        let placement = PlacePartition { topic_id, partition, replicas };
+        Some(MetadataRecord::PlacePartition(placement))
     }
 
     fn new_replica(&mut self, broker_id: i32) -> PlacedReplica {
@@ -483,6 +558,7 @@ impl Controller {
                 }
                 MetadataRecord::DeleteTopic(DeleteTopic { topic_id })
                 | MetadataRecord::SetTopicConfig(SetTopicConfig { topic_id, .. })
+                | MetadataRecord::MovePartition(MovePartition { topic_id, .. })
                 | MetadataRecord::PlacePartition(PlacePartition { topic_id, .. }) => {
                     self.changing.insert(*topic_id);
                 }
@@ -503,16 +579,16 @@ impl Controller {
 
     /// The image at the applied index, for storage.
     pub(crate) fn image_op(&mut self) -> OpKind {
-        let image = self.image.encode();
+        let image = self.image.encode(self.group.applied());
         self.log.image_bytes = image.len() as u64;
         OpKind::Image { index: self.group.applied(), image }
     }
 
     /// Proposes that what the image says anyway goes from the log, once that is large. True if
     /// something was proposed.
-    pub(crate) fn trim_if_large(&mut self) -> bool {
+    pub(crate) fn trim_if_large(&mut self, bytes_max: u64) -> bool {
         let end = self.end;
-        if !self.log.is_large() || end <= self.log.trimming || !self.group.is_serving() {
+        if !self.log.is_large(bytes_max) || end <= self.log.trimming || !self.group.is_serving() {
             return false;
         }
         let entry = Internal::Trim { offset: end }.encode();
@@ -539,6 +615,14 @@ impl Controller {
         let mut outcome = Outcome::default();
         let turn = self.group.collect();
         (outcome.messages, outcome.reads) = (turn.messages, turn.reads);
+        for snapshot in turn.snapshots {
+            let image = self.image.encode(self.group.applied());
+            outcome.messages.extend(self.group.with_image(snapshot, image));
+        }
+        if let Some(beginning) = &turn.begun {
+            outcome.is_begun = true;
+            self.begin_anew(beginning);
+        }
         self.take_appends(&turn.ops);
         if let Some(first) = turn.cut {
             let lost = self.waiting.split_off(&(first, 0)).into_values();
@@ -553,7 +637,7 @@ impl Controller {
             match &entry.content {
                 Content::Batch(batch) => {
                     begins_segment |= batch.starts_segment;
-                    if !self.apply(batch, &mut outcome) {
+                    if !self.apply(entry.index, batch, &mut outcome) {
                         break;
                     }
                 }
@@ -588,6 +672,23 @@ impl Controller {
         outcome
     }
 
+    /// This replica's log begins anew, as its leader's does.
+    fn begin_anew(&mut self, beginning: &Beginning) {
+        match Image::decode(&beginning.image) {
+            Some(image) => self.image = image,
+            None => self.group.fail("an image came that this version cannot read".to_owned()),
+        }
+        self.unapplied.clear();
+        self.segment_bytes = None;
+        self.end = beginning.end_offset;
+        self.log = LogSize {
+            start: beginning.end_offset,
+            trimming: beginning.end_offset,
+            image_bytes: beginning.image.len() as u64,
+            ..LogSize::default()
+        };
+    }
+
     /// Reads what was appended, by this node or by the one that leads: it will be applied once it is committed.
     fn take_appends(&mut self, ops: &[OpKind]) {
         let appends = ops.iter().flat_map(|op| match op {
@@ -608,14 +709,16 @@ impl Controller {
     }
 
     /// Applies a committed batch. False if the group failed over it.
-    fn apply(&mut self, batch: &Descriptor, outcome: &mut Outcome) -> bool {
+    fn apply(&mut self, index: u64, batch: &Descriptor, outcome: &mut Outcome) -> bool {
         let Some(records) = self.unapplied.remove(&batch.base_offset) else {
             self.group.fail("a metadata batch has no records here".to_owned());
             return false;
         };
         for record in records {
             self.forget_decision(&record);
-            outcome.changes.extend(self.image.apply(record));
+            if index > self.image.as_of {
+                outcome.changes.extend(self.image.apply(record));
+            }
         }
         self.end = batch.end_offset();
         if batch.base_offset >= self.log.recovered_end {
@@ -629,6 +732,7 @@ impl Controller {
             MetadataRecord::CreateTopic(topic) => drop(self.creating.remove(&topic.name)),
             MetadataRecord::DeleteTopic(DeleteTopic { topic_id })
             | MetadataRecord::SetTopicConfig(SetTopicConfig { topic_id, .. })
+            | MetadataRecord::MovePartition(MovePartition { topic_id, .. })
             | MetadataRecord::PlacePartition(PlacePartition { topic_id, .. }) => {
                 self.changing.remove(topic_id);
             }
@@ -658,6 +762,11 @@ impl Controller {
         outcome.leads = Some(serves.is_some());
         self.served = serves;
     }
+}
+
+/// Whether two lists of peers name the same ones.
+pub(crate) fn is_set_of(one: &[u64], other: &[u64]) -> bool {
+    one.len() == other.len() && one.iter().all(|peer| other.contains(peer))
 }
 
 /// What is wrong with a topic's name, if anything.

@@ -58,7 +58,7 @@ mod tests {
         assert_eq!(told, ["producer 77  epoch 3  sequences 4..6 at offset 100"]);
         bytes.pop();
         assert_eq!(image(partition, &bytes.into()), None);
-        let told = image(METADATA, &Image::empty().encode()).expect("readable");
+        let told = image(METADATA, &Image::empty().encode(0)).expect("readable");
         assert!(told[0].contains("AllocatePeerIds"), "{told:?}");
         assert_eq!(image(METADATA, &Bytes::from_static(&[9])), None);
     }

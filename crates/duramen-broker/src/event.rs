@@ -54,6 +54,8 @@ pub enum Event {
     LogRead(LogRead),
     /// Another node says something. Bytes that are no frame never come here.
     Peer(Box<PeerFrame>),
+    /// The node is about to end: others should lead what it leads. Answered by [`Action::Drained`].
+    Drain,
     /// Nothing but time passed. Sent when [`crate::Node::deadline`] has come.
     Tick,
 }
@@ -89,6 +91,8 @@ pub enum Action {
         /// What is said.
         frame: Box<PeerFrame>,
     },
+    /// After [`Event::Drain`]: others lead what they can lead. Said once.
+    Drained,
     /// The process must end: what happened may not be survived in memory.
     Fatal(String),
 }

@@ -20,9 +20,11 @@ use bytes::Bytes;
 use duramen_storage::Descriptor;
 use duramen_storage::history::History;
 use duramen_storage::op::{
-    Append, ConfState, Content, HardState, LogEntry, OpKind, RecoveredReplica, ReplicaId, TermRun,
+    Append, Beginning, ConfState, Content, HardState, LogEntry, OpKind, RecoveredReplica,
+    ReplicaId, TermRun,
 };
-use raft::eraftpb::{Entry, EntryType, Message, MessageType};
+use protobuf::Message as _;
+use raft::eraftpb::{ConfChangeV2, Entry, EntryType, Message, MessageType};
 use raft::{RawNode, Ready, StateRole};
 
 use crate::limits::{
@@ -37,14 +39,18 @@ mod catching_up;
 mod confirming;
 mod letters;
 mod log;
+mod membership;
+mod moving;
 mod shipping;
+mod snapshots;
 use catching_up::CatchingUp;
 pub(crate) use catching_up::ReadFor;
 use confirming::Confirming;
 pub(crate) use confirming::Doubt;
-pub(crate) use letters::letter_of;
+pub(crate) use letters::{TIMEOUT_NOW, letter_of};
 pub(crate) use log::internal_of;
 use log::{GroupLog, TAG_BATCH, TAG_INTERNAL};
+use moving::Moving;
 use shipping::Shipping;
 
 /// Which log a group keeps; the same on all its nodes.
@@ -106,6 +112,10 @@ pub(crate) struct Turn {
     pub messages: Vec<Outgoing>,
     /// To be read, for [`Group::on_read`].
     pub reads: Vec<PayloadRead>,
+    /// For peers, once [`Group::with_image`] has completed them.
+    pub snapshots: Vec<Message>,
+    /// The log begins anew here: the view is what the image says.
+    pub begun: Option<Beginning>,
 }
 
 /// A `Ready` between its collection and its persistence.
@@ -128,6 +138,10 @@ struct Pace {
     heard: BTreeMap<u64, u64>,
     /// Peers that lack what cannot be had from this log any more.
     left_behind: BTreeSet<u64>,
+    /// What was committed when a learner was looked at last, and in which term.
+    looked: Option<(u64, u64)>,
+    /// The tick at which a peer was first seen to wait for a snapshot.
+    snapshots: BTreeMap<u64, u64>,
 }
 
 /// One replica's share in a Raft group.
@@ -147,11 +161,15 @@ pub(crate) struct Group {
     released: Vec<Message>,
     shipping: Shipping,
     catching_up: CatchingUp,
+    /// A snapshot that came with the message at hand.
+    arriving: Option<Beginning>,
+    begun: u64,
     memory: Memory,
     /// The last term that it led.
     led: u64,
     pace: Pace,
     confirming: Confirming,
+    moving: Moving,
     /// A commit index that storage has not been told: it rides with the next write.
     unsaved: Option<HardState>,
     /// The next turn's first op, for a replica that was just made.
@@ -245,10 +263,13 @@ impl Group {
             released: Vec::new(),
             shipping: Shipping::default(),
             catching_up: CatchingUp::default(),
+            arriving: None,
+            begun: 0,
             memory: Memory::default(),
             led: 0,
             pace: Pace::default(),
             confirming: Confirming::default(),
+            moving: Moving::default(),
             unsaved: None,
             create: None,
             applied: (applied, applied_term),
@@ -376,8 +397,8 @@ impl Group {
         all.map(|(id, _)| *id)
     }
 
-    /// How many peers lack what this leader cannot give them entry by entry, most likely because it was trimmed. They get
-    /// nothing more from it: to send them segments and images is not built yet.
+    /// How many peers lack what this leader cannot give them: what it remembers of its own entries begins too late, or a
+    /// segment cannot be read.
     pub(crate) fn left_behind(&self) -> usize {
         self.pace.left_behind.len()
     }
@@ -387,9 +408,16 @@ impl Group {
         self.catching_up.rebuilt
     }
 
+    /// How often this replica's log began anew.
+    pub(crate) fn begun(&self) -> u64 {
+        self.begun
+    }
+
     /// Whether this replica is all there is.
     pub(crate) fn is_alone(&self) -> bool {
-        self.raw.store().conf.voters == [self.id.0]
+        let conf = &self.raw.store().conf;
+        let others = [&conf.learners, &conf.voters_outgoing, &conf.learners_next];
+        conf.voters == [self.id.0] && others.iter().all(|peers| peers.is_empty())
     }
 
     /// Stands for election. For a group of one voter that is all it takes.
@@ -409,13 +437,18 @@ impl Group {
     }
 
     pub(crate) fn on_message(&mut self, message: Message, payloads: Vec<Bytes>) {
-        if self.failed.is_some() || !self.is_acceptable(&message) {
+        if self.failed.is_some() || self.is_beginning() || !self.is_acceptable(&message) {
             return;
         }
         if let Some(damage) = self.damage_shown_by(&message) {
             return self.fail(damage);
         }
         let mut payloads = payloads.into_iter();
+        if message.get_msg_type() == MessageType::MsgSnapshot {
+            // Without its image it is not there at all.
+            let Some(image) = payloads.next() else { return };
+            self.arriving = snapshots::beginning_of(message.get_snapshot(), image);
+        }
         let mut with_payload = Vec::new();
         for entry in message.get_entries() {
             let Some(Content::Batch(descriptor)) = log::content_of(entry) else { continue };
@@ -441,13 +474,14 @@ impl Group {
     }
 
     fn is_acceptable(&self, message: &Message) -> bool {
-        let is_peer = message.from != self.id.0 && self.raw.raft.prs().get(message.from).is_some();
-        let is_for_us = message.to == self.id.0;
-        let is_foreign = matches!(
-            message.get_msg_type(),
-            MessageType::MsgPropose | MessageType::MsgReadIndex | MessageType::MsgSnapshot
-        );
-        is_peer && is_for_us && !is_foreign && message.term <= TERM_MAX && self.is_chain(message)
+        // Who may speak is the node's concern: this replica may be the last to hear of a change of membership.
+        let is_for_us = message.from != self.id.0 && message.to == self.id.0;
+        let kind = message.get_msg_type();
+        let is_foreign = matches!(kind, MessageType::MsgPropose | MessageType::MsgReadIndex);
+        let is_vote = matches!(kind, MessageType::MsgRequestVote | MessageType::MsgRequestPreVote);
+        // Whoever was not told how its log begins has no say in who leads.
+        let is_fit = !is_vote || self.raw.store().last() > 0;
+        is_for_us && is_fit && !is_foreign && message.term <= TERM_MAX && self.is_chain(message)
     }
 
     /// Whether a message's entries follow each other, by index, term and offset, and follow what this log has.
@@ -457,6 +491,10 @@ impl Group {
         for entry in message.get_entries() {
             let follows = entry.index == index + 1 && (term..=message.term).contains(&entry.term);
             let Some(content) = log::content_of(entry).filter(|_| follows) else { return false };
+            // The library parses it, and panics over what it cannot read.
+            if entry.get_entry_type() != EntryType::EntryNormal && change_of(entry).is_none() {
+                return false;
+            }
             (index, term) = (entry.index, entry.term);
             let Content::Batch(batch) = content else {
                 end_offset = end_offset.or_else(|| self.offset_after(index));
@@ -508,18 +546,31 @@ impl Group {
 
     /// One tick of the group's clock. A group of one voter needs none. True if it has something to say.
     pub(crate) fn tick(&mut self) -> bool {
-        // The library asserts that all is persisted when a group of one elects itself.
-        if self.is_alone() || self.term() >= TERM_MAX || self.failed.is_some() {
+        if self.term() >= TERM_MAX || self.failed.is_some() || self.is_beginning() {
             return false;
         }
-        self.guarded(RawNode::tick);
+        // The library asserts that all is persisted when a group of one voter elects itself.
+        let elects_itself = self.voters() == 1 && self.raw.raft.state != StateRole::Leader;
+        if elects_itself && !self.in_flight.is_empty() {
+            return false;
+        }
         self.pace.ticks += 1;
+        self.tick_moving();
+        if self.is_alone() {
+            // It may have been refused before: while a change of membership waited to be applied.
+            if elects_itself {
+                self.campaign();
+            }
+            return elects_itself;
+        }
+        self.guarded(RawNode::tick);
         if self.pace.ticks.is_multiple_of(LAG_TICKS / 2) {
             self.pace.commits = (self.raw.raft.raft_log.committed, self.pace.commits.0);
         }
         if self.pace.ticks.is_multiple_of(2 * ELECTION_TICKS as u64) {
             self.shipping.forget(self.applied.0);
             self.note_left_behind();
+            self.give_up_snapshots();
         }
         self.failed.is_some() || self.raw.has_ready()
     }
@@ -534,11 +585,12 @@ impl Group {
         self.shipping.starved.retain(|id| lacks(*id));
         let progress = self.raw.raft.prs().iter();
         let is_leader = self.raw.raft.state == StateRole::Leader;
+        let can_be_given = self.raw.store().can_be_given();
         let behind = progress.filter(|(id, progress)| {
             let is_starved = self.shipping.starved.contains(*id);
             is_leader
                 && self.pace.heard.contains_key(*id)
-                && (progress.next_idx < first || is_starved)
+                && (progress.next_idx < first && !can_be_given || is_starved)
         });
         let behind: BTreeSet<u64> = behind.map(|(id, _)| *id).collect();
         for peer in behind.difference(&self.pace.left_behind) {
@@ -546,7 +598,7 @@ impl Group {
                 replica = self.id.0,
                 peer,
                 first,
-                "a follower lacks entries that were trimmed, or cannot be read; it stays behind"
+                "a follower lacks entries that cannot be given to it; it stays behind"
             );
         }
         self.pace.left_behind = behind;
@@ -590,7 +642,7 @@ impl Group {
             return Err(Refused::Failed);
         }
         // The library would forward a follower's proposal, with an offset computed here.
-        if !self.is_serving() {
+        if !self.is_serving() || self.is_moving() {
             return Err(Refused::NotLeader);
         }
         // With one voter they wait for its disk, and their bytes are bounded elsewhere.
@@ -638,6 +690,7 @@ impl Group {
         assert!(number >= ticket, "storage reports each ticket once, in order");
         if self.failed.is_none() {
             self.guarded(|raw| raw.on_persist_ready(number));
+            self.note_begun();
         }
     }
 
@@ -656,6 +709,7 @@ impl Group {
         turn.ops.extend(self.create.take());
         loop {
             self.confirm();
+            self.move_on();
             if self.failed.is_some() || !self.raw.has_ready() {
                 break;
             }
@@ -663,6 +717,8 @@ impl Group {
             self.take_ready(ready, &mut turn);
         }
         self.note_lost(&mut turn);
+        // One that the library did not take belongs to a message it refused.
+        self.arriving = None;
         if self.failed.is_some() {
             self.abandon();
             turn.committed.clear();
@@ -710,6 +766,10 @@ impl Group {
                 ));
                 return;
             }
+            if message.get_msg_type() == MessageType::MsgSnapshot {
+                turn.snapshots.push(message);
+                continue;
+            }
             self.shipping.send(message, self.raw.store());
         }
         self.bring_up();
@@ -722,6 +782,12 @@ impl Group {
 
     fn take_ready(&mut self, mut ready: Ready, turn: &mut Turn) {
         let ticket = ready.number();
+        if !ready.snapshot().is_empty() {
+            self.begin_anew(ready.snapshot(), turn);
+            if self.failed.is_some() {
+                return;
+            }
+        }
         let mut appends = Vec::with_capacity(ready.entries().len());
         let mut payload_bytes = 0;
         for entry in ready.take_entries() {
@@ -734,7 +800,6 @@ impl Group {
             self.raw.mut_store().hard_state = hard_state;
             self.unsaved = Some(hard_state);
         }
-        assert!(ready.snapshot().is_empty(), "nobody sends snapshots yet");
         self.confirming.on_answers(ready.read_states());
         let mut messages = ready.take_persisted_messages();
         if sabotage::is(Bug::SpokenBeforeSync) {
@@ -791,10 +856,7 @@ impl Group {
 
     fn apply(&mut self, committed: &[Entry], turn: &mut Turn) {
         for entry in committed {
-            // Nobody proposes a membership change yet; one that is there all the same came from a
-            // newer version.
-            if entry.get_entry_type() != EntryType::EntryNormal {
-                self.fail(format!("entry {} changes the membership", entry.index));
+            if entry.get_entry_type() != EntryType::EntryNormal && !self.reshape(entry, turn) {
                 return;
             }
             let held = self.raw.store().get(entry.index);
@@ -807,6 +869,29 @@ impl Group {
             self.guarded(|raw| raw.advance_apply_to(last));
             self.forget_applied(last);
         }
+    }
+
+    /// Executes a change of membership, unless what is known of it is later. False if that failed the group.
+    fn reshape(&mut self, entry: &Entry, turn: &mut Turn) -> bool {
+        if entry.index <= self.raw.store().conf.applied {
+            return true;
+        }
+        let change = change_of(entry);
+        let done = change.and_then(|it| self.guarded(|raw| raw.apply_conf_change(&it))?.ok());
+        let Some(conf) = done else {
+            self.fail(format!("entry {} changes the membership to what cannot be", entry.index));
+            return false;
+        };
+        let conf = log::conf_of(&conf, entry.index);
+        self.raw.mut_store().conf = conf.clone();
+        let is_voter =
+            conf.voters.contains(&self.id.0) || conf.voters_outgoing.contains(&self.id.0);
+        if !is_voter && self.raw.raft.state == StateRole::Leader {
+            // It was elected before this was applied. The library would let it lead, and take nothing in.
+            self.guarded(|raw| raw.raft.become_follower(raw.raft.term, raft::INVALID_ID));
+        }
+        turn.ops.push(OpKind::Conf { conf });
+        true
     }
 
     /// Descriptors of applied entries go, but for the newest: a peer that needs older ones gets them from segments.
@@ -850,7 +935,7 @@ impl Group {
     /// The library draws its election timeout from the thread's chance at every reset, even one
     /// that changes neither term nor role; ours comes from the seed.
     fn settle_timeout(&mut self) {
-        if self.raw.store().conf.voters.len() <= 1 {
+        if self.is_alone() {
             return;
         }
         let now = (self.raw.raft.term, self.raw.raft.state);
@@ -861,6 +946,14 @@ impl Group {
         }
         self.raw.raft.set_randomized_election_timeout(self.timeout_ticks);
     }
+}
+
+/// The change of membership that an entry is; an empty one leaves a joint membership.
+fn change_of(entry: &Entry) -> Option<ConfChangeV2> {
+    let is_change = entry.get_entry_type() == EntryType::EntryConfChangeV2;
+    let mut change = ConfChangeV2::default();
+    let read = is_change.then(|| change.merge_from_bytes(&entry.data))?;
+    read.ok().map(|()| change)
 }
 
 #[cfg(test)]

@@ -28,10 +28,6 @@ pub const DECOMPRESSED_RATIO_QUICK: usize = 8;
 /// Bytes of record batches that a node holds between their arrival and their sync.
 pub const NODE_BYTES_IN_FLIGHT_MAX: u64 = 256 << 20;
 
-/// Bytes of the metadata log above which what its image says is trimmed off. A test build fills
-/// less.
-pub(crate) const METADATA_LOG_BYTES_MAX: u64 = if cfg!(test) { 16 << 10 } else { 4 << 20 };
-
 /// Segments of a partition above which one ends only where it must, at 2 GiB: storage remembers
 /// each in every checkpoint, 76 bytes and more, and a checkpoint has to fit into a round of 4 MiB. A
 /// test build makes fewer.
@@ -67,6 +63,28 @@ pub(crate) const PEER_LEADS_MAX: usize = 1000;
 pub(crate) const GROUP_UNSENT_MAX: usize = 64;
 /// Reads for followers at once; the others wait.
 pub(crate) const PEER_READS_MAX: usize = 4;
+/// Requests that a node may have on their way to the one that leads the metadata; above, clients are sent there.
+pub(crate) const FORWARDS_MAX: usize = 256;
+/// Bytes of them; and of the answers that are kept for nodes that may ask again.
+pub(crate) const FORWARDS_BYTES_MAX: usize = 16 << 20;
+/// Ticks until a request that is not answered is sent again; and after which it is sent no more.
+pub(crate) const FORWARD_AGAIN_TICKS: u64 = 10;
+/// See [`FORWARD_AGAIN_TICKS`].
+pub(crate) const FORWARD_TICKS_MAX: u64 = 1200;
+/// Ticks for which an answer is kept: a request that is sent no more may still come.
+pub(crate) const FORWARDED_KEPT_TICKS: u64 = 2400;
+/// Requests of other nodes that are being served, or were and are remembered.
+pub(crate) const FORWARDED_MAX: usize = 4096;
+/// Groups that a node hands over to their preferred replicas at once.
+pub(crate) const MOVES_MAX: usize = 16;
+/// Groups that a node hands over at once when it is about to end.
+pub(crate) const DRAIN_MOVES_MAX: usize = 256;
+/// Ticks between two times that a leader is asked to hand over, as an administrator wants it.
+pub(crate) const ELECTION_ASKED_TICKS: u64 = 10;
+/// Elections of one request that are looked at, and asked for, at once.
+pub(crate) const ELECTIONS_MAX: usize = 256;
+/// How long an election that an administrator asked for may take.
+pub(crate) const ELECTION_WAITS_US: u64 = 5_000_000;
 /// Entries that a leader appends without their commit; above, appends are refused.
 pub(crate) const GROUP_UNCOMMITTED_MAX: u64 = 16 << 10;
 
@@ -91,8 +109,6 @@ impl Default for Memory {
 pub(crate) const PRODUCER_BATCHES_KEPT: usize = 5;
 /// Producer ids allocated by one metadata record.
 pub(crate) const PRODUCER_ID_BLOCK: i64 = 1000;
-/// Producers that one `ExpireProducers` entry names at most.
-pub(crate) const EXPIRE_PRODUCERS_MAX: usize = 4096;
 
 /// Partitions of one topic.
 pub(crate) const TOPIC_PARTITIONS_MAX: i32 = 20_000;
@@ -132,6 +148,8 @@ pub(crate) const GROUP_LOG_AGAIN_US: u64 = 30_000_000;
 /// How long a consumer that has just joined its group is waited for, unless it joins again.
 pub(crate) const NEW_MEMBER_WAITS_US: u64 = 300_000_000;
 
+/// How long a topic is not made because nodes of a cluster that was just started have not registered.
+pub(crate) const BROKERS_AWAITED_US: u64 = 10_000_000;
 /// How long requests wait for the groups to lead after the node opened.
 pub(crate) const OPENING_US_MAX: u64 = 30_000_000;
 
@@ -142,7 +160,8 @@ const _: () = {
         PEER_FRAME_BYTES_MAX as u64 >= FRAME_BYTES_MAX as u64 + 2 * PEER_BYTES_IN_FLIGHT_MAX,
         "what is sent is taken in"
     );
+    assert!(FORWARDED_KEPT_TICKS > FORWARD_TICKS_MAX, "what may be sent again is still known");
     assert!(GROUP_APPLIED_KEPT < GROUP_APPLIED_MAX, "dropping must leave something to drop");
     assert!(ELECTION_TICKS > HEARTBEAT_TICKS, "raft demands it");
-    assert!(PRODUCER_ID_BLOCK > 0 && EXPIRE_PRODUCERS_MAX > 0 && SWEEP_SLICE > 0);
+    assert!(PRODUCER_ID_BLOCK > 0 && SWEEP_SLICE > 0);
 };

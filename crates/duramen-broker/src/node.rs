@@ -16,8 +16,8 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use duramen_protocol::messages::offset_fetch::OffsetFetchResponseGroup;
 use duramen_protocol::messages::{
-    DeleteGroupsResponse, DeleteRecordsResponse, FindCoordinatorRequest, MetadataRequest,
-    ProduceResponse,
+    DeleteGroupsResponse, DeleteRecordsResponse, ElectLeadersResponse, FindCoordinatorRequest,
+    MetadataRequest, ProduceResponse,
 };
 use duramen_protocol::wire::Uuid;
 use duramen_protocol::{ErrorCode, Response};
@@ -27,7 +27,7 @@ use duramen_storage::storage::Facts;
 use crate::api::{self, fetch::ParkedFetch, fetch_sessions::FetchSessions};
 use crate::configs::{BrokerSettings, TopicSettings};
 use crate::controller::image::{Change, Topic};
-use crate::controller::records::{Endpoint, MetadataRecord, RegisterBroker};
+use crate::controller::records::{Endpoint, MetadataRecord, PlacedReplica, RegisterBroker};
 use crate::controller::{Controller, METADATA_GROUP, METADATA_REPLICA, MetadataVoter, is_metadata};
 use crate::event::{Action, ConnectionId, Event, Now, Reply, RequestKey};
 use crate::internal_topics;
@@ -41,9 +41,12 @@ use duramen_storage::sabotage::{self, Bug};
 
 mod coordinators;
 mod doubts;
+mod forwarding;
 mod metrics;
+mod moves;
 mod peers;
 mod quotas;
+mod reassignments;
 mod stalls;
 mod sweep;
 #[cfg(test)]
@@ -52,7 +55,10 @@ mod undecided;
 
 use coordinators::Coordinators;
 use doubts::Doubts;
+use forwarding::Forwards;
 pub use metrics::{Metrics, Standing};
+use moves::Moves;
+pub(crate) use moves::{Election, ElectionWanted};
 use peers::Peers;
 use quotas::Timed;
 use stalls::Stalls;
@@ -117,6 +123,10 @@ pub(crate) enum Parked {
     Metadata { request: MetadataRequest, context: RequestContext, outstanding: usize },
     /// For the topic that groups are kept in to be made.
     FindCoordinator { request: FindCoordinatorRequest, context: RequestContext, outstanding: usize },
+    /// For partitions to be led by other replicas.
+    Election { response: Box<ElectLeadersResponse>, wanted: VecDeque<ElectionWanted> },
+    /// For the node that leads the metadata.
+    Forwarded { nonce: u64 },
     /// For a block of producer ids.
     ProducerId,
     /// For the coordinator of its group.
@@ -177,6 +187,8 @@ pub struct Node {
     /// A block of producer ids that this node gives itself: index, first and end.
     allocating: Option<(u64, i64, i64)>,
     peers: Peers,
+    moves: Moves,
+    forwards: Forwards,
     clock: ClockWatch,
     retention: Sweep,
     producers: Sweep,
@@ -229,6 +241,8 @@ impl Node {
             producer_ids: (0, 0),
             allocating: None,
             peers: Peers::new(std::mem::take(&mut options.voters)),
+            moves: Moves::new(&options.settings),
+            forwards: Forwards::default(),
             clock: ClockWatch::new(now),
             retention: Sweep::default(),
             producers: Sweep::default(),
@@ -282,9 +296,8 @@ impl Node {
             if let Some(opening) = &mut self.opening {
                 opening.awaited.insert(found.replica);
             }
-        } else {
-            self.peers.tick(found.replica);
         }
+        self.peers.tick(found.replica);
         self.partitions.insert(found.replica, partition);
         self.mark_dirty(found.replica);
     }
@@ -301,6 +314,7 @@ impl Node {
             Event::LogRead(read) if read.peer.is_some() => self.on_payload(read),
             Event::LogRead(read) => self.on_log_read(now, read, actions),
             Event::Peer(frame) => self.on_peer(now, frame.0, actions),
+            Event::Drain => self.drain(actions),
             Event::Tick => {}
         }
         self.fire_timers(now, actions);
@@ -358,6 +372,8 @@ impl Node {
         self.forget_undecided(connection);
         self.forget_doubts(connection);
         self.forget_times(connection);
+        self.moves.forget(connection);
+        self.forwards.forget(connection);
         if let Some(opening) = &mut self.opening {
             opening.held.retain(|(key, ..)| key.0 != connection);
         }
@@ -415,7 +431,11 @@ impl Node {
                 Timer::Producers => self.sweep_producers(now),
                 Timer::Settings => self.sweep_settings(now),
                 Timer::Offsets => self.sweep_offsets(now, actions),
-                Timer::Peers => self.tick_peers(now),
+                Timer::Peers => {
+                    self.tick_peers(now);
+                    self.tick_moves(actions);
+                    self.tick_forwards(actions);
+                }
                 Timer::Coordinator(replica) => self.on_group_timer(now, replica, actions),
                 Timer::Request(key) => api::on_timeout(self, key, actions),
             }
@@ -613,6 +633,12 @@ impl Node {
             actions.push(Action::Fatal(format!("the metadata group failed: {problem}")));
             return;
         }
+        if outcome.is_begun {
+            self.take_dynamic_settings();
+            if self.is_registered {
+                self.reconcile(now, actions);
+            }
+        }
         let mut made = Vec::new();
         for change in outcome.changes {
             self.follow_change(now, change, &mut made, actions);
@@ -628,7 +654,8 @@ impl Node {
         }
         self.peers.grant(applied);
         self.register(now, actions);
-        self.is_controller_dirty |= self.controller.trim_if_large();
+        let log_bytes = self.options.settings.metadata_log_bytes.unsigned_abs();
+        self.is_controller_dirty |= self.controller.trim_if_large(log_bytes);
     }
 
     fn follow_change(
@@ -639,16 +666,24 @@ impl Node {
         actions: &mut Vec<Action>,
     ) {
         match change {
-            Change::Placed { topic_id, partition } => {
+            Change::Placed { topic_id, partition, gone } => {
                 // While the log is replayed, replicas are there already or will be missed later.
                 if self.is_registered {
-                    made.extend(self.instantiate(now, topic_id, partition, actions));
+                    let own = self.own_directory();
+                    for replica in gone.iter().filter(|replica| replica.directory_id == own) {
+                        self.remove_replica(now, ReplicaId(replica.peer_id), actions);
+                    }
+                    let new = self.instantiate(now, topic_id, partition, actions);
+                    // One that is added is not waited for: the others serve.
+                    let born = self.controller.image.voters_at_birth(topic_id, partition);
+                    made.extend(new.filter(|it| born.contains(&it.0)));
                 }
             }
             Change::Configured { topic_id } => self.configure(topic_id),
             Change::BrokersConfigured => self.reconfigure(now),
             Change::Deleted(topic) => {
                 self.remove(now, &topic, actions);
+                self.peers.forget_topic(&topic);
                 self.forget_offsets(now, &topic, actions);
             }
         }
@@ -670,20 +705,23 @@ impl Node {
         if self.partitions.contains_key(&id) {
             return None;
         }
-        let voters: Vec<u64> = replicas.iter().map(|replica| replica.peer_id).collect();
+        let voters = self.controller.image.voters_at_birth(topic_id, partition);
         let settings = self.settings_of(topic);
         let is_of_groups = topic.name == internal_topics::GROUPS;
         let identity = Identity { topic: topic.name.clone(), topic_id: topic_id.0, partition };
         let seed = self.options.seed;
-        let mut made = Partition::create(id, identity, &voters, settings, seed);
+        let is_added = !voters.contains(&id.0);
+        let mut made = if is_added {
+            Partition::await_birth(id, identity, settings, seed)
+        } else {
+            Partition::create(id, identity, &voters, settings, seed)
+        };
         made.group.keep_in_memory(self.options.memory);
-        let is_first = replicas[0].directory_id == own;
+        let is_first = replicas[0].directory_id == own && !is_added;
         if made.group.is_alone() || is_first {
             made.group.campaign();
         }
-        if !made.group.is_alone() {
-            self.peers.tick(id);
-        }
+        self.peers.tick(id);
         self.partitions.insert(id, made);
         self.mark_dirty(id);
         if is_of_groups {
@@ -912,6 +950,11 @@ impl Node {
         actions: &mut Vec<Action>,
     ) {
         self.counters.replies += 1;
+        if let Reply::Response(response) = reply {
+            // Another node may have asked on behalf of its client.
+            let Some(response) = self.answer_forwarded(key, response) else { return };
+            reply = Reply::Response(response);
+        }
         reply.rest(self.time_rest_ms(key));
         self.end_time(key);
         actions.push(Action::Reply { connection: key.0, sequence: key.1, reply });
@@ -927,13 +970,46 @@ impl Node {
 
     /// The local replica of a partition, or why there is none that answers.
     pub(crate) fn serving(&self, topic: &Topic, index: i32) -> Result<&Partition, ErrorCode> {
+        let partition = self.partition_here(topic, index)?;
+        partition.obstacle().map_or(Ok(partition), Err)
+    }
+
+    /// The local replica of a partition, leader or not, or why there is none that can be read.
+    pub(crate) fn readable(&self, topic: &Topic, index: i32) -> Result<&Partition, ErrorCode> {
+        let partition = self.partition_here(topic, index)?;
+        partition.obstacle_to_reading().map_or(Ok(partition), Err)
+    }
+
+    fn partition_here(&self, topic: &Topic, index: i32) -> Result<&Partition, ErrorCode> {
         let count = i32::try_from(topic.partitions.len()).unwrap_or(i32::MAX);
         if !(0..count).contains(&index) {
             return Err(ErrorCode::UnknownTopicOrPartition);
         }
         let replica = self.local_replica(topic, index).ok_or(ErrorCode::NotLeaderOrFollower)?;
-        let partition = self.partitions.get(&replica).ok_or(ErrorCode::NotLeaderOrFollower)?;
-        partition.obstacle().map_or(Ok(partition), Err)
+        self.partitions.get(&replica).ok_or(ErrorCode::NotLeaderOrFollower)
+    }
+
+    /// From which node a client in `rack` had better read a partition that this node leads: one that keeps up, and is in
+    /// that rack, when this one is not.
+    pub(crate) fn read_replica(&self, topic: &Topic, index: i32, rack: &str) -> Option<i32> {
+        let settings = &self.options.settings;
+        if rack.is_empty() || self.options.rack.as_deref() == Some(rack) || settings.leaders_only {
+            return None;
+        }
+        let partition = self.serving(topic, index).ok()?;
+        let replicas = topic.partitions.get(usize::try_from(index).ok()?)?;
+        let near = |placed: &&PlacedReplica| {
+            let broker = self.controller.image.brokers.get(&placed.broker_id);
+            let is_there =
+                self.peers.hears(placed.broker_id) && !self.peers.leaves(placed.broker_id);
+            is_there
+                && broker.is_some_and(|broker| broker.rack.as_deref() == Some(rack))
+                && partition.group.caught_up().any(|id| id == placed.peer_id)
+        };
+        let best = replicas.iter().filter(near).max_by_key(|placed| {
+            (partition.group.matched(placed.peer_id), std::cmp::Reverse(placed.broker_id))
+        });
+        best.map(|placed| placed.broker_id)
     }
 
     pub(crate) fn is_disk_full(&self) -> bool {

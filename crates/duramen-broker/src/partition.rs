@@ -18,7 +18,7 @@ use duramen_protocol::ErrorCode;
 use duramen_protocol::batch::{self, BatchHeader, TimestampType};
 use duramen_storage::Descriptor;
 use duramen_storage::op::{
-    Content, Identity, LogEntry, Op, OpKind, RecoveredReplica, ReplicaId, SegmentMeta,
+    Beginning, Content, Identity, LogEntry, Op, OpKind, RecoveredReplica, ReplicaId, SegmentMeta,
 };
 
 use crate::api::fetch_sessions::Watcher;
@@ -183,6 +183,17 @@ impl Partition {
         Self::over(id, group, settings)
     }
 
+    /// A replica that is added to a partition that is there: its leader will tell it the rest.
+    pub(crate) fn await_birth(
+        replica: ReplicaId,
+        identity: Identity,
+        settings: Arc<TopicSettings>,
+        seed: u64,
+    ) -> Self {
+        let id = id_of(&identity);
+        Self::over(id, Group::await_birth(replica, identity, seed), settings)
+    }
+
     /// A replica as storage found it. It answers nothing before it leads.
     pub(crate) fn recover(
         found: &RecoveredReplica,
@@ -273,6 +284,13 @@ impl Partition {
         } else {
             Some(ErrorCode::NotLeaderOrFollower)
         }
+    }
+
+    /// Why nothing can be read here now, if so. Whoever follows shows what it knows to be committed; one that does not know
+    /// whom to follow may be cut off, and its clients go elsewhere.
+    pub(crate) fn obstacle_to_reading(&self) -> Option<ErrorCode> {
+        let follows = self.group.failure().is_none() && self.group.leader().is_some();
+        if follows { None } else { self.obstacle() }
     }
 
     /// Whether fewer replicas than `min.insync.replicas` are caught up. More than there are can
@@ -548,19 +566,18 @@ impl Partition {
         if self.obstacle().is_some() {
             return false;
         }
-        let ids = self.producers.unused_since(before_us);
-        let entry = Internal::ExpireProducers { ids };
-        matches!(&entry, Internal::ExpireProducers { ids } if !ids.is_empty())
-            && self.group.propose_internal(&entry.encode()).is_ok()
+        let before = self.producers.unused_before(before_us, self.committed);
+        let entry = before.map(|before| Internal::ExpireProducers { before }.encode());
+        entry.is_some_and(|entry| self.group.propose_internal(&entry).is_ok())
     }
 
     /// The view's image at the applied index.
     pub(crate) fn image(&self) -> OpKind {
+        let index = self.group.applied();
         if sabotage::is(Bug::ImageWithoutProducers) {
-            let image = Producers::default().image();
-            return OpKind::Image { index: self.group.applied(), image };
+            return OpKind::Image { index, image: Producers::default().image(index) };
         }
-        OpKind::Image { index: self.group.applied(), image: self.producers.image() }
+        OpKind::Image { index, image: self.producers.image(index) }
     }
 
     /// Collects what the group has ready, executes what was committed, and says who is to be told.
@@ -570,8 +587,16 @@ impl Partition {
         let emit = |kind| Action::Storage(Op { replica, kind });
         actions.extend(turn.ops.into_iter().map(emit));
         (effects.messages, effects.reads) = (turn.messages, turn.reads);
+        for snapshot in turn.snapshots {
+            let image = self.producers.image(self.group.applied());
+            let image = if sabotage::is(Bug::SnapshotWithoutImage) { Bytes::new() } else { image };
+            effects.messages.extend(self.group.with_image(snapshot, image));
+        }
         if let Some(first) = turn.cut {
             self.cut(first, &turn.removed, effects);
+        }
+        if let Some(beginning) = &turn.begun {
+            self.begin_anew(beginning, now, effects);
         }
         let committed_before = self.committed;
         for entry in &turn.committed {
@@ -588,6 +613,21 @@ impl Partition {
         self.refuse_for_certain(effects);
         self.note_leadership(now, effects);
         self.touch_watchers(effects);
+    }
+
+    /// This replica's log begins anew, as its leader's does: all that was here is gone.
+    fn begin_anew(&mut self, beginning: &Beginning, now: Now, effects: &mut Effects) {
+        self.fail_waiting(0, ErrorCode::NotLeaderOrFollower, effects);
+        match Producers::from_image(&beginning.image, now.mono_us) {
+            Some(producers) => self.producers = producers,
+            None => self.group.fail("an image came that this version cannot read".to_owned()),
+        }
+        let end = beginning.end_offset;
+        (self.committed, self.log_start, self.segments_end) = (end, end, end);
+        self.segments.clear();
+        self.active = None;
+        self.trimming = 0;
+        effects.woken.extend(self.fetches.iter().map(|key| (*key, None)));
     }
 
     /// A newer leader's entries took the place of ours: what was said of them is void.
@@ -653,7 +693,7 @@ impl Partition {
             }
             Content::Internal(bytes) => match internal_of(bytes) {
                 Ok(None) => None,
-                Ok(Some(ours)) => self.execute(ours),
+                Ok(Some(ours)) => self.execute(entry.index, ours),
                 Err(()) => {
                     self.group.fail(format!("entry {} is of an unknown version", entry.index));
                     None
@@ -662,7 +702,7 @@ impl Partition {
         }
     }
 
-    fn execute(&mut self, entry: &[u8]) -> Option<OpKind> {
+    fn execute(&mut self, index: u64, entry: &[u8]) -> Option<OpKind> {
         match Internal::decode(entry) {
             Some(Internal::Trim { offset }) => {
                 if offset <= self.log_start {
@@ -673,8 +713,12 @@ impl Partition {
                 let is_stored = !sabotage::is(Bug::TrimNotStored);
                 is_stored.then_some(OpKind::Trim { log_start: offset })
             }
-            Some(Internal::ExpireProducers { ids }) => {
-                self.producers.expire(&ids);
+            Some(Internal::ExpireProducers { before }) => {
+                self.producers.expire(index, before);
+                None
+            }
+            Some(Internal::ExpireNamed { ids }) => {
+                self.producers.expire_named(index, &ids);
                 None
             }
             None => {

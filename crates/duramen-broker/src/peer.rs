@@ -41,6 +41,17 @@ duramen_protocol::message! {
         ids_wanted: Vec<u64> [0..],
         ids_granted: Vec<IdsGranted> [0..],
         topics_wanted: Vec<String> [0..],
+        is_leaving: bool [0..],
+        moves_wanted: Vec<MoveWanted> [0..],
+        forwards: Vec<Forward> [0..],
+        forwarded: Vec<Forwarded> [0..],
+        reassigned: Vec<Reassigned> [0..],
+    }
+    /// The voters of a partition are these now, as was wanted: the sender leads it.
+    pub(crate) struct Reassigned {
+        topic_id: Uuid [0..],
+        partition: i32 [0..],
+        voters: Vec<u64> [0..],
     }
     /// How far a node has heard the one it speaks to.
     pub(crate) struct Heard {
@@ -83,6 +94,27 @@ duramen_protocol::message! {
         peer_id: u64 [0..],
         version: u64 [0..],
     }
+    /// A partition should be led by this replica of it.
+    pub(crate) struct MoveWanted {
+        topic_id: Uuid [0..],
+        partition: i32 [0..],
+        peer_id: u64 [0..],
+    }
+    /// A client's request, for the node that leads the metadata. Only the process of this incarnation takes it.
+    pub(crate) struct Forward {
+        nonce: u64 [0..],
+        incarnation: u64 [0..],
+        principal: String [0..],
+        listener: String [0..],
+        client_host: String [0..],
+        request: Bytes [0..],
+    }
+    /// The answer to a [`Forward`]; or it was not executed, and will not be.
+    pub(crate) struct Forwarded {
+        nonce: u64 [0..],
+        is_refused: bool [0..],
+        response: Bytes [0..],
+    }
     /// Producer ids from `first` up to, not including, `end` belong to whoever asked by `nonce`.
     pub(crate) struct IdsGranted {
         nonce: u64 [0..],
@@ -118,7 +150,9 @@ impl PeerFrame {
             128 + letter.context.len() + entries + payloads
         };
         let letters: usize = self.0.letters.iter().map(letter).sum();
-        256 + letters + self.0.leads.len() * 64 + self.0.registrations.len() * 256
+        256 + letters
+            + (self.0.leads.len() + self.0.moves_wanted.len()) * 64
+            + self.0.registrations.len() * 256
     }
 
     /// CRC-32C of the rest, version, length of the body, the body without payload, the length of each payload, and the

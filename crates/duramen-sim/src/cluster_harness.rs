@@ -18,8 +18,9 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use duramen_broker::configs::BrokerSettings;
+use duramen_broker::event::FetchPlan;
 use duramen_broker::peer::PeerFrame;
-use duramen_broker::{Action, ConnectionId, Event, Reply, Standing, read_plan};
+use duramen_broker::{Action, ConnectionId, Event, Reply, read_plan};
 use duramen_protocol::batch::batches;
 
 use crate::disk::Faults;
@@ -48,10 +49,12 @@ pub struct Report {
     pub acked: u64,
     /// Records read.
     pub shown: u64,
+    /// Answers with records that a follower gave, by partition.
+    pub of_followers: u64,
     /// Times that a replica began to lead.
     pub elections: u64,
-    /// Followers that were left behind at the end.
-    pub left_behind: usize,
+    /// Times that a replica's log began anew.
+    pub begun: u64,
     /// Entries that leaders made again from segments.
     pub rebuilt: u64,
 }
@@ -62,8 +65,11 @@ struct Profile {
     crash: u64,
     cut: u64,
     freeze: u64,
+    drain: u64,
     /// Pieces of work of each machine in a step.
     work: u64,
+    /// How long a dead process stays away at most, in microseconds.
+    away: u64,
 }
 
 /// A partition.
@@ -109,10 +115,12 @@ struct World {
     leaders: BTreeMap<(Log, u64), u64>,
     /// Committed batches: length and checksum, by where they begin.
     committed: BTreeMap<(Log, i64), (usize, u32)>,
+    /// How far any replica ever said that a log is committed.
+    most_committed: BTreeMap<Log, i64>,
     /// How far the log of a machine was compared, since its last start.
     compared: BTreeMap<(usize, u64, Log), i64>,
-    /// Entries that were made again from segments, by who did it.
-    rebuilt: BTreeMap<(usize, u64, Log), u64>,
+    /// Entries that were made again from segments, and times that a log began anew, by who did it.
+    made: BTreeMap<(usize, u64, Log), (u64, u64)>,
     trace: Trace,
     report: Report,
 }
@@ -123,7 +131,8 @@ pub fn run(seed: u64, bug: Option<Bug>) -> Result<Report, Failure> {
     world.live()?;
     world.report.requests = world.clients.requests;
     (world.report.acked, world.report.shown) = world.clients.oracle.totals();
-    world.report.rebuilt = world.rebuilt.values().sum();
+    world.report.rebuilt = world.made.values().map(|made| made.0).sum();
+    world.report.begun = world.made.values().map(|made| made.1).sum();
     world.report.frames = world.network.sent();
     world.report.starts = world.machines.iter().map(|machine| machine.starts).sum();
     for machine in &world.machines {
@@ -133,10 +142,13 @@ pub fn run(seed: u64, bug: Option<Bug>) -> Result<Report, Failure> {
     Ok(world.report)
 }
 
-fn settings(chance: &mut Prng) -> Result<BrokerSettings, Failure> {
+fn settings(chance: &mut Prng, moves: bool) -> Result<BrokerSettings, Failure> {
     let min_insync = chance.between(1, 2).to_string();
+    let segment_bytes = *chance.pick(&["16384", "4096"]);
+    let metadata_bytes = *chance.pick(&["4194304", "1000"]);
     let pairs = [
-        ("log.segment.bytes", "16384"),
+        ("log.segment.bytes", segment_bytes),
+        ("metadata.log.max.record.bytes.between.snapshots", metadata_bytes),
         ("num.partitions", "2"),
         ("default.replication.factor", "3"),
         ("min.insync.replicas", min_insync.as_str()),
@@ -144,6 +156,8 @@ fn settings(chance: &mut Prng) -> Result<BrokerSettings, Failure> {
         ("offsets.topic.num.partitions", "2"),
         ("offsets.topic.replication.factor", "3"),
         ("offsets.topic.segment.bytes", "8192"),
+        ("auto.leader.rebalance.enable", if moves { "true" } else { "false" }),
+        ("leader.imbalance.check.interval.seconds", "1"),
     ];
     let pairs = pairs.map(|(name, value)| (name.to_owned(), value.to_owned()));
     BrokerSettings::from_pairs(&pairs)
@@ -153,8 +167,7 @@ fn settings(chance: &mut Prng) -> Result<BrokerSettings, Failure> {
 impl World {
     fn new(seed: u64, bug: Option<Bug>) -> Result<Self, Failure> {
         let mut shape = Prng::new(seed, "cluster profile");
-        // With more nodes than replicas a node that is left behind in the metadata takes its partitions with it.
-        let count = 3;
+        let count = *shape.pick(&[3, 3, 5]);
         let voters = machine::voters(count);
         let mut faults = Faults::default();
         if shape.chance(600) {
@@ -168,14 +181,17 @@ impl World {
             doubled: *shape.pick(&[0, 10, 100]),
             late_us: *shape.pick(&[1_000, 10_000, 200_000]),
         };
+        let moves = *Prng::new(seed, "cluster moves").pick(&[0, 0, 5, 20]);
         let profile = Profile {
             steps: shape.between(2_000, 8_000),
             crash: *shape.pick(&[0, 5, 20]),
             cut: *shape.pick(&[0, 5, 20]),
             freeze: *shape.pick(&[0, 5, 20]),
+            drain: moves,
             work: shape.between(2, 8),
+            away: *shape.pick(&[100_000, 1_000_000, 6_000_000]),
         };
-        let settings = settings(&mut shape)?;
+        let settings = settings(&mut shape, moves > 0)?;
         let bug = match bug {
             Some(Bug::Cluster(bug)) => Some(bug),
             _ => None,
@@ -185,14 +201,15 @@ impl World {
             profile,
             machines: (0..count).map(machine).collect(),
             network: Network::new(seed, weather),
-            clients: Clients::of_many(seed),
+            clients: Clients::of_many(seed, i32::try_from(count).expect("small")),
             connected: BTreeMap::new(),
             mono_us: 0,
             chance: Prng::new(seed, "cluster schedule"),
             leaders: BTreeMap::new(),
             committed: BTreeMap::new(),
+            most_committed: BTreeMap::new(),
             compared: BTreeMap::new(),
-            rebuilt: BTreeMap::new(),
+            made: BTreeMap::new(),
             trace: Trace::default(),
             report: Report { machines: count, ..Report::default() },
         })
@@ -238,6 +255,11 @@ impl World {
             let us = self.chance.between(200_000, 4_000_000);
             self.machines[at].freeze(self.mono_us + us);
         }
+        if self.profile.drain > 0 && self.chance.below(10_000) < self.profile.drain {
+            let at = self.chance.index(count);
+            tell(|| format!("machine {at} is to end"));
+            self.deliver(at, vec![Event::Drain])?;
+        }
         for at in 0..count {
             if let Some(held) = self.machines[at].thaw(self.mono_us) {
                 self.deliver(at, held)?;
@@ -259,8 +281,7 @@ impl World {
     /// A process is dead: it comes back some time later, and its clients go elsewhere.
     fn bury(&mut self, at: usize, power: bool) {
         self.machines[at].die(power);
-        let away = *self.chance.pick(&[100_000, 100_000, 1_000_000, 6_000_000]);
-        self.machines[at].down_until_us = self.mono_us + self.chance.below(away);
+        self.machines[at].down_until_us = self.mono_us + self.chance.below(self.profile.away);
         let all: Vec<_> = self.connected.iter().filter(|(_, to)| **to == at).collect();
         let lost: Vec<_> = all.into_iter().map(|(connection, _)| *connection).collect();
         for connection in lost {
@@ -363,6 +384,9 @@ impl World {
         for action in self.machines[at].keep(actions) {
             match action {
                 Action::Reply { connection, sequence, reply } => {
+                    if let Reply::Fetch(plan) = &reply {
+                        self.check_ends(at, plan)?;
+                    }
                     let Some(life) = &self.machines[at].life else { continue };
                     let reader = life.storage.reader();
                     let response = match reply {
@@ -393,6 +417,8 @@ impl World {
                     let to = usize::try_from(count - to).expect("a node of the cluster");
                     self.network.send(self.mono_us, at, to, &bytes);
                 }
+                // The process ends now, as it does in good order.
+                Action::Drained => self.machines[at].disk.crash_in(Some(1)),
                 Action::Fatal(reason) => {
                     let what = format!("machine {at} gives up: {reason}");
                     return Err(Failure::correctness(what));
@@ -403,10 +429,34 @@ impl World {
         Ok(())
     }
 
+    /// Nobody, leader or follower, shows what no replica knows to be committed.
+    fn check_ends(&mut self, at: usize, plan: &FetchPlan) -> Result<(), Failure> {
+        let lives = self.machines.iter().map(|machine| machine.life.as_ref());
+        let standings: Vec<_> =
+            lives.map(|life| life.map_or_else(Vec::new, |life| life.node.standings())).collect();
+        for part in &plan.parts {
+            let own = standings[at].iter().find(|it| it.replica == part.replica);
+            let Some(own) = own else { continue };
+            let log = (own.topic_id, own.partition);
+            let others = standings.iter().flatten();
+            let others = others.filter(|it| (it.topic_id, it.partition) == log);
+            let now = others.map(|it| it.committed).max().unwrap_or(0);
+            // A replica that has just begun anew knows less than before.
+            let committed = now.max(self.most_committed.get(&log).copied().unwrap_or(0));
+            if part.end > committed {
+                let end = part.end;
+                let what =
+                    format!("machine {at} shows {log:?} up to {end}, {committed} is committed");
+                return Err(Failure::correctness(what));
+            }
+            self.report.of_followers += u64::from(!own.serves);
+        }
+        Ok(())
+    }
+
     /// What replicas say of themselves: nobody leads twice in a term, and what is committed is the same everywhere, for
     /// ever.
     fn compare(&mut self) -> Result<(), Failure> {
-        self.report.left_behind = 0;
         for at in 0..self.machines.len() {
             let Some(life) = &self.machines[at].life else { continue };
             let start = self.machines[at].starts;
@@ -417,8 +467,7 @@ impl World {
                         format!("machine {at}: replica {:?} failed: {why}", standing.replica);
                     return Err(Failure::correctness(what));
                 }
-                self.report.left_behind += standing.left_behind;
-                self.rebuilt.insert((at, start, log), standing.rebuilt);
+                self.made.insert((at, start, log), (standing.rebuilt, standing.begun));
                 if standing.serves {
                     let elected = self.leaders.insert((log, standing.term), standing.replica.0);
                     match elected {
@@ -435,6 +484,8 @@ impl World {
                         Some(_) => {}
                     }
                 }
+                let most = self.most_committed.entry(log).or_default();
+                *most = standing.committed.max(*most);
                 let known = self.compared.entry((at, start, log)).or_default();
                 let from = (*known).max(standing.log_start);
                 if from >= standing.committed {
@@ -472,6 +523,7 @@ impl World {
         self.profile.crash = 0;
         self.profile.cut = 0;
         self.profile.freeze = 0;
+        self.profile.drain = 0;
         self.profile.work = 10;
         for at in 0..self.machines.len() {
             self.machines[at].heal();
@@ -546,40 +598,22 @@ impl World {
         Ok(())
     }
 
-    /// Replicas that were not left behind have all that is committed.
+    /// All replicas have all that is committed.
     fn check_replicas(&mut self) -> Result<(), Failure> {
         for _ in 0..3_000 {
             self.disturb()?;
             self.step(0)?;
         }
-        let lives: Vec<_> = self.machines.iter().filter_map(|it| it.life.as_ref()).collect();
-        let standings: Vec<_> = lives.iter().map(|life| life.node.standings()).collect();
-        // Whoever lacks metadata does not know who his peers are; the metadata replica is told first.
-        let metadata_end = standings.iter().map(|all| all[0].committed).max();
-        let is_informed = |all: &&Vec<Standing>| Some(all[0].committed) == metadata_end;
-        let mut ends: BTreeMap<Log, Vec<(i64, bool)>> = BTreeMap::new();
-        for all in &standings {
-            let counts = is_informed(&all);
-            for (at, standing) in all.iter().enumerate() {
-                let log = (standing.topic_id, standing.partition);
-                ends.entry(log).or_default().push((standing.committed, counts || at == 0));
-            }
+        let lives = self.machines.iter().filter_map(|it| it.life.as_ref());
+        let mut ends: BTreeMap<Log, Vec<i64>> = BTreeMap::new();
+        for standing in lives.flat_map(|life| life.node.standings()) {
+            let log = (standing.topic_id, standing.partition);
+            ends.entry(log).or_default().push(standing.committed);
         }
-        let (mut short, mut uneven) = (0, Vec::new());
-        for (log, ends) in ends {
-            let end = ends.iter().map(|(end, _)| *end).max().unwrap_or(0);
-            let there = ends.iter().filter(|it| it.0 == end).count();
-            if there * 2 <= ends.len() {
-                return Err(Failure::liveness(format!("{log:?} ends at {ends:?} on its replicas")));
-            }
-            let behind = ends.iter().filter(|(it, counts)| *counts && *it < end).count();
-            short += behind;
-            uneven.extend((behind > 0).then_some(log));
-        }
-        if short > self.report.left_behind {
-            let told = self.report.left_behind;
-            let what =
-                format!("{short} are behind, {told} are known to be: {uneven:?} {}", self.told());
+        let uneven: Vec<_> =
+            ends.iter().filter(|(_, ends)| ends.iter().any(|end| *end != ends[0])).collect();
+        if !uneven.is_empty() {
+            let what = format!("not all of these are equal: {uneven:?} {}", self.told());
             return Err(Failure::liveness(what));
         }
         self.check_files()?;

@@ -443,6 +443,10 @@ impl World {
                 Action::Send { to, .. } => {
                     return Err(Failure::correctness(format!("a frame for node {to}")));
                 }
+                Action::Drained => {
+                    let what = "the node says that it is drained, and nobody asked";
+                    return Err(Failure::correctness(what.to_owned()));
+                }
                 Action::Fatal(reason) => {
                     self.is_over = self.profile.ages && reason.ends_with(LAST_TERM);
                     return Err(Failure::correctness(format!("the node gives up: {reason}")));

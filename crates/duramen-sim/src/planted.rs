@@ -131,25 +131,29 @@ pub const BUGS: &[(&str, Bug)] = &[
 
 /// Bugs that take a cluster to be seen, and a seed that sees each: it is tried first, for most of them are rare.
 pub const OF_CLUSTERS: &[(&str, Bug, u64)] = &[
-    ("votes and entries taken for synced", Bug::Cluster(ClusterBug::PersistedEarly), 1),
+    ("votes and entries taken for synced", Bug::Cluster(ClusterBug::PersistedEarly), 4),
     #[cfg(feature = "sabotage")]
-    ("a replica speaks before its sync", Bug::Peers(Inside::SpokenBeforeSync), 14),
+    ("a replica speaks before its sync", Bug::Peers(Inside::SpokenBeforeSync), 1),
     #[cfg(feature = "sabotage")]
-    ("a leader serves too early", Bug::Peers(Inside::ServesTooEarly), 38),
+    ("a leader serves too early", Bug::Peers(Inside::ServesTooEarly), 1),
     #[cfg(feature = "sabotage")]
-    ("producers of a cut suffix remembered", Bug::Peers(Inside::CutKeepsProducers), 170),
+    ("producers of a cut suffix remembered", Bug::Peers(Inside::CutKeepsProducers), 138),
     #[cfg(feature = "sabotage")]
-    ("a proposal that storage never had is believed", Bug::Peers(Inside::UnstoredForgotten), 340),
+    ("a proposal that storage never had is believed", Bug::Peers(Inside::UnstoredForgotten), 336),
     #[cfg(feature = "sabotage")]
-    ("a leader that has a successor answers", Bug::Peers(Inside::StaleLeaderAnswers), 332),
+    ("a follower shows past its commit index", Bug::Peers(Inside::FollowerShowsAll), 1),
     #[cfg(feature = "sabotage")]
-    ("internal entries forgotten with the others", Bug::Peers(Inside::PastEntryForgotten), 1),
+    ("internal entries forgotten with the others", Bug::Peers(Inside::PastEntryForgotten), 2),
     #[cfg(feature = "sabotage")]
-    ("internal entries of the past not stored", Bug::Peers(Inside::HistoryNotStored), 20),
+    ("internal entries of the past not stored", Bug::Peers(Inside::HistoryNotStored), 51),
     #[cfg(feature = "sabotage")]
-    ("an entry made again in another term", Bug::Peers(Inside::TermNotRestored), 1),
+    ("an entry made again in another term", Bug::Peers(Inside::TermNotRestored), 2),
     #[cfg(feature = "sabotage")]
-    ("an entry made again begins no segment", Bug::Peers(Inside::SegmentStartNotRestored), 1),
+    ("a replica votes before it has anything", Bug::Peers(Inside::PromotedAtOnce), 45),
+    #[cfg(feature = "sabotage")]
+    ("a replica begins with the voters of now", Bug::Peers(Inside::BornAsPlaced), 59),
+    #[cfg(feature = "sabotage")]
+    ("an entry made again begins no segment", Bug::Peers(Inside::SegmentStartNotRestored), 2),
 ];
 
 /// Bugs that 400 seeds of the cluster do not find yet: see "What is thin" in `docs/testing.md`.
@@ -159,6 +163,9 @@ pub const MISSED: &[(&str, Bug)] = &[
     ("waits for a cut suffix kept", Bug::Peers(Inside::CutKeepsWaiting)),
     ("a new leader goes on in an old segment", Bug::Peers(Inside::StaleSegment)),
     ("producer ids handed out before their commit", Bug::Peers(Inside::IdsBeforeCommit)),
+    ("a leader that has a successor answers", Bug::Peers(Inside::StaleLeaderAnswers)),
+    ("what an image holds is applied once more", Bug::Peers(Inside::ImageAppliedTwice)),
+    ("a log begins anew without its image", Bug::Peers(Inside::SnapshotWithoutImage)),
 ];
 
 /// Runs seeds until one finds `bug`: which one, and what was found.

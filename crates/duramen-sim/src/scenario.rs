@@ -23,13 +23,12 @@ pub enum Scenario {
 }
 
 impl Scenario {
-    /// All that find nothing in good code. Clusters are asked for by name: there are seeds that stop for want of what is
-    /// not built yet.
-    pub const ALL: &'static [Self] = &[Self::Storage, Self::Node];
+    /// All of them.
+    pub const ALL: &'static [Self] = &[Self::Storage, Self::Node, Self::Cluster];
 
     /// The scenario called so.
     pub fn named(name: &str) -> Option<Self> {
-        [Self::Storage, Self::Node, Self::Cluster].into_iter().find(|it| it.name() == name)
+        Self::ALL.iter().copied().find(|it| it.name() == name)
     }
 
     /// Its name on the command line.
@@ -61,17 +60,19 @@ impl Scenario {
             Self::Cluster => cluster_harness::run(seed, None).map(|report| {
                 format!(
                     "trace {:016x}, {} machines, {} requests, {} acknowledged, {} records read, \
-                     {} starts, {} frames, {} elections, {} entries from segments, {} left behind",
+                     {} by followers, {} starts, {} frames, {} elections, {} entries from segments, \
+                     {} logs begun anew",
                     report.trace.hash(),
                     report.machines,
                     report.requests,
                     report.acked,
                     report.shown,
+                    report.of_followers,
                     report.starts,
                     report.frames,
                     report.elections,
                     report.rebuilt,
-                    report.left_behind
+                    report.begun
                 )
             }),
             Self::Node => node_harness::run(seed, None).map(|report| {

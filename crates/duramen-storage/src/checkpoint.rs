@@ -43,6 +43,8 @@ enum Stage {
     Syncing(Box<ReplicaState>, u64),
     /// The State record is in, or waits for, a round.
     Writing,
+    /// Files are being synced of a log that has begun anew since: nothing is written of it.
+    Void,
 }
 
 /// All checkpoints of a node.
@@ -72,6 +74,13 @@ impl Checkpoints {
         }
         self.running.remove(&replica);
         self.forced.remove(&replica);
+    }
+
+    /// The replica's log begins anew: what was taken of the old one is not to be written.
+    pub(crate) fn void(&mut self, replica: ReplicaId) {
+        if let Some(stage @ Stage::Syncing(..)) = self.running.get_mut(&replica) {
+            *stage = Stage::Void;
+        }
     }
 
     pub(crate) fn force(&mut self, replica: ReplicaId) {
@@ -187,7 +196,7 @@ impl<D: Disk> Storage<D> {
     /// Everything that the captured state stands for is on disk: it may be written.
     pub(crate) fn on_checkpoint_synced(&mut self, id: ReplicaId) {
         let Some(Stage::Syncing(state, as_of)) = self.checkpoints.running.remove(&id) else {
-            return;
+            return; // its log has begun anew since
         };
         let Some(replica) = self.replicas.get_mut(&id).filter(|it| !it.deleting) else { return };
         replica.close_clean();

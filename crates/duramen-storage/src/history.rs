@@ -18,7 +18,7 @@ use crate::sabotage::{self, Bug};
 /// Bytes of internal entries that are remembered, with [`ENTRY_BYTES`] for each. Above, the history begins later, and a
 /// replica that lacks what was before cannot be brought up entry by entry. They are in every checkpoint, and some
 /// thousand terms fit.
-const BYTES_MAX: usize = 32 << 10;
+const BYTES_MAX: usize = 256 << 10;
 /// What an internal entry takes of a State, beside its own bytes.
 const ENTRY_BYTES: usize = 29;
 
@@ -175,13 +175,13 @@ mod tests {
     #[test]
     fn it_is_bounded_and_begins_later_instead() {
         let mut history = History::new(1, 1, 0);
-        for index in 2..200 {
+        for index in 2..800 {
             history.note(&internal(index, 1000), i64::try_from(index).expect("small"));
             let bytes: usize = history.internal().map(|it| bytes_of(&it.entry)).sum();
             assert!(bytes <= BYTES_MAX && bytes == history.bytes);
         }
-        assert!(history.index > 100);
+        assert!(history.index > 400);
         assert_eq!(history.end_offset, i64::try_from(history.index).expect("small"));
-        assert_eq!(indexes(&history), (history.index + 1..200).collect::<Vec<_>>());
+        assert_eq!(indexes(&history), (history.index + 1..800).collect::<Vec<_>>());
     }
 }

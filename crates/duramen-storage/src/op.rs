@@ -103,11 +103,26 @@ pub struct Op {
     pub kind: OpKind,
 }
 
+/// Where a log begins that another replica could not give from its start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Beginning {
+    /// The entry before the first.
+    pub index: u64,
+    /// Its term.
+    pub term: u64,
+    /// The log's end offset there: a segment begins.
+    pub end_offset: i64,
+    /// The membership, which may be that of a later index.
+    pub conf: ConfState,
+    /// The view's image. It may hold what later entries say: its reader must know which.
+    pub image: Bytes,
+}
+
 /// The kinds of [`Op`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OpKind {
-    /// A new replica, empty: its log starts at index 1, term 1, offset 0. Answered by
-    /// [`Done::Persisted`] with `ticket`.
+    /// A new replica, empty: its log starts at index 1, term 1, offset 0. Without voters it is not born yet, and its
+    /// log lacks even that: only [`OpKind::Reset`] gives it a beginning. Answered by [`Done::Persisted`] with `ticket`.
     Create {
         /// Comes back in [`Done::Persisted`].
         ticket: u64,
@@ -116,6 +131,9 @@ pub enum OpKind {
         /// Its first membership.
         conf: ConfState,
     },
+    /// The log begins anew behind an entry: all that the replica had is gone at once, its vote aside. Durable with the
+    /// next [`OpKind::Write`].
+    Reset(Box<Beginning>),
     /// One Raft `Ready`: entries to append and hard state to keep. If the first entry's index is
     /// at or below the last stored one, the log is first cut there (a Raft conflict).
     /// Answered by [`Done::Persisted`] with `ticket`.

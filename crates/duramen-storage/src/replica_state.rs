@@ -17,8 +17,8 @@ use crate::Descriptor;
 use crate::format::{Malformed, count};
 use crate::history::{self, History, PastEntry};
 use crate::op::{
-    ConfState, Content, HardState, Identity, LogEntry, RecoveredReplica, ReplicaId, SegmentMeta,
-    TermRun,
+    Beginning, ConfState, Content, HardState, Identity, LogEntry, RecoveredReplica, ReplicaId,
+    SegmentMeta, TermRun,
 };
 use crate::record::{self, ImageSource};
 use crate::sabotage::{self, Bug};
@@ -173,26 +173,51 @@ pub(crate) struct ReplicaState {
 }
 
 impl ReplicaState {
-    /// A new, empty replica: index 1 of term 1 is its (empty) beginning, so that an empty replica
-    /// of a running group always needs a snapshot, and gets its membership from it.
+    /// A new, empty replica. Index 1 of term 1 is the (empty) beginning of every group; one that was not told its
+    /// membership lacks even that, so that it always needs a snapshot, and gets its membership from it.
     pub(crate) fn new(replica: ReplicaId, identity: Identity, conf: ConfState) -> Self {
+        let begun = u64::from(!conf.voters.is_empty());
+        let hard_state = HardState { term: begun, vote: 0, commit: begun };
+        let image = ImageSource::Inline(Bytes::new());
+        let (index, term, end_offset) = (begun, begun, 0);
+        Self::begin(replica, identity, hard_state, (index, term, end_offset), (conf, image))
+    }
+
+    fn begin(
+        replica: ReplicaId,
+        identity: Identity,
+        hard_state: HardState,
+        (index, term, end_offset): (u64, u64, i64),
+        (conf, image): (ConfState, ImageSource),
+    ) -> Self {
         Self {
             replica,
             identity,
-            hard_state: HardState { term: 1, vote: 0, commit: 1 },
+            hard_state,
             conf,
-            prev_index: 1,
-            prev_term: 1,
-            prev_end_offset: 0,
-            image: ImageSource::Inline(Bytes::new()),
+            prev_index: index,
+            prev_term: term,
+            prev_end_offset: end_offset,
+            image,
             entries: VecDeque::new(),
             term_runs: Vec::new(),
-            log_start: 0,
-            end_offset: 0,
+            log_start: end_offset,
+            end_offset,
             segments: Vec::new(),
-            synced_index: 1,
-            history: History::new(1, 1, 0),
+            synced_index: index,
+            history: History::new(index, term, end_offset),
         }
+    }
+
+    /// The same replica, with a log that begins somewhere else.
+    pub(crate) fn reset(&self, beginning: &Beginning, image: ImageSource) -> Self {
+        let Beginning { index, term, end_offset, conf, .. } = beginning;
+        // What it voted is still so.
+        let mut hard_state = self.hard_state;
+        hard_state.term = hard_state.term.max(*term);
+        hard_state.commit = *index;
+        let (id, identity) = (self.replica, self.identity.clone());
+        Self::begin(id, identity, hard_state, (*index, *term, *end_offset), (conf.clone(), image))
     }
 
     /// The directory, relative to the data directory.

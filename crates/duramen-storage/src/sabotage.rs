@@ -42,6 +42,8 @@ pub enum Bug {
     AckedBeforePersisted,
     /// A fetch is told of, and may get, what is not committed.
     UncommittedShown,
+    /// A follower shows what it has, rather than what it knows to be committed.
+    FollowerShowsAll,
     /// A batch that does not follow its producer's last one is appended.
     SequenceGapAccepted,
     /// Retention believes a wall clock that has leapt.
@@ -90,6 +92,14 @@ pub enum Bug {
     TermNotRestored,
     /// A batch that is made again from its segment does not say that it begins one.
     SegmentStartNotRestored,
+    /// A replica that begins anew is given an empty image.
+    SnapshotWithoutImage,
+    /// Entries that an image holds already change it once more.
+    ImageAppliedTwice,
+    /// A replica that is added votes before it has anything.
+    PromotedAtOnce,
+    /// A replica begins with the voters that its partition has now, not with those that its group began with.
+    BornAsPlaced,
 }
 
 #[cfg(feature = "sabotage")]

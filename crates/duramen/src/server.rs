@@ -20,13 +20,14 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use duramen_broker::limits::{FRAME_BYTES_MAX, Memory};
-use duramen_broker::{Action, MetadataVoter, Node, NodeOptions, read_plan};
+use duramen_broker::{Action, Event, MetadataVoter, Node, NodeOptions, read_plan};
 use duramen_storage::storage::{Facts, Recovered, Voter};
 use duramen_storage::{Options, Storage};
 use rustix::process::Resource;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::{Handle, Runtime};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
+use tokio::time::timeout;
 
 use crate::config::{Config, HostPort};
 
@@ -65,6 +66,8 @@ use seats::{SeatLimits, Seats};
 use settings::ServerSettings;
 use storage_worker::Work;
 
+/// How long other nodes may take to lead what this one led, when it ends.
+const DRAIN_GRACE: Duration = Duration::from_secs(5);
 /// How long connections may take to get their last answers when the server stops.
 const STOP_GRACE: Duration = Duration::from_secs(5);
 
@@ -109,6 +112,7 @@ pub struct Server {
     node: Arc<Inbox<Input>>,
     threads: Vec<JoinHandle<()>>,
     health: Arc<Health>,
+    drained: Arc<Notify>,
 }
 
 /// What joins the threads.
@@ -122,6 +126,8 @@ pub struct Common {
     pub metrics: Arc<Metrics>,
     /// What they say of themselves.
     pub health: Arc<Health>,
+    /// Told when the node leads nothing any more that others could lead.
+    pub drained: Arc<Notify>,
 }
 
 /// What the node's thread and the storage thread are started from.
@@ -164,7 +170,7 @@ pub fn start(config: &Config) -> anyhow::Result<Server> {
         let (metrics, health) = (Arc::clone(&parts.metrics), Arc::clone(&parts.health));
         runtime.spawn(http::serve(http, http::Sources { metrics, health }));
     }
-    let Common { node, metrics, health, .. } = parts;
+    let Common { node, metrics, health, drained, .. } = parts;
     let (stop, stopped) = watch::channel(false);
     let bell = Arc::new(Bell::default());
     runtime.spawn({
@@ -205,6 +211,7 @@ pub fn start(config: &Config) -> anyhow::Result<Server> {
         node,
         threads,
         health,
+        drained,
     })
 }
 
@@ -221,10 +228,15 @@ impl Server {
         self.stop()
     }
 
-    /// Answers what is in flight, within a few seconds, writes what the node knows, and closes the
-    /// journal.
+    /// Lets other nodes lead what this one leads, answers what is in flight, each within a few seconds, writes what the
+    /// node knows, and closes the journal.
     pub fn stop(self) -> anyhow::Result<()> {
         self.health.stopping.store(true, Ordering::Relaxed);
+        self.node.push(Input::Event(Event::Drain));
+        let drained = async { timeout(DRAIN_GRACE, self.drained.notified()).await };
+        if self.runtime.block_on(drained).is_err() {
+            tracing::warn!("others do not lead yet all that this node leads; it ends all the same");
+        }
         self.stop.send_replace(true);
         self.runtime.block_on(self.listener)?;
         self.node.push(Input::Stop);
@@ -447,7 +459,10 @@ fn open(
         listener: "PLAINTEXT".to_owned(),
         host: advertised.host.clone(),
         port: advertised.port,
-        rack: None,
+        rack: broker
+            .get("broker.rack")
+            .map(|(rack, _)| rack.to_owned())
+            .filter(|it| !it.is_empty()),
         log_dir: log_dir.display().to_string(),
         settings: broker,
         seed: u64::from_le_bytes(random()?),

@@ -1,6 +1,7 @@
 //! Three real processes that are one cluster: they form it, lose members, and lose nothing that was acknowledged.
 #![expect(clippy::unwrap_used, reason = "a test's own failure is a failure")]
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
@@ -14,8 +15,13 @@ use duramen::client::{
     Acknowledgement, Appender, AppenderOptions, Client, FetchOptions, Fetcher, NewTopic, Options,
 };
 use duramen_protocol::ErrorCode;
-use duramen_protocol::messages::CreateTopicsRequest;
+use duramen_protocol::messages::alter_partition_reassignments::{
+    ReassignablePartition, ReassignableTopic,
+};
 use duramen_protocol::messages::create_topics::CreatableTopic;
+use duramen_protocol::messages::{
+    AlterPartitionReassignmentsRequest, CreateTopicsRequest, ListPartitionReassignmentsRequest,
+};
 use duramen_protocol::records::{BatchBuilder, NewRecord, Records};
 use tempfile::TempDir;
 
@@ -112,6 +118,14 @@ impl Cluster {
         let mut node = self.nodes.remove(&id).unwrap();
         node.child.kill().unwrap();
         node.child.wait().unwrap();
+    }
+
+    /// As a service manager does it. Returns how long it took to end.
+    fn stop(&mut self, id: usize) -> Duration {
+        let began = Instant::now();
+        self.signal(id, "-TERM");
+        assert!(self.nodes.remove(&id).unwrap().child.wait().unwrap().success());
+        began.elapsed()
     }
 
     async fn client(&self) -> Client {
@@ -265,6 +279,124 @@ async fn a_dead_leader_is_replaced_and_nothing_acknowledged_is_lost() {
     writer.check(&client, "t").await;
 }
 
+/// No election timeout has to pass: whoever ends has been replaced before.
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_are_restarted_one_after_the_other_beside_a_writer() {
+    let mut cluster = Cluster::start();
+    let client = cluster.client().await;
+    client.create_topic(&topic("t"), false).await.unwrap();
+    let mut writer = Writer::new(&client, "t").await;
+    writer.append(20).await;
+    for round in 1..=3 {
+        let id = leader(&client, "t").await;
+        let (stop, ended) = tokio::sync::oneshot::channel();
+        let stopping = std::thread::spawn(move || {
+            let took = cluster.stop(id);
+            let _ = stop.send(());
+            (cluster, took)
+        });
+        let mut longest = Duration::ZERO;
+        let mut ended = std::pin::pin!(ended);
+        while is_open(&mut ended).await {
+            let began = Instant::now();
+            writer.append(1).await;
+            longest = longest.max(began.elapsed());
+        }
+        let (back, took) = stopping.join().unwrap();
+        cluster = back;
+        println!(
+            "round {round}: node {id} ended within {} ms, the longest append took {} ms",
+            took.as_millis(),
+            longest.as_millis()
+        );
+        assert!(took < FAILOVER_MAX && longest < FAILOVER_MAX);
+        assert_ne!(leader(&client, "t").await, id);
+        cluster.spawn(id);
+        cluster.wait_for_log(id, "serving");
+        writer.append(20).await;
+        cluster.wait_for_same_segments("t-0");
+    }
+    writer.check(&client, "t").await;
+}
+
+/// Wants a partition on these nodes, of any node, and waits until it is there.
+async fn move_to(client: &Client, through: i32, topic: &str, nodes: &[i32]) {
+    let partition = ReassignablePartition { partition_index: 0, replicas: Some(nodes.to_vec()) };
+    let topics = vec![ReassignableTopic { name: topic.to_owned(), partitions: vec![partition] }];
+    let request = AlterPartitionReassignmentsRequest {
+        timeout_ms: 5_000,
+        topics,
+        ..AlterPartitionReassignmentsRequest::default()
+    };
+    let node = client.node(through).await.unwrap();
+    let told = node.call(&request).await.unwrap();
+    assert_eq!((told.error_code, told.responses[0].partitions[0].error_code), (0, 0));
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let request = ListPartitionReassignmentsRequest::default();
+        let under_way = node.call(&request).await.unwrap().topics;
+        client.forget(topic).await;
+        let found = client.topic(topic, false).await.unwrap();
+        if under_way.is_empty() && found.partitions[0].replica_nodes == nodes {
+            return;
+        }
+        assert!(Instant::now() < until, "{under_way:?} {:?}", found.partitions);
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+/// From one replica to three, and to another one alone: the node that had it first is not needed any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_partition_moves_to_other_nodes_beside_a_writer() {
+    let mut cluster = Cluster::start();
+    let client = cluster.client().await;
+    let alone = NewTopic { replication_factor: 1, configs: [].into(), ..topic("t") };
+    client.create_topic(&alone, false).await.unwrap();
+    let first = leader(&client, "t").await;
+    let mut writer = Writer::new(&client, "t").await;
+    writer.append(300).await;
+    let id = |node: usize| i32::try_from(node).unwrap();
+    let (second, third) = (first % 3 + 1, (first + 1) % 3 + 1);
+
+    let began = Instant::now();
+    let all = [id(first), id(second), id(third)];
+    let is_moved = Cell::new(false);
+    let moving = async {
+        move_to(&client, all[1], "t", &all).await;
+        is_moved.set(true);
+    };
+    let writing = async {
+        while !is_moved.get() {
+            writer.append(1).await;
+        }
+    };
+    tokio::join!(moving, writing);
+    println!("from one replica to three after {} ms", began.elapsed().as_millis());
+    writer.append(10).await;
+    cluster.wait_for_same_segments("t-0");
+
+    let began = Instant::now();
+    move_to(&client, id(third), "t", &[id(second)]).await;
+    println!("to another node alone after {} ms", began.elapsed().as_millis());
+    writer.append(10).await;
+    assert_eq!(leader(&client, "t").await, second);
+    wait_until("the others let go of it", || {
+        [first, third].iter().all(|id| !cluster.dir(*id).join("t-0").exists())
+    });
+    cluster.kill(first);
+    writer.append(10).await;
+    writer.check(&client, "t").await;
+}
+
+/// Whether it has not come yet.
+async fn is_open<F: Future + Unpin>(future: &mut F) -> bool {
+    tokio::select! {
+        biased;
+        _ = future => false,
+        () = std::future::ready(()) => true,
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn topics_are_made_after_the_death_of_the_metadata_s_leader() {
     let mut cluster = Cluster::start();
@@ -272,9 +404,10 @@ async fn topics_are_made_after_the_death_of_the_metadata_s_leader() {
     client.create_topic(&topic("before"), false).await.unwrap();
     let dead = controller(&client).await;
 
+    // Any node takes the request, and lets the metadata's leader decide.
     let request = CreateTopicsRequest {
         topics: vec![CreatableTopic {
-            name: "misled".to_owned(),
+            name: "anywhere".to_owned(),
             num_partitions: 1,
             replication_factor: 3,
             ..CreatableTopic::default()
@@ -283,8 +416,10 @@ async fn topics_are_made_after_the_death_of_the_metadata_s_leader() {
         validate_only: false,
     };
     let other = i32::try_from(dead % 3 + 1).unwrap();
-    let refused = client.node(other).await.unwrap().call(&request).await.unwrap();
-    assert_eq!(refused.topics[0].error_code, ErrorCode::NotController.code());
+    let made = client.node(other).await.unwrap().call(&request).await.unwrap();
+    assert_eq!(made.topics[0].error_code, 0);
+    let again = client.node(other).await.unwrap().call(&request).await.unwrap();
+    assert_eq!(again.topics[0].error_code, ErrorCode::TopicAlreadyExists.code());
 
     cluster.kill(dead);
     let began = Instant::now();
@@ -384,7 +519,8 @@ fn dev_starts_three_nodes_that_end_with_it_however_it_ends() {
     let root = TempDir::new().unwrap();
     let is_free = |port| TcpListener::bind(("127.0.0.1", port)).is_ok();
     let first = loop {
-        let first = free_port();
+        // Those for nodes are 10,000 higher, and below what the kernel gives away, too.
+        let first = 20_000 + free_port() % 2_000;
         if (0..3).all(|n| is_free(first + n) && is_free(first + 10_000 + n)) {
             break first;
         }

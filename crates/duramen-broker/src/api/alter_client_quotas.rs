@@ -7,7 +7,7 @@ use duramen_protocol::messages::alter_client_quotas::{EntityData, EntryData, Ent
 use duramen_protocol::messages::{AlterClientQuotasRequest, AlterClientQuotasResponse};
 
 use super::settings::TIMEOUT_MS;
-use super::{Operation, Resource, answer_after_commit, authorize, deadline_us};
+use super::{Operation, Resource, answer_after_commit, authorize, deadline_us, why_undecided};
 use crate::controller::Error;
 use crate::controller::records::{MetadataRecord, QuotaEntity, SetClientQuota};
 use crate::event::{Action, Now, RequestKey};
@@ -121,6 +121,20 @@ fn value_of(op: &OpData) -> Result<Option<f64>, Error> {
         return invalid(format!("{key} cannot be a fraction"));
     }
     Ok(Some(*value))
+}
+
+/// What is told of quotas on which nobody decided.
+pub(crate) fn undecided(
+    request: &AlterClientQuotasRequest,
+    code: ErrorCode,
+) -> AlterClientQuotasResponse {
+    let row = |entry: &EntryData| EntryResult {
+        error_code: code.code(),
+        error_message: Some(why_undecided(code).to_owned()),
+        entity: entry.entity.clone(),
+    };
+    let entries = request.entries.iter().map(row).collect();
+    AlterClientQuotasResponse { entries, ..AlterClientQuotasResponse::default() }
 }
 
 pub(crate) fn fail(response: &mut AlterClientQuotasResponse, code: ErrorCode) {

@@ -1,4 +1,4 @@
-//! `AlterPartitionReassignments`: in a cluster of one node every partition is where it can be.
+//! `AlterPartitionReassignments` (KIP-455): partitions are to be on other nodes, or stay where they are after all.
 
 use std::collections::BTreeSet;
 
@@ -10,16 +10,21 @@ use duramen_protocol::messages::{
     AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse,
 };
 
-use super::{Operation, Resource, authorize};
+use super::{Operation, Resource, answer_after_commit, authorize, deadline_us, why_undecided};
 use crate::controller::Error;
+use crate::controller::records::MetadataRecord;
+use crate::event::{Action, Now, RequestKey};
 use crate::node::Node;
 use crate::session::RequestContext;
 
-pub(crate) fn answer(
-    node: &Node,
+pub(crate) fn handle(
+    node: &mut Node,
+    now: Now,
+    key: RequestKey,
     context: &RequestContext,
     request: &AlterPartitionReassignmentsRequest,
-) -> AlterPartitionReassignmentsResponse {
+    actions: &mut Vec<Action>,
+) {
     let mut response = AlterPartitionReassignmentsResponse {
         allow_replication_factor_change: request.allow_replication_factor_change,
         ..AlterPartitionReassignmentsResponse::default()
@@ -36,34 +41,56 @@ pub(crate) fn answer(
         response.error_code = error.code.code();
         response.error_message = Some(error.message.clone());
     }
+    // Of one that is named again, as Kafka has it, the last wish counts.
+    let mut records = Vec::new();
     for topic in &request.topics {
-        let one = |asked: &ReassignablePartition| {
-            let judged = obstacle.clone().map_or_else(|| judge(node, &topic.name, asked), Err);
-            let error = judged.err();
-            ReassignablePartitionResponse {
+        let mut partitions = Vec::with_capacity(topic.partitions.len());
+        for asked in &topic.partitions {
+            let judged = match &obstacle {
+                Some(error) => Err(error.clone()),
+                None => judge(node, request, &topic.name, asked),
+            };
+            let error = match judged {
+                Ok(record) => {
+                    records.extend(record);
+                    None
+                }
+                Err(error) => Some(error),
+            };
+            partitions.push(ReassignablePartitionResponse {
                 partition_index: asked.partition_index,
                 error_code: error.as_ref().map_or(0, |error| error.code.code()),
                 error_message: error.map(|error| error.message),
-            }
-        };
-        let partitions = topic.partitions.iter().map(one).collect();
+            });
+        }
         let name = topic.name.clone();
         response.responses.push(ReassignableTopicResponse { name, partitions });
     }
-    response
+    let deadline = deadline_us(now, request.timeout_ms);
+    answer_after_commit(node, now, key, &records, response.into(), deadline, actions);
 }
 
-fn judge(node: &Node, name: &str, asked: &ReassignablePartition) -> Result<(), Error> {
+/// The record that does it; none if it is so already.
+fn judge(
+    node: &mut Node,
+    request: &AlterPartitionReassignmentsRequest,
+    name: &str,
+    asked: &ReassignablePartition,
+) -> Result<Option<MetadataRecord>, Error> {
     let image = &node.controller.image;
     let at = usize::try_from(asked.partition_index).ok();
-    let there = image.topic_named(name).zip(at).and_then(|(topic, at)| topic.partitions.get(at));
-    let there = there.ok_or_else(|| {
+    let there = image.topic_named(name).zip(at);
+    let there = there.and_then(|(topic, at)| Some((topic.id, topic.partitions.get(at)?)));
+    let (topic_id, there) = there.ok_or_else(|| {
         let text = format!("there is no partition {} of '{name}'", asked.partition_index);
         Error::new(ErrorCode::UnknownTopicOrPartition, text)
     })?;
+    let partition = asked.partition_index;
+    let moved = image.reassignments.get(&(topic_id, partition));
     let Some(wanted) = &asked.replicas else {
         let text = "the partition is not being moved";
-        return Err(Error::new(ErrorCode::NoReassignmentInProgress, text));
+        let refused = || Error::new(ErrorCode::NoReassignmentInProgress, text);
+        return node.controller.cancel_move(topic_id, partition).map(Some).ok_or_else(refused);
     };
     let refuse = |text: String| Err(Error::new(ErrorCode::InvalidReplicaAssignment, text));
     if wanted.is_empty() {
@@ -76,8 +103,30 @@ fn judge(node: &Node, name: &str, asked: &ReassignablePartition) -> Result<(), E
     if set.len() < wanted.len() {
         return refuse("a broker holds at most one replica of a partition".to_owned());
     }
-    if !there.iter().map(|replica| replica.broker_id).eq(wanted.iter().copied()) {
-        return refuse("replicas cannot be moved between brokers yet".to_owned());
+    let replicas = moved.map_or(there.len(), |moved| moved.origin.len());
+    if !request.allow_replication_factor_change && wanted.len() != replicas {
+        let text =
+            format!("the partition has {replicas} replicas, and would have {}", wanted.len());
+        return Err(Error::new(ErrorCode::InvalidReplicationFactor, text));
     }
-    Ok(())
+    Ok(node.controller.move_partition(topic_id, partition, wanted))
+}
+
+/// What is told of a request whose fate was still open when its time was over.
+pub(crate) fn undecided(
+    request: &AlterPartitionReassignmentsRequest,
+    code: ErrorCode,
+) -> AlterPartitionReassignmentsResponse {
+    AlterPartitionReassignmentsResponse {
+        allow_replication_factor_change: request.allow_replication_factor_change,
+        error_code: code.code(),
+        error_message: Some(why_undecided(code).to_owned()),
+        ..AlterPartitionReassignmentsResponse::default()
+    }
+}
+
+pub(crate) fn fail(response: &mut AlterPartitionReassignmentsResponse, code: ErrorCode) {
+    response.error_code = code.code();
+    response.error_message = Some(why_undecided(code).to_owned());
+    response.responses.clear();
 }

@@ -1,4 +1,5 @@
-//! `ElectLeaders`: partitions of a cluster of one node are led by their only replica, or by none.
+//! `ElectLeaders`: whoever leads a partition is asked to hand over to its preferred replica. Any node does it: it asks the
+//! leaders itself.
 
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::elect_leaders::{
@@ -6,52 +7,141 @@ use duramen_protocol::messages::elect_leaders::{
 };
 use duramen_protocol::messages::{ElectLeadersRequest, ElectLeadersResponse};
 
-use super::{Operation, Resource, authorize};
+use super::{Operation, Resource, authorize, deadline_us};
 use crate::controller::Error;
-use crate::node::Node;
+use crate::controller::image::Topic;
+use crate::event::{Action, Now, RequestKey};
+use crate::limits::ELECTION_WAITS_US;
+use crate::node::{Election, ElectionWanted, Node};
 use crate::session::RequestContext;
 
 const PREFERRED: i8 = 0;
 const UNCLEAN: i8 = 1;
 
-pub(crate) fn answer(
+pub(crate) fn handle(
+    node: &mut Node,
+    now: Now,
+    key: RequestKey,
+    context: &RequestContext,
+    request: &ElectLeadersRequest,
+    actions: &mut Vec<Action>,
+) {
+    let (response, wanted) = match &request.topic_partitions {
+        Some(topics) => judge_some(node, context, request, topics),
+        None => judge_all(node, context, request),
+    };
+    if wanted.is_empty() {
+        return node.reply(key, response, actions);
+    }
+    let deadline_us =
+        deadline_us(now, request.timeout_ms).min(now.mono_us.saturating_add(ELECTION_WAITS_US));
+    node.elect(key, response, wanted, deadline_us);
+}
+
+fn judge_some(
     node: &Node,
     context: &RequestContext,
     request: &ElectLeadersRequest,
-) -> ElectLeadersResponse {
+    topics: &[TopicPartitions],
+) -> (ElectLeadersResponse, Vec<ElectionWanted>) {
     let mut response = ElectLeadersResponse::default();
-    let Some(topics) = &request.topic_partitions else {
-        // All partitions: those that have their leader are not told of, and that is all of them.
-        if !matches!(request.election_type, PREFERRED | UNCLEAN) {
-            response.error_code = ErrorCode::InvalidRequest.code();
-            return response;
-        }
-        let topics = node.controller.image.topics_by_name();
-        let row = |name: &String| ReplicaElectionResult {
-            topic: name.clone(),
-            partition_result: Vec::new(),
-        };
-        response.replica_election_results = topics.map(|topic| row(&topic.name)).collect();
-        return response;
-    };
+    let mut wanted = Vec::new();
     let obstacle = obstacle(context, request);
     if let Some(error) = obstacle.as_ref().filter(|_| !topics.is_empty()) {
         response.error_code = error.code.code();
     }
-    for TopicPartitions { topic, partitions } in topics {
-        let one = |&partition_id: &i32| {
-            let error = obstacle.clone().unwrap_or_else(|| judge(node, topic, partition_id));
-            PartitionResult {
-                partition_id,
-                error_code: error.code.code(),
-                error_message: Some(error.message),
+    for (at, TopicPartitions { topic: name, partitions }) in topics.iter().enumerate() {
+        let topic = node.controller.image.topic_named(name);
+        let mut row = ReplicaElectionResult { topic: name.clone(), partition_result: Vec::new() };
+        for &partition in partitions {
+            let judged = match &obstacle {
+                Some(error) => Some(error.clone()),
+                None => judge(node, request.election_type, topic, partition),
+            };
+            if judged.is_none()
+                && let Some(topic) = topic
+            {
+                let slot = (at, row.partition_result.len());
+                wanted.push(ElectionWanted { topic_id: topic.id, partition, slot });
             }
-        };
-        let partition_result = partitions.iter().map(one).collect();
-        let topic = topic.clone();
-        response.replica_election_results.push(ReplicaElectionResult { topic, partition_result });
+            row.partition_result.push(result(partition, judged));
+        }
+        response.replica_election_results.push(row);
     }
-    response
+    (response, wanted)
+}
+
+/// All partitions there are. Those that have their leader are not told of.
+fn judge_all(
+    node: &Node,
+    context: &RequestContext,
+    request: &ElectLeadersRequest,
+) -> (ElectLeadersResponse, Vec<ElectionWanted>) {
+    let mut response = ElectLeadersResponse::default();
+    let mut wanted = Vec::new();
+    if let Some(error) = obstacle(context, request) {
+        response.error_code = error.code.code();
+        return (response, wanted);
+    }
+    for (at, topic) in node.controller.image.topics_by_name().enumerate() {
+        let topic_id = topic.id;
+        let mut row =
+            ReplicaElectionResult { topic: topic.name.clone(), partition_result: Vec::new() };
+        for partition in (0..).take(topic.partitions.len()) {
+            let judged = judge(node, request.election_type, Some(topic), partition);
+            if judged.as_ref().is_some_and(|it| it.code == ErrorCode::ElectionNotNeeded) {
+                continue;
+            }
+            if judged.is_none() {
+                let slot = (at, row.partition_result.len());
+                wanted.push(ElectionWanted { topic_id, partition, slot });
+            }
+            row.partition_result.push(result(partition, judged));
+        }
+        response.replica_election_results.push(row);
+    }
+    (response, wanted)
+}
+
+/// What becomes of one partition; `None` if its election is worth waiting for. The texts leave out what the request
+/// names: it may name very much, and would get it back for each partition.
+fn judge(node: &Node, election_type: i8, topic: Option<&Topic>, partition: i32) -> Option<Error> {
+    let error = |code, text: &str| Some(Error::new(code, text));
+    let unknown = ErrorCode::UnknownTopicOrPartition;
+    let Some(topic) = topic else { return error(unknown, "there is no such topic") };
+    let Some(election) = node.election(topic.id, partition) else {
+        return error(unknown, "the topic has no such partition");
+    };
+    let not_needed = ErrorCode::ElectionNotNeeded;
+    if election_type == UNCLEAN {
+        if node.leader_of(topic, partition).is_some() {
+            return error(not_needed, "the partition has a leader");
+        }
+        let text =
+            "a leader needs a majority of the replicas: others may lack what was acknowledged";
+        return error(ErrorCode::EligibleLeadersNotAvailable, text);
+    }
+    match election {
+        Election::Led => error(not_needed, "the partition has its leader"),
+        Election::NotThere => Some(not_available()),
+        Election::Pending => None,
+    }
+}
+
+fn not_available() -> Error {
+    let text = "the preferred replica is not there, or does not keep up";
+    Error::new(ErrorCode::PreferredLeaderNotAvailable, text)
+}
+
+fn result(partition_id: i32, error: Option<Error>) -> PartitionResult {
+    let error_code = error.as_ref().map_or(0, |error| error.code.code());
+    PartitionResult { partition_id, error_code, error_message: error.map(|error| error.message) }
+}
+
+/// Writes down what became of one that was waited for.
+pub(crate) fn settle(response: &mut ElectLeadersResponse, wanted: &ElectionWanted, is_led: bool) {
+    let row = &mut response.replica_election_results[wanted.slot.0].partition_result[wanted.slot.1];
+    *row = result(wanted.partition, (!is_led).then(not_available));
 }
 
 /// Why none of what is asked can be done.
@@ -64,23 +154,6 @@ fn obstacle(context: &RequestContext, request: &ElectLeadersRequest) -> Option<E
         let text = format!("there is no type of election {}", request.election_type);
         return Some(Error::new(ErrorCode::InvalidRequest, text));
     }
-    (request.timeout_ms <= 0).then(|| Error::new(ErrorCode::RequestTimedOut, "there is no time"))
-}
-
-/// The texts leave out what the request names: it may name very much, and would get it back for each partition.
-fn judge(node: &Node, name: &str, partition: i32) -> Error {
-    let Some(topic) = node.controller.image.topic_named(name) else {
-        return Error::new(ErrorCode::UnknownTopicOrPartition, "there is no such topic");
-    };
-    match node.serving(topic, partition) {
-        Ok(_) => Error::new(ErrorCode::ElectionNotNeeded, "the partition has its leader"),
-        Err(ErrorCode::UnknownTopicOrPartition) => {
-            let text = "the topic has no such partition";
-            Error::new(ErrorCode::UnknownTopicOrPartition, text)
-        }
-        Err(_) => {
-            let text = "the partition's only replica cannot lead now";
-            Error::new(ErrorCode::EligibleLeadersNotAvailable, text)
-        }
-    }
+    let is_late = request.timeout_ms <= 0 && request.topic_partitions.is_some();
+    is_late.then(|| Error::new(ErrorCode::RequestTimedOut, "there is no time"))
 }

@@ -17,6 +17,8 @@ use crate::session::RequestContext;
 use duramen_storage::sabotage::{self, Bug};
 
 const READ_COMMITTED: i8 = 1;
+/// The first version in which a client may be sent to, and read from, a replica that does not lead.
+const FIRST_FROM_ANY_REPLICA: i16 = 11;
 /// The first version that names topics by id.
 const FIRST_BY_ID: i16 = 13;
 const DENIED: ErrorCode = ErrorCode::TopicAuthorizationFailed;
@@ -41,6 +43,8 @@ struct Fetch {
     bytes_min: u64,
     bytes_max: u32,
     is_read_committed: bool,
+    /// Where the client is; may be empty.
+    rack: String,
     quota: Option<Quota>,
 }
 
@@ -51,9 +55,25 @@ struct Found {
     /// Committed end and log start.
     ends: Option<(i64, i64)>,
     diverging: Option<EpochEndOffset>,
+    /// The node to read from instead.
+    preferred: Option<i32>,
     available: u64,
     /// Bytes of the first batch, which comes whole, if they are known.
     first: u64,
+}
+
+impl Found {
+    /// Whether the client has to be told something else than records.
+    fn is_wrong(&self) -> bool {
+        !self.error.is_none() || self.diverging.is_some() || self.preferred.is_some()
+    }
+
+    /// The client reads from another node, if there is one to prefer.
+    fn send_elsewhere(&mut self, preferred: Option<i32>) {
+        if preferred.is_some() {
+            (self.preferred, self.available, self.first) = (preferred, 0, 0);
+        }
+    }
 }
 
 pub(crate) fn handle(
@@ -92,6 +112,7 @@ pub(crate) fn handle(
         bytes_min: u64::from(request.min_bytes.clamp(0, bytes_max).unsigned_abs()),
         bytes_max: bytes_max.unsigned_abs(),
         is_read_committed: request.isolation_level == READ_COMMITTED,
+        rack: request.rack_id.clone(),
         quota,
     };
     let found = fetch.look(node);
@@ -99,7 +120,7 @@ pub(crate) fn handle(
     // What does not exist does not end the wait for what does: its fetcher would never rest. In a
     // session, what is not looked at exists.
     let is_absent = |found: &Found| is_absence(found.error);
-    let is_news = |found: &Found| !found.error.is_none() || found.diverging.is_some();
+    let is_news = |found: &Found| found.is_wrong();
     let is_urgent = found.iter().any(|found| is_news(found) && !is_absent(found))
         || found.iter().all(is_absent)
             && !node.sessions.is_more_than(fetch.session_id, found.len());
@@ -188,11 +209,15 @@ impl Fetch {
                 error,
                 ends: None,
                 diverging: None,
+                preferred: None,
                 available: 0,
                 first: 0,
             };
-            let serving = topic.and_then(|topic| node.serving(topic, target.partition));
-            found.push(match serving {
+            let readable = topic.and_then(|topic| match self.version {
+                FIRST_FROM_ANY_REPLICA.. => node.readable(topic, target.partition),
+                _ => node.serving(topic, target.partition),
+            });
+            found.push(match readable {
                 Err(ErrorCode::UnknownTopicId) => refuse(self.missing(node, asked)),
                 Err(code) => refuse(code),
                 Ok(partition) => {
@@ -200,7 +225,17 @@ impl Fetch {
                     if let (Some(place), Ok(topic)) = (asked.place, topic) {
                         unwatched.push((place, replica, topic.id));
                     }
-                    look_at(partition, asked.wanted).unwrap_or_else(refuse)
+                    let mut found = look_at(partition, asked.wanted).unwrap_or_else(refuse);
+                    if found.error.is_none()
+                        && let Ok(topic) = topic
+                    {
+                        found.send_elsewhere(node.read_replica(
+                            topic,
+                            target.partition,
+                            &self.rack,
+                        ));
+                    }
+                    found
                 }
             });
         }
@@ -265,7 +300,8 @@ fn is_absence(error: ErrorCode) -> bool {
 fn look_at(partition: &Partition, wanted: Wanted) -> Result<Found, ErrorCode> {
     partition.check_epoch(wanted.leader_epoch)?;
     let (start, mut committed) = (partition.log_start(), partition.committed());
-    if sabotage::is(Bug::UncommittedShown) {
+    let leads = partition.group.is_serving();
+    if sabotage::is(Bug::UncommittedShown) || !leads && sabotage::is(Bug::FollowerShowsAll) {
         committed = partition.group.end_offset();
     }
     let mut found = Found {
@@ -273,10 +309,12 @@ fn look_at(partition: &Partition, wanted: Wanted) -> Result<Found, ErrorCode> {
         error: ErrorCode::None,
         ends: Some((committed, start)),
         diverging: None,
+        preferred: None,
         available: 0,
         first: 0,
     };
-    if wanted.last_epoch >= 0 {
+    // Whoever follows may not have heard yet of what the client knows: then it waits for it.
+    if wanted.last_epoch >= 0 && leads {
         let (epoch, end_offset) = partition.epoch_end(wanted.last_epoch);
         if epoch < wanted.last_epoch || end_offset < wanted.offset {
             found.diverging = Some(EpochEndOffset { epoch, end_offset });
@@ -285,7 +323,7 @@ fn look_at(partition: &Partition, wanted: Wanted) -> Result<Found, ErrorCode> {
     }
     // What lies between the committed end and the log's end is no client's business yet, but an
     // offset there is not a wrong one.
-    if wanted.offset < start || wanted.offset > partition.group.end_offset() {
+    if wanted.offset < start || leads && wanted.offset > partition.group.end_offset() {
         return Err(ErrorCode::OffsetOutOfRange);
     }
     if wanted.offset < committed && wanted.bytes_max >= 0 {
@@ -338,7 +376,7 @@ fn respond(
     let mut last_served = None;
     for (at, found) in found.iter().enumerate() {
         let Asked { place, wanted, .. } = &fetch.targets[at];
-        let is_wrong = !found.error.is_none() || found.diverging.is_some();
+        let is_wrong = found.is_wrong();
         let is_open = is_wrong || found.available > 0;
         let is_news =
             place.is_none_or(|it| node.sessions.settle((session_id, it), found.ends, is_open));
@@ -408,6 +446,7 @@ fn push(
         last_stable_offset: end,
         log_start_offset: start,
         diverging_epoch: found.diverging.clone().unwrap_or_default(),
+        preferred_read_replica: found.preferred.unwrap_or(-1),
         aborted_transactions: is_read_committed.then(Vec::new),
         records: Some(RecordData::default()),
         ..PartitionData::default()

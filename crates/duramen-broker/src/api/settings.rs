@@ -90,6 +90,15 @@ pub(super) fn broker_named(node: &Node, name: &str) -> Result<Option<i32>, Error
     }
 }
 
+/// The id of a broker whose settings are to be altered; `None` stands for all brokers. Another node may have been asked.
+fn broker_to_alter(node: &Node, name: &str) -> Result<Option<i32>, Error> {
+    let is_there = |id: &i32| node.controller.image.brokers.contains_key(id);
+    match name.parse().ok().filter(is_there) {
+        Some(id) => Ok(Some(id)),
+        None => broker_named(node, name),
+    }
+}
+
 /// Whose settings they are.
 enum Owner<'a> {
     Topic(&'a Topic),
@@ -112,10 +121,10 @@ impl<'a> Owner<'a> {
                 Ok(Self::Topic(topic))
             }
             BROKER => {
-                let id = broker_named(node, name)?.unwrap_or(ALL_BROKERS);
+                let id = broker_to_alter(node, name)?.unwrap_or(ALL_BROKERS);
                 Ok(Self::Broker(id, node.controller.image.broker_configs(id)))
             }
-            BROKER_LOGGER if !asked.replaces && broker_named(node, name)?.is_some() => {
+            BROKER_LOGGER if !asked.replaces && broker_to_alter(node, name)?.is_some() => {
                 let text = "what is logged is changed by a restart only";
                 Err(Error::new(ErrorCode::InvalidConfig, text))
             }

@@ -4,6 +4,9 @@ use super::Check::{Any, AtLeast, Between, OneOf, OnlyYet, Ratio};
 use super::Kind::{Boolean, Double, Int, List, Long, String};
 use super::{Check, ConfigKey, Effect, Kind};
 
+pub(super) const LEADER_SELECTOR: &str = "org.apache.kafka.common.replica.LeaderSelector";
+const RACK_SELECTOR: &str = "org.apache.kafka.common.replica.RackAwareReplicaSelector";
+
 /// Kafka's own lower bound is 1 MiB since 4.0; ours is lower so that tests can roll.
 const SEGMENT_BYTES_MIN: i64 = 4096;
 
@@ -113,8 +116,12 @@ pub const BROKER_CONFIGS: &[ConfigKey] = &[
         "What clients are told to connect to, PLAINTEXT://host:port; the flag --advertise beats it."),
     row("auto.create.topics.enable", Boolean, "true", "", Any,
         "Whether a topic is made when a client asks for it."),
+    row("auto.leader.rebalance.enable", Boolean, "true", "", Any,
+        "Partitions are led by their first replica again, once that keeps up."),
     row("broker.id", Int, "-1", "", AtLeast(-1),
         "Older name of node.id, which beats it."),
+    row("broker.rack", String, "", "", Any,
+        "Where the node stands. Replicas are spread over racks, and clients read in their own (client.rack)."),
     row("compression.gzip.level", Int, "-1", "", Between(-1, 9),
         "Default of the topic setting of that name.").without_effect().dynamic(),
     row("compression.lz4.level", Int, "9", "", Between(1, 17),
@@ -141,6 +148,8 @@ pub const BROKER_CONFIGS: &[ConfigKey] = &[
         "Members of one group."),
     row("group.min.session.timeout.ms", Int, "6000", "", AtLeast(1),
         "The shortest session timeout that a member of a group may ask for."),
+    row("leader.imbalance.check.interval.seconds", Long, "300", "", Between(1, 1_000_000_000),
+        "Time between two looks for partitions that another replica should lead."),
     row("log.cleaner.delete.retention.ms", Long, "86400000", "", AtLeast(0),
         "Default of delete.retention.ms.").without_effect().dynamic(),
     row("log.cleaner.max.compaction.lag.ms", Long, "9223372036854775807", "", AtLeast(1),
@@ -211,12 +220,16 @@ pub const BROKER_CONFIGS: &[ConfigKey] = &[
         "Replicas of its partitions; at most as many as there are nodes."),
     row("offsets.topic.segment.bytes", Int, "104857600", "", AtLeast(SEGMENT_BYTES_MIN),
         "Size at which its segments are rolled; and, up to 4 MiB, at which a partition is rid of what says nothing any more."),
+    row("metadata.log.max.record.bytes.between.snapshots", Long, "4194304", "", AtLeast(1),
+        "Bytes of the metadata log above which it is trimmed behind an image; twice the image if that is more."),
     row("producer.id.expiration.check.interval.ms", Int, "600000", "", AtLeast(1),
         "Time between two looks for producers that may be forgotten."),
     row("producer.id.expiration.ms", Int, "86400000", "", AtLeast(1),
         "How long a silent producer is remembered.").dynamic(),
     row("queued.max.request.bytes", Long, "268435456", "", AtLeast(-1),
         "Bytes of requests that the process holds; -1 and 0 are the default, there is no way to have no limit."),
+    row("replica.selector.class", String, RACK_SELECTOR, "", OneOf(&[RACK_SELECTOR, LEADER_SELECTOR]),
+        "Which replica a consumer is sent to that says its rack: one there that keeps up, or the leader always."),
     row("socket.request.max.bytes", Int, "104857600", "", Between(1024, 104_857_600),
         "The largest request."),
     row("socket.send.buffer.bytes", Int, "102400", "", AtLeast(-1),

@@ -18,13 +18,16 @@ use duramen_protocol::wire::{Decoder, Encoder, Uuid};
 use crate::configs::Settings;
 
 use super::records::{
-    AllocatePeerIds, AllocateProducerIds, CreateTopic, MetadataRecord, PlacePartition,
-    PlacedReplica, QuotaEntity, RegisterBroker, SetBrokerConfig, SetClientQuota, SetFeature,
-    SetTopicConfig,
+    AllocatePeerIds, AllocateProducerIds, BearPartition, CreateTopic, MetadataRecord,
+    MovePartition, PlacePartition, PlacedReplica, QuotaEntity, RegisterBroker, SetBrokerConfig,
+    SetClientQuota, SetFeature, SetTopicConfig,
 };
 use crate::quotas::{EntityType, QuotaKey, QuotaTable};
+use duramen_storage::sabotage::{self, Bug};
 
-const IMAGE_VERSION: u8 = 1;
+const IMAGE_VERSION: u8 = 2;
+/// It did not say up to which index it goes: that was the index it was stored under.
+const IMAGE_VERSION_WITHOUT_INDEX: u8 = 1;
 /// Peer ids up to this one are taken: 0 is nobody, 1 is the metadata group.
 const FIRST_PEER_ID: u64 = 2;
 
@@ -37,11 +40,20 @@ pub(crate) struct Topic {
     pub partitions: Vec<Vec<PlacedReplica>>,
 }
 
+/// A partition whose replicas are to be others, as peer ids.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Reassignment {
+    /// Those that it is to have, the preferred one first.
+    pub target: Vec<u64>,
+    /// Those that it had.
+    pub origin: Vec<u64>,
+}
+
 /// What a record changed, for the node to follow.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Change {
-    /// A partition has (other) replicas.
-    Placed { topic_id: Uuid, partition: i32 },
+    /// A partition has (other) replicas; these are not among them any more.
+    Placed { topic_id: Uuid, partition: i32, gone: Vec<PlacedReplica> },
     /// A topic's settings are others.
     Configured { topic_id: Uuid },
     /// Settings of nodes are others.
@@ -53,11 +65,17 @@ pub(crate) enum Change {
 /// See the room card.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Image {
+    /// What entries up to this index did is in here, though a replica that began anew may not have applied them again.
+    pub as_of: u64,
     pub brokers: BTreeMap<i32, RegisterBroker>,
     pub features: BTreeMap<String, i16>,
     broker_configs: BTreeMap<i32, Settings>,
     pub quotas: QuotaTable,
     topics: BTreeMap<Uuid, Topic>,
+    /// Partitions that are being moved.
+    pub reassignments: BTreeMap<(Uuid, i32), Reassignment>,
+    /// With which voters groups had begun whose partitions were moved since.
+    born: BTreeMap<(Uuid, i32), Vec<u64>>,
     names: BTreeMap<String, Uuid>,
     /// Names with `.` and `_` made the same, which may not differ in that alone.
     folded: BTreeMap<String, Uuid>,
@@ -75,11 +93,14 @@ impl Image {
     /// Nothing is there yet.
     pub(crate) fn empty() -> Self {
         Self {
+            as_of: 0,
             brokers: BTreeMap::new(),
             features: BTreeMap::new(),
             broker_configs: BTreeMap::new(),
             quotas: QuotaTable::default(),
             topics: BTreeMap::new(),
+            reassignments: BTreeMap::new(),
+            born: BTreeMap::new(),
             names: BTreeMap::new(),
             folded: BTreeMap::new(),
             next_peer_id: FIRST_PEER_ID,
@@ -121,6 +142,19 @@ impl Image {
         self.topics.get(id).map(|topic| topic.name.as_str())
     }
 
+    /// The voters with which the group of a partition began. Any other replica of it begins with nothing, and its leader
+    /// tells it the rest.
+    pub(crate) fn voters_at_birth(&self, topic_id: Uuid, partition: i32) -> Vec<u64> {
+        let placed = || {
+            let at = usize::try_from(partition).ok()?;
+            let replicas = self.topics.get(&topic_id)?.partitions.get(at)?;
+            Some(replicas.iter().map(|it| it.peer_id).collect())
+        };
+        let moved = self.born.get(&(topic_id, partition)).cloned();
+        let moved = moved.filter(|_| !sabotage::is(Bug::BornAsPlaced));
+        moved.or_else(placed).unwrap_or_default()
+    }
+
     /// Takes one committed record in.
     pub(crate) fn apply(&mut self, record: MetadataRecord) -> Option<Change> {
         match record {
@@ -143,13 +177,23 @@ impl Image {
                 };
                 Some(Change::Configured { topic_id })
             }
-            MetadataRecord::PlacePartition(placement) => self.place(placement),
+            MetadataRecord::PlacePartition(PlacePartition { topic_id, partition, replicas }) => {
+                self.reassignments.remove(&(topic_id, partition));
+                self.place(topic_id, partition, replicas)
+            }
+            MetadataRecord::MovePartition(moved) => self.begin_move(moved),
             MetadataRecord::DeleteTopic(deleted) => {
                 let topic = self.topics.remove(&deleted.topic_id)?;
                 self.names.remove(&topic.name);
                 self.folded.remove(&fold(&topic.name));
                 self.partitions_len -= topic.partitions.len();
+                self.reassignments.retain(|(id, _), _| *id != topic.id);
+                self.born.retain(|(id, _), _| *id != topic.id);
                 Some(Change::Deleted(topic))
+            }
+            MetadataRecord::BearPartition(BearPartition { topic_id, partition, voters }) => {
+                self.born.insert((topic_id, partition), voters);
+                None
             }
             MetadataRecord::AllocateProducerIds(AllocateProducerIds { end, .. }) => {
                 self.next_producer_id = self.next_producer_id.max(end);
@@ -192,25 +236,42 @@ impl Image {
         Some(())
     }
 
-    fn place(&mut self, placement: PlacePartition) -> Option<Change> {
-        let PlacePartition { topic_id, partition, replicas } = placement;
+    fn begin_move(&mut self, moved: MovePartition) -> Option<Change> {
+        let MovePartition { topic_id, partition, replicas, target, origin } = moved;
+        let first = self.voters_at_birth(topic_id, partition);
+        let change = self.place(topic_id, partition, replicas)?;
+        self.born.insert((topic_id, partition), first);
+        self.reassignments.insert((topic_id, partition), Reassignment { target, origin });
+        Some(change)
+    }
+
+    fn place(
+        &mut self,
+        topic_id: Uuid,
+        partition: i32,
+        replicas: Vec<PlacedReplica>,
+    ) -> Option<Change> {
         let highest = replicas.iter().map(|replica| replica.peer_id).max().unwrap_or(0);
         self.next_peer_id = self.next_peer_id.max(highest + 1);
         let partitions = &mut self.topics.get_mut(&topic_id)?.partitions;
         let at = usize::try_from(partition).ok()?;
+        let mut gone = Vec::new();
         if at == partitions.len() {
             partitions.push(replicas);
             self.partitions_len += 1;
         } else {
-            *partitions.get_mut(at)? = replicas;
+            let stays = |it: &PlacedReplica| replicas.iter().any(|new| new.peer_id == it.peer_id);
+            gone.extend(partitions.get(at)?.iter().filter(|it| !stays(it)).cloned());
+            partitions[at] = replicas;
         }
-        Some(Change::Placed { topic_id, partition })
+        Some(Change::Placed { topic_id, partition, gone })
     }
 
-    /// The records that make this image, versioned.
-    pub(crate) fn encode(&self) -> Bytes {
+    /// The records that make this image, which is that after the entry at `applied`; versioned.
+    pub(crate) fn encode(&self, applied: u64) -> Bytes {
         let mut e = Encoder::new();
         e.put(&[IMAGE_VERSION]);
+        e.put(&self.as_of.max(applied).to_be_bytes());
         let mut put = |record: MetadataRecord| {
             let bytes = record.encode();
             e.unsigned_varint(u32::try_from(bytes.len()).expect("one record is small"));
@@ -254,6 +315,15 @@ impl Image {
                 let replicas = replicas.clone();
                 let placement = PlacePartition { topic_id, partition, replicas };
                 put(MetadataRecord::PlacePartition(placement));
+                if let Some(voters) = self.born.get(&(topic_id, partition)).cloned() {
+                    let born = BearPartition { topic_id, partition, voters };
+                    put(MetadataRecord::BearPartition(born));
+                }
+                let Some(moved) = self.reassignments.get(&(topic_id, partition)) else { continue };
+                let Reassignment { target, origin } = moved.clone();
+                let replicas = topic.partitions[usize::try_from(partition).unwrap_or(0)].clone();
+                let moved = MovePartition { topic_id, partition, replicas, target, origin };
+                put(MetadataRecord::MovePartition(moved));
             }
         }
         e.into_bytes().freeze()
@@ -266,6 +336,9 @@ impl Image {
         for record in Self::records_of(bytes)? {
             image.apply(record);
         }
+        if bytes.first() == Some(&IMAGE_VERSION) {
+            image.as_of = u64::from_be_bytes(*bytes[1..].first_chunk::<8>()?);
+        }
         Some(image)
     }
 
@@ -273,10 +346,12 @@ impl Image {
     pub(crate) fn records_of(bytes: &Bytes) -> Option<Vec<MetadataRecord>> {
         let mut records = Vec::new();
         let Some(&version) = bytes.first() else { return Some(records) };
-        if version != IMAGE_VERSION {
-            return None;
-        }
-        let mut d = Decoder::new(bytes.slice(1..));
+        let from = match version {
+            IMAGE_VERSION => 1 + 8,
+            IMAGE_VERSION_WITHOUT_INDEX => 1,
+            _ => return None,
+        };
+        let mut d = Decoder::new(bytes.slice(from.min(bytes.len())..));
         while d.remaining() > 0 {
             let len = usize::try_from(d.unsigned_varint().ok()?).ok()?;
             records.push(MetadataRecord::decode(d.bytes(len).ok()?)?);
@@ -317,6 +392,24 @@ mod tests {
                 records.push(MetadataRecord::PlacePartition(placement));
             }
         }
+        let moved = |partition, origin: u64, target: u64| {
+            let topic_id = Uuid::from_u128(101);
+            let directory_id = Uuid::from_u128(9);
+            let placed = |peer_id| PlacedReplica { peer_id, broker_id: 0, directory_id };
+            let replicas = vec![placed(target), placed(origin)];
+            let (target, origin) = (vec![target], vec![origin]);
+            let moved = MovePartition { topic_id, partition, replicas, target, origin };
+            MetadataRecord::MovePartition(moved)
+        };
+        records.extend([moved(0, 5, 20), moved(1, 6, 21), moved(1, 6, 22)]);
+        let replicas =
+            vec![PlacedReplica { peer_id: 20, broker_id: 0, directory_id: Uuid::from_u128(9) }];
+        let topic_id = Uuid::from_u128(101);
+        records.push(MetadataRecord::PlacePartition(PlacePartition {
+            topic_id,
+            partition: 0,
+            replicas,
+        }));
         let quota = |name: &str, value, is_removed| {
             let client = QuotaEntity { entity_type: "client-id".into(), entity_name: None };
             let user = QuotaEntity { entity_type: "user".into(), entity_name: Some(name.into()) };
@@ -341,7 +434,7 @@ mod tests {
         let mut image = Image::empty();
         for record in history() {
             image.apply(record);
-            assert_eq!(Image::decode(&image.encode()).as_ref(), Some(&image));
+            assert_eq!(Image::decode(&image.encode(0)).as_ref(), Some(&image));
         }
         assert_eq!((image.topics.len(), image.partitions_len), (3, 9));
     }
@@ -352,10 +445,30 @@ mod tests {
         for record in history() {
             image.apply(record);
         }
-        assert_eq!(image.next_peer_id, 14);
-        assert_eq!(Image::decode(&image.encode()).expect("ours").next_peer_id, 14);
+        assert_eq!(image.next_peer_id, 23);
+        assert_eq!(Image::decode(&image.encode(0)).expect("ours").next_peer_id, 23);
         assert_eq!(image.confusable("topic_0"), None);
         assert!(image.topic_named("topic-3").is_none());
+    }
+
+    #[test]
+    fn a_group_begins_with_its_first_voters_wherever_its_partition_is_now() {
+        let mut image = Image::empty();
+        for record in history() {
+            image.apply(record);
+        }
+        let topic = Uuid::from_u128(101);
+        for image in [image.clone(), Image::decode(&image.encode(0)).expect("ours")] {
+            assert_eq!(image.voters_at_birth(topic, 0), [5], "it was moved, and is there");
+            assert_eq!(
+                image.voters_at_birth(topic, 1),
+                [6],
+                "it is being moved, for the second time"
+            );
+            assert_eq!(image.voters_at_birth(topic, 2), [7], "it was never moved");
+            let under_way: Vec<_> = image.reassignments.keys().collect();
+            assert_eq!(under_way, [&(topic, 1)]);
+        }
     }
 
     #[test]

@@ -1,14 +1,36 @@
 //! Which nodes get the replicas of a new topic.
 
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::create_topics::CreatableReplicaAssignment;
 
 use super::Error;
 use crate::limits::TOPIC_PARTITIONS_MAX;
 
-/// Spreads `partitions` over the nodes `brokers`, beginning at node `start`.
+/// A node, and where it stands.
+pub(super) type Site<'a> = (i32, Option<&'a str>);
+
+/// The nodes in an order in which neighbours stand in different racks, as far as that goes. Nodes that do not say where
+/// they stand are in one rack.
+fn alternated<'a>(sites: &[Site<'a>]) -> Vec<Site<'a>> {
+    let mut racks: BTreeMap<Option<&str>, VecDeque<i32>> = BTreeMap::new();
+    for (id, rack) in sites {
+        racks.entry(*rack).or_default().push_back(*id);
+    }
+    let mut order = Vec::with_capacity(sites.len());
+    while order.len() < sites.len() {
+        for (rack, ids) in &mut racks {
+            order.extend(ids.pop_front().map(|id| (id, *rack)));
+        }
+    }
+    order
+}
+
+/// Spreads `partitions` over nodes, beginning at node `start`: the first replicas go around all of them, and the others of
+/// one node's partitions are not all on the same next one. Each rack has one before any has two.
 pub(super) fn spread(
-    brokers: &[i32],
+    sites: &[Site<'_>],
     partitions: i32,
     replication_factor: i16,
     start: usize,
@@ -18,17 +40,34 @@ pub(super) fn spread(
         return Err(Error::new(ErrorCode::InvalidPartitions, text));
     }
     let replicas = usize::try_from(replication_factor).unwrap_or(0);
-    if replicas == 0 || replicas > brokers.len() {
+    if replicas == 0 || replicas > sites.len() {
         let text = format!(
             "the replication factor is {replication_factor}, but there are {} brokers",
-            brokers.len()
+            sites.len()
         );
         return Err(Error::new(ErrorCode::InvalidReplicationFactor, text));
     }
-    let first = |partition: i32| start + usize::try_from(partition).expect("it is positive");
-    let place = |partition| {
-        let from = first(partition);
-        (0..replicas).map(|n| brokers[(from + n) % brokers.len()]).collect()
+    let sites = alternated(sites);
+    let racks: BTreeSet<_> = sites.iter().map(|(_, rack)| *rack).collect();
+    let place = |partition: i32| {
+        let at = start + usize::try_from(partition).expect("it is positive");
+        let (first, round) = (at % sites.len(), at / sites.len());
+        let others = sites.len() - 1;
+        let other = |n: usize| sites[(first + 1 + (round + n) % others) % sites.len()];
+        let mut left: Vec<Site<'_>> = (0..others).map(other).collect();
+        let mut placed = vec![sites[first].0];
+        let mut used = BTreeSet::from([sites[first].1]);
+        while placed.len() < replicas {
+            let is_new = |site: &Site<'_>| !used.contains(&site.1);
+            let next = left.iter().position(is_new).unwrap_or(0);
+            let (id, rack) = left.remove(next);
+            placed.push(id);
+            used.insert(rack);
+            if used.len() == racks.len() {
+                used.clear();
+            }
+        }
+        placed
     };
     Ok((0..partitions).map(place).collect())
 }
@@ -65,13 +104,41 @@ pub(super) fn manual(
 mod tests {
     use super::*;
 
+    fn sites<'a>(racks: &[Option<&'a str>]) -> Vec<Site<'a>> {
+        (1..).zip(racks.iter().copied()).collect()
+    }
+
     #[test]
     fn replicas_are_spread_and_never_twice_on_a_node() {
-        let placed = spread(&[1, 2, 3], 4, 2, 0).expect("enough brokers");
-        assert_eq!(placed, [[1, 2], [2, 3], [3, 1], [1, 2]]);
+        let placed = spread(&sites(&[None; 3]), 4, 2, 0).expect("enough brokers");
+        assert_eq!(placed, [[1, 2], [2, 3], [3, 1], [1, 3]]);
         let code = |result: Result<_, Error>| result.expect_err("refused").code;
-        assert_eq!(code(spread(&[1], 1, 2, 0)), ErrorCode::InvalidReplicationFactor);
-        assert_eq!(code(spread(&[1], 0, 1, 0)), ErrorCode::InvalidPartitions);
+        assert_eq!(code(spread(&sites(&[None]), 1, 2, 0)), ErrorCode::InvalidReplicationFactor);
+        assert_eq!(code(spread(&sites(&[None]), 0, 1, 0)), ErrorCode::InvalidPartitions);
+        assert_eq!(spread(&sites(&[None]), 2, 1, 5).expect("enough brokers"), [[1], [1]]);
+    }
+
+    #[test]
+    fn each_rack_has_a_replica_before_any_has_two() {
+        let racks = [Some("a"), Some("a"), Some("b"), Some("b"), Some("c"), None];
+        let of = |id: &i32| racks[usize::try_from(*id).expect("small") - 1];
+        for (nodes, factor) in [(6, 4), (6, 3), (6, 6), (5, 3), (4, 2), (2, 2)] {
+            let sites = sites(&racks[..nodes]);
+            let there: BTreeSet<_> = sites.iter().map(|site| site.1).collect();
+            let mut led = BTreeMap::new();
+            for start in 0..60 {
+                let placed = spread(&sites, 60, factor, start).expect("enough brokers");
+                for replicas in &placed {
+                    let nodes: BTreeSet<_> = replicas.iter().collect();
+                    assert_eq!(nodes.len(), replicas.len(), "{replicas:?}");
+                    let racks: BTreeSet<_> = replicas.iter().map(of).collect();
+                    assert_eq!(racks.len(), there.len().min(replicas.len()), "{replicas:?}");
+                    *led.entry(replicas[0]).or_insert(0) += 1;
+                }
+            }
+            let (least, most) = (led.values().min(), led.values().max());
+            assert_eq!(least, most, "each is the first as often as any other: {led:?}");
+        }
     }
 
     #[test]

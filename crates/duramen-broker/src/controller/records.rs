@@ -56,6 +56,20 @@ duramen_protocol::message! {
         broker_id: i32 [0..],
         directory_id: Uuid [0..],
     }
+    /// Replicas of a partition are to be others. Until it is so, both are there; then a [`PlacePartition`] says it.
+    pub struct MovePartition: versions 0..=0, flexible 0.. {
+        topic_id: Uuid [0..],
+        partition: i32 [0..],
+        replicas: Vec<PlacedReplica> [0..],
+        target: Vec<u64> [0..],
+        origin: Vec<u64> [0..],
+    }
+    /// With which voters the group of a partition that was moved since had begun. Only in images.
+    pub struct BearPartition: versions 0..=0, flexible 0.. {
+        topic_id: Uuid [0..],
+        partition: i32 [0..],
+        voters: Vec<u64> [0..],
+    }
     /// A topic and all its partitions end.
     pub struct DeleteTopic: versions 0..=0, flexible 0.. {
         topic_id: Uuid [0..],
@@ -143,6 +157,8 @@ metadata_records! {
     8 SetFeature;
     9 SetBrokerConfig;
     10 SetClientQuota;
+    11 MovePartition;
+    12 BearPartition;
 }
 
 /// The records of the metadata log's batches in `bytes`, by base offset. `None` if one cannot be

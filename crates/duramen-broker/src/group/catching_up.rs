@@ -142,8 +142,9 @@ impl Group {
             return self.shipping.on_read(self.term(), read, self.raw.store());
         };
         let leads = self.raw.raft.state == StateRole::Leader && self.term() == asked.term;
-        // Who leads no more sends nothing; and what was trimmed meanwhile is not there.
-        if !leads || asked.index <= self.raw.store().history.index {
+        // Who leads no more sends nothing, nobody sends to one that was removed, and what was trimmed meanwhile is not there.
+        let is_member = self.raw.raft.prs().get(read.peer).is_some();
+        if !leads || !is_member || asked.index <= self.raw.store().history.index {
             return;
         }
         match self.raw.store().rebuild(asked.index, &read, asked.term) {

@@ -4,18 +4,21 @@ use bytes::Bytes;
 use duramen_protocol::wire::Uuid;
 use raft::eraftpb::{Entry, EntryType, Message, MessageType};
 
-use super::GroupId;
+use super::{GroupId, snapshots};
 use crate::peer::{Letter, LetterEntry};
 
-/// What replicas say to each other. Proposals, snapshots and what a replica says to itself do not travel.
-const KINDS: [(i8, MessageType); 9] = [
+/// The kind of a letter that lets its receiver stand for election at once.
+pub(crate) const TIMEOUT_NOW: i8 = 14;
+/// What replicas say to each other. Proposals and what a replica says to itself do not travel.
+const KINDS: [(i8, MessageType); 10] = [
     (3, MessageType::MsgAppend),
     (4, MessageType::MsgAppendResponse),
     (5, MessageType::MsgRequestVote),
     (6, MessageType::MsgRequestVoteResponse),
+    (7, MessageType::MsgSnapshot),
     (8, MessageType::MsgHeartbeat),
     (9, MessageType::MsgHeartbeatResponse),
-    (14, MessageType::MsgTimeoutNow),
+    (TIMEOUT_NOW, MessageType::MsgTimeoutNow),
     (17, MessageType::MsgRequestPreVote),
     (18, MessageType::MsgRequestPreVoteResponse),
 ];
@@ -23,7 +26,12 @@ const ENTRY_KINDS: [EntryType; 3] =
     [EntryType::EntryNormal, EntryType::EntryConfChange, EntryType::EntryConfChangeV2];
 
 /// A message on its way; `None` if its kind does not travel.
-pub(crate) fn letter_of(group: GroupId, message: Message, payloads: Vec<Bytes>) -> Option<Letter> {
+pub(crate) fn letter_of(
+    group: GroupId,
+    mut message: Message,
+    payloads: Vec<Bytes>,
+) -> Option<Letter> {
+    snapshots::pack(&mut message);
     let is_this = |(_, kind): &&(i8, MessageType)| *kind == message.get_msg_type();
     let (kind, _) = KINDS.iter().find(is_this)?;
     let entry = |entry: &Entry| {
@@ -79,5 +87,6 @@ pub(super) fn message_of(letter: &Letter) -> Option<Message> {
         entries.push(entry);
     }
     message.set_entries(entries.into());
+    snapshots::unpack(&mut message)?;
     Some(message)
 }

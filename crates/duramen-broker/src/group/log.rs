@@ -184,6 +184,14 @@ impl GroupLog {
         history::forget_runs(&mut self.runs, self.history.index.min(index));
     }
 
+    /// Whether nothing is kept from before the first entry that can be had again: then whoever begins there has all.
+    pub(super) fn can_be_given(&self) -> bool {
+        let first = self.segments.first_key_value();
+        let (index, base) =
+            first.map_or((u64::MAX, self.end_offset()), |(index, at)| (*index, *at));
+        index > self.history.index && base == self.history.end_offset
+    }
+
     /// An entry, wherever it is to be had from without waiting.
     pub(super) fn at_hand(&self, index: u64) -> Option<&LogEntry> {
         if index > self.before.0 {
@@ -215,33 +223,61 @@ impl GroupLog {
     }
 }
 
+/// A membership as the library has it.
+pub(super) fn conf_to_raft(conf: &ConfState) -> eraftpb::ConfState {
+    let mut out = eraftpb::ConfState::default();
+    out.voters.clone_from(&conf.voters);
+    out.learners.clone_from(&conf.learners);
+    out.voters_outgoing.clone_from(&conf.voters_outgoing);
+    out.learners_next.clone_from(&conf.learners_next);
+    out.auto_leave = conf.auto_leave;
+    out
+}
+
+/// A membership as we keep it, sorted, with the index of the entry that set it.
+pub(super) fn conf_of(conf: &eraftpb::ConfState, applied: u64) -> ConfState {
+    let sorted = |peers: &[u64]| {
+        let mut peers = peers.to_vec();
+        peers.sort_unstable();
+        peers
+    };
+    ConfState {
+        applied,
+        voters: sorted(&conf.voters),
+        learners: sorted(&conf.learners),
+        voters_outgoing: sorted(&conf.voters_outgoing),
+        learners_next: sorted(&conf.learners_next),
+        auto_leave: conf.auto_leave,
+    }
+}
+
 /// What a Raft entry holds; `None` if this version cannot read it.
 pub(super) fn content_of(entry: &Entry) -> Option<Content> {
-    let is_normal = entry.get_entry_type() == EntryType::EntryNormal;
+    let kind = match entry.get_entry_type() {
+        EntryType::EntryNormal => 0,
+        EntryType::EntryConfChange => 1,
+        EntryType::EntryConfChangeV2 => 2,
+    };
     match entry.data.first() {
-        Some(&TAG_BATCH) if is_normal => {
-            Descriptor::decode(&entry.data[1..]).ok().map(Content::Batch)
+        Some(&TAG_BATCH) if kind == 0 => {
+            return Descriptor::decode(&entry.data[1..]).ok().map(Content::Batch);
         }
-        Some(&TAG_INTERNAL) | None => {
-            let kind = match entry.get_entry_type() {
-                EntryType::EntryNormal => 0,
-                EntryType::EntryConfChange => 1,
-                EntryType::EntryConfChangeV2 => 2,
-            };
-            let mut bytes = Vec::with_capacity(2 + entry.data.len());
-            bytes.extend_from_slice(&[INTERNAL_VERSION, kind]);
-            bytes.extend_from_slice(&entry.data);
-            Some(Content::Internal(bytes.into()))
-        }
-        Some(_) => None,
+        Some(&TAG_INTERNAL) | None => {}
+        Some(_) if kind == 0 => return None,
+        Some(_) => {}
     }
+    let mut bytes = Vec::with_capacity(2 + entry.data.len());
+    bytes.extend_from_slice(&[INTERNAL_VERSION, kind]);
+    bytes.extend_from_slice(&entry.data);
+    Some(Content::Internal(bytes.into()))
 }
 
 /// The entry of ours inside [`Content::Internal`]: `Ok(None)` for an entry of Raft's own.
 pub(crate) fn internal_of(bytes: &[u8]) -> Result<Option<&[u8]>, ()> {
     match bytes {
-        [INTERNAL_VERSION, 0] => Ok(None),
         [INTERNAL_VERSION, 0, TAG_INTERNAL, entry @ ..] => Ok(Some(entry)),
+        // A change of membership is executed by the group itself.
+        [INTERNAL_VERSION, 0] | [INTERNAL_VERSION, 1 | 2, ..] => Ok(None),
         _ => Err(()),
     }
 }
@@ -277,13 +313,7 @@ impl Storage for GroupLog {
         hard_state.term = self.hard_state.term;
         hard_state.vote = self.hard_state.vote;
         hard_state.commit = self.hard_state.commit.clamp(self.before.0, self.last());
-        let mut conf = eraftpb::ConfState::default();
-        conf.voters.clone_from(&self.conf.voters);
-        conf.learners.clone_from(&self.conf.learners);
-        conf.voters_outgoing.clone_from(&self.conf.voters_outgoing);
-        conf.learners_next.clone_from(&self.conf.learners_next);
-        conf.auto_leave = self.conf.auto_leave;
-        Ok(RaftState::new(hard_state, conf))
+        Ok(RaftState::new(hard_state, conf_to_raft(&self.conf)))
     }
 
     fn entries(
@@ -339,6 +369,14 @@ impl Storage for GroupLog {
     }
 
     fn snapshot(&self, _request_index: u64, _to: u64) -> raft::Result<Snapshot> {
-        Err(Error::Store(StorageError::SnapshotTemporarilyUnavailable))
+        if !self.can_be_given() {
+            return Err(Error::Store(StorageError::SnapshotTemporarilyUnavailable));
+        }
+        let mut snapshot = Snapshot::default();
+        let metadata = snapshot.mut_metadata();
+        metadata.index = self.history.index;
+        metadata.term = self.history.term;
+        metadata.set_conf_state(conf_to_raft(&self.conf));
+        Ok(snapshot)
     }
 }

@@ -15,11 +15,15 @@ struct Peer {
     payloads: BTreeMap<i64, Bytes>,
     reads: Vec<PayloadRead>,
     applied: Vec<LogEntry>,
+    /// The index before the first of these, and the image that came for it.
+    begun: (u64, Bytes),
 }
 
 struct Cluster {
     peers: Vec<Peer>,
     wire: VecDeque<Outgoing>,
+    /// How many snapshots were lost, if all are.
+    lost: Option<usize>,
     chance: Prng,
 }
 
@@ -45,10 +49,12 @@ impl Cluster {
             payloads: BTreeMap::new(),
             reads: Vec::new(),
             applied: Vec::new(),
+            begun: (BORN_INDEX, Bytes::new()),
         };
         Self {
             peers: VOTERS.iter().map(peer).collect(),
             wire: VecDeque::new(),
+            lost: None,
             chance: Prng::stream(seed, 77),
         }
     }
@@ -71,8 +77,16 @@ impl Cluster {
                         peer.log.push(entry);
                     }
                 }
+                OpKind::Reset(_) => peer.log.clear(),
                 other => panic!("{other:?}"),
             }
+        }
+        if let Some(beginning) = turn.begun {
+            peer.applied.clear();
+            peer.begun = (beginning.index, beginning.image);
+        }
+        for snapshot in turn.snapshots {
+            self.wire.extend(peer.group.with_image(snapshot, Bytes::from_static(b"view")));
         }
         peer.applied.extend(turn.committed);
         peer.reads.extend(turn.reads);
@@ -93,6 +107,11 @@ impl Cluster {
             return self.peers.iter().any(|peer| !peer.unsynced.is_empty());
         };
         if loss > 0 && self.chance.below(loss) == 0 {
+            return true;
+        }
+        let is_snapshot = message.get_msg_type() == MessageType::MsgSnapshot;
+        if let Some(lost) = self.lost.as_mut().filter(|_| is_snapshot) {
+            *lost += 1;
             return true;
         }
         let to = usize::try_from(message.to - 1).expect("small");
@@ -121,12 +140,14 @@ impl Cluster {
     fn check(&self) {
         for peer in &self.peers {
             assert_eq!(peer.group.failure(), None);
-            for (expected, entry) in (BORN_INDEX + 1..).zip(&peer.applied) {
+            for (expected, entry) in (peer.begun.0 + 1..).zip(&peer.applied) {
                 assert_eq!(entry.index, expected);
             }
             for other in &self.peers {
-                let both = peer.applied.iter().zip(&other.applied);
-                both.for_each(|(one, two)| assert_eq!(one, two));
+                let from = peer.begun.0.max(other.begun.0);
+                let one = peer.applied.iter().filter(|it| it.index > from);
+                let two = other.applied.iter().filter(|it| it.index > from);
+                one.zip(two).for_each(|(one, two)| assert_eq!(one, two));
             }
         }
     }
@@ -300,17 +321,17 @@ fn random_losses_and_slow_disks_never_make_logs_disagree() {
 }
 
 #[test]
-fn messages_that_would_be_fatal_fail_the_group_and_strangers_are_ignored() {
+fn messages_that_would_be_fatal_fail_the_group_and_those_for_others_are_ignored() {
     let mut cluster = Cluster::new(4);
     (0..3).for_each(|at| cluster.collect(at));
     cluster.elect(0);
     let term = cluster.peers[1].group.term();
     let mut message = Message::default();
     message.set_msg_type(MessageType::MsgHeartbeat);
-    (message.from, message.to, message.term, message.commit) = (9, 2, term, 1000);
+    (message.from, message.to, message.term, message.commit) = (1, 3, term, 1000);
     cluster.peers[1].group.on_message(message.clone(), Vec::new());
-    assert_eq!(cluster.peers[1].group.failure(), None, "nobody knows peer 9");
-    message.from = 1;
+    assert_eq!(cluster.peers[1].group.failure(), None, "it is for another one");
+    message.to = 2;
     message.term = TERM_MAX + 1;
     cluster.peers[1].group.on_message(message.clone(), Vec::new());
     assert_eq!(cluster.peers[1].group.failure(), None, "no such term");
@@ -458,15 +479,73 @@ fn a_follower_far_behind_is_brought_up_by_entries_made_again() {
     assert!(cluster.peers[0].group.raw.store().pieces.is_empty(), "nothing is kept of it");
 }
 
+impl Cluster {
+    /// What the first leads, and is trimmed to: only one batch began a segment, so one begins in the middle.
+    fn trim(&mut self) -> (u64, i64) {
+        let log = self.peers[0].group.raw.mut_store();
+        let past = log.history.internal_before(30).expect("there are some");
+        let past = log.history.internal_before(past.entry.index).expect("there are some");
+        let (index, offset) = (past.entry.index + 1, past.end_offset);
+        log.segments.insert(index, offset);
+        self.peers[0].group.trim(offset);
+        (index - 1, offset)
+    }
+}
+
 #[test]
-fn one_behind_the_start_of_the_log_stays_behind_and_harms_nobody() {
+fn one_behind_the_start_of_the_log_begins_anew_where_its_leader_does() {
     let mut cluster = Cluster::with_one_behind(8);
-    // Only one batch began a segment: so that something can go, one begins in the middle.
+    let (index, offset) = cluster.trim();
+    let reads = cluster.bring_up(0);
+    assert!(reads > 0, "what is kept comes from segments");
+    assert_eq!(cluster.peers[2].begun, (index, Bytes::from_static(b"view")));
+    let end = cluster.peers[0].group.end_offset();
+    assert_eq!(cluster.peers[2].group.end_offset(), end);
+    assert_eq!(cluster.peers[0].group.left_behind(), 0);
+    cluster.propose(0, "after");
+    cluster.collect(0);
+    cluster.settle();
+    cluster.check();
+    assert!(cluster.peers.iter().all(|peer| peer.group.end_offset() == end + 1));
+    let first = cluster.peers[2].log.first().expect("it has what came after");
+    assert_eq!((first.index, offset > 0), (index + 1, true));
+    // It has what it needs to lead.
+    for _ in 0..2 * ELECTION_TICKS {
+        cluster.peers.iter_mut().for_each(|peer| _ = peer.group.tick());
+    }
+    (0..3).for_each(|at| cluster.collect(at));
+    cluster.wire.clear();
+    cluster.elect(2);
+    cluster.propose(2, "led");
+    cluster.collect(2);
+    cluster.settle();
+    cluster.check();
+}
+
+#[test]
+fn a_snapshot_that_is_lost_is_sent_again() {
+    let mut cluster = Cluster::with_one_behind(8);
+    cluster.trim();
+    cluster.lost = Some(0);
+    for _ in 0..500 {
+        cluster.peers[0].group.tick();
+        cluster.collect(0);
+        cluster.settle();
+    }
+    let lost = cluster.lost.take().expect("they were counted");
+    assert!((2..10).contains(&lost), "{lost} of them");
+    cluster.bring_up(0);
+    cluster.check();
+    assert_eq!(cluster.peers[2].group.end_offset(), cluster.peers[0].group.end_offset());
+}
+
+#[test]
+fn one_that_lacks_what_is_kept_and_cannot_be_given_stays_behind_and_harms_nobody() {
+    let mut cluster = Cluster::with_one_behind(8);
+    // The history begins in the middle of a segment: it had more internal entries than it may remember.
     let log = cluster.peers[0].group.raw.mut_store();
-    let (index, offset) = (30, log.history.internal_before(30).expect("there are some").end_offset);
-    let index = log.history.internal_before(index).expect("there are some").entry.index + 1;
-    log.segments.insert(index, offset);
-    cluster.peers[0].group.trim(offset);
+    let past = log.history.internal_before(30).expect("there are some").clone();
+    log.history.begin_after(past.entry.index, past.entry.term, past.end_offset);
     let reads = cluster.bring_up(0);
     assert_eq!((reads, cluster.peers[2].group.end_offset()), (0, 0));
     assert_eq!(cluster.peers[0].group.left_behind(), 1);

@@ -43,6 +43,8 @@ pub struct Metrics {
     pub foreign_letters: u64,
     /// Gauge: followers that lack what their leader here does not have in memory any more.
     pub left_behind: u64,
+    /// How often a replica here handed leadership over on purpose, or tried to.
+    pub handovers: u64,
     /// How often a leap of the wall clock held retention.
     pub clock_holds: u64,
     /// Gauge: whether a leap of the wall clock holds retention now.
@@ -76,6 +78,8 @@ pub struct Standing {
     pub left_behind: usize,
     /// Entries that it made again from segments, for followers.
     pub rebuilt: u64,
+    /// How often its log began anew.
+    pub begun: u64,
 }
 
 fn standing(id: GroupId, group: &Group, log_start: i64, committed: i64) -> Standing {
@@ -90,6 +94,7 @@ fn standing(id: GroupId, group: &Group, log_start: i64, committed: i64) -> Stand
         failure: group.failure().map(str::to_owned),
         left_behind: group.left_behind(),
         rebuilt: group.rebuilt(),
+        begun: group.begun(),
     }
 }
 

@@ -23,13 +23,13 @@ use crate::controller::image::Topic;
 use crate::controller::records::{MetadataRecord, PlacedReplica, RegisterBroker};
 use crate::controller::{METADATA_GROUP, METADATA_REPLICA, MetadataVoter};
 use crate::event::{Action, LogRead, Now, ReadLog};
-use crate::group::{GroupId, Outgoing, PayloadRead, ReadFor, letter_of};
+use crate::group::{GroupId, Outgoing, PayloadRead, ReadFor, TIMEOUT_NOW, letter_of};
 use crate::internal_topics;
 use crate::limits::{
     PEER_BYTES_IN_FLIGHT_MAX, PEER_LEADS_MAX, PEER_QUIET_TICKS, PEER_READS_MAX, PEER_SILENT_TICKS,
     TICK_US,
 };
-use crate::peer::{Frame, Heard, IdsGranted, Lead, Letter, PeerFrame};
+use crate::peer::{Frame, Heard, IdsGranted, Lead, Letter, PeerFrame, Reassigned};
 
 /// What is known of the way to another node and back.
 #[derive(Debug, Default)]
@@ -43,6 +43,8 @@ struct Link {
     heard: Heard,
     /// How far it has heard of what this node leads.
     told: u64,
+    /// It is about to end.
+    is_leaving: bool,
     /// Ticks since something was sent to it, and since it was heard.
     quiet: u64,
     silent: u64,
@@ -61,6 +63,7 @@ struct Asked {
     registrations: Vec<RegisterBroker>,
     ids: Vec<u64>,
     topics: Vec<String>,
+    reassigned: Vec<Reassigned>,
 }
 
 /// See the room card.
@@ -69,7 +72,7 @@ pub(super) struct Peers {
     voters: Vec<MetadataVoter>,
     links: BTreeMap<i32, Link>,
     outbox: BTreeMap<i32, Frame>,
-    /// Groups of several voters, but for the metadata group.
+    /// Groups, but for the metadata group.
     ticked: BTreeSet<ReplicaId>,
     ticks: u64,
     /// What this node has told that it leads; the versions only grow.
@@ -153,16 +156,58 @@ impl Peers {
         self.voters.len() > 1
     }
 
-    /// A replica of several voters is here.
+    /// The nodes that the cluster began with.
+    pub(super) fn first_brokers(&self) -> impl Iterator<Item = i32> {
+        self.voters.iter().map(|voter| voter.broker_id)
+    }
+
+    /// Ticks since the start.
+    pub(super) fn ticks(&self) -> u64 {
+        self.ticks
+    }
+
+    /// Replicas, but for the metadata group's.
+    pub(super) fn ticked(&self) -> impl Iterator<Item = ReplicaId> {
+        self.ticked.iter().copied()
+    }
+
+    /// Whether a node was heard lately.
+    pub(super) fn hears(&self, broker_id: i32) -> bool {
+        self.links.get(&broker_id).is_some_and(|link| link.silent < PEER_SILENT_TICKS)
+    }
+
+    /// Whether a node has said that it is about to end.
+    pub(super) fn leaves(&self, broker_id: i32) -> bool {
+        self.links.get(&broker_id).is_some_and(|link| link.is_leaving)
+    }
+
+    /// Which start of a node was heard last.
+    pub(super) fn incarnation_of(&self, broker_id: i32) -> Option<u64> {
+        let link = self.links.get(&broker_id).filter(|link| link.heard.number > 0)?;
+        Some(link.heard.incarnation)
+    }
+
+    /// What is said to a node at the end of the turn.
+    pub(super) fn frame_to(&mut self, broker_id: i32) -> &mut Frame {
+        self.outbox.entry(broker_id).or_default()
+    }
+
+    /// A replica is here.
     pub(super) fn tick(&mut self, replica: ReplicaId) {
         self.ticked.insert(replica);
     }
 
-    /// A replica is gone.
+    /// A replica is gone. Who leads the others is still to be known: clients ask any node.
     pub(super) fn forget(&mut self, replica: ReplicaId, group: GroupId) {
         self.ticked.remove(&replica);
         self.leads.remove(&group);
-        self.led.remove(&group);
+    }
+
+    /// A topic is gone, wherever its replicas were.
+    pub(super) fn forget_topic(&mut self, topic: &Topic) {
+        for partition in (0..).take(topic.partitions.len()) {
+            self.led.remove(&GroupId { topic_id: topic.id.0, partition });
+        }
     }
 
     /// A replica here leads now: all nodes are told.
@@ -243,6 +288,7 @@ impl Node {
         }
         if self.peers.ticks.is_multiple_of(PEER_QUIET_TICKS) {
             self.ask_leader();
+            self.go_on_reassigning(now);
         }
     }
 
@@ -251,6 +297,13 @@ impl Node {
         let registered = self.controller.image.brokers.keys().copied();
         let own = self.options.facts.broker_id;
         voters.chain(registered).filter(|id| *id != own).collect()
+    }
+
+    /// Something is said to every other node, if only that this one is there, and what it is about to do.
+    pub(super) fn say_something_to_all(&mut self) {
+        for broker_id in self.other_brokers() {
+            self.peers.outbox.entry(broker_id).or_default();
+        }
     }
 
     /// What only the node can do that leads the metadata is asked of it, again and again.
@@ -324,6 +377,7 @@ impl Node {
             frame.number = link.sent;
             frame.heard = link.heard.clone();
             frame.leads_after = link.told;
+            frame.is_leaving = self.moves.is_draining();
             let mut news: Vec<_> = self
                 .peers
                 .leads
@@ -356,6 +410,8 @@ impl Node {
             return;
         }
         self.hear(&frame);
+        self.on_moves_wanted(&frame);
+        self.on_forwards(now, &frame, actions);
         for lead in &frame.leads {
             self.peers.note_lead(lead);
         }
@@ -366,6 +422,7 @@ impl Node {
             registrations: frame.registrations,
             ids: frame.ids_wanted,
             topics: frame.topics_wanted,
+            reassigned: frame.reassigned,
         };
         self.serve_peer(now, frame.broker_id, frame.directory_id, &asked);
         for ids in frame.ids_granted {
@@ -381,6 +438,7 @@ impl Node {
         let own = self.options.seed;
         let link = self.peers.links.entry(frame.broker_id).or_default();
         link.silent = 0;
+        link.is_leaving = frame.is_leaving;
         let heard = &mut link.heard;
         if heard.incarnation != frame.incarnation {
             *heard = Heard { incarnation: frame.incarnation, ..Heard::default() };
@@ -410,6 +468,10 @@ impl Node {
         let is_placed = self.placed(group, letter.from).is_some_and(|it| it.directory_id == sender);
         if !is_placed {
             self.counters.foreign_letters += 1;
+            return;
+        }
+        // Whoever is about to end does not begin to lead.
+        if letter.kind == TIMEOUT_NOW && self.moves.is_draining() {
             return;
         }
         // Its sender will try again; those who wait for room here were first.
@@ -462,6 +524,9 @@ impl Node {
         for name in &asked.topics {
             self.make_topic(now, name);
         }
+        for reassigned in &asked.reassigned {
+            self.finish_reassignment(now, reassigned);
+        }
     }
 
     /// A topic that the cluster makes by itself, if it does now.
@@ -484,7 +549,7 @@ impl Node {
         }
     }
 
-    fn propose_for_peer(&mut self, now: Now, records: &[MetadataRecord]) -> Option<u64> {
+    pub(super) fn propose_for_peer(&mut self, now: Now, records: &[MetadataRecord]) -> Option<u64> {
         let index = self.controller.propose(now, records).ok()?;
         self.is_controller_dirty = true;
         Some(index)
@@ -509,7 +574,7 @@ impl Node {
 /// Who is where.
 impl Node {
     /// Where a peer of a group is.
-    fn placed(&self, group: GroupId, peer_id: u64) -> Option<PlacedReplica> {
+    pub(super) fn placed(&self, group: GroupId, peer_id: u64) -> Option<PlacedReplica> {
         if group == METADATA_GROUP {
             let voter = self.peers.voters.iter().find(|voter| voter.peer_id == peer_id)?;
             let directory_id = Uuid(voter.directory_id);
@@ -527,15 +592,19 @@ impl Node {
         voter.map(|voter| Uuid(voter.directory_id)).or_else(registered)
     }
 
-    /// The registered nodes that are this one, or were heard lately: those that clients are told of.
+    /// The registered nodes that are this one, or were heard lately: those that clients are told of. Who hears no majority
+    /// tells them of all. It is itself the one that is cut off, and clients that forgot the others could not leave it.
     pub(crate) fn live_brokers(&self) -> impl Iterator<Item = (i32, &RegisterBroker)> {
-        let is_heard = |id: i32| {
-            let link = self.peers.links.get(&id);
-            link.is_none_or(|link| link.silent < PEER_SILENT_TICKS)
-        };
         let own = self.options.facts.broker_id;
-        let all = self.controller.image.brokers.iter().map(|(&id, broker)| (id, broker));
-        all.filter(move |(id, _)| *id == own || is_heard(*id))
+        let is_heard = move |id: i32| {
+            let link = self.peers.links.get(&id);
+            id == own || link.is_none_or(|link| link.silent < PEER_SILENT_TICKS)
+        };
+        let all = &self.controller.image.brokers;
+        let heard = all.keys().filter(|id| is_heard(**id)).count();
+        let is_cut_off = 2 * heard <= all.len();
+        let all = all.iter().map(|(&id, broker)| (id, broker));
+        all.filter(move |(id, _)| is_cut_off || is_heard(*id))
     }
 
     /// The node that leads the metadata, as far as this one knows.

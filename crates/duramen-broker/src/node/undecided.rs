@@ -1,12 +1,15 @@
-//! Requests about topics, or settings, whose creation, change or deletion is being committed: what they are told depends on that.
+//! Requests about topics, or settings, whose creation, change or deletion is being committed: what they are told depends on
+//! that. And topics that are to be made on nodes that are about to register.
 
 use std::collections::VecDeque;
 
+use duramen_protocol::messages::create_topics::CreatableTopic;
 use duramen_protocol::{ErrorCode, Request};
 
 use super::{Node, Timer};
 use crate::api::{self, deadline_us};
 use crate::event::{Action, ConnectionId, Now, RequestKey};
+use crate::limits::BROKERS_AWAITED_US;
 use crate::session::{Prepared, RequestContext};
 
 #[derive(Debug)]
@@ -43,22 +46,16 @@ impl Node {
         if let Prepared::Request(request) = &request
             && self.is_clustered()
             && !self.controller.group.is_serving()
-            && let Some(answer) = api::undecided_answer(request, ErrorCode::NotController)
+            && api::is_decided_by_controller(request)
         {
-            return self.reply(key, answer, actions);
+            return self.forward(now, key, &context, request, actions);
         }
         match request {
-            Prepared::Request(request) if self.controller.is_deciding_on(&request) => {
-                let timeout_ms = match &request {
-                    Request::AlterConfigs(_) | Request::IncrementalAlterConfigs(_) => {
-                        api::settings::TIMEOUT_MS
-                    }
-                    Request::CreatePartitions(request) => request.timeout_ms,
-                    Request::CreateTopics(request) => request.timeout_ms,
-                    Request::DeleteTopics(request) => request.timeout_ms,
-                    other => unreachable!("{:?} decides on no topic", other.api_key()),
-                };
-                let deadline_us = deadline_us(now, timeout_ms);
+            Prepared::Request(request) if self.is_to_wait(&request) => {
+                let mut deadline_us = deadline_us(now, api::timeout_ms(&request));
+                if self.awaits_brokers(&request) {
+                    deadline_us = deadline_us.min(now.mono_us + BROKERS_AWAITED_US);
+                }
                 self.defer(Deferred { key, context, request, deadline_us });
             }
             Prepared::Request(request) => {
@@ -73,6 +70,33 @@ impl Node {
         }
     }
 
+    fn is_to_wait(&self, request: &Request) -> bool {
+        self.controller.is_deciding_on(request) || self.awaits_brokers(request)
+    }
+
+    /// Whether topics are to be made on nodes that belong to the cluster from its beginning and have not registered yet:
+    /// it has just been started.
+    fn awaits_brokers(&self, request: &Request) -> bool {
+        let Request::CreateTopics(request) = request else { return false };
+        let there = &self.controller.image.brokers;
+        let missing = self.peers.first_brokers().filter(|id| !there.contains_key(id));
+        let missing: Vec<i32> = missing.collect();
+        let expected = there.len() + missing.len();
+        let awaits = |topic: &CreatableTopic| {
+            let asked = match topic.replication_factor {
+                -1 => usize::try_from(self.options.settings.default_replication_factor),
+                given => usize::try_from(given),
+            };
+            let mut assigned = topic.assignments.iter().flat_map(|it| &it.broker_ids);
+            if topic.assignments.is_empty() {
+                asked.is_ok_and(|asked| asked > there.len() && asked <= expected)
+            } else {
+                assigned.any(|id| missing.contains(id))
+            }
+        };
+        !missing.is_empty() && request.topics.iter().any(awaits)
+    }
+
     fn defer(&mut self, deferred: Deferred) {
         self.timers.insert((deferred.deadline_us, Timer::Request(deferred.key)));
         self.undecided.queue.push_back(deferred);
@@ -81,7 +105,7 @@ impl Node {
     /// Something was decided.
     pub(super) fn judge_again(&mut self, now: Now, actions: &mut Vec<Action>) {
         for deferred in std::mem::take(&mut self.undecided.queue) {
-            if self.controller.is_deciding_on(&deferred.request) {
+            if self.is_to_wait(&deferred.request) {
                 self.undecided.queue.push_back(deferred);
                 continue;
             }
@@ -91,12 +115,22 @@ impl Node {
         }
     }
 
-    /// Takes one back whose time is over.
-    pub(crate) fn take_undecided(&mut self, key: RequestKey) -> Option<Request> {
-        let at = self.undecided.queue.iter().position(|deferred| deferred.key == key)?;
-        let deferred = self.undecided.queue.remove(at)?;
-        self.timers.remove(&(deferred.deadline_us, Timer::Request(key)));
-        Some(deferred.request)
+    /// Ends the wait of one whose time is over. False if there is none.
+    pub(crate) fn end_undecided(&mut self, key: RequestKey, actions: &mut Vec<Action>) -> bool {
+        let Some(at) = self.undecided.queue.iter().position(|deferred| deferred.key == key) else {
+            return false;
+        };
+        let Some(deferred) = self.undecided.queue.remove(at) else { return false };
+        let Deferred { context, request, deadline_us, .. } = deferred;
+        self.timers.remove(&(deadline_us, Timer::Request(key)));
+        if !self.controller.is_deciding_on(&request) {
+            // Whoever it waited for did not come: it is told so.
+            let request = Prepared::Request(request);
+            api::dispatch(self, self.now, key, context, request, actions);
+        } else if let Some(response) = api::undecided_answer(&request, ErrorCode::RequestTimedOut) {
+            self.reply(key, response, actions);
+        }
+        true
     }
 
     pub(super) fn forget_undecided(&mut self, connection: ConnectionId) {

@@ -9,23 +9,33 @@ pub(crate) enum Internal {
         /// The new log start.
         offset: i64,
     },
-    /// These producers are forgotten.
+    /// Producers whose last batch begins before this offset are forgotten. It takes the same few bytes however many
+    /// they are: such entries are remembered for as long as the log.
     ExpireProducers {
+        /// The first that stays.
+        before: i64,
+    },
+    /// These producers are forgotten: it is read from older logs, and not written any more.
+    ExpireNamed {
         /// Who.
         ids: Vec<i64>,
     },
 }
 
 const TRIM: [u8; 2] = [1, 1];
-const EXPIRE_PRODUCERS: [u8; 2] = [2, 1];
+const EXPIRE_NAMED: [u8; 2] = [2, 1];
+const EXPIRE_PRODUCERS: [u8; 2] = [2, 2];
 
 impl Internal {
     /// Kind, version of the kind, body.
     pub(crate) fn encode(&self) -> Vec<u8> {
         match self {
             Self::Trim { offset } => [&TRIM[..], &offset.to_be_bytes()[..]].concat(),
-            Self::ExpireProducers { ids } => {
-                let mut out = EXPIRE_PRODUCERS.to_vec();
+            Self::ExpireProducers { before } => {
+                [&EXPIRE_PRODUCERS[..], &before.to_be_bytes()[..]].concat()
+            }
+            Self::ExpireNamed { ids } => {
+                let mut out = EXPIRE_NAMED.to_vec();
                 for id in ids {
                     out.extend_from_slice(&id.to_be_bytes());
                 }
@@ -43,9 +53,13 @@ impl Internal {
                 (offset >= 0).then_some(Self::Trim { offset })
             }
             EXPIRE_PRODUCERS => {
+                let before = i64::from_be_bytes(body.try_into().ok()?);
+                Some(Self::ExpireProducers { before })
+            }
+            EXPIRE_NAMED => {
                 let (ids, rest) = body.as_chunks::<8>();
                 let ids = ids.iter().map(|id| i64::from_be_bytes(*id)).collect();
-                rest.is_empty().then_some(Self::ExpireProducers { ids })
+                rest.is_empty().then_some(Self::ExpireNamed { ids })
             }
             _ => None,
         }
@@ -58,8 +72,9 @@ mod tests {
 
     #[test]
     fn entries_survive_their_encoding_and_unknown_kinds_do_not_decode() {
-        let expire = Internal::ExpireProducers { ids: vec![1, -5, i64::MAX] };
-        for entry in [Internal::Trim { offset: 77 }, expire] {
+        let named = Internal::ExpireNamed { ids: vec![1, -5, i64::MAX] };
+        let expire = Internal::ExpireProducers { before: 9 };
+        for entry in [Internal::Trim { offset: 77 }, named, expire] {
             assert_eq!(Internal::decode(&entry.encode()), Some(entry));
         }
         assert_eq!(Internal::decode(&[3, 1]), None);

@@ -15,11 +15,13 @@ use bytes::Bytes;
 use duramen_protocol::ErrorCode;
 use duramen_storage::Descriptor;
 
-use crate::limits::{EXPIRE_PRODUCERS_MAX, PRODUCER_BATCHES_KEPT};
+use crate::limits::PRODUCER_BATCHES_KEPT;
 use duramen_storage::sabotage::{self, Bug};
 
-const IMAGE_VERSION: u8 = 2;
-/// It had no time of a producer's last batch.
+const IMAGE_VERSION: u8 = 3;
+/// It did not say up to which index it goes: that was the index it was stored under.
+const IMAGE_VERSION_WITHOUT_INDEX: u8 = 2;
+/// It had no time of a producer's last batch either.
 const IMAGE_VERSION_WITHOUT_TIMES: u8 = 1;
 const IMAGE_PRODUCER_BYTES: usize = 8 + 2 + 1;
 const IMAGE_BATCH_BYTES: usize = 4 + 4 + 8;
@@ -78,6 +80,9 @@ pub(crate) enum Verdict {
 /// All producers of one partition.
 #[derive(Debug, Default)]
 pub(crate) struct Producers {
+    /// What entries up to this index did is in here, though not all of them may have been applied again: a replica that
+    /// began anew got the table of its leader.
+    as_of: u64,
     committed: BTreeMap<i64, Producer>,
     proposed: BTreeMap<i64, Vec<Proposed>>,
 }
@@ -165,6 +170,9 @@ impl Producers {
                 self.proposed.remove(&batch.producer_id);
             }
         }
+        if index <= self.as_of && !sabotage::is(Bug::ImageAppliedTwice) {
+            return;
+        }
         let producer = self.committed.entry(batch.producer_id).or_default();
         if producer.epoch != batch.producer_epoch {
             producer.epoch = batch.producer_epoch;
@@ -179,17 +187,31 @@ impl Producers {
     }
 
     /// An `ExpireProducers` entry is committed.
-    pub(crate) fn expire(&mut self, ids: &[i64]) {
-        for id in ids {
+    pub(crate) fn expire(&mut self, index: u64, before: i64) {
+        if index > self.as_of {
+            let stays =
+                |it: &Producer| it.batches.back().is_some_and(|it| it.base_offset >= before);
+            self.committed.retain(|_, producer| stays(producer));
+        }
+    }
+
+    /// The same as older versions said it.
+    pub(crate) fn expire_named(&mut self, index: u64, ids: &[i64]) {
+        for id in ids.iter().filter(|_| index > self.as_of) {
             self.committed.remove(id);
         }
     }
 
-    /// Producers that were last used before `before_us` and have nothing under way.
-    pub(crate) fn unused_since(&self, before_us: u64) -> Vec<i64> {
-        let idle = self.committed.iter().filter(|(_, producer)| producer.used_us < before_us);
-        let idle = idle.map(|(id, _)| *id).filter(|id| !self.proposed.contains_key(id));
-        idle.take(EXPIRE_PRODUCERS_MAX).collect()
+    /// The offset before which only batches of producers begin that were last used before `before_us` and have nothing
+    /// under way; `None` if there is none. `end` is one past the last committed offset.
+    pub(crate) fn unused_before(&self, before_us: u64, end: i64) -> Option<i64> {
+        let last = |producer: &Producer| producer.batches.back().map(|sent| sent.base_offset);
+        let is_used =
+            |id: &i64, it: &Producer| it.used_us >= before_us || self.proposed.contains_key(id);
+        let used = self.committed.iter().filter(|(id, producer)| is_used(id, producer));
+        let before = used.filter_map(|(_, producer)| last(producer)).min().unwrap_or(end);
+        let mut all = self.committed.values().filter_map(last);
+        all.any(|offset| offset < before).then_some(before)
     }
 
     /// How many there are.
@@ -197,12 +219,13 @@ impl Producers {
         self.committed.len()
     }
 
-    /// The committed state, versioned: version, then for each producer its id, epoch, time and
-    /// batches.
-    pub(crate) fn image(&self) -> Bytes {
+    /// The committed state after the entry at `applied`, versioned: version, the index up to which it goes, then for
+    /// each producer its id, epoch, time and batches.
+    pub(crate) fn image(&self, applied: u64) -> Bytes {
         let size = IMAGE_PRODUCER_BYTES + PRODUCER_BATCHES_KEPT * IMAGE_BATCH_BYTES;
-        let mut out = Vec::with_capacity(1 + self.committed.len() * size);
+        let mut out = Vec::with_capacity(1 + 8 + self.committed.len() * size);
         out.push(IMAGE_VERSION);
+        out.extend_from_slice(&self.as_of.max(applied).to_be_bytes());
         for (id, producer) in &self.committed {
             out.extend_from_slice(&id.to_be_bytes());
             out.extend_from_slice(&producer.epoch.to_be_bytes());
@@ -224,6 +247,11 @@ impl Producers {
         let Some((&version, mut rest)) = image.split_first() else { return Some(producers) };
         if !(IMAGE_VERSION_WITHOUT_TIMES..=IMAGE_VERSION).contains(&version) {
             return None;
+        }
+        if version > IMAGE_VERSION_WITHOUT_INDEX {
+            let (as_of, tail) = rest.split_first_chunk::<8>()?;
+            rest = tail;
+            producers.as_of = u64::from_be_bytes(*as_of);
         }
         while !rest.is_empty() {
             let (head, tail) = rest.split_first_chunk::<IMAGE_PRODUCER_BYTES>()?;
@@ -371,13 +399,35 @@ mod tests {
         for n in 0..9 {
             append(&mut producers, 2 + n, &batch(1, i32::try_from(n).expect("small"), 1, 0));
         }
-        let copy = Producers::from_image(&producers.image(), 5).expect("our own version");
-        assert_eq!(copy.image(), producers.image());
+        let copy = Producers::from_image(&producers.image(0), 5).expect("our own version");
+        assert_eq!(copy.image(0), producers.image(0));
         assert_eq!(copy.check(7, 1, 9, 1), Verdict::Append);
         let last = ActiveProducer { id: 7, epoch: 1, last_sequence: 8, last_timestamp: 1_000 };
         assert_eq!(copy.active().collect::<Vec<_>>(), [last]);
         assert!(Producers::from_image(&[9], 0).is_none(), "an unknown version is refused");
-        assert!(Producers::from_image(&producers.image()[..20], 0).is_none());
+        assert!(Producers::from_image(&producers.image(0)[..20], 0).is_none());
+    }
+
+    #[test]
+    fn what_an_image_holds_already_is_not_applied_once_more() {
+        let mut producers = Producers::default();
+        let batches: Vec<_> = (0..6).map(|n| batch(1, n, 1, 10 * i64::from(n))).zip(2..).collect();
+        for (it, index) in &batches {
+            append(&mut producers, *index, it);
+        }
+        producers.expire(8, 0);
+        // A replica gets the table of index 8, and then the entries from 4 on.
+        let mut copy = Producers::from_image(&producers.image(8), 0).expect("our own version");
+        for (it, index) in &batches[2..] {
+            copy.apply(*index, it, 0);
+        }
+        copy.expire(5, 1_000);
+        copy.expire_named(8, &[7]);
+        assert_eq!(copy.image(8), producers.image(8));
+        copy.apply(9, &batch(1, 6, 1, 60), 0);
+        assert_eq!(copy.check(7, 1, 7, 1), Verdict::Append, "what comes after is");
+        copy.expire(10, 61);
+        assert_eq!(copy.len(), 0);
     }
 
     #[test]
@@ -390,7 +440,7 @@ mod tests {
         assert_eq!(producers.active().collect::<Vec<_>>(), [last]);
         let known = Verdict::Duplicate { base_offset: 9, uncommitted: None };
         assert_eq!(producers.check(7, 1, 3, 2), known);
-        let copy = Producers::from_image(&producers.image(), 0).expect("our own version");
+        let copy = Producers::from_image(&producers.image(0), 0).expect("our own version");
         assert_eq!(copy.active().collect::<Vec<_>>(), [last]);
     }
 

@@ -116,6 +116,7 @@ impl Broker {
                 Action::Reply { sequence, reply, .. } => self.reply(sequence, reply),
                 Action::Close { reason, .. } | Action::Fatal(reason) => panic!("{reason}"),
                 Action::Send { to, .. } => panic!("there is no node {to}"),
+                Action::Drained => panic!("nobody asked"),
             }
         }
     }

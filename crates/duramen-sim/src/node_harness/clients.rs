@@ -15,7 +15,7 @@ use bytes::Bytes;
 use duramen_broker::ConnectionId;
 use duramen_broker::session::{Prepared, RequestContext, Session, SessionStep};
 use duramen_protocol::compression::Codec;
-use duramen_protocol::messages::InitProducerIdRequest;
+use duramen_protocol::messages::{AlterPartitionReassignmentsResponse, InitProducerIdRequest};
 use duramen_protocol::wire::Uuid;
 use duramen_protocol::{
     ApiKey, ErrorCode, Request, RequestHeader, Response, decode_response, encode_request,
@@ -54,6 +54,14 @@ const TRIM_CODES: [ErrorCode; 5] = [
     ErrorCode::NotLeaderOrFollower,
     ErrorCode::RequestTimedOut,
     ErrorCode::OffsetOutOfRange,
+];
+const MOVE_CODES: [ErrorCode; 6] = [
+    ErrorCode::None,
+    ErrorCode::UnknownTopicOrPartition,
+    ErrorCode::NoReassignmentInProgress,
+    ErrorCode::InvalidReplicaAssignment,
+    ErrorCode::RequestTimedOut,
+    ErrorCode::NotController,
 ];
 const CREATE_CODES: [ErrorCode; 4] = [
     ErrorCode::None,
@@ -101,6 +109,7 @@ enum Asked {
         life: u32,
         offset: i64,
     },
+    Move,
     Groups(committing::Question),
 }
 
@@ -174,6 +183,9 @@ pub(crate) struct Clients {
     starts: u64,
     /// There are several nodes: each may be behind the others, and a leader may not know yet that it is none.
     many: bool,
+    /// How many nodes there are, numbered from 1, and how often one wants a partition moved, of a thousand questions.
+    nodes: i32,
+    moves: u64,
 }
 
 type Question = (ConnectionId, u64, RequestContext, Box<Prepared>);
@@ -207,13 +219,17 @@ impl Clients {
             disk: Disk::default(),
             starts: 0,
             many: false,
+            nodes: 1,
+            moves: 0,
         }
     }
 
     /// Clients of several nodes. They delete no topic, and take no word for more than a majority's: no `acks=1`.
-    pub(crate) fn of_many(seed: u64) -> Self {
+    pub(crate) fn of_many(seed: u64, nodes: i32) -> Self {
         let mut clients = Self::new(seed, false);
         clients.many = true;
+        clients.nodes = nodes;
+        clients.moves = *Prng::new(seed, "moves").pick(&[0, 10, 40]);
         clients.oracle.many = true;
         clients
     }
@@ -441,6 +457,9 @@ impl Clients {
         if let Some(produce) = client.retry.clone() {
             return Some(self.send(produce));
         }
+        if self.nodes > 1 && !self.last_phase && self.work.chance(self.moves) {
+            return Some(self.move_somewhere());
+        }
         if let Some(last) = client.last.clone()
             && self.oracle.is_live(&last.place().0, last.life)
             && self.work.chance(80)
@@ -587,6 +606,18 @@ impl Clients {
         (Asked::Produce(produce), request, version)
     }
 
+    /// A partition, maybe one that is not there, is to be on other nodes.
+    fn move_somewhere(&mut self) -> (Asked, Request, i16) {
+        let place = ((*self.work.pick(&TOPICS)).to_owned(), i32::from(self.work.chance(500)));
+        let mut brokers: Vec<i32> = (1..=self.nodes).collect();
+        for _ in 0..self.work.below(u64::try_from(self.nodes).expect("small")) {
+            let at = self.work.index(brokers.len());
+            brokers.swap_remove(at);
+        }
+        let brokers = (!self.work.chance(150)).then_some(brokers);
+        (Asked::Move, requests::move_to(&place, brokers), 1)
+    }
+
     fn trim(&mut self, place: Place) -> (Asked, Request, i16) {
         let life = self.life(&place);
         let known = self.oracle.known(&place);
@@ -692,6 +723,7 @@ impl Clients {
                 }
                 Ok(())
             }
+            (Asked::Move, Response::AlterPartitionReassignments(it)) => on_moved(&it),
             (Asked::Trim { place, life, offset }, Response::DeleteRecords(it)) => {
                 let part = &it.topics[0].partitions[0];
                 expect_one_of(part.error_code, &TRIM_CODES, "DeleteRecords")?;
@@ -831,6 +863,12 @@ fn expect_one_of(code: i16, codes: &[ErrorCode], api: &str) -> Result<(), Failur
 /// After the largest sequence comes 0.
 fn advance(sequence: i32, count: i32) -> i32 {
     sequence.wrapping_add(count) & i32::MAX
+}
+
+fn on_moved(response: &AlterPartitionReassignmentsResponse) -> Result<(), Failure> {
+    let parts = response.responses.iter().flat_map(|topic| &topic.partitions);
+    let mut codes = parts.map(|part| part.error_code).chain([response.error_code]);
+    codes.try_for_each(|code| expect_one_of(code, &MOVE_CODES, "a move"))
 }
 
 fn brief(asked: &Asked) -> String {

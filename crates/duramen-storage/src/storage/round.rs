@@ -8,7 +8,7 @@
 //! Tests:      with the storage tests.
 //! Start at:   `Storage::take_op`.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use bytes::Bytes;
 
@@ -17,7 +17,7 @@ use super::{
     Storage, SyncStep, ignore_missing,
 };
 use crate::journal::disk_error;
-use crate::op::{Append, ConfState, Content, HardState, Identity, Op, OpKind};
+use crate::op::{Append, Beginning, ConfState, Content, HardState, Identity, Op, OpKind};
 use crate::record::{ImageSource, Record};
 use crate::replica::{Replica, Ticket};
 use crate::replica_state::ReplicaState;
@@ -92,7 +92,9 @@ impl<D: Disk> Storage<D> {
 
     /// Whether the op conflicts with what the log holds.
     fn cuts(&self, op: &Op) -> bool {
-        let OpKind::Write { appends, .. } = &op.kind else { return false };
+        let OpKind::Write { appends, .. } = &op.kind else {
+            return matches!(op.kind, OpKind::Reset(_));
+        };
         let (Some(first), Some(replica)) = (appends.first(), self.replicas.get(&op.replica)) else {
             return false;
         };
@@ -104,12 +106,15 @@ impl<D: Disk> Storage<D> {
         if let OpKind::Create { ticket, identity, conf } = op.kind {
             return self.take_create(id, ticket, identity, conf, (round, buffer));
         }
+        if let OpKind::Reset(beginning) = op.kind {
+            return self.take_reset(id, *beginning, (round, buffer));
+        }
         let Some(replica) = self.replicas.get_mut(&id).filter(|it| !it.deleting) else {
             return Ok(()); // deleted meanwhile: nobody waits for it
         };
         let record = match op.kind {
-            OpKind::Create { .. } | OpKind::Image { .. } => {
-                unreachable!("creates are taken above, images never queue here")
+            OpKind::Create { .. } | OpKind::Reset(_) | OpKind::Image { .. } => {
+                unreachable!("creates and resets are taken above, images never queue here")
             }
             OpKind::Write { ticket, appends, hard_state, must_sync } => {
                 if appends.is_empty() && !must_sync {
@@ -194,6 +199,46 @@ impl<D: Disk> Storage<D> {
         self.replicas.insert(id, replica);
         self.checkpoints.set_live_from(id, round.lsn);
         Record::Create { replica: id, identity, conf }.encode(buffer);
+        self.touch(round, id);
+        Ok(())
+    }
+
+    /// The log begins anew: a State says so, in front of what follows. Its files go when the round is durable.
+    fn take_reset(
+        &mut self,
+        id: ReplicaId,
+        beginning: Beginning,
+        (round, buffer): (&mut Round, &mut Vec<u8>),
+    ) -> Result<(), Error> {
+        if self.replicas.get(&id).is_none_or(|it| it.deleting) {
+            return Ok(());
+        }
+        let inline_max = INLINE_IMAGE_BYTES.min(self.journal.body_bytes_max() / 4);
+        let image = if beginning.image.len() <= inline_max {
+            ImageSource::Inline(beginning.image.clone())
+        } else {
+            let Some(image) = self.store_image_file(id, beginning.index, &beginning.image)? else {
+                let kind = OpKind::Reset(Box::new(beginning));
+                self.queue.push_front(Op { replica: id, kind });
+                return Ok(());
+            };
+            image
+        };
+        let replica = self.replicas.get_mut(&id).expect("it was just found");
+        if let ImageSource::File { .. } = replica.state.image
+            && replica.state.prev_index != beginning.index
+        {
+            round.removals.push(replica.image_path(replica.state.prev_index));
+        }
+        let state = replica.state.reset(&beginning, image);
+        replica.state = state.clone();
+        replica.image_index = state.prev_index;
+        replica.synced_index = state.synced_index;
+        replica.rider = None;
+        replica.cut_bulk(state.synced_index + 1);
+        self.checkpoints.void(id);
+        Record::State { as_of: round.lsn, state: Box::new(state) }.encode(buffer);
+        round.cuts.push(Cut { replica: id, keep: BTreeSet::new(), last: None });
         self.touch(round, id);
         Ok(())
     }
@@ -369,7 +414,41 @@ impl<D: Disk> Storage<D> {
         image: &Bytes,
         implied: Vec<Record>,
     ) -> Result<bool, Error> {
+        let Some((file, source)) = self.image_file(id, index, image)? else { return Ok(false) };
         let Some(replica) = self.replicas.get_mut(&id) else { return Ok(true) };
+        replica.in_flight += 1;
+        let dir = replica.state.dir();
+        let steps = vec![SyncStep::File(file), SyncStep::Dir(dir), SyncStep::Dir(String::new())];
+        let image = Record::Image { replica: id, index, image: source };
+        self.request(Purpose::Image { image, implied }, steps);
+        Ok(true)
+    }
+
+    /// The same for a log that begins anew, which is rare: whoever writes waits for the sync.
+    fn store_image_file(
+        &mut self,
+        id: ReplicaId,
+        index: u64,
+        image: &Bytes,
+    ) -> Result<Option<ImageSource>, Error> {
+        let Some((file, source)) = self.image_file(id, index, image)? else { return Ok(None) };
+        let dir = self.dir_of(id);
+        let disk = &self.disk;
+        disk.sync(&file)
+            .and_then(|()| disk.sync_dir(&dir))
+            .and_then(|()| disk.sync_dir(""))
+            .map_err(|source| disk_error("syncing an image in", &dir, source))?;
+        Ok(Some(source))
+    }
+
+    /// Writes a large image into its own file. `None` if there is no room for it.
+    fn image_file(
+        &mut self,
+        id: ReplicaId,
+        index: u64,
+        image: &Bytes,
+    ) -> Result<Option<(D::File, ImageSource)>, Error> {
+        let replica = self.replicas.get_mut(&id).expect("the caller found it");
         let path = replica.image_path(index);
         let (disk, reserve) = (&self.disk, &mut self.reserve);
         let written = reserve.when_full(disk, || {
@@ -382,20 +461,15 @@ impl<D: Disk> Storage<D> {
         let file = match written {
             Err(error) if is_full(&error) => {
                 self.lacks_room = true;
-                return Ok(false);
+                return Ok(None);
             }
             written => written.map_err(|source| disk_error("writing", &path, source))?,
         };
-        replica.in_flight += 1;
         let source = ImageSource::File {
             length: u32::try_from(image.len()).expect("images stay below 4 GiB"),
             crc: crc32c::crc32c(image),
         };
-        let dir = replica.state.dir();
-        let steps = vec![SyncStep::File(file), SyncStep::Dir(dir), SyncStep::Dir(String::new())];
-        let image = Record::Image { replica: id, index, image: source };
-        self.request(Purpose::Image { image, implied }, steps);
-        Ok(true)
+        Ok(Some((file, source)))
     }
 
     /// What may ride along: commit indexes, and synced marks.

@@ -31,6 +31,7 @@ macro_rules! calls {
 }
 
 calls! {
+    AlterPartitionReassignments AlterPartitionReassignmentsRequest AlterPartitionReassignmentsResponse;
     ApiVersions ApiVersionsRequest ApiVersionsResponse;
     CreatePartitions CreatePartitionsRequest CreatePartitionsResponse;
     CreateTopics CreateTopicsRequest CreateTopicsResponse;
@@ -48,6 +49,7 @@ calls! {
     LeaveGroup LeaveGroupRequest LeaveGroupResponse;
     ListGroups ListGroupsRequest ListGroupsResponse;
     ListOffsets ListOffsetsRequest ListOffsetsResponse;
+    ListPartitionReassignments ListPartitionReassignmentsRequest ListPartitionReassignmentsResponse;
     Metadata MetadataRequest MetadataResponse;
     OffsetDelete OffsetDeleteRequest OffsetDeleteResponse;
     OffsetForLeaderEpoch OffsetForLeaderEpochRequest OffsetForLeaderEpochResponse;

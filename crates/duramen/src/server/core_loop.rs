@@ -255,6 +255,7 @@ impl CoreLoop {
                     replies.push((connection, Routed::Close(reason)));
                 }
                 Action::Fatal(reason) => ending::on_fatal(&reason),
+                Action::Drained => self.common.drained.notify_one(),
                 Action::Send { to, frame } => frames.push((to, frame)),
             }
         }

@@ -16,6 +16,7 @@ pub(crate) fn of(metrics: &Metrics) -> Vec<Figure> {
         counter("duplicates", metrics.duplicates, "Produces whose batch was appended already"),
         counter("stalls", metrics.stalls, "Produces that waited for bytes in flight"),
         counter("retention_trims", metrics.retention_trims, "Trims proposed by retention"),
+        counter("handovers", metrics.handovers, "Times that leadership was handed over on purpose"),
         counter("clock_holds", metrics.clock_holds, "Leaps of the wall clock that held retention"),
         gauge("clock_held", metrics.is_clock_held.into(), "1 while a clock leap holds retention"),
         gauge("disk_full", metrics.is_disk_full.into(), "1 while appends are refused for space"),

@@ -25,9 +25,11 @@ use duramen_storage::op::{
 use duramen_storage::storage::Facts;
 
 use crate::configs::BrokerSettings;
+use crate::controller::METADATA_TOPIC;
 use crate::event::{Action, ConnectionId, Event, FetchPlan, LogRead, Now, ReadLog, Reply};
 use crate::limits::Memory;
 use crate::node::{Node, NodeOptions};
+use crate::peer::PeerFrame;
 use crate::session::{Session, SessionStep};
 
 /// One replica as the model of storage keeps it.
@@ -40,6 +42,8 @@ pub(super) struct Stored {
     pub payloads: Vec<Bytes>,
     pub log_start: i64,
     pub image: (u64, Bytes),
+    /// Where its log begins: index, term, offset.
+    pub begins: (u64, u64, i64),
 }
 
 #[derive(Clone, Debug, Default)]
@@ -54,14 +58,16 @@ impl Store {
     fn execute(&mut self, op: Op) -> Option<Done> {
         let replica = op.replica;
         if let OpKind::Create { ticket, identity, conf } = op.kind {
+            let begins = if conf.voters.is_empty() { (0, 0, 0) } else { (1, 1, 0) };
             let stored = Stored {
+                begins,
                 identity,
                 conf,
                 hard_state: HardState::default(),
                 entries: Vec::new(),
                 payloads: Vec::new(),
                 log_start: 0,
-                image: (1, Bytes::new()),
+                image: (begins.0, Bytes::new()),
             };
             assert!(self.replicas.insert(replica, stored).is_none(), "made twice");
             return Some(Done::Persisted { replica, ticket });
@@ -69,9 +75,18 @@ impl Store {
         let stored = self.replicas.get_mut(&replica).expect("created before");
         match op.kind {
             OpKind::Create { .. } => unreachable!(),
+            OpKind::Reset(beginning) => {
+                stored.begins = (beginning.index, beginning.term, beginning.end_offset);
+                stored.entries.clear();
+                stored.payloads.clear();
+                stored.log_start = beginning.end_offset;
+                stored.conf = beginning.conf;
+                stored.image = (beginning.index, beginning.image);
+            }
             OpKind::Write { ticket, appends, hard_state, .. } => {
                 for append in appends {
-                    let at = usize::try_from(append.entry.index - 2).expect("small");
+                    let at = append.entry.index - stored.begins.0 - 1;
+                    let at = usize::try_from(at).expect("small");
                     stored.entries.truncate(at);
                     stored.payloads.truncate(at);
                     assert_eq!(stored.entries.len(), at, "no gaps");
@@ -103,7 +118,8 @@ impl Store {
     }
 
     pub(super) fn metadata_tail(&self) -> Vec<Bytes> {
-        let Some(metadata) = self.replicas.get(&ReplicaId(1)) else { return Vec::new() };
+        let is_metadata = |it: &&Stored| it.identity.topic == METADATA_TOPIC;
+        let Some(metadata) = self.replicas.values().find(is_metadata) else { return Vec::new() };
         let all = metadata.entries.iter().zip(&metadata.payloads);
         let after =
             all.filter(|(entry, payload)| entry.index > metadata.image.0 && !payload.is_empty());
@@ -115,7 +131,7 @@ impl Stored {
     fn recover(&self, replica: ReplicaId) -> RecoveredReplica {
         let mut runs: Vec<TermRun> = Vec::new();
         let mut segments: Vec<SegmentMeta> = Vec::new();
-        let (mut end_offset, mut prev) = (0, (1, 1, 0));
+        let (mut end_offset, mut prev) = (self.begins.2, self.begins);
         for entry in &self.entries {
             let (term, first_index) = (entry.term, entry.index);
             if runs.last().is_none_or(|run| run.term < term) {
@@ -185,6 +201,10 @@ pub(super) struct Harness {
     pub queued: Vec<Op>,
     /// Reads of logs that were not carried out yet.
     pub reads: Vec<ReadLog>,
+    /// What it said to other nodes.
+    pub sent: Vec<(i32, PeerFrame)>,
+    /// It has nothing left that others could lead.
+    pub is_drained: bool,
     sessions: BTreeMap<ConnectionId, Session>,
     asked: BTreeMap<(ConnectionId, i32), (ApiKey, i16)>,
     came: BTreeMap<(ConnectionId, i32), Came>,
@@ -200,7 +220,11 @@ pub(super) fn settings(pairs: &[(&str, &str)]) -> BrokerSettings {
     BrokerSettings::from_pairs(&pairs).expect("good settings")
 }
 
-fn options(settings: BrokerSettings, seed: u64, metadata_tail: Vec<Bytes>) -> NodeOptions {
+pub(super) fn options(
+    settings: BrokerSettings,
+    seed: u64,
+    metadata_tail: Vec<Bytes>,
+) -> NodeOptions {
     NodeOptions {
         facts: Facts { cluster_id: [7; 16], broker_id: 0, directory_id: [9; 16] },
         listener: "PLAINTEXT".to_owned(),
@@ -227,9 +251,13 @@ impl Harness {
 
     /// A node over `store` that was just opened, and whose storage waits to be told.
     pub(super) fn slow(store: Store, pairs: &[(&str, &str)], seed: u64) -> Self {
-        let now = Now { mono_us: 0, wall_ms: WALL_MS };
-        let mut actions = Vec::new();
         let options = options(settings(pairs), seed, store.metadata_tail());
+        Self::opened(store, options, Now { mono_us: 0, wall_ms: WALL_MS })
+    }
+
+    /// A node over `store` with these options.
+    pub(super) fn opened(store: Store, options: NodeOptions, now: Now) -> Self {
+        let mut actions = Vec::new();
         let node = Node::open(options, store.recover(), now, &mut actions);
         let mut harness = Self {
             node,
@@ -238,6 +266,8 @@ impl Harness {
             is_prompt: false,
             queued: Vec::new(),
             reads: Vec::new(),
+            sent: Vec::new(),
+            is_drained: false,
             sessions: BTreeMap::new(),
             asked: BTreeMap::new(),
             came: BTreeMap::new(),
@@ -282,7 +312,8 @@ impl Harness {
                     self.came.insert((connection, -1), Came::Closed(reason));
                 }
                 Action::Fatal(reason) => panic!("fatal: {reason}"),
-                Action::Send { to, .. } => panic!("there is no node {to}"),
+                Action::Send { to, frame } => self.sent.push((to, *frame)),
+                Action::Drained => self.is_drained = true,
             }
         }
     }
@@ -382,8 +413,13 @@ impl Harness {
     }
 
     fn tick(&mut self) {
+        self.step(Event::Tick);
+    }
+
+    /// Something happens, and that turn and all that follow from it end.
+    pub(super) fn step(&mut self, event: Event) {
         let mut actions = Vec::new();
-        self.node.step(self.now, Event::Tick, &mut actions);
+        self.node.step(self.now, event, &mut actions);
         self.act(actions);
         self.run();
     }

@@ -59,20 +59,29 @@ fn a_producer_at_the_wrong_node_is_told_who_leads() {
 }
 
 #[test]
-fn a_consumer_at_the_wrong_node_is_told_who_leads() {
+fn a_consumer_in_another_epoch_is_told_who_leads() {
     let mut it = follower();
     let leader = |data: &PartitionData| {
-        assert_eq!(data.error_code, ErrorCode::NotLeaderOrFollower.code());
+        assert_eq!(data.error_code, ErrorCode::FencedLeaderEpoch.code());
         (data.current_leader.leader_id, data.current_leader.leader_epoch)
     };
-    let data = it.fetch("t", 0);
-    assert_eq!(leader(&data), (7, 9));
+    let ask = |name: &str| {
+        let mut request = fetch_request(name, 0);
+        request.topics[0].partitions[0].current_leader_epoch = 3;
+        request
+    };
+    let Response::Fetch(response) = it.ask(ask("t"), 12) else { panic!("other") };
+    assert_eq!(leader(&response.responses[0].partitions[0]), (7, 9));
     let topic_id = it.metadata(&["t"]).topics[0].topic_id;
-    let mut request = fetch_request("", 0);
+    let mut request = ask("");
     request.topics[0].topic_id = topic_id;
     let Response::Fetch(response) = it.ask(request, 16) else { panic!("other") };
     assert_eq!(leader(&response.responses[0].partitions[0]), (7, 9));
     assert_eq!(response.node_endpoints[0].rack.as_deref(), Some("r"));
-    let Response::Fetch(old) = it.ask(fetch_request("t", 0), 11) else { panic!("other") };
+    let Response::Fetch(old) = it.ask(ask("t"), 11) else { panic!("other") };
     assert_eq!(old.responses[0].partitions[0].current_leader.leader_id, -1);
+    // One that does not know of other replicas is sent to the leader, too.
+    let Response::Fetch(old) = it.ask(fetch_request("t", 0), 10) else { panic!("other") };
+    let code = ErrorCode::NotLeaderOrFollower.code();
+    assert_eq!(old.responses[0].partitions[0].error_code, code);
 }

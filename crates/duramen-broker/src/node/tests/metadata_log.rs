@@ -5,9 +5,10 @@ use duramen_protocol::messages::InitProducerIdRequest;
 use duramen_storage::op::ReplicaId;
 
 use super::harness::{Harness, batch};
-use crate::limits::METADATA_LOG_BYTES_MAX;
 
 const METADATA: ReplicaId = ReplicaId(1);
+const LOG_BYTES: u64 = 16 << 10;
+const SMALL_LOG: (&str, &str) = ("metadata.log.max.record.bytes.between.snapshots", "16384");
 
 fn kept_bytes(it: &Harness) -> u64 {
     let recovered = it.store.recover();
@@ -24,7 +25,7 @@ fn producer_id(it: &mut Harness) -> i64 {
 
 #[test]
 fn thousands_of_creations_and_deletions_leave_a_small_log_and_ids_are_never_reused() {
-    let mut it = Harness::new(&[("auto.create.topics.enable", "false")]);
+    let mut it = Harness::new(&[SMALL_LOG, ("auto.create.topics.enable", "false")]);
     it.create("stays", &[("retention.ms", "5000")]);
     let stays = it.metadata(&["stays"]).topics[0].topic_id;
     it.produce("stays", batch(&["a"]));
@@ -39,7 +40,7 @@ fn thousands_of_creations_and_deletions_leave_a_small_log_and_ids_are_never_reus
             super::topics::delete(&mut it, &name);
             largest = largest.max(kept_bytes(&it));
         }
-        it.restart(&[("auto.create.topics.enable", "false")], round + 2);
+        it.restart(&[SMALL_LOG, ("auto.create.topics.enable", "false")], round + 2);
         let producer = producer_id(&mut it);
         assert!(producer > last_producer, "a producer id twice");
         last_producer = producer;
@@ -49,14 +50,14 @@ fn thousands_of_creations_and_deletions_leave_a_small_log_and_ids_are_never_reus
         assert_eq!(it.fetch("stays", 0).high_watermark, 1);
         assert_eq!(it.store.replicas.len(), 2, "nothing of the others is left");
     }
-    assert!(largest > METADATA_LOG_BYTES_MAX / 2, "it was filled");
-    assert!(largest < 4 * METADATA_LOG_BYTES_MAX, "{largest}");
+    assert!(largest > LOG_BYTES / 2, "it was filled");
+    assert!(largest < 4 * LOG_BYTES, "{largest}");
     assert!(it.store.replicas[&METADATA].log_start > 0);
 }
 
 #[test]
 fn the_log_is_never_trimmed_beyond_the_image_that_storage_has() {
-    let mut it = Harness::new(&[]);
+    let mut it = Harness::new(&[SMALL_LOG]);
     for n in 0..400 {
         let name = format!("t-{n}");
         it.create(&name, &[]);
@@ -69,7 +70,7 @@ fn the_log_is_never_trimmed_beyond_the_image_that_storage_has() {
 
 #[test]
 fn a_trim_that_storage_did_not_hear_of_is_executed_at_the_next_start() {
-    let mut it = Harness::new(&[]);
+    let mut it = Harness::new(&[SMALL_LOG]);
     let before = it.store.clone();
     let mut n = 0;
     while it.store.replicas[&METADATA].log_start == 0 {
@@ -81,7 +82,7 @@ fn a_trim_that_storage_did_not_hear_of_is_executed_at_the_next_start() {
     let metadata = it.store.replicas.get_mut(&METADATA).expect("there");
     metadata.log_start = 0;
     metadata.image = before.replicas[&METADATA].image.clone();
-    it.restart(&[], 2);
+    it.restart(&[SMALL_LOG], 2);
     assert_eq!(it.store.replicas[&METADATA].log_start, trimmed_to);
     assert!(it.store.replicas[&METADATA].image.0 > 1);
     let names: Vec<_> = (0..n).map(|n| format!("t-{n}")).collect();

@@ -4,9 +4,10 @@ use duramen_protocol::wire::Uuid;
 use duramen_storage::storage::Facts;
 
 use super::harness::{WALL_MS, settings};
+use crate::controller::records::RegisterBroker;
 use crate::controller::{METADATA_GROUP, MetadataVoter};
 use crate::event::{Action, Event, Now};
-use crate::limits::{ELECTION_TICKS, Memory, TICK_US};
+use crate::limits::{ELECTION_TICKS, Memory, PEER_SILENT_TICKS, TICK_US};
 use crate::node::{Node, NodeOptions};
 use crate::peer::{Frame, Letter, PeerFrame};
 
@@ -137,4 +138,35 @@ fn a_silent_cluster_is_asked_for_votes_in_time() {
         }));
     }
     assert!(asked.contains(&12) && asked.contains(&13), "{asked:?}");
+}
+
+#[test]
+fn who_hears_no_majority_calls_nobody_gone() {
+    let told = |hears: &[i32]| {
+        let (mut node, mut actions) = open(11, directory(11));
+        for broker_id in 11..=13 {
+            let broker = RegisterBroker { broker_id, ..RegisterBroker::default() };
+            node.controller.image.brokers.insert(broker_id, broker);
+        }
+        for tick in 1..=2 * PEER_SILENT_TICKS {
+            for &broker_id in hears {
+                let directory_id = Uuid(directory(broker_id));
+                let frame = Frame {
+                    broker_id,
+                    directory_id,
+                    number: tick,
+                    letters: Vec::new(),
+                    ..question()
+                };
+                let heard = Event::Peer(Box::new(PeerFrame(frame)));
+                node.step(now(tick * TICK_US), heard, &mut actions);
+            }
+            node.step(now(tick * TICK_US), Event::Tick, &mut actions);
+            node.flush(now(tick * TICK_US), &mut actions);
+        }
+        node.live_brokers().map(|(id, _)| id).collect::<Vec<i32>>()
+    };
+    assert_eq!(told(&[12, 13]), [11, 12, 13]);
+    assert_eq!(told(&[12]), [11, 12], "13 is gone");
+    assert_eq!(told(&[]), [11, 12, 13], "11 is cut off");
 }

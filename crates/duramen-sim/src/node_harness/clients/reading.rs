@@ -103,14 +103,19 @@ impl Clients {
     }
 
     fn fetch_one(&mut self, want: Want, patience: Patience, kind: Kind) -> (Asked, Request, i16) {
-        let version = *self.work.pick(versions(want.target.1.is_some()));
+        // Later versions are answered by any replica, which may not know of all yet.
+        let is_of_leader = kind == Kind::Through && self.many;
+        let version = match want.target.1 {
+            None if is_of_leader => requests::FETCH_OF_LEADER,
+            id => *self.work.pick(versions(id.is_some())),
+        };
         let request = requests::fetch(&[(want.target.clone(), want.offset)], patience).into();
         (Asked::Fetch(Fetch { wants: vec![want], kind }), request, version)
     }
 
-    /// A leader may answer that does not know yet that it is none. What it shows is committed all the same.
-    fn may_be_stale(&self) -> bool {
-        self.many && !self.last_phase
+    /// A follower may answer, or a leader that does not know yet that it is none. What they show is committed all the same.
+    fn may_be_stale(&self, kind: Kind) -> bool {
+        self.many && (!self.last_phase || kind != Kind::Through)
     }
 
     fn patience(&mut self) -> Patience {
@@ -213,7 +218,7 @@ impl Clients {
             return Some((Asked::Start { place, life }, request, 7));
         }
         let offset = through.at;
-        let id = self.id_to_use(&place.0);
+        let id = if self.many { None } else { self.id_to_use(&place.0) };
         let want = self.want((place, id), life, offset);
         Some(self.fetch_one(want, Patience { wait_ms: 0, bytes: 50_000 }, Kind::Through))
     }
@@ -267,7 +272,7 @@ impl Clients {
                 continue;
             }
             let is_refused = part.as_ref().is_some_and(|part| part.error_code != 0);
-            let may_be_stale = self.may_be_stale();
+            let may_be_stale = self.may_be_stale(fetch.kind);
             if !has_records && !is_refused && want.offset < want.acked_end && !may_be_stale {
                 let (offset, end) = (want.offset, want.acked_end);
                 return wrong(place, &format!("P2: nothing at {offset}, {end} is acknowledged"));
@@ -278,7 +283,7 @@ impl Clients {
                 }
                 return wrong(place, "it was asked for, and is not in the answer");
             };
-            if let Some(next) = self.on_fetched(want, &part, fetch.kind == Kind::Through)? {
+            if let Some(next) = self.on_fetched(want, &part, fetch.kind)? {
                 self.all[at].at.insert((place.clone(), want.life), next);
             }
         }
@@ -325,8 +330,9 @@ impl Clients {
         &mut self,
         want: &Want,
         part: &PartitionData,
-        through: bool,
+        kind: Kind,
     ) -> Result<Option<i64>, Failure> {
+        let through = kind == Kind::Through;
         let (place, offset) = (&want.target.0, want.offset);
         tell(|| format!("  fetched {} up to {}", part.error_code, part.high_watermark));
         let trimmed = self.oracle.known(place).trim_max;
@@ -354,7 +360,7 @@ impl Clients {
         }
         let before = want.acked_end.max(want.end_seen);
         let is_stale = part.high_watermark < before || part.log_start_offset < want.start_seen;
-        if is_stale && self.may_be_stale() {
+        if is_stale && self.may_be_stale(kind) {
             let (end, bytes) = (part.high_watermark, bytes_of(part));
             return self.on_batches(place, bytes, offset, end, false).map(Some);
         }

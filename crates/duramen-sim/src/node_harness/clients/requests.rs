@@ -2,6 +2,9 @@
 
 use bytes::Bytes;
 use duramen_protocol::Request;
+use duramen_protocol::messages::alter_partition_reassignments::{
+    ReassignablePartition, ReassignableTopic,
+};
 use duramen_protocol::messages::create_topics::CreatableTopic;
 use duramen_protocol::messages::delete_records::{DeleteRecordsPartition, DeleteRecordsTopic};
 use duramen_protocol::messages::fetch::{FetchPartition, FetchTopic, ForgottenTopic};
@@ -9,8 +12,8 @@ use duramen_protocol::messages::list_offsets::{ListOffsetsPartition, ListOffsets
 use duramen_protocol::messages::metadata::MetadataRequestTopic;
 use duramen_protocol::messages::produce::{PartitionProduceData, TopicProduceData};
 use duramen_protocol::messages::{
-    CreateTopicsRequest, DeleteRecordsRequest, DeleteTopicsRequest, FetchRequest,
-    ListOffsetsRequest, MetadataRequest, ProduceRequest,
+    AlterPartitionReassignmentsRequest, CreateTopicsRequest, DeleteRecordsRequest,
+    DeleteTopicsRequest, FetchRequest, ListOffsetsRequest, MetadataRequest, ProduceRequest,
 };
 use duramen_protocol::wire::Uuid;
 
@@ -19,6 +22,8 @@ use super::super::oracle::Place;
 /// Versions of Produce and Fetch that name topics; zstd needs at least these.
 pub(super) const PRODUCE_BY_NAME: [i16; 4] = [7, 8, 9, 12];
 pub(super) const FETCH_BY_NAME: [i16; 3] = [10, 11, 12];
+/// The last of them that only a leader answers.
+pub(super) const FETCH_OF_LEADER: i16 = 10;
 /// And those that give their ids.
 pub(super) const PRODUCE_BY_ID: [i16; 1] = [13];
 pub(super) const FETCH_BY_ID: [i16; 4] = [13, 14, 16, 18];
@@ -110,6 +115,18 @@ pub(super) fn delete(name: &str) -> Request {
     let topic_names = vec![name.to_owned()];
     DeleteTopicsRequest { topic_names, timeout_ms: TIMEOUT_MS, ..DeleteTopicsRequest::default() }
         .into()
+}
+
+/// A partition is to be on these nodes, or, with none, to stay where it was.
+pub(super) fn move_to(place: &Place, brokers: Option<Vec<i32>>) -> Request {
+    let partition = ReassignablePartition { partition_index: place.1, replicas: brokers };
+    let topic = ReassignableTopic { name: place.0.clone(), partitions: vec![partition] };
+    AlterPartitionReassignmentsRequest {
+        timeout_ms: TIMEOUT_MS,
+        allow_replication_factor_change: true,
+        topics: vec![topic],
+    }
+    .into()
 }
 
 pub(super) fn trim(place: &Place, offset: i64) -> Request {

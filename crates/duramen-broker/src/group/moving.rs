@@ -1,0 +1,96 @@
+//! Leadership that is given away on purpose.
+//!
+//! A leader that is to go takes nothing more in. When all that it has is applied, so that nobody waits for an entry of its,
+//! the library makes sure that the successor has it too, and tells it to stand for election at once. What of this has not
+//! happened within an election timeout does not happen: the leader goes on as before.
+//!
+//! A leader whose own disk stands still applies nothing, so it does not wait for that: a majority without it has what it
+//! lacks, and its successor will commit it.
+
+use super::Group;
+use crate::limits::ELECTION_TICKS;
+use raft::StateRole;
+
+/// A handover that has begun.
+#[derive(Clone, Copy, Debug)]
+struct Handover {
+    to: u64,
+    /// The tick at which it has failed.
+    until: u64,
+    /// What is not applied here will be committed by the successor.
+    in_haste: bool,
+    /// The library knows of it.
+    is_told: bool,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Moving {
+    handover: Option<Handover>,
+    /// An index that a majority has and this leader's disk has not, and since which tick.
+    lag: Option<(u64, u64)>,
+}
+
+impl Group {
+    /// Begins to hand leadership over to a voter that [`Group::successors`] names. False if it cannot be.
+    pub(crate) fn hand_over(&mut self, to: u64, in_haste: bool) -> bool {
+        let is_possible = self.is_serving()
+            && !self.is_moving()
+            && self.successors().any(|successor| successor == to);
+        if is_possible {
+            let until = self.pace.ticks + ELECTION_TICKS as u64;
+            self.moving.handover = Some(Handover { to, until, in_haste, is_told: false });
+        }
+        is_possible
+    }
+
+    /// Whether leadership is being handed over: nothing is appended meanwhile.
+    pub(crate) fn is_moving(&self) -> bool {
+        self.moving.handover.is_some()
+    }
+
+    /// Who may lead instead: voters that keep up, and were heard within an election timeout.
+    pub(crate) fn successors(&self) -> impl Iterator<Item = u64> {
+        let since = self.pace.ticks.saturating_sub(ELECTION_TICKS as u64);
+        let is_heard = move |id: &u64| self.pace.heard.get(id).is_some_and(|at| *at >= since);
+        let may = move |id: &u64| *id != self.id.0 && is_heard(id) && self.voter_ids().contains(id);
+        self.caught_up().filter(may)
+    }
+
+    /// How far a peer has the log, as far as this leader knows.
+    pub(crate) fn matched(&self, peer: u64) -> u64 {
+        self.raw.raft.prs().get(peer).map_or(0, |progress| progress.matched)
+    }
+
+    /// Whether this leader's own disk holds up what a majority has had for longer than an election timeout.
+    pub(crate) fn is_held_up_by_disk(&self) -> bool {
+        self.moving.lag.is_some_and(|(_, at)| self.pace.ticks >= at + ELECTION_TICKS as u64)
+    }
+
+    /// Time has passed.
+    pub(super) fn tick_moving(&mut self) {
+        let ticks = self.pace.ticks;
+        self.moving.handover.take_if(|handover| ticks > handover.until);
+        let (committed, persisted) = (self.raw.raft.raft_log.committed, self.persisted());
+        let is_leader = self.raw.raft.state == StateRole::Leader;
+        self.moving.lag.take_if(|(index, _)| !is_leader || *index <= persisted);
+        if is_leader && committed > persisted {
+            self.moving.lag.get_or_insert((committed, ticks));
+        }
+    }
+
+    /// Tells the library, once nobody waits for an entry.
+    pub(super) fn move_on(&mut self) {
+        let Some(handover) = self.moving.handover else { return };
+        if !self.is_serving() {
+            self.moving.handover = None;
+            return;
+        }
+        let is_applied = self.applied.0 == self.raw.raft.raft_log.last_index();
+        if handover.is_told || !is_applied && !handover.in_haste {
+            return;
+        }
+        let until = self.pace.ticks + ELECTION_TICKS as u64;
+        self.moving.handover = Some(Handover { until, is_told: true, ..handover });
+        self.guarded(|raw| raw.transfer_leader(handover.to));
+    }
+}

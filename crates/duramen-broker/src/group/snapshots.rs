@@ -1,0 +1,191 @@
+//! Replicas that have nothing, or lack what was trimmed: they begin anew where their leader's log begins.
+//!
+//! No segment is in a snapshot. It says where the leader's log begins, before which nothing is kept, and brings the view's
+//! image as it is now, which is of a later entry. All between comes entry by entry, from segments, as for any follower
+//! that is behind, with all its checks; and the view passes over what its image holds already. So what is sent at once is
+//! bounded by an image, nothing is read twice, and there is one way for batches to reach a replica.
+//!
+//! It takes nothing back: an entry that the replica had acknowledged and loses was trimmed by an entry that a majority
+//! without it has, or never committed.
+
+use bytes::Bytes;
+use duramen_protocol::wire::{Decoder, Encoder, Message as _};
+use duramen_storage::history::History;
+use duramen_storage::op::{Beginning, ConfState, HardState, Identity, OpKind, ReplicaId};
+use raft::eraftpb::{Message, MessageType, Snapshot};
+use raft::{ProgressState, SnapshotStatus, StateRole};
+
+use super::log::{GroupLog, conf_to_raft};
+use super::{CREATE_TICKET, Group, Outgoing, Turn};
+
+/// Ticks after which a snapshot that was not acknowledged is sent again.
+const AGAIN_TICKS: u64 = 100;
+const VERSION: i16 = 0;
+
+duramen_protocol::message! {
+    /// What a snapshot says beside index and term.
+    struct Head: versions 0..=0, flexible 0.. {
+        end_offset: i64 [0..],
+        conf_applied: u64 [0..],
+        voters: Vec<u64> [0..],
+        learners: Vec<u64> [0..],
+        voters_outgoing: Vec<u64> [0..],
+        learners_next: Vec<u64> [0..],
+        auto_leave: bool [0..],
+    }
+}
+
+impl Head {
+    fn of(end_offset: i64, conf: &ConfState) -> Self {
+        Self {
+            end_offset,
+            conf_applied: conf.applied,
+            voters: conf.voters.clone(),
+            learners: conf.learners.clone(),
+            voters_outgoing: conf.voters_outgoing.clone(),
+            learners_next: conf.learners_next.clone(),
+            auto_leave: conf.auto_leave,
+        }
+    }
+
+    fn read(bytes: &Bytes) -> Option<Self> {
+        let mut d = Decoder::new(bytes.clone());
+        let head = Self::decode(&mut d, VERSION).ok()?;
+        d.finish().ok()?;
+        (head.end_offset >= 0 && !head.voters.is_empty()).then_some(head)
+    }
+
+    fn conf(self) -> ConfState {
+        ConfState {
+            applied: self.conf_applied,
+            voters: self.voters,
+            learners: self.learners,
+            voters_outgoing: self.voters_outgoing,
+            learners_next: self.learners_next,
+            auto_leave: self.auto_leave,
+        }
+    }
+}
+
+/// Lets a snapshot travel in the fields that other messages have.
+pub(super) fn pack(message: &mut Message) {
+    if message.get_msg_type() == MessageType::MsgSnapshot {
+        let snapshot = message.take_snapshot();
+        message.index = snapshot.get_metadata().index;
+        message.log_term = snapshot.get_metadata().term;
+        message.context = snapshot.data;
+    }
+}
+
+/// Undoes [`pack`]; `None` if it cannot be read.
+pub(super) fn unpack(message: &mut Message) -> Option<()> {
+    if message.get_msg_type() == MessageType::MsgSnapshot {
+        let data = std::mem::take(&mut message.context);
+        let mut snapshot = Snapshot { data, ..Snapshot::default() };
+        let conf = Head::read(&snapshot.data)?.conf();
+        let metadata = snapshot.mut_metadata();
+        metadata.index = std::mem::take(&mut message.index);
+        metadata.term = std::mem::take(&mut message.log_term);
+        metadata.set_conf_state(conf_to_raft(&conf));
+        message.set_snapshot(snapshot);
+    }
+    Some(())
+}
+
+/// What a snapshot says, with the view's image.
+pub(super) fn beginning_of(snapshot: &Snapshot, image: Bytes) -> Option<Beginning> {
+    let metadata = snapshot.get_metadata();
+    let head = Head::read(&snapshot.data)?;
+    let (index, term, end_offset) = (metadata.index, metadata.term, head.end_offset);
+    Some(Beginning { index, term, end_offset, conf: head.conf(), image })
+}
+
+impl Group {
+    /// A replica that is not born yet: its leader will tell it how its log begins, and who its peers are. Until then it
+    /// neither votes nor counts.
+    pub(crate) fn await_birth(id: ReplicaId, identity: Identity, seed: u64) -> Self {
+        let conf = ConfState::default();
+        let log =
+            GroupLog::new(HardState::default(), conf.clone(), History::new(0, 0, 0), (0, 0, 0));
+        let mut group = Self::over(id, log, 0, 0, seed);
+        group.create = Some(OpKind::Create { ticket: CREATE_TICKET, identity, conf });
+        group.created = false;
+        group
+    }
+
+    /// Adds what a snapshot of [`Turn::snapshots`] still lacks. `None` if it is not to be sent any more.
+    pub(crate) fn with_image(&mut self, mut message: Message, image: Bytes) -> Option<Outgoing> {
+        let log = self.raw.store();
+        let (history, conf) = (&log.history, &log.conf);
+        let leads = self.raw.raft.state == StateRole::Leader && message.term == self.term();
+        if !leads || message.get_snapshot().get_metadata().index != history.index {
+            let peer = message.to;
+            self.guarded(|raw| raw.report_snapshot(peer, SnapshotStatus::Failure));
+            return None;
+        }
+        let mut head = Encoder::new();
+        Head::of(history.end_offset, conf).encode(&mut head, VERSION).expect("the version has all");
+        let raft_conf = conf_to_raft(conf);
+        let snapshot = message.mut_snapshot();
+        snapshot.data = head.into_bytes().freeze();
+        snapshot.mut_metadata().set_conf_state(raft_conf);
+        Some(Outgoing { message, payloads: vec![image] })
+    }
+
+    /// What came takes the place of all that was here.
+    pub(super) fn begin_anew(&mut self, snapshot: &Snapshot, turn: &mut Turn) {
+        let metadata = snapshot.get_metadata();
+        let is_it = |it: &Beginning| (it.index, it.term) == (metadata.index, metadata.term);
+        let Some(beginning) = self.arriving.take().filter(is_it) else {
+            return self.fail("a snapshot came without its image".to_owned());
+        };
+        let Beginning { index, term, end_offset, conf, .. } = &beginning;
+        tracing::info!(
+            replica = self.id.0,
+            index,
+            end_offset,
+            "a log begins anew, as its leader's"
+        );
+        let hard_state = self.raw.store().hard_state;
+        let history = History::new(*index, *term, *end_offset);
+        let place = (*index, *term, *end_offset);
+        *self.raw.mut_store() = GroupLog::new(hard_state, conf.clone(), history, place);
+        self.applied = (*index, *term);
+        self.shipping.clear();
+        self.catching_up.clear();
+        turn.committed.clear();
+        turn.removed.clear();
+        turn.ops.push(OpKind::Reset(Box::new(beginning.clone())));
+        turn.begun = Some(beginning);
+        self.begun += 1;
+    }
+
+    /// Whether a new beginning is on its way to the disk: until it is there, this replica says and hears nothing.
+    pub(super) fn is_beginning(&self) -> bool {
+        self.raw.raft.raft_log.applied < self.applied.0
+    }
+
+    /// The disk has a new beginning: the library may count on it.
+    pub(super) fn note_begun(&mut self) {
+        let (index, _) = self.applied;
+        if self.is_beginning() && self.raw.raft.raft_log.persisted >= index {
+            self.guarded(|raw| raw.advance_apply_to(index));
+        }
+    }
+
+    /// A snapshot that nobody acknowledged was lost: the library waits for ever, and must be told.
+    pub(super) fn give_up_snapshots(&mut self) {
+        let ticks = self.pace.ticks;
+        let progress = self.raw.raft.prs().iter();
+        let waiting = progress.filter(|(_, it)| it.state == ProgressState::Snapshot);
+        let waiting: Vec<u64> = waiting.map(|(id, _)| *id).collect();
+        self.pace.snapshots.retain(|id, _| waiting.contains(id));
+        for peer in waiting {
+            let since = *self.pace.snapshots.entry(peer).or_insert(ticks);
+            if ticks >= since + AGAIN_TICKS {
+                self.pace.snapshots.remove(&peer);
+                self.guarded(|raw| raw.report_snapshot(peer, SnapshotStatus::Failure));
+            }
+        }
+    }
+}

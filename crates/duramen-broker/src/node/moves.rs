@@ -1,0 +1,322 @@
+//! # Room card: moves
+//!
+//! Purpose:    leadership that changes hands on purpose: asked for, back to preferred replicas, away from a slow disk, and
+//!             from a node that is about to end.
+//! Owns:       what is to be handed over and what is under way; elections that administrators wait for.
+//! Interface:  [`Node::tick_moves`], [`Node::drain`], [`Node::elect`].
+//! Invariants: a group is given only to a replica that keeps up, on a node that was heard and does not leave; few at once.
+//! Never:      how one group hands over (see `group/moving.rs`).
+//! Tests:      `node/tests/moves.rs`; `duramen-sim`.
+//! Start at:   [`Node::tick_moves`].
+
+use std::collections::{BTreeSet, VecDeque};
+
+use duramen_protocol::messages::ElectLeadersResponse;
+use duramen_protocol::wire::Uuid;
+use duramen_storage::op::ReplicaId;
+
+use super::{Node, Parked};
+use crate::api;
+use crate::controller::METADATA_GROUP;
+use crate::event::{Action, ConnectionId, RequestKey};
+use crate::group::{Group, GroupId};
+use crate::limits::{DRAIN_MOVES_MAX, ELECTION_ASKED_TICKS, ELECTIONS_MAX, MOVES_MAX, TICK_US};
+use crate::peer::{Frame, MoveWanted};
+
+/// See the room card.
+#[derive(Debug, Default)]
+pub(super) struct Moves {
+    /// Ticks between two looks for groups that others should lead; never if there is none.
+    look_ticks: Option<u64>,
+    /// Groups that another replica should lead.
+    misplaced: VecDeque<ReplicaId>,
+    /// Groups that are being handed over.
+    under_way: BTreeSet<ReplicaId>,
+    /// The node is about to end.
+    is_draining: bool,
+    is_drained: bool,
+    /// Requests that wait for elections.
+    elections: BTreeSet<RequestKey>,
+}
+
+/// What an administrator is told of one partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Election {
+    /// The preferred replica leads.
+    Led,
+    /// It may soon.
+    Pending,
+    /// It does not: nobody hears its node, or it is about to end.
+    NotThere,
+}
+
+/// A partition of a request for elections, and where in the response its result stands.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ElectionWanted {
+    pub topic_id: Uuid,
+    pub partition: i32,
+    pub slot: (usize, usize),
+}
+
+impl Moves {
+    pub(super) fn new(settings: &crate::configs::BrokerSettings) -> Self {
+        let seconds = settings.leader_imbalance_check_interval_seconds;
+        let look_ticks =
+            seconds.map(|it| (it.unsigned_abs().saturating_mul(1_000_000) / TICK_US).max(1));
+        Self { look_ticks, ..Self::default() }
+    }
+
+    pub(super) fn is_draining(&self) -> bool {
+        self.is_draining
+    }
+
+    pub(super) fn forget(&mut self, connection: ConnectionId) {
+        self.elections.retain(|key| key.0 != connection);
+    }
+}
+
+impl Node {
+    /// A tick of peers: what is to be handed over goes on.
+    pub(super) fn tick_moves(&mut self, actions: &mut Vec<Action>) {
+        let under_way = std::mem::take(&mut self.moves.under_way);
+        let is_moving = |id: &ReplicaId| self.group(*id).is_some_and(Group::is_moving);
+        self.moves.under_way = under_way.into_iter().filter(is_moving).collect();
+        if self.moves.is_draining {
+            self.go_on_draining(actions);
+        } else {
+            self.leave_slow_disk();
+            self.return_to_preferred();
+        }
+        if self.peers.ticks().is_multiple_of(ELECTION_ASKED_TICKS) {
+            for key in self.moves.elections.clone() {
+                self.ask_for_elections(key);
+            }
+        }
+        for key in self.moves.elections.clone() {
+            self.settle_elections(key, false, actions);
+        }
+    }
+
+    fn group(&self, replica: ReplicaId) -> Option<&Group> {
+        if replica == self.controller.group.id() {
+            return Some(&self.controller.group);
+        }
+        self.partitions.get(&replica).map(|partition| &partition.group)
+    }
+
+    fn id_of_group(&self, replica: ReplicaId) -> Option<GroupId> {
+        if replica == self.controller.group.id() {
+            return Some(METADATA_GROUP);
+        }
+        self.partitions.get(&replica).map(|partition| partition.id)
+    }
+
+    /// The replicas that lead here and are not alone.
+    fn led(&self) -> impl Iterator<Item = ReplicaId> {
+        let metadata = self.controller.group.id();
+        let all = self.peers.ticked().chain([metadata]);
+        all.filter(|id| {
+            self.group(*id).is_some_and(|group| group.is_serving() && !group.is_alone())
+        })
+    }
+
+    /// Those of a group's replicas that may lead it instead of the one here.
+    fn successors(&self, replica: ReplicaId) -> Vec<u64> {
+        let (Some(group), Some(id)) = (self.group(replica), self.id_of_group(replica)) else {
+            return Vec::new();
+        };
+        let stays = |peer: &u64| {
+            self.placed(id, *peer).is_some_and(|placed| !self.peers.leaves(placed.broker_id))
+        };
+        let mut successors: Vec<u64> = group.successors().filter(stays).collect();
+        successors.sort_unstable();
+        successors
+    }
+
+    fn hand_over(&mut self, replica: ReplicaId, to: u64, in_haste: bool) -> bool {
+        let is_begun = if replica == self.controller.group.id() {
+            self.is_controller_dirty = true;
+            self.controller.group.hand_over(to, in_haste)
+        } else {
+            let Some(partition) = self.partitions.get_mut(&replica) else { return false };
+            super::mark(&mut self.dirty, partition);
+            partition.group.hand_over(to, in_haste)
+        };
+        if is_begun {
+            self.moves.under_way.insert(replica);
+            self.counters.handovers += 1;
+        }
+        is_begun
+    }
+
+    /// A group whose commits wait for this node's disk is led by a replica whose disk is faster.
+    fn leave_slow_disk(&mut self) {
+        let is_held_up = |id: &ReplicaId| self.group(*id).is_some_and(Group::is_held_up_by_disk);
+        let held_up: Vec<_> = self.led().filter(is_held_up).collect();
+        for replica in held_up {
+            let Some(to) = self.successors(replica).first().copied() else { continue };
+            if self.hand_over(replica, to, true) {
+                tracing::warn!(
+                    replica = replica.0,
+                    "this node's disk holds up what a majority has stored; another node is to lead"
+                );
+            }
+        }
+    }
+
+    /// Groups go back to their preferred replicas, a few at a time.
+    fn return_to_preferred(&mut self) {
+        if self.moves.look_ticks.is_some_and(|every| self.peers.ticks().is_multiple_of(every)) {
+            let is_elsewhere = |id: &ReplicaId| self.preferred(*id).is_some_and(|to| to != id.0);
+            self.moves.misplaced = self.led().filter(is_elsewhere).collect();
+        }
+        while self.moves.under_way.len() < MOVES_MAX
+            && let Some(replica) = self.moves.misplaced.pop_front()
+        {
+            let Some(to) = self.preferred(replica) else { continue };
+            // One that does not keep up is looked at again the next time.
+            if self.successors(replica).contains(&to) {
+                self.hand_over(replica, to, false);
+            }
+        }
+    }
+
+    /// The replica that should lead a partition: the first of its placement.
+    fn preferred(&self, replica: ReplicaId) -> Option<u64> {
+        let id = self.partitions.get(&replica)?.id;
+        let topic = self.controller.image.topic(Uuid(id.topic_id))?;
+        let replicas = topic.partitions.get(usize::try_from(id.partition).ok()?)?;
+        replicas.first().map(|first| first.peer_id)
+    }
+
+    /// The node is about to end: whatever it leads is led by others first. [`Action::Drained`] says when that is so, or
+    /// when nobody is there to take what is left.
+    pub(super) fn drain(&mut self, actions: &mut Vec<Action>) {
+        if std::mem::replace(&mut self.moves.is_draining, true) {
+            return;
+        }
+        self.moves.misplaced.clear();
+        if self.is_clustered() {
+            // Whoever else is about to end does not give anything to this one.
+            self.say_something_to_all();
+        }
+        self.go_on_draining(actions);
+    }
+
+    fn go_on_draining(&mut self, actions: &mut Vec<Action>) {
+        let led: Vec<_> = self.led().collect();
+        for (at, replica) in led.into_iter().enumerate() {
+            if self.moves.under_way.len() >= DRAIN_MOVES_MAX {
+                break;
+            }
+            if self.moves.under_way.contains(&replica) {
+                continue;
+            }
+            let successors = self.successors(replica);
+            // All that is given away at once is not given to one.
+            if let Some(to) = successors.get(at % successors.len().max(1)) {
+                self.hand_over(replica, *to, false);
+            }
+        }
+        if self.moves.under_way.is_empty() && !self.moves.is_drained {
+            self.moves.is_drained = true;
+            actions.push(Action::Drained);
+        }
+    }
+}
+
+/// Elections that administrators ask for.
+impl Node {
+    /// Whether the preferred replica of a partition leads it.
+    pub(crate) fn election(&self, topic: Uuid, index: i32) -> Option<Election> {
+        let topic = self.controller.image.topic(topic)?;
+        let replicas = topic.partitions.get(usize::try_from(index).ok()?)?;
+        let preferred = replicas.first()?.broker_id;
+        if self.leader_of(topic, index).is_some_and(|(leader, _)| leader == preferred) {
+            return Some(Election::Led);
+        }
+        let is_there = self.live_brokers().any(|(id, _)| id == preferred);
+        let may = is_there && !self.peers.leaves(preferred) && replicas.len() > 1;
+        Some(if may { Election::Pending } else { Election::NotThere })
+    }
+
+    /// Keeps a request until the elections that it asks for were held.
+    pub(crate) fn elect(
+        &mut self,
+        key: RequestKey,
+        response: ElectLeadersResponse,
+        wanted: Vec<ElectionWanted>,
+        deadline_us: u64,
+    ) {
+        let response = Box::new(response);
+        self.park(key, Parked::Election { response, wanted: wanted.into() }, deadline_us);
+        self.moves.elections.insert(key);
+        self.ask_for_elections(key);
+    }
+
+    /// Whoever leads what an administrator wants led by another is told so; again and again, for it may not hear it.
+    fn ask_for_elections(&mut self, key: RequestKey) {
+        let Some(Parked::Election { wanted, .. }) = self.parked_mut(key) else { return };
+        let wanted: Vec<_> = wanted.iter().take(ELECTIONS_MAX).copied().collect();
+        for ElectionWanted { topic_id, partition, .. } in wanted {
+            let Some(topic) = self.controller.image.topic(topic_id) else { continue };
+            let at = usize::try_from(partition).unwrap_or(usize::MAX);
+            let Some(to) = topic.partitions.get(at).and_then(|it| it.first()) else { continue };
+            let wish = MoveWanted { topic_id, partition, peer_id: to.peer_id };
+            let Some((leader, _)) = self.leader_of(topic, partition) else { continue };
+            if leader == self.options.facts.broker_id {
+                self.grant_move(&wish);
+            } else {
+                self.peers.frame_to(leader).moves_wanted.push(wish);
+            }
+        }
+    }
+
+    /// What other nodes ask of the leaders here.
+    pub(super) fn on_moves_wanted(&mut self, frame: &Frame) {
+        for wish in &frame.moves_wanted {
+            self.grant_move(wish);
+        }
+    }
+
+    fn grant_move(&mut self, wish: &MoveWanted) {
+        let Some(topic) = self.controller.image.topic(wish.topic_id) else { return };
+        let Some(replica) = self.local_replica(topic, wish.partition) else { return };
+        if !self.moves.is_draining && self.successors(replica).contains(&wish.peer_id) {
+            self.hand_over(replica, wish.peer_id, false);
+        }
+    }
+
+    /// Answers a request when its elections were held, or its time is over.
+    pub(crate) fn settle_elections(
+        &mut self,
+        key: RequestKey,
+        is_over: bool,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(Parked::Election { response, wanted }) = self.parked_mut(key) else {
+            self.moves.elections.remove(&key);
+            return;
+        };
+        let (mut response, mut wanted) = (std::mem::take(response), std::mem::take(wanted));
+        let count = if is_over { wanted.len() } else { wanted.len().min(ELECTIONS_MAX) };
+        for _ in 0..count {
+            let Some(one) = wanted.pop_front() else { break };
+            match self.election(one.topic_id, one.partition) {
+                Some(Election::Pending) if !is_over => wanted.push_back(one),
+                outcome => {
+                    let is_led = outcome == Some(Election::Led);
+                    api::elect_leaders::settle(&mut response, &one, is_led);
+                }
+            }
+        }
+        if wanted.is_empty() {
+            self.moves.elections.remove(&key);
+            self.unpark(key);
+            return self.reply(key, *response, actions);
+        }
+        if let Some(parked) = self.parked_mut(key) {
+            *parked = Parked::Election { response, wanted };
+        }
+    }
+}

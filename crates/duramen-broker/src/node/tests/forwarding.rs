@@ -1,0 +1,262 @@
+//! What only the leader of the metadata decides is asked of any node.
+
+use duramen_protocol::messages::alter_client_quotas::{EntityData, EntryData, OpData};
+use duramen_protocol::messages::create_partitions::CreatePartitionsTopic;
+use duramen_protocol::messages::create_topics::CreatableTopic;
+use duramen_protocol::messages::delete_topics::DeleteTopicState;
+use duramen_protocol::messages::incremental_alter_configs::{
+    AlterConfigsResource, AlterableConfig,
+};
+use duramen_protocol::messages::{
+    AlterClientQuotasRequest, CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest,
+    IncrementalAlterConfigsRequest,
+};
+use duramen_protocol::{ErrorCode, Response};
+
+use super::harness::new_topic;
+use super::trio::{TICK_MS, Trio};
+use crate::limits::FORWARDS_MAX;
+
+const NOT_CONTROLLER: i16 = ErrorCode::NotController.code();
+const TIMED_OUT: i16 = ErrorCode::RequestTimedOut.code();
+
+fn create(name: &str, timeout_ms: i32) -> CreateTopicsRequest {
+    let topic = CreatableTopic { replication_factor: 3, ..new_topic(name, 1, &[]) };
+    CreateTopicsRequest { topics: vec![topic], timeout_ms, ..Default::default() }
+}
+
+fn code_of(response: Option<Response>) -> Option<i16> {
+    match response? {
+        Response::CreateTopics(response) => Some(response.topics[0].error_code),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn has(trio: &Trio, at: usize, name: &str) -> bool {
+    trio.nodes[at].node.controller.image.topic_named(name).is_some()
+}
+
+#[test]
+fn any_node_takes_what_the_controller_decides() {
+    let mut trio = Trio::new(&[]);
+    for at in 0..3 {
+        let name = format!("t{at}");
+        let topic = CreatableTopic { replication_factor: 3, ..new_topic(&name, 1, &[]) };
+        let row = trio.try_create(at, topic.clone()).topics.remove(0);
+        assert_eq!((row.error_code, row.num_partitions), (0, 1), "{:?}", row.error_message);
+        let row = trio.try_create(at, topic).topics.remove(0);
+        assert_eq!(row.error_code, ErrorCode::TopicAlreadyExists.code());
+
+        let more = CreatePartitionsTopic { name: name.clone(), count: 3, assignments: None };
+        let request = CreatePartitionsRequest {
+            topics: vec![more],
+            timeout_ms: 10_000,
+            ..Default::default()
+        };
+        let Response::CreatePartitions(response) = trio.ask(at, request, 3) else { panic!() };
+        assert_eq!(response.results[0].error_code, 0);
+
+        let config = AlterableConfig {
+            name: "retention.ms".to_owned(),
+            value: Some("7".to_owned()),
+            ..Default::default()
+        };
+        let of_topic = AlterConfigsResource {
+            resource_type: 2,
+            resource_name: name.clone(),
+            configs: vec![config],
+        };
+        let config = AlterableConfig {
+            name: "log.retention.ms".to_owned(),
+            value: Some("9".to_owned()),
+            ..Default::default()
+        };
+        // A client asks the broker itself, as tools do.
+        let of_broker = AlterConfigsResource {
+            resource_type: 4,
+            resource_name: at.to_string(),
+            configs: vec![config],
+        };
+        let request = IncrementalAlterConfigsRequest {
+            resources: vec![of_topic, of_broker],
+            ..Default::default()
+        };
+        let Response::IncrementalAlterConfigs(response) = trio.ask(at, request, 1) else {
+            panic!()
+        };
+        assert_eq!(response.responses.iter().map(|it| it.error_code).collect::<Vec<_>>(), [0, 0]);
+
+        let entity = EntityData { entity_type: "user".to_owned(), entity_name: Some(name.clone()) };
+        let op = OpData { key: "producer_byte_rate".to_owned(), value: 5.0, remove: false };
+        let entries = vec![EntryData { entity: vec![entity], ops: vec![op] }];
+        let request = AlterClientQuotasRequest { entries, validate_only: false };
+        let Response::AlterClientQuotas(response) = trio.ask(at, request, 1) else { panic!() };
+        assert_eq!(response.entries[0].error_code, 0);
+
+        trio.pass_ms(1000);
+        let image = &trio.nodes[(at + 1) % 3].node.controller.image;
+        let topic = image.topic_named(&name).expect("all know of it");
+        assert_eq!((topic.partitions.len(), topic.configs["retention.ms"].as_str()), (3, "7"));
+        let id = i32::try_from(at).expect("small");
+        assert_eq!(image.broker_configs(id)["log.retention.ms"], "9");
+
+        let topics = vec![DeleteTopicState { name: Some(name.clone()), ..Default::default() }];
+        let request = DeleteTopicsRequest { topics, timeout_ms: 10_000, ..Default::default() };
+        let Response::DeleteTopics(response) = trio.ask(at, request, 6) else { panic!() };
+        assert_eq!(response.responses[0].error_code, 0);
+    }
+}
+
+#[test]
+fn a_request_whose_frame_is_lost_or_doubled_is_executed_once() {
+    let mut trio = Trio::new(&[]);
+    let controller = trio.controller();
+    let asked = (controller + 1) % 3;
+    let delete = |name: &str| DeleteTopicsRequest {
+        topics: vec![DeleteTopicState { name: Some(name.to_owned()), ..Default::default() }],
+        timeout_ms: 10_000,
+        ..Default::default()
+    };
+    for (name, lost_at) in [("a", asked), ("b", controller)] {
+        trio.create(name, 1);
+        let id = trio.nodes[asked].send(delete(name), 6);
+        if lost_at == asked {
+            // The request is lost on its way there.
+            trio.nodes[asked].sent.clear();
+            trio.pass_ms(TICK_MS);
+            assert!(has(&trio, controller, name));
+        } else {
+            // Its answer is lost on the way back, so it is asked again what was done already.
+            trio.deliver_from(asked);
+            for _ in 0..20 {
+                trio.deliver_between(controller, (controller + 2) % 3);
+                trio.nodes[controller].sent.retain(|(to, _)| usize::try_from(*to) != Ok(asked));
+            }
+            assert!(!has(&trio, controller, name), "it was executed");
+        }
+        assert!(trio.response(asked, id).is_none());
+        let mut response = None;
+        for _ in 0..40 {
+            trio.pass_ms(TICK_MS);
+            response = response.or_else(|| trio.response(asked, id));
+        }
+        let Some(Response::DeleteTopics(response)) = response else { panic!("no answer") };
+        // Executed twice, it would be told that there is no such topic.
+        assert_eq!(response.responses[0].error_code, 0);
+    }
+}
+
+#[test]
+fn a_request_waits_for_a_leader_and_goes_to_it() {
+    let mut trio = Trio::new(&[]);
+    let dead = trio.controller();
+    let asked = (dead + 1) % 3;
+    trio.cut.insert(dead);
+    // It was sent to a node that does not answer: whether it was executed is not known when another one leads.
+    let id = trio.send(asked, create("a", 30_000), 7);
+    let mut code = None;
+    for _ in 0..100 {
+        trio.pass_ms(TICK_MS);
+        code = code.or_else(|| code_of(trio.response(asked, id)));
+    }
+    assert_eq!(code, Some(NOT_CONTROLLER));
+    // One that comes while nobody leads is held.
+    let mut trio = Trio::new(&[]);
+    let dead = trio.controller();
+    let asked = (dead + 1) % 3;
+    trio.cut.insert(dead);
+    for _ in 0..100 {
+        if trio.nodes[asked].node.metadata_leader().is_none() {
+            break;
+        }
+        trio.pass_ms(10);
+    }
+    let id = trio.send(asked, create("b", 30_000), 7);
+    let mut code = None;
+    for _ in 0..200 {
+        trio.pass_ms(TICK_MS);
+        code = code.or_else(|| code_of(trio.response(asked, id)));
+    }
+    assert_eq!(code, Some(0));
+    assert!(has(&trio, asked, "b"));
+}
+
+#[test]
+fn time_is_up_where_nobody_answers() {
+    let mut trio = Trio::new(&[]);
+    let asked = (trio.controller() + 1) % 3;
+    trio.cut.insert(asked);
+    let id = trio.send(asked, create("t", 300), 7);
+    trio.pass_ms(250);
+    assert!(trio.response(asked, id).is_none());
+    trio.pass_ms(100);
+    assert_eq!(code_of(trio.response(asked, id)), Some(TIMED_OUT));
+    trio.cut.clear();
+    trio.pass_ms(5000);
+    assert!(!has(&trio, asked, "t"), "what is over is not sent any more");
+}
+
+#[test]
+fn what_is_on_its_way_is_bounded() {
+    let mut trio = Trio::new(&[]);
+    let asked = (trio.controller() + 1) % 3;
+    trio.cut.insert(asked);
+    let mut ids = Vec::new();
+    for n in 0..=FORWARDS_MAX {
+        let connection = crate::event::ConnectionId(1000 + n as u64);
+        let request = create(&format!("t{n}"), 1000).into();
+        ids.push((connection, trio.nodes[asked].enqueue(connection, &request, 7)));
+    }
+    let (last, id) = ids.pop().expect("there are many");
+    assert_eq!(code_of(trio.nodes[asked].response_on(last, id)), Some(NOT_CONTROLLER));
+    let gone = ids.pop().expect("there are many").0;
+    trio.nodes[asked].disconnect(gone);
+    let request = create("after", 1000).into();
+    let id = trio.nodes[asked].enqueue(last, &request, 7);
+    assert!(trio.nodes[asked].response_on(last, id).is_none(), "there is room again");
+}
+
+#[test]
+fn a_topic_for_all_nodes_of_a_cluster_that_was_just_started_is_made_when_they_are_there() {
+    let mut trio = Trio::unregistered(&[]);
+    let late = 2;
+    trio.cut.insert(late);
+    for _ in 0..200 {
+        if trio.nodes[0].node.controller.image.brokers.len() == 2 {
+            break;
+        }
+        trio.pass_ms(TICK_MS);
+    }
+    let at = trio.controller();
+    let id = trio.send(at, create("t", 30_000), 7);
+    trio.pass_ms(3000);
+    assert!(trio.response(at, id).is_none());
+    trio.cut.clear();
+    let mut code = None;
+    for _ in 0..60 {
+        trio.pass_ms(TICK_MS);
+        code = code.or_else(|| code_of(trio.response(at, id)));
+    }
+    assert_eq!(code, Some(0));
+
+    // More than there will ever be is refused at once, and one that does not come is not awaited for ever.
+    let mut trio = Trio::unregistered(&[]);
+    trio.cut.insert(late);
+    for _ in 0..200 {
+        if trio.nodes[0].node.controller.image.brokers.len() == 2 {
+            break;
+        }
+        trio.pass_ms(TICK_MS);
+    }
+    let at = trio.controller();
+    let refused = ErrorCode::InvalidReplicationFactor.code();
+    let topic = CreatableTopic { replication_factor: 4, ..new_topic("u", 1, &[]) };
+    let request = CreateTopicsRequest { topics: vec![topic], timeout_ms: 1, ..Default::default() };
+    let id = trio.send(at, request, 7);
+    assert_eq!(code_of(trio.response(at, id)), Some(refused));
+    let id = trio.send(at, create("t", 60_000), 7);
+    trio.pass_ms(9_900);
+    assert!(trio.response(at, id).is_none());
+    trio.pass_ms(200);
+    assert_eq!(code_of(trio.response(at, id)), Some(refused));
+}

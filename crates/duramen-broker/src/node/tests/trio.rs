@@ -1,0 +1,244 @@
+//! Three nodes that are one cluster, as values. What they say to each other travels as bytes, in order, and arrives at once;
+//! time passes for all of them alike.
+
+use std::collections::BTreeSet;
+
+use duramen_protocol::messages::create_topics::CreatableTopic;
+use duramen_protocol::messages::produce::PartitionProduceResponse;
+use duramen_protocol::messages::{CreateTopicsRequest, CreateTopicsResponse};
+use duramen_protocol::{ErrorCode, Request, Response};
+use duramen_storage::op::ReplicaId;
+use duramen_storage::storage::Facts;
+
+use super::harness::{Harness, Store, WALL_MS, new_topic, options, produce_request, settings};
+use crate::controller::MetadataVoter;
+use crate::event::{Event, Now};
+use crate::node::NodeOptions;
+use crate::peer::PeerFrame;
+
+/// A tick of groups, and then some.
+pub(super) const TICK_MS: u64 = 50;
+
+pub(super) struct Trio {
+    pub nodes: Vec<Harness>,
+    pub now: Now,
+    /// Those that hear and say nothing.
+    pub cut: BTreeSet<usize>,
+}
+
+fn directory(at: usize) -> [u8; 16] {
+    [u8::try_from(at).expect("small") + 100; 16]
+}
+
+fn broker(at: usize) -> i32 {
+    i32::try_from(at).expect("small")
+}
+
+fn member(at: usize, pairs: &[(&str, &str)]) -> NodeOptions {
+    let voter = |at: usize| MetadataVoter {
+        peer_id: at as u64 + 1,
+        broker_id: broker(at),
+        directory_id: directory(at),
+    };
+    let facts = Facts { cluster_id: [7; 16], broker_id: broker(at), directory_id: directory(at) };
+    let seed = at as u64 + 1;
+    NodeOptions {
+        facts,
+        voters: (0..3).map(voter).collect(),
+        rack: Some(format!("rack-{at}")),
+        ..options(settings(pairs), seed, Vec::new())
+    }
+}
+
+impl Trio {
+    /// Three nodes that have registered with the one that leads the metadata.
+    pub(super) fn new(pairs: &[(&str, &str)]) -> Self {
+        let mut trio = Self::unregistered(pairs);
+        for _ in 0..200 {
+            if trio.nodes.iter().all(|it| it.node.controller.image.brokers.len() == 3) {
+                return trio;
+            }
+            trio.pass_ms(TICK_MS);
+        }
+        panic!("they do not become a cluster")
+    }
+
+    /// Three nodes that were just started.
+    pub(super) fn unregistered(pairs: &[(&str, &str)]) -> Self {
+        let now = Now { mono_us: 0, wall_ms: WALL_MS };
+        let open = |at| {
+            let mut node = Harness::opened(Store::default(), member(at, pairs), now);
+            node.is_prompt = true;
+            node.run();
+            node
+        };
+        Self { nodes: (0..3).map(open).collect(), now, cut: BTreeSet::new() }
+    }
+
+    /// What was said is heard, until nobody has more to say.
+    pub(super) fn talk(&mut self) {
+        for _ in 0..10_000 {
+            let mut said = Vec::new();
+            for (from, node) in self.nodes.iter_mut().enumerate() {
+                said.extend(node.sent.drain(..).map(|(to, frame)| (from, to, frame)));
+            }
+            if said.is_empty() {
+                return;
+            }
+            for (from, to, frame) in said {
+                let to = usize::try_from(to).expect("one of three");
+                if self.cut.contains(&from) || self.cut.contains(&to) {
+                    continue;
+                }
+                let frame = PeerFrame::decode(&frame.encode()).expect("a frame");
+                self.nodes[to].step(Event::Peer(Box::new(frame)));
+            }
+        }
+        panic!("they never fall silent");
+    }
+
+    /// What one node has said so far is heard.
+    pub(super) fn deliver_from(&mut self, from: usize) {
+        let said = std::mem::take(&mut self.nodes[from].sent);
+        for (to, frame) in said {
+            let to = usize::try_from(to).expect("one of three");
+            self.nodes[to].step(Event::Peer(Box::new(frame)));
+        }
+    }
+
+    /// What two nodes have said so far to each other is heard.
+    pub(super) fn deliver_between(&mut self, one: usize, other: usize) {
+        for (from, to) in [(one, other), (other, one)] {
+            let said = std::mem::take(&mut self.nodes[from].sent);
+            for (receiver, frame) in said {
+                if receiver == broker(to) {
+                    self.nodes[to].step(Event::Peer(Box::new(frame)));
+                } else {
+                    self.nodes[from].sent.push((receiver, frame));
+                }
+            }
+        }
+    }
+
+    /// Time passes, on all clocks.
+    pub(super) fn pass_ms(&mut self, ms: u64) {
+        self.talk();
+        let end = self.now.mono_us + ms * 1000;
+        loop {
+            let due = self.nodes.iter().map(|it| it.node.deadline()).min().expect("three");
+            let at = due.clamp(self.now.mono_us, end);
+            self.now.wall_ms = WALL_MS + i64::try_from(at / 1000).expect("small");
+            self.now.mono_us = at;
+            for node in &mut self.nodes {
+                node.now = self.now;
+                if node.node.deadline() <= at {
+                    node.step(Event::Tick);
+                }
+            }
+            self.talk();
+            if due > end {
+                return;
+            }
+        }
+    }
+
+    /// The node that leads the metadata.
+    pub(super) fn controller(&self) -> usize {
+        let serves = |it: &Harness| it.node.controller.group.is_serving();
+        self.nodes.iter().position(serves).expect("one leads")
+    }
+
+    /// The node that serves a partition.
+    pub(super) fn leader(&self, topic: &str, partition: i32) -> Option<usize> {
+        let serves = |it: &Harness| {
+            let topic = it.node.controller.image.topic_named(topic);
+            topic.is_some_and(|topic| it.node.serving(topic, partition).is_ok())
+        };
+        self.nodes.iter().position(serves)
+    }
+
+    /// Where the first replica of a partition is.
+    pub(super) fn preferred(&self, topic: &str, partition: usize) -> usize {
+        let image = &self.nodes[self.controller()].node.controller.image;
+        let placed = &image.topic_named(topic).expect("it is there").partitions[partition][0];
+        usize::try_from(placed.broker_id).expect("one of three")
+    }
+
+    /// A node's replica of a partition.
+    pub(super) fn replica(&self, at: usize, topic: &str, partition: i32) -> ReplicaId {
+        let node = &self.nodes[at].node;
+        let topic = node.controller.image.topic_named(topic).expect("it is there");
+        node.local_replica(topic, partition).expect("each has one")
+    }
+
+    /// Sends a request, and what it leads to at once happens.
+    pub(super) fn send(&mut self, at: usize, request: impl Into<Request>, version: i16) -> i32 {
+        let id = self.nodes[at].send(request, version);
+        self.talk();
+        id
+    }
+
+    pub(super) fn response(&mut self, at: usize, id: i32) -> Option<Response> {
+        self.nodes[at].response(id)
+    }
+
+    /// Sends a request and waits for its answer.
+    pub(super) fn ask(&mut self, at: usize, request: impl Into<Request>, version: i16) -> Response {
+        let id = self.send(at, request, version);
+        for _ in 0..1200 {
+            if let Some(response) = self.response(at, id) {
+                return response;
+            }
+            self.pass_ms(TICK_MS);
+        }
+        panic!("not answered within a minute")
+    }
+
+    pub(super) fn try_create(&mut self, at: usize, topic: CreatableTopic) -> CreateTopicsResponse {
+        let request =
+            CreateTopicsRequest { topics: vec![topic], timeout_ms: 30_000, ..Default::default() };
+        match self.ask(at, request, 7) {
+            Response::CreateTopics(response) => response,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// A topic with three replicas of each partition, led by the first ones.
+    pub(super) fn create(&mut self, name: &str, partitions: i32) {
+        let topic = CreatableTopic { replication_factor: 3, ..new_topic(name, partitions, &[]) };
+        let row = self.try_create(self.controller(), topic).topics.remove(0);
+        assert_eq!(row.error_code, 0, "{:?}", row.error_message);
+        self.pass_ms(3000);
+    }
+
+    /// Produces to partition 0.
+    pub(super) fn produce(
+        &mut self,
+        at: usize,
+        topic: &str,
+        batch: bytes::Bytes,
+    ) -> PartitionProduceResponse {
+        match self.ask(at, produce_request(topic, batch, -1), 9) {
+            Response::Produce(mut response) => {
+                response.responses.remove(0).partition_responses.remove(0)
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn three_nodes_keep_what_is_produced() {
+    let mut trio = Trio::new(&[]);
+    trio.create("t", 3);
+    for partition in 0..3 {
+        let at = usize::try_from(partition).expect("small");
+        assert_eq!(trio.leader("t", partition), Some(trio.preferred("t", at)));
+    }
+    let leader = trio.leader("t", 0).expect("led");
+    let part = trio.produce(leader, "t", super::harness::batch(&["a"]));
+    assert_eq!((part.error_code, part.base_offset), (0, 0));
+    let other = (leader + 1) % 3;
+    let part = trio.produce(other, "t", super::harness::batch(&["b"]));
+    assert_eq!(part.error_code, ErrorCode::NotLeaderOrFollower.code());
+}
