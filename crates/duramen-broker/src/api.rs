@@ -36,6 +36,7 @@ pub(crate) mod describe_groups;
 pub(crate) mod describe_log_dirs;
 pub(crate) mod describe_producers;
 pub(crate) mod describe_quorum;
+pub(crate) mod describe_replicas;
 pub(crate) mod describe_topic_partitions;
 pub(crate) mod describe_user_scram_credentials;
 pub(crate) mod elect_leaders;
@@ -156,6 +157,9 @@ pub(crate) fn dispatch(
         Request::Fetch(request) => fetch::handle(node, now, key, &context, &request, actions),
         Request::DescribeLogDirs(request) => {
             describe_log_dirs::handle(node, key, &context, &request, actions);
+        }
+        Request::DescribeReplicas(request) => {
+            describe_replicas::handle(node, key, &context, &request, actions);
         }
         Request::ListOffsets(request) => {
             list_offsets::handle(node, key, &context, &request, actions);

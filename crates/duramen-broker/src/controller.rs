@@ -44,8 +44,10 @@ use records::{
 
 /// The metadata group's replica where it is the only one.
 pub(crate) const METADATA_REPLICA: ReplicaId = ReplicaId(1);
-pub(crate) const METADATA_TOPIC: &str = "__cluster_metadata";
-const METADATA_TOPIC_ID: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+/// The name of the metadata log, which is no topic for clients.
+pub const METADATA_TOPIC: &str = "__cluster_metadata";
+/// Its id, as in Kafka.
+pub const METADATA_TOPIC_ID: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
 const METADATA_SEGMENT_BYTES: u64 = 64 << 20;
 
 /// One of those that keep the metadata, from the first start on: where a cluster begins.

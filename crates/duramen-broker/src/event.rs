@@ -149,6 +149,8 @@ pub enum Reply {
     ListOffsets(Box<TimePlan>),
     /// A `DescribeLogDirs` that lacks how large the volume is, and how much of it is free.
     LogDirs(Box<duramen_protocol::messages::DescribeLogDirsResponse>),
+    /// A `DescribeReplicas` that lacks digests.
+    Replicas(Box<ReplicasPlan>),
 }
 
 impl Reply {
@@ -173,6 +175,7 @@ impl Reply {
             Self::Fetch(plan) => Some(&mut plan.response.throttle_time_ms),
             Self::ListOffsets(plan) => Some(&mut plan.response.throttle_time_ms),
             Self::LogDirs(response) => Some(&mut response.throttle_time_ms),
+            Self::Replicas(plan) => Some(&mut plan.response.throttle_time_ms),
         }
     }
 }
@@ -234,4 +237,30 @@ pub struct TimePart {
     pub end: i64,
     /// Leader epochs and the offsets they began at, oldest first: the answer names the record's.
     pub epochs: Vec<(i64, i32)>,
+}
+
+/// A `DescribeReplicas` response whose digests are made off the node's thread.
+#[derive(Debug)]
+pub struct ReplicasPlan {
+    /// The response, without digests.
+    pub response: duramen_protocol::messages::DescribeReplicasResponse,
+    /// What is read for it, in the order of the request.
+    pub parts: Vec<ReplicaPart>,
+    /// How many bytes are read for all of them together; the first may exceed it by its first batch.
+    pub bytes_max: u64,
+}
+
+/// One digest of a [`ReplicasPlan`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReplicaPart {
+    /// Index of the topic in the response.
+    pub topic: usize,
+    /// Index of the partition in the topic.
+    pub partition: usize,
+    /// Whose log.
+    pub replica: ReplicaId,
+    /// The first offset.
+    pub from: i64,
+    /// One past the last offset; all before it is committed.
+    pub to: i64,
 }

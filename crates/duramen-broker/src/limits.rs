@@ -117,6 +117,8 @@ pub(crate) const CREATE_PARTITIONS_MAX: i64 = 10_000;
 /// Partitions that one `DescribeTopicPartitions` answers; Kafka's
 /// `max.request.partition.size.limit` default.
 pub(crate) const DESCRIBED_PARTITIONS_MAX: i32 = 2000;
+/// Bytes that one `DescribeReplicas` reads for digests: it takes a fraction of a second.
+pub(crate) const DIGEST_BYTES_MAX: u64 = 16 << 20;
 /// Partitions of one node.
 pub(crate) const NODE_PARTITIONS_MAX: usize = 100_000;
 /// Bytes of a topic name.

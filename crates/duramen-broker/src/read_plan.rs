@@ -3,7 +3,8 @@
 //! Purpose:    carry out what a node planned to read, on whatever thread may block.
 //! Owns:       how a response's limit of bytes is shared among its partitions.
 //! Interface:  [`fetch_ranges`] for sendfile, [`fetch_bytes`] for everything else, [`list_offsets`],
-//!             [`metadata_tail`] before a node is opened, [`log_slice`] for the node itself.
+//!             [`metadata_tail`] before a node is opened, [`log_slice`] for the node itself, [`digests`] for
+//!             whoever compares replicas.
 //! Invariants: nothing at or past a part's end is sent; the first non-empty part is never empty for
 //!             want of room; damage is one partition's error and never another's.
 //! Never:      the node's state; which offsets may be seen.
@@ -13,14 +14,14 @@
 use bytes::Bytes;
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::fetch::PartitionData;
-use duramen_protocol::messages::{FetchResponse, ListOffsetsResponse};
+use duramen_protocol::messages::{DescribeReplicasResponse, FetchResponse, ListOffsetsResponse};
 use duramen_protocol::wire::RecordData;
 use duramen_storage::op::RecoveredReplica;
 use duramen_storage::reader::{FileRange, ReadError};
 use duramen_storage::{Disk, Reader};
 
 use crate::controller::is_metadata;
-use crate::event::{FetchPart, FetchPlan, LogRead, ReadLog, TimePlan};
+use crate::event::{FetchPart, FetchPlan, LogRead, ReadLog, ReplicasPlan, TimePlan};
 
 /// The most bytes of the metadata log that one read returns.
 const TAIL_READ_BYTES: u32 = 16 << 20;
@@ -139,6 +140,42 @@ pub fn list_offsets<D: Disk>(reader: &Reader<D>, plan: TimePlan) -> ListOffsetsR
                     tracing::error!(replica = part.replica.0, %error, "a lookup by time failed");
                 }
                 slot.error_code = code.code();
+            }
+        }
+    }
+    response
+}
+
+/// Makes the digests of replicas. What there is no room for has none, and ends where it begins.
+pub fn digests<D: Disk>(reader: &Reader<D>, plan: ReplicasPlan) -> DescribeReplicasResponse {
+    let ReplicasPlan { mut response, parts, mut bytes_max } = plan;
+    for (at, part) in parts.iter().enumerate() {
+        let slot = &mut response.topics[part.topic].partitions[part.partition];
+        (slot.first_offset, slot.end_offset) = (part.from, part.from);
+        if bytes_max == 0 && at > 0 {
+            continue;
+        }
+        match reader.digest(part.replica, part.from, part.to, bytes_max) {
+            Ok(digest) => {
+                bytes_max = bytes_max.saturating_sub(digest.bytes);
+                slot.first_offset = digest.first;
+                slot.end_offset = digest.end;
+                slot.bytes = i64::try_from(digest.bytes).unwrap_or(i64::MAX);
+                slot.digest = Bytes::copy_from_slice(&digest.hash);
+                slot.segments = digest.segments;
+                slot.damaged_offset = digest.damage.as_ref().map_or(-1, |damage| damage.offset);
+                slot.damage = digest.damage.map(|damage| damage.what);
+            }
+            Err(error) => {
+                slot.error_code = match error {
+                    // The log was trimmed between the plan and the read; whoever asks again learns how far.
+                    ReadError::Removed => ErrorCode::OffsetOutOfRange,
+                    _ => code_of(&error),
+                }
+                .code();
+                let cause = std::error::Error::source(&error).map(ToString::to_string);
+                let text = [Some(error.to_string()), cause].into_iter().flatten();
+                slot.error_message = Some(text.collect::<Vec<_>>().join(": "));
             }
         }
     }

@@ -1,10 +1,11 @@
 //! # Room card: api
 //!
 //! Purpose:    the one table of Kafka's APIs: which exist, in which versions, and which of them we serve.
-//! Owns:       [`ApiKey`], [`API_TABLE`], [`Api`], [`Status`], header versions, `docs/api-versions.md`.
+//! Owns:       [`ApiKey`], [`API_TABLE`], [`OWN_TABLE`], [`Api`], [`Status`], header versions, `docs/api-versions.md`.
 //! Interface:  [`Api::of`], [`advertised`], [`Api::accepts`], [`ApiKey::from_code`].
-//! Invariants: one row per key, in order, without gaps; what is advertised is served; what is served is declared
-//!             in `messages` over the whole accepted range.
+//! Invariants: one row per key of Kafka's, in order, without gaps; what is advertised is served; what is served is declared
+//!             in `messages` over the whole accepted range; our own APIs have keys that Kafka does not come to, and
+//!             nobody is told of them but our own client.
 //! Never:      anything about a message but its versions.
 //! Tests:      `api/tests.rs`; `DURAMEN_WRITE_DOCS=1 cargo test -p duramen-protocol` rewrites the document.
 //! Start at:   [`API_TABLE`].
@@ -48,7 +49,9 @@ pub struct Api {
 impl Api {
     /// The row of `key`.
     pub fn of(key: ApiKey) -> &'static Self {
-        &API_TABLE[usize::try_from(key.code()).expect("keys are small and not negative")]
+        let at = usize::try_from(key.code()).expect("keys are not negative");
+        let own = || OWN_TABLE.iter().find(|api| api.key == key);
+        API_TABLE.get(at).or_else(own).expect("every key has a row")
     }
 
     /// True if a request of this version gets an answer.
@@ -78,7 +81,15 @@ pub fn advertised() -> impl Iterator<Item = &'static Api> {
     API_TABLE.iter().filter(|api| api.is_served())
 }
 
-/// The key is none of Kafka's.
+/// The rows that are listed besides to a client that says it is `software`.
+pub fn advertised_to(software: &str) -> impl Iterator<Item = &'static Api> {
+    OWN_TABLE.iter().filter(move |_| software == OWN_SOFTWARE)
+}
+
+/// What our own client calls itself in `ApiVersions`.
+pub const OWN_SOFTWARE: &str = "duramen";
+
+/// The key is none that we know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("unknown api key {0}")]
 pub struct UnknownApiKey(pub i16);
@@ -91,8 +102,10 @@ impl fmt::Display for ApiKey {
 
 macro_rules! apis {
     ($($key:literal $name:ident: versions $first:tt $(..= $last:literal)?, flexible $flexible:tt,
-       $status:expr $(, advertised $from:literal ..= $to:literal)?;)*) => {
-        /// The APIs of Kafka 4, by the numbers they have on the wire.
+       $status:expr $(, advertised $from:literal ..= $to:literal)?;)*
+     own
+     $($own_key:literal $own_name:ident: versions $own_first:literal ..= $own_last:literal;)*) => {
+        /// The APIs of Kafka 4, and ours, by the numbers they have on the wire.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[repr(i16)]
         pub enum ApiKey {
@@ -100,18 +113,26 @@ macro_rules! apis {
                 #[doc = concat!("Key ", $key, ".")]
                 $name = $key,
             )*
+            $(
+                #[doc = concat!("Key ", $own_key, ", our own.")]
+                $own_name = $own_key,
+            )*
         }
 
         impl ApiKey {
             /// The number on the wire.
             pub const fn code(self) -> i16 {
-                match self { $(Self::$name => $key,)* }
+                match self {
+                    $(Self::$name => $key,)*
+                    $(Self::$own_name => $own_key,)*
+                }
             }
 
             /// The key with this number.
             pub const fn from_code(code: i16) -> Result<Self, UnknownApiKey> {
                 match code {
                     $($key => Ok(Self::$name),)*
+                    $($own_key => Ok(Self::$own_name),)*
                     other => Err(UnknownApiKey(other)),
                 }
             }
@@ -126,6 +147,18 @@ macro_rules! apis {
                 advertised: apis!(@advertised $first $($last)?; $($from $to)?),
                 flexible: apis!(@flexible $flexible),
                 status: $status,
+            },
+        )*];
+
+        /// The APIs that Kafka does not have, all of whose versions are flexible.
+        pub const OWN_TABLE: &[Api] = &[$(
+            Api {
+                key: ApiKey::$own_name,
+                name: stringify!($own_name),
+                accepted: Versions::between($own_first, $own_last),
+                advertised: Versions::between($own_first, $own_last),
+                flexible: Versions::from(0),
+                status: Served,
             },
         )*];
     };
@@ -242,6 +275,8 @@ apis! {
     90 DescribeShareGroupOffsets: versions 0..=1, flexible 0, NotYet;
     91 AlterShareGroupOffsets: versions 0..=0, flexible 0, NotYet;
     92 DeleteShareGroupOffsets: versions 0..=0, flexible 0, NotYet;
+    own
+    10000 DescribeReplicas: versions 0..=0;
 }
 
 #[cfg(test)]

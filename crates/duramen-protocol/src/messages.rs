@@ -33,6 +33,7 @@ pub mod describe_groups;
 pub mod describe_log_dirs;
 pub mod describe_producers;
 pub mod describe_quorum;
+pub mod describe_replicas;
 pub mod describe_topic_partitions;
 pub mod describe_user_scram_credentials;
 pub mod elect_leaders;
@@ -86,6 +87,7 @@ pub use describe_groups::{DescribeGroupsRequest, DescribeGroupsResponse};
 pub use describe_log_dirs::{DescribeLogDirsRequest, DescribeLogDirsResponse};
 pub use describe_producers::{DescribeProducersRequest, DescribeProducersResponse};
 pub use describe_quorum::{DescribeQuorumRequest, DescribeQuorumResponse};
+pub use describe_replicas::{DescribeReplicasRequest, DescribeReplicasResponse};
 pub use describe_topic_partitions::{
     DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse,
 };
@@ -157,6 +159,7 @@ macro_rules! for_each_api {
             DescribeLogDirs(DescribeLogDirsRequest, DescribeLogDirsResponse)
             DescribeProducers(DescribeProducersRequest, DescribeProducersResponse)
             DescribeQuorum(DescribeQuorumRequest, DescribeQuorumResponse)
+            DescribeReplicas(DescribeReplicasRequest, DescribeReplicasResponse)
             DescribeTopicPartitions(DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse)
             DescribeUserScramCredentials(DescribeUserScramCredentialsRequest, DescribeUserScramCredentialsResponse)
             ElectLeaders(ElectLeadersRequest, ElectLeadersResponse)

@@ -397,6 +397,7 @@ impl World {
                             Some(read_plan::list_offsets(&reader, *plan).into())
                         }
                         Reply::LogDirs(response) => Some((*response).into()),
+                        Reply::Replicas(plan) => Some(read_plan::digests(&reader, *plan).into()),
                     };
                     if !self.machines[at].disk.is_dead() {
                         self.clients.on_reply(connection, sequence, response)?;

@@ -430,6 +430,7 @@ impl World {
                             Some(read_plan::list_offsets(&reader, *plan).into())
                         }
                         Reply::LogDirs(response) => Some((*response).into()),
+                        Reply::Replicas(plan) => Some(read_plan::digests(&reader, *plan).into()),
                     };
                     if self.disk.is_dead() {
                         continue; // it was killed while it read: nothing is sent any more

@@ -2,7 +2,8 @@
 //!
 //! Purpose:    find the bytes of a read without touching the write path.
 //! Owns:       the shared catalogue of segments, offset and time lookups, first-touch verification.
-//! Interface:  [`Reader::locate`], [`Reader::read`], [`Reader::verify`], [`Reader::find_time`].
+//! Interface:  [`Reader::locate`], [`Reader::read`], [`Reader::verify`], [`Reader::find_time`],
+//!             [`Reader::digest`].
 //! Invariants: a located range holds its file: it stays whole when the segment is removed.
 //!             A range never reaches past the committed end it was asked with.
 //! Never:      writes.
@@ -21,6 +22,10 @@ use crate::descriptor::{BATCH_HEADER_BYTES, Descriptor};
 use crate::format::{INDEX_ENTRY_BYTES, TIME_ENTRY_BYTES};
 use crate::replica_state::{IndexEntry, TimeEntry};
 use crate::{Disk, ReplicaId};
+
+mod digest;
+
+pub use digest::{Damage, Digest};
 
 /// Read at once while looking for a batch; a few index intervals.
 const WINDOW_BYTES: usize = 32 * 1024;

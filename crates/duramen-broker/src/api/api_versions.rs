@@ -1,24 +1,25 @@
 //! `ApiVersions`: what we speak. It is the table, and it may be asked at any time.
 
 use duramen_protocol::ErrorCode;
-use duramen_protocol::api::{Api, advertised};
+use duramen_protocol::api::{Api, advertised, advertised_to};
 use duramen_protocol::messages::api_versions::ApiVersion;
 use duramen_protocol::messages::{ApiVersionsRequest, ApiVersionsResponse};
 
-fn versions() -> Vec<ApiVersion> {
+/// The rows for a client that calls itself `software`.
+fn versions(software: &str) -> Vec<ApiVersion> {
     let row = |api: &Api| ApiVersion {
         api_key: api.key.code(),
         min_version: api.advertised.first,
         max_version: api.advertised.last,
     };
-    advertised().map(row).collect()
+    advertised().chain(advertised_to(software)).map(row).collect()
 }
 
 /// The answer to a request of a version that we do not know, to be sent in version 0.
 pub(crate) fn unsupported_version() -> ApiVersionsResponse {
     ApiVersionsResponse {
         error_code: ErrorCode::UnsupportedVersion.code(),
-        api_keys: versions(),
+        api_keys: versions(""),
         ..ApiVersionsResponse::default()
     }
 }
@@ -33,7 +34,8 @@ pub(crate) fn answer(request: &ApiVersionsRequest) -> ApiVersionsResponse {
             ..ApiVersionsResponse::default()
         };
     }
-    ApiVersionsResponse { api_keys: versions(), ..ApiVersionsResponse::default() }
+    let api_keys = versions(&request.client_software_name);
+    ApiVersionsResponse { api_keys, ..ApiVersionsResponse::default() }
 }
 
 fn is_software_name(name: &str) -> bool {

@@ -6,18 +6,28 @@ use bytes::Bytes;
 use duramen_broker::configs::BrokerSettings;
 use duramen_broker::limits::Memory;
 use duramen_broker::session::{Session, SessionStep};
-use duramen_broker::{Action, ConnectionId, Event, Node, NodeOptions, Now, Reply, read_plan};
+use duramen_broker::{
+    Action, ConnectionId, Event, METADATA_TOPIC_ID, Node, NodeOptions, Now, Reply, read_plan,
+};
 use duramen_protocol::batch::batches;
 use duramen_protocol::messages::create_topics::{CreatableTopic, CreatableTopicConfig};
+use duramen_protocol::messages::delete_records::{DeleteRecordsPartition, DeleteRecordsTopic};
+use duramen_protocol::messages::describe_replicas::{
+    DescribeReplicasPartition, DescribeReplicasTopic, DescribedReplica,
+};
 use duramen_protocol::messages::fetch::{FetchPartition, FetchTopic, PartitionData};
 use duramen_protocol::messages::list_offsets::{ListOffsetsPartition, ListOffsetsTopic};
+use duramen_protocol::messages::metadata::MetadataRequestTopic;
 use duramen_protocol::messages::produce::{PartitionProduceData, TopicProduceData};
 use duramen_protocol::messages::{
-    CreateTopicsRequest, DeleteTopicsRequest, FetchRequest, ListOffsetsRequest, ProduceRequest,
+    CreateTopicsRequest, DeleteRecordsRequest, DeleteTopicsRequest, DescribeReplicasRequest,
+    FetchRequest, ListOffsetsRequest, MetadataRequest, ProduceRequest,
 };
 use duramen_protocol::records::{BatchBuilder, NewRecord};
-use duramen_protocol::wire::RecordData;
-use duramen_protocol::{ApiKey, Request, RequestHeader, Response, decode_response, encode_request};
+use duramen_protocol::wire::{RecordData, Uuid};
+use duramen_protocol::{
+    ApiKey, ErrorCode, Request, RequestHeader, Response, decode_response, encode_request,
+};
 use duramen_storage::op::OpKind;
 use duramen_storage::storage::Facts;
 use duramen_storage::{Options, Storage};
@@ -129,6 +139,7 @@ impl Broker {
             Reply::Fetch(plan) => Some(read_plan::fetch_bytes(&reader, *plan).into()),
             Reply::ListOffsets(plan) => Some(read_plan::list_offsets(&reader, *plan).into()),
             Reply::LogDirs(response) => Some((*response).into()),
+            Reply::Replicas(plan) => Some(read_plan::digests(&reader, *plan).into()),
         };
         for outgoing in self.session.on_reply(sequence, response).expect("encodes") {
             let frame = outgoing.frame.bytes.freeze().slice(4..);
@@ -189,15 +200,36 @@ impl Broker {
     }
 
     fn create(&mut self, name: &str) {
+        self.create_with(name, Vec::new());
+    }
+
+    fn create_with(&mut self, name: &str, configs: Vec<CreatableTopicConfig>) {
         let topic = CreatableTopic {
             name: name.to_owned(),
             num_partitions: 1,
             replication_factor: 1,
+            configs,
             ..CreatableTopic::default()
         };
         let request = CreateTopicsRequest { topics: vec![topic], ..Default::default() };
         let Response::CreateTopics(response) = self.ask(request, 7) else { panic!("other") };
         assert_eq!(response.topics[0].error_code, 0);
+    }
+
+    fn topic_id(&mut self, name: &str) -> Uuid {
+        let topic = MetadataRequestTopic { name: Some(name.to_owned()), ..Default::default() };
+        let request = MetadataRequest { topics: Some(vec![topic]), ..Default::default() };
+        let Response::Metadata(response) = self.ask(request, 12) else { panic!("other") };
+        response.topics[0].topic_id
+    }
+
+    /// Deletes the records before `offset`.
+    fn trim(&mut self, topic: &str, offset: i64) {
+        let partitions = vec![DeleteRecordsPartition { partition_index: 0, offset }];
+        let topics = vec![DeleteRecordsTopic { name: topic.to_owned(), partitions }];
+        let request = DeleteRecordsRequest { topics, timeout_ms: 1000 };
+        let Response::DeleteRecords(response) = self.ask(request, 2) else { panic!("other") };
+        assert_eq!(response.topics[0].partitions[0].error_code, 0);
     }
 
     fn produce(&mut self, topic: &str, records: Bytes) -> i64 {
@@ -300,6 +332,102 @@ fn records_topics_and_dedup_survive_restarts_and_checkpoints() {
     assert_eq!(broker.offset_at("t", WALL_MS + 100), (100, WALL_MS + 100));
     assert_eq!(broker.offset_at("t", -3), (239, WALL_MS + 239));
     assert_eq!(broker.offset_at("t", WALL_MS + 1000), (-1, -1));
+}
+
+/// What is held of topic `id`, or of a part of it.
+fn described(
+    broker: &mut Broker,
+    topic_id: Uuid,
+    (from_offset, to_offset): (i64, i64),
+    bytes_max: i32,
+) -> DescribedReplica {
+    let partition = DescribeReplicasPartition { partition_index: 0, from_offset, to_offset };
+    let topics = vec![DescribeReplicasTopic { topic_id, partitions: vec![partition] }];
+    let request = DescribeReplicasRequest { topics, bytes_max };
+    let Response::DescribeReplicas(mut response) = broker.ask(request, 0) else { panic!("other") };
+    assert_eq!(response.error_code, 0);
+    response.topics.remove(0).partitions.remove(0)
+}
+
+#[test]
+fn digests_tell_of_every_byte_in_segments_and_of_where_these_begin() {
+    const ALL: i32 = i32::MAX;
+    let mut broker = Broker::open(MemoryDisk::default(), 1);
+    let config =
+        CreatableTopicConfig { name: "segment.bytes".to_owned(), value: Some("4096".to_owned()) };
+    broker.create_with("t", vec![config]);
+    for n in 0..20 {
+        let values: Vec<_> = (0..5).map(|m| format!("{n}-{m}-{}", "x".repeat(90))).collect();
+        assert_eq!(broker.produce("t", batch(n * 5, &values, WALL_MS)), i64::from(n) * 5);
+    }
+    let id = broker.topic_id("t");
+    let held = described(&mut broker, id, (-1, -1), ALL);
+    assert_eq!((held.start_offset, held.committed_offset, held.bytes), (0, 100, 0));
+    let all = described(&mut broker, id, (0, 100), ALL);
+    assert_eq!((all.first_offset, all.end_offset, all.damaged_offset), (0, 100, -1));
+    assert!(all.segments.len() > 2 && all.segments[0] == 0, "{:?}", all.segments);
+    assert_eq!((all.digest.len(), all.error_code), (16, 0));
+
+    // In slices it is the same bytes and the same segments; one batch at least, whatever its size.
+    for bytes_max in [1, 2000, 6000] {
+        let (mut at, mut bytes, mut segments) = (0, 0, Vec::new());
+        while at < 100 {
+            let slice = described(&mut broker, id, (at, 100), bytes_max);
+            assert_eq!((slice.first_offset, slice.error_code), (at, 0));
+            assert!(slice.end_offset > at);
+            at = slice.end_offset;
+            bytes += slice.bytes;
+            segments.extend(slice.segments);
+        }
+        assert_eq!((bytes, segments), (all.bytes, all.segments.clone()));
+    }
+    // A batch is whole.
+    let middle = described(&mut broker, id, (7, 8), ALL);
+    assert_eq!((middle.first_offset, middle.end_offset), (5, 10));
+    assert_eq!(middle, described(&mut broker, id, (5, 10), ALL));
+
+    // Any byte makes another digest, also where the batch says that it is right.
+    let path = "t-0/00000000000000000000.log";
+    let digest = |broker: &mut Broker| described(broker, id, (0, 5), ALL);
+    let sound = digest(&mut broker);
+    for at in [100, 140] {
+        broker.disk.rot(path, |bytes| bytes[at] ^= 1);
+        let rotten = digest(&mut broker);
+        assert_ne!(rotten.digest, sound.digest);
+        assert_eq!((rotten.damaged_offset, rotten.end_offset), (0, 5));
+        assert!(rotten.damage.is_some_and(|what| what.contains(path) && what.contains("CRC")));
+        broker.disk.rot(path, |bytes| bytes[at] ^= 1);
+    }
+    broker.disk.rot(path, |bytes| {
+        bytes[100] ^= 1;
+        let len = 12 + u32::from_be_bytes(bytes[8..12].try_into().expect("four")) as usize;
+        let crc = crc32c::crc32c(&bytes[21..len]);
+        bytes[17..21].copy_from_slice(&crc.to_be_bytes());
+    });
+    let forged = digest(&mut broker);
+    assert_eq!((forged.damaged_offset, forged.damage), (-1, None));
+    assert_ne!(forged.digest, sound.digest);
+    // A header that leads nowhere ends the digest, and is told of.
+    broker.disk.rot(path, |bytes| bytes[8] = 0x7f);
+    let lost = described(&mut broker, id, (0, 100), ALL);
+    assert_eq!((lost.end_offset, lost.damaged_offset, lost.bytes), (0, 0, 0));
+
+    // What is not there, or not known to be committed, is told in words.
+    let code = |described: DescribedReplica| ErrorCode::from_code(described.error_code);
+    let too_far = described(&mut broker, id, (0, 101), ALL);
+    assert_eq!(code(too_far), Some(ErrorCode::OffsetOutOfRange));
+    broker.trim("t", 33);
+    let trimmed = described(&mut broker, id, (0, 100), ALL);
+    assert_eq!(trimmed.start_offset, 33);
+    assert_eq!(code(trimmed), Some(ErrorCode::OffsetOutOfRange));
+    assert_eq!(described(&mut broker, id, (33, 100), ALL).first_offset, 30);
+    let unknown = described(&mut broker, Uuid([5; 16]), (-1, -1), ALL);
+    assert_eq!(code(unknown), Some(ErrorCode::UnknownTopicId));
+    let metadata = Uuid(METADATA_TOPIC_ID);
+    let held = described(&mut broker, metadata, (-1, -1), 0);
+    let all = described(&mut broker, metadata, (held.start_offset, held.committed_offset), ALL);
+    assert_eq!((all.end_offset, all.damaged_offset), (held.committed_offset, -1));
+    assert!(all.bytes > 0);
 }
 
 #[test]

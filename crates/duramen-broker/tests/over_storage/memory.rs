@@ -37,6 +37,14 @@ impl MemoryDisk {
     }
 }
 
+impl MemoryDisk {
+    /// Changes bytes of a file behind everybody's back.
+    pub(crate) fn rot(&self, path: &str, change: impl FnOnce(&mut [u8])) {
+        let file = self.names().files[path].clone();
+        change(&mut file.bytes());
+    }
+}
+
 fn position(at: u64) -> usize {
     usize::try_from(at).expect("small files")
 }

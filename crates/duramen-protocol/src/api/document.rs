@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{API_TABLE, Api, Status};
+use super::{API_TABLE, Api, OWN_TABLE, Status};
 use crate::wire::Versions;
 
 const HEAD: &str = "# Kafka API versions
@@ -16,6 +16,16 @@ connection. *Flexible from* is the first version with compact lengths and tagged
 
 ";
 
+const OWN: &str = "
+## Our own
+
+Spoken by `duramen`'s own commands and Duramen nodes. `ApiVersions` lists them only to a client whose software name is
+`duramen`. All versions are flexible.
+
+| Key | API | Versions |
+|---|---|---|
+";
+
 /// The document's text.
 pub fn render() -> String {
     let mut text = String::from(HEAD);
@@ -25,6 +35,12 @@ pub fn render() -> String {
     text.push_str("| Key | API | Versions | Flexible from | Status |\n|---|---|---|---|---|\n");
     for api in API_TABLE {
         row(&mut text, api);
+    }
+    text.push_str(OWN);
+    for api in OWN_TABLE {
+        let accepted = range(api.accepted);
+        writeln!(text, "| {} | {} | {accepted} |", api.key.code(), api.name)
+            .expect("a string takes all");
     }
     text
 }

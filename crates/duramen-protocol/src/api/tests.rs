@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use super::{API_TABLE, Api, ApiKey, Status, advertised, render};
+use super::{API_TABLE, Api, ApiKey, OWN_TABLE, Status, advertised, advertised_to, render};
 use crate::messages::for_each_api;
 use crate::wire::{Message, Versions};
 
@@ -16,6 +16,18 @@ fn there_is_one_row_per_key_in_order_without_gaps() {
     }
     assert!(ApiKey::from_code(-1).is_err());
     assert!(ApiKey::from_code(i16::try_from(API_TABLE.len()).expect("small")).is_err());
+}
+
+#[test]
+fn what_is_ours_is_far_from_kafkas_and_told_to_nobody_else() {
+    for api in OWN_TABLE {
+        assert!(api.key.code() >= 10_000 && api.is_served(), "{}", api.name);
+        assert_eq!(ApiKey::from_code(api.key.code()), Ok(api.key));
+        assert_eq!(Api::of(api.key), api);
+        assert!(!advertised().any(|other| other.key == api.key), "{}", api.name);
+    }
+    assert_eq!(advertised_to("apache-kafka-java").count(), 0);
+    assert_eq!(advertised_to("duramen").count(), OWN_TABLE.len());
 }
 
 #[test]
@@ -50,7 +62,7 @@ fn declared_messages_cover_exactly_what_their_api_accepts_and_agree_on_flexibili
         )*};
     }
     for_each_api!(check);
-    for api in API_TABLE.iter().filter(|api| api.status == Status::Served) {
+    for api in API_TABLE.iter().chain(OWN_TABLE).filter(|api| api.status == Status::Served) {
         assert!(declared.contains(&api.key), "{} is served but not declared", api.name);
     }
 }

@@ -127,11 +127,17 @@ macro_rules! generate {
 
         #[test]
         fn an_independent_codec_writes_and_reads_the_same_bytes() {
-            $(
-                agrees_with_oracle::<super::$request, oracle::$request>();
-                agrees_with_oracle::<super::$response, oracle::$response>();
-            )*
+            $(agrees!($api $request $response);)*
         }
+    };
+}
+
+/// What is ours alone has no oracle.
+macro_rules! agrees {
+    (DescribeReplicas $request:ident $response:ident) => {};
+    ($api:ident $request:ident $response:ident) => {
+        agrees_with_oracle::<super::$request, oracle::$request>();
+        agrees_with_oracle::<super::$response, oracle::$response>();
     };
 }
 
@@ -152,13 +158,19 @@ fn what_consumers_tell_each_other_is_read_and_written_as_others_do() {
 fn the_oracle_knows_nearly_every_version() {
     // If the oracle fell behind, the comparison above would quietly shrink.
     let mut missing = Vec::new();
-    macro_rules! count {
-        ($($api:ident($request:ident, $response:ident))*) => {$(
+    macro_rules! compare {
+        (DescribeReplicas $request:ident) => {};
+        ($api:ident $request:ident) => {
             let (ours, theirs) = (super::$request::VERSIONS, oracle::$request::VERSIONS);
             if ours.first < theirs.min || ours.last > theirs.max {
                 missing.push((stringify!($api), ours, theirs.min, theirs.max));
             }
-        )*};
+        };
+    }
+    macro_rules! count {
+        ($($api:ident($request:ident, $response:ident))*) => {
+            $(compare!($api $request);)*
+        };
     }
     for_each_api!(count);
     assert!(missing.len() <= 6, "{missing:#?}");

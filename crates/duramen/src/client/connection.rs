@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bytes::{Bytes, BytesMut};
-use duramen_protocol::api::{Api, ApiKey};
+use duramen_protocol::api::{Api, ApiKey, OWN_SOFTWARE};
 use duramen_protocol::error_code::ErrorCode;
 use duramen_protocol::messages::ApiVersionsRequest;
 use duramen_protocol::wire::{Decoder, Message, Versions};
@@ -185,7 +185,7 @@ impl Connection {
 
     async fn negotiate(&mut self) -> Result<(), Error> {
         let request = ApiVersionsRequest {
-            client_software_name: "duramen".into(),
+            client_software_name: OWN_SOFTWARE.into(),
             client_software_version: env!("CARGO_PKG_VERSION").into(),
         };
         let mut response = self.start_in(&request, FIRST_API_VERSIONS).await?.answer().await?;

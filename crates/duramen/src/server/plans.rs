@@ -61,6 +61,11 @@ pub async fn resolve(reader: &Reader<RealDisk>, reply: Reply, trail: &mut Trail)
             let response = waiting(move || read_plan::list_offsets(&reader, *plan)).await;
             Resolved { response: Some(response.into()), files: Vec::new() }
         }
+        Reply::Replicas(plan) => {
+            let reader = reader.clone();
+            let response = waiting(move || read_plan::digests(&reader, *plan)).await;
+            Resolved { response: Some(response.into()), files: Vec::new() }
+        }
         Reply::LogDirs(mut response) => {
             let disk = reader.disk().clone();
             let volume = waiting(move || disk.volume()).await;

@@ -301,6 +301,7 @@ impl Harness {
                         Reply::Fetch(plan) => Some(self.read(*plan).into()),
                         Reply::ListOffsets(plan) => Some(plan.response.into()),
                         Reply::LogDirs(response) => Some((*response).into()),
+                        Reply::Replicas(plan) => Some(plan.response.into()),
                     };
                     let session = self.sessions.get_mut(&connection).expect("connected");
                     let outgoing = session.on_reply(sequence, response).expect("encodes");

@@ -1,4 +1,4 @@
-use duramen_protocol::api::{Api, advertised};
+use duramen_protocol::api::{Api, OWN_TABLE, advertised};
 use duramen_protocol::messages::alter_client_quotas::{EntityData, EntryData};
 use duramen_protocol::messages::alter_configs::AlterConfigsResource;
 use duramen_protocol::messages::create_partitions::CreatePartitionsTopic;
@@ -19,11 +19,12 @@ use duramen_protocol::messages::{
     DeleteRecordsRequest, DeleteTopicsRequest, DescribeAclsRequest, DescribeClientQuotasRequest,
     DescribeClusterRequest, DescribeConfigsRequest, DescribeDelegationTokenRequest,
     DescribeLogDirsRequest, DescribeProducersRequest, DescribeQuorumRequest,
-    DescribeTopicPartitionsRequest, DescribeUserScramCredentialsRequest, ElectLeadersRequest,
-    ExpireDelegationTokenRequest, IncrementalAlterConfigsRequest, InitProducerIdRequest,
-    ListConfigResourcesRequest, ListOffsetsRequest, ListPartitionReassignmentsRequest,
-    MetadataRequest, OffsetForLeaderEpochRequest, RenewDelegationTokenRequest,
-    UnregisterBrokerRequest, UpdateFeaturesRequest, incremental_alter_configs,
+    DescribeReplicasRequest, DescribeTopicPartitionsRequest, DescribeUserScramCredentialsRequest,
+    ElectLeadersRequest, ExpireDelegationTokenRequest, IncrementalAlterConfigsRequest,
+    InitProducerIdRequest, ListConfigResourcesRequest, ListOffsetsRequest,
+    ListPartitionReassignmentsRequest, MetadataRequest, OffsetForLeaderEpochRequest,
+    RenewDelegationTokenRequest, UnregisterBrokerRequest, UpdateFeaturesRequest,
+    incremental_alter_configs,
 };
 use duramen_protocol::wire::Uuid;
 use duramen_protocol::{ApiKey, Request};
@@ -120,6 +121,7 @@ fn of_the_cluster(api: ApiKey) -> Option<Request> {
             let topics = vec![RequestTopicData { topic_name, partitions }];
             DescribeQuorumRequest { topics }.into()
         }
+        ApiKey::DescribeReplicas => DescribeReplicasRequest::default().into(),
         ApiKey::DescribeUserScramCredentials => {
             DescribeUserScramCredentialsRequest::default().into()
         }
@@ -178,7 +180,7 @@ fn every_accepted_version_of_every_served_api_is_answered() {
     it.produce("t", batch(&["a", "b"]));
     let id = it.metadata(&["t"]).topics[0].topic_id;
     // Topics are made before they are deleted: rows are in the order of their keys.
-    for Api { key, accepted, .. } in advertised() {
+    for Api { key, accepted, .. } in advertised().chain(OWN_TABLE) {
         for version in accepted.first..=accepted.last {
             let request = request(*key, version, id);
             let response = it.ask(request, version);

@@ -1,0 +1,120 @@
+//! `DescribeReplicas`: what this node holds of partitions, and digests of it, by which replicas are compared while the
+//! cluster runs. Ours, not Kafka's. Digests are made off the node's thread.
+
+use duramen_protocol::ErrorCode;
+use duramen_protocol::messages::describe_replicas::{
+    DescribeReplicasPartition, DescribeReplicasTopic, DescribedReplica, DescribedReplicasTopic,
+};
+use duramen_protocol::messages::{DescribeReplicasRequest, DescribeReplicasResponse};
+use duramen_protocol::wire::Uuid;
+use duramen_storage::ReplicaId;
+
+use super::{Operation, Resource, authorize};
+use crate::controller::{Error, METADATA_GROUP};
+use crate::event::{Action, ReplicaPart, ReplicasPlan, Reply, RequestKey};
+use crate::limits::DIGEST_BYTES_MAX;
+use crate::node::Node;
+use crate::session::RequestContext;
+
+pub(crate) fn handle(
+    node: &mut Node,
+    key: RequestKey,
+    context: &RequestContext,
+    request: &DescribeReplicasRequest,
+    actions: &mut Vec<Action>,
+) {
+    let mut response = DescribeReplicasResponse::default();
+    if !authorize(&context.principal, Operation::Describe, Resource::Cluster) {
+        response.error_code = ErrorCode::ClusterAuthorizationFailed.code();
+        return node.reply(key, response, actions);
+    }
+    let mut parts = Vec::new();
+    for topic in &request.topics {
+        let mut partitions = Vec::with_capacity(topic.partitions.len());
+        for asked in &topic.partitions {
+            let place = (response.topics.len(), partitions.len());
+            let (described, part) = describe(node, topic, asked, place);
+            partitions.push(described);
+            parts.extend(part);
+        }
+        response.topics.push(DescribedReplicasTopic { topic_id: topic.topic_id, partitions });
+    }
+    let bytes_max = u64::from(request.bytes_max.max(0).unsigned_abs()).min(DIGEST_BYTES_MAX);
+    if parts.is_empty() || bytes_max == 0 {
+        return node.reply(key, response, actions);
+    }
+    let plan = ReplicasPlan { response, parts, bytes_max };
+    node.reply_with(key, Reply::Replicas(Box::new(plan)), actions);
+}
+
+/// What is here of a partition.
+struct Held {
+    replica: ReplicaId,
+    start: i64,
+    committed: i64,
+}
+
+fn held(node: &Node, topic_id: Uuid, index: i32) -> Result<Held, Error> {
+    if topic_id == Uuid(METADATA_GROUP.topic_id) && index == METADATA_GROUP.partition {
+        let controller = &node.controller;
+        if let Some(why) = controller.group.failure() {
+            return Err(Error::new(ErrorCode::KafkaStorageError, why));
+        }
+        let (start, committed) = (controller.log_start(), controller.end());
+        return Ok(Held { replica: controller.group.id(), start, committed });
+    }
+    let topic = node.controller.image.topic(topic_id).ok_or_else(|| {
+        Error::new(ErrorCode::UnknownTopicId, "the topic is not known to the node")
+    })?;
+    let replica = node.local_replica(topic, index);
+    let partition = replica.and_then(|replica| Some((replica, node.partitions.get(&replica)?)));
+    let (replica, partition) = partition.ok_or_else(|| {
+        Error::new(ErrorCode::ReplicaNotAvailable, "the node holds no replica of the partition")
+    })?;
+    if let Some(why) = partition.group.failure() {
+        return Err(Error::new(ErrorCode::KafkaStorageError, why));
+    }
+    Ok(Held { replica, start: partition.log_start(), committed: partition.committed() })
+}
+
+/// What is known of a replica here, and what is still to be read of it for the slot at `place`.
+fn describe(
+    node: &Node,
+    topic: &DescribeReplicasTopic,
+    asked: &DescribeReplicasPartition,
+    (topic_at, partition_at): (usize, usize),
+) -> (DescribedReplica, Option<ReplicaPart>) {
+    let &DescribeReplicasPartition { partition_index, from_offset, to_offset } = asked;
+    let mut described = DescribedReplica { partition_index, ..DescribedReplica::default() };
+    let error = match held(node, topic.topic_id, partition_index) {
+        Err(error) => Some(error),
+        Ok(held) => {
+            described.replica_id = i64::try_from(held.replica.0).unwrap_or(i64::MAX);
+            described.start_offset = held.start;
+            described.committed_offset = held.committed;
+            if from_offset < 0 || from_offset >= to_offset {
+                None
+            } else if from_offset < held.start {
+                let text = "the log begins later";
+                Some(Error::new(ErrorCode::OffsetOutOfRange, text))
+            } else if to_offset > held.committed {
+                let text = "the node does not know that so much is committed";
+                Some(Error::new(ErrorCode::OffsetOutOfRange, text))
+            } else {
+                let part = ReplicaPart {
+                    topic: topic_at,
+                    partition: partition_at,
+                    replica: held.replica,
+                    from: from_offset,
+                    to: to_offset,
+                };
+                return (described, Some(part));
+            }
+        }
+    };
+    if let Some(error) = error {
+        described.error_code = error.code.code();
+        described.error_message = Some(error.message);
+    }
+    (described, None)
+}

@@ -1,0 +1,58 @@
+//! `DescribeReplicas` (key 10000, ours): what a node holds of partitions, and digests of it.
+
+use bytes::Bytes;
+
+use crate::messages::declare;
+use crate::wire::Uuid;
+
+declare! {
+    /// Request of `DescribeReplicas`.
+    pub struct DescribeReplicasRequest: versions 0..=0, flexible 0.. {
+        topics: Vec<DescribeReplicasTopic> [0..],
+        bytes_max: i32 [0..],
+    }
+
+    /// Stands in [`DescribeReplicasRequest::topics`].
+    pub struct DescribeReplicasTopic {
+        topic_id: Uuid [0..],
+        partitions: Vec<DescribeReplicasPartition> [0..],
+    }
+
+    /// Stands in [`DescribeReplicasTopic::partitions`].
+    pub struct DescribeReplicasPartition {
+        partition_index: i32 [0..],
+        from_offset: i64 [0..] = -1,
+        to_offset: i64 [0..] = -1,
+    }
+
+    /// Response of `DescribeReplicas`.
+    pub struct DescribeReplicasResponse: versions 0..=0, flexible 0.. {
+        throttle_time_ms: i32 [0..],
+        error_code: i16 [0..],
+        error_message: Option<String> [0.., nullable 0..],
+        topics: Vec<DescribedReplicasTopic> [0..],
+    }
+
+    /// Stands in [`DescribeReplicasResponse::topics`].
+    pub struct DescribedReplicasTopic {
+        topic_id: Uuid [0..],
+        partitions: Vec<DescribedReplica> [0..],
+    }
+
+    /// Stands in [`DescribedReplicasTopic::partitions`].
+    pub struct DescribedReplica {
+        partition_index: i32 [0..],
+        error_code: i16 [0..],
+        error_message: Option<String> [0.., nullable 0..],
+        replica_id: i64 [0..] = -1,
+        start_offset: i64 [0..] = -1,
+        committed_offset: i64 [0..] = -1,
+        first_offset: i64 [0..] = -1,
+        end_offset: i64 [0..] = -1,
+        bytes: i64 [0..],
+        digest: Bytes [0..],
+        segments: Vec<i64> [0..],
+        damaged_offset: i64 [0..] = -1,
+        damage: Option<String> [0.., nullable 0..],
+    }
+}
