@@ -324,6 +324,11 @@ pub(crate) fn is_decided_by_controller(request: &Request) -> bool {
     )
 }
 
+/// Whether the node that leads the metadata knows best what the answer is; without one, any says what it knows.
+pub(crate) fn is_best_known_to_controller(request: &Request) -> bool {
+    matches!(request, Request::DescribeQuorum(_))
+}
+
 /// How long a request that is decided by the controller may take.
 pub(crate) fn timeout_ms(request: &Request) -> i32 {
     match request {
@@ -331,11 +336,13 @@ pub(crate) fn timeout_ms(request: &Request) -> i32 {
         Request::CreatePartitions(request) => request.timeout_ms,
         Request::CreateTopics(request) => request.timeout_ms,
         Request::DeleteTopics(request) => request.timeout_ms,
+        Request::DescribeQuorum(_) => describe_quorum::TIMEOUT_MS,
         _ => settings::TIMEOUT_MS,
     }
 }
 
-/// What a request is told that changes the metadata, and that nobody decided on; `None` if it is no such request.
+/// What a request is told that is for the leader of the metadata, and that nobody decided on; `None` if it is no such
+/// request.
 pub(crate) fn undecided_answer(request: &Request, code: ErrorCode) -> Option<Response> {
     Some(match request {
         Request::AlterClientQuotas(request) => alter_client_quotas::undecided(request, code).into(),
@@ -349,6 +356,7 @@ pub(crate) fn undecided_answer(request: &Request, code: ErrorCode) -> Option<Res
         Request::CreatePartitions(request) => create_partitions::undecided(request, code).into(),
         Request::CreateTopics(request) => create_topics::undecided(request, code).into(),
         Request::DeleteTopics(request) => delete_topics::undecided(request, code).into(),
+        Request::DescribeQuorum(_) => describe_quorum::undecided(code).into(),
         _ => return None,
     })
 }

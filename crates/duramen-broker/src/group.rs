@@ -43,6 +43,7 @@ mod membership;
 mod moving;
 mod shipping;
 mod snapshots;
+mod standing;
 use catching_up::CatchingUp;
 pub(crate) use catching_up::ReadFor;
 use confirming::Confirming;

@@ -59,7 +59,7 @@ use forwarding::Forwards;
 pub use metrics::{Metrics, Standing};
 use moves::Moves;
 pub(crate) use moves::{Election, ElectionWanted};
-use peers::Peers;
+pub(crate) use peers::Peers;
 use quotas::Timed;
 use stalls::Stalls;
 use sweep::Sweep;
@@ -186,7 +186,7 @@ pub struct Node {
     producer_ids: (i64, i64),
     /// A block of producer ids that this node gives itself: index, first and end.
     allocating: Option<(u64, i64, i64)>,
-    peers: Peers,
+    pub(crate) peers: Peers,
     moves: Moves,
     forwards: Forwards,
     clock: ClockWatch,

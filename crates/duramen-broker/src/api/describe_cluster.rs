@@ -1,4 +1,6 @@
-//! `DescribeCluster`: the brokers, without topics.
+//! `DescribeCluster`: the brokers, without topics. Those that were not heard lately are what Kafka calls fenced.
+
+use std::collections::BTreeSet;
 
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::describe_cluster::DescribeClusterBroker;
@@ -23,14 +25,19 @@ pub(crate) fn answer(node: &Node, request: &DescribeClusterRequest) -> DescribeC
             ..DescribeClusterResponse::default()
         };
     }
-    let brokers = node.live_brokers().filter_map(|(broker_id, broker)| {
+    let live: BTreeSet<i32> = node.live_brokers().map(|(id, _)| id).collect();
+    let brokers = node.controller.image.brokers.iter().filter_map(|(&broker_id, broker)| {
         let endpoint = broker.endpoints.first()?;
+        let is_fenced = !live.contains(&broker_id);
+        if is_fenced && !request.include_fenced_brokers {
+            return None;
+        }
         Some(DescribeClusterBroker {
             broker_id,
             host: endpoint.host.clone(),
             port: i32::from(endpoint.port),
             rack: broker.rack.clone(),
-            is_fenced: false,
+            is_fenced,
         })
     });
     let is_asked = request.include_cluster_authorized_operations;

@@ -1,4 +1,4 @@
-//! `DescribeQuorum`: who keeps the metadata log, and how far. Other logs are not told of here.
+//! `DescribeQuorum`: who keeps the metadata log, and how far, as its leader knows it. Other logs are not told of here.
 
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::describe_quorum::{
@@ -8,14 +8,18 @@ use duramen_protocol::messages::describe_quorum::{
 use duramen_protocol::messages::{DescribeQuorumRequest, DescribeQuorumResponse};
 use duramen_protocol::wire::Uuid;
 
-use super::{Operation, Resource, authorize};
-use crate::controller::METADATA_TOPIC;
+use super::{Operation, Resource, authorize, why_undecided};
+use crate::controller::{METADATA_GROUP, METADATA_TOPIC};
 use crate::event::Now;
+use crate::limits::TICK_US;
 use crate::node::Node;
 use crate::session::RequestContext;
 
 /// Older versions cannot express where a voter keeps its log, and at which addresses it is.
 const FIRST_VERSION_WITH_DIRECTORIES: i16 = 2;
+
+/// How long the leader of the metadata may take to answer, asked by another node.
+pub(crate) const TIMEOUT_MS: i32 = 5_000;
 
 pub(crate) fn answer(
     node: &Node,
@@ -66,25 +70,47 @@ fn unknown(partition_index: i32) -> ResponsePartitionData {
     }
 }
 
+/// The metadata log as its leader knows it; a node that knows of no leader says what it knows itself.
 fn metadata(node: &Node, now: Now, with_directories: bool) -> ResponsePartitionData {
     let controller = &node.controller;
-    let leader_id = node.options.facts.broker_id;
-    // The leader hears itself now.
-    let voter = ReplicaState {
-        replica_id: leader_id,
-        replica_directory_id: if with_directories { node.own_directory() } else { Uuid::ZERO },
-        log_end_offset: controller.group.end_offset(),
-        last_fetch_timestamp: now.wall_ms,
-        last_caught_up_timestamp: now.wall_ms,
+    let group = &controller.group;
+    let is_leader = group.is_serving();
+    let in_sync: Vec<u64> = if is_leader { group.caught_up().collect() } else { Vec::new() };
+    let state = |peer: u64| {
+        let is_own = peer == group.id().0;
+        let placed = node.placed(METADATA_GROUP, peer);
+        let placed = placed.map(|placed| (placed.broker_id, placed.directory_id));
+        let own = is_own.then(|| (node.options.facts.broker_id, node.own_directory()));
+        let (broker_id, directory) = own.or(placed).unwrap_or((-1, Uuid::ZERO));
+        let silent_ticks = if is_own { Some(0) } else { node.peers.silent_ticks(broker_id) };
+        let heard = silent_ticks.filter(|_| is_leader || is_own).map_or(-1, |ticks| {
+            let silent_ms = i64::try_from(ticks * TICK_US / 1000).unwrap_or(i64::MAX);
+            now.wall_ms.saturating_sub(silent_ms)
+        });
+        let keeps_up = in_sync.contains(&peer);
+        ReplicaState {
+            replica_id: broker_id,
+            replica_directory_id: if with_directories { directory } else { Uuid::ZERO },
+            log_end_offset: group.end_offset_of(peer).unwrap_or(-1),
+            last_fetch_timestamp: heard,
+            last_caught_up_timestamp: if keeps_up { heard } else { -1 },
+        }
     };
     ResponsePartitionData {
         error_message: Some(String::new()),
-        leader_id,
-        leader_epoch: controller.group.epoch(),
+        leader_id: node.metadata_leader().unwrap_or(-1),
+        leader_epoch: group.epoch(),
         high_watermark: controller.end(),
-        current_voters: vec![voter],
+        current_voters: group.electorate().into_iter().map(state).collect(),
+        observers: group.learners().into_iter().map(state).collect(),
         ..ResponsePartitionData::default()
     }
+}
+
+/// What is told of a request that the leader of the metadata did not answer.
+pub(crate) fn undecided(code: ErrorCode) -> DescribeQuorumResponse {
+    let error_message = Some(why_undecided(code).to_owned());
+    DescribeQuorumResponse { error_code: code.code(), error_message, ..Default::default() }
 }
 
 fn nodes(node: &Node) -> Vec<QuorumNode> {

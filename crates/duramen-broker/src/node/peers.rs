@@ -68,7 +68,7 @@ struct Asked {
 
 /// See the room card.
 #[derive(Debug)]
-pub(super) struct Peers {
+pub(crate) struct Peers {
     voters: Vec<MetadataVoter>,
     links: BTreeMap<i32, Link>,
     outbox: BTreeMap<i32, Frame>,
@@ -174,6 +174,12 @@ impl Peers {
     /// Whether a node was heard lately.
     pub(super) fn hears(&self, broker_id: i32) -> bool {
         self.links.get(&broker_id).is_some_and(|link| link.silent < PEER_SILENT_TICKS)
+    }
+
+    /// For how many ticks a node was not heard, if it ever was.
+    pub(crate) fn silent_ticks(&self, broker_id: i32) -> Option<u64> {
+        let link = self.links.get(&broker_id).filter(|link| link.heard.number > 0)?;
+        Some(link.silent)
     }
 
     /// Whether a node has said that it is about to end.
@@ -574,7 +580,7 @@ impl Node {
 /// Who is where.
 impl Node {
     /// Where a peer of a group is.
-    pub(super) fn placed(&self, group: GroupId, peer_id: u64) -> Option<PlacedReplica> {
+    pub(crate) fn placed(&self, group: GroupId, peer_id: u64) -> Option<PlacedReplica> {
         if group == METADATA_GROUP {
             let voter = self.peers.voters.iter().find(|voter| voter.peer_id == peer_id)?;
             let directory_id = Uuid(voter.directory_id);

@@ -46,7 +46,7 @@ impl Node {
         if let Prepared::Request(request) = &request
             && self.is_clustered()
             && !self.controller.group.is_serving()
-            && api::is_decided_by_controller(request)
+            && (api::is_decided_by_controller(request) || self.is_known_elsewhere(request))
         {
             return self.forward(now, key, &context, request, actions);
         }
@@ -68,6 +68,13 @@ impl Node {
                 api::dispatch(self, now, key, context, produce, actions);
             }
         }
+    }
+
+    /// Whether another node leads the metadata and knows better.
+    fn is_known_elsewhere(&self, request: &Request) -> bool {
+        let leader = self.metadata_leader();
+        api::is_best_known_to_controller(request)
+            && leader.is_some_and(|id| id != self.options.facts.broker_id)
     }
 
     fn is_to_wait(&self, request: &Request) -> bool {

@@ -4,12 +4,13 @@ use duramen_protocol::messages::alter_client_quotas::{EntityData, EntryData, OpD
 use duramen_protocol::messages::create_partitions::CreatePartitionsTopic;
 use duramen_protocol::messages::create_topics::CreatableTopic;
 use duramen_protocol::messages::delete_topics::DeleteTopicState;
+use duramen_protocol::messages::describe_quorum::{RequestPartitionData, RequestTopicData};
 use duramen_protocol::messages::incremental_alter_configs::{
     AlterConfigsResource, AlterableConfig,
 };
 use duramen_protocol::messages::{
     AlterClientQuotasRequest, CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest,
-    IncrementalAlterConfigsRequest,
+    DescribeQuorumRequest, IncrementalAlterConfigsRequest,
 };
 use duramen_protocol::{ErrorCode, Response};
 
@@ -259,4 +260,58 @@ fn a_topic_for_all_nodes_of_a_cluster_that_was_just_started_is_made_when_they_ar
     assert!(trio.response(at, id).is_none());
     trio.pass_ms(200);
     assert_eq!(code_of(trio.response(at, id)), Some(refused));
+}
+
+#[test]
+fn who_keeps_the_metadata_is_told_alike_by_any_node() {
+    let mut trio = Trio::new(&[]);
+    let ask = |trio: &mut Trio, at: usize| {
+        let partitions = vec![RequestPartitionData { partition_index: 0 }];
+        let topic_name = "__cluster_metadata".to_owned();
+        let topics = vec![RequestTopicData { topic_name, partitions }];
+        let Response::DescribeQuorum(mut response) =
+            trio.ask(at, DescribeQuorumRequest { topics }, 2)
+        else {
+            panic!()
+        };
+        assert_eq!((response.error_code, response.nodes.len()), (0, 3));
+        response.topics.remove(0).partitions.remove(0)
+    };
+    trio.pass_ms(2000);
+    let leader = trio.controller();
+    let told: Vec<_> = (0..3).map(|at| ask(&mut trio, at)).collect();
+    for row in &told {
+        assert_eq!((row.error_code, row.leader_id), (0, i32::try_from(leader).expect("small")));
+        assert_eq!(row.leader_epoch, trio.nodes[leader].node.controller.group.epoch());
+        assert_eq!(row.high_watermark, trio.nodes[leader].node.controller.end());
+        assert!(row.observers.is_empty());
+        let voters: Vec<_> = row.current_voters.iter().map(|it| it.replica_id).collect();
+        assert_eq!(voters, [0, 1, 2]);
+        for voter in &row.current_voters {
+            let at = u8::try_from(voter.replica_id).expect("small");
+            assert_eq!(voter.replica_directory_id.0, [at + 100; 16]);
+            assert_eq!(voter.log_end_offset, row.high_watermark);
+            assert!(voter.last_caught_up_timestamp > 0, "{voter:?}");
+        }
+    }
+
+    // One that is cut off falls behind, and the others say by how much and since when.
+    let lost = (leader + 1) % 3;
+    trio.cut.insert(lost);
+    let other = (leader + 2) % 3;
+    let asked = trio.send(other, create("t", 10_000), 7);
+    trio.pass_ms(20_000);
+    assert!(trio.response(other, asked).is_some());
+    let row = ask(&mut trio, other);
+    let of = |at: usize| {
+        let id = i32::try_from(at).expect("small");
+        row.current_voters.iter().find(|it| it.replica_id == id).expect("a voter")
+    };
+    assert_eq!(of(other).log_end_offset, row.high_watermark);
+    assert!(of(lost).log_end_offset < row.high_watermark, "{row:?}");
+    assert!(of(lost).last_fetch_timestamp + 15_000 < of(leader).last_fetch_timestamp, "{row:?}");
+    assert_eq!(of(lost).last_caught_up_timestamp, -1);
+    // It knows of no leader any more, and says what it knows.
+    let row = ask(&mut trio, lost);
+    assert_eq!((row.error_code, row.leader_id, row.current_voters.len()), (0, -1, 3));
 }

@@ -1,0 +1,38 @@
+//! Who is in a group and how far each is, for those who ask.
+
+use super::Group;
+
+impl Group {
+    /// The peers that vote, by the present membership or by the one that it leaves.
+    pub(crate) fn electorate(&self) -> Vec<u64> {
+        let conf = &self.raw.store().conf;
+        let mut peers: Vec<u64> =
+            conf.voters.iter().chain(&conf.voters_outgoing).copied().collect();
+        peers.sort_unstable();
+        peers.dedup();
+        peers
+    }
+
+    /// The peers that have the log and do not vote.
+    pub(crate) fn learners(&self) -> Vec<u64> {
+        let conf = &self.raw.store().conf;
+        let electorate = self.electorate();
+        let learners = conf.learners.iter().chain(&conf.learners_next).copied();
+        let mut peers: Vec<u64> = learners.filter(|peer| !electorate.contains(peer)).collect();
+        peers.sort_unstable();
+        peers.dedup();
+        peers
+    }
+
+    /// One past the last offset that a peer has, if it is known here: by its leader, unless the peer is very far behind.
+    pub(crate) fn end_offset_of(&self, peer: u64) -> Option<i64> {
+        if peer == self.id.0 {
+            return Some(self.end_offset());
+        }
+        if !self.is_serving() {
+            return None;
+        }
+        let matched = self.matched(peer);
+        self.raw.store().offset_after(matched).filter(|_| matched > 0)
+    }
+}
