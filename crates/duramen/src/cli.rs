@@ -13,6 +13,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 pub mod bench;
+pub mod bootstrap;
 pub mod cluster;
 pub mod completion;
 pub mod config;
@@ -47,6 +48,8 @@ pub enum Command {
     Topic(topic::Topic),
     /// Consumer groups, their members and their offsets
     Group(group::Group),
+    /// The nodes of a cluster, their replicas, and where these are
+    Cluster(cluster::ClusterCommand),
     /// Append records to a topic
     Produce(produce::Produce),
     /// Read records of a topic
@@ -77,6 +80,7 @@ pub fn main() -> ExitCode {
         Command::Config(command) => command.run(),
         Command::Topic(command) => command.run(),
         Command::Group(command) => command.run(),
+        Command::Cluster(command) => command.run(),
         Command::Produce(command) => command.run(),
         Command::Consume(command) => command.run(),
         Command::Log(command) => command.run(),
@@ -88,7 +92,7 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         // Whoever read our output has seen enough.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
-        Err(error) if error.is::<cluster::Interrupted>() => ExitCode::from(INTERRUPTED),
+        Err(error) if error.is::<bootstrap::Interrupted>() => ExitCode::from(INTERRUPTED),
         Err(error) => {
             eprintln!("error: {error:#}");
             ExitCode::FAILURE

@@ -12,7 +12,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use duramen_protocol::error_code::ErrorCode;
 use tokio::net::TcpStream;
 
-use super::cluster::{Cluster, run};
+use super::bootstrap::{Cluster, run};
 use super::topic::key_value;
 use crate::client::{Acknowledgement, Client, NewTopic};
 

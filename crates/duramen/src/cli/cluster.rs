@@ -1,89 +1,46 @@
-//! The flags that every client command has: where the cluster is, and how to print.
+//! `duramen cluster`: nodes, replicas, and where they are.
 
-use std::future::Future;
+use clap::{Args, Subcommand};
 
-use anyhow::Context;
-use clap::{Args, ValueEnum};
+use super::bootstrap::run;
 
-use crate::client::{Client, Error, Options};
+mod moving;
+pub(in crate::cli) mod overview;
+pub(in crate::cli) mod placement;
+mod status;
+mod verify;
 
-/// How results are printed.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-pub enum Output {
-    /// Aligned columns, for people.
-    #[default]
-    Table,
-    /// JSON, for programs.
-    Json,
+pub(in crate::cli) use moving::{Move, carry_out};
+
+/// The nodes of a cluster, their replicas, and where these are.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  duramen cluster status
+  duramen cluster verify
+  duramen cluster move --topic orders --to 1,2,3
+  duramen cluster move --from 4")]
+pub struct ClusterCommand {
+    #[command(subcommand)]
+    action: Action,
 }
 
-/// Which cluster, and how to print.
-#[derive(Debug, Clone, Args)]
-pub struct Cluster {
-    /// Broker to ask first; the others are learned from it. Several may be separated by commas
-    #[arg(
-        long,
-        short,
-        value_name = "HOST:PORT",
-        env = "DURAMEN_BOOTSTRAP",
-        hide_env_values = true,
-        default_value = "127.0.0.1:9092",
-        value_delimiter = ',',
-        help_heading = "Cluster"
-    )]
-    pub bootstrap: Vec<String>,
-
-    /// Print for people (table) or for programs (json)
-    #[arg(
-        long,
-        short,
-        value_enum,
-        default_value_t,
-        value_name = "FORM",
-        hide_possible_values = true,
-        help_heading = "Cluster"
-    )]
-    pub output: Output,
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Show the nodes, what each leads and holds, who keeps the metadata, and what is not as it should be
+    Status(status::Status),
+    /// Compare the replicas of partitions with each other, byte by byte, while the cluster runs
+    Verify(verify::Verify),
+    /// Move partitions to other nodes, or everything off a node
+    Move(moving::MoveCommand),
 }
 
-/// The user pressed Ctrl-C.
-#[derive(Debug, thiserror::Error)]
-#[error("interrupted")]
-pub struct Interrupted;
-
-impl Cluster {
-    /// A client of this cluster.
-    pub async fn connect(&self) -> anyhow::Result<Client> {
-        let client = Client::connect(Options::new(&self.bootstrap)).await;
-        client.map_err(|error| match &error {
-            Error::Unreachable { address, source } => anyhow::anyhow!(
-                "no broker answers at {address} ({source}); start one with `duramen dev`, \
-                 or name another with --bootstrap HOST:PORT"
-            ),
-            _ => anyhow::Error::new(error),
-        })
-    }
-
-    /// True if results are to be JSON.
-    pub fn json(&self) -> bool {
-        self.output == Output::Json
-    }
-}
-
-/// Runs a command's future on a runtime of its own, until it ends or the user interrupts it.
-pub fn run(command: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.context("cannot start the client's runtime")?;
-    let outcome = runtime.block_on(async {
-        tokio::select! {
-            outcome = command => outcome,
-            pressed = tokio::signal::ctrl_c() => {
-                pressed.context("cannot listen for Ctrl-C")?;
-                Err(Interrupted.into())
-            }
+impl ClusterCommand {
+    /// Runs the command.
+    pub fn run(self) -> anyhow::Result<()> {
+        match self.action {
+            Action::Status(command) => run(command.run()),
+            Action::Verify(command) => run(command.run()),
+            Action::Move(command) => run(command.run()),
         }
-    });
-    // A thread that waits for a name server or for stdin must not keep the process.
-    runtime.shutdown_background();
-    outcome
+    }
 }

@@ -10,7 +10,7 @@ use duramen_protocol::error_code::ErrorCode;
 use duramen_protocol::records::Records;
 use indicatif::ProgressBar;
 
-use super::cluster::{Cluster, run};
+use super::bootstrap::{Cluster, run};
 use super::place::{Bounds, Place};
 use super::screen;
 use super::topic::unknown_topic;

@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use duramen_protocol::error_code::ErrorCode;
 use duramen_protocol::messages::describe_groups::DescribedGroup;
 
-use super::cluster::run;
+use super::bootstrap::run;
 use super::topic::unknown;
 use crate::client::{Client, Error, Partitions};
 

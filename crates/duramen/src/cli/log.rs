@@ -12,7 +12,7 @@ use anyhow::{Context, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 
-use super::cluster::Output;
+use super::bootstrap::Output;
 use super::screen;
 
 /// Look into the files of a data directory.

@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
 use super::bench::Acks;
-use super::cluster::{Cluster, run};
+use super::bootstrap::{Cluster, run};
 use super::screen;
 use super::topic::{key_value, unknown_topic};
 use crate::client::{

@@ -137,6 +137,11 @@ pub fn bytes(count: f64) -> String {
     format!("{scaled:.1} TiB")
 }
 
+/// `1,2,3`: nodes, in an order that means something.
+pub fn list(ids: &[i32]) -> String {
+    ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+}
+
 /// `0-3,7`: partitions come in runs, and there may be thousands.
 pub fn runs(partitions: &[i32]) -> String {
     let mut runs: Vec<(i32, i32)> = Vec::new();

@@ -9,7 +9,7 @@ use duramen_protocol::error_code::ErrorCode;
 use duramen_protocol::messages::metadata::MetadataResponseTopic;
 use serde::Serialize;
 
-use super::cluster::{Cluster, run};
+use super::bootstrap::{Cluster, run};
 use super::screen::{self, Table};
 use crate::client::{Client, Error, NewTopic, OffsetAt};
 
@@ -41,7 +41,7 @@ enum Action {
     List(List),
     /// Show partitions, leaders, offsets and settings of topics
     Describe(Describe),
-    /// Change settings of topics, or give them more partitions
+    /// Change settings of topics, or how many partitions and replicas they have
     Alter(alter::Alter),
     /// Delete the oldest records of a topic; shows them first
     Trim(trim::Trim),
@@ -335,8 +335,8 @@ impl Described {
                 part.partition.to_string(),
                 number(part.leader),
                 number(part.term),
-                nodes(&part.replicas),
-                nodes(&part.in_sync),
+                screen::list(&part.replicas),
+                screen::list(&part.in_sync),
                 number(part.start),
                 number(part.end),
                 number(records),
@@ -393,10 +393,6 @@ pub fn unknown_topic(name: &str) -> impl Fn(Error) -> anyhow::Error {
 
 fn number(value: Option<impl ToString>) -> String {
     value.map_or_else(|| "-".into(), |value| value.to_string())
-}
-
-fn nodes(ids: &[i32]) -> String {
-    ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
 }
 
 fn source(code: i8) -> &'static str {

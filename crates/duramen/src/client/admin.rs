@@ -29,7 +29,7 @@ const RESOURCE_TOPIC: i8 = 2;
 /// The resource type of a broker in config requests.
 const RESOURCE_BROKER: i8 = 4;
 /// How long a broker may take to carry out an admin request.
-const ADMIN_TIMEOUT_MS: i32 = 30_000;
+pub(super) const ADMIN_TIMEOUT_MS: i32 = 30_000;
 
 /// A topic to be.
 #[derive(Debug, Clone, Default)]

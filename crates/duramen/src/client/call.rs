@@ -41,6 +41,9 @@ calls! {
     DescribeCluster DescribeClusterRequest DescribeClusterResponse;
     DescribeConfigs DescribeConfigsRequest DescribeConfigsResponse;
     DescribeGroups DescribeGroupsRequest DescribeGroupsResponse;
+    DescribeLogDirs DescribeLogDirsRequest DescribeLogDirsResponse;
+    DescribeQuorum DescribeQuorumRequest DescribeQuorumResponse;
+    DescribeReplicas DescribeReplicasRequest DescribeReplicasResponse;
     FindCoordinator FindCoordinatorRequest FindCoordinatorResponse;
     Heartbeat HeartbeatRequest HeartbeatResponse;
     IncrementalAlterConfigs IncrementalAlterConfigsRequest IncrementalAlterConfigsResponse;

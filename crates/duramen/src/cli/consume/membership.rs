@@ -13,7 +13,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, timeout};
 
 use super::{Consume, Printer};
-use crate::cli::cluster::Interrupted;
+use crate::cli::bootstrap::Interrupted;
 use crate::cli::place::Bounds;
 use crate::cli::screen;
 use crate::cli::topic::unknown_topic;

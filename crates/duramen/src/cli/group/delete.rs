@@ -6,7 +6,7 @@ use duramen_protocol::error_code::ErrorCode;
 use serde::Serialize;
 
 use super::{Scope, no_such_group, partitions_of, refusal, scope};
-use crate::cli::cluster::Cluster;
+use crate::cli::bootstrap::Cluster;
 use crate::cli::screen;
 use crate::client::{Client, Partitions};
 

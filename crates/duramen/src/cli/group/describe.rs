@@ -11,7 +11,7 @@ use duramen_protocol::messages::list_groups::ListedGroup;
 use serde::Serialize;
 
 use super::{no_such_group, partitions_there};
-use crate::cli::cluster::Cluster;
+use crate::cli::bootstrap::Cluster;
 use crate::cli::place::Bounds;
 use crate::cli::screen::{self, Table};
 use crate::client::{ByPartition, Client, Committed, NodeId, Partitions};

@@ -3,7 +3,7 @@
 use clap::Args;
 use serde::Serialize;
 
-use crate::cli::cluster::Cluster;
+use crate::cli::bootstrap::Cluster;
 use crate::cli::screen::{self, Table};
 
 /// The states of a group as Kafka writes them.

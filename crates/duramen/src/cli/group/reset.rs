@@ -9,7 +9,7 @@ use duramen_protocol::messages::describe_groups::DescribedGroup;
 use serde::{Deserialize, Serialize};
 
 use super::{Scope, has_members, partitions_of, partitions_there, refusal, scope};
-use crate::cli::cluster::Cluster;
+use crate::cli::bootstrap::Cluster;
 use crate::cli::place::{Bounds, Place};
 use crate::cli::screen::{self, Table};
 use crate::client::{ByPartition, Client, Committed, Partitions};

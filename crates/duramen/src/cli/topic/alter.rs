@@ -1,6 +1,6 @@
 //! `duramen topic alter`: settings and partitions of topics that exist.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use anyhow::ensure;
@@ -11,9 +11,11 @@ use duramen_protocol::messages::describe_configs::DescribeConfigsResourceResult;
 use serde::Serialize;
 
 use super::{SOURCE_TOPIC, key_value, source, unknown_topic};
-use crate::cli::cluster::Cluster;
+use crate::cli::bootstrap::Cluster;
+use crate::cli::cluster::overview::Overview;
+use crate::cli::cluster::{Move, carry_out};
 use crate::cli::screen;
-use crate::client::{Client, Error};
+use crate::client::{Client, Error, NodeId};
 
 #[derive(Debug, Args)]
 #[command(
@@ -23,10 +25,15 @@ before anything is changed.
 More partitions do not move records. Records with keys go to other partitions from then on, so that
 the order of one key's records holds only on either side of the change.
 
+More replicas are placed where racks, and then nodes, have least; of fewer, those go that share a
+rack, or whose node has most. The first, which leads when all is well, stays. Producers and consumers
+go on, and the command waits until all replicas have what is kept.
+
 Examples:
   duramen topic alter orders --config retention.ms=86400000
   duramen topic alter orders --delete-config retention.ms --dry-run
-  duramen topic alter orders audit --partitions 12"
+  duramen topic alter orders audit --partitions 12
+  duramen topic alter orders --replication-factor 3"
 )]
 pub(super) struct Alter {
     /// The topics' names
@@ -38,7 +45,7 @@ pub(super) struct Alter {
         short,
         value_name = "KEY=VALUE",
         value_parser = key_value,
-        required_unless_present_any = ["deleted", "partitions"]
+        required_unless_present_any = ["deleted", "partitions", "replication_factor"]
     )]
     configs: Vec<(String, String)>,
     /// A setting that is to have the broker's value again; may be repeated
@@ -47,6 +54,9 @@ pub(super) struct Alter {
     /// How many partitions there are to be; never fewer than there are
     #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(i32).range(1..))]
     partitions: Option<i32>,
+    /// How many replicas each partition is to have
+    #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    replication_factor: Option<u16>,
     /// Only check, and show what would change
     #[arg(long)]
     dry_run: bool,
@@ -63,6 +73,8 @@ struct Plan {
     configs: Vec<ConfigChange>,
     #[serde(skip_serializing_if = "Option::is_none")]
     partitions: Option<PartitionChange>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    replication_factor: Option<FactorChange>,
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -82,6 +94,17 @@ struct PartitionChange {
     after: i32,
 }
 
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct FactorChange {
+    /// Of the partition that has most.
+    before: usize,
+    after: usize,
+    moves: Vec<Move>,
+}
+
+/// Partitions whose replicas are added or removed at once.
+const MOVES_AT_ONCE: usize = 50;
+
 impl Alter {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         for (name, _) in &self.configs {
@@ -95,7 +118,7 @@ impl Alter {
         for name in &self.names {
             plans.push(self.plan(&client, name).await?);
         }
-        for plan in &plans {
+        for plan in &mut plans {
             plan.execute(&client, true).await?;
         }
         if !self.dry_run {
@@ -126,7 +149,34 @@ impl Alter {
                 "topic {name} has {before} partitions; they can become more, but not {after}: records would be lost"
             );
         }
-        Ok(Plan { topic: name.into(), altered: false, configs, partitions })
+        let replication_factor = match self.replication_factor {
+            Some(factor) => Some(FactorChange::plan(client, name, factor.into()).await?),
+            None => None,
+        };
+        Ok(Plan { topic: name.into(), altered: false, configs, partitions, replication_factor })
+    }
+}
+
+impl FactorChange {
+    async fn plan(client: &Client, name: &str, factor: usize) -> anyhow::Result<Self> {
+        let overview = Overview::gather(client).await?;
+        let up = overview.nodes.iter().filter(|(_, node)| node.answers || node.is_live);
+        let up: BTreeSet<NodeId> = up.map(|(id, _)| *id).collect();
+        let mut load = overview.load();
+        let mut change = Self { before: 0, after: factor, moves: Vec::new() };
+        for it in overview.partitions.iter().filter(|it| it.topic == name) {
+            let before = overview.placement(it);
+            change.before = change.before.max(before.len());
+            if before.len() == factor {
+                continue;
+            }
+            // Who is down keeps what it has, but gets nothing.
+            let allowed = up.iter().chain(&before).copied().collect();
+            let after = load.fit(&before, &allowed, factor)?;
+            let (topic, partition) = (name.to_owned(), it.index);
+            change.moves.push(Move { topic, partition, before, after, done: false });
+        }
+        Ok(change)
     }
 }
 
@@ -189,7 +239,7 @@ impl ConfigChange {
 }
 
 impl Plan {
-    async fn execute(&self, client: &Client, validate_only: bool) -> anyhow::Result<()> {
+    async fn execute(&mut self, client: &Client, validate_only: bool) -> anyhow::Result<()> {
         let changes: BTreeMap<_, _> = self
             .configs
             .iter()
@@ -200,13 +250,20 @@ impl Plan {
             let outcome = client.alter_topic_configs(&self.topic, &changes, validate_only).await;
             outcome.map_err(|error| self.explain(error))?;
         }
-        match &self.partitions {
-            Some(PartitionChange { before, after }) if after > before => {
-                let outcome = client.create_partitions(&self.topic, *after, validate_only).await;
-                outcome.map_err(|error| self.explain(error))
-            }
-            _ => Ok(()),
+        let grows = self.partitions.as_ref().filter(|change| change.after > change.before);
+        if let Some(PartitionChange { after, .. }) = grows {
+            let outcome = client.create_partitions(&self.topic, *after, validate_only).await;
+            outcome.map_err(|error| self.explain(error))?;
         }
+        let grows = grows.is_some();
+        if let Some(change) = self.replication_factor.as_mut().filter(|_| !validate_only) {
+            if grows {
+                // The new ones have replicas as the topic had.
+                *change = FactorChange::plan(client, &self.topic, change.after).await?;
+            }
+            carry_out(client, &mut change.moves, MOVES_AT_ONCE).await?;
+        }
+        Ok(())
     }
 
     fn explain(&self, error: Error) -> anyhow::Error {
@@ -224,7 +281,8 @@ impl Plan {
     fn text(&self) -> String {
         let verb = if self.altered { "altered" } else { "would alter" };
         let changed = self.configs.iter().any(ConfigChange::changes)
-            || self.partitions.as_ref().is_some_and(|change| change.after > change.before);
+            || self.partitions.as_ref().is_some_and(|change| change.after > change.before)
+            || self.replication_factor.as_ref().is_some_and(|change| !change.moves.is_empty());
         let verb = if changed { verb } else { "nothing to alter in" };
         let mut text = format!("{verb} topic {}\n", self.topic);
         for change in &self.configs {
@@ -238,6 +296,25 @@ impl Plan {
                 writeln!(text, "  partitions: {before} -> {after}")
             };
             line.expect("a string takes all");
+        }
+        if let Some(FactorChange { before, after, moves }) = &self.replication_factor {
+            let line = if moves.is_empty() {
+                writeln!(text, "  replicas of each partition = {after}  (as it was)")
+            } else {
+                writeln!(text, "  replicas of each partition: {before} -> {after}")
+            };
+            line.expect("a string takes all");
+            let ids = |ids: &[NodeId]| screen::list(ids);
+            for it in moves {
+                let Move { partition, before, after, .. } = it;
+                writeln!(
+                    text,
+                    "    partition {partition}: nodes {} -> {}",
+                    ids(before),
+                    ids(after)
+                )
+                .expect("a string takes all");
+            }
         }
         text
     }
@@ -288,6 +365,7 @@ mod tests {
             altered: false,
             configs: changes.map(change).into_iter().collect::<Result<_, _>>().unwrap(),
             partitions: Some(PartitionChange { before: 3, after: 12 }),
+            replication_factor: None,
         };
         let body = "  retention.ms: 604800000 (default) -> -1\n  \
              segment.bytes: 1000000 (set on the topic) -> 1073741824  (the broker's)\n  \
@@ -300,6 +378,32 @@ mod tests {
         plan.partitions = Some(PartitionChange { before: 12, after: 12 });
         let body = "  cleanup.policy = delete  (as it was, set on the topic)\n  partitions = 12  (as it was)\n";
         assert_eq!(plan.text(), format!("nothing to alter in topic t\n{body}"));
+    }
+
+    #[test]
+    fn more_replicas_are_shown_with_their_nodes() {
+        let it = Move {
+            topic: "t".into(),
+            partition: 0,
+            before: vec![1],
+            after: vec![1, 2, 3],
+            done: false,
+        };
+        let change = FactorChange { before: 1, after: 3, moves: vec![it] };
+        let mut plan = Plan {
+            topic: "t".into(),
+            altered: true,
+            configs: Vec::new(),
+            partitions: None,
+            replication_factor: Some(change),
+        };
+        let expected = "altered topic t\n  replicas of each partition: 1 -> 3\n    \
+             partition 0: nodes 1 -> 1,2,3\n";
+        assert_eq!(plan.text(), expected);
+        plan.replication_factor = Some(FactorChange { before: 3, after: 3, moves: Vec::new() });
+        let expected =
+            "nothing to alter in topic t\n  replicas of each partition = 3  (as it was)\n";
+        assert_eq!(plan.text(), expected);
     }
 
     #[test]

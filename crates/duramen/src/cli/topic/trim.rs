@@ -5,7 +5,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::unknown_topic;
-use crate::cli::cluster::Cluster;
+use crate::cli::bootstrap::Cluster;
 use crate::cli::place::{Bounds, Place};
 use crate::cli::screen::{self, Table};
 

@@ -1,0 +1,444 @@
+//! `duramen cluster move`, and how partitions come to be elsewhere.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use clap::Args;
+use serde::Serialize;
+
+use super::overview::{Overview, Partition};
+use crate::cli::bootstrap::Cluster;
+use crate::cli::screen::{self, Table};
+use crate::client::{Client, NodeId, Reassignment};
+
+/// How often it is looked how far a move is.
+const POLL: Duration = Duration::from_millis(250);
+/// A node that was not told of a move yet takes it for done; one that is neither under way nor done for so long was taken
+/// back.
+const UNTOLD_MAX: Duration = Duration::from_secs(10);
+/// How long a node may take to answer.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "With --to, the partitions of --topic are to be on these nodes. As many nodes as a partition has
+replicas get one each; with several partitions they take turns in being the first, which leads when
+all is well. With more nodes, what is there stays where it may, and the rest is spread over racks and
+nodes as for new topics. How many replicas there are does not change: that is `duramen topic alter
+--replication-factor`.
+
+With --from, everything goes off a node, or what of --topic is there, and to the other nodes, or
+those of --to. Others keep what they have. Do this before a node is removed for good.
+
+Producers and consumers go on. A new replica gets all that is kept and counts when it has it; then
+the old one is deleted. What is under way goes on when this command is interrupted; run it again to
+do the rest, or --cancel to take it back.
+
+Examples:
+  duramen cluster move --topic orders --to 1,2,3 --dry-run
+  duramen cluster move --topic orders --partition 0 --to 3,1,2     # node 3 leads it then
+  duramen cluster move --from 4
+  duramen cluster move --from 4 --to 5                             # node 5 takes its place
+  duramen cluster move --cancel"
+)]
+pub(super) struct MoveCommand {
+    /// Partitions of this topic; may be repeated
+    #[arg(long = "topic", short, value_name = "TOPIC")]
+    topics: Vec<String>,
+    /// Only this partition of it; may be repeated
+    #[arg(long = "partition", short, value_name = "P", requires = "topics")]
+    partitions: Vec<i32>,
+    /// The nodes that they are to be on
+    #[arg(long, value_name = "NODE,...", value_delimiter = ',', required_unless_present_any = ["from", "cancel"])]
+    to: Vec<NodeId>,
+    /// The node that is to have none of them; may be several
+    #[arg(long, value_name = "NODE,...", value_delimiter = ',')]
+    from: Vec<NodeId>,
+    /// Take back moves that are under way: all, or those of --topic
+    #[arg(long, conflicts_with_all = ["to", "from", "at_once", "no_wait"])]
+    cancel: bool,
+    /// How many partitions are under way at once
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    at_once: usize,
+    /// Do not wait until all is where it is to be; all of it begins at once
+    #[arg(long)]
+    no_wait: bool,
+    /// Only show what would be moved
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    cluster: Cluster,
+}
+
+/// A partition that is to be elsewhere.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(in crate::cli) struct Move {
+    pub topic: String,
+    pub partition: i32,
+    /// Where it is, or where it was to be by an earlier wish.
+    pub before: Vec<NodeId>,
+    /// Where it is to be, the preferred leader first.
+    pub after: Vec<NodeId>,
+    /// It is there.
+    pub done: bool,
+}
+
+impl Move {
+    fn is_of(&self, partition: &Partition) -> bool {
+        self.topic == partition.topic && self.partition == partition.index
+    }
+
+    fn is_there(&self, partition: &Partition) -> bool {
+        let set = |ids: &[NodeId]| ids.iter().copied().collect::<BTreeSet<_>>();
+        self.is_of(partition) && set(&self.after) == set(&partition.replicas)
+    }
+
+    fn wish(&self) -> Reassignment {
+        let replicas = Some(self.after.clone());
+        Reassignment { topic: self.topic.clone(), partition: self.partition, replicas }
+    }
+}
+
+impl MoveCommand {
+    pub(super) async fn run(self) -> anyhow::Result<()> {
+        let client = self.cluster.connect_within(PATIENCE).await?;
+        if self.cancel {
+            return self.cancel(&client).await;
+        }
+        ensure!(
+            !self.topics.is_empty() || !self.from.is_empty(),
+            "say what is to be moved: --topic TOPIC, or --from NODE"
+        );
+        let overview = Overview::gather(&client).await?;
+        let mut moves = self.plan(&overview)?;
+        let began = Instant::now();
+        if !self.dry_run && !moves.is_empty() {
+            if self.no_wait {
+                begin(&client, &moves).await?;
+            } else {
+                carry_out(&client, &mut moves, self.at_once.max(1)).await?;
+            }
+        }
+        if self.cluster.json() {
+            return screen::print_json(&moves);
+        }
+        if moves.is_empty() {
+            return Ok(screen::print_line("nothing to move: all is where it is to be")?);
+        }
+        table(&moves).print()?;
+        let count = moves.len();
+        let plural = if count == 1 { "" } else { "s" };
+        eprintln!(
+            "{}",
+            if self.dry_run {
+                format!("{count} partition{plural} would move; nothing was changed")
+            } else if self.no_wait {
+                format!("{count} partition{plural} under way; see `duramen cluster status`")
+            } else {
+                format!("{count} partition{plural} moved in {:.1} s", began.elapsed().as_secs_f64())
+            }
+        );
+        Ok(())
+    }
+
+    fn plan(&self, overview: &Overview) -> anyhow::Result<Vec<Move>> {
+        for id in &self.to {
+            let node = overview.nodes.get(id);
+            let node =
+                node.with_context(|| format!("there is no node {id}; {}", there(overview)))?;
+            ensure!(node.answers || node.is_live, "node {id} is down: nothing would arrive there");
+            let twice = self.to.iter().filter(|other| *other == id).count() > 1;
+            ensure!(!twice, "node {id} is named twice");
+            ensure!(!self.from.contains(id), "node {id} is in --to and in --from; which of both?");
+        }
+        for name in &self.topics {
+            let of_topic = overview.partitions.iter().filter(|it| it.topic == *name);
+            let count = of_topic.count();
+            ensure!(count > 0, "there is no topic {name}");
+            for partition in &self.partitions {
+                let is_there = usize::try_from(*partition).is_ok_and(|at| at < count);
+                ensure!(is_there, "topic {name} has partitions 0 to {}", count - 1);
+            }
+        }
+        let is_chosen = |partition: &Partition| {
+            (self.topics.is_empty() || self.topics.contains(&partition.topic))
+                && (self.partitions.is_empty() || self.partitions.contains(&partition.index))
+        };
+        let chosen: Vec<_> = overview.partitions.iter().filter(|it| is_chosen(it)).collect();
+        let is_one = chosen.len() == 1;
+        let up = overview.nodes.iter().filter(|(_, node)| node.answers || node.is_live);
+        let up: BTreeSet<NodeId> = up.map(|(id, _)| *id).collect();
+        let mut load = overview.load();
+        let mut moves = Vec::new();
+        for partition in chosen {
+            let before = overview.placement(partition);
+            let what = || format!("partition {} of topic {}", partition.index, partition.topic);
+            let factor = before.len();
+            let after = if self.from.is_empty() {
+                ensure!(
+                    self.to.len() >= factor,
+                    "{} has {factor} replicas, and --to names {} nodes; `duramen topic alter {} --replication-factor {}` \
+                     gives it fewer",
+                    what(),
+                    self.to.len(),
+                    partition.topic,
+                    self.to.len()
+                );
+                if self.to.len() == factor {
+                    let mut after = self.to.clone();
+                    if !is_one {
+                        let at = usize::try_from(partition.index).unwrap_or(0);
+                        after.rotate_left(at % factor);
+                    }
+                    load.replace(&before, &after);
+                    after
+                } else {
+                    let allowed = self.to.iter().copied().collect();
+                    load.fit(&before, &allowed, factor).with_context(what)?
+                }
+            } else if before.iter().any(|id| self.from.contains(id)) {
+                // Others keep what they have, also one that is down: that is another matter.
+                let others =
+                    if self.to.is_empty() { &up } else { &self.to.iter().copied().collect() };
+                let mut allowed: BTreeSet<NodeId> = others.iter().chain(&before).copied().collect();
+                allowed.retain(|id| !self.from.contains(id));
+                load.fit(&before, &allowed, factor).with_context(what)?
+            } else {
+                continue;
+            };
+            if after != before {
+                let (topic, partition) = (partition.topic.clone(), partition.index);
+                moves.push(Move { topic, partition, before, after, done: false });
+            }
+        }
+        Ok(moves)
+    }
+
+    async fn cancel(self, client: &Client) -> anyhow::Result<()> {
+        let moving = client.moving().await?;
+        let is_chosen = |(topic, partition): &&(String, i32)| {
+            (self.topics.is_empty() || self.topics.contains(topic))
+                && (self.partitions.is_empty() || self.partitions.contains(partition))
+        };
+        let chosen = moving.keys().filter(is_chosen);
+        let wishes: Vec<_> = chosen
+            .map(|(topic, partition)| Reassignment {
+                topic: topic.clone(),
+                partition: *partition,
+                replicas: None,
+            })
+            .collect();
+        let row = |wish: &Reassignment| {
+            let it = &moving[&(wish.topic.clone(), wish.partition)];
+            let stays = it.replicas.iter().filter(|id| !it.adding.contains(id));
+            Move {
+                topic: wish.topic.clone(),
+                partition: wish.partition,
+                before: it.target(),
+                after: stays.copied().collect(),
+                done: !self.dry_run,
+            }
+        };
+        let rows: Vec<_> = wishes.iter().map(row).collect();
+        if !self.dry_run && !wishes.is_empty() {
+            for (_, taken) in client.reassign(&wishes).await? {
+                taken?;
+            }
+        }
+        if self.cluster.json() {
+            return screen::print_json(&rows);
+        }
+        if rows.is_empty() {
+            return Ok(screen::print_line("no such move is under way")?);
+        }
+        table(&rows).print()?;
+        let verb = if self.dry_run { "would be taken back" } else { "taken back" };
+        eprintln!("{} {verb}", rows.len());
+        Ok(())
+    }
+}
+
+fn there(overview: &Overview) -> String {
+    let ids: Vec<_> = overview.nodes.keys().map(ToString::to_string).collect();
+    format!("there are {}", ids.join(", "))
+}
+
+/// The moves, one a row.
+pub(in crate::cli) fn table(moves: &[Move]) -> Table {
+    let mut table = Table::new(&["TOPIC", "PARTITION", "FROM", "TO"]);
+    for it in moves {
+        table.row([
+            it.topic.clone(),
+            it.partition.to_string(),
+            screen::list(&it.before),
+            screen::list(&it.after),
+        ]);
+    }
+    table
+}
+
+async fn begin(client: &Client, moves: &[Move]) -> anyhow::Result<()> {
+    let wishes: Vec<_> = moves.iter().map(Move::wish).collect();
+    for (_, taken) in client.reassign(&wishes).await? {
+        taken?;
+    }
+    Ok(())
+}
+
+/// Moves partitions, some at a time, and waits until all are where they are to be.
+pub(in crate::cli) async fn carry_out(
+    client: &Client,
+    moves: &mut [Move],
+    at_once: usize,
+) -> anyhow::Result<()> {
+    let bar = screen::count_bar(moves.len() as u64);
+    let mut waiting: VecDeque<usize> = (0..moves.len()).collect();
+    // Since when each was seen neither under way nor done.
+    let mut under_way: BTreeMap<usize, Option<Instant>> = BTreeMap::new();
+    while !waiting.is_empty() || !under_way.is_empty() {
+        let room = at_once.saturating_sub(under_way.len()).min(waiting.len());
+        if room > 0 {
+            let next: Vec<usize> = waiting.drain(..room).collect();
+            let begun: Vec<Move> = next.iter().map(|at| moves[*at].clone()).collect();
+            begin(client, &begun).await?;
+            under_way.extend(next.into_iter().map(|at| (at, None)));
+        }
+        tokio::time::sleep(POLL).await;
+        let moving = client.moving().await?;
+        let is_moving = |it: &Move| moving.contains_key(&(it.topic.clone(), it.partition));
+        let still: Vec<usize> =
+            under_way.keys().copied().filter(|at| !is_moving(&moves[*at])).collect();
+        if still.is_empty() {
+            for since in under_way.values_mut() {
+                *since = None;
+            }
+            continue;
+        }
+        let there = placements(client, still.iter().map(|at| moves[*at].topic.as_str())).await?;
+        for at in still {
+            let it = &mut moves[at];
+            if there.iter().any(|partition| it.is_there(partition)) {
+                it.done = true;
+                under_way.remove(&at);
+                bar.inc(1);
+                continue;
+            }
+            let is_gone = !there.iter().any(|partition| it.is_of(partition));
+            let since = under_way.entry(at).or_default().get_or_insert_with(Instant::now);
+            if is_gone || since.elapsed() > UNTOLD_MAX {
+                bar.abandon();
+                let why = if is_gone {
+                    "was deleted"
+                } else {
+                    "is not moved any more: somebody took it back"
+                };
+                bail!("partition {} of topic {} {why}", it.partition, it.topic);
+            }
+        }
+    }
+    bar.finish_and_clear();
+    Ok(())
+}
+
+async fn placements<'a>(
+    client: &Client,
+    topics: impl Iterator<Item = &'a str>,
+) -> anyhow::Result<Vec<Partition>> {
+    let names: BTreeSet<&str> = topics.collect();
+    let names: Vec<&str> = names.into_iter().collect();
+    let mut there = Vec::new();
+    for topic in client.metadata(Some(&names), false).await?.topics {
+        let name = topic.name.unwrap_or_default();
+        there.extend(topic.partitions.into_iter().map(|row| Partition {
+            topic: name.clone(),
+            topic_id: topic.topic_id,
+            index: row.partition_index,
+            leader: None,
+            replicas: row.replica_nodes,
+            in_sync: row.isr_nodes,
+            is_confirmed: false,
+        }));
+    }
+    Ok(there)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use duramen_protocol::wire::Uuid;
+
+    use super::super::overview::Node;
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        command: MoveCommand,
+    }
+
+    fn plan(overview: &Overview, line: &str) -> anyhow::Result<Vec<(i32, Vec<NodeId>)>> {
+        let words = ["move"].into_iter().chain(line.split_whitespace());
+        let command = Line::try_parse_from(words)?.command;
+        Ok(command.plan(overview)?.into_iter().map(|it| (it.partition, it.after)).collect())
+    }
+
+    fn overview(replicas: &[&[NodeId]]) -> Overview {
+        let node = |id: NodeId| Node {
+            address: String::new(),
+            rack: None,
+            is_live: id != 5,
+            answers: id != 5,
+        };
+        let partition = |(index, replicas): (i32, &&[NodeId])| Partition {
+            topic: "t".into(),
+            topic_id: Uuid::ZERO,
+            index,
+            leader: None,
+            replicas: replicas.to_vec(),
+            in_sync: Vec::new(),
+            is_confirmed: false,
+        };
+        Overview {
+            cluster_id: String::new(),
+            nodes: (1..=5).map(|id| (id, node(id))).collect(),
+            partitions: (0..).zip(replicas).map(partition).collect(),
+            moving: BTreeMap::new(),
+        }
+    }
+
+    #[test]
+    fn named_nodes_take_turns_in_leading_and_one_partition_is_as_it_was_said() {
+        let there = overview(&[&[1, 2], &[1, 2], &[2, 1]]);
+        let planned = plan(&there, "--topic t --to 3,4").expect("possible");
+        assert_eq!(planned, [(0, vec![3, 4]), (1, vec![4, 3]), (2, vec![3, 4])]);
+        let planned = plan(&there, "--topic t --partition 1 --to 3,4").expect("possible");
+        assert_eq!(planned, [(1, vec![3, 4])]);
+        assert_eq!(plan(&there, "--topic t -p 0 --to 1,2").expect("possible"), []);
+        let planned = plan(&there, "--topic t -p 0 --to 1,3,4").expect("possible");
+        assert_eq!(planned, [(0, vec![1, 3])], "what may stay stays");
+    }
+
+    #[test]
+    fn a_node_is_emptied_and_the_others_keep_what_they_have() {
+        let there = overview(&[&[4, 1], &[1, 2], &[2, 5], &[3, 4]]);
+        let planned = plan(&there, "--from 4").expect("possible");
+        assert_eq!(planned, [(0, vec![3, 1]), (3, vec![3, 1])]);
+        let planned = plan(&there, "--from 4,5 --to 3").expect_err("two on one node");
+        assert!(planned.to_string().contains("partition 3 of topic t"), "{planned:#}");
+        let planned = plan(&there, "--from 5 --to 3").expect("possible");
+        assert_eq!(planned, [(2, vec![2, 3])]);
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused_with_a_hint() {
+        let there = overview(&[&[1, 2]]);
+        let refused = |line: &str| format!("{:#}", plan(&there, line).expect_err("refused"));
+        assert!(refused("--topic t --to 1").contains("--replication-factor 1"));
+        assert!(refused("--topic t --to 1,9").contains("there are 1, 2, 3, 4, 5"));
+        assert!(refused("--topic t --to 1,5").contains("node 5 is down"));
+        assert!(refused("--topic t --to 1,1").contains("named twice"));
+        assert!(refused("--topic u --to 1,2").contains("no topic u"));
+        assert!(refused("--topic t -p 7 --to 1,2").contains("0 to 0"));
+    }
+}

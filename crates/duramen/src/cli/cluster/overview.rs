@@ -1,0 +1,132 @@
+//! What a cluster is at the moment: its nodes, and where the replicas of all partitions are.
+
+use std::collections::BTreeMap;
+
+use duramen_protocol::messages::MetadataRequest;
+use duramen_protocol::messages::metadata::MetadataResponseTopic;
+use duramen_protocol::wire::Uuid;
+
+use super::placement::Load;
+use crate::client::{Client, Moving, NodeId};
+
+/// See the module.
+#[derive(Debug)]
+pub(in crate::cli) struct Overview {
+    pub cluster_id: String,
+    pub nodes: BTreeMap<NodeId, Node>,
+    /// In the order of names and numbers.
+    pub partitions: Vec<Partition>,
+    pub moving: BTreeMap<(String, i32), Moving>,
+}
+
+/// A node that is registered.
+#[derive(Debug, Clone)]
+pub(in crate::cli) struct Node {
+    pub address: String,
+    pub rack: Option<String>,
+    /// The others heard it lately.
+    pub is_live: bool,
+    /// It answered just now.
+    pub answers: bool,
+}
+
+/// A partition, as its leader sees it, if that answers.
+#[derive(Debug, Clone)]
+pub(in crate::cli) struct Partition {
+    pub topic: String,
+    pub topic_id: Uuid,
+    pub index: i32,
+    pub leader: Option<NodeId>,
+    pub replicas: Vec<NodeId>,
+    pub in_sync: Vec<NodeId>,
+    /// The leader itself said all this.
+    pub is_confirmed: bool,
+}
+
+impl Overview {
+    /// Asks all nodes: only the leader of a partition knows who keeps up.
+    pub(in crate::cli) async fn gather(client: &Client) -> anyhow::Result<Self> {
+        let found = client.nodes().await?;
+        let mut nodes = BTreeMap::new();
+        for node in found.nodes {
+            let address = client.address(node.broker_id).await?;
+            let (rack, is_live) = (node.rack, !node.is_fenced);
+            nodes.insert(node.broker_id, Node { address, rack, is_live, answers: false });
+        }
+        let mut partitions = BTreeMap::new();
+        for topic in client.metadata(None, false).await?.topics {
+            note(&mut partitions, &topic, None);
+        }
+        let request = MetadataRequest { topics: None, ..MetadataRequest::default() };
+        let mut asked = Vec::new();
+        for id in nodes.keys() {
+            let client = client.clone();
+            let (id, request) = (*id, request.clone());
+            asked.push((
+                id,
+                tokio::spawn(async move { client.node(id).await?.call(&request).await }),
+            ));
+        }
+        for (id, answer) in asked {
+            let Ok(answer) = answer.await? else { continue };
+            if let Some(node) = nodes.get_mut(&id) {
+                node.answers = true;
+            }
+            for topic in &answer.topics {
+                note(&mut partitions, topic, Some(id));
+            }
+        }
+        let moving = client.moving().await?;
+        let mut partitions: Vec<Partition> = partitions.into_values().collect();
+        // Others remember who led until they hear of somebody else. Who leads says so itself.
+        let leads_no_more = |id: NodeId, is_confirmed: bool| {
+            !is_confirmed && nodes.get(&id).is_none_or(|node| node.answers || !node.is_live)
+        };
+        for it in &mut partitions {
+            if it.leader.is_some_and(|id| leads_no_more(id, it.is_confirmed)) {
+                it.leader = None;
+                it.in_sync.clear();
+            }
+        }
+        Ok(Self { cluster_id: found.cluster_id, nodes, partitions, moving })
+    }
+
+    /// Where a partition is, or will be when it has moved.
+    pub(in crate::cli) fn placement(&self, partition: &Partition) -> Vec<NodeId> {
+        let key = (partition.topic.clone(), partition.index);
+        self.moving.get(&key).map_or_else(|| partition.replicas.clone(), Moving::target)
+    }
+
+    /// What nodes have, or will have when all has moved.
+    pub(in crate::cli) fn load(&self) -> Load {
+        let mut load = Load::of_nodes(self.nodes.iter().map(|(id, node)| (*id, node.rack.clone())));
+        for partition in &self.partitions {
+            load.add(&self.placement(partition));
+        }
+        load
+    }
+}
+
+/// Takes in what a node says of a topic: of all partitions, or of those that it leads.
+fn note(
+    partitions: &mut BTreeMap<(String, i32), Partition>,
+    topic: &MetadataResponseTopic,
+    leader: Option<NodeId>,
+) {
+    let Some(name) = &topic.name else { return };
+    for row in &topic.partitions {
+        if leader.is_some_and(|id| row.leader_id != id) {
+            continue;
+        }
+        let partition = Partition {
+            topic: name.clone(),
+            topic_id: topic.topic_id,
+            index: row.partition_index,
+            leader: (row.leader_id >= 0).then_some(row.leader_id),
+            replicas: row.replica_nodes.clone(),
+            in_sync: row.isr_nodes.clone(),
+            is_confirmed: leader.is_some(),
+        };
+        partitions.insert((name.clone(), row.partition_index), partition);
+    }
+}

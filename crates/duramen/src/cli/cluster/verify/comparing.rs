@@ -1,0 +1,416 @@
+//! How the replicas of one partition are compared.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use duramen_protocol::error_code::ErrorCode;
+use duramen_protocol::messages::DescribeReplicasRequest;
+use duramen_protocol::messages::describe_replicas::{
+    DescribeReplicasPartition, DescribeReplicasTopic, DescribedReplica,
+};
+use duramen_protocol::wire::Uuid;
+use indicatif::ProgressBar;
+
+use super::{Difference, NodeDigest, State, Verdict};
+use crate::client::{Client, Error, NodeId};
+
+/// Bytes of a replica that a node reads for one answer, about.
+const SLICE_BYTES: i32 = 8 << 20;
+/// Partitions that a node is asked about at once, when nothing is read.
+const DESCRIBED_AT_ONCE: usize = 1000;
+/// How long a replica that is behind is waited for.
+const BEHIND_MAX: Duration = Duration::from_secs(5);
+const POLL: Duration = Duration::from_millis(100);
+/// How often a part is looked at anew whose replicas differed and then did not, or that was trimmed meanwhile.
+const TRIES_MAX: usize = 50;
+
+/// A partition whose replicas are to be compared.
+#[derive(Debug, Clone)]
+pub(super) struct Subject {
+    pub topic: String,
+    pub topic_id: Uuid,
+    pub partition: i32,
+    pub nodes: Vec<NodeId>,
+}
+
+impl Subject {
+    /// The metadata log.
+    pub(super) async fn metadata(client: &Client) -> anyhow::Result<Self> {
+        let quorum = client.quorum().await.context("who keeps the metadata is not known")?;
+        let members = quorum.current_voters.iter().chain(&quorum.observers);
+        Ok(Self {
+            topic: duramen_broker::METADATA_TOPIC.to_owned(),
+            topic_id: Uuid(duramen_broker::METADATA_TOPIC_ID),
+            partition: 0,
+            nodes: members.map(|member| member.replica_id).filter(|id| *id >= 0).collect(),
+        })
+    }
+
+    fn ask(&self, from_offset: i64, to_offset: i64) -> DescribeReplicasTopic {
+        let partition_index = self.partition;
+        let partition = DescribeReplicasPartition { partition_index, from_offset, to_offset };
+        DescribeReplicasTopic { topic_id: self.topic_id, partitions: vec![partition] }
+    }
+}
+
+/// What a node says, or why it says nothing.
+type Said = Result<DescribedReplica, String>;
+
+/// The nodes, and what they hold.
+pub(super) struct Nodes {
+    client: Client,
+    all: BTreeSet<NodeId>,
+    /// Those that did not answer: they are not asked again.
+    silent: BTreeMap<NodeId, String>,
+    held: BTreeMap<(Uuid, i32), BTreeMap<NodeId, Said>>,
+}
+
+impl Nodes {
+    pub(super) fn new(client: Client, all: BTreeSet<NodeId>) -> Self {
+        Self { client, all, silent: BTreeMap::new(), held: BTreeMap::new() }
+    }
+
+    /// Learns what all nodes hold of all partitions.
+    pub(super) async fn describe(&mut self, subjects: &[Subject]) -> anyhow::Result<()> {
+        for node in self.all.clone() {
+            let here: Vec<&Subject> =
+                subjects.iter().filter(|it| it.nodes.contains(&node)).collect();
+            for some in here.chunks(DESCRIBED_AT_ONCE) {
+                let topics = some.iter().map(|subject| subject.ask(-1, -1)).collect();
+                let mut said = self.ask(&[node], topics, 0).await?;
+                let said = said.remove(&node).unwrap_or_else(|| Err("it does not answer".into()));
+                for (at, subject) in some.iter().enumerate() {
+                    let row = match &said {
+                        Ok(rows) => rows.get(at).cloned().ok_or("its answer leaves it out".into()),
+                        Err(why) => Err(why.clone()),
+                    };
+                    let key = (subject.topic_id, subject.partition);
+                    self.held.entry(key).or_default().insert(node, row);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Records of a partition that may have to be looked at, about.
+    pub(super) fn records(&self, subject: &Subject) -> i64 {
+        let held = self.held.get(&(subject.topic_id, subject.partition));
+        let rows = held.into_iter().flat_map(BTreeMap::values).flatten();
+        rows.map(|row| row.committed_offset - row.start_offset).max().unwrap_or(0)
+    }
+
+    /// Asks several nodes the same, at the same time.
+    async fn ask(
+        &mut self,
+        nodes: &[NodeId],
+        topics: Vec<DescribeReplicasTopic>,
+        bytes_max: i32,
+    ) -> anyhow::Result<BTreeMap<NodeId, Result<Vec<DescribedReplica>, String>>> {
+        let request = DescribeReplicasRequest { topics, bytes_max };
+        let mut under_way = Vec::new();
+        for id in nodes.iter().copied().filter(|id| !self.silent.contains_key(id)) {
+            let (client, request) = (self.client.clone(), request.clone());
+            let asked = tokio::spawn(async move {
+                // A connection that was closed meanwhile is worth one more try, and a node that is gone is not.
+                match client.node(id).await?.call(&request).await {
+                    Err(Error::Lost { .. }) => client.node(id).await?.call(&request).await,
+                    outcome => outcome,
+                }
+            });
+            under_way.push((id, asked));
+        }
+        let mut said = BTreeMap::new();
+        for (id, asked) in under_way {
+            match asked.await? {
+                Ok(response) => {
+                    let message = response.error_message.as_deref();
+                    Error::check(|| format!("node {id}"), response.error_code, message)?;
+                    let rows = response.topics.into_iter().flat_map(|topic| topic.partitions);
+                    said.insert(id, Ok(rows.collect()));
+                }
+                Err(error @ Error::Unsupported { .. }) => {
+                    return Err(anyhow::anyhow!("{error}; only Duramen's own nodes do"));
+                }
+                Err(error) => {
+                    self.silent.insert(id, error.to_string());
+                }
+            }
+        }
+        for (id, why) in &self.silent {
+            if nodes.contains(id) {
+                said.insert(*id, Err(why.clone()));
+            }
+        }
+        Ok(said)
+    }
+
+    /// Asks several nodes about a partition.
+    async fn ask_about(
+        &mut self,
+        nodes: &[NodeId],
+        subject: &Subject,
+        (from, to): (i64, i64),
+        bytes_max: i32,
+    ) -> anyhow::Result<BTreeMap<NodeId, Said>> {
+        let said = self.ask(nodes, vec![subject.ask(from, to)], bytes_max).await?;
+        let one = |rows: Vec<DescribedReplica>| {
+            rows.into_iter().next().ok_or_else(|| "its answer is empty".to_owned())
+        };
+        Ok(said.into_iter().map(|(id, rows)| (id, rows.and_then(one))).collect())
+    }
+}
+
+/// What several nodes say of a part of a partition.
+enum Looked {
+    /// All have the same.
+    Same(DescribedReplica),
+    /// They have not, or one is damaged.
+    Differing(BTreeMap<NodeId, DescribedReplica>),
+    /// The log begins elsewhere now, or a node was left out: look again.
+    Moved,
+}
+
+/// The comparison of one partition's replicas.
+pub(super) struct Comparison<'a> {
+    nodes: &'a mut Nodes,
+    subject: &'a Subject,
+    bar: &'a ProgressBar,
+    /// Those that are being compared.
+    compared: Vec<NodeId>,
+    left_out: BTreeMap<NodeId, String>,
+    start: i64,
+    /// How far all have the same.
+    at: i64,
+    end: i64,
+    /// What some replica had when the comparison began; all of it is looked at.
+    target: Option<i64>,
+    bytes: i64,
+    /// Where segments begin is compared behind this offset: one that began anew may have less of its first segment.
+    origin: Option<i64>,
+}
+
+impl<'a> Comparison<'a> {
+    pub(super) fn new(nodes: &'a mut Nodes, subject: &'a Subject, bar: &'a ProgressBar) -> Self {
+        Self {
+            nodes,
+            subject,
+            bar,
+            compared: subject.nodes.clone(),
+            left_out: BTreeMap::new(),
+            start: 0,
+            at: 0,
+            end: 0,
+            target: None,
+            bytes: 0,
+            origin: None,
+        }
+    }
+
+    pub(super) async fn run(mut self) -> anyhow::Result<Verdict> {
+        self.find_range().await?;
+        let mut tries = 0;
+        let mut difference = None;
+        while self.compared.len() > 1 && self.at < self.end && difference.is_none() {
+            match self.look((self.at, self.end)).await? {
+                Looked::Same(row) => {
+                    ensure!(row.end_offset > self.at, "nodes answer with nothing");
+                    self.bar.inc((row.end_offset - self.at).max(0).unsigned_abs());
+                    self.at = row.end_offset;
+                    self.bytes += row.bytes;
+                    self.origin.get_or_insert(row.first_offset);
+                    tries = 0;
+                    continue;
+                }
+                Looked::Differing(rows) => {
+                    let end = rows.values().map(|row| row.end_offset).max().unwrap_or(self.end);
+                    difference = self.locate(end.clamp(self.at + 1, self.end)).await?;
+                }
+                Looked::Moved => tokio::time::sleep(POLL).await,
+            }
+            tries += 1;
+            if tries > TRIES_MAX {
+                self.leave_all("it changes too fast to be compared");
+            }
+        }
+        Ok(self.verdict(difference))
+    }
+
+    fn verdict(mut self, difference: Option<Difference>) -> Verdict {
+        if self.subject.nodes.len() == 1 && self.left_out.is_empty() {
+            self.leave_all("it is the only replica");
+        }
+        let state = match &difference {
+            Some(_) => State::Differs,
+            None if self.left_out.is_empty() => State::Identical,
+            None => State::NotCompared,
+        };
+        if self.compared.len() < 2 {
+            self.compared.clear();
+        }
+        Verdict {
+            topic: self.subject.topic.clone(),
+            partition: self.subject.partition,
+            state,
+            start: self.start,
+            end: self.at,
+            bytes: self.bytes,
+            nodes: self.compared,
+            left_out: self.left_out,
+            difference,
+        }
+    }
+
+    fn leave_out(&mut self, node: NodeId, why: impl Into<String>) {
+        self.compared.retain(|id| *id != node);
+        self.left_out.insert(node, why.into());
+    }
+
+    fn leave_all(&mut self, why: &str) {
+        for id in std::mem::take(&mut self.compared) {
+            self.left_out.insert(id, why.to_owned());
+        }
+    }
+
+    /// Finds what all that can be compared have, and leaves out the others.
+    async fn find_range(&mut self) -> anyhow::Result<()> {
+        let key = (self.subject.topic_id, self.subject.partition);
+        let mut held = match self.nodes.held.remove(&key) {
+            Some(held) => held,
+            None => self.nodes.ask_about(&self.compared, self.subject, (-1, -1), 0).await?,
+        };
+        let began = Instant::now();
+        loop {
+            let mut starts = Vec::new();
+            let mut ends = BTreeMap::new();
+            for (node, said) in held {
+                match said {
+                    Err(why) => self.leave_out(node, why),
+                    Ok(row) if row.error_code != 0 => self.leave_out(node, words(&row)),
+                    Ok(row) => {
+                        starts.push(row.start_offset);
+                        ends.insert(node, row.committed_offset);
+                    }
+                }
+            }
+            // What is appended from now on is not looked at.
+            let most = ends.values().copied().max().unwrap_or(0);
+            self.end = *self.target.get_or_insert(most);
+            // What was trimmed is not looked at, nor is there anything wrong with it.
+            let start = starts.into_iter().max().unwrap_or(0).max(self.at).min(self.end);
+            if start > self.at {
+                self.origin = None;
+                self.start = if self.bytes == 0 { start } else { self.start };
+            }
+            self.at = start;
+            let behind = ends.iter().filter(|(_, end)| **end < self.end);
+            let behind: Vec<(NodeId, i64)> = behind.map(|(id, end)| (*id, *end)).collect();
+            if behind.is_empty() {
+                return Ok(());
+            }
+            if began.elapsed() > BEHIND_MAX {
+                for (node, end) in behind {
+                    let why = format!("it is behind: it has {end} of {} for certain", self.end);
+                    self.leave_out(node, why);
+                }
+                return Ok(());
+            }
+            tokio::time::sleep(POLL).await;
+            held = self.nodes.ask_about(&self.compared, self.subject, (-1, -1), 0).await?;
+        }
+    }
+
+    /// Lets all nodes look at a part.
+    async fn look(&mut self, part: (i64, i64)) -> anyhow::Result<Looked> {
+        let said = self.nodes.ask_about(&self.compared, self.subject, part, SLICE_BYTES).await?;
+        let before = self.compared.len();
+        let mut rows = BTreeMap::new();
+        let mut is_out_of_range = false;
+        for (node, said) in said {
+            match said {
+                Err(why) => self.leave_out(node, why),
+                Ok(row) if row.error_code == ErrorCode::OffsetOutOfRange.code() => {
+                    is_out_of_range = true;
+                }
+                Ok(row) if row.error_code != 0 => self.leave_out(node, words(&row)),
+                Ok(row) => {
+                    rows.insert(node, row);
+                }
+            }
+        }
+        if is_out_of_range {
+            // It was trimmed, or a node was restarted and does not know yet what is committed.
+            self.find_range().await?;
+            return Ok(Looked::Moved);
+        }
+        if self.compared.len() < before {
+            return Ok(Looked::Moved);
+        }
+        let Some(first) = rows.values().next().cloned() else { return Ok(Looked::Moved) };
+        let origin = self.origin.unwrap_or(first.first_offset);
+        let essence = |row: &DescribedReplica| {
+            let segments = row.segments.iter().copied().filter(|base| *base > origin);
+            let digest = row.digest.clone();
+            (row.first_offset, row.end_offset, row.bytes, digest, segments.collect::<Vec<_>>())
+        };
+        let is_same = rows.values().all(|row| {
+            row.damaged_offset < 0 && row.damage.is_none() && essence(row) == essence(&first)
+        });
+        Ok(if is_same { Looked::Same(first) } else { Looked::Differing(rows) })
+    }
+
+    /// The first batch from [`Comparison::at`] on that differs. `None` if there is none any more.
+    async fn locate(&mut self, end: i64) -> anyhow::Result<Option<Difference>> {
+        let (mut low, mut high) = (self.at, end);
+        while low < high {
+            let middle = low + (high - low + 1) / 2;
+            match self.look((low, middle)).await? {
+                Looked::Moved => return Ok(None),
+                Looked::Same(row) => {
+                    ensure!(row.end_offset > low, "nodes answer with nothing");
+                    low = row.end_offset;
+                }
+                Looked::Differing(rows) if middle == low + 1 => {
+                    return Ok(Some(self.difference(low, &rows)));
+                }
+                Looked::Differing(_) => high = middle,
+            }
+        }
+        Ok(None)
+    }
+
+    fn difference(&mut self, at: i64, rows: &BTreeMap<NodeId, DescribedReplica>) -> Difference {
+        self.at = at;
+        let origin = self.origin.unwrap_or(i64::MIN);
+        let has = |row: &DescribedReplica| {
+            let begins = row.segments.iter().any(|base| *base > origin);
+            (row.end_offset, row.bytes, row.digest.clone(), begins)
+        };
+        let alike = |row: &DescribedReplica| rows.values().filter(|it| has(it) == has(row)).count();
+        let digest = |(node, row): (&NodeId, &DescribedReplica)| NodeDigest {
+            node: *node,
+            bytes: row.bytes,
+            digest: row
+                .digest
+                .iter()
+                .fold(String::new(), |text, byte| text + &format!("{byte:02x}")),
+            segments: row.segments.iter().copied().filter(|base| *base > origin).collect(),
+            damage: row.damage.clone(),
+            odd: row.damage.is_some()
+                || rows.values().any(|it| 2 * alike(it) > rows.len() && has(it) != has(row)),
+        };
+        // A batch that cannot be told from the next has no end.
+        Difference {
+            from: rows.values().map(|row| row.first_offset).min().unwrap_or(at),
+            to: rows.values().map(|row| row.end_offset).max().unwrap_or(at).max(at + 1),
+            nodes: rows.iter().map(digest).collect(),
+        }
+    }
+}
+
+/// Why a node does not describe a replica.
+fn words(row: &DescribedReplica) -> String {
+    let code = ErrorCode::from_code(row.error_code);
+    let code = code.map_or_else(|| row.error_code.to_string(), |code| code.to_string());
+    row.error_message.clone().unwrap_or(code)
+}

@@ -1,0 +1,177 @@
+//! Nodes, the metadata's keepers, and where replicas are and are to be.
+
+use std::collections::BTreeMap;
+
+use duramen_protocol::error_code::ErrorCode;
+use duramen_protocol::messages::alter_partition_reassignments::{
+    ReassignablePartition, ReassignableTopic,
+};
+use duramen_protocol::messages::describe_cluster::DescribeClusterBroker;
+use duramen_protocol::messages::describe_quorum::{
+    RequestPartitionData, RequestTopicData, ResponsePartitionData,
+};
+use duramen_protocol::messages::{
+    AlterPartitionReassignmentsRequest, DescribeClusterRequest, DescribeQuorumRequest,
+    ListPartitionReassignmentsRequest,
+};
+
+use super::admin::{ADMIN_TIMEOUT_MS, missing};
+use super::{Client, Error, NodeId, connection};
+
+/// The log that the cluster keeps its metadata in.
+const METADATA_TOPIC: &str = "__cluster_metadata";
+/// The first version of `DescribeCluster` that tells of nodes which are not heard.
+const FIRST_WITH_FENCED: i16 = 2;
+
+/// The nodes of a cluster.
+#[derive(Debug, Clone)]
+pub struct Nodes {
+    /// The cluster's id.
+    pub cluster_id: String,
+    /// All that are registered, where the broker tells of those that are not heard; the others else.
+    pub nodes: Vec<DescribeClusterBroker>,
+}
+
+/// A partition that is being moved.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Moving {
+    /// Nodes that have, or get, a replica.
+    pub replicas: Vec<NodeId>,
+    /// Those that get one.
+    pub adding: Vec<NodeId>,
+    /// Those that lose theirs.
+    pub removing: Vec<NodeId>,
+}
+
+impl Moving {
+    /// Where the partition is to be.
+    pub fn target(&self) -> Vec<NodeId> {
+        let stay = self.replicas.iter().filter(|id| !self.removing.contains(id));
+        stay.copied().collect()
+    }
+}
+
+/// A partition that is to be elsewhere, or where it was.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reassignment {
+    /// Its topic.
+    pub topic: String,
+    /// Its number.
+    pub partition: i32,
+    /// The nodes that it is to be on, the preferred leader first; `None` takes an earlier wish back.
+    pub replicas: Option<Vec<NodeId>>,
+}
+
+impl Client {
+    /// The nodes, those included that were not heard lately, where the broker tells of them.
+    pub async fn nodes(&self) -> Result<Nodes, Error> {
+        self.retry(async || {
+            let connection = self.any().await?;
+            let version = connection.version::<DescribeClusterRequest>(i16::MAX)?;
+            let request = DescribeClusterRequest {
+                include_fenced_brokers: version >= FIRST_WITH_FENCED,
+                ..DescribeClusterRequest::default()
+            };
+            let response = connection.call(&request).await?;
+            let message = response.error_message.as_deref();
+            Error::check(|| "cluster".into(), response.error_code, message)?;
+            let mut state = self.shared.state.lock().await;
+            for node in &response.brokers {
+                let address = connection::address(&node.host, node.port);
+                state.addresses.insert(node.broker_id, address);
+            }
+            Ok(Nodes { cluster_id: response.cluster_id, nodes: response.brokers })
+        })
+        .await
+    }
+
+    /// Who keeps the metadata, and how far.
+    pub async fn quorum(&self) -> Result<ResponsePartitionData, Error> {
+        let partitions = vec![RequestPartitionData { partition_index: 0 }];
+        let topics = vec![RequestTopicData { topic_name: METADATA_TOPIC.into(), partitions }];
+        let request = DescribeQuorumRequest { topics };
+        let what = || "the metadata's keepers".to_owned();
+        self.retry(async || {
+            let response = self.any().await?.call(&request).await?;
+            Error::check(what, response.error_code, response.error_message.as_deref())?;
+            let rows = response.topics.into_iter().flat_map(|topic| topic.partitions);
+            let row = rows.into_iter().next().ok_or_else(|| missing(what()))?;
+            Error::check(what, row.error_code, row.error_message.as_deref())?;
+            Ok(row)
+        })
+        .await
+    }
+
+    /// All partitions that are being moved.
+    pub async fn moving(&self) -> Result<BTreeMap<(String, i32), Moving>, Error> {
+        let request = ListPartitionReassignmentsRequest {
+            timeout_ms: ADMIN_TIMEOUT_MS,
+            ..ListPartitionReassignmentsRequest::default()
+        };
+        let response = self
+            .retry(async || {
+                let response = self.any().await?.call(&request).await?;
+                let message = response.error_message.as_deref();
+                Error::check(|| "reassignments".into(), response.error_code, message)?;
+                Ok(response)
+            })
+            .await?;
+        let mut moving = BTreeMap::new();
+        for topic in response.topics {
+            for row in topic.partitions {
+                let it = Moving {
+                    replicas: row.replicas,
+                    adding: row.adding_replicas,
+                    removing: row.removing_replicas,
+                };
+                moving.insert((topic.name.clone(), row.partition_index), it);
+            }
+        }
+        Ok(moving)
+    }
+
+    /// Wants partitions elsewhere, or where they were. Says of each whether that was taken.
+    pub async fn reassign(
+        &self,
+        wanted: &[Reassignment],
+    ) -> Result<Vec<(Reassignment, Result<(), Error>)>, Error> {
+        let mut by_topic: BTreeMap<&str, Vec<ReassignablePartition>> = BTreeMap::new();
+        for it in wanted {
+            let row = ReassignablePartition {
+                partition_index: it.partition,
+                replicas: it.replicas.clone(),
+            };
+            by_topic.entry(&it.topic).or_default().push(row);
+        }
+        let topics = by_topic
+            .into_iter()
+            .map(|(name, partitions)| ReassignableTopic { name: name.to_owned(), partitions });
+        let request = AlterPartitionReassignmentsRequest {
+            timeout_ms: ADMIN_TIMEOUT_MS,
+            topics: topics.collect(),
+            ..AlterPartitionReassignmentsRequest::default()
+        };
+        let response = self
+            .retry(async || {
+                let response = self.controller().await?.call(&request).await?;
+                let message = response.error_message.as_deref();
+                Error::check(|| "reassignments".into(), response.error_code, message)?;
+                Ok(response)
+            })
+            .await?;
+        let mut told = BTreeMap::new();
+        for topic in response.responses {
+            for row in topic.partitions {
+                told.insert((topic.name.clone(), row.partition_index), row);
+            }
+        }
+        let outcome = |it: &Reassignment| {
+            let what = || format!("partition {} of topic {}", it.partition, it.topic);
+            match told.get(&(it.topic.clone(), it.partition)) {
+                Some(row) => Error::check(what, row.error_code, row.error_message.as_deref()),
+                None => Err(Error::refused(what(), ErrorCode::UnknownServerError.code(), None)),
+            }
+        };
+        Ok(wanted.iter().map(|it| (it.clone(), outcome(it))).collect())
+    }
+}
