@@ -1,0 +1,131 @@
+"""Kafka's own tools against three brokers that are one cluster: suite.py KIND [PART OF A NAME]..."""
+
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+COMPAT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(COMPAT), str(COMPAT / "kafka-tools")]
+
+import harness
+from broker import start_cluster
+from console import contains, produce, tool
+from harness import equal, test
+
+NODES = ["1", "2", "3"]
+QUORUM = ["NodeId", "DirectoryId", "LogEndOffset", "Lag", "LastFetchTimestamp", "LastCaughtUpTimestamp", "Status"]
+
+
+def topic_on(assignment):
+    name = harness.unique("moved")
+    tool("kafka-topics", "--create", "--topic", name, "--replica-assignment", assignment)
+    return name
+
+
+def plan(topic, *placements):
+    """The file that says where the partitions of a topic are to be."""
+    rows = [{"topic": topic, "partition": number, "replicas": nodes} for number, nodes in enumerate(placements)]
+    path = Path(tempfile.gettempdir()) / f"{topic}.json"
+    path.write_text(json.dumps({"version": 1, "partitions": rows}))
+    return path
+
+
+def reassign(*arguments):
+    return tool("kafka-reassign-partitions", *arguments)
+
+
+def placed(topic):
+    described = tool("kafka-topics", "--describe", "--topic", topic)
+    return re.findall(r"Replicas: (\S+)", described)
+
+
+def consumed(topic, count):
+    said = tool("kafka-console-consumer", "--topic", topic, "--from-beginning", "--max-messages", count, "--timeout-ms", 20_000)
+    return sorted(line for line in said.splitlines() if line.startswith("line "))
+
+
+@test
+def kafka_reassign_partitions_moves_partitions_and_changes_their_replicas():
+    topic = topic_on("1,2")
+    lines = [f"line {number:03}" for number in range(200)]
+    produce(topic, lines)
+    there = plan(topic, [2, 3], [3, 1, 2])
+    contains(reassign("--reassignment-json-file", there, "--execute"), "Successfully started partition reassignments for")
+    verify = lambda: reassign("--reassignment-json-file", there, "--verify", "--preserve-throttles")  # noqa: E731
+    harness.eventually("both have moved", lambda: verify().count("is completed.") == 2, timeout_s=40)
+    equal(placed(topic), ["2,3", "3,1,2"])
+    contains(reassign("--list"), "No partition reassignments found.")
+    produce(topic, lines)
+    equal(consumed(topic, 400), sorted(lines + lines))
+    fewer = plan(topic, [3], [3])
+    reassign("--reassignment-json-file", fewer, "--execute")
+    harness.eventually("there are fewer replicas", lambda: placed(topic) == ["3", "3"], timeout_s=40)
+    equal(consumed(topic, 400), sorted(lines + lines))
+
+
+@test
+def kafka_reassign_partitions_proposes_a_placement_on_the_nodes_that_are_named():
+    topic = topic_on("1,1,1,1")
+    topics = plan(topic)
+    topics.write_text(json.dumps({"version": 1, "topics": [{"topic": topic}]}))
+    said = reassign("--topics-to-move-json-file", topics, "--broker-list", "2,3", "--generate")
+    proposed = json.loads(said.splitlines()[-1])
+    nodes = sorted(row["replicas"] for row in proposed["partitions"])
+    equal(nodes, [[2], [2], [3], [3]])
+
+
+@test
+def kafka_reassign_partitions_takes_back_what_is_not_under_way():
+    topic = topic_on("1")
+    contains(reassign("--reassignment-json-file", plan(topic, [2]), "--cancel", "--preserve-throttles"), "None of the specified partition reassignments are active.")
+
+
+@test
+def kafka_metadata_quorum_tells_the_same_whichever_node_is_asked():
+    leaders, epochs = set(), set()
+    for address in harness.bootstrap().split(","):
+        status = tool_at(address, "describe", "--status")
+        told = dict(line.split(":", 1) for line in status.splitlines())
+        leaders.add(told["LeaderId"].strip())
+        epochs.add(told["LeaderEpoch"].strip())
+        voters = told["CurrentVoters"]
+        equal(sorted(set(re.findall(r'"id": (\d+)', voters)) or set(re.findall(r"\d+", voters))), NODES)
+        header, *rows = (line.split() for line in tool_at(address, "describe", "--replication").splitlines())
+        equal(header, QUORUM)
+        equal(sorted(row[0] for row in rows), NODES)
+        equal(sorted(row[-1] for row in rows), ["Follower", "Follower", "Leader"])
+        assert all(int(row[2]) > 0 and 0 <= int(row[3]) < 1000 for row in rows), rows
+    equal((len(leaders), len(epochs)), (1, 1), "one leader, one epoch")
+
+
+def tool_at(address, *arguments):
+    import tools
+
+    done = tools.run("kafka-metadata-quorum", "--bootstrap-server", address, *arguments)
+    assert done.code == 0, f"{done.what}: {done}"
+    return done.out
+
+
+def main():
+    kind, *wanted = sys.argv[1:]
+    os.environ["BROKER_KIND"] = kind
+    directory = Path(tempfile.mkdtemp(prefix=f"duramen-cluster-tools-{kind}-"))
+    code = 1
+    try:
+        with start_cluster(kind, directory) as cluster:
+            sys.argv[1:] = [cluster.bootstrap, *wanted]
+            harness.main()
+    except SystemExit as ended:
+        code = ended.code
+    if code == 0:
+        shutil.rmtree(directory)
+    else:
+        print(f"the data and the brokers' logs are kept in {directory}")
+    sys.exit(code)
+
+
+main()
