@@ -131,7 +131,8 @@ fn options() -> NodeOptions {
         seed: 1,
         bytes_in_flight_max: 256 << 20,
         metadata_tail: Vec::new(),
-        voters: Vec::new(),
+        node_address: None,
+        founders: Vec::new(),
         memory: Memory::default(),
     }
 }
@@ -206,6 +207,7 @@ impl Bench {
                 Action::ReadLog(wanted) => panic!("nothing is kept that could be read: {wanted:?}"),
                 Action::Close { reason, .. } | Action::Fatal(reason) => panic!("{reason}"),
                 Action::Send { to, .. } => panic!("there is no node {to}"),
+                Action::Nodes(_) => {}
                 Action::Drained => panic!("nobody asked"),
             }
         }

@@ -188,6 +188,9 @@ pub(crate) fn dispatch(
         Request::DeleteTopics(request) => {
             delete_topics::handle(node, now, key, &context, &request, actions);
         }
+        Request::UnregisterBroker(request) => {
+            unregister_broker::handle(node, now, key, &context, &request, actions);
+        }
         Request::ElectLeaders(request) => {
             elect_leaders::handle(node, now, key, &context, &request, actions);
         }
@@ -292,9 +295,6 @@ fn answer(node: &Node, now: Now, context: &RequestContext, request: Request) -> 
             offset_for_leader_epoch::answer(node, context, request).into()
         }
         Request::RenewDelegationToken(_) => delegation_tokens::renew().into(),
-        Request::UnregisterBroker(request) => {
-            unregister_broker::answer(node, context, &request).into()
-        }
         Request::UpdateFeatures(request) => update_features::answer(context, &request).into(),
         _ => return None,
     })
@@ -321,6 +321,7 @@ pub(crate) fn is_decided_by_controller(request: &Request) -> bool {
             | Request::CreatePartitions(_)
             | Request::CreateTopics(_)
             | Request::DeleteTopics(_)
+            | Request::UnregisterBroker(_)
     )
 }
 
@@ -357,6 +358,7 @@ pub(crate) fn undecided_answer(request: &Request, code: ErrorCode) -> Option<Res
         Request::CreateTopics(request) => create_topics::undecided(request, code).into(),
         Request::DeleteTopics(request) => delete_topics::undecided(request, code).into(),
         Request::DescribeQuorum(_) => describe_quorum::undecided(code).into(),
+        Request::UnregisterBroker(_) => unregister_broker::undecided(code).into(),
         _ => return None,
     })
 }
@@ -402,6 +404,7 @@ fn fail(response: &mut Response, code: ErrorCode) {
         Response::CreatePartitions(response) => create_partitions::fail(response, code),
         Response::CreateTopics(response) => create_topics::fail(response, code),
         Response::DeleteTopics(response) => delete_topics::fail(response, code),
+        Response::UnregisterBroker(response) => *response = unregister_broker::undecided(code),
         other => unreachable!("{:?} waits for no commit", other.api_key()),
     }
 }

@@ -34,6 +34,7 @@ use crate::prng::Prng;
 
 pub(crate) mod image;
 mod placement;
+pub(crate) mod quorum;
 pub(crate) mod records;
 
 use image::{Change, Image};
@@ -50,9 +51,9 @@ pub const METADATA_TOPIC: &str = "__cluster_metadata";
 pub const METADATA_TOPIC_ID: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
 const METADATA_SEGMENT_BYTES: u64 = 64 << 20;
 
-/// One of those that keep the metadata, from the first start on: where a cluster begins.
+/// One of those with whom a cluster began: they kept the metadata from the first start on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MetadataVoter {
+pub struct Founder {
     /// Its id in the metadata group, from 1.
     pub peer_id: u64,
     /// Its node.
@@ -160,13 +161,12 @@ pub(crate) struct Controller {
 impl Controller {
     /// The metadata group of a directory that was just formatted.
     pub(crate) fn create(replica: ReplicaId, voters: &[u64], seed: u64) -> Self {
-        let identity = Identity {
-            topic: METADATA_TOPIC.to_owned(),
-            topic_id: METADATA_TOPIC_ID,
-            partition: 0,
-        };
-        let group = Group::create(replica, identity, voters, seed);
-        Self::over(group, Image::empty(), seed)
+        Self::over(Group::create(replica, identity(), voters, seed), Image::empty(), seed)
+    }
+
+    /// The metadata group of a directory that joins a cluster: it is told the rest.
+    pub(crate) fn await_birth(replica: ReplicaId, seed: u64) -> Self {
+        Self::over(Group::await_birth(replica, identity(), seed), Image::empty(), seed)
     }
 
     /// The metadata group as storage found it; `tail` holds the batches after its image.
@@ -197,8 +197,8 @@ impl Controller {
 
     fn over(group: Group, mut image: Image, seed: u64) -> Self {
         // The group's own ids are nobody else's.
-        let own = group.voter_ids().iter().max().copied().unwrap_or(0);
-        image.next_peer_id = image.next_peer_id.max(own + 1);
+        let own = group.voter_ids().iter().filter(|id| !quorum::is_of_directory(**id)).max();
+        image.next_peer_id = image.next_peer_id.max(own.copied().unwrap_or(0) + 1);
         Self {
             group,
             next_peer_id: image.next_peer_id,
@@ -226,6 +226,11 @@ impl Controller {
     /// One past the last offset that is applied.
     pub(crate) fn end(&self) -> i64 {
         self.end
+    }
+
+    /// Whether something is proposed about a topic, and not committed yet.
+    pub(crate) fn is_changing(&self, topic_id: Uuid) -> bool {
+        self.changing.contains(&topic_id)
     }
 
     /// The commit at which a topic that is being made will be there.
@@ -336,7 +341,7 @@ impl Controller {
         topic: &CreatableTopic,
         settings: &BrokerSettings,
     ) -> Result<Vec<Vec<i32>>, Error> {
-        let brokers: Vec<i32> = self.image.brokers.keys().copied().collect();
+        let brokers: Vec<i32> = self.image.staying().map(|(id, _)| id).collect();
         if !topic.assignments.is_empty() {
             if topic.num_partitions != -1 || topic.replication_factor != -1 {
                 let text = "with a manual assignment, partitions and replication factor are -1";
@@ -397,7 +402,7 @@ impl Controller {
         added: usize,
         replicas: usize,
     ) -> Result<Vec<Vec<i32>>, Error> {
-        let brokers: Vec<i32> = self.image.brokers.keys().copied().collect();
+        let brokers: Vec<i32> = self.image.staying().map(|(id, _)| id).collect();
         let Some(assignments) = &topic.assignments else {
             let added = i32::try_from(added).expect("below the count that was asked for");
             let replicas = i16::try_from(replicas).expect("it was an i16");
@@ -419,10 +424,9 @@ impl Controller {
         placement::manual(&brokers, &assigned.collect::<Vec<_>>())
     }
 
-    /// All nodes, and where they stand.
+    /// All nodes that may get replicas, and where they stand.
     fn sites(&self) -> Vec<placement::Site<'_>> {
-        let brokers = self.image.brokers.iter();
-        brokers.map(|(id, broker)| (*id, broker.rack.as_deref())).collect()
+        self.image.staying().map(|(id, broker)| (id, broker.rack.as_deref())).collect()
     }
 
     /// Decides that a partition is to be on other nodes, the preferred one first. Nothing is proposed yet, but ids are
@@ -764,6 +768,10 @@ impl Controller {
         outcome.leads = Some(serves.is_some());
         self.served = serves;
     }
+}
+
+fn identity() -> Identity {
+    Identity { topic: METADATA_TOPIC.to_owned(), topic_id: METADATA_TOPIC_ID, partition: 0 }
 }
 
 /// Whether two lists of peers name the same ones.

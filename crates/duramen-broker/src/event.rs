@@ -91,10 +91,23 @@ pub enum Action {
         /// What is said.
         frame: Box<PeerFrame>,
     },
+    /// Other nodes are there now.
+    Nodes(Vec<NodeAddress>),
     /// After [`Event::Drain`]: others lead what they can lead. Said once.
     Drained,
     /// The process must end: what happened may not be survived in memory.
     Fatal(String),
+}
+
+/// Where a node listens to other nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeAddress {
+    /// Which.
+    pub broker_id: i32,
+    /// Its host.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
 }
 
 /// A part of a log that the node wants to see itself.

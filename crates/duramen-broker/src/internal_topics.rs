@@ -2,7 +2,7 @@
 //!
 //! Purpose:    the topics that the cluster keeps its own state in, beside the metadata log.
 //! Owns:       their names, how they are made when they are first needed, which partition a group belongs to.
-//! Interface:  [`is_internal`], [`to_make`], [`partition_of`].
+//! Interface:  [`is_internal`], [`to_make`], [`replicas`], [`partition_of`].
 //! Invariants: a group's partition is the one that Apache Kafka finds for it: tools compute it, too.
 //! Never:      what is kept in them.
 //! Tests:      below; `node/tests/groups.rs`.
@@ -22,6 +22,12 @@ pub(crate) fn is_internal(name: &str) -> bool {
     ALL.contains(&name)
 }
 
+/// How many replicas an internal topic is to have, once there are as many nodes. Others have what they were made with.
+pub(crate) fn replicas(name: &str, settings: &BrokerSettings) -> Option<usize> {
+    (name == GROUPS)
+        .then(|| usize::try_from(settings.offsets_topic_replication_factor).unwrap_or(1))
+}
+
 /// The topic as it is made without being asked for; `None` if a topic of this name is not, or not yet. The nodes that are
 /// `there` bound its replicas; while there are fewer than are `expected` at least, what would have too few waits for them.
 pub(crate) fn to_make(
@@ -37,7 +43,7 @@ pub(crate) fn to_make(
         ..CreatableTopic::default()
     };
     if name == GROUPS {
-        let wanted = usize::try_from(settings.offsets_topic_replication_factor).unwrap_or(1);
+        let wanted = replicas(name, settings)?;
         let replicas = wanted.min(expected.max(there));
         if replicas > there {
             return None;

@@ -27,6 +27,6 @@ mod quotas;
 pub mod read_plan;
 pub mod session;
 
-pub use controller::{METADATA_TOPIC, METADATA_TOPIC_ID, MetadataVoter};
+pub use controller::{Founder, METADATA_TOPIC, METADATA_TOPIC_ID};
 pub use event::{Action, ConnectionId, Event, Now, Reply};
 pub use node::{Metrics, Node, NodeOptions, Standing};

@@ -59,6 +59,10 @@ pub(crate) const PEER_BYTES_IN_FLIGHT_MAX: u64 = 8 << 20;
 pub const PEER_FRAME_BYTES_MAX: u32 = 160 << 20;
 /// Announcements of leaders in one frame.
 pub(crate) const PEER_LEADS_MAX: usize = 1000;
+/// Replicas of metadata that a node answers though it does not know them yet.
+pub(crate) const ACQUAINTANCES_MAX: usize = 64;
+/// Partitions whose replicas are replaced by one decision; the others follow.
+pub(crate) const MOVES_BEGUN_MAX: usize = 100;
 /// Appends of one group to one peer that wait for payload to be read.
 pub(crate) const GROUP_UNSENT_MAX: usize = 64;
 /// Reads for followers at once; the others wait.

@@ -27,8 +27,8 @@ use duramen_storage::storage::Facts;
 use crate::api::{self, fetch::ParkedFetch, fetch_sessions::FetchSessions};
 use crate::configs::{BrokerSettings, TopicSettings};
 use crate::controller::image::{Change, Topic};
-use crate::controller::records::{Endpoint, MetadataRecord, PlacedReplica, RegisterBroker};
-use crate::controller::{Controller, METADATA_GROUP, METADATA_REPLICA, MetadataVoter, is_metadata};
+use crate::controller::records::PlacedReplica;
+use crate::controller::{Controller, Founder, METADATA_GROUP, METADATA_REPLICA, is_metadata};
 use crate::event::{Action, ConnectionId, Event, Now, Reply, RequestKey};
 use crate::internal_topics;
 use crate::limits::{Memory, OPENING_US_MAX, PRODUCER_ID_BLOCK};
@@ -42,6 +42,7 @@ use duramen_storage::sabotage::{self, Bug};
 mod coordinators;
 mod doubts;
 mod forwarding;
+mod members;
 mod metrics;
 mod moves;
 mod peers;
@@ -56,6 +57,7 @@ mod undecided;
 use coordinators::Coordinators;
 use doubts::Doubts;
 use forwarding::Forwards;
+use members::Members;
 pub use metrics::{Metrics, Standing};
 use moves::Moves;
 pub(crate) use moves::{Election, ElectionWanted};
@@ -88,8 +90,10 @@ pub struct NodeOptions {
     pub bytes_in_flight_max: u64,
     /// The metadata log's batches after its image: [`crate::read_plan::metadata_tail`].
     pub metadata_tail: Vec<Bytes>,
-    /// Who keeps the metadata, the same on all nodes of a cluster; nobody stands for this node alone.
-    pub voters: Vec<MetadataVoter>,
+    /// Where other nodes reach it, if they can.
+    pub node_address: Option<(String, u16)>,
+    /// With whom its cluster began, the same on all nodes; nobody stands for this node alone, and for ever.
+    pub founders: Vec<Founder>,
     /// What groups keep in memory for followers.
     pub memory: Memory,
 }
@@ -187,6 +191,7 @@ pub struct Node {
     /// A block of producer ids that this node gives itself: index, first and end.
     allocating: Option<(u64, i64, i64)>,
     pub(crate) peers: Peers,
+    members: Members,
     moves: Moves,
     forwards: Forwards,
     clock: ClockWatch,
@@ -240,7 +245,8 @@ impl Node {
             is_disk_full: false,
             producer_ids: (0, 0),
             allocating: None,
-            peers: Peers::new(std::mem::take(&mut options.voters)),
+            peers: Peers::new(std::mem::take(&mut options.founders)),
+            members: Members::default(),
             moves: Moves::new(&options.settings),
             forwards: Forwards::default(),
             clock: ClockWatch::new(now),
@@ -262,6 +268,7 @@ impl Node {
         for found in recovered.into_iter().filter(|found| !is_metadata(&found.identity)) {
             node.adopt(&found, now);
         }
+        node.tell_nodes(actions);
         node.schedule_ticks(now);
         node.timers.insert((now.mono_us + OPENING_US_MAX, Timer::Opened));
         node.schedule_sweeps(now);
@@ -276,9 +283,13 @@ impl Node {
     ) -> Result<Controller, String> {
         let (replica, voters) = peers::metadata_replica(options)?;
         let Some(found) = found else {
-            return Ok(Controller::create(replica, &voters, options.seed));
+            return Ok(if voters.contains(&replica.0) {
+                Controller::create(replica, &voters, options.seed)
+            } else {
+                Controller::await_birth(replica, options.seed)
+            });
         };
-        if found.replica != replica || found.conf.voters != voters {
+        if found.replica != replica {
             return Err("the data directory holds the metadata of another cluster".to_owned());
         }
         Controller::recover(found, tail, options.seed)
@@ -513,7 +524,7 @@ impl Node {
         let Some(partition) = self.partitions.get(&replica) else { return };
         let is_settled = partition.group.is_serving() || partition.group.failure().is_some();
         let serves = effects.serves;
-        if serves == Some(true) && self.peers.are_there() {
+        if serves == Some(true) && self.peers.may_be() {
             self.peers.announce(id, lead);
         }
         self.follow(now, effects, actions);
@@ -634,6 +645,7 @@ impl Node {
             return;
         }
         if outcome.is_begun {
+            self.tell_nodes(actions);
             self.take_dynamic_settings();
             if self.is_registered {
                 self.reconcile(now, actions);
@@ -681,6 +693,7 @@ impl Node {
             }
             Change::Configured { topic_id } => self.configure(topic_id),
             Change::BrokersConfigured => self.reconfigure(now),
+            Change::Brokers => self.tell_nodes(actions),
             Change::Deleted(topic) => {
                 self.remove(now, &topic, actions);
                 self.peers.forget_topic(&topic);
@@ -805,49 +818,6 @@ impl Node {
         }
         if made.is_empty() {
             self.answer_parked(key, actions);
-        }
-    }
-
-    /// The node is registered once the metadata group says so; then it knows which replicas it should have.
-    fn register(&mut self, now: Now, actions: &mut Vec<Action>) {
-        if self.is_registered {
-            return;
-        }
-        if self.controller.group.is_serving() && self.registration.is_none() {
-            let record = MetadataRecord::RegisterBroker(self.registration_record());
-            self.registration = self.controller.propose(now, &[record]).ok();
-            self.is_controller_dirty = self.registration.is_some();
-            return;
-        }
-        let is_done = if self.controller.group.is_alone() {
-            let applied = self.controller.group.applied();
-            self.registration.is_some_and(|index| index <= applied)
-        } else {
-            // Another node may have proposed it: what says that it is this start's is its number.
-            let broker = self.controller.image.brokers.get(&self.options.facts.broker_id);
-            broker.is_some_and(|it| it.incarnation == self.options.seed)
-        };
-        if !is_done {
-            return;
-        }
-        self.is_registered = true;
-        self.reconcile(now, actions);
-        self.note_opened(self.controller.group.id(), now, actions);
-    }
-
-    fn registration_record(&self) -> RegisterBroker {
-        let options = &self.options;
-        let endpoint = Endpoint {
-            listener: options.listener.clone(),
-            host: options.host.clone(),
-            port: options.port,
-        };
-        RegisterBroker {
-            broker_id: options.facts.broker_id,
-            directory_id: self.own_directory(),
-            incarnation: options.seed,
-            endpoints: vec![endpoint],
-            rack: options.rack.clone(),
         }
     }
 

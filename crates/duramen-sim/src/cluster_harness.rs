@@ -168,7 +168,7 @@ impl World {
     fn new(seed: u64, bug: Option<Bug>) -> Result<Self, Failure> {
         let mut shape = Prng::new(seed, "cluster profile");
         let count = *shape.pick(&[3, 3, 5]);
-        let voters = machine::voters(count);
+        let founders = machine::founders(count);
         let mut faults = Faults::default();
         if shape.chance(600) {
             faults.write_back = *shape.pick(&[5, 50]);
@@ -196,7 +196,7 @@ impl World {
             Some(Bug::Cluster(bug)) => Some(bug),
             _ => None,
         };
-        let machine = |at| Machine::new(seed, at, voters.clone(), settings.clone(), faults, bug);
+        let machine = |at| Machine::new(seed, at, founders.clone(), settings.clone(), faults, bug);
         Ok(Self {
             profile,
             machines: (0..count).map(machine).collect(),
@@ -419,6 +419,7 @@ impl World {
                     self.network.send(self.mono_us, at, to, &bytes);
                 }
                 // The process ends now, as it does in good order.
+                Action::Nodes(_) => {}
                 Action::Drained => self.machines[at].disk.crash_in(Some(1)),
                 Action::Fatal(reason) => {
                     let what = format!("machine {at} gives up: {reason}");

@@ -444,6 +444,7 @@ impl World {
                 Action::Send { to, .. } => {
                     return Err(Failure::correctness(format!("a frame for node {to}")));
                 }
+                Action::Nodes(_) => {}
                 Action::Drained => {
                     let what = "the node says that it is drained, and nobody asked";
                     return Err(Failure::correctness(what.to_owned()));
@@ -567,7 +568,8 @@ impl World {
             seed: self.seed.wrapping_add(self.report.starts),
             bytes_in_flight_max: IN_FLIGHT_MAX,
             metadata_tail,
-            voters: Vec::new(),
+            node_address: None,
+            founders: Vec::new(),
             memory: Memory::default(),
         };
         self.mono_us = 0;

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use duramen_broker::limits::{FRAME_BYTES_MAX, Memory};
-use duramen_broker::{Action, Event, MetadataVoter, Node, NodeOptions, read_plan};
+use duramen_broker::{Action, Event, Founder, Node, NodeOptions, read_plan};
 use duramen_storage::storage::{Facts, Recovered, Voter};
 use duramen_storage::{Options, Storage};
 use rustix::process::Resource;
@@ -445,7 +445,7 @@ fn open(
         (facts.cluster_id, members) = peers.form(&mut storage, runtime)?;
         links = peers.links;
     }
-    let voter = |it: Voter| MetadataVoter {
+    let voter = |it: Voter| Founder {
         peer_id: it.peer_id,
         broker_id: it.broker_id,
         directory_id: it.directory_id,

@@ -9,7 +9,7 @@
 //! Tests:      below.
 //! Start at:   [`Image::apply`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use bytes::Bytes;
@@ -19,8 +19,8 @@ use crate::configs::Settings;
 
 use super::records::{
     AllocatePeerIds, AllocateProducerIds, BearPartition, CreateTopic, MetadataRecord,
-    MovePartition, PlacePartition, PlacedReplica, QuotaEntity, RegisterBroker, SetBrokerConfig,
-    SetClientQuota, SetFeature, SetTopicConfig,
+    MovePartition, PlacePartition, PlacedReplica, QuotaEntity, RegisterBroker, RetireDirectory,
+    SetBrokerConfig, SetClientQuota, SetFeature, SetTopicConfig, UnregisterBroker,
 };
 use crate::quotas::{EntityType, QuotaKey, QuotaTable};
 use duramen_storage::sabotage::{self, Bug};
@@ -58,6 +58,8 @@ pub(crate) enum Change {
     Configured { topic_id: Uuid },
     /// Settings of nodes are others.
     BrokersConfigured,
+    /// Other nodes belong to the cluster, or they are elsewhere.
+    Brokers,
     /// A topic is gone.
     Deleted(Topic),
 }
@@ -68,6 +70,8 @@ pub(crate) struct Image {
     /// What entries up to this index did is in here, though a replica that began anew may not have applied them again.
     pub as_of: u64,
     pub brokers: BTreeMap<i32, RegisterBroker>,
+    /// Data directories that have no part in the cluster any more.
+    pub retired: BTreeSet<Uuid>,
     pub features: BTreeMap<String, i16>,
     broker_configs: BTreeMap<i32, Settings>,
     pub quotas: QuotaTable,
@@ -95,6 +99,7 @@ impl Image {
         Self {
             as_of: 0,
             brokers: BTreeMap::new(),
+            retired: BTreeSet::new(),
             features: BTreeMap::new(),
             broker_configs: BTreeMap::new(),
             quotas: QuotaTable::default(),
@@ -136,6 +141,12 @@ impl Image {
         self.topics.get(&id)
     }
 
+    /// The nodes that belong to the cluster and are not on their way out.
+    pub(crate) fn staying(&self) -> impl Iterator<Item = (i32, &RegisterBroker)> {
+        let all = self.brokers.iter().map(|(&id, broker)| (id, broker));
+        all.filter(|(_, broker)| !self.retired.contains(&broker.directory_id))
+    }
+
     /// The name of a topic that a new one would be confused with.
     pub(crate) fn confusable(&self, name: &str) -> Option<&str> {
         let id = self.folded.get(&fold(name))?;
@@ -160,7 +171,15 @@ impl Image {
         match record {
             MetadataRecord::RegisterBroker(broker) => {
                 self.brokers.insert(broker.broker_id, broker);
-                None
+                Some(Change::Brokers)
+            }
+            MetadataRecord::RetireDirectory(RetireDirectory { directory_id }) => {
+                self.retired.insert(directory_id);
+                Some(Change::Brokers)
+            }
+            MetadataRecord::UnregisterBroker(UnregisterBroker { broker_id }) => {
+                self.brokers.remove(&broker_id);
+                Some(Change::Brokers)
             }
             MetadataRecord::CreateTopic(CreateTopic { topic_id, name }) => {
                 self.names.insert(name.clone(), topic_id);
@@ -279,6 +298,9 @@ impl Image {
         };
         let brokers = self.brokers.values().cloned().map(MetadataRecord::RegisterBroker);
         brokers.for_each(&mut put);
+        for &directory_id in &self.retired {
+            put(MetadataRecord::RetireDirectory(RetireDirectory { directory_id }));
+        }
         for (name, &level) in &self.features {
             put(MetadataRecord::SetFeature(SetFeature { name: name.clone(), level }));
         }

@@ -101,6 +101,14 @@ duramen_protocol::message! {
         entity_type: String [0..],
         entity_name: Option<String> [0.., nullable 0..],
     }
+    /// A data directory has no part in the cluster any more, and never will again: it is lost, or its node is to go.
+    pub struct RetireDirectory: versions 0..=0, flexible 0.. {
+        directory_id: Uuid [0..],
+    }
+    /// A node is gone from the cluster. Its directory was retired before.
+    pub struct UnregisterBroker: versions 0..=0, flexible 0.. {
+        broker_id: i32 [0..],
+    }
     /// What all nodes of the cluster understand.
     pub struct SetFeature: versions 0..=0, flexible 0.. {
         name: String [0..],
@@ -159,6 +167,8 @@ metadata_records! {
     10 SetClientQuota;
     11 MovePartition;
     12 BearPartition;
+    13 RetireDirectory;
+    14 UnregisterBroker;
 }
 
 /// The records of the metadata log's batches in `bytes`, by base offset. `None` if one cannot be

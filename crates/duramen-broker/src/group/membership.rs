@@ -24,8 +24,9 @@ fn change(kinds: impl IntoIterator<Item = (ConfChangeType, u64)>) -> ConfChangeV
 }
 
 impl Group {
-    /// Comes one step nearer to the voters `target`. True if they are that already, and there is nobody else.
-    pub(crate) fn approach(&mut self, target: &[u64]) -> bool {
+    /// Comes one step nearer to the voters `target`, and to `observers`, which have all and do not vote. True if it is so
+    /// already, and there is nobody else.
+    pub(crate) fn approach(&mut self, target: &[u64], observers: &[u64]) -> bool {
         if !self.is_serving() || self.is_moving() || self.raw.raft.has_pending_conf() {
             return false;
         }
@@ -36,7 +37,7 @@ impl Group {
             return false;
         }
         let is_new = |peer: &&u64| !voters.contains(peer) && !learners.contains(peer);
-        if let Some(new) = target.iter().find(is_new) {
+        if let Some(new) = target.iter().chain(observers).find(is_new) {
             self.reshape_to(&change([(ConfChangeType::AddLearnerNode, *new)]));
             return false;
         }
@@ -54,7 +55,8 @@ impl Group {
         let leads_on = |peer: &u64| *peer == own && voters.contains(&own);
         let added = target.iter().filter(|it| !voters.contains(it));
         let others = voters.iter().chain(&learners);
-        let removed = others.filter(|it| !target.contains(it) && !leads_on(it));
+        let is_wanted = |it: &&u64| target.contains(it) || observers.contains(it);
+        let removed = others.filter(|it| !is_wanted(it) && !leads_on(it));
         let added = added.map(|peer| (ConfChangeType::AddNode, *peer));
         let changes: Vec<_> =
             added.chain(removed.map(|peer| (ConfChangeType::RemoveNode, *peer))).collect();
@@ -67,6 +69,13 @@ impl Group {
             return true;
         }
         false
+    }
+
+    /// Whether a peer votes or learns.
+    pub(crate) fn has_member(&self, peer: u64) -> bool {
+        let ConfState { voters, learners, voters_outgoing, learners_next, .. } =
+            &self.raw.store().conf;
+        [voters, learners, voters_outgoing, learners_next].iter().any(|it| it.contains(&peer))
     }
 
     fn reshape_to(&mut self, change: &ConfChangeV2) {

@@ -20,14 +20,15 @@ use duramen_storage::sabotage::{self, Bug};
 
 use super::{Node, NodeOptions, Timer};
 use crate::controller::image::Topic;
+use crate::controller::quorum::peer_of;
 use crate::controller::records::{MetadataRecord, PlacedReplica, RegisterBroker};
-use crate::controller::{METADATA_GROUP, METADATA_REPLICA, MetadataVoter};
+use crate::controller::{Founder, METADATA_GROUP, METADATA_REPLICA};
 use crate::event::{Action, LogRead, Now, ReadLog};
 use crate::group::{GroupId, Outgoing, PayloadRead, ReadFor, TIMEOUT_NOW, letter_of};
 use crate::internal_topics;
 use crate::limits::{
-    PEER_BYTES_IN_FLIGHT_MAX, PEER_LEADS_MAX, PEER_QUIET_TICKS, PEER_READS_MAX, PEER_SILENT_TICKS,
-    TICK_US,
+    ACQUAINTANCES_MAX, PEER_BYTES_IN_FLIGHT_MAX, PEER_LEADS_MAX, PEER_QUIET_TICKS, PEER_READS_MAX,
+    PEER_SILENT_TICKS, TICK_US,
 };
 use crate::peer::{Frame, Heard, IdsGranted, Lead, Letter, PeerFrame, Reassigned};
 
@@ -69,7 +70,9 @@ struct Asked {
 /// See the room card.
 #[derive(Debug)]
 pub(crate) struct Peers {
-    voters: Vec<MetadataVoter>,
+    founders: Vec<Founder>,
+    /// Replicas of metadata that spoke and are not known yet.
+    acquaintances: BTreeMap<u64, PlacedReplica>,
     links: BTreeMap<i32, Link>,
     outbox: BTreeMap<i32, Frame>,
     /// Groups, but for the metadata group.
@@ -89,30 +92,25 @@ pub(crate) struct Peers {
     reading: usize,
 }
 
-/// The metadata replica that is this node's, and the voters, sorted.
+/// The metadata replica that is this node's, and those that its group began with, sorted.
 pub(super) fn metadata_replica(options: &NodeOptions) -> Result<(ReplicaId, Vec<u64>), String> {
-    if options.voters.is_empty() {
+    if options.founders.is_empty() {
         return Ok((METADATA_REPLICA, vec![METADATA_REPLICA.0]));
     }
-    let facts = &options.facts;
-    let own = options.voters.iter().find(|voter| voter.broker_id == facts.broker_id);
-    let own =
-        own.ok_or("this node is none of the metadata voters, and others are not built yet")?;
-    if own.directory_id != facts.directory_id {
-        return Err("another data directory was this node when the cluster began".to_owned());
-    }
-    let mut ids: Vec<u64> = options.voters.iter().map(|voter| voter.peer_id).collect();
+    let mut ids: Vec<u64> = options.founders.iter().map(|founder| founder.peer_id).collect();
     ids.sort_unstable();
     if ids.first() == Some(&0) || ids.windows(2).any(|pair| pair[0] == pair[1]) {
-        return Err("metadata voters need different ids from 1".to_owned());
+        return Err("a cluster's founders need different ids from 1".to_owned());
     }
-    Ok((ReplicaId(own.peer_id), ids))
+    let own = peer_of(&options.founders, Uuid(options.facts.directory_id));
+    Ok((ReplicaId(own), ids))
 }
 
 impl Peers {
-    pub(super) fn new(voters: Vec<MetadataVoter>) -> Self {
+    pub(super) fn new(founders: Vec<Founder>) -> Self {
         Self {
-            voters,
+            founders,
+            acquaintances: BTreeMap::new(),
             links: BTreeMap::new(),
             outbox: BTreeMap::new(),
             ticked: BTreeSet::new(),
@@ -151,14 +149,14 @@ impl Peers {
         }
     }
 
-    /// Whether there are other nodes.
-    pub(super) fn are_there(&self) -> bool {
-        self.voters.len() > 1
+    /// Whether there may be other nodes.
+    pub(super) fn may_be(&self) -> bool {
+        !self.founders.is_empty()
     }
 
-    /// The nodes that the cluster began with.
-    pub(super) fn first_brokers(&self) -> impl Iterator<Item = i32> {
-        self.voters.iter().map(|voter| voter.broker_id)
+    /// Those with whom the cluster began.
+    pub(super) fn founders(&self) -> &[Founder] {
+        &self.founders
     }
 
     /// Ticks since the start.
@@ -216,6 +214,19 @@ impl Peers {
         }
     }
 
+    /// Whether a replica of metadata is the directory's that speaks for it. If it is, it can be answered, whether it is
+    /// known or not.
+    fn meet(&mut self, speaker: PlacedReplica) -> bool {
+        let is_it = speaker.peer_id == peer_of(&self.founders, speaker.directory_id);
+        if is_it {
+            if self.acquaintances.len() >= ACQUAINTANCES_MAX {
+                self.acquaintances.clear();
+            }
+            self.acquaintances.insert(speaker.peer_id, speaker);
+        }
+        is_it
+    }
+
     /// A replica here leads now: all nodes are told.
     pub(super) fn announce(&mut self, group: GroupId, (peer_id, term): (u64, u64)) {
         self.version += 1;
@@ -258,9 +269,9 @@ impl Peers {
 
 /// What leaves.
 impl Node {
-    /// Whether there are other nodes.
+    /// Whether there may be other nodes.
     pub(crate) fn is_clustered(&self) -> bool {
-        self.peers.are_there()
+        self.peers.may_be()
     }
 
     pub(super) fn schedule_ticks(&mut self, now: Now) {
@@ -294,15 +305,28 @@ impl Node {
         }
         if self.peers.ticks.is_multiple_of(PEER_QUIET_TICKS) {
             self.ask_leader();
+            self.tend_members(now);
             self.go_on_reassigning(now);
         }
     }
 
     fn other_brokers(&self) -> BTreeSet<i32> {
-        let voters = self.peers.voters.iter().map(|voter| voter.broker_id);
         let registered = self.controller.image.brokers.keys().copied();
+        let retired = &self.controller.image.retired;
+        let acquaintances = self.peers.acquaintances.values();
+        let acquaintances = acquaintances.filter(|it| !retired.contains(&it.directory_id));
+        let acquaintances = acquaintances.map(|it| it.broker_id);
         let own = self.options.facts.broker_id;
-        voters.chain(registered).filter(|id| *id != own).collect()
+        let all = self.founding_brokers().chain(registered).chain(acquaintances);
+        all.filter(|id| *id != own).collect()
+    }
+
+    /// The nodes that the cluster began with, but for those that are gone.
+    pub(super) fn founding_brokers(&self) -> impl Iterator<Item = i32> {
+        let retired = &self.controller.image.retired;
+        let founders = self.peers.founders.iter();
+        let stays = |it: &&Founder| !retired.contains(&Uuid(it.directory_id));
+        founders.filter(stays).map(|it| it.broker_id)
     }
 
     /// Something is said to every other node, if only that this one is there, and what it is about to do.
@@ -314,11 +338,17 @@ impl Node {
 
     /// What only the node can do that leads the metadata is asked of it, again and again.
     fn ask_leader(&mut self) {
-        let Some(leader) = self.metadata_leader().filter(|id| *id != self.options.facts.broker_id)
-        else {
+        let registration = (!self.is_registered).then(|| self.registration_record());
+        let Some(leader) = self.metadata_leader() else {
+            // Whoever has not joined yet knows nobody: the one that leads is among all.
+            for broker_id in self.other_brokers() {
+                self.peers.frame_to(broker_id).registrations.extend(registration.clone());
+            }
             return;
         };
-        let registration = (!self.is_registered).then(|| self.registration_record());
+        if leader == self.options.facts.broker_id {
+            return;
+        }
         let frame = self.peers.outbox.entry(leader).or_default();
         frame.registrations.extend(registration);
         frame.ids_wanted.extend(self.peers.ids_wanted);
@@ -408,21 +438,27 @@ impl Node {
 impl Node {
     /// Another node says something. What is not for this cluster, this node or these replicas is passed over.
     pub(super) fn on_peer(&mut self, now: Now, frame: Frame, actions: &mut Vec<Action>) {
-        let Some(sender) = self.directory_of(frame.broker_id) else { return };
-        let is_ours = frame.cluster_id.0 == self.options.facts.cluster_id
-            && frame.broker_id != self.options.facts.broker_id;
-        if !is_ours || sender != frame.directory_id {
+        if frame.cluster_id.0 != self.options.facts.cluster_id
+            || frame.broker_id == self.options.facts.broker_id
+        {
             self.counters.foreign_frames += 1;
             return;
         }
-        self.hear(&frame);
+        let known = self.directory_of(frame.broker_id);
+        let is_known = known == Some(frame.directory_id);
+        if is_known || known.is_none() {
+            self.hear(&frame);
+            for lead in &frame.leads {
+                self.peers.note_lead(lead);
+            }
+        }
+        if !is_known {
+            return self.on_stranger(now, frame);
+        }
         self.on_moves_wanted(&frame);
         self.on_forwards(now, &frame, actions);
-        for lead in &frame.leads {
-            self.peers.note_lead(lead);
-        }
         for letter in frame.letters {
-            self.on_letter(frame.directory_id, letter);
+            self.on_letter(frame.broker_id, frame.directory_id, letter);
         }
         let asked = Asked {
             registrations: frame.registrations,
@@ -438,6 +474,18 @@ impl Node {
                 self.grant_producer_ids(now, actions);
             }
         }
+    }
+
+    /// A directory speaks that is not its node's, as far as this one knows. The metadata may be ahead of what is known here,
+    /// and tell more of it.
+    fn on_stranger(&mut self, now: Now, mut frame: Frame) {
+        self.counters.foreign_frames += 1;
+        for letter in std::mem::take(&mut frame.letters) {
+            if letter.topic_id.0 == METADATA_GROUP.topic_id {
+                self.on_letter(frame.broker_id, frame.directory_id, letter);
+            }
+        }
+        self.admit(now, &frame);
     }
 
     fn hear(&mut self, frame: &Frame) {
@@ -469,10 +517,14 @@ impl Node {
         }
     }
 
-    fn on_letter(&mut self, sender: Uuid, letter: Letter) {
+    fn on_letter(&mut self, broker_id: i32, sender: Uuid, letter: Letter) {
         let group = GroupId { topic_id: letter.topic_id.0, partition: letter.partition };
-        let is_placed = self.placed(group, letter.from).is_some_and(|it| it.directory_id == sender);
-        if !is_placed {
+        let is_from = if group == METADATA_GROUP {
+            self.peers.meet(PlacedReplica { peer_id: letter.from, broker_id, directory_id: sender })
+        } else {
+            self.placed(group, letter.from).is_some_and(|it| it.directory_id == sender)
+        };
+        if !is_from {
             self.counters.foreign_letters += 1;
             return;
         }
@@ -537,7 +589,8 @@ impl Node {
 
     /// A topic that the cluster makes by itself, if it does now.
     pub(crate) fn topic_to_make(&self, name: &str) -> Option<CreatableTopic> {
-        let (there, expected) = (self.controller.image.brokers.len(), self.peers.voters.len());
+        let there = self.controller.image.staying().count();
+        let expected = self.founding_brokers().count();
         internal_topics::to_make(name, &self.options.settings, there, expected)
     }
 
@@ -582,20 +635,32 @@ impl Node {
     /// Where a peer of a group is.
     pub(crate) fn placed(&self, group: GroupId, peer_id: u64) -> Option<PlacedReplica> {
         if group == METADATA_GROUP {
-            let voter = self.peers.voters.iter().find(|voter| voter.peer_id == peer_id)?;
-            let directory_id = Uuid(voter.directory_id);
-            return Some(PlacedReplica { peer_id, broker_id: voter.broker_id, directory_id });
+            let founders = &self.peers.founders;
+            let founder = founders.iter().find(|it| it.peer_id == peer_id);
+            let founder = founder.map(|it| (it.broker_id, Uuid(it.directory_id)));
+            let registered = || {
+                let mut all = self.controller.image.brokers.values();
+                let found = all.find(|it| peer_of(founders, it.directory_id) == peer_id);
+                found.map(|it| (it.broker_id, it.directory_id))
+            };
+            let acquainted = || self.peers.acquaintances.get(&peer_id).cloned();
+            let placed =
+                |(broker_id, directory_id)| PlacedReplica { peer_id, broker_id, directory_id };
+            return founder.or_else(registered).map(placed).or_else(acquainted);
         }
         let topic = self.controller.image.topic(Uuid(group.topic_id))?;
         let replicas = topic.partitions.get(usize::try_from(group.partition).ok()?)?;
         replicas.iter().find(|placed| placed.peer_id == peer_id).cloned()
     }
 
-    /// The directory that is a node.
-    fn directory_of(&self, broker_id: i32) -> Option<Uuid> {
-        let voter = self.peers.voters.iter().find(|voter| voter.broker_id == broker_id);
-        let registered = || self.controller.image.brokers.get(&broker_id).map(|it| it.directory_id);
-        voter.map(|voter| Uuid(voter.directory_id)).or_else(registered)
+    /// The directory that is a node, as far as this one knows.
+    pub(super) fn directory_of(&self, broker_id: i32) -> Option<Uuid> {
+        let registered = self.controller.image.brokers.get(&broker_id).map(|it| it.directory_id);
+        registered.or_else(|| {
+            let founder = self.peers.founders.iter().find(|it| it.broker_id == broker_id);
+            let directory_id = founder.map(|founder| Uuid(founder.directory_id));
+            directory_id.filter(|id| !self.controller.image.retired.contains(id))
+        })
     }
 
     /// The registered nodes that are this one, or were heard lately: those that clients are told of. Who hears no majority

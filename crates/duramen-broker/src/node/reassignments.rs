@@ -14,7 +14,7 @@ impl Node {
             let Some(topic) = self.controller.image.topic(topic_id) else { continue };
             let Some(replica) = self.local_replica(topic, partition) else { continue };
             let Some(there) = self.partitions.get_mut(&replica) else { continue };
-            if there.group.approach(&target) {
+            if there.group.approach(&target, &[]) {
                 let voters = there.group.voter_ids().to_vec();
                 self.tell_reassigned(now, Reassigned { topic_id, partition, voters });
             } else {

@@ -10,6 +10,7 @@ mod groups;
 mod harness;
 mod internal_topics;
 mod leaders;
+mod members;
 mod metadata_log;
 mod misc;
 mod moves;

@@ -86,7 +86,7 @@ impl Node {
     fn awaits_brokers(&self, request: &Request) -> bool {
         let Request::CreateTopics(request) = request else { return false };
         let there = &self.controller.image.brokers;
-        let missing = self.peers.first_brokers().filter(|id| !there.contains_key(id));
+        let missing = self.founding_brokers().filter(|id| !there.contains_key(id));
         let missing: Vec<i32> = missing.collect();
         let expected = there.len() + missing.len();
         let awaits = |topic: &CreatableTopic| {

@@ -83,7 +83,8 @@ impl Broker {
             seed,
             bytes_in_flight_max: 64 << 20,
             metadata_tail: metadata_tail.expect("readable"),
-            voters: Vec::new(),
+            node_address: None,
+            founders: Vec::new(),
             memory: Memory::default(),
         };
         let now = Now { mono_us: 0, wall_ms: WALL_MS };
@@ -126,6 +127,7 @@ impl Broker {
                 Action::Reply { sequence, reply, .. } => self.reply(sequence, reply),
                 Action::Close { reason, .. } | Action::Fatal(reason) => panic!("{reason}"),
                 Action::Send { to, .. } => panic!("there is no node {to}"),
+                Action::Nodes(_) => {}
                 Action::Drained => panic!("nobody asked"),
             }
         }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use duramen_broker::configs::BrokerSettings;
 use duramen_broker::event::ReadLog;
 use duramen_broker::limits::Memory;
-use duramen_broker::{Action, Event, MetadataVoter, Node, NodeOptions, Now, read_plan};
+use duramen_broker::{Action, Event, Founder, Node, NodeOptions, Now, read_plan};
 use duramen_storage::op::{OpKind, ReplicaId};
 use duramen_storage::storage::{Error, Facts, Options, SyncId, SyncRequest};
 use duramen_storage::{Done, Storage};
@@ -46,7 +46,7 @@ pub(super) struct Machine {
     held: Vec<Event>,
     bug: Option<ClusterBug>,
     options: Options,
-    voters: Vec<MetadataVoter>,
+    founders: Vec<Founder>,
     settings: BrokerSettings,
     memory: Memory,
     /// How likely a read is to be carried out, of a thousand pieces of work.
@@ -66,8 +66,8 @@ fn directory(at: usize, generation: u8) -> [u8; 16] {
 }
 
 /// Where a cluster of so many begins.
-pub(super) fn voters(machines: usize) -> Vec<MetadataVoter> {
-    let voter = |at| MetadataVoter {
+pub(super) fn founders(machines: usize) -> Vec<Founder> {
+    let voter = |at| Founder {
         peer_id: at as u64 + 1,
         // Not the same number, so that nobody takes one for the other.
         broker_id: i32::try_from(machines - at).expect("small"),
@@ -80,7 +80,7 @@ impl Machine {
     pub(super) fn new(
         seed: u64,
         at: usize,
-        voters: Vec<MetadataVoter>,
+        founders: Vec<Founder>,
         settings: BrokerSettings,
         faults: Faults,
         bug: Option<ClusterBug>,
@@ -89,8 +89,8 @@ impl Machine {
         let mut shape = Prng::new(own, "machine");
         let facts = Facts {
             cluster_id: [7; 16],
-            broker_id: voters[at].broker_id,
-            directory_id: voters[at].directory_id,
+            broker_id: founders[at].broker_id,
+            directory_id: founders[at].directory_id,
         };
         Self {
             at,
@@ -112,7 +112,7 @@ impl Machine {
                 reserve_bytes: 1024 * 1024,
                 open_files_max: *shape.pick(&[16, 1000]),
             },
-            voters,
+            founders,
             settings,
             memory: Memory {
                 entries: *shape.pick(&[1, 1, 4, 50]),
@@ -383,7 +383,8 @@ impl Machine {
             seed: self.seed.wrapping_add(self.starts),
             bytes_in_flight_max: IN_FLIGHT_MAX,
             metadata_tail: tail,
-            voters: self.voters.clone(),
+            node_address: None,
+            founders: self.founders.clone(),
             memory: self.memory,
         };
         let wall_ms = 1_700_000_000_000 + i64::try_from(mono_us / 1000).expect("small");

@@ -235,7 +235,8 @@ pub(super) fn options(
         settings,
         seed,
         bytes_in_flight_max: 1 << 20,
-        voters: Vec::new(),
+        node_address: None,
+        founders: Vec::new(),
         memory: Memory::default(),
         metadata_tail,
     }
@@ -314,6 +315,7 @@ impl Harness {
                 }
                 Action::Fatal(reason) => panic!("fatal: {reason}"),
                 Action::Send { to, frame } => self.sent.push((to, *frame)),
+                Action::Nodes(_) => {}
                 Action::Drained => self.is_drained = true,
             }
         }

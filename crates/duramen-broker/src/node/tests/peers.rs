@@ -5,7 +5,7 @@ use duramen_storage::storage::Facts;
 
 use super::harness::{WALL_MS, settings};
 use crate::controller::records::RegisterBroker;
-use crate::controller::{METADATA_GROUP, MetadataVoter};
+use crate::controller::{Founder, METADATA_GROUP};
 use crate::event::{Action, Event, Now};
 use crate::limits::{ELECTION_TICKS, Memory, PEER_SILENT_TICKS, TICK_US};
 use crate::node::{Node, NodeOptions};
@@ -21,7 +21,7 @@ fn directory(broker_id: i32) -> [u8; 16] {
 fn open(broker_id: i32, directory_id: [u8; 16]) -> (Node, Vec<Action>) {
     let voter = |peer_id: u64| {
         let broker_id = i32::try_from(peer_id).expect("small") + 10;
-        MetadataVoter { peer_id, broker_id, directory_id: directory(broker_id) }
+        Founder { peer_id, broker_id, directory_id: directory(broker_id) }
     };
     let options = NodeOptions {
         facts: Facts { cluster_id: CLUSTER, broker_id, directory_id },
@@ -34,7 +34,8 @@ fn open(broker_id: i32, directory_id: [u8; 16]) -> (Node, Vec<Action>) {
         seed: 5,
         bytes_in_flight_max: 1 << 20,
         metadata_tail: Vec::new(),
-        voters: (1..=3).map(voter).collect(),
+        node_address: None,
+        founders: (1..=3).map(voter).collect(),
         memory: Memory::default(),
     };
     let mut actions = Vec::new();

@@ -11,7 +11,7 @@ use duramen_storage::op::ReplicaId;
 use duramen_storage::storage::Facts;
 
 use super::harness::{Harness, Store, WALL_MS, new_topic, options, produce_request, settings};
-use crate::controller::MetadataVoter;
+use crate::controller::Founder;
 use crate::event::{Event, Now};
 use crate::node::NodeOptions;
 use crate::peer::PeerFrame;
@@ -24,30 +24,42 @@ pub(super) struct Trio {
     pub now: Now,
     /// Those that hear and say nothing.
     pub cut: BTreeSet<usize>,
+    founders: usize,
 }
 
-fn directory(at: usize) -> [u8; 16] {
-    [u8::try_from(at).expect("small") + 100; 16]
+/// A node's data directory; there is another one each time that it is wiped.
+fn directory(at: usize, generation: u8) -> [u8; 16] {
+    let mut id = [u8::try_from(at).expect("small") + 100; 16];
+    id[1] = generation;
+    id
 }
 
 fn broker(at: usize) -> i32 {
     i32::try_from(at).expect("small")
 }
 
-fn member(at: usize, pairs: &[(&str, &str)]) -> NodeOptions {
-    let voter = |at: usize| MetadataVoter {
-        peer_id: at as u64 + 1,
-        broker_id: broker(at),
-        directory_id: directory(at),
-    };
-    let facts = Facts { cluster_id: [7; 16], broker_id: broker(at), directory_id: directory(at) };
-    let seed = at as u64 + 1;
+fn founder(at: usize) -> Founder {
+    Founder { peer_id: at as u64 + 1, broker_id: broker(at), directory_id: directory(at, 0) }
+}
+
+fn member(at: usize, generation: u8, founders: usize, pairs: &[(&str, &str)]) -> NodeOptions {
+    let directory_id = directory(at, generation);
+    let facts = Facts { cluster_id: [7; 16], broker_id: broker(at), directory_id };
+    let seed = u64::from(generation) * 100 + at as u64 + 1;
     NodeOptions {
         facts,
-        voters: (0..3).map(voter).collect(),
+        founders: (0..founders).map(founder).collect(),
         rack: Some(format!("rack-{at}")),
+        node_address: Some((format!("node-{at}"), 9093)),
         ..options(settings(pairs), seed, Vec::new())
     }
+}
+
+fn opened(options: NodeOptions, now: Now) -> Harness {
+    let mut node = Harness::opened(Store::default(), options, now);
+    node.is_prompt = true;
+    node.run();
+    node
 }
 
 impl Trio {
@@ -65,14 +77,26 @@ impl Trio {
 
     /// Three nodes that were just started.
     pub(super) fn unregistered(pairs: &[(&str, &str)]) -> Self {
+        Self::begun_by(3, pairs)
+    }
+
+    /// So many nodes that were just started, and begin a cluster.
+    pub(super) fn begun_by(founders: usize, pairs: &[(&str, &str)]) -> Self {
         let now = Now { mono_us: 0, wall_ms: WALL_MS };
-        let open = |at| {
-            let mut node = Harness::opened(Store::default(), member(at, pairs), now);
-            node.is_prompt = true;
-            node.run();
-            node
-        };
-        Self { nodes: (0..3).map(open).collect(), now, cut: BTreeSet::new() }
+        let nodes = (0..founders).map(|at| opened(member(at, 0, founders, pairs), now)).collect();
+        Self { nodes, now, cut: BTreeSet::new(), founders }
+    }
+
+    /// One more node is started, of an empty directory.
+    pub(super) fn start_another(&mut self, pairs: &[(&str, &str)]) -> usize {
+        let at = self.nodes.len();
+        self.nodes.push(opened(member(at, 0, self.founders, pairs), self.now));
+        at
+    }
+
+    /// A node ends and is started again, of an empty directory.
+    pub(super) fn wipe(&mut self, at: usize, generation: u8, pairs: &[(&str, &str)]) {
+        self.nodes[at] = opened(member(at, generation, self.founders, pairs), self.now);
     }
 
     /// What was said is heard, until nobody has more to say.
@@ -86,8 +110,8 @@ impl Trio {
                 return;
             }
             for (from, to, frame) in said {
-                let to = usize::try_from(to).expect("one of three");
-                if self.cut.contains(&from) || self.cut.contains(&to) {
+                let to = usize::try_from(to).expect("one of them");
+                if to >= self.nodes.len() || self.cut.contains(&from) || self.cut.contains(&to) {
                     continue;
                 }
                 let frame = PeerFrame::decode(&frame.encode()).expect("a frame");
@@ -144,17 +168,18 @@ impl Trio {
 
     /// The node that leads the metadata.
     pub(super) fn controller(&self) -> usize {
-        let serves = |it: &Harness| it.node.controller.group.is_serving();
-        self.nodes.iter().position(serves).expect("one leads")
+        let serves = |at: &usize| self.nodes[*at].node.controller.group.is_serving();
+        (0..self.nodes.len()).filter(|at| !self.cut.contains(at)).find(serves).expect("one leads")
     }
 
     /// The node that serves a partition.
     pub(super) fn leader(&self, topic: &str, partition: i32) -> Option<usize> {
-        let serves = |it: &Harness| {
-            let topic = it.node.controller.image.topic_named(topic);
-            topic.is_some_and(|topic| it.node.serving(topic, partition).is_ok())
+        let serves = |at: &usize| {
+            let node = &self.nodes[*at].node;
+            let topic = node.controller.image.topic_named(topic);
+            topic.is_some_and(|topic| node.serving(topic, partition).is_ok())
         };
-        self.nodes.iter().position(serves)
+        (0..self.nodes.len()).filter(|at| !self.cut.contains(at)).find(serves)
     }
 
     /// Where the first replica of a partition is.

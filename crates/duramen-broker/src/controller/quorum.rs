@@ -1,0 +1,147 @@
+//! Who keeps the metadata: all nodes, and few of them vote.
+//!
+//! The ids of a cluster's founders in the metadata group were agreed on when it was formed. That of any other data directory
+//! follows from the directory's id, which is 16 random bytes: so a node that joins knows its own before anybody speaks to
+//! it, and of a replica that speaks everybody knows whose it is, whatever they have heard of the cluster since.
+
+use duramen_protocol::wire::Uuid;
+
+use super::Founder;
+use super::image::Image;
+
+/// How many nodes vote, once there are as many; more only where a cluster began with more.
+const VOTERS: usize = 3;
+/// Ids that follow from a directory's; the others are counted, from 1.
+const OF_DIRECTORY: u64 = 1 << 63;
+
+/// Whether an id in the metadata group follows from a directory's.
+pub(crate) fn is_of_directory(peer_id: u64) -> bool {
+    peer_id & OF_DIRECTORY != 0
+}
+
+/// The id of a data directory's replica in the metadata group.
+pub(crate) fn peer_of(founders: &[Founder], directory_id: Uuid) -> u64 {
+    let founder = founders.iter().find(|it| it.directory_id == directory_id.0);
+    founder.map_or_else(
+        || {
+            let (first, _) = directory_id.0.split_first_chunk().expect("there are 16 bytes");
+            u64::from_be_bytes(*first) | OF_DIRECTORY
+        },
+        |founder| founder.peer_id,
+    )
+}
+
+/// Who is to vote on the metadata, and who is only to have it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Quorum {
+    pub(crate) voters: Vec<u64>,
+    pub(crate) observers: Vec<u64>,
+}
+
+impl Quorum {
+    /// From who votes now: whoever stays goes on, and nodes that are `heard` take the places that are free. Whose directory
+    /// was retired has none.
+    pub(crate) fn of(
+        image: &Image,
+        founders: &[Founder],
+        voters: &[u64],
+        heard: impl Fn(i32) -> bool,
+    ) -> Self {
+        let staying: Vec<(i32, u64)> = image
+            .staying()
+            .map(|(id, broker)| (id, peer_of(founders, broker.directory_id)))
+            .collect();
+        // A founder may not have registered yet.
+        let founded = |peer: u64| {
+            let founder = founders.iter().find(|it| it.peer_id == peer);
+            founder.is_some_and(|it| !image.retired.contains(&Uuid(it.directory_id)))
+        };
+        let stays = |peer: &u64| staying.iter().any(|(_, it)| it == peer) || founded(*peer);
+        let mut kept: Vec<u64> = voters.iter().copied().filter(stays).collect();
+        let wanted = VOTERS.max(founders.len()).min(staying.len());
+        let others = staying.iter().filter(|(_, peer)| !voters.contains(peer));
+        let fit = others.filter(|(id, _)| heard(*id)).map(|(_, peer)| *peer);
+        kept.extend(fit.take(wanted.saturating_sub(kept.len())));
+        let observers = staying.iter().map(|(_, peer)| *peer).filter(|it| !kept.contains(it));
+        Self { observers: observers.collect(), voters: kept }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::controller::records::{MetadataRecord, RegisterBroker, RetireDirectory};
+
+    fn directory(byte: u8) -> Uuid {
+        Uuid([byte; 16])
+    }
+
+    fn founders(count: u8) -> Vec<Founder> {
+        let founder = |id: u8| Founder {
+            peer_id: id.into(),
+            broker_id: id.into(),
+            directory_id: directory(id).0,
+        };
+        (1..=count).map(founder).collect()
+    }
+
+    fn register(image: &mut Image, broker_id: i32, byte: u8) {
+        let broker = RegisterBroker {
+            broker_id,
+            directory_id: directory(byte),
+            ..RegisterBroker::default()
+        };
+        image.apply(MetadataRecord::RegisterBroker(broker));
+    }
+
+    fn retire(image: &mut Image, byte: u8) {
+        let retired = RetireDirectory { directory_id: directory(byte) };
+        image.apply(MetadataRecord::RetireDirectory(retired));
+    }
+
+    #[test]
+    fn voters_grow_to_three_and_the_others_observe() {
+        let founders = founders(1);
+        let mut image = Image::empty();
+        register(&mut image, 1, 1);
+        let quorum = |image: &Image, voters: &[u64]| Quorum::of(image, &founders, voters, |_| true);
+        assert_eq!(quorum(&image, &[1]).voters, [1]);
+        let mut voters = vec![1];
+        for id in 2..=4 {
+            register(&mut image, i32::from(id), id);
+            let joined = quorum(&image, &voters);
+            let expected = usize::from(id).min(3);
+            assert_eq!(joined.voters.len(), expected);
+            assert_eq!(joined.observers.len(), usize::from(id) - expected);
+            voters = joined.voters;
+        }
+        assert_eq!(voters, [1, peer_of(&founders, directory(2)), peer_of(&founders, directory(3))]);
+        let silent = Quorum::of(&image, &founders, &[1], |id| id == 4);
+        assert_eq!(silent.voters, [1, peer_of(&founders, directory(4))], "others are not heard");
+        assert_eq!(silent.observers.len(), 2);
+    }
+
+    #[test]
+    fn whose_directory_is_retired_votes_no_more_and_its_successor_does() {
+        let founders = founders(3);
+        let mut image = Image::empty();
+        let of = |image: &Image| Quorum::of(image, &founders, &[1, 2, 3], |_| true);
+        assert_eq!(of(&image).voters, [1, 2, 3], "none has registered yet");
+        (1..=3).for_each(|id| register(&mut image, i32::from(id), id));
+        retire(&mut image, 2);
+        assert_eq!(of(&image).voters, [1, 3]);
+        register(&mut image, 2, 9);
+        assert_eq!(of(&image).voters, [1, 3, peer_of(&founders, directory(9))]);
+    }
+
+    #[test]
+    fn five_founders_stay_five() {
+        let founders = founders(5);
+        let mut image = Image::empty();
+        (1..=5).for_each(|id| register(&mut image, i32::from(id), id));
+        retire(&mut image, 5);
+        register(&mut image, 5, 9);
+        let quorum = Quorum::of(&image, &founders, &[1, 2, 3, 4, 5], |_| true);
+        assert_eq!(quorum.voters.len(), 5);
+    }
+}

@@ -1,0 +1,236 @@
+//! # Room card: members
+//!
+//! Purpose:    which nodes and data directories are the cluster.
+//! Owns:       this node's registration; who may join, and in whose place; who keeps the metadata; what becomes of replicas
+//!             whose directory is lost.
+//! Interface:  [`Node::register`], [`Node::admit`], [`Node::tend_members`], [`Node::tell_nodes`].
+//! Invariants: a directory that was retired never has a part in the cluster again. Another directory takes a node's place
+//!             only when the one that had it is not heard. What is next follows from the metadata and the membership of
+//!             its group, so whoever leads the metadata goes on where another one stopped.
+//! Never:      how a group changes its members (see `group/membership.rs`).
+//! Tests:      `node/tests/members.rs`; `duramen-sim`, scenario `cluster`: machines that are wiped, and that join.
+//! Start at:   [`Node::tend_members`].
+
+use std::collections::VecDeque;
+
+use duramen_protocol::wire::Uuid;
+
+use super::Node;
+use crate::controller::image::Topic;
+use crate::controller::quorum::{Quorum, peer_of};
+use crate::controller::records::{
+    Endpoint, MetadataRecord, PlacedReplica, RegisterBroker, RetireDirectory, UnregisterBroker,
+};
+use crate::event::{Action, NodeAddress, Now};
+use crate::internal_topics;
+use crate::limits::MOVES_BEGUN_MAX;
+use crate::peer::Frame;
+
+/// The name of the listener for other nodes, among a node's endpoints.
+const NODES: &str = "NODES";
+
+/// This node's registration.
+impl Node {
+    /// The node is registered once the metadata group says so; then it knows which replicas it should have.
+    pub(super) fn register(&mut self, now: Now, actions: &mut Vec<Action>) {
+        if self.is_registered {
+            return;
+        }
+        if self.controller.group.is_serving() && self.registration.is_none() {
+            let record = MetadataRecord::RegisterBroker(self.registration_record());
+            self.registration = self.controller.propose(now, &[record]).ok();
+            self.is_controller_dirty = self.registration.is_some();
+            return;
+        }
+        let is_done = if self.controller.group.is_alone() {
+            let applied = self.controller.group.applied();
+            self.registration.is_some_and(|index| index <= applied)
+        } else {
+            // Another node may have proposed it: what says that it is this start's is its number.
+            let broker = self.controller.image.brokers.get(&self.options.facts.broker_id);
+            broker.is_some_and(|it| it.incarnation == self.options.seed)
+        };
+        if !is_done {
+            return;
+        }
+        self.is_registered = true;
+        self.reconcile(now, actions);
+        self.note_opened(self.controller.group.id(), now, actions);
+    }
+
+    pub(super) fn registration_record(&self) -> RegisterBroker {
+        let options = &self.options;
+        let endpoint = Endpoint {
+            listener: options.listener.clone(),
+            host: options.host.clone(),
+            port: options.port,
+        };
+        let for_nodes = options.node_address.clone().map(|(host, port)| Endpoint {
+            listener: NODES.to_owned(),
+            host,
+            port,
+        });
+        RegisterBroker {
+            broker_id: options.facts.broker_id,
+            directory_id: self.own_directory(),
+            incarnation: options.seed,
+            endpoints: std::iter::once(endpoint).chain(for_nodes).collect(),
+            rack: options.rack.clone(),
+        }
+    }
+
+    /// Says where the other nodes are, as far as they have said so.
+    pub(super) fn tell_nodes(&self, actions: &mut Vec<Action>) {
+        let address = |(&broker_id, broker): (&i32, &RegisterBroker)| {
+            let endpoint = broker.endpoints.iter().find(|it| it.listener == NODES)?;
+            Some(NodeAddress { broker_id, host: endpoint.host.clone(), port: endpoint.port })
+        };
+        let brokers = self.controller.image.brokers.iter();
+        let nodes: Vec<_> = brokers.filter_map(address).collect();
+        if !nodes.is_empty() {
+            actions.push(Action::Nodes(nodes));
+        }
+    }
+}
+
+/// What the node does that leads the metadata.
+impl Node {
+    /// A directory speaks that is not known to be its node. It may want to join, or to take the place of one that is lost.
+    pub(super) fn admit(&mut self, now: Now, frame: &Frame) {
+        if !self.controller.group.is_serving() {
+            return;
+        }
+        let is_own = |it: &&RegisterBroker| {
+            it.broker_id == frame.broker_id && it.directory_id == frame.directory_id
+        };
+        let Some(registration) = frame.registrations.iter().find(is_own) else { return };
+        if self.controller.image.retired.contains(&frame.directory_id) {
+            return;
+        }
+        let mut records = Vec::new();
+        if let Some(directory_id) = self.directory_of(frame.broker_id) {
+            // It may be alive, and only another process be of the same number.
+            if self.peers.hears(frame.broker_id) {
+                return;
+            }
+            records.push(MetadataRecord::RetireDirectory(RetireDirectory { directory_id }));
+        }
+        records.push(MetadataRecord::RegisterBroker(registration.clone()));
+        self.propose_for_peer(now, &records);
+    }
+
+    /// Comes a step nearer to the cluster as it should be: who keeps the metadata, who is gone, where replicas are.
+    pub(super) fn tend_members(&mut self, now: Now) {
+        if !self.controller.group.is_serving() {
+            return;
+        }
+        let voters = self.controller.group.voter_ids().to_vec();
+        let image = &self.controller.image;
+        let quorum = Quorum::of(image, self.peers.founders(), &voters, |id| self.is_heard(id));
+        let Quorum { voters, observers } = quorum;
+        self.controller.group.approach(&voters, &observers);
+        self.is_controller_dirty = true;
+        self.let_go(now);
+        self.mend_placements(now);
+    }
+
+    /// A node whose directory was retired is gone once it has no part in the metadata any more.
+    fn let_go(&mut self, now: Now) {
+        let image = &self.controller.image;
+        let is_gone = |broker: &&RegisterBroker| {
+            let peer = peer_of(self.peers.founders(), broker.directory_id);
+            image.retired.contains(&broker.directory_id) && !self.controller.group.has_member(peer)
+        };
+        let gone = image.brokers.values().filter(is_gone);
+        let unregister = |broker: &RegisterBroker| {
+            MetadataRecord::UnregisterBroker(UnregisterBroker { broker_id: broker.broker_id })
+        };
+        let records: Vec<_> = gone.map(unregister).collect();
+        if !records.is_empty() && self.members.decided != Some(self.controller.group.applied()) {
+            self.members.decided = Some(self.controller.group.applied());
+            self.propose_for_peer(now, &records);
+        }
+    }
+
+    /// Replicas whose directory is lost are made anew on its node, and internal topics have as many as they should.
+    fn mend_placements(&mut self, now: Now) {
+        let applied = self.controller.group.applied();
+        if self.members.mended == Some(applied) {
+            return;
+        }
+        let mut wanted = Vec::new();
+        for topic in self.controller.image.topics_by_name() {
+            if self.controller.is_changing(topic.id) {
+                continue;
+            }
+            for partition in (0..).take(topic.partitions.len()) {
+                let brokers = self.brokers_wanted(topic, partition);
+                wanted.extend(brokers.map(|brokers| (topic.id, partition, brokers)));
+            }
+        }
+        if wanted.is_empty() {
+            // Who is silent now may be needed when it is back.
+            let are_all_heard = self.controller.image.staying().all(|(id, _)| self.is_heard(id));
+            self.members.mended = are_all_heard.then_some(applied);
+            return;
+        }
+        wanted.truncate(MOVES_BEGUN_MAX);
+        let records: Vec<_> = wanted
+            .iter()
+            .filter_map(|(id, partition, to)| self.controller.move_partition(*id, *partition, to))
+            .collect();
+        if !records.is_empty() {
+            self.propose_for_peer(now, &records);
+        }
+    }
+
+    /// On which nodes a partition is to be, if something is wrong with where it is, or is to be. Who is lost is followed by
+    /// another directory of the same node, or else by another node.
+    fn brokers_wanted(&self, topic: &Topic, partition: i32) -> Option<Vec<i32>> {
+        let image = &self.controller.image;
+        let replicas = topic.partitions.get(usize::try_from(partition).ok()?)?;
+        let moved = image.reassignments.get(&(topic.id, partition));
+        let is_meant = |peer: u64| moved.is_none_or(|moved| moved.target.contains(&peer));
+        let meant: Vec<_> = replicas.iter().filter(|it| is_meant(it.peer_id)).collect();
+        let lost = |it: &PlacedReplica| image.retired.contains(&it.directory_id);
+        let factor = internal_topics::replicas(&topic.name, &self.options.settings);
+        let missing = factor.map_or(0, |factor| factor.saturating_sub(meant.len()));
+        let missing = if moved.is_none() { missing } else { 0 };
+        if missing == 0 && !meant.iter().any(|it| lost(it)) {
+            return None;
+        }
+        let stays = |id: i32| image.staying().any(|(staying, _)| staying == id);
+        let mut others: VecDeque<i32> = image
+            .staying()
+            .map(|(id, _)| id)
+            .filter(|id| self.is_heard(*id) && meant.iter().all(|it| it.broker_id != *id))
+            .collect();
+        others.rotate_left(usize::try_from(partition).ok()? % others.len().max(1));
+        let mut wanted = Vec::new();
+        for replica in &meant {
+            let is_there = !lost(replica) || stays(replica.broker_id);
+            wanted.extend(if is_there { Some(replica.broker_id) } else { others.pop_front() });
+        }
+        wanted.extend(others.into_iter().take(missing));
+        let is_better = wanted.len() > meant.len() || meant.iter().any(|it| lost(it));
+        (is_better && !wanted.is_empty()).then_some(wanted)
+    }
+
+    fn is_heard(&self, broker_id: i32) -> bool {
+        broker_id == self.options.facts.broker_id || self.peers.hears(broker_id)
+    }
+
+    /// How many replicas are in a data directory.
+    pub(crate) fn replicas_in(&self, directory_id: Uuid) -> usize {
+        let topics = self.controller.image.topics_by_name();
+        let replicas = topics.flat_map(|topic| topic.partitions.iter().flatten());
+        replicas.filter(|it| it.directory_id == directory_id).count()
+    }
+}
+
+/// What was done last, as the index that was applied then: nothing changes until that does.
+#[derive(Debug, Default)]
+pub(super) struct Members {
+    mended: Option<u64>,
+    decided: Option<u64>,
+}
