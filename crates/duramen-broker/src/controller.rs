@@ -31,6 +31,7 @@ use crate::limits::{
 use crate::partition::internal::Internal;
 use crate::partition::stamp;
 use crate::prng::Prng;
+use duramen_storage::sabotage::{self, Bug};
 
 pub(crate) mod image;
 mod placement;
@@ -621,10 +622,6 @@ impl Controller {
         let mut outcome = Outcome::default();
         let turn = self.group.collect();
         (outcome.messages, outcome.reads) = (turn.messages, turn.reads);
-        for snapshot in turn.snapshots {
-            let image = self.image.encode(self.group.applied());
-            outcome.messages.extend(self.group.with_image(snapshot, image));
-        }
         if let Some(beginning) = &turn.begun {
             outcome.is_begun = true;
             self.begin_anew(beginning);
@@ -663,6 +660,11 @@ impl Controller {
         // of a group that has just failed does not.
         if self.group.failure().is_some() {
             return outcome;
+        }
+        for snapshot in turn.snapshots {
+            let claimed = self.group.applied() + u64::from(sabotage::is(Bug::ImageClaimsMore));
+            let image = self.image.encode(claimed);
+            outcome.messages.extend(self.group.with_image(snapshot, image));
         }
         if let Some(offset) = trimmed.filter(|offset| *offset > self.log.start) {
             actions.extend(self.trim(offset).into_iter().map(emit));

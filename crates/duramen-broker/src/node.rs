@@ -281,7 +281,12 @@ impl Node {
         found: Option<&RecoveredReplica>,
         tail: Vec<Bytes>,
     ) -> Result<Controller, String> {
-        let (replica, voters) = peers::metadata_replica(options)?;
+        let (mut replica, voters) = peers::metadata_replica(options)?;
+        if sabotage::is(Bug::WipedVotes) {
+            let mut founders = options.founders.iter();
+            let named = founders.find(|it| it.broker_id == options.facts.broker_id);
+            replica = named.map_or(replica, |named| ReplicaId(named.peer_id));
+        }
         let Some(found) = found else {
             return Ok(if voters.contains(&replica.0) {
                 Controller::create(replica, &voters, options.seed)

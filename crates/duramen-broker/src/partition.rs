@@ -587,11 +587,6 @@ impl Partition {
         let emit = |kind| Action::Storage(Op { replica, kind });
         actions.extend(turn.ops.into_iter().map(emit));
         (effects.messages, effects.reads) = (turn.messages, turn.reads);
-        for snapshot in turn.snapshots {
-            let image = self.producers.image(self.group.applied());
-            let image = if sabotage::is(Bug::SnapshotWithoutImage) { Bytes::new() } else { image };
-            effects.messages.extend(self.group.with_image(snapshot, image));
-        }
         if let Some(first) = turn.cut {
             self.cut(first, &turn.removed, effects);
         }
@@ -604,6 +599,13 @@ impl Partition {
                 actions.push(emit(op));
                 self.group.trim(self.log_start);
             }
+        }
+        // The image says that it holds all that was applied, so it is made after that.
+        for snapshot in turn.snapshots {
+            let claimed = self.group.applied() + u64::from(sabotage::is(Bug::ImageClaimsMore));
+            let image = self.producers.image(claimed);
+            let image = if sabotage::is(Bug::SnapshotWithoutImage) { Bytes::new() } else { image };
+            effects.messages.extend(self.group.with_image(snapshot, image));
         }
         if self.committed > committed_before && !self.fetches.is_empty() {
             let bytes = self.group.bytes_between(committed_before, self.committed);

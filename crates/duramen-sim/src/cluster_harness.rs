@@ -5,8 +5,8 @@
 //! Owns:       virtual time, deaths and cuts, who is connected to whom; the phase of faults and the phase in which
 //!             progress is demanded; the comparison of replicas.
 //! Interface:  [`run`].
-//! Invariants: at no time are fewer disks whole than a majority needs: no disk is ever lost; every frame goes over the
-//!             network as bytes; every choice comes from the seed.
+//! Invariants: at no time are fewer disks whole than a majority needs: one is lost only while all that is committed is on
+//!             enough others; every frame goes over the network as bytes; every choice comes from the seed.
 //! Never:      sockets; what clients ask and may see: those are the clients and the oracle of the node harness.
 //! Tests:      `tests/cluster.rs`.
 //! Start at:   [`run`].
@@ -57,6 +57,8 @@ pub struct Report {
     pub begun: u64,
     /// Entries that leaders made again from segments.
     pub rebuilt: u64,
+    /// Disks that were lost.
+    pub wiped: u64,
 }
 
 struct Profile {
@@ -66,6 +68,7 @@ struct Profile {
     cut: u64,
     freeze: u64,
     drain: u64,
+    wipe: u64,
     /// Pieces of work of each machine in a step.
     work: u64,
     /// How long a dead process stays away at most, in microseconds.
@@ -111,6 +114,8 @@ struct World {
     connected: BTreeMap<ConnectionId, usize>,
     mono_us: u64,
     chance: Prng,
+    /// Chance of who joins, and whose disk is lost.
+    members: Prng,
     /// Who led in a term.
     leaders: BTreeMap<(Log, u64), u64>,
     /// Committed batches: length and checksum, by where they begin.
@@ -168,7 +173,11 @@ impl World {
     fn new(seed: u64, bug: Option<Bug>) -> Result<Self, Failure> {
         let mut shape = Prng::new(seed, "cluster profile");
         let count = *shape.pick(&[3, 3, 5]);
-        let founders = machine::founders(count);
+        // Whoever is no founder joins later.
+        let mut members = Prng::new(seed, "cluster members");
+        let founded = count;
+        let count = founded + usize::from(members.chance(250));
+        let founders = machine::founders(count, founded);
         let mut faults = Faults::default();
         if shape.chance(600) {
             faults.write_back = *shape.pick(&[5, 50]);
@@ -188,6 +197,7 @@ impl World {
             cut: *shape.pick(&[0, 5, 20]),
             freeze: *shape.pick(&[0, 5, 20]),
             drain: moves,
+            wipe: *members.pick(&[0, 0, 0, 10, 50]),
             work: shape.between(2, 8),
             away: *shape.pick(&[100_000, 1_000_000, 6_000_000]),
         };
@@ -196,12 +206,22 @@ impl World {
             Some(Bug::Cluster(bug)) => Some(bug),
             _ => None,
         };
-        let machine = |at| Machine::new(seed, at, founders.clone(), settings.clone(), faults, bug);
+        let machine =
+            |at| Machine::new(seed, (count, at), founders.clone(), settings.clone(), faults, bug);
+        let mut machines: Vec<_> = (0..count).map(machine).collect();
+        for late in &mut machines[founded..] {
+            late.down_until_us = members.below(4_000_000);
+        }
         Ok(Self {
-            profile,
-            machines: (0..count).map(machine).collect(),
+            machines,
             network: Network::new(seed, weather),
-            clients: Clients::of_many(seed, i32::try_from(count).expect("small")),
+            // Of two replicas none can be spared.
+            clients: Clients::of_many(
+                seed,
+                i32::try_from(count).expect("small"),
+                if profile.wipe > 0 { 3 } else { 1 },
+            ),
+            profile,
             connected: BTreeMap::new(),
             mono_us: 0,
             chance: Prng::new(seed, "cluster schedule"),
@@ -210,6 +230,7 @@ impl World {
             most_committed: BTreeMap::new(),
             compared: BTreeMap::new(),
             made: BTreeMap::new(),
+            members,
             trace: Trace::default(),
             report: Report { machines: count, ..Report::default() },
         })
@@ -217,7 +238,9 @@ impl World {
 
     fn live(&mut self) -> Result<(), Failure> {
         for at in 0..self.machines.len() {
-            self.start(at)?;
+            if self.machines[at].down_until_us == 0 {
+                self.start(at)?;
+            }
         }
         self.clients.connect();
         for connection in self.clients.connections() {
@@ -260,6 +283,9 @@ impl World {
             tell(|| format!("machine {at} is to end"));
             self.deliver(at, vec![Event::Drain])?;
         }
+        if self.members.below(10_000) < self.profile.wipe {
+            self.wipe_one();
+        }
         for at in 0..count {
             if let Some(held) = self.machines[at].thaw(self.mono_us) {
                 self.deliver(at, held)?;
@@ -275,6 +301,24 @@ impl World {
     fn kill(&mut self, at: usize, power: bool) {
         if self.machines[at].life.is_some() {
             self.bury(at, power);
+        }
+    }
+
+    /// A disk is lost, if what is on it is elsewhere.
+    fn wipe_one(&mut self) {
+        let at = self.members.index(self.machines.len());
+        let broker_id = self.machines[at].broker_id();
+        let lives = self.machines.iter().filter_map(|machine| machine.life.as_ref());
+        // One that has a successor may not know it, and what has changed since.
+        let leads = lives.filter(|life| life.node.unsettled().is_some());
+        let Some(last) = leads.max_by_key(|life| life.node.metadata_term()) else { return };
+        let known: Vec<_> = last.node.directories().collect();
+        let mut wiped = self.machines.iter().filter(|machine| machine.wipes > 0);
+        let are_back = wiped.all(|machine| known.contains(&machine.directory_id()));
+        if are_back && last.node.can_spare(broker_id) {
+            self.bury(at, true);
+            self.machines[at].wipe();
+            self.report.wiped += 1;
         }
     }
 
@@ -526,6 +570,7 @@ impl World {
         self.profile.cut = 0;
         self.profile.freeze = 0;
         self.profile.drain = 0;
+        self.profile.wipe = 0;
         self.profile.work = 10;
         for at in 0..self.machines.len() {
             self.machines[at].heal();
@@ -617,6 +662,12 @@ impl World {
         if !uneven.is_empty() {
             let what = format!("not all of these are equal: {uneven:?} {}", self.told());
             return Err(Failure::liveness(what));
+        }
+        let lives = self.machines.iter().filter_map(|it| it.life.as_ref());
+        let unsettled = lives.filter_map(|life| life.node.unsettled()).max();
+        if unsettled != Some(0) {
+            let what = format!("partitions are not where they are to be: {unsettled:?}");
+            return Err(Failure::liveness(format!("{what} {}", self.told())));
         }
         self.check_files()?;
         for machine in &self.machines {

@@ -149,9 +149,11 @@ pub const OF_CLUSTERS: &[(&str, Bug, u64)] = &[
     #[cfg(feature = "sabotage")]
     ("an entry made again in another term", Bug::Peers(Inside::TermNotRestored), 2),
     #[cfg(feature = "sabotage")]
-    ("a replica votes before it has anything", Bug::Peers(Inside::PromotedAtOnce), 45),
-    #[cfg(feature = "sabotage")]
     ("a replica begins with the voters of now", Bug::Peers(Inside::BornAsPlaced), 59),
+    #[cfg(feature = "sabotage")]
+    ("an image claims more than it holds", Bug::Peers(Inside::ImageClaimsMore), 1),
+    #[cfg(feature = "sabotage")]
+    ("a wiped directory votes as its predecessor", Bug::Peers(Inside::WipedVotes), 1),
     #[cfg(feature = "sabotage")]
     ("an entry made again begins no segment", Bug::Peers(Inside::SegmentStartNotRestored), 2),
 ];
@@ -166,6 +168,7 @@ pub const MISSED: &[(&str, Bug)] = &[
     ("a leader that has a successor answers", Bug::Peers(Inside::StaleLeaderAnswers)),
     ("what an image holds is applied once more", Bug::Peers(Inside::ImageAppliedTwice)),
     ("a log begins anew without its image", Bug::Peers(Inside::SnapshotWithoutImage)),
+    ("a replica votes before it has anything", Bug::Peers(Inside::PromotedAtOnce)),
 ];
 
 /// Runs seeds until one finds `bug`: which one, and what was found.

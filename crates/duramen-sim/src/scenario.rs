@@ -61,7 +61,7 @@ impl Scenario {
                 format!(
                     "trace {:016x}, {} machines, {} requests, {} acknowledged, {} records read, \
                      {} by followers, {} starts, {} frames, {} elections, {} entries from segments, \
-                     {} logs begun anew",
+                     {} logs begun anew, {} disks lost",
                     report.trace.hash(),
                     report.machines,
                     report.requests,
@@ -72,7 +72,8 @@ impl Scenario {
                     report.frames,
                     report.elections,
                     report.rebuilt,
-                    report.begun
+                    report.begun,
+                    report.wiped
                 )
             }),
             Self::Node => node_harness::run(seed, None).map(|report| {

@@ -94,6 +94,10 @@ pub enum Bug {
     SegmentStartNotRestored,
     /// A replica that begins anew is given an empty image.
     SnapshotWithoutImage,
+    /// An image says that it holds an entry more than it does.
+    ImageClaimsMore,
+    /// A directory that was wiped is the replica of metadata that its predecessor was.
+    WipedVotes,
     /// Entries that an image holds already change it once more.
     ImageAppliedTwice,
     /// A replica that is added votes before it has anything.

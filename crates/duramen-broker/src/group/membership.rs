@@ -9,6 +9,7 @@ use duramen_storage::op::ConfState;
 use raft::eraftpb::{ConfChangeSingle, ConfChangeType, ConfChangeV2};
 
 use super::Group;
+use crate::limits::ELECTION_TICKS;
 use duramen_storage::sabotage::{self, Bug};
 
 fn change(kinds: impl IntoIterator<Item = (ConfChangeType, u64)>) -> ConfChangeV2 {
@@ -50,6 +51,13 @@ impl Group {
         };
         let is_fit = |peer: &u64| self.matched(*peer) >= least || sabotage::is(Bug::PromotedAtOnce);
         if !target.iter().all(|peer| voters.contains(peer) || is_fit(peer)) {
+            return false;
+        }
+        // Nor may those who are to vote be so many that are dead that they could never decide anything.
+        let since = self.pace.ticks.saturating_sub(ELECTION_TICKS as u64);
+        let is_heard =
+            |peer: &&u64| **peer == own || self.pace.heard.get(peer).is_some_and(|at| *at >= since);
+        if 2 * target.iter().filter(is_heard).count() <= target.len() {
             return false;
         }
         let leads_on = |peer: &u64| *peer == own && voters.contains(&own);

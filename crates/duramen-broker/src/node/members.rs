@@ -216,6 +216,39 @@ impl Node {
         (is_better && !wanted.is_empty()).then_some(wanted)
     }
 
+    /// How many partitions are being moved, or have a replica whose directory is lost; `None` if this node does not lead the
+    /// metadata.
+    pub fn unsettled(&self) -> Option<usize> {
+        let image = &self.controller.image;
+        let is_lost = |it: &PlacedReplica| image.retired.contains(&it.directory_id);
+        let topics = image.topics_by_name();
+        let lost = topics.flat_map(|topic| &topic.partitions).filter(|it| it.iter().any(is_lost));
+        let unsettled = lost.count() + image.reassignments.len();
+        self.controller.group.is_serving().then_some(unsettled)
+    }
+
+    /// The data directories of the nodes that belong to the cluster, as far as this one knows.
+    pub fn directories(&self) -> impl Iterator<Item = [u8; 16]> {
+        self.controller.image.staying().map(|(_, broker)| broker.directory_id.0)
+    }
+
+    /// The term of the metadata.
+    pub fn metadata_term(&self) -> u64 {
+        self.controller.group.term()
+    }
+
+    /// Whether all that is committed would be elsewhere, and could go on, if a node's directory were lost now. Only the node
+    /// knows that leads the metadata.
+    pub fn can_spare(&self, broker_id: i32) -> bool {
+        let image = &self.controller.image;
+        let group = &self.controller.group;
+        let quorum = Quorum::of(image, self.peers.founders(), group.voter_ids(), |_| true);
+        let is_kept = group.voters() >= 3 && quorum.voters == group.voter_ids();
+        let partitions = image.topics_by_name().flat_map(|topic| &topic.partitions);
+        let mut there = partitions.filter(|it| it.iter().any(|it| it.broker_id == broker_id));
+        self.unsettled() == Some(0) && is_kept && there.all(|it| it.len() >= 3)
+    }
+
     fn is_heard(&self, broker_id: i32) -> bool {
         broker_id == self.options.facts.broker_id || self.peers.hears(broker_id)
     }

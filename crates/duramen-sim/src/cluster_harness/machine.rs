@@ -54,32 +54,38 @@ pub(super) struct Machine {
     faults: Faults,
     chance: Prng,
     seed: u64,
+    pub(super) wipes: u8,
 }
 
 /// What a piece of work ended in: actions, or the process's death.
 pub(super) type Outcome = Result<Vec<Action>, Failure>;
 
-fn directory(at: usize, generation: u8) -> [u8; 16] {
-    let mut id = [generation; 16];
+/// A machine's data directory, another one after each time that it was wiped.
+fn directory(at: usize, wipes: u8) -> [u8; 16] {
+    let mut id = [9 + wipes; 16];
     id[0] = u8::try_from(at).expect("small") + 1;
     id
 }
 
-/// Where a cluster of so many begins.
-pub(super) fn founders(machines: usize) -> Vec<Founder> {
-    let voter = |at| Founder {
+/// With whom a cluster of so many machines begins, of which some are founders.
+pub(super) fn founders(machines: usize, founders: usize) -> Vec<Founder> {
+    let founder = |at| Founder {
         peer_id: at as u64 + 1,
-        // Not the same number, so that nobody takes one for the other.
-        broker_id: i32::try_from(machines - at).expect("small"),
-        directory_id: directory(at, 9),
+        broker_id: broker(machines, at),
+        directory_id: directory(at, 0),
     };
-    (0..machines).map(voter).collect()
+    (0..founders).map(founder).collect()
+}
+
+/// Not the same number as the peer's, so that nobody takes one for the other.
+fn broker(machines: usize, at: usize) -> i32 {
+    i32::try_from(machines - at).expect("small")
 }
 
 impl Machine {
     pub(super) fn new(
         seed: u64,
-        at: usize,
+        (machines, at): (usize, usize),
         founders: Vec<Founder>,
         settings: BrokerSettings,
         faults: Faults,
@@ -89,8 +95,8 @@ impl Machine {
         let mut shape = Prng::new(own, "machine");
         let facts = Facts {
             cluster_id: [7; 16],
-            broker_id: founders[at].broker_id,
-            directory_id: founders[at].directory_id,
+            broker_id: broker(machines, at),
+            directory_id: directory(at, 0),
         };
         Self {
             at,
@@ -123,7 +129,25 @@ impl Machine {
             faults,
             chance: Prng::new(own, "machine schedule"),
             seed: own.wrapping_mul(1000),
+            wipes: 0,
         }
+    }
+
+    pub(super) fn broker_id(&self) -> i32 {
+        self.options.facts.broker_id
+    }
+
+    pub(super) fn directory_id(&self) -> [u8; 16] {
+        self.options.facts.directory_id
+    }
+
+    /// The process ends, and its disk is replaced by an empty one.
+    pub(super) fn wipe(&mut self) {
+        self.die(true);
+        tell(|| format!("machine {} is WIPED", self.at));
+        self.wipes += 1;
+        self.disk = SimDisk::new(self.seed.wrapping_add(u64::from(self.wipes)));
+        self.options.facts.directory_id = directory(self.at, self.wipes);
     }
 
     /// The faults of the disk end, and it is not slow any more.

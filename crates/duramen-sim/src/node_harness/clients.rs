@@ -185,6 +185,8 @@ pub(crate) struct Clients {
     many: bool,
     /// How many nodes there are, numbered from 1, and how often one wants a partition moved, of a thousand questions.
     nodes: i32,
+    /// To how few nodes a partition is moved.
+    replicas_min: i32,
     moves: u64,
 }
 
@@ -220,15 +222,17 @@ impl Clients {
             starts: 0,
             many: false,
             nodes: 1,
+            replicas_min: 1,
             moves: 0,
         }
     }
 
     /// Clients of several nodes. They delete no topic, and take no word for more than a majority's: no `acks=1`.
-    pub(crate) fn of_many(seed: u64, nodes: i32) -> Self {
+    pub(crate) fn of_many(seed: u64, nodes: i32, replicas_min: i32) -> Self {
         let mut clients = Self::new(seed, false);
         clients.many = true;
         clients.nodes = nodes;
+        clients.replicas_min = replicas_min;
         clients.moves = *Prng::new(seed, "moves").pick(&[0, 10, 40]);
         clients.oracle.many = true;
         clients
@@ -610,7 +614,8 @@ impl Clients {
     fn move_somewhere(&mut self) -> (Asked, Request, i16) {
         let place = ((*self.work.pick(&TOPICS)).to_owned(), i32::from(self.work.chance(500)));
         let mut brokers: Vec<i32> = (1..=self.nodes).collect();
-        for _ in 0..self.work.below(u64::try_from(self.nodes).expect("small")) {
+        let spared = self.nodes - self.replicas_min;
+        for _ in 0..self.work.below(u64::try_from(spared).expect("small") + 1) {
             let at = self.work.index(brokers.len());
             brokers.swap_remove(at);
         }

@@ -94,7 +94,7 @@ fn a_voter_is_answered() {
 #[test]
 fn nobody_votes_in_the_name_of_a_directory_that_was_wiped() {
     let frame = Frame { directory_id: Uuid([1; 16]), ..question() };
-    assert_eq!(answers(frame), (Vec::new(), 1));
+    assert_eq!(answers(frame), (Vec::new(), 2), "neither the frame nor the letter is the node's");
 }
 
 #[test]
@@ -115,30 +115,41 @@ fn frames_of_other_clusters_and_other_replicas_are_passed_over() {
     assert!(answers(frame).0.is_empty(), "of a node that nobody knows");
 }
 
-#[test]
-fn a_wiped_directory_is_refused_under_its_old_name() {
-    let (_, actions) = open(11, [3; 16]);
-    assert!(actions.iter().any(|action| matches!(action, Action::Fatal(_))));
-    let (_, actions) = open(99, directory(99));
-    assert!(actions.iter().any(|action| matches!(action, Action::Fatal(_))), "it is no voter");
-}
-
-#[test]
-fn a_silent_cluster_is_asked_for_votes_in_time() {
-    let (mut node, _) = open(11, directory(11));
-    let mut asked = Vec::new();
+/// To whom a node has something to say about groups, if nobody says anything to it; and who is asked to register it.
+fn said_in_silence(broker_id: i32, directory_id: [u8; 16]) -> (Vec<i32>, Vec<i32>) {
+    let (mut node, actions) = open(broker_id, directory_id);
+    assert!(!actions.iter().any(|action| matches!(action, Action::Fatal(_))));
+    let (mut letters, mut registrations) = (Vec::new(), Vec::new());
     for tick in 1..=2 * ELECTION_TICKS as u64 {
         let at = now(tick * TICK_US);
         assert!(node.deadline() <= at.mono_us, "it wants to be woken");
         let mut actions = Vec::new();
         node.step(at, Event::Tick, &mut actions);
         node.flush(at, &mut actions);
-        asked.extend(actions.into_iter().filter_map(|action| match action {
-            Action::Send { to, frame } if !frame.0.letters.is_empty() => Some(to),
-            _ => None,
-        }));
+        for action in actions {
+            let Action::Send { to, frame } = action else { continue };
+            letters.extend((!frame.0.letters.is_empty()).then_some(to));
+            registrations.extend((!frame.0.registrations.is_empty()).then_some(to));
+        }
     }
+    (letters, registrations)
+}
+
+#[test]
+fn a_silent_cluster_is_asked_for_votes_in_time() {
+    let (asked, _) = said_in_silence(11, directory(11));
     assert!(asked.contains(&12) && asked.contains(&13), "{asked:?}");
+}
+
+#[test]
+fn whoever_is_no_founder_asks_to_be_registered_and_never_for_votes() {
+    for (broker_id, directory_id, others) in
+        [(11, [3; 16], vec![12, 13]), (99, directory(99), vec![11, 12, 13])]
+    {
+        let (asked, registrars) = said_in_silence(broker_id, directory_id);
+        assert!(asked.is_empty(), "{asked:?}");
+        assert!(others.iter().all(|it| registrars.contains(it)), "{registrars:?}");
+    }
 }
 
 #[test]
@@ -146,7 +157,8 @@ fn who_hears_no_majority_calls_nobody_gone() {
     let told = |hears: &[i32]| {
         let (mut node, mut actions) = open(11, directory(11));
         for broker_id in 11..=13 {
-            let broker = RegisterBroker { broker_id, ..RegisterBroker::default() };
+            let directory_id = Uuid(directory(broker_id));
+            let broker = RegisterBroker { broker_id, directory_id, ..RegisterBroker::default() };
             node.controller.image.brokers.insert(broker_id, broker);
         }
         for tick in 1..=2 * PEER_SILENT_TICKS {
