@@ -135,27 +135,27 @@ pub const OF_CLUSTERS: &[(&str, Bug, u64)] = &[
     #[cfg(feature = "sabotage")]
     ("a replica speaks before its sync", Bug::Peers(Inside::SpokenBeforeSync), 1),
     #[cfg(feature = "sabotage")]
-    ("a leader serves too early", Bug::Peers(Inside::ServesTooEarly), 1),
+    ("a leader serves too early", Bug::Peers(Inside::ServesTooEarly), 4),
     #[cfg(feature = "sabotage")]
     ("producers of a cut suffix remembered", Bug::Peers(Inside::CutKeepsProducers), 138),
     #[cfg(feature = "sabotage")]
-    ("a proposal that storage never had is believed", Bug::Peers(Inside::UnstoredForgotten), 336),
+    ("a proposal that storage never had is believed", Bug::Peers(Inside::UnstoredForgotten), 93),
     #[cfg(feature = "sabotage")]
-    ("a follower shows past its commit index", Bug::Peers(Inside::FollowerShowsAll), 1),
+    ("a follower shows past its commit index", Bug::Peers(Inside::FollowerShowsAll), 2),
     #[cfg(feature = "sabotage")]
     ("internal entries forgotten with the others", Bug::Peers(Inside::PastEntryForgotten), 2),
     #[cfg(feature = "sabotage")]
-    ("internal entries of the past not stored", Bug::Peers(Inside::HistoryNotStored), 51),
+    ("internal entries of the past not stored", Bug::Peers(Inside::HistoryNotStored), 5),
     #[cfg(feature = "sabotage")]
     ("an entry made again in another term", Bug::Peers(Inside::TermNotRestored), 2),
     #[cfg(feature = "sabotage")]
-    ("a replica begins with the voters of now", Bug::Peers(Inside::BornAsPlaced), 59),
+    ("a replica begins with the voters of now", Bug::Peers(Inside::BornAsPlaced), 83),
     #[cfg(feature = "sabotage")]
-    ("an image claims more than it holds", Bug::Peers(Inside::ImageClaimsMore), 1),
+    ("an image claims more than it holds", Bug::Peers(Inside::ImageClaimsMore), 13),
     #[cfg(feature = "sabotage")]
-    ("a wiped directory votes as its predecessor", Bug::Peers(Inside::WipedVotes), 1),
+    ("a wiped directory votes as its predecessor", Bug::Peers(Inside::WipedVotes), 2),
     #[cfg(feature = "sabotage")]
-    ("an entry made again begins no segment", Bug::Peers(Inside::SegmentStartNotRestored), 2),
+    ("an entry made again begins no segment", Bug::Peers(Inside::SegmentStartNotRestored), 5),
 ];
 
 /// Bugs that 400 seeds of the cluster do not find yet: see "What is thin" in `docs/testing.md`.

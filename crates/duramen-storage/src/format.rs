@@ -19,8 +19,8 @@ pub(crate) const ROUND_HEADER_BYTES: usize = 64;
 pub(crate) const ROUND_ALIGN: usize = 4096;
 /// Directory of the journal's extents.
 pub(crate) const JOURNAL_DIR: &str = "journal";
-/// Node-local facts.
-pub(crate) const MANIFEST: &str = "manifest";
+/// Node-local facts: a directory that has it is a node's.
+pub const MANIFEST: &str = "manifest";
 /// Space given up when the disk is full.
 pub(crate) const RESERVE: &str = "reserve";
 /// Ends the name of a directory that is being removed.

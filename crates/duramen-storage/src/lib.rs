@@ -34,6 +34,7 @@ pub mod storage;
 
 pub use descriptor::Descriptor;
 pub use disk::Disk;
+pub use format::MANIFEST;
 pub use op::{Done, Op, OpKind, ReplicaId};
 pub use reader::Reader;
 pub use storage::{Options, Recovered, Storage};

@@ -164,13 +164,14 @@ fn parse_voters(text: &str) -> Option<Vec<Voter>> {
     if parts.len() > VOTERS_MAX { None } else { parts.iter().map(voter).collect() }
 }
 
-/// Whoever is a member has voters, and is one of them.
+/// Whoever is a member knows with whom its cluster began, and need not be one of them; whoever only promised is.
 fn is_consistent(manifest: &Manifest) -> bool {
     let Manifest { facts, voters, .. } = manifest;
     let is_own = |it: &Voter| {
         (it.broker_id, it.directory_id) == (facts.broker_id, facts.directory_id) && it.peer_id > 0
     };
-    if voters.is_empty() { facts.cluster_id == [0; 16] } else { voters.iter().any(is_own) }
+    let is_member = facts.cluster_id != [0; 16];
+    if voters.is_empty() { !is_member } else { is_member || voters.iter().any(is_own) }
 }
 
 #[cfg(test)]
@@ -234,17 +235,20 @@ mod tests {
 
     #[test]
     fn what_contradicts_itself_is_damage() {
-        let [_, _, member] = forming();
-        for (from, to) in [
-            ("broker.id=3", "broker.id=4"),
-            ("1:3:ab", "1:3:ac"),
-            ("1:3:ab", "0:3:ab"),
-            (",2:5:", ",2:5:0:"),
-            (",2:5:07", ",2:5:7"),
-        ] {
-            let text = signed(&render(&member).replace(from, to));
+        let [_, promised, member] = forming();
+        let cases = [
+            (&promised, "broker.id=3", "broker.id=4"),
+            (&promised, "1:3:ab", "1:3:ac"),
+            (&promised, "1:3:ab", "0:3:ab"),
+            (&member, ",2:5:", ",2:5:0:"),
+            (&member, ",2:5:07", ",2:5:7"),
+        ];
+        for (manifest, from, to) in cases {
+            let text = signed(&render(manifest).replace(from, to));
             assert!(matches!(parse(text.as_bytes()), Err(Error::Damaged { .. })), "{from} {to}");
         }
+        let joined = signed(&render(&member).replace("broker.id=3", "broker.id=4"));
+        assert!(parse(joined.as_bytes()).is_ok(), "it joined a cluster that others began");
         let text = render(&member);
         let voters = text.lines().find(|line| line.starts_with("voters=")).expect("it has them");
         let text = signed(&text.replace(voters, "voters="));

@@ -60,7 +60,8 @@ pub struct ServerArgs {
     #[arg(long, value_name = "HOST:PORT", env = "DURAMEN_ADVERTISE")]
     pub advertise: Option<String>,
     /// Where other nodes of the cluster connect, if that is not this node's own address in the setting
-    /// `controller.quorum.voters`. Nobody is asked for a password: use a network of its own.
+    /// `controller.quorum.voters`. A node alone that has it can be joined by others. Nobody is asked for a password: use a
+    /// network of its own.
     #[arg(long, value_name = "HOST:PORT", env = "DURAMEN_NODE_LISTEN")]
     pub node_listen: Option<String>,
     /// Serve /metrics and /healthz here [default: not served].

@@ -18,9 +18,10 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use duramen_broker::limits::{FRAME_BYTES_MAX, Memory};
-use duramen_broker::{Action, Event, Founder, Node, NodeOptions, read_plan};
+use duramen_broker::{Action, Event, Founder, METADATA_TOPIC, Node, NodeOptions, read_plan};
+use duramen_storage::op::RecoveredReplica;
 use duramen_storage::storage::{Facts, Recovered, Voter};
 use duramen_storage::{Options, Storage};
 use rustix::process::Resource;
@@ -154,8 +155,9 @@ pub fn start(config: &Config) -> anyhow::Result<Server> {
     let files_max = usize::try_from(files_max.saturating_sub(OTHER_FILES)).unwrap_or(usize::MAX);
     let connections_max = settings.seats.all.min(files_max / 3);
     let parts = Common::default();
-    let storage = open_storage(config, &settings, &broker, files_max - connections_max)?;
-    let others = for_nodes.map(|socket| (socket, runtime.handle(), &parts));
+    let files_max = files_max - connections_max;
+    let storage = open_storage(config, &settings, &broker, files_max, for_nodes.is_some())?;
+    let others = for_nodes.map(|(socket, at)| (socket, at, runtime.handle(), &parts));
     let opened = open(config, &settings, broker, &advertised, storage, others)?;
 
     let Opened { storage, links, node, actions, clock, facts, formatted, recovered } = opened;
@@ -334,7 +336,7 @@ fn advertised(config: &Config, settings: &ServerSettings, address: SocketAddr) -
 struct Sockets {
     listen: TcpListener,
     http: Option<TcpListener>,
-    for_nodes: Option<TcpListener>,
+    for_nodes: Option<(TcpListener, HostPort)>,
 }
 
 fn bind_all(
@@ -348,22 +350,28 @@ fn bind_all(
     Ok(Sockets { listen, http: http.transpose()?, for_nodes: listen_for_nodes(config, settings)? })
 }
 
-/// The listener for other nodes, if there are any.
+/// The listener for other nodes, if there may be any, and where they reach it.
 fn listen_for_nodes(
     config: &Config,
     settings: &ServerSettings,
-) -> anyhow::Result<Option<TcpListener>> {
+) -> anyhow::Result<Option<(TcpListener, HostPort)>> {
     let listed = settings.node_id.and_then(|id| settings.nodes.get(&id));
-    match (listed, &config.node_listen) {
-        (Some(listed), given) => {
-            let address = given.as_ref().unwrap_or(listed);
-            bind(address, "listen for other nodes", "--node-listen").map(Some)
-        }
-        (None, Some(_)) => bail!(
-            "--node-listen is for a node of a cluster, and controller.quorum.voters lists no other"
-        ),
-        (None, None) => Ok(None),
-    }
+    let Some(wanted) = config.node_listen.as_ref().or(listed) else {
+        ensure!(
+            settings.nodes.is_empty(),
+            "node.id is not among the nodes of controller.quorum.voters, so it is to join their cluster: say where they reach \
+             it with --node-listen HOST:PORT"
+        );
+        return Ok(None);
+    };
+    let socket = bind(wanted, "listen for other nodes", "--node-listen")?;
+    let port = socket.local_addr()?.port();
+    let address = listed.cloned().unwrap_or(HostPort { host: wanted.host.clone(), port });
+    ensure!(
+        !address.is_unspecified(),
+        "other nodes cannot connect to {address}: give --node-listen an address of this machine"
+    );
+    Ok(Some((socket, address)))
 }
 
 fn open_storage(
@@ -371,6 +379,7 @@ fn open_storage(
     settings: &ServerSettings,
     broker: &duramen_broker::configs::BrokerSettings,
     open_files_max: usize,
+    listens_for_nodes: bool,
 ) -> anyhow::Result<(Storage<RealDisk>, Recovered)> {
     let path = config.data_dir.as_path();
     let disk = RealDisk::open(path).map_err(|error| match error.kind() {
@@ -411,19 +420,26 @@ fn open_storage(
             facts.broker_id
         );
     }
-    match (is_alone, recovered.voters.is_empty() && facts.cluster_id != [0; 16]) {
-        (true, false) => bail!(
-            "the data directory {} belongs to a node of a cluster: say where all its nodes are with the setting \
+    let was_forming = recovered.facts.cluster_id == [0; 16];
+    if is_alone && was_forming {
+        bail!(
+            "the data directory {} was to form a cluster with others: say where all its nodes are with the setting \
              controller.quorum.voters",
             path.display()
-        ),
-        (false, true) => bail!(
-            "the data directory {} belongs to a node that is a cluster of its own, and such a one cannot grow yet: choose \
-             an empty directory, or leave out controller.quorum.voters",
-            path.display()
-        ),
-        _ => Ok((storage, recovered)),
+        );
     }
+    let is_metadata = |it: &&RecoveredReplica| it.identity.topic == METADATA_TOPIC;
+    let metadata = recovered.replicas.iter().find(is_metadata);
+    let has_others = !recovered.voters.is_empty()
+        || metadata.is_some_and(|it| it.conf.voters.len() + it.conf.learners.len() > 1);
+    if has_others && !listens_for_nodes {
+        bail!(
+            "the data directory {} belongs to a node of a cluster: say where the other nodes reach it with --node-listen \
+             HOST:PORT",
+            path.display()
+        );
+    }
+    Ok((storage, recovered))
 }
 
 /// Opens the node over its storage; one of several first becomes a member of their cluster.
@@ -433,19 +449,21 @@ fn open(
     broker: duramen_broker::configs::BrokerSettings,
     advertised: &HostPort,
     (mut storage, recovered): (Storage<RealDisk>, Recovered),
-    others: Option<(TcpListener, &Handle, &Common)>,
+    others: Option<(TcpListener, HostPort, &Handle, &Common)>,
 ) -> anyhow::Result<Opened> {
     let path = config.data_dir.as_path();
     let Recovered { mut facts, voters, formatted, replicas } = recovered;
-    let (mut links, mut members) = (Links::default(), Vec::new());
-    if let Some((socket, runtime, common)) = others {
+    let (mut links, mut founders, mut node_address) = (Links::default(), Vec::new(), None);
+    if let Some((socket, address, runtime, common)) = others {
+        node_address = Some((address.host.clone(), address.port));
         let nodes = settings.nodes.clone();
-        let place = Place { socket, nodes, facts: facts.clone(), voters };
-        let mut peers = Peers::start(place, runtime, common)?;
-        (facts.cluster_id, members) = peers.form(&mut storage, runtime)?;
+        let voters = founders_of(&facts, voters);
+        let place = Place { socket, address, nodes, facts: facts.clone(), voters };
+        let mut peers = Peers::start(place, runtime, common);
+        (facts.cluster_id, founders) = peers.form(&mut storage, runtime)?;
         links = peers.links;
     }
-    let voter = |it: Voter| Founder {
+    let founder = |it: Voter| Founder {
         peer_id: it.peer_id,
         broker_id: it.broker_id,
         directory_id: it.directory_id,
@@ -468,11 +486,21 @@ fn open(
         seed: u64::from_le_bytes(random()?),
         bytes_in_flight_max: settings.in_flight_bytes_max,
         metadata_tail: read_plan::metadata_tail(&storage.reader(), &replicas)?,
-        voters: members.into_iter().map(voter).collect(),
+        node_address,
+        founders: founders.into_iter().map(founder).collect(),
         memory: Memory::default(),
     };
     let node = Node::open(options, replicas, clock.now(), &mut actions);
     Ok(Opened { storage, links, node, actions, clock, facts, formatted, recovered: found })
+}
+
+/// With whom the cluster of a directory began: one that was a cluster of its own from the start began it alone.
+fn founders_of(facts: &Facts, voters: Vec<Voter>) -> Vec<Voter> {
+    if facts.cluster_id == [0; 16] || !voters.is_empty() {
+        return voters;
+    }
+    let Facts { broker_id, directory_id, .. } = *facts;
+    vec![Voter { peer_id: 1, broker_id, directory_id }]
 }
 
 fn random<const N: usize>() -> anyhow::Result<[u8; N]> {

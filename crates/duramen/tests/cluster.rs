@@ -58,12 +58,17 @@ fn free_port() -> u16 {
 
 impl Cluster {
     fn start() -> Self {
+        Self::of(1..=3)
+    }
+
+    /// A place for three nodes, of which these begin the cluster.
+    fn of(ids: impl IntoIterator<Item = usize> + Clone) -> Self {
         let ports = || (0..3).map(|_| free_port()).collect::<Vec<_>>();
         let (client_ports, node_ports) = (ports(), ports());
         let root = TempDir::new().unwrap();
         let mut cluster = Self { root, client_ports, node_ports, nodes: BTreeMap::new() };
-        (1..=3).for_each(|id| cluster.spawn(id));
-        (1..=3).for_each(|id| cluster.wait_for_log(id, "serving"));
+        ids.clone().into_iter().for_each(|id| cluster.spawn(id));
+        ids.into_iter().for_each(|id| cluster.wait_for_log(id, "serving"));
         cluster
     }
 
@@ -74,17 +79,31 @@ impl Cluster {
     fn command(&self, id: usize) -> Command {
         let listed = (1..=3).map(|id| format!("{id}@127.0.0.1:{}", self.node_ports[id - 1]));
         let listed = listed.collect::<Vec<_>>().join(",");
+        self.command_with(id, &["--set", &format!("controller.quorum.voters={listed}")])
+    }
+
+    fn command_with(&self, id: usize, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_duramen"));
         command.args(["serve", "--log-format", "json", "--log", "info"]);
         command.args(["--listen", &format!("127.0.0.1:{}", self.client_ports[id - 1])]);
-        command.args(["--set", &format!("controller.quorum.voters={listed}")]);
-        command.args(["--set", &format!("node.id={id}")]).arg("--data-dir").arg(self.dir(id));
+        command.args(["--set", &format!("node.id={id}")]).args(arguments);
+        command.arg("--data-dir").arg(self.dir(id));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         command
     }
 
     fn spawn(&mut self, id: usize) {
-        let mut child = self.command(id).spawn().unwrap();
+        let command = self.command(id);
+        self.run(id, command);
+    }
+
+    fn spawn_with(&mut self, id: usize, arguments: &[&str]) {
+        let command = self.command_with(id, arguments);
+        self.run(id, command);
+    }
+
+    fn run(&mut self, id: usize, mut command: Command) {
+        let mut child = command.spawn().unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap());
         let (sender, log) = channel();
         std::thread::spawn(move || {
@@ -129,6 +148,11 @@ impl Cluster {
     }
 
     async fn client(&self) -> Client {
+        self.client_of(3).await
+    }
+
+    /// A client, once so many nodes are registered.
+    async fn client_of(&self, nodes: usize) -> Client {
         let bootstrap = self.client_ports.iter().map(|port| format!("127.0.0.1:{port}"));
         let options = Options {
             connect_for: PATIENCE,
@@ -138,7 +162,7 @@ impl Cluster {
         };
         let client = Client::connect(options).await.unwrap();
         let until = Instant::now() + PATIENCE;
-        while client.metadata(Some(&[]), false).await.unwrap().brokers.len() < 3 {
+        while client.metadata(Some(&[]), false).await.unwrap().brokers.len() < nodes {
             assert!(Instant::now() < until, "not all nodes are registered");
             tokio::time::sleep(POLL).await;
         }
@@ -474,16 +498,12 @@ fn complaint(mut command: Command) -> String {
 }
 
 #[test]
-fn a_wiped_or_a_foreign_directory_is_refused_and_told_why() {
+fn a_foreign_directory_is_refused_and_told_why() {
     let mut cluster = Cluster::start();
-    cluster.kill(2);
-    let kept = cluster.root.path().join("kept");
-    std::fs::rename(cluster.dir(2), &kept).unwrap();
-    let text = complaint(cluster.command(2));
-    assert!(text.contains("it is new, or was wiped"), "{text}");
-
     // Node 2's own directory, given to node 3.
+    cluster.kill(2);
     cluster.kill(3);
+    let kept = cluster.dir(2);
     let mut foreign = Command::new(env!("CARGO_BIN_EXE_duramen"));
     let listed = cluster.command(3);
     let given: Vec<_> = listed.get_args().collect();
@@ -498,14 +518,98 @@ fn a_wiped_or_a_foreign_directory_is_refused_and_told_why() {
         .arg(&kept)
         .stderr(Stdio::piped());
     let text = complaint(alone);
-    assert!(text.contains("controller.quorum.voters"), "{text}");
-
-    std::fs::remove_dir_all(cluster.dir(2)).unwrap();
-    std::fs::rename(&kept, cluster.dir(2)).unwrap();
+    assert!(text.contains("--node-listen"), "{text}");
     for id in [2, 3] {
         cluster.spawn(id);
         cluster.wait_for_log(id, "serving");
     }
+}
+
+/// A node's directory is lost, and it is started again: what it had comes back to it, and it counts again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wiped_node_is_replaced_by_itself_beside_a_writer() {
+    let mut cluster = Cluster::start();
+    let client = cluster.client().await;
+    client.create_topic(&topic("t"), false).await.unwrap();
+    let mut writer = Writer::new(&client, "t").await;
+    writer.append(100).await;
+    for wiped in 1..=3 {
+        cluster.kill(wiped);
+        std::fs::remove_dir_all(cluster.dir(wiped)).unwrap();
+        writer.append(10).await;
+        let began = Instant::now();
+        cluster.spawn(wiped);
+        cluster.wait_for_log(wiped, "serving");
+        // Only when it has a vote again may the next one be lost.
+        let until = Instant::now() + PATIENCE;
+        loop {
+            writer.append(1).await;
+            let node = client.node(i32::try_from(wiped).unwrap()).await.unwrap();
+            let request = ListPartitionReassignmentsRequest::default();
+            let is_settled = node.call(&request).await.unwrap().topics.is_empty();
+            if is_settled
+                && cluster.segments(wiped, "t-0") == cluster.segments(wiped % 3 + 1, "t-0")
+            {
+                break;
+            }
+            assert!(Instant::now() < until, "node {wiped} does not get back what it had");
+        }
+        println!("node {wiped} was whole again after {} ms", began.elapsed().as_millis());
+    }
+    cluster.wait_for_same_segments("t-0");
+    writer.check(&client, "t").await;
+}
+
+/// One node, as `dev` starts it, becomes three; then the first is destroyed.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_node_grows_to_three_and_outlives_the_first() {
+    let mut cluster = Cluster::of([]);
+    cluster.spawn_with(1, &[]);
+    cluster.wait_for_log(1, "serving");
+    let client = cluster.client_of(1).await;
+    let alone = NewTopic { replication_factor: 1, configs: [].into(), ..topic("t") };
+    client.create_topic(&alone, false).await.unwrap();
+    let mut writer = Writer::new(&client, "t").await;
+    writer.append(50).await;
+    let offsets = [("t".to_owned(), [(0, 33)].into())].into();
+    client.commit("g", &offsets).await.unwrap();
+    let given = client.init_producer().await.unwrap().id;
+    cluster.stop(1);
+
+    // From now on it listens for others, which need no more than its address.
+    let at = |port: u16| format!("127.0.0.1:{port}");
+    let seeds = format!("controller.quorum.voters=1@{}", at(cluster.node_ports[0]));
+    for id in 1..=3 {
+        let listens = at(cluster.node_ports[id - 1]);
+        let joins = ["--set", seeds.as_str()];
+        let joins = if id == 1 { &[][..] } else { &joins };
+        cluster.spawn_with(id, &[&["--node-listen", listens.as_str()], joins].concat());
+    }
+    (1..=3).for_each(|id| cluster.wait_for_log(id, "serving"));
+    let client = cluster.client().await;
+    writer.append(10).await;
+    move_to(&client, 2, "t", &[2, 3, 1]).await;
+    move_to(&client, 3, "t", &[2, 3]).await;
+    let until = Instant::now() + PATIENCE;
+    loop {
+        client.forget("__consumer_offsets").await;
+        let groups = client.topic("__consumer_offsets", false).await.unwrap();
+        let are_grown = groups.partitions.iter().all(|it| it.replica_nodes.len() == 3);
+        let request = ListPartitionReassignmentsRequest::default();
+        let node = client.node(2).await.unwrap();
+        if are_grown && node.call(&request).await.unwrap().topics.is_empty() {
+            break;
+        }
+        assert!(Instant::now() < until, "the log of groups does not grow");
+        tokio::time::sleep(POLL).await;
+    }
+    cluster.kill(1);
+    std::fs::remove_dir_all(cluster.dir(1)).unwrap();
+    writer.append(10).await;
+    writer.check(&client, "t").await;
+    let committed = client.committed("g").await.unwrap();
+    assert_eq!(committed["t"][&0].offset, 33);
+    assert!(client.init_producer().await.unwrap().id > given, "no producer id is given twice");
 }
 
 /// Whether a process is there that is not a zombie.

@@ -133,7 +133,7 @@ pub const BROKER_CONFIGS: &[ConfigKey] = &[
     row("connections.max.idle.ms", Long, "600000", "", AtLeast(-1),
         "Silence after which a connection is closed; -1 is never."),
     row("controller.quorum.voters", List, "", "", Any,
-        "All nodes of the cluster, ID@HOST:PORT, and where they listen for each other; empty for a node alone."),
+        "Nodes of a cluster, ID@HOST:PORT, where they listen for each other: this node and all with whom it forms one, or, without this node, some of those that it joins. Empty for a node alone."),
     row("default.replication.factor", Int, "1", "", AtLeast(1),
         "Replicas of a topic that does not say."),
     row("delete.topic.enable", Boolean, "true", "", Any,

@@ -1,7 +1,7 @@
 //! # Room card: image
 //!
 //! Purpose:    the cluster's metadata as it stands after a prefix of the metadata log.
-//! Owns:       brokers, topics, placements, settings, the counters of ids.
+//! Owns:       brokers, directories that are retired, topics, placements, settings, the counters of ids.
 //! Interface:  [`Image::apply`], [`Image::encode`], [`Image::decode`], lookups.
 //! Invariants: the image is the fold of the records; `apply` is total, deterministic, and the only
 //!             writer; ids are never used twice.
@@ -222,15 +222,8 @@ impl Image {
                 self.next_peer_id = self.next_peer_id.max(end);
                 None
             }
-            MetadataRecord::SetBrokerConfig(SetBrokerConfig { broker_id, name, value }) => {
-                let configs = self.broker_configs.entry(broker_id).or_default();
-                match value {
-                    Some(value) => configs.insert(name, value),
-                    None => configs.remove(&name),
-                };
-                if configs.is_empty() {
-                    self.broker_configs.remove(&broker_id);
-                }
+            MetadataRecord::SetBrokerConfig(set) => {
+                self.set_broker_config(set);
                 Some(Change::BrokersConfigured)
             }
             MetadataRecord::SetClientQuota(quota) => {
@@ -241,6 +234,18 @@ impl Image {
                 self.features.insert(name, level);
                 None
             }
+        }
+    }
+
+    fn set_broker_config(&mut self, set: SetBrokerConfig) {
+        let SetBrokerConfig { broker_id, name, value } = set;
+        let configs = self.broker_configs.entry(broker_id).or_default();
+        match value {
+            Some(value) => configs.insert(name, value),
+            None => configs.remove(&name),
+        };
+        if configs.is_empty() {
+            self.broker_configs.remove(&broker_id);
         }
     }
 

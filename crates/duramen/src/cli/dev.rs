@@ -16,7 +16,7 @@ mod nodes;
 pub struct Dev {
     /// How many nodes to start. Several are one cluster, each a process of its own that ends with this one: directories
     /// node-1, node-2, … under the data directory, ports counted up from that of --listen, and for each other as many
-    /// from 10,000 above it.
+    /// from 10,000 above it. Data of a `dev` that was alone before is the first node's, and the others join it.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub nodes: u32,
     /// What it has in common with `serve`.

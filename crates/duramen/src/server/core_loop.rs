@@ -257,6 +257,7 @@ impl CoreLoop {
                 Action::Fatal(reason) => ending::on_fatal(&reason),
                 Action::Drained => self.common.drained.notify_one(),
                 Action::Send { to, frame } => frames.push((to, frame)),
+                Action::Nodes(nodes) => self.links.place(&nodes),
             }
         }
         if !ops.is_empty() {

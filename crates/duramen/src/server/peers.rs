@@ -3,7 +3,7 @@
 //! Purpose:    connections between the nodes of one cluster.
 //! Owns:       the listener for nodes, one outgoing connection to each other node, what waits for them, how a cluster
 //!             is formed over them.
-//! Interface:  [`Peers::start`], [`Peers::form`], [`Links::send`].
+//! Interface:  [`Peers::start`], [`Peers::form`], [`Links::send`], [`Links::place`].
 //! Invariants: nobody waits for a node that is slow, frozen or gone: what does not fit its queue is dropped and counted.
 //!             Memory follows the bytes that arrived. Bytes that make no sense end their connection, and nothing else. A
 //!             frame is decoded where it was read, not on the node's thread.
@@ -12,11 +12,12 @@
 //! Tests:      here, in `peers/`, and `tests/cluster.rs` with real processes.
 //! Start at:   [`Peers::start`]; `forming.rs` for how a cluster begins.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
+use duramen_broker::event::NodeAddress;
 use duramen_broker::peer::PeerFrame;
 use duramen_storage::Storage;
 use duramen_storage::storage::{Facts, Voter};
@@ -46,6 +47,8 @@ use link::{Dialler, Link};
 const GREET_AGAIN: Duration = Duration::from_millis(500);
 /// How often it says what it waits for.
 const WAITING_SAID_EVERY: Duration = Duration::from_secs(5);
+/// Nodes that are dialled at most.
+const NODES_MAX: usize = 1000;
 /// Greetings that wait to be heard.
 const GREETINGS_MAX: usize = 64;
 
@@ -121,16 +124,105 @@ impl PeerMetrics {
     }
 }
 
-/// The ways to all other nodes.
+/// The ways to all other nodes. There is one more whenever a node is heard of.
 #[derive(Clone, Debug, Default)]
-pub struct Links(BTreeMap<i32, Arc<Link>>);
+pub struct Links(Arc<LinkTable>);
+
+#[derive(Debug, Default)]
+struct LinkTable {
+    /// What dials; nothing in a node that has no others.
+    dialling: Option<Dialling>,
+    known: Mutex<BTreeMap<i32, Known>>,
+}
+
+/// What every way is made of.
+#[derive(Debug)]
+struct Dialling {
+    own: NodeAddress,
+    /// Those whose address the operator has said: nobody knows better.
+    listed: BTreeSet<i32>,
+    identity: watch::Receiver<Identity>,
+    metrics: PeerMetrics,
+    runtime: Handle,
+}
+
+/// A node that was heard of.
+#[derive(Debug)]
+struct Known {
+    link: Arc<Link>,
+    address: watch::Sender<HostPort>,
+}
 
 impl Links {
     /// Sends a frame, if it can be sent; it may be lost.
     pub fn send(&self, to: i32, frame: PeerFrame) {
-        if let Some(link) = self.0.get(&to) {
+        let link = self.known().get(&to).map(|known| Arc::clone(&known.link));
+        if let Some(link) = link {
             link.push(frame);
         }
+    }
+
+    /// Nodes are there, as their registrations say: whoever is elsewhere than before is dialled there.
+    pub fn place(&self, nodes: &[NodeAddress]) {
+        for node in nodes {
+            self.learn(node, true);
+        }
+    }
+
+    /// Nodes may be there, as another one says: it counts for those who are not known.
+    fn hear_of(&self, nodes: &[NodeAddress]) {
+        for node in nodes {
+            self.learn(node, false);
+        }
+    }
+
+    fn learn(&self, node: &NodeAddress, is_certain: bool) {
+        let Some(dialling) = &self.0.dialling else { return };
+        let address = HostPort { host: node.host.clone(), port: node.port };
+        if node.broker_id == dialling.own.broker_id || node.port == 0 {
+            return;
+        }
+        let mut all = self.known();
+        if let Some(known) = all.get(&node.broker_id) {
+            if is_certain && !dialling.listed.contains(&node.broker_id) {
+                known.address.send_if_modified(|before| {
+                    let is_elsewhere = *before != address;
+                    *before = address;
+                    is_elsewhere
+                });
+            }
+        } else if all.len() < NODES_MAX {
+            all.insert(node.broker_id, self.dial(dialling, node.broker_id, address));
+        }
+    }
+
+    fn dial(&self, dialling: &Dialling, broker_id: i32, address: HostPort) -> Known {
+        let link = Arc::new(Link::new(dialling.metrics.of(broker_id)));
+        let (address, addresses) = watch::channel(address);
+        let dialler = Dialler {
+            link: Arc::clone(&link),
+            broker_id,
+            address: addresses,
+            identity: dialling.identity.clone(),
+            links: self.clone(),
+        };
+        dialling.runtime.spawn(dialler.run());
+        Known { link, address }
+    }
+
+    /// Where nodes are known to be, this one among them.
+    fn nodes(&self) -> Vec<NodeAddress> {
+        let known = self.known();
+        let others = known.iter().map(|(&broker_id, known)| {
+            let HostPort { host, port } = known.address.borrow().clone();
+            NodeAddress { broker_id, host, port }
+        });
+        let own = self.0.dialling.iter().map(|dialling| dialling.own.clone());
+        own.chain(others).collect()
+    }
+
+    fn known(&self) -> MutexGuard<'_, BTreeMap<i32, Known>> {
+        self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -149,54 +241,51 @@ pub struct Peers {
 pub struct Place {
     /// The listener for nodes.
     pub socket: TcpListener,
-    /// All nodes, this one too, and where they listen for each other.
+    /// Where other nodes reach it.
+    pub address: HostPort,
+    /// The nodes that the operator has listed, and where they listen for each other. One that is not among them joins.
     pub nodes: BTreeMap<i32, HostPort>,
     /// Who this one is, as its manifest says.
     pub facts: Facts,
-    /// With whom it has promised to form a cluster, or has formed one.
+    /// With whom it has promised to form a cluster, or its cluster began.
     pub voters: Vec<Voter>,
 }
 
 impl Peers {
     /// Listens to the other nodes and dials them.
-    pub fn start(place: Place, runtime: &Handle, common: &super::Common) -> anyhow::Result<Self> {
-        let Place { socket, nodes, facts, voters } = place;
+    pub fn start(place: Place, runtime: &Handle, common: &super::Common) -> Self {
+        let Place { socket, address, nodes, facts, voters } = place;
         let identity = Identity {
             broker_id: facts.broker_id,
             directory_id: facts.directory_id,
             cluster_id: Some(facts.cluster_id).filter(|id| *id != [0; 16]),
             voters,
         };
-        let known = identity.voters.iter().map(|voter| voter.broker_id);
-        if identity.cluster_id.is_some() && !known.clone().eq(nodes.keys().copied()) {
-            bail!(
-                "controller.quorum.voters names the nodes {:?}, but this data directory belongs to a cluster of the nodes \
-                 {:?}: nodes cannot be added or removed yet",
-                nodes.keys().collect::<Vec<_>>(),
-                known.collect::<Vec<_>>()
-            );
-        }
         let metrics = common.metrics.peers.clone();
         let (watched, identities) = watch::channel(identity.clone());
         let (sender, greetings) = mpsc::channel(GREETINGS_MAX);
-        let arrivals = Arrivals {
+        let node = |(broker_id, HostPort { host, port })| NodeAddress { broker_id, host, port };
+        let dialling = Dialling {
+            own: node((facts.broker_id, address)),
+            listed: nodes.keys().copied().collect(),
             identity: identities.clone(),
-            listed: Arc::new(nodes.keys().copied().collect()),
+            metrics: metrics.clone(),
+            runtime: runtime.clone(),
+        };
+        let table = LinkTable { dialling: Some(dialling), known: Mutex::default() };
+        let links = Links(Arc::new(table));
+        let arrivals = Arrivals {
+            identity: identities,
+            links: links.clone(),
             greetings: sender,
             node: Arc::clone(&common.node),
-            metrics: metrics.clone(),
+            metrics,
             complaints: Arc::default(),
         };
         runtime.spawn(arrivals.run(socket));
         let forming = Forming::new(identity, nodes.keys().copied());
-        let mut links = BTreeMap::new();
-        for (broker_id, address) in nodes.into_iter().filter(|(id, _)| *id != facts.broker_id) {
-            let link = Arc::new(Link::new(metrics.of(broker_id)));
-            links.insert(broker_id, Arc::clone(&link));
-            let dialler = Dialler { link, broker_id, address, identity: identities.clone() };
-            runtime.spawn(dialler.run());
-        }
-        Ok(Self { links: Links(links), forming, identity: watched, greetings })
+        links.place(&nodes.into_iter().map(node).collect::<Vec<_>>());
+        Self { links, forming, identity: watched, greetings }
     }
 
     /// Waits until this node is a member of a cluster: at once, if it has been one.
@@ -226,16 +315,16 @@ impl Peers {
                 tracing::info!("all nodes were heard: a cluster of them may be formed");
                 self.forming.promised(voters);
             }
-            Step::Join(known) => {
+            Step::Join(known, founders) => {
                 let cluster_id = known.map_or_else(random, Ok)?;
-                storage.join(Some(cluster_id), &self.forming.own().voters).context(cannot)?;
+                storage.join(Some(cluster_id), &founders).context(cannot)?;
                 let cluster_id_text = hex(&cluster_id);
                 tracing::info!(
                     cluster_id = cluster_id_text,
                     decided = known.is_none(),
                     "member of a cluster"
                 );
-                self.forming.joined(cluster_id);
+                self.forming.joined(cluster_id, founders);
             }
         }
         self.identity.send_replace(self.forming.own().clone());

@@ -25,8 +25,8 @@ pub struct ServerSettings {
     pub node_id: Option<i32>,
     /// `advertised.listeners`.
     pub advertised: Option<HostPort>,
-    /// `controller.quorum.voters`: all nodes of the cluster and where they listen for each other; nobody for a node that
-    /// is a cluster of its own.
+    /// `controller.quorum.voters`: the nodes with whom a cluster is formed, or, if this one is not among them, that it joins,
+    /// and where they listen for other nodes; nobody for a node that is a cluster of its own.
     pub nodes: BTreeMap<i32, HostPort>,
     /// `max.connections`, `max.connections.per.ip` and its overrides.
     pub seats: SeatLimits,
@@ -88,11 +88,11 @@ impl ServerSettings {
             return Ok(self);
         }
         match self.node_id {
-            None => Err("node.id must say which of these nodes this one is".to_owned()),
-            Some(id) if !nodes.contains_key(&id) => {
-                Err(format!("node.id is {id}, which is not listed"))
-            }
-            Some(_) if nodes.len() == 1 => Ok(self),
+            None => Err(
+                "node.id must say which of these nodes this one is, or give it a number of its own to join them"
+                    .to_owned(),
+            ),
+            Some(id) if nodes.len() == 1 && nodes.contains_key(&id) => Ok(self),
             Some(_) => Ok(Self { nodes, ..self }),
         }
     }
@@ -247,7 +247,6 @@ mod tests {
         assert!(own.nodes.is_empty(), "it is a cluster of its own");
         for (settings, problem) in [
             (&[listed][..], "node.id must say"),
-            (&["node.id=4", listed], "node.id is 4, which is not listed"),
             (&["node.id=1", "controller.quorum.voters=1@a:7,2@a"], "a is not HOST:PORT"),
             (&["node.id=1", "controller.quorum.voters=1@a:7,b:8"], "is not ID@HOST:PORT"),
             (&["node.id=1", "controller.quorum.voters=1@a:7,1@b:8"], "listed twice"),

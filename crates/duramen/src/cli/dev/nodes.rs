@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{ChildStderr, ChildStdin, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -84,7 +85,7 @@ fn plan(count: u32, config: &Config) -> anyhow::Result<Vec<Plan>> {
             let port = port_of(base.port, id).context("the ports are too high")?;
             Ok::<_, anyhow::Error>(HostPort { host: base.host.clone(), port })
         };
-        let data_dir = config.data_dir.join(format!("node-{id}"));
+        let data_dir = data_dir(config, id);
         let data_dir =
             data_dir.to_str().context("the data directory's name is no text")?.to_owned();
         let clients = address(&config.listen)?;
@@ -108,6 +109,16 @@ fn plan(count: u32, config: &Config) -> anyhow::Result<Vec<Plan>> {
         Ok(Plan { id, address: HostPort { host, port: clients.port }, arguments })
     };
     (1..=count).map(plan).collect()
+}
+
+/// Where a node of these keeps its data. One that `dev` has made before, alone, goes on as the first of them.
+fn data_dir(config: &Config, id: u16) -> PathBuf {
+    let name = format!("node-{id}");
+    if !config.data_dir.join(duramen_storage::MANIFEST).exists() {
+        return config.data_dir.join(name);
+    }
+    // What is called name-number in a node's own directory is a partition's.
+    if id == 1 { config.data_dir.clone() } else { config.data_dir.join("nodes").join(name) }
 }
 
 type End = (u16, ExitStatus);

@@ -1,6 +1,5 @@
 //! What other nodes send: connections that they opened.
 
-use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +15,7 @@ use tokio::time::{sleep, timeout};
 
 use super::forming::judge;
 use super::greeting::{Greeting, Identity};
-use super::{Kind, PeerMetrics, Traffic};
+use super::{Kind, Links, PeerMetrics, Traffic};
 use crate::server::complaints::Complaints;
 use crate::server::core_loop::Input;
 use crate::server::framing::{self, FrameError};
@@ -37,7 +36,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 #[derive(Clone, Debug)]
 pub(super) struct Arrivals {
     pub(super) identity: watch::Receiver<Identity>,
-    pub(super) listed: Arc<BTreeSet<i32>>,
+    pub(super) links: Links,
     /// Whoever forms the cluster; nobody listens after that.
     pub(super) greetings: mpsc::Sender<Greeting>,
     pub(super) node: Arc<Inbox<Input>>,
@@ -109,7 +108,8 @@ impl Arrivals {
         ensure!(body.len() <= GREETING_BYTES_MAX as usize, "a greeting of {} bytes", body.len());
         let greeting = Greeting::decode(body).map_err(anyhow::Error::msg)?;
         let own = self.identity.borrow().clone();
-        judge(&own, &self.listed, &greeting).map_err(anyhow::Error::msg)?;
+        judge(&own, &greeting).map_err(anyhow::Error::msg)?;
+        self.links.hear_of(&greeting.nodes);
         let from = greeting.from.broker_id;
         let _ = self.greetings.send(greeting).await;
         Ok(from)

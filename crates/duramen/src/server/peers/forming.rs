@@ -14,6 +14,8 @@
 //!    directories, and says so. 3. The listed node of the lowest id, having heard that all have promised the same, decides
 //!    the cluster's id, and is a member. 4. The others hear of it and are members, too. What is said is what is durable,
 //!    and it is said again to whoever connects, so a node that missed it, or was down, hears it later.
+//!
+//! A directory that has promised nothing, and hears a member, joins its cluster, whether it is listed or not.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -27,15 +29,15 @@ use super::greeting::{Greeting, Identity};
 pub(crate) enum Step {
     /// With whom a cluster may be formed.
     Promise(Vec<Voter>),
-    /// The cluster's id; `None` if this node is to choose it.
-    Join(Option<[u8; 16]>),
+    /// The cluster's id, or `None` if this node is to choose it; and with whom it began.
+    Join(Option<[u8; 16]>, Vec<Voter>),
 }
 
 /// See the room card.
 #[derive(Debug)]
 pub(crate) struct Forming {
     own: Identity,
-    /// All nodes that are listed, this one among them.
+    /// All nodes that are listed. One that is not among them joins their cluster.
     listed: BTreeSet<i32>,
     heard: BTreeMap<i32, Identity>,
 }
@@ -54,7 +56,9 @@ impl Forming {
 
     /// Another node says who it is.
     pub(crate) fn hear(&mut self, greeting: Greeting) {
-        if judge(&self.own, &self.listed, &greeting).is_ok() {
+        let is_member = greeting.from.cluster_id.is_some();
+        let counts = is_member || self.listed.contains(&greeting.from.broker_id);
+        if counts && judge(&self.own, &greeting).is_ok() {
             self.heard.insert(greeting.from.broker_id, greeting.from);
         }
     }
@@ -66,9 +70,10 @@ impl Forming {
     }
 
     /// The membership is durable.
-    pub(crate) fn joined(&mut self, cluster_id: [u8; 16]) {
+    pub(crate) fn joined(&mut self, cluster_id: [u8; 16], founders: Vec<Voter>) {
         assert_eq!(self.own.cluster_id, None, "a member stays one");
         self.own.cluster_id = Some(cluster_id);
+        self.own.voters = founders;
     }
 
     /// What is to be made durable now, if anything; or why this directory can never be a member.
@@ -97,37 +102,38 @@ impl Forming {
         let decides =
             self.own.voters.iter().map(|it| it.broker_id).min() == Some(self.own.broker_id);
         let is_agreed = decides && self.own.voters.iter().all(have_promised);
-        Ok(is_agreed.then_some(Step::Join(None)))
+        Ok(is_agreed.then(|| Step::Join(None, self.own.voters.clone())))
     }
 
-    /// There is a cluster already.
+    /// There is a cluster already. Who has promised nothing joins it, be it as a new node or in the place of one whose
+    /// directory is lost: then it has to be told all that it is to have.
     fn next_with(&self, member: &Identity) -> Result<Step, String> {
-        if self.own.voters == member.voters {
-            return Ok(Step::Join(member.cluster_id));
+        let own = &self.own;
+        let counts_on = |it: &Voter| it.directory_id == own.directory_id;
+        if own.voters == member.voters {
+            return Ok(Step::Join(member.cluster_id, own.voters.clone()));
         }
-        let id = self.own.broker_id;
-        let cluster = hex(&member.cluster_id.unwrap_or_default());
-        match member.voters.iter().find(|it| it.broker_id == id) {
-            None => Err(format!(
-                "the cluster {cluster} was formed without node {id}, and a node cannot be added yet: take it out of \
-                 controller.quorum.voters"
-            )),
-            Some(known) if known.directory_id != self.own.directory_id => Err(format!(
-                "node {id} of the cluster {cluster} is the data directory {}, and this one is {}: it is new, or was wiped. \
-                 It will not take the other's place, because it has not what that one had acknowledged. Start the node \
-                 with its own directory; to replace a lost one is not built yet",
-                hex(&known.directory_id),
-                hex(&self.own.directory_id),
-            )),
-            Some(_) => Err(format!(
+        let (id, cluster) = (own.broker_id, hex(&member.cluster_id.unwrap_or_default()));
+        if !own.voters.is_empty() {
+            return Err(format!(
+                "the cluster {cluster} was formed without node {id}, whose data directory was to form another one with \
+                 other directories. No data was taken yet: remove the directory, and start the node again to join"
+            ));
+        }
+        if member.voters.iter().any(counts_on) {
+            return Err(format!(
                 "the cluster {cluster} counts on this data directory, which does not know of it: it is an older copy. Start \
                  the node with the directory that it had last"
-            )),
+            ));
         }
+        Ok(Step::Join(member.cluster_id, member.voters.clone()))
     }
 
     /// All that are listed, if all were heard; ids in the metadata's group by order of node id.
     fn table(&self) -> Option<Vec<Voter>> {
+        if !self.listed.contains(&self.own.broker_id) {
+            return None;
+        }
         let directory = |id: &i32| {
             let heard = || self.heard.get(id).map(|it| it.directory_id);
             if *id == self.own.broker_id { Some(self.own.directory_id) } else { heard() }
@@ -140,6 +146,12 @@ impl Forming {
 
     /// What it waits for, in words.
     pub(crate) fn waits_for(&self) -> String {
+        if !self.listed.contains(&self.own.broker_id) {
+            let listed = &self.listed;
+            return format!(
+                "it is to join the cluster of nodes {listed:?}, and no member was heard yet"
+            );
+        }
         let others = self.listed.iter().filter(|id| **id != self.own.broker_id);
         let (heard, missing): (Vec<i32>, Vec<i32>) =
             others.copied().partition(|id| self.heard.contains_key(id));
@@ -169,13 +181,10 @@ impl Forming {
     }
 }
 
-/// Whether a node goes on listening to one that says this of itself; if not, why.
-pub(crate) fn judge(
-    own: &Identity,
-    listed: &BTreeSet<i32>,
-    greeting: &Greeting,
-) -> Result<(), String> {
-    let Greeting { to, from } = greeting;
+/// Whether a node goes on listening to one that says this of itself; if not, why. Which directory is which node is known to
+/// the metadata, and judged there.
+pub(crate) fn judge(own: &Identity, greeting: &Greeting) -> Result<(), String> {
+    let Greeting { to, from, .. } = greeting;
     if *to != own.broker_id {
         return Err(format!(
             "node {} takes this one for node {to}: an address in its \
@@ -188,21 +197,11 @@ pub(crate) fn judge(
             "another process is node {to}, too: every node needs a node.id of its own"
         ));
     }
-    if !listed.contains(&from.broker_id) {
-        return Err(format!("node {} is not in controller.quorum.voters", from.broker_id));
-    }
     let Some(cluster_id) = own.cluster_id else { return Ok(()) };
     if from.cluster_id.is_some_and(|other| other != cluster_id) {
         return Err(format!("node {} belongs to another cluster", from.broker_id));
     }
-    let known = own.voters.iter().find(|it| it.broker_id == from.broker_id);
-    match known {
-        Some(known) if known.directory_id == from.directory_id => Ok(()),
-        _ => Err(format!(
-            "node {} has another data directory than the one that belongs to this cluster: it was wiped, or is another's",
-            from.broker_id
-        )),
-    }
+    Ok(())
 }
 
 pub(crate) fn hex(id: &[u8; 16]) -> String {

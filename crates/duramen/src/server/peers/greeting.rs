@@ -1,15 +1,16 @@
 //! What a node says first on a connection to another node, and again whenever it changes: who it is, and what it has
-//! promised or belongs to.
+//! promised or belongs to, and where it knows nodes to be.
 
 use bytes::Bytes;
+use duramen_broker::event::NodeAddress;
 use duramen_protocol::wire::{Decoder, Encoder, Message, Uuid};
 use duramen_storage::storage::Voter;
 
 /// Tells a node of ours from anything else that may connect.
 const MAGIC: [u8; 8] = *b"DURANODE";
 const VERSION: i16 = 0;
-/// Voters that one greeting names at most.
-const VOTERS_MAX: usize = 1000;
+/// Elements of both lists of one greeting.
+const ELEMENTS_MAX: usize = 2000;
 
 duramen_protocol::message! {
     /// As bytes.
@@ -19,6 +20,12 @@ duramen_protocol::message! {
         directory_id: Uuid [0..],
         cluster_id: Uuid [0..],
         voters: Vec<BodyVoter> [0..],
+        nodes: Vec<BodyNode> [0..],
+    }
+    struct BodyNode {
+        broker_id: i32 [0..],
+        host: String [0..],
+        port: u16 [0..],
     }
     #[expect(clippy::struct_field_names, reason = "they are three different ids")]
     struct BodyVoter {
@@ -45,6 +52,8 @@ pub(crate) struct Greeting {
     /// The node that its sender believes to speak to.
     pub(crate) to: i32,
     pub(crate) from: Identity,
+    /// Where it knows nodes to be, itself among them.
+    pub(crate) nodes: Vec<NodeAddress>,
 }
 
 impl Greeting {
@@ -54,12 +63,18 @@ impl Greeting {
             broker_id: it.broker_id,
             directory_id: Uuid(it.directory_id),
         };
+        let node = |it: &NodeAddress| BodyNode {
+            broker_id: it.broker_id,
+            host: it.host.clone(),
+            port: it.port,
+        };
         let body = Body {
             to: self.to,
             broker_id: self.from.broker_id,
             directory_id: Uuid(self.from.directory_id),
             cluster_id: Uuid(self.from.cluster_id.unwrap_or_default()),
             voters: self.from.voters.iter().map(voter).collect(),
+            nodes: self.nodes.iter().map(node).collect(),
         };
         let mut e = Encoder::new();
         e.put(&MAGIC);
@@ -71,7 +86,7 @@ impl Greeting {
     /// Reads [`Greeting::encode`], or says why not.
     pub(crate) fn decode(bytes: Bytes) -> Result<Self, &'static str> {
         let malformed = "the greeting is malformed";
-        let mut d = Decoder::new(bytes).with_elements_max(VOTERS_MAX);
+        let mut d = Decoder::new(bytes).with_elements_max(ELEMENTS_MAX);
         if d.take(MAGIC.len()).ok() != Some(&MAGIC) {
             return Err("whoever connected is no node of Duramen");
         }
@@ -91,7 +106,9 @@ impl Greeting {
             cluster_id: Some(body.cluster_id.0).filter(|id| *id != [0; 16]),
             voters: body.voters.iter().map(voter).collect(),
         };
-        Ok(Self { to: body.to, from })
+        let node =
+            |it: BodyNode| NodeAddress { broker_id: it.broker_id, host: it.host, port: it.port };
+        Ok(Self { to: body.to, from, nodes: body.nodes.into_iter().map(node).collect() })
     }
 }
 
@@ -105,7 +122,8 @@ mod tests {
         for cluster_id in [None, Some([9; 16])] {
             let from =
                 Identity { broker_id: 7, directory_id: [3; 16], cluster_id, voters: vec![voter] };
-            let greeting = Greeting { to: 2, from };
+            let nodes = vec![NodeAddress { broker_id: 7, host: "node-7".to_owned(), port: 19092 }];
+            let greeting = Greeting { to: 2, from, nodes };
             let bytes = greeting.encode();
             assert_eq!(Greeting::decode(bytes.clone()), Ok(greeting));
             for len in 0..bytes.len() {

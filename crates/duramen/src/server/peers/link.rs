@@ -15,7 +15,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, interval, sleep, timeout};
 
 use super::greeting::{Greeting, Identity};
-use super::{GREET_AGAIN, Kind, Traffic};
+use super::{GREET_AGAIN, Kind, Links, Traffic};
 use crate::config::HostPort;
 
 /// Frames that wait for one node. What is above is dropped: Raft sends it again, and nobody else waits for it.
@@ -101,18 +101,22 @@ impl Link {
 pub(super) struct Dialler {
     pub(super) link: Arc<Link>,
     pub(super) broker_id: i32,
-    pub(super) address: HostPort,
+    /// Where the node is; it may be told to be elsewhere.
+    pub(super) address: watch::Receiver<HostPort>,
+    pub(super) links: Links,
     pub(super) identity: watch::Receiver<Identity>,
 }
 
 impl Dialler {
     /// Connects, and again whenever the connection ends, until the process does.
     pub(super) async fn run(mut self) {
-        let (peer, address) = (self.broker_id, self.address.to_string());
+        let peer = self.broker_id;
         let mut pause = REDIAL_MIN;
         let mut is_told = false;
         loop {
-            match self.connect().await {
+            let at = self.address.borrow_and_update().clone();
+            let address = at.to_string();
+            match Self::connect(&at).await {
                 Ok(stream) => {
                     tracing::info!(peer, address, "connected to another node");
                     self.link.traffic.connects.inc();
@@ -145,8 +149,8 @@ impl Dialler {
         }
     }
 
-    async fn connect(&self) -> anyhow::Result<TcpStream> {
-        let address = (self.address.host.as_str(), self.address.port);
+    async fn connect(at: &HostPort) -> anyhow::Result<TcpStream> {
+        let address = (at.host.as_str(), at.port);
         let connected = timeout(CONNECT_MAX, TcpStream::connect(address)).await;
         let stream = connected.context("no answer")??;
         stream.set_nodelay(true)?;
@@ -171,6 +175,7 @@ impl Dialler {
                 Ok(()) = self.identity.changed() => {
                     self.greet(&mut stream).await?;
                 }
+                Ok(()) = self.address.changed() => bail!("the node is elsewhere now"),
                 _ = again.tick() => {
                     // Until it is a member, what it has to say may have been said too early.
                     if self.identity.borrow().cluster_id.is_none() {
@@ -187,7 +192,7 @@ impl Dialler {
 
     async fn greet(&mut self, stream: &mut TcpStream) -> anyhow::Result<()> {
         let from = self.identity.borrow_and_update().clone();
-        let greeting = Greeting { to: self.broker_id, from };
+        let greeting = Greeting { to: self.broker_id, from, nodes: self.links.nodes() };
         self.send(stream, Kind::Greeting, vec![greeting.encode()]).await
     }
 

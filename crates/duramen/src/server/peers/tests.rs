@@ -36,11 +36,12 @@ fn side(other: &HostPort) -> Side {
     let own = HostPort { host: "127.0.0.1".to_owned(), port: address.port() };
     let place = Place {
         socket,
+        address: own.clone(),
         nodes: [(1, own), (2, other.clone())].into(),
         facts: Facts { cluster_id: CLUSTER, broker_id: 1, directory_id: [1; 16] },
         voters: vec![voter(1), voter(2)],
     };
-    let peers = Peers::start(place, runtime.handle(), &common).unwrap();
+    let peers = Peers::start(place, runtime.handle(), &common);
     Side { runtime, common, peers, address }
 }
 
@@ -62,7 +63,7 @@ fn greeting(of: u8) -> Vec<u8> {
         cluster_id: Some(CLUSTER),
         voters: vec![voter(1), voter(2)],
     };
-    message(1, &Greeting { to: 1, from }.encode())
+    message(1, &Greeting { to: 1, from, nodes: Vec::new() }.encode())
 }
 
 /// What the node's thread would be given for these bytes, and whether the connection stays open.
@@ -90,7 +91,11 @@ fn frames_of_whoever_has_greeted_reach_the_node_and_nothing_else_does() {
         ("two frames", [&good[..], &frame, &frame].concat(), (2, true)),
         ("half a frame", [&good[..], &frame[..frame.len() - 1]].concat(), (0, true)),
         ("no greeting", frame.clone(), (0, false)),
-        ("a wiped node", [&greeting(7)[..], &frame].concat(), (0, false)),
+        (
+            "another directory, which the node judges",
+            [&greeting(7)[..], &frame].concat(),
+            (1, true),
+        ),
         ("a harmed frame", [&good[..], &frame, &harmed].concat(), (1, false)),
         ("an unknown kind", [&good[..], &message(3, &[0; 20])].concat(), (0, false)),
         ("a long greeting", (1_u32 << 20).to_be_bytes().to_vec(), (0, false)),
@@ -153,4 +158,31 @@ fn a_node_that_reads_nothing_holds_nobody_up_and_little_memory() {
         .lines()
         .find_map(|line| line.strip_prefix("duramen_peer_dropped_frames_total{peer=\"2\"} "));
     assert!(dropped.unwrap().parse::<u64>().unwrap() > 0, "{text}");
+}
+
+#[test]
+fn whoever_is_heard_of_is_dialled_and_where_a_registration_says_unless_the_operator_said_it() {
+    let runtime = Runtime::new().unwrap();
+    let listen = || {
+        let socket = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+        let port = socket.local_addr().unwrap().port();
+        (socket, NodeAddress { broker_id: 3, host: "127.0.0.1".to_owned(), port })
+    };
+    let ((first, first_at), (second, second_at)) = (listen(), listen());
+    let side = side(&nowhere());
+    let links = &side.peers.links;
+    let accepted = |socket: &TcpListener| {
+        let accepted =
+            runtime.block_on(async { timeout(Duration::from_secs(10), socket.accept()).await });
+        accepted.is_ok()
+    };
+    links.hear_of(std::slice::from_ref(&first_at));
+    assert!(accepted(&first));
+    links.hear_of(std::slice::from_ref(&second_at));
+    let port_of = |id: i32| links.nodes().into_iter().find(|it| it.broker_id == id).unwrap().port;
+    assert_eq!(port_of(3), first_at.port, "what others say does not count for one that is known");
+    links.place(&[second_at.clone(), NodeAddress { broker_id: 2, ..second_at.clone() }]);
+    assert!(accepted(&second));
+    assert_eq!((port_of(3), port_of(2)), (second_at.port, nowhere().port));
+    assert_eq!(port_of(1), side.address.port(), "others hear of this node");
 }
