@@ -30,7 +30,7 @@ pub(super) struct Trio {
 /// A node's data directory; there is another one each time that it is wiped.
 fn directory(at: usize, generation: u8) -> [u8; 16] {
     let mut id = [u8::try_from(at).expect("small") + 100; 16];
-    id[1] = generation;
+    id[1] += 50 * generation;
     id
 }
 
