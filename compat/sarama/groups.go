@@ -52,10 +52,11 @@ func (m *member) ConsumeClaim(session sarama.ConsumerGroupSession, claim sarama.
 	m.claimed++
 	m.lock.Unlock()
 	for got := range claim.Messages() {
+		// Marked before it is seen to be consumed: whoever leaves then has it in its last commit.
+		session.MarkMessage(got, "")
 		m.lock.Lock()
 		m.values = append(m.values, string(got.Value))
 		m.lock.Unlock()
-		session.MarkMessage(got, "")
 	}
 	m.lock.Lock()
 	delete(m.claims, claim.Partition())
