@@ -585,9 +585,7 @@ impl Node {
         for name in &asked.topics {
             self.make_topic(now, name);
         }
-        for reassigned in &asked.reassigned {
-            self.finish_reassignment(now, reassigned);
-        }
+        self.finish_reassignments(now, &asked.reassigned);
     }
 
     /// A topic that the cluster makes by itself, if it does now.
