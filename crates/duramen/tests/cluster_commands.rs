@@ -45,21 +45,22 @@ impl Cluster {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut dev = command.spawn().unwrap();
         let said = BufReader::new(dev.stdout.take().unwrap()).lines().map_while(Result::ok);
-        let mut pids = Vec::new();
+        // From here on it ends with the test, however that ends.
+        let mut cluster = Self { dev, pids: Vec::new(), first_port, root };
         let (sender, told) = std::sync::mpsc::channel();
         std::thread::spawn(move || said.for_each(|line| drop(sender.send(line))));
         loop {
             let line = told.recv_timeout(PATIENCE).expect("it says what to type next");
             if let Some((_, rest)) = line.split_once("  process ") {
                 let pid = rest.split(' ').next().unwrap();
-                pids.push(pid.parse::<u32>().unwrap_or_else(|_| panic!("{line}")));
+                cluster.pids.push(pid.parse::<u32>().unwrap_or_else(|_| panic!("{line}")));
             }
             if line.starts_with("Type next") {
                 break;
             }
         }
-        assert_eq!(pids.len(), 3);
-        Self { dev, pids, first_port, root }
+        assert_eq!(cluster.pids.len(), 3);
+        cluster
     }
 
     fn bootstrap(&self) -> String {

@@ -133,7 +133,10 @@ impl Verify {
             ensure!(subjects.iter().any(|it| it.topic == *name), "there is no topic {name}");
         }
         let nodes: BTreeSet<NodeId> = subjects.iter().flat_map(|it| it.nodes.clone()).collect();
-        let mut nodes = Nodes::new(client, nodes);
+        // Who did not answer just now is not waited for again.
+        let answers = |id: &NodeId| overview.nodes.get(id).is_some_and(|node| node.answers);
+        let silent = nodes.iter().copied().filter(|id| !answers(id)).collect();
+        let mut nodes = Nodes::new(client, nodes, silent);
         nodes.describe(&subjects).await?;
         let total: i64 = subjects.iter().map(|it| nodes.records(it)).sum();
         let bar = screen::count_bar(total.max(0).unsigned_abs());

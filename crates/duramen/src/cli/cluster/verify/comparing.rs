@@ -67,8 +67,10 @@ pub(super) struct Nodes {
 }
 
 impl Nodes {
-    pub(super) fn new(client: Client, all: BTreeSet<NodeId>) -> Self {
-        Self { client, all, silent: BTreeMap::new(), held: BTreeMap::new() }
+    pub(super) fn new(client: Client, all: BTreeSet<NodeId>, silent: BTreeSet<NodeId>) -> Self {
+        let why = |id| (id, "it does not answer".to_owned());
+        let silent = silent.into_iter().map(why).collect();
+        Self { client, all, silent, held: BTreeMap::new() }
     }
 
     /// Learns what all nodes hold of all partitions.
