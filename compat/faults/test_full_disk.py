@@ -255,7 +255,8 @@ def a_checkpoint_that_finds_the_disk_full_uses_the_reserve():
             configs = {"segment_bytes": "20000", "index_interval_bytes": "100"}
             equal(calls.create_topic(connection, topic, configs=configs)["ErrorCode"], 0)
             calls.wait_for_leaders(connection, topic, 1)
-        load = Load(broker, topic, large_every=1_000_000)
+        # A segment of one batch has no index: what waited while the producer connected would be one.
+        load = Load(broker, topic, large_every=1_000_000, batch_num_messages=5)
         load.wait_for_acks(200)
         deadline = time.monotonic() + 40
         while "ENOSPC" not in (directory / "trace").read_text() and time.monotonic() < deadline:
