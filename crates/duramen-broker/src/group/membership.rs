@@ -86,6 +86,11 @@ impl Group {
         [voters, learners, voters_outgoing, learners_next].iter().any(|it| it.contains(&peer))
     }
 
+    /// Whether it is on its way from some voters to others.
+    pub(crate) fn is_joint(&self) -> bool {
+        !self.raw.store().conf.voters_outgoing.is_empty()
+    }
+
     fn reshape_to(&mut self, change: &ConfChangeV2) {
         self.guarded(|raw| raw.propose_conf_change(Vec::new(), change.clone()).ok());
     }

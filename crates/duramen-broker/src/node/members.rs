@@ -243,7 +243,9 @@ impl Node {
         let image = &self.controller.image;
         let group = &self.controller.group;
         let quorum = Quorum::of(image, self.peers.founders(), group.voter_ids(), |_| true);
-        let is_kept = group.voters() >= 3 && quorum.voters == group.voter_ids();
+        // On the way to other voters, a majority of the former ones is needed, too.
+        let is_kept =
+            group.voters() >= 3 && quorum.voters == group.voter_ids() && !group.is_joint();
         let partitions = image.topics_by_name().flat_map(|topic| &topic.partitions);
         let mut there = partitions.filter(|it| it.iter().any(|it| it.broker_id == broker_id));
         self.unsettled() == Some(0) && is_kept && there.all(|it| it.len() >= 3)
