@@ -2,8 +2,9 @@
 //!
 //! Who is added begins as a learner, outside the voters, and is promoted when it has caught up; all that is left to do is
 //! then one change, joint if it concerns more than one voter. A leader that is to go stays a voter until another one
-//! leads: so none proposes to remove itself; and one that finds itself removed, by a change of a former leader, steps down. Every change is an entry, executed when it is applied, and what is to be done
-//! next follows from the membership alone: whoever leads goes on where another one stopped.
+//! leads: so none proposes to remove itself; and one that finds itself removed, by a change of a former leader, steps
+//! down. Every change is an entry, executed when it is applied, and what is to be done next follows from the membership
+//! alone: whoever leads goes on where another one stopped.
 
 use duramen_storage::op::ConfState;
 use raft::eraftpb::{ConfChangeSingle, ConfChangeType, ConfChangeV2};

@@ -47,8 +47,9 @@ use link::{Dialler, Link};
 const GREET_AGAIN: Duration = Duration::from_millis(500);
 /// How often it says what it waits for.
 const WAITING_SAID_EVERY: Duration = Duration::from_secs(5);
-/// Nodes that are dialled at most.
-const NODES_MAX: usize = 1000;
+/// Nodes that are dialled at most, and the longest name of one: all of them fit into a greeting.
+const NODES_MAX: usize = 100;
+const HOST_BYTES_MAX: usize = 255;
 /// Greetings that wait to be heard.
 const GREETINGS_MAX: usize = 64;
 
@@ -179,7 +180,8 @@ impl Links {
     fn learn(&self, node: &NodeAddress, is_certain: bool) {
         let Some(dialling) = &self.0.dialling else { return };
         let address = HostPort { host: node.host.clone(), port: node.port };
-        if node.broker_id == dialling.own.broker_id || node.port == 0 {
+        let is_usable = node.port > 0 && (1..=HOST_BYTES_MAX).contains(&node.host.len());
+        if node.broker_id == dialling.own.broker_id || !is_usable {
             return;
         }
         let mut all = self.known();

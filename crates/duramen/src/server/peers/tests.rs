@@ -181,6 +181,9 @@ fn whoever_is_heard_of_is_dialled_and_where_a_registration_says_unless_the_opera
     links.hear_of(std::slice::from_ref(&second_at));
     let port_of = |id: i32| links.nodes().into_iter().find(|it| it.broker_id == id).unwrap().port;
     assert_eq!(port_of(3), first_at.port, "what others say does not count for one that is known");
+    let long = NodeAddress { broker_id: 9, host: "x".repeat(256), port: 1 };
+    links.hear_of(std::slice::from_ref(&long));
+    assert!(links.nodes().iter().all(|it| it.broker_id != 9), "no such name is passed on");
     links.place(&[second_at.clone(), NodeAddress { broker_id: 2, ..second_at.clone() }]);
     assert!(accepted(&second));
     assert_eq!((port_of(3), port_of(2)), (second_at.port, nowhere().port));
