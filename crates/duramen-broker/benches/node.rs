@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use duramen_broker::configs::BrokerSettings;
-use duramen_broker::limits::Memory;
+use duramen_broker::limits::{GROUP_QUIET_TICKS, Memory};
 use duramen_broker::session::{Prepared, RequestContext, Session, SessionStep};
 use duramen_broker::{Action, ConnectionId, Event, Node, NodeOptions, Now, Reply};
 use duramen_protocol::messages::create_topics::CreatableTopic;
@@ -58,6 +58,7 @@ impl Store {
                     image: Bytes::new(),
                     segments: Vec::new(),
                     damage: None,
+                    lacks_room: false,
                 };
                 self.replicas.insert(replica, found);
                 self.done.push(Done::Persisted { replica, ticket });
@@ -134,6 +135,8 @@ fn options() -> NodeOptions {
         node_address: None,
         founders: Vec::new(),
         memory: Memory::default(),
+        introduced: Vec::new(),
+        quiet_ticks: GROUP_QUIET_TICKS,
     }
 }
 
@@ -208,7 +211,7 @@ impl Bench {
                 Action::Close { reason, .. } | Action::Fatal(reason) => panic!("{reason}"),
                 Action::Send { to, .. } => panic!("there is no node {to}"),
                 Action::Nodes(_) => {}
-                Action::Drained => panic!("nobody asked"),
+                Action::Mend(_) | Action::Drained => panic!("nobody asked"),
             }
         }
         !self.store.done.is_empty()

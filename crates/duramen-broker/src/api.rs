@@ -358,7 +358,7 @@ pub(crate) fn undecided_answer(request: &Request, code: ErrorCode) -> Option<Res
         Request::CreateTopics(request) => create_topics::undecided(request, code).into(),
         Request::DeleteTopics(request) => delete_topics::undecided(request, code).into(),
         Request::DescribeQuorum(_) => describe_quorum::undecided(code).into(),
-        Request::UnregisterBroker(_) => unregister_broker::undecided(code).into(),
+        Request::UnregisterBroker(_) => unregister_broker::told(code).into(),
         _ => return None,
     })
 }
@@ -404,7 +404,6 @@ fn fail(response: &mut Response, code: ErrorCode) {
         Response::CreatePartitions(response) => create_partitions::fail(response, code),
         Response::CreateTopics(response) => create_topics::fail(response, code),
         Response::DeleteTopics(response) => delete_topics::fail(response, code),
-        Response::UnregisterBroker(response) => *response = unregister_broker::undecided(code),
         other => unreachable!("{:?} waits for no commit", other.api_key()),
     }
 }
@@ -440,6 +439,10 @@ pub(crate) fn on_timeout(node: &mut Node, key: RequestKey, actions: &mut Vec<Act
                 fail(&mut response, code);
                 node.reply(key, *response, actions);
             }
+        }
+        Parked::Departure { .. } => {
+            node.unpark(key);
+            node.reply(key, unregister_broker::told(code), actions);
         }
         Parked::Forwarded { nonce } => {
             let nonce = *nonce;

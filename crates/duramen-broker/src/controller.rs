@@ -431,7 +431,7 @@ impl Controller {
     }
 
     /// Decides that a partition is to be on other nodes, the preferred one first. Nothing is proposed yet, but ids are
-    /// taken. `None` if it is there already.
+    /// taken. `None` if it is there already, or on its way.
     pub(crate) fn move_partition(
         &mut self,
         topic_id: Uuid,
@@ -441,64 +441,123 @@ impl Controller {
         let at = usize::try_from(partition).ok()?;
         let there = self.image.topic(topic_id)?.partitions.get(at)?.clone();
         let moved = self.image.reassignments.get(&(topic_id, partition));
-        let peers = |replicas: &[PlacedReplica]| replicas.iter().map(|it| it.peer_id).collect();
-        let origin: Vec<u64> = moved.map_or_else(|| peers(&there), |moved| moved.origin.clone());
-        let is_new = moved.is_none();
-        // One whose directory is gone is not the same one.
-        let is_whole = |it: &&PlacedReplica| {
-            let broker = self.image.brokers.get(&it.broker_id);
-            broker.is_some_and(|broker| broker.directory_id == it.directory_id)
-        };
-        let known =
-            |id: &i32| there.iter().find(|it| it.broker_id == *id).filter(is_whole).cloned();
-        let found: Vec<Option<PlacedReplica>> = wanted.iter().map(known).collect();
-        let replicas = found.into_iter().zip(wanted);
-        let mut replicas: Vec<_> =
-            replicas.map(|(known, id)| known.unwrap_or_else(|| self.new_replica(*id))).collect();
-        let target: Vec<u64> = peers(&replicas);
-        if is_new && target == origin {
+        let origin = moved.map_or_else(|| peers(&there), |moved| moved.origin.clone());
+        // Who asks again for what is under way must not make it begin anew.
+        let meant = moved.map_or_else(|| origin.clone(), |moved| moved.target.clone());
+        let is_all = moved.is_none_or(|moved| moved.then.is_empty());
+        let replicas = self.replicas_on(&there, wanted);
+        if is_all && peers(&replicas) == meant {
             return None;
         }
-        let leaves = there.into_iter().filter(|it| !target.contains(&it.peer_id));
-        replicas.extend(leaves);
-        let moved = MovePartition { topic_id, partition, replicas, target, origin };
-        Some(MetadataRecord::MovePartition(moved))
+        Some(self.begin_move((topic_id, partition), (&there, replicas), origin, Vec::new()))
+    }
+
+    /// Decides to replace a replica that is of no use any more by another one on the same node: first its group does
+    /// without it, then it gets the other. `None` where the others could not decide without it, or it is moved already.
+    pub(crate) fn replace_replica(
+        &mut self,
+        topic_id: Uuid,
+        partition: i32,
+        useless: &PlacedReplica,
+    ) -> Option<MetadataRecord> {
+        let place = (topic_id, partition);
+        let at = usize::try_from(partition).ok()?;
+        let there = self.image.topic(topic_id)?.partitions.get(at)?.clone();
+        let others: Vec<_> = there.iter().filter(|it| *it != useless).cloned().collect();
+        let is_one = others.len() < there.len();
+        let is_free = !self.image.reassignments.contains_key(&place) && !self.is_changing(topic_id);
+        if !is_one || !is_free || 2 * others.len() <= there.len() {
+            return None;
+        }
+        let then = there.iter().map(|it| it.broker_id).collect();
+        Some(self.begin_move(place, (&there, others), peers(&there), then))
+    }
+
+    /// The replicas of a partition that is to be on these nodes: those that are there already, of the directories that the
+    /// nodes have now, and new ones.
+    fn replicas_on(&mut self, there: &[PlacedReplica], wanted: &[i32]) -> Vec<PlacedReplica> {
+        // One whose directory is gone is not the same one.
+        let known = |id: &i32| {
+            let directory_id = self.image.brokers.get(id)?.directory_id;
+            let has = |it: &&PlacedReplica| (it.broker_id, it.directory_id) == (*id, directory_id);
+            there.iter().find(has).cloned()
+        };
+        let found: Vec<Option<PlacedReplica>> = wanted.iter().map(known).collect();
+        let replicas = found.into_iter().zip(wanted);
+        replicas.map(|(known, id)| known.unwrap_or_else(|| self.new_replica(*id))).collect()
+    }
+
+    /// The record that says so: replicas are there, and other ones are to be.
+    fn begin_move(
+        &mut self,
+        (topic_id, partition): (Uuid, i32),
+        (there, mut replicas): (&[PlacedReplica], Vec<PlacedReplica>),
+        origin: Vec<u64>,
+        then: Vec<i32>,
+    ) -> MetadataRecord {
+        let target = peers(&replicas);
+        // Those that stay come first: the preferred one must not be one that goes.
+        replicas.extend(there.iter().filter(|it| !target.contains(&it.peer_id)).cloned());
+        let number = self.take_id();
+        let moved = MovePartition { topic_id, partition, replicas, target, origin, number, then };
+        MetadataRecord::MovePartition(moved)
     }
 
     /// Decides to take a move back. `None` if there is none.
-    pub(crate) fn cancel_move(&self, topic_id: Uuid, partition: i32) -> Option<MetadataRecord> {
+    pub(crate) fn cancel_move(&mut self, topic_id: Uuid, partition: i32) -> Option<MetadataRecord> {
         let moved = self.image.reassignments.get(&(topic_id, partition))?;
         let at = usize::try_from(partition).ok()?;
-        let replicas = self.image.topic(topic_id)?.partitions.get(at)?.clone();
-        let (target, origin) = (moved.origin.clone(), moved.origin.clone());
-        let moved = MovePartition { topic_id, partition, replicas, target, origin };
-        Some(MetadataRecord::MovePartition(moved))
-    }
-
-    /// A partition's group is what a move wanted: the record that ends it, if it is not proposed yet.
-    pub(crate) fn finish_move(
-        &self,
-        topic_id: Uuid,
-        partition: i32,
-        voters: &[u64],
-    ) -> Option<MetadataRecord> {
-        let moved = self.image.reassignments.get(&(topic_id, partition))?;
-        if self.changing.contains(&topic_id) || !is_set_of(voters, &moved.target) {
+        let there = self.image.topic(topic_id)?.partitions.get(at)?.clone();
+        let origin = moved.origin.clone();
+        let known = |peer: &u64| there.iter().find(|it| it.peer_id == *peer).cloned();
+        let replicas: Vec<_> = origin.iter().filter_map(known).collect();
+        if replicas.is_empty() {
             return None;
         }
+        Some(self.begin_move((topic_id, partition), (&there, replicas), origin, Vec::new()))
+    }
+
+    /// A partition's group is what the move of this number wanted: the records that end it, if they are not proposed yet, and
+    /// begin what is to follow.
+    pub(crate) fn finish_move(
+        &mut self,
+        topic_id: Uuid,
+        partition: i32,
+        number: u64,
+    ) -> Option<Vec<MetadataRecord>> {
+        let moved = self.image.reassignments.get(&(topic_id, partition))?;
+        if self.changing.contains(&topic_id) || moved.number != number {
+            return None;
+        }
+        let is_there = |id: &&i32| self.image.brokers.contains_key(id);
+        let then: Vec<i32> = moved.then.iter().filter(is_there).copied().collect();
         let at = usize::try_from(partition).ok()?;
         let there = self.image.topic(topic_id)?.partitions.get(at)?;
         let placed = |peer: &u64| there.iter().find(|it| it.peer_id == *peer).cloned();
         let replicas = moved.target.iter().map(placed).collect::<Option<Vec<_>>>()?;
+        let there = replicas.clone();
         let placement = PlacePartition { topic_id, partition, replicas };
-        Some(MetadataRecord::PlacePartition(placement))
+        let mut records = vec![MetadataRecord::PlacePartition(placement)];
+        if !then.is_empty() {
+            let replicas = self.replicas_on(&there, &then);
+            // There is nothing that it could be taken back to.
+            let origin = peers(&replicas);
+            let place = (topic_id, partition);
+            records.push(self.begin_move(place, (&there, replicas), origin, Vec::new()));
+        }
+        Some(records)
     }
 
     fn new_replica(&mut self, broker_id: i32) -> PlacedReplica {
-        let peer_id = self.next_peer_id;
-        self.next_peer_id += 1;
+        let peer_id = self.take_id();
         let directory_id = self.image.brokers[&broker_id].directory_id;
         PlacedReplica { peer_id, broker_id, directory_id }
+    }
+
+    /// For a replica or a move: higher than any before.
+    fn take_id(&mut self) -> u64 {
+        self.next_peer_id += 1;
+        self.next_peer_id - 1
     }
 
     /// Never one that was used before: the log's end is mixed in, and it only grows.
@@ -624,7 +683,7 @@ impl Controller {
         (outcome.messages, outcome.reads) = (turn.messages, turn.reads);
         if let Some(beginning) = &turn.begun {
             outcome.is_begun = true;
-            self.begin_anew(beginning);
+            outcome.changes.extend(self.begin_anew(beginning));
         }
         self.take_appends(&turn.ops);
         if let Some(first) = turn.cut {
@@ -680,12 +739,13 @@ impl Controller {
         outcome
     }
 
-    /// This replica's log begins anew, as its leader's does.
-    fn begin_anew(&mut self, beginning: &Beginning) {
-        match Image::decode(&beginning.image) {
-            Some(image) => self.image = image,
-            None => self.group.fail("an image came that this version cannot read".to_owned()),
-        }
+    /// This replica's log begins anew, as its leader's does. The deletions that it never hears of are returned.
+    fn begin_anew(&mut self, beginning: &Beginning) -> Vec<Change> {
+        let Some(image) = Image::decode(&beginning.image) else {
+            self.group.fail("an image came that this version cannot read".to_owned());
+            return Vec::new();
+        };
+        let before = std::mem::replace(&mut self.image, image);
         self.unapplied.clear();
         self.segment_bytes = None;
         self.end = beginning.end_offset;
@@ -695,6 +755,7 @@ impl Controller {
             image_bytes: beginning.image.len() as u64,
             ..LogSize::default()
         };
+        before.topics_missing_in(&self.image).cloned().map(Change::Deleted).collect()
     }
 
     /// Reads what was appended, by this node or by the one that leads: it will be applied once it is committed.
@@ -772,13 +833,12 @@ impl Controller {
     }
 }
 
-fn identity() -> Identity {
-    Identity { topic: METADATA_TOPIC.to_owned(), topic_id: METADATA_TOPIC_ID, partition: 0 }
+fn peers(replicas: &[PlacedReplica]) -> Vec<u64> {
+    replicas.iter().map(|it| it.peer_id).collect()
 }
 
-/// Whether two lists of peers name the same ones.
-pub(crate) fn is_set_of(one: &[u64], other: &[u64]) -> bool {
-    one.len() == other.len() && one.iter().all(|peer| other.contains(peer))
+fn identity() -> Identity {
+    Identity { topic: METADATA_TOPIC.to_owned(), topic_id: METADATA_TOPIC_ID, partition: 0 }
 }
 
 /// What is wrong with a topic's name, if anything.

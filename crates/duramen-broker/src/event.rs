@@ -10,6 +10,7 @@
 
 use bytes::Bytes;
 use duramen_protocol::Response;
+use duramen_storage::mending::{Damage, Mend};
 use duramen_storage::op::{Done, Op, ReplicaId};
 
 use crate::peer::PeerFrame;
@@ -52,6 +53,8 @@ pub enum Event {
     Storage(Done),
     /// What [`Action::ReadLog`] asked for.
     LogRead(LogRead),
+    /// A segment was found to be damaged: [`duramen_storage::scrub`].
+    Damaged(Damage),
     /// Another node says something. Bytes that are no frame never come here.
     Peer(Box<PeerFrame>),
     /// The node is about to end: others should lead what it leads. Answered by [`Action::Drained`].
@@ -84,6 +87,9 @@ pub enum Action {
     /// Read of a log where it does no harm to wait, and answer with [`Event::LogRead`]:
     /// [`crate::read_plan::log_slice`].
     ReadLog(ReadLog),
+    /// Copy a segment and fill its damaged ranges, where it does no harm to wait, and let storage switch to the copy:
+    /// [`duramen_storage::mending`]. Answered by [`Done::Mended`], in any case.
+    Mend(Mend),
     /// Give this to another node. It may be lost, and come late, twice, or in another order.
     Send {
         /// Its id.
@@ -127,6 +133,13 @@ pub struct ReadLog {
     pub peer: Option<ReplicaId>,
     /// Comes back in [`LogRead`].
     pub ticket: u64,
+}
+
+impl ReadLog {
+    /// Whether it is for a damaged range of another node's replica.
+    pub fn is_for_mending(&self) -> bool {
+        crate::node::is_for_mending(self.ticket)
+    }
 }
 
 /// What was read for a [`ReadLog`].

@@ -37,22 +37,27 @@ use duramen_storage::sabotage::{self, Bug};
 
 mod catching_up;
 mod confirming;
+mod hearing;
 mod letters;
 mod log;
 mod membership;
 mod moving;
 mod shipping;
+mod sleeping;
 mod snapshots;
 mod standing;
 use catching_up::CatchingUp;
 pub(crate) use catching_up::ReadFor;
 use confirming::Confirming;
 pub(crate) use confirming::Doubt;
-pub(crate) use letters::{TIMEOUT_NOW, letter_of};
+pub(crate) use letters::{APPENDED, TIMEOUT_NOW, letter_of};
 pub(crate) use log::internal_of;
 use log::{GroupLog, TAG_BATCH, TAG_INTERNAL};
+pub(crate) use membership::Approach;
 use moving::Moving;
 use shipping::Shipping;
+pub(crate) use sleeping::Doze;
+use sleeping::Sleeping;
 
 /// Which log a group keeps; the same on all its nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -84,6 +89,8 @@ pub(crate) enum Refused {
 pub(crate) struct Outgoing {
     pub message: Message,
     pub payloads: Vec<Bytes>,
+    /// It may be said with whatever is said next: the peer was told the same before.
+    pub can_wait: bool,
 }
 
 /// Batches that a peer lacks and that are no longer in memory.
@@ -133,6 +140,8 @@ struct InFlight {
 #[derive(Debug, Default)]
 struct Pace {
     ticks: u64,
+    /// Until then this replica does not stand for election.
+    aside_until: u64,
     /// What was committed at the last sample, and at the one before.
     commits: (u64, u64),
     /// The tick at which a peer was heard last.
@@ -168,9 +177,12 @@ pub(crate) struct Group {
     memory: Memory,
     /// The last term that it led.
     led: u64,
+    /// Which leader was last told what this replica has, in which term, and up to where.
+    acknowledged: (u64, u64, u64),
     pace: Pace,
     confirming: Confirming,
     moving: Moving,
+    sleeping: Sleeping,
     /// A commit index that storage has not been told: it rides with the next write.
     unsaved: Option<HardState>,
     /// The next turn's first op, for a replica that was just made.
@@ -268,9 +280,11 @@ impl Group {
             begun: 0,
             memory: Memory::default(),
             led: 0,
+            acknowledged: (0, 0, 0),
             pace: Pace::default(),
             confirming: Confirming::default(),
             moving: Moving::default(),
+            sleeping: Sleeping::default(),
             unsaved: None,
             create: None,
             applied: (applied, applied_term),
@@ -365,6 +379,7 @@ impl Group {
 
     /// Asks the followers whether this replica, which serves, still leads.
     pub(crate) fn doubt(&mut self) -> Doubt {
+        self.wake();
         self.confirming.ask(self.raw.raft.term)
     }
 
@@ -427,6 +442,7 @@ impl Group {
             self.failed = Some("the term has reached its limit".to_owned());
             return;
         }
+        self.wake();
         self.guarded(|raw| raw.campaign().ok());
     }
 
@@ -444,6 +460,7 @@ impl Group {
         if let Some(damage) = self.damage_shown_by(&message) {
             return self.fail(damage);
         }
+        self.wake();
         let mut payloads = payloads.into_iter();
         if message.get_msg_type() == MessageType::MsgSnapshot {
             // Without its image it is not there at all.
@@ -471,78 +488,8 @@ impl Group {
 
     /// Something that was to be sent to a peer was not.
     pub(crate) fn on_unreachable(&mut self, peer: u64) {
+        self.wake();
         self.guarded(|raw| raw.report_unreachable(peer));
-    }
-
-    fn is_acceptable(&self, message: &Message) -> bool {
-        // Who may speak is the node's concern: this replica may be the last to hear of a change of membership.
-        let is_for_us = message.from != self.id.0 && message.to == self.id.0;
-        let kind = message.get_msg_type();
-        let is_foreign = matches!(kind, MessageType::MsgPropose | MessageType::MsgReadIndex);
-        let is_vote = matches!(kind, MessageType::MsgRequestVote | MessageType::MsgRequestPreVote);
-        // Whoever was not told how its log begins has no say in who leads.
-        let is_fit = !is_vote || self.raw.store().last() > 0;
-        is_for_us && is_fit && !is_foreign && message.term <= TERM_MAX && self.is_chain(message)
-    }
-
-    /// Whether a message's entries follow each other, by index, term and offset, and follow what this log has.
-    fn is_chain(&self, message: &Message) -> bool {
-        let (mut index, mut term) = (message.index, message.log_term);
-        let mut end_offset = self.offset_after(index);
-        for entry in message.get_entries() {
-            let follows = entry.index == index + 1 && (term..=message.term).contains(&entry.term);
-            let Some(content) = log::content_of(entry).filter(|_| follows) else { return false };
-            // The library parses it, and panics over what it cannot read.
-            if entry.get_entry_type() != EntryType::EntryNormal && change_of(entry).is_none() {
-                return false;
-            }
-            (index, term) = (entry.index, entry.term);
-            let Content::Batch(batch) = content else {
-                end_offset = end_offset.or_else(|| self.offset_after(index));
-                continue;
-            };
-            if end_offset.is_some_and(|end| end != batch.base_offset) || batch.count == 0 {
-                return false;
-            }
-            end_offset = Some(batch.end_offset());
-        }
-        true
-    }
-
-    /// Where the log stands after an entry; `None` if that is not known any more, or not yet.
-    fn offset_after(&self, index: u64) -> Option<i64> {
-        let unstable = self.raw.raft.raft_log.unstable_entries();
-        let Some(first) = unstable.first().filter(|first| first.index <= index) else {
-            return self.raw.store().offset_after(index);
-        };
-        let is_batch = |entry: &&Entry| entry.data.first() == Some(&TAG_BATCH);
-        let batches = unstable.iter().take_while(|entry| entry.index <= index).filter(is_batch);
-        let last = batches.last().and_then(|entry| Descriptor::decode(&entry.data[1..]).ok());
-        last.map(|batch| batch.end_offset())
-            .or_else(|| self.raw.store().offset_after(first.index - 1))
-    }
-
-    /// Why a message proves that this replica has lost what it had, if it does.
-    fn damage_shown_by(&self, message: &Message) -> Option<String> {
-        let log = &self.raw.raft.raft_log;
-        if message.term < self.term() {
-            return None;
-        }
-        match message.get_msg_type() {
-            MessageType::MsgHeartbeat if message.commit > log.last_index() => {
-                Some(format!("index {} is committed and not in this log", message.commit))
-            }
-            MessageType::MsgAppend => {
-                let entries = message.get_entries().iter();
-                let known = entries.take_while(|entry| entry.index <= log.committed);
-                let mut conflicts = known.filter(|entry| {
-                    log.term(entry.index).is_ok_and(|term| term != 0 && term != entry.term)
-                });
-                let conflict = conflicts.next()?;
-                Some(format!("entry {} is committed and another one came", conflict.index))
-            }
-            _ => None,
-        }
     }
 
     /// One tick of the group's clock. A group of one voter needs none. True if it has something to say.
@@ -564,7 +511,10 @@ impl Group {
             }
             return elects_itself;
         }
-        self.guarded(RawNode::tick);
+        if self.pace.ticks >= self.pace.aside_until || self.raw.raft.state == StateRole::Leader {
+            self.guarded(RawNode::tick);
+        }
+        self.note_beat();
         if self.pace.ticks.is_multiple_of(LAG_TICKS / 2) {
             self.pace.commits = (self.raw.raft.raft_log.committed, self.pace.commits.0);
         }
@@ -650,6 +600,7 @@ impl Group {
         if !self.is_alone() && self.uncommitted() >= GROUP_UNCOMMITTED_MAX {
             return Err(Refused::Full);
         }
+        self.wake();
         let before = self.raw.raft.raft_log.last_index();
         let proposed = self.guarded(|raw| raw.propose(Vec::new(), data));
         match proposed {
@@ -771,6 +722,11 @@ impl Group {
                 turn.snapshots.push(message);
                 continue;
             }
+            if self.is_said_again(&message) {
+                let payloads = Vec::new();
+                turn.messages.push(Outgoing { message, payloads, can_wait: true });
+                continue;
+            }
             self.shipping.send(message, self.raw.store());
         }
         self.bring_up();
@@ -779,6 +735,20 @@ impl Group {
         for peer in std::mem::take(&mut self.shipping.unreachable) {
             self.on_unreachable(peer);
         }
+    }
+
+    /// Whether a message tells a leader once more that this replica has what it was told to have. Each news of what is
+    /// committed is answered so. What was told first may be lost, so it is said all the same.
+    fn is_said_again(&mut self, message: &Message) -> bool {
+        if message.get_msg_type() != MessageType::MsgAppendResponse || message.reject {
+            return false;
+        }
+        let (to, term, index) = self.acknowledged;
+        if (to, term) == (message.to, message.term) && message.index <= index {
+            return true;
+        }
+        self.acknowledged = (message.to, message.term, message.index);
+        false
     }
 
     fn take_ready(&mut self, mut ready: Ready, turn: &mut Turn) {
@@ -878,12 +848,14 @@ impl Group {
             return true;
         }
         let change = change_of(entry);
+        let number = change.as_ref().map_or(0, membership::move_number);
         let done = change.and_then(|it| self.guarded(|raw| raw.apply_conf_change(&it))?.ok());
         let Some(conf) = done else {
             self.fail(format!("entry {} changes the membership to what cannot be", entry.index));
             return false;
         };
-        let conf = log::conf_of(&conf, entry.index);
+        let number = number.max(self.raw.store().conf.move_number);
+        let conf = log::conf_of(&conf, entry.index, number);
         self.raw.mut_store().conf = conf.clone();
         let is_voter =
             conf.voters.contains(&self.id.0) || conf.voters_outgoing.contains(&self.id.0);

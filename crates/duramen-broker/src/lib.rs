@@ -4,7 +4,7 @@
 //! Owns:       what a client may observe.
 //! Interface:  [`Node`] with [`Event`] and [`Action`]; [`session::Session`] for a connection;
 //!             [`read_plan`] for reads off the node's thread; [`configs`] for settings; [`describe`] for people;
-//!             [`groups`] for consumer groups.
+//!             [`groups`] for consumer groups; [`survivor`] for a directory whose cluster is lost.
 //! Invariants: acknowledged is durable; shown is durable; the same events make the same actions.
 //! Never:      async, sockets, files, locks, hash maps, clocks, chance that is not seeded, threads.
 //! Tests:      `node/tests`, and each room's own; `duramen-sim` runs all of it.
@@ -26,6 +26,7 @@ mod prng;
 mod quotas;
 pub mod read_plan;
 pub mod session;
+pub mod survivor;
 
 pub use controller::{Founder, METADATA_TOPIC, METADATA_TOPIC_ID};
 pub use event::{Action, ConnectionId, Event, Now, Reply};

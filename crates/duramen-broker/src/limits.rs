@@ -49,14 +49,21 @@ pub(crate) const TICK_US: u64 = 50_000;
 /// Ticks after which a follower that was not heard of, or that lacks what was committed then, is not in sync: 10 s,
 /// Kafka's `replica.lag.time.max.ms` default.
 pub(crate) const LAG_TICKS: u64 = 200;
-/// Ticks between two frames to a node to which nothing else is to be said.
+/// Ticks between two frames to a node to which nothing else is to be said: they stand in for the heartbeats of all groups
+/// that sleep.
+pub(crate) const PEER_BEAT_TICKS: u64 = 2;
+/// Ticks between two times that what is asked of another node again and again is asked.
 pub(crate) const PEER_QUIET_TICKS: u64 = 10;
+/// Ticks without anything to do after which a group of several voters sleeps: 2 s. The simulator waits less.
+pub const GROUP_QUIET_TICKS: u64 = 40;
 /// Ticks of silence after which clients are not told of a node any more: 3 s.
 pub(crate) const PEER_SILENT_TICKS: u64 = 60;
 /// Bytes of batches on their way to one node; above, a group's appends to it wait.
 pub(crate) const PEER_BYTES_IN_FLIGHT_MAX: u64 = 8 << 20;
 /// One frame between nodes: at most what may be on the way, one more batch that is as large as any, and the rest.
 pub const PEER_FRAME_BYTES_MAX: u32 = 160 << 20;
+/// Groups in one frame that fell asleep or woke.
+pub(crate) const PEER_SLEEPERS_MAX: usize = if cfg!(test) { 20 } else { 4096 };
 /// Announcements of leaders in one frame.
 pub(crate) const PEER_LEADS_MAX: usize = 1000;
 /// Replicas of metadata that a node answers though it does not know them yet.

@@ -21,16 +21,15 @@ use duramen_protocol::messages::{
 };
 use duramen_protocol::wire::Uuid;
 use duramen_protocol::{ErrorCode, Response};
-use duramen_storage::op::{Done, Identity, Op, OpKind, RecoveredReplica, ReplicaId};
+use duramen_storage::op::{Done, Op, RecoveredReplica, ReplicaId};
 use duramen_storage::storage::Facts;
 
 use crate::api::{self, fetch::ParkedFetch, fetch_sessions::FetchSessions};
 use crate::configs::{BrokerSettings, TopicSettings};
-use crate::controller::image::{Change, Topic};
+use crate::controller::image::Topic;
 use crate::controller::records::PlacedReplica;
 use crate::controller::{Controller, Founder, METADATA_GROUP, METADATA_REPLICA, is_metadata};
 use crate::event::{Action, ConnectionId, Event, Now, Reply, RequestKey};
-use crate::internal_topics;
 use crate::limits::{Memory, OPENING_US_MAX, PRODUCER_ID_BLOCK};
 use crate::partition::retention::ClockWatch;
 use crate::partition::{Acks, Appended, Effects, Finished, Partition, Slot};
@@ -43,11 +42,14 @@ mod coordinators;
 mod doubts;
 mod forwarding;
 mod members;
+mod mending;
 mod metrics;
 mod moves;
 mod peers;
 mod quotas;
 mod reassignments;
+mod replicas;
+mod sleepers;
 mod stalls;
 mod sweep;
 #[cfg(test)]
@@ -58,11 +60,14 @@ use coordinators::Coordinators;
 use doubts::Doubts;
 use forwarding::Forwards;
 use members::Members;
+use mending::Mends;
+pub(crate) use mending::is_for_mending;
 pub use metrics::{Metrics, Standing};
 use moves::Moves;
 pub(crate) use moves::{Election, ElectionWanted};
 pub(crate) use peers::Peers;
 use quotas::Timed;
+use sleepers::Sleepers;
 use stalls::Stalls;
 use sweep::Sweep;
 use undecided::Undecided;
@@ -94,8 +99,13 @@ pub struct NodeOptions {
     pub node_address: Option<(String, u16)>,
     /// With whom its cluster began, the same on all nodes; nobody stands for this node alone, and for ever.
     pub founders: Vec<Founder>,
+    /// Nodes that it was told of at its start. It speaks to them until it is registered: those with whom the cluster began may
+    /// all have been replaced.
+    pub introduced: Vec<i32>,
     /// What groups keep in memory for followers.
     pub memory: Memory,
+    /// Ticks without anything to do after which groups of several voters sleep.
+    pub quiet_ticks: u64,
 }
 
 impl NodeOptions {
@@ -129,6 +139,8 @@ pub(crate) enum Parked {
     FindCoordinator { request: FindCoordinatorRequest, context: RequestContext, outstanding: usize },
     /// For partitions to be led by other replicas.
     Election { response: Box<ElectLeadersResponse>, wanted: VecDeque<ElectionWanted> },
+    /// For a node to be gone from the cluster.
+    Departure { broker_id: i32 },
     /// For the node that leads the metadata.
     Forwarded { nonce: u64 },
     /// For a block of producer ids.
@@ -192,8 +204,12 @@ pub struct Node {
     allocating: Option<(u64, i64, i64)>,
     pub(crate) peers: Peers,
     members: Members,
+    /// Replicas here that were found damaged at the start.
+    useless: BTreeSet<ReplicaId>,
+    sleepers: Sleepers,
     moves: Moves,
     forwards: Forwards,
+    mends: Mends,
     clock: ClockWatch,
     retention: Sweep,
     producers: Sweep,
@@ -247,8 +263,11 @@ impl Node {
             allocating: None,
             peers: Peers::new(std::mem::take(&mut options.founders)),
             members: Members::default(),
+            useless: BTreeSet::new(),
+            sleepers: Sleepers::new(options.quiet_ticks),
             moves: Moves::new(&options.settings),
             forwards: Forwards::default(),
+            mends: Mends::default(),
             clock: ClockWatch::new(now),
             retention: Sweep::default(),
             producers: Sweep::default(),
@@ -306,6 +325,9 @@ impl Node {
         let seed = self.options.seed;
         let mut partition = Partition::recover(found, Arc::new(settings), now, seed);
         partition.group.keep_in_memory(self.options.memory);
+        if found.damage.is_some() && !found.lacks_room {
+            self.useless.insert(found.replica);
+        }
         // Those of several voters are led when they are led; nobody waits for that here.
         if partition.group.is_alone() {
             partition.group.campaign();
@@ -314,12 +336,14 @@ impl Node {
             }
         }
         self.peers.tick(found.replica);
+        self.sleepers.begin(found.replica);
         self.partitions.insert(found.replica, partition);
         self.mark_dirty(found.replica);
     }
 
     /// Takes one event in. Call [`Node::flush`] after the last one of a turn.
     pub fn step(&mut self, now: Now, event: Event, actions: &mut Vec<Action>) {
+        let now = self.clock.read(now);
         self.now = now;
         match event {
             Event::Request { connection, sequence, context, request } => {
@@ -329,6 +353,7 @@ impl Node {
             Event::Storage(done) => self.on_storage(&done, actions),
             Event::LogRead(read) if read.peer.is_some() => self.on_payload(read),
             Event::LogRead(read) => self.on_log_read(now, read, actions),
+            Event::Damaged(damage) => self.on_damaged(&damage),
             Event::Peer(frame) => self.on_peer(now, frame.0, actions),
             Event::Drain => self.drain(actions),
             Event::Tick => {}
@@ -338,6 +363,7 @@ impl Node {
 
     /// Ends a turn: what was proposed goes to storage, what was committed takes effect.
     pub fn flush(&mut self, now: Now, actions: &mut Vec<Action>) {
+        let now = self.clock.read(now);
         self.now = now;
         // Effects can make more work: a committed topic makes replicas, a freed byte lets a
         // stalled produce in. Each round ends with fewer of either.
@@ -419,6 +445,8 @@ impl Node {
                 actions.extend(kind.map(|kind| Action::Storage(Op { replica, kind })));
             }
             Done::DiskFull(is_full) => self.on_disk_full(is_full),
+            Done::Cut { replica, segment } => self.mends.forget(replica, segment),
+            Done::Mended { replica, segment, is_done } => self.on_mended(replica, segment, is_done),
         }
     }
 
@@ -450,6 +478,7 @@ impl Node {
                 Timer::Peers => {
                     self.tick_peers(now);
                     self.tick_moves(actions);
+                    self.tick_mends(actions);
                     self.tick_forwards(actions);
                 }
                 Timer::Coordinator(replica) => self.on_group_timer(now, replica, actions),
@@ -526,6 +555,7 @@ impl Node {
         let (id, lead) = (partition.id, partition.group.lead());
         self.post(replica, id, &mut effects.messages);
         self.peers.read(replica, &effects.reads);
+        self.note_rest(replica);
         let Some(partition) = self.partitions.get(&replica) else { return };
         let is_settled = partition.group.is_serving() || partition.group.failure().is_some();
         let serves = effects.serves;
@@ -657,13 +687,18 @@ impl Node {
             }
         }
         let mut made = Vec::new();
+        let may_be_gone = outcome.leads.is_some() || !outcome.changes.is_empty();
         for change in outcome.changes {
             self.follow_change(now, change, &mut made, actions);
+        }
+        if may_be_gone {
+            self.note_departures(outcome.leads.is_some(), actions);
         }
         for (key, is_committed) in outcome.released {
             self.on_committed(key, is_committed, &made, actions);
         }
         self.judge_again(now, actions);
+        self.settle_doubts(now, replica, actions);
         let applied = self.controller.group.applied();
         if let Some((_, first, end)) = self.allocating.take_if(|block| block.0 <= applied) {
             self.producer_ids = (first, end);
@@ -675,79 +710,6 @@ impl Node {
         self.is_controller_dirty |= self.controller.trim_if_large(log_bytes);
     }
 
-    fn follow_change(
-        &mut self,
-        now: Now,
-        change: Change,
-        made: &mut Vec<ReplicaId>,
-        actions: &mut Vec<Action>,
-    ) {
-        match change {
-            Change::Placed { topic_id, partition, gone } => {
-                // While the log is replayed, replicas are there already or will be missed later.
-                if self.is_registered {
-                    let own = self.own_directory();
-                    for replica in gone.iter().filter(|replica| replica.directory_id == own) {
-                        self.remove_replica(now, ReplicaId(replica.peer_id), actions);
-                    }
-                    let new = self.instantiate(now, topic_id, partition, actions);
-                    // One that is added is not waited for: the others serve.
-                    let born = self.controller.image.voters_at_birth(topic_id, partition);
-                    made.extend(new.filter(|it| born.contains(&it.0)));
-                }
-            }
-            Change::Configured { topic_id } => self.configure(topic_id),
-            Change::BrokersConfigured => self.reconfigure(now),
-            Change::Brokers => self.tell_nodes(actions),
-            Change::Deleted(topic) => {
-                self.remove(now, &topic, actions);
-                self.peers.forget_topic(&topic);
-                self.forget_offsets(now, &topic, actions);
-            }
-        }
-    }
-
-    /// Makes the replica that a placement gives to this node's directory, if it is not there.
-    fn instantiate(
-        &mut self,
-        now: Now,
-        topic_id: Uuid,
-        partition: i32,
-        actions: &mut Vec<Action>,
-    ) -> Option<ReplicaId> {
-        let topic = self.controller.image.topic(topic_id)?;
-        let replicas = topic.partitions.get(usize::try_from(partition).ok()?)?;
-        let own = self.own_directory();
-        let replica = replicas.iter().find(|replica| replica.directory_id == own)?;
-        let id = ReplicaId(replica.peer_id);
-        if self.partitions.contains_key(&id) {
-            return None;
-        }
-        let voters = self.controller.image.voters_at_birth(topic_id, partition);
-        let settings = self.settings_of(topic);
-        let is_of_groups = topic.name == internal_topics::GROUPS;
-        let identity = Identity { topic: topic.name.clone(), topic_id: topic_id.0, partition };
-        let seed = self.options.seed;
-        let is_added = !voters.contains(&id.0);
-        let mut made = if is_added {
-            Partition::await_birth(id, identity, settings, seed)
-        } else {
-            Partition::create(id, identity, &voters, settings, seed)
-        };
-        made.group.keep_in_memory(self.options.memory);
-        let is_first = replicas[0].directory_id == own && !is_added;
-        if made.group.is_alone() || is_first {
-            made.group.campaign();
-        }
-        self.peers.tick(id);
-        self.partitions.insert(id, made);
-        self.mark_dirty(id);
-        if is_of_groups {
-            self.note_group_replica(now, id, actions);
-        }
-        Some(id)
-    }
-
     /// Bits that nobody else gets.
     pub(crate) fn fresh_id(&mut self) -> Uuid {
         let (high, low) = (self.chance.next(), self.chance.next());
@@ -756,44 +718,6 @@ impl Node {
 
     pub(crate) fn own_directory(&self) -> Uuid {
         Uuid(self.options.facts.directory_id)
-    }
-
-    fn settings_of(&self, topic: &Topic) -> Arc<TopicSettings> {
-        let mut settings = TopicSettings::resolve(&topic.configs, &self.options.settings);
-        // Whoever keeps something in it says what may go, whatever its settings were changed to.
-        settings.delete &= !internal_topics::is_internal(&topic.name);
-        Arc::new(settings)
-    }
-
-    fn configure(&mut self, topic_id: Uuid) {
-        let Some(topic) = self.controller.image.topic(topic_id) else { return };
-        let settings = self.settings_of(topic);
-        for replica in own_replicas(topic, self.own_directory()) {
-            if let Some(partition) = self.partitions.get_mut(&replica) {
-                partition.settings = Arc::clone(&settings);
-            }
-        }
-    }
-
-    fn remove(&mut self, now: Now, topic: &Topic, actions: &mut Vec<Action>) {
-        for replica in own_replicas(topic, self.own_directory()) {
-            self.remove_replica(now, replica, actions);
-        }
-    }
-
-    fn remove_replica(&mut self, now: Now, replica: ReplicaId, actions: &mut Vec<Action>) {
-        let Some(mut partition) = self.partitions.remove(&replica) else { return };
-        self.peers.forget(replica, partition.id);
-        self.bytes_in_flight -= partition.group.bytes_in_flight();
-        self.forget_group_replica(now, replica, actions);
-        let mut effects = Effects::default();
-        partition.close(&mut effects);
-        self.settle_doubts(now, replica, actions);
-        if !sabotage::is(Bug::ReplicaNotDeleted) {
-            actions.push(Action::Storage(Op { replica, kind: OpKind::Delete }));
-        }
-        self.follow(now, effects, actions);
-        self.note_opened(replica, now, actions);
     }
 
     /// The metadata records of a request are committed, or lost.
@@ -823,48 +747,6 @@ impl Node {
         }
         if made.is_empty() {
             self.answer_parked(key, actions);
-        }
-    }
-
-    /// Makes replicas that are placed here and missing, and deletes those that are not placed
-    /// here any more.
-    fn reconcile(&mut self, now: Now, actions: &mut Vec<Action>) {
-        let own = self.own_directory();
-        let image = &self.controller.image;
-        let mut wanted = BTreeSet::new();
-        let mut missing = Vec::new();
-        let mut ids = Vec::new();
-        for topic in image.topics_by_name() {
-            ids.push(topic.id);
-            for (partition, replicas) in (0..).zip(&topic.partitions) {
-                let own = replicas.iter().find(|replica| replica.directory_id == own);
-                let Some(replica) = own else { continue };
-                let replica = ReplicaId(replica.peer_id);
-                wanted.insert(replica);
-                if !self.partitions.contains_key(&replica) {
-                    missing.push((topic.id, partition));
-                }
-            }
-        }
-        let all = self.partitions.keys();
-        let surplus: Vec<_> = all.filter(|id| !wanted.contains(id)).copied().collect();
-        for replica in surplus {
-            self.remove_replica(now, replica, actions);
-        }
-        for (topic_id, partition) in missing {
-            let made = self.instantiate(now, topic_id, partition, actions);
-            let is_alone = |id: &ReplicaId| self.partitions[id].group.is_alone();
-            let made = made.filter(is_alone);
-            if let Some(opening) = &mut self.opening {
-                opening.awaited.extend(made);
-            }
-        }
-        for topic_id in ids {
-            self.configure(topic_id);
-        }
-        let groups = self.controller.image.topic_named(internal_topics::GROUPS);
-        for replica in groups.map_or(Vec::new(), |topic| own_replicas(topic, own)) {
-            self.note_group_replica(now, replica, actions);
         }
     }
 
@@ -1034,10 +916,4 @@ fn mark(dirty: &mut VecDeque<ReplicaId>, partition: &mut Partition) {
     if !std::mem::replace(&mut partition.is_dirty, true) {
         dirty.push_back(partition.group.id());
     }
-}
-
-/// The replicas of a topic that one directory holds.
-fn own_replicas(topic: &Topic, own: Uuid) -> Vec<ReplicaId> {
-    let all = topic.partitions.iter().flatten();
-    all.filter(|replica| replica.directory_id == own).map(|it| ReplicaId(it.peer_id)).collect()
 }

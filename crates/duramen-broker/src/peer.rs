@@ -46,18 +46,60 @@ duramen_protocol::message! {
         forwards: Vec<Forward> [0..],
         forwarded: Vec<Forwarded> [0..],
         reassigned: Vec<Reassigned> [0..],
+        useless: Vec<Useless> [0..],
+        asleep: Asleep [0..],
+        ranges_wanted: Vec<RangeWanted> [0..],
+        ranges_given: Vec<RangeGiven> [0..],
+        strangers: Vec<RegisterBroker> [0..],
     }
-    /// The voters of a partition are these now, as was wanted: the sender leads it.
+    /// The sender's replica lacks the batches of these offsets, which are committed: its own are damaged.
+    pub(crate) struct RangeWanted {
+        nonce: u64 [0..],
+        topic_id: Uuid [0..],
+        partition: i32 [0..],
+        replica: u64 [0..],
+        offset: i64 [0..],
+        end_offset: i64 [0..],
+    }
+    /// The first of the batches that a [`RangeWanted`] names; none if the sender cannot give them.
+    pub(crate) struct RangeGiven {
+        nonce: u64 [0..],
+        batches: Bytes [0..],
+    }
+    /// The voters of a partition are what the move of this number wanted: the sender leads it.
     pub(crate) struct Reassigned {
         topic_id: Uuid [0..],
         partition: i32 [0..],
-        voters: Vec<u64> [0..],
+        number: u64 [0..],
+    }
+    /// What the sender has of this replica is damaged: it neither votes nor serves.
+    pub(crate) struct Useless {
+        topic_id: Uuid [0..],
+        partition: i32 [0..],
+        peer_id: u64 [0..],
     }
     /// How far a node has heard the one it speaks to.
     pub(crate) struct Heard {
         incarnation: u64 [0..],
         number: u64 [0..],
         leads: u64 [0..],
+        asleep: u64 [0..],
+    }
+    /// The groups that the sender leads asleep with replicas of the receiver: how often that set has changed, the set's
+    /// hash, and what has changed from one version up to another.
+    pub(crate) struct Asleep {
+        version: u64 [0..],
+        hash: u64 [0..],
+        after: u64 [0..],
+        upto: u64 [0..],
+        sleepers: Vec<Sleeper> [0..],
+    }
+    /// A group that is asleep, with all up to an index; or is not any more: then the term is 0.
+    pub(crate) struct Sleeper {
+        from: u64 [0..],
+        to: u64 [0..],
+        term: u64 [0..],
+        index: u64 [0..],
     }
     /// One message of one group, with the payload of the batches in it beside it, in order.
     pub(crate) struct Letter {
@@ -123,6 +165,13 @@ duramen_protocol::message! {
     }
 }
 
+impl Sleeper {
+    /// Whether it does not sleep any more.
+    pub(crate) fn has_woken(&self) -> bool {
+        self.term == 0
+    }
+}
+
 /// A [`Frame`], for those outside who carry it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PeerFrame(pub(crate) Frame);
@@ -145,14 +194,18 @@ impl PeerFrame {
     /// About how many bytes it has.
     pub fn weight(&self) -> usize {
         let letter = |letter: &Letter| {
-            let entries: usize = letter.entries.iter().map(|entry| entry.data.len() + 16).sum();
+            let entries: usize = letter.entries.iter().map(|entry| entry.data.len() + 24).sum();
             let payloads: usize = letter.payloads.iter().map(Bytes::len).sum();
             128 + letter.context.len() + entries + payloads
         };
         let letters: usize = self.0.letters.iter().map(letter).sum();
+        let given: usize = self.0.ranges_given.iter().map(|it| it.batches.len() + 16).sum();
         256 + letters
+            + given
+            + self.0.ranges_wanted.len() * 64
             + (self.0.leads.len() + self.0.moves_wanted.len()) * 64
-            + self.0.registrations.len() * 256
+            + (self.0.registrations.len() + self.0.strangers.len()) * 256
+            + self.0.asleep.sleepers.len() * 40
     }
 
     /// CRC-32C of the rest, version, length of the body, the body without payload, the length of each payload, and the
@@ -161,19 +214,18 @@ impl PeerFrame {
         let letters = self.0.letters.iter_mut();
         let payloads = letters.flat_map(|letter| &mut letter.payloads);
         let payloads: Vec<Bytes> = payloads.map(std::mem::take).collect();
-        let mut body = Encoder::new();
-        self.0.encode(&mut body, VERSION).expect("version 0 carries every field");
-        let body = body.into_bytes();
-        let length = |bytes: &[u8]| u32::try_from(bytes.len()).expect("of at most 100 MiB");
-        let mut head = Encoder::with_capacity(HEAD_BYTES + body.len() + payloads.len() * 4);
+        let length = |bytes: usize| u32::try_from(bytes).expect("of at most 100 MiB");
+        let mut head = Encoder::with_capacity(self.weight());
         head.u32(0);
         head.i16(VERSION);
-        head.u32(length(&body));
-        head.put(&body);
+        head.u32(0);
+        self.0.encode(&mut head, VERSION).expect("version 0 carries every field");
+        let body = length(head.len() - HEAD_BYTES);
         for payload in &payloads {
-            head.u32(length(payload));
+            head.u32(length(payload.len()));
         }
         let mut head = head.into_bytes();
+        head[HEAD_BYTES - 4..HEAD_BYTES].copy_from_slice(&body.to_be_bytes());
         let of_head = crc32c::crc32c(&head[4..]);
         let crc = payloads.iter().fold(of_head, |crc, it| crc32c::crc32c_append(crc, it));
         head[..4].copy_from_slice(&crc.to_be_bytes());

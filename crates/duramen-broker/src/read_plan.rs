@@ -18,7 +18,7 @@ use duramen_protocol::messages::{DescribeReplicasResponse, FetchResponse, ListOf
 use duramen_protocol::wire::RecordData;
 use duramen_storage::op::RecoveredReplica;
 use duramen_storage::reader::{FileRange, ReadError};
-use duramen_storage::{Disk, Reader};
+use duramen_storage::{Descriptor, Disk, Reader};
 
 use crate::controller::is_metadata;
 use crate::event::{FetchPart, FetchPlan, LogRead, ReadLog, ReplicasPlan, TimePlan};
@@ -198,7 +198,7 @@ pub fn metadata_tail<D: Disk>(
             Some(range) => reader.read(found.replica, &range)?,
             None => return Err(ReadError::OutOfRange),
         };
-        let (whole, next) = whole_batches(&bytes);
+        let (whole, next) = whole_batches(&bytes, |_| true);
         if next <= at {
             return Err(ReadError::OutOfRange);
         }
@@ -221,7 +221,12 @@ pub fn log_slice<D: Disk>(reader: &Reader<D>, wanted: &ReadLog) -> LogRead {
         let cause = std::error::Error::source(&error).map(ToString::to_string);
         [Some(error.to_string()), cause].into_iter().flatten().collect::<Vec<_>>().join(": ")
     });
-    let whole = |bytes: Bytes| bytes.slice(..whole_batches(&bytes).0);
+    // What was good when it was first read may have rotted since.
+    let is_sound = |batch: &[u8]| {
+        !wanted.is_for_mending()
+            || Descriptor::of_batch(batch, false).is_ok_and(|it| it.matches(batch))
+    };
+    let whole = |bytes: Bytes| bytes.slice(..whole_batches(&bytes, is_sound).0);
     let (from, begins_segment, batches) = match read {
         Ok((from, begins, bytes)) => (from, begins, Ok(whole(bytes))),
         Err(why) => (from, false, Err(why)),
@@ -229,11 +234,11 @@ pub fn log_slice<D: Disk>(reader: &Reader<D>, wanted: &ReadLog) -> LogRead {
     LogRead { replica, from, peer, ticket, begins_segment, batches }
 }
 
-/// How many bytes whole batches take, and the offset after them.
-fn whole_batches(bytes: &Bytes) -> (usize, i64) {
-    let mut walk = duramen_protocol::batch::batches(bytes.clone());
+/// How many bytes whole batches take, up to the first that is not wanted, and the offset after them.
+fn whole_batches(bytes: &Bytes, is_wanted: impl Fn(&[u8]) -> bool) -> (usize, i64) {
+    let walk = duramen_protocol::batch::batches(bytes.clone());
     let (mut whole, mut next) = (0, -1);
-    while let Some(Ok(batch)) = walk.next() {
+    for batch in walk.map_while(Result::ok).take_while(|it| is_wanted(it.bytes())) {
         whole += batch.bytes().len();
         next = batch.header().end_offset();
     }

@@ -11,8 +11,14 @@
 //! Tests:      `tests/cluster.rs`.
 //! Start at:   [`run`].
 
+mod clocks;
+mod gone;
+mod leaving;
 mod machine;
 mod network;
+mod rot;
+mod sleep;
+mod space;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -29,8 +35,12 @@ use crate::node_harness::clients::Clients;
 use crate::planted::Bug;
 use crate::prng::Prng;
 use crate::trace::{Trace, tell};
+use clocks::Clocks;
+use leaving::Leaving;
 use machine::Machine;
 use network::{Network, Weather};
+use sleep::{LATE_US, Lulls, METADATA, Watch};
+use space::Space;
 
 /// What a good run did.
 #[derive(Clone, Copy, Debug, Default)]
@@ -59,6 +69,28 @@ pub struct Report {
     pub rebuilt: u64,
     /// Disks that were lost.
     pub wiped: u64,
+    /// Times that a replica fell asleep.
+    pub slept: u64,
+    /// Times that one slept when what it sleeps by was gone, and woke.
+    pub roused: u64,
+    /// Times that a machine failed while all groups slept.
+    pub nights: u64,
+    /// Bits that flipped at rest, and segments that were mended.
+    pub flips: u64,
+    /// See above.
+    pub mended: u64,
+    /// Times that a machine's wall clock leapt.
+    pub leaps: u64,
+    /// Machines that were taken out, and that came back with an empty disk.
+    pub left: u64,
+    /// See above.
+    pub returned: u64,
+    /// Topics that were deleted.
+    pub deleted: u64,
+    /// Times that somebody filled a disk, and produces that were refused for it.
+    pub filled: u64,
+    /// See above.
+    pub refused: u64,
 }
 
 struct Profile {
@@ -126,6 +158,11 @@ struct World {
     compared: BTreeMap<(usize, u64, Log), i64>,
     /// Entries that were made again from segments, and times that a log began anew, by who did it.
     made: BTreeMap<(usize, u64, Log), (u64, u64)>,
+    watch: Watch,
+    lulls: Lulls,
+    clocks: Clocks,
+    space: Space,
+    leaving: Leaving,
     trace: Trace,
     report: Report,
 }
@@ -136,8 +173,15 @@ pub fn run(seed: u64, bug: Option<Bug>) -> Result<Report, Failure> {
     world.live()?;
     world.report.requests = world.clients.requests;
     (world.report.acked, world.report.shown) = world.clients.oracle.totals();
+    (world.report.left, world.report.returned) = (world.leaving.left, world.leaving.returned);
+    world.report.deleted = world.clients.oracle.deleted();
     world.report.rebuilt = world.made.values().map(|made| made.0).sum();
     world.report.begun = world.made.values().map(|made| made.1).sum();
+    (world.report.slept, world.report.roused) = (world.watch.slept, world.watch.roused);
+    world.report.flips = world.machines.iter().map(|machine| machine.rotting.flips).sum();
+    world.report.mended = world.machines.iter().map(|machine| machine.rotting.mended).sum();
+    world.report.leaps = world.clocks.leapt;
+    (world.report.filled, world.report.refused) = (world.space.filled, world.space.refused);
     world.report.frames = world.network.sent();
     world.report.starts = world.machines.iter().map(|machine| machine.starts).sum();
     for machine in &world.machines {
@@ -147,10 +191,30 @@ pub fn run(seed: u64, bug: Option<Bug>) -> Result<Report, Failure> {
     Ok(world.report)
 }
 
-fn settings(chance: &mut Prng, moves: bool) -> Result<BrokerSettings, Failure> {
+fn faults(chance: &mut Prng) -> Faults {
+    let mut faults = Faults::default();
+    if chance.chance(600) {
+        faults.write_back = *chance.pick(&[5, 50]);
+    }
+    if chance.chance(150) {
+        faults.sync_fails = 3;
+    }
+    faults
+}
+
+fn weather(chance: &mut Prng) -> Weather {
+    Weather {
+        lost: *chance.pick(&[0, 0, 10, 100]),
+        doubled: *chance.pick(&[0, 10, 100]),
+        late_us: *chance.pick(&[1_000, 10_000, 200_000]),
+    }
+}
+
+fn settings(chance: &mut Prng, moves: bool, clocks: &Clocks) -> Result<BrokerSettings, Failure> {
     let min_insync = chance.between(1, 2).to_string();
     let segment_bytes = *chance.pick(&["16384", "4096"]);
     let metadata_bytes = *chance.pick(&["4194304", "1000"]);
+    let years = i32::MAX.to_string();
     let pairs = [
         ("log.segment.bytes", segment_bytes),
         ("metadata.log.max.record.bytes.between.snapshots", metadata_bytes),
@@ -161,6 +225,9 @@ fn settings(chance: &mut Prng, moves: bool) -> Result<BrokerSettings, Failure> {
         ("offsets.topic.num.partitions", "2"),
         ("offsets.topic.replication.factor", "3"),
         ("offsets.topic.segment.bytes", "8192"),
+        ("offsets.retention.check.interval.ms", "500"),
+        // Who commits would not know what may be gone.
+        ("offsets.retention.minutes", if clocks.outlast { &years } else { "10080" }),
         ("auto.leader.rebalance.enable", if moves { "true" } else { "false" }),
         ("leader.imbalance.check.interval.seconds", "1"),
     ];
@@ -178,20 +245,9 @@ impl World {
         let founded = count;
         let count = founded + usize::from(members.chance(250));
         let founders = machine::founders(count, founded);
-        let mut faults = Faults::default();
-        if shape.chance(600) {
-            faults.write_back = *shape.pick(&[5, 50]);
-        }
-        if shape.chance(150) {
-            faults.sync_fails = 3;
-        }
-        let weather = Weather {
-            lost: *shape.pick(&[0, 0, 10, 100]),
-            doubled: *shape.pick(&[0, 10, 100]),
-            late_us: *shape.pick(&[1_000, 10_000, 200_000]),
-        };
+        let (faults, weather) = (faults(&mut shape), weather(&mut shape));
         let moves = *Prng::new(seed, "cluster moves").pick(&[0, 0, 5, 20]);
-        let profile = Profile {
+        let mut profile = Profile {
             steps: shape.between(2_000, 8_000),
             crash: *shape.pick(&[0, 5, 20]),
             cut: *shape.pick(&[0, 5, 20]),
@@ -201,7 +257,8 @@ impl World {
             work: shape.between(2, 8),
             away: *shape.pick(&[100_000, 1_000_000, 6_000_000]),
         };
-        let settings = settings(&mut shape, moves > 0)?;
+        let clocks = Clocks::new(seed, count);
+        let settings = settings(&mut shape, moves > 0, &clocks)?;
         let bug = match bug {
             Some(Bug::Cluster(bug)) => Some(bug),
             _ => None,
@@ -212,15 +269,28 @@ impl World {
         for late in &mut machines[founded..] {
             late.down_until_us = members.below(4_000_000);
         }
+        // Where disks are lost as well, there may be no other copy.
+        let rots = profile.wipe == 0 && rot::begin(seed, &mut machines);
+        if rots {
+            profile.crash = profile.crash.max(10);
+        }
+        // Of two replicas none can be spared.
+        let replicas_min = if profile.wipe > 0 || rots { 3 } else { 1 };
+        let nodes = i32::try_from(count).expect("small");
+        let mut clients = Clients::of_many(seed, nodes, replicas_min);
+        let mut space = Space::new(seed, count);
+        if rots {
+            space.fills = 0;
+        }
+        clients.fills = space.fills > 0;
+        let mut leaving = Leaving::new(seed, founded, count);
+        leaving.begin(&mut clients, |at| machines[at].broker_id());
+        clients.rots = rots;
+        clients.leaps = clocks.leaps > 0;
         Ok(Self {
             machines,
             network: Network::new(seed, weather),
-            // Of two replicas none can be spared.
-            clients: Clients::of_many(
-                seed,
-                i32::try_from(count).expect("small"),
-                if profile.wipe > 0 { 3 } else { 1 },
-            ),
+            clients,
             profile,
             connected: BTreeMap::new(),
             mono_us: 0,
@@ -231,6 +301,11 @@ impl World {
             compared: BTreeMap::new(),
             made: BTreeMap::new(),
             members,
+            watch: Watch::default(),
+            lulls: Lulls::new(seed),
+            clocks,
+            space,
+            leaving,
             trace: Trace::default(),
             report: Report { machines: count, ..Report::default() },
         })
@@ -249,7 +324,8 @@ impl World {
         }
         for _ in 0..self.profile.steps {
             self.disturb()?;
-            self.step(600)?;
+            let asks = if self.lulls.is_now(self.mono_us) { 0 } else { 600 };
+            self.step(asks)?;
         }
         self.finish()
     }
@@ -286,6 +362,9 @@ impl World {
         if self.members.below(10_000) < self.profile.wipe {
             self.wipe_one();
         }
+        self.disturb_clocks()?;
+        self.disturb_space();
+        self.disturb_leaving();
         for at in 0..count {
             if let Some(held) = self.machines[at].thaw(self.mono_us) {
                 self.deliver(at, held)?;
@@ -307,19 +386,23 @@ impl World {
     /// A disk is lost, if what is on it is elsewhere.
     fn wipe_one(&mut self) {
         let at = self.members.index(self.machines.len());
-        let broker_id = self.machines[at].broker_id();
-        let lives = self.machines.iter().filter_map(|machine| machine.life.as_ref());
-        // One that has a successor may not know it, and what has changed since.
-        let leads = lives.filter(|life| life.node.unsettled().is_some());
-        let Some(last) = leads.max_by_key(|life| life.node.metadata_term()) else { return };
-        let known: Vec<_> = last.node.directories().collect();
-        let mut wiped = self.machines.iter().filter(|machine| machine.wipes > 0);
-        let are_back = wiped.all(|machine| known.contains(&machine.directory_id()));
-        if are_back && last.node.can_spare(broker_id) {
+        if !self.leaving.concerns(at) && self.can_spare(at) {
             self.bury(at, true);
             self.machines[at].wipe();
             self.report.wiped += 1;
         }
+    }
+
+    /// Whether all that a machine's disk has is elsewhere, and disks that were lost before have their successors.
+    fn can_spare(&self, at: usize) -> bool {
+        let lives = self.machines.iter().filter_map(|machine| machine.life.as_ref());
+        // One that has a successor may not know it, and what has changed since.
+        let leads = lives.filter(|life| life.node.unsettled().is_some());
+        let Some(last) = leads.max_by_key(|life| life.node.metadata_term()) else { return false };
+        let known: Vec<_> = last.node.directories().collect();
+        let mut wiped = self.machines.iter().filter(|it| it.wipes > 0 && !it.is_out);
+        let are_back = wiped.all(|machine| known.contains(&machine.directory_id()));
+        are_back && last.node.can_spare(self.machines[at].broker_id())
     }
 
     /// A process is dead: it comes back some time later, and its clients go elsewhere.
@@ -394,6 +477,7 @@ impl World {
                 }
             }
         }
+        self.watch.look(self.mono_us, &self.machines, &self.network)?;
         self.compare()
     }
 
@@ -420,6 +504,7 @@ impl World {
             self.turn_away(connection);
             return Ok(());
         }
+        self.note_space(connection, at);
         self.deliver(at, vec![Event::Request { connection, sequence, context, request }])
     }
 
@@ -444,6 +529,9 @@ impl World {
                         Reply::Replicas(plan) => Some(read_plan::digests(&reader, *plan).into()),
                     };
                     if !self.machines[at].disk.is_dead() {
+                        if let Some(response) = &response {
+                            self.check_space(connection, at, response)?;
+                        }
                         self.clients.on_reply(connection, sequence, response)?;
                     }
                 }
@@ -462,14 +550,19 @@ impl World {
                     let to = usize::try_from(count - to).expect("a node of the cluster");
                     self.network.send(self.mono_us, at, to, &bytes);
                 }
-                // The process ends now, as it does in good order.
                 Action::Nodes(_) => {}
-                Action::Drained => self.machines[at].disk.crash_in(Some(1)),
+                // The process ends now, as it does in good order.
+                Action::Drained => {
+                    self.bury(at, false);
+                    return Ok(());
+                }
                 Action::Fatal(reason) => {
                     let what = format!("machine {at} gives up: {reason}");
                     return Err(Failure::correctness(what));
                 }
-                Action::Storage(_) | Action::ReadLog(_) => unreachable!("the machine keeps them"),
+                Action::Storage(_) | Action::ReadLog(_) | Action::Mend(_) => {
+                    unreachable!("the machine keeps them")
+                }
             }
         }
         Ok(())
@@ -571,19 +664,26 @@ impl World {
         self.profile.freeze = 0;
         self.profile.drain = 0;
         self.profile.wipe = 0;
+        self.clocks.leaps = 0;
+        self.space.fills = 0;
         self.profile.work = 10;
         for at in 0..self.machines.len() {
             self.machines[at].heal();
             if self.chance.chance(300) {
                 self.kill(at, true);
             }
-            self.machines[at].down_until_us = 0;
+            if self.machines[at].down_until_us < u64::MAX {
+                self.machines[at].down_until_us = 0;
+            }
         }
         let settled_us = self.mono_us + 6_000_000;
-        while self.mono_us < settled_us {
+        // Whether a machine has left is known when it was said so: one that has is in nobody's way.
+        let left_us = settled_us + 20_000_000;
+        while self.mono_us < settled_us || self.clients.is_taking_out() && self.mono_us < left_us {
             self.disturb()?;
             self.step(100)?;
         }
+        self.sleep_through_faults()?;
         tell(|| "LAST PHASE".to_owned());
         self.clients.begin_last_phase();
         for _ in 0..60_000 {
@@ -598,6 +698,85 @@ impl World {
         Err(Failure::liveness(format!("no progress: {} {told}", self.clients.waiting())))
     }
 
+    /// Nobody asks for anything, and all groups sleep. Then one machine fails, in some way: its groups are led by others
+    /// soon, though nobody asks for that either.
+    fn sleep_through_faults(&mut self) -> Result<(), Failure> {
+        for _ in 0..self.chance.below(3) {
+            self.fall_asleep()?;
+            let count = self.machines.len();
+            let mut at = self.chance.index(count);
+            match self.chance.below(4) {
+                // It is of no use to anybody.
+                _ if self.machines[at].is_out => continue,
+                0 => {
+                    self.kill(at, true);
+                    self.machines[at].down_until_us = self.mono_us + LATE_US + 1_500_000;
+                }
+                1 => self.machines[at].freeze(self.mono_us + LATE_US + 1_500_000),
+                _ => at = self.network.cut(count),
+            }
+            tell(|| format!("machine {at} fails while all sleep"));
+            self.pass(LATE_US + 1_000_000)?;
+            self.check_led_without(at)?;
+            self.network.heal();
+            self.pass(600_000)?;
+            self.report.nights += 1;
+        }
+        self.fall_asleep()
+    }
+
+    /// Nobody asks for anything until all groups sleep, and any machine may fail: also where disks were lost.
+    fn fall_asleep(&mut self) -> Result<(), Failure> {
+        let late_us = self.mono_us + 12_000_000;
+        let is_whole = |it: &Self| {
+            it.report.wiped == 0
+                || (0..it.machines.len()).all(|at| it.machines[at].is_out || it.can_spare(at))
+        };
+        while !self.watch.is_all_asleep() || !is_whole(self) {
+            if self.mono_us > late_us {
+                let what = if self.watch.is_all_asleep() {
+                    "disks that were lost have no successors"
+                } else {
+                    "not all groups sleep"
+                };
+                return Err(Failure::liveness(format!("{what}: {}", self.told())));
+            }
+            self.pass(50_000)?;
+        }
+        self.pass(100_000)
+    }
+
+    fn pass(&mut self, us: u64) -> Result<(), Failure> {
+        let until_us = self.mono_us + us;
+        while self.mono_us < until_us {
+            self.disturb()?;
+            self.step(0)?;
+        }
+        Ok(())
+    }
+
+    /// Every group of several replicas is led by another machine, if this one is of no use to the others: it is dead, stands
+    /// still, or is cut off from all of them.
+    fn check_led_without(&self, at: usize) -> Result<(), Failure> {
+        let others = (0..self.machines.len()).filter(|other| *other != at);
+        let is_cut = |other| self.network.is_cut(at, other) || self.network.is_cut(other, at);
+        let is_gone = self.machines[at].life.is_none() || self.machines[at].is_frozen();
+        if !is_gone && !others.clone().all(is_cut) {
+            return Ok(());
+        }
+        let lives = others.filter_map(|other| self.machines[other].life.as_ref());
+        let all: Vec<_> = lives.flat_map(|life| life.node.standings()).collect();
+        let of = |log: Log| all.iter().filter(move |it| (it.topic_id, it.partition) == log);
+        for it in all.iter().filter(|it| it.voters.len() > 2) {
+            let log = (it.topic_id, it.partition);
+            if !of(log).any(|it| it.serves) {
+                let what = format!("nobody leads {log:?} without machine {at}: {}", self.told());
+                return Err(Failure::liveness(what));
+            }
+        }
+        Ok(())
+    }
+
     /// All replicas, in brief: of what, which, term, committed end.
     fn told(&self) -> String {
         let mut text = String::new();
@@ -607,9 +786,15 @@ impl World {
             for it in life.node.standings() {
                 let (topic, partition, replica) = (it.topic_id[0], it.partition, it.replica.0);
                 let lead = if it.serves { " leads" } else { "" };
+                let sleeps = if it.is_asleep { " sleeps" } else { "" };
                 let _ = write!(text, " [{topic}-{partition} r{replica} t{} ", it.term);
-                let _ =
-                    write!(text, "{}..{} -{}{lead}]", it.log_start, it.committed, it.left_behind);
+                let _ = write!(text, "{}..{} -{}", it.log_start, it.committed, it.left_behind);
+                let _ = write!(text, "{lead}{sleeps}");
+                if it.topic_id == METADATA {
+                    let _ = write!(text, " of {:?} and {:?}", it.voters, it.learners);
+                    let _ = write!(text, " follows {:?}", it.leader);
+                }
+                text.push(']');
             }
         }
         text
@@ -618,7 +803,7 @@ impl World {
     /// Segments begin at the same offsets on all machines, and hold the same bytes, as far as they are on two.
     fn check_files(&self) -> Result<(), Failure> {
         let mut logs: BTreeMap<String, Vec<Segments>> = BTreeMap::new();
-        for machine in &self.machines {
+        for machine in self.machines.iter().filter(|it| !it.is_out) {
             let mut segments: BTreeMap<String, Segments> = BTreeMap::new();
             for (path, _) in machine.disk.files() {
                 let Some((dir, name)) = path.split_once('/') else { continue };
@@ -645,12 +830,59 @@ impl World {
         Ok(())
     }
 
+    /// What has rotted is found and mended.
+    fn await_soundness(&mut self) -> Result<(), Failure> {
+        for machine in &mut self.machines {
+            machine.rotting.rots = false;
+            if let Some(life) = &mut machine.life {
+                life.rot.sound_passes = 0;
+            }
+        }
+        for _ in 0..30_000 {
+            let is_sound = |machine: &Machine| {
+                let life = machine.life.as_ref();
+                machine.is_out
+                    || !machine.rotting.is_on()
+                    || life.is_some_and(|life| life.rot.sound_passes >= 2)
+            };
+            if self.machines.iter().all(is_sound) {
+                return Ok(());
+            }
+            self.disturb()?;
+            self.step(0)?;
+        }
+        Err(Failure::liveness(format!("what has rotted is not mended {}", self.told())))
+    }
+
+    /// The voters of each group are the replicas that there are, and nobody else belongs to it.
+    fn check_members(&self) -> Result<(), Failure> {
+        let lives = self.machines.iter().filter_map(|it| it.life.as_ref());
+        let all: Vec<_> = lives.flat_map(|life| life.node.standings()).collect();
+        for leader in all.iter().filter(|it| it.serves) {
+            let log = (leader.topic_id, leader.partition);
+            let of = all.iter().filter(|it| (it.topic_id, it.partition) == log);
+            let mut replicas: Vec<u64> = of.map(|it| it.replica.0).collect();
+            replicas.sort_unstable();
+            // The metadata is also kept by nodes that do not vote on it.
+            let observers = if leader.topic_id == METADATA { &leader.learners[..] } else { &[] };
+            let mut members = [&leader.voters, observers].concat();
+            members.sort_unstable();
+            if members != replicas {
+                let what = format!("{log:?} has {replicas:?} and its members are {leader:?}");
+                return Err(Failure::liveness(format!("{what} {}", self.told())));
+            }
+        }
+        Ok(())
+    }
+
     /// All replicas have all that is committed.
     fn check_replicas(&mut self) -> Result<(), Failure> {
+        self.await_departure()?;
         for _ in 0..3_000 {
             self.disturb()?;
             self.step(0)?;
         }
+        self.await_soundness()?;
         let lives = self.machines.iter().filter_map(|it| it.life.as_ref());
         let mut ends: BTreeMap<Log, Vec<i64>> = BTreeMap::new();
         for standing in lives.flat_map(|life| life.node.standings()) {
@@ -663,12 +895,14 @@ impl World {
             let what = format!("not all of these are equal: {uneven:?} {}", self.told());
             return Err(Failure::liveness(what));
         }
+        self.check_members()?;
         let lives = self.machines.iter().filter_map(|it| it.life.as_ref());
         let unsettled = lives.filter_map(|life| life.node.unsettled()).max();
         if unsettled != Some(0) {
             let what = format!("partitions are not where they are to be: {unsettled:?}");
             return Err(Failure::liveness(format!("{what} {}", self.told())));
         }
+        self.check_nothing_gone_is_left()?;
         self.check_files()?;
         for machine in &self.machines {
             if let Some(violation) = machine.disk.violations().first() {

@@ -18,7 +18,7 @@ use std::io;
 
 use duramen_broker::configs::BrokerSettings;
 use duramen_broker::event::ReadLog;
-use duramen_broker::limits::Memory;
+use duramen_broker::limits::{GROUP_QUIET_TICKS, Memory};
 use duramen_broker::{Action, ConnectionId, Event, Node, NodeOptions, Now, Reply, read_plan};
 use duramen_storage::op::OpKind;
 use duramen_storage::storage::{Error, Facts, Options, SyncId, SyncRequest};
@@ -445,6 +445,10 @@ impl World {
                     return Err(Failure::correctness(format!("a frame for node {to}")));
                 }
                 Action::Nodes(_) => {}
+                Action::Mend(_) => {
+                    let what = "a segment is mended, and nothing was damaged";
+                    return Err(Failure::correctness(what.to_owned()));
+                }
                 Action::Drained => {
                     let what = "the node says that it is drained, and nobody asked";
                     return Err(Failure::correctness(what.to_owned()));
@@ -571,6 +575,8 @@ impl World {
             node_address: None,
             founders: Vec::new(),
             memory: Memory::default(),
+            introduced: Vec::new(),
+            quiet_ticks: GROUP_QUIET_TICKS,
         };
         self.mono_us = 0;
         // A node believes the first reading of its clock.

@@ -61,7 +61,10 @@ impl Scenario {
                 format!(
                     "trace {:016x}, {} machines, {} requests, {} acknowledged, {} records read, \
                      {} by followers, {} starts, {} frames, {} elections, {} entries from segments, \
-                     {} logs begun anew, {} disks lost",
+                     {} logs begun anew, {} disks lost, {} sleeps, {} of them through a fault, {} nights, \
+                     {} bits flipped, {} segments mended, {} leaps of clocks, \
+                     {} disks filled, {} produces refused for it, {} topics deleted, \
+                     {} machines left, {} of them came back",
                     report.trace.hash(),
                     report.machines,
                     report.requests,
@@ -73,7 +76,18 @@ impl Scenario {
                     report.elections,
                     report.rebuilt,
                     report.begun,
-                    report.wiped
+                    report.wiped,
+                    report.slept,
+                    report.roused,
+                    report.nights,
+                    report.flips,
+                    report.mended,
+                    report.leaps,
+                    report.filled,
+                    report.refused,
+                    report.deleted,
+                    report.left,
+                    report.returned
                 )
             }),
             Self::Node => node_harness::run(seed, None).map(|report| {

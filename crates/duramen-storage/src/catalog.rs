@@ -8,7 +8,7 @@
 //! Tests:      with the reader's.
 //! Start at:   [`Catalog`].
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
@@ -24,6 +24,8 @@ const RECENT_BATCHES: usize = 256;
 const TOO_MANY_OPEN_FILES: i32 = 24;
 /// Sealed segments kept open for reading, where descriptors are no concern.
 const CACHED_FILES_MAX: usize = 512;
+/// Suspects remembered; the others are found when their turn comes.
+const SUSPECTS_MAX: usize = 1024;
 
 /// All replicas' files.
 #[derive(Debug)]
@@ -33,6 +35,10 @@ pub(crate) struct Catalog<D: Disk> {
     open: Mutex<VecDeque<Arc<Segment<D>>>>,
     /// How many of them there may be.
     cached_max: usize,
+    /// Segments that somebody had trouble with: they are looked at before all others.
+    suspects: Mutex<BTreeSet<(ReplicaId, i64)>>,
+    /// Segments whose damage was told of: trouble with them is no news.
+    damaged: Mutex<BTreeSet<(ReplicaId, i64)>>,
 }
 
 /// The segments of one replica, oldest first.
@@ -74,6 +80,14 @@ struct View {
     recent: VecDeque<(i64, u64)>,
     /// Sorted, disjoint ranges of bytes known to be good.
     verified: Vec<(u64, u64)>,
+    /// Up to here, bytes and offset, a checkpoint has synced the file: nothing but rot changes these bytes.
+    settled: (u64, i64),
+    /// How often the log was cut within it.
+    cuts: u64,
+    /// Whoever looked at it last found damage.
+    is_damaged: bool,
+    /// The file of its index was of no use.
+    is_index_bad: bool,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -87,7 +101,65 @@ impl<D: Disk> Catalog<D> {
             logs: RwLock::new(BTreeMap::new()),
             open: Mutex::new(VecDeque::new()),
             cached_max: (open_files_max / 8).clamp(1, CACHED_FILES_MAX),
+            suspects: Mutex::new(BTreeSet::new()),
+            damaged: Mutex::new(BTreeSet::new()),
         }
+    }
+
+    /// All replicas, by id.
+    pub(crate) fn replicas(&self) -> Vec<(ReplicaId, Arc<LogFiles<D>>)> {
+        let logs = self.logs.read().unwrap_or_else(PoisonError::into_inner);
+        logs.iter().map(|(id, files)| (*id, Arc::clone(files))).collect()
+    }
+
+    /// The first replica at or after an id.
+    pub(crate) fn replica_from(&self, id: ReplicaId) -> Option<(ReplicaId, Arc<LogFiles<D>>)> {
+        let logs = self.logs.read().unwrap_or_else(PoisonError::into_inner);
+        logs.range(id..).next().map(|(id, files)| (*id, Arc::clone(files)))
+    }
+
+    /// What was told of a segment's damage holds no more: it is to be looked at as soon as possible.
+    pub(crate) fn look_again(&self, replica: ReplicaId, base_offset: i64) {
+        self.note_damaged(replica, base_offset, false);
+        self.suspect(replica, base_offset);
+    }
+
+    /// A log is cut at an offset: what was told of damage in its segments from there on holds no more. Says which.
+    pub(crate) fn unsettle(&self, replica: ReplicaId, end_offset: i64) -> Vec<i64> {
+        let Ok(files) = self.get(replica) else { return Vec::new() };
+        let cut = files.unsettle(end_offset);
+        let mut damaged = lock(&self.damaged);
+        cut.into_iter().filter(|base_offset| damaged.remove(&(replica, *base_offset))).collect()
+    }
+
+    /// A segment was looked at.
+    pub(crate) fn note_damaged(&self, replica: ReplicaId, base_offset: i64, is_damaged: bool) {
+        let mut damaged = lock(&self.damaged);
+        if !is_damaged {
+            damaged.remove(&(replica, base_offset));
+        } else if damaged.len() < SUSPECTS_MAX {
+            damaged.insert((replica, base_offset));
+        }
+    }
+
+    /// A segment is to be looked at as soon as possible, unless it is known to be damaged: else whoever reads it in vain,
+    /// again and again, would keep the disk busy.
+    pub(crate) fn suspect(&self, replica: ReplicaId, base_offset: i64) {
+        if lock(&self.damaged).contains(&(replica, base_offset)) {
+            return;
+        }
+        let mut suspects = lock(&self.suspects);
+        if suspects.len() < SUSPECTS_MAX {
+            suspects.insert((replica, base_offset));
+        }
+    }
+
+    pub(crate) fn take_suspect(&self) -> Option<(ReplicaId, i64)> {
+        lock(&self.suspects).pop_first()
+    }
+
+    pub(crate) fn has_suspects(&self) -> bool {
+        !lock(&self.suspects).is_empty()
     }
 
     pub(crate) fn get(&self, replica: ReplicaId) -> Result<Arc<LogFiles<D>>, ReadError> {
@@ -183,6 +255,21 @@ impl<D: Disk> LogFiles<D> {
         Some(terms.get(after.checked_sub(1)?)?.1)
     }
 
+    /// The log will be cut at an offset: what lies behind it is of no term any more that [`LogFiles::term_at`] tells.
+    /// Returns the segments that this concerns.
+    fn unsettle(&self, end_offset: i64) -> Vec<i64> {
+        let mut concerned = Vec::new();
+        for segment in self.segments() {
+            let mut view = lock(&segment.view);
+            if view.end_offset > end_offset {
+                view.cuts += 1;
+                view.settled = (0, segment.base_offset);
+                concerned.push(segment.base_offset);
+            }
+        }
+        concerned
+    }
+
     pub(crate) fn last(&self) -> Option<Arc<Segment<D>>> {
         self.segments.read().unwrap_or_else(PoisonError::into_inner).last().cloned()
     }
@@ -223,6 +310,10 @@ impl<D: Disk> Segment<D> {
                 times_tail: Vec::new(),
                 recent: VecDeque::new(),
                 verified: Vec::new(),
+                settled: (0, base_offset),
+                cuts: 0,
+                is_damaged: false,
+                is_index_bad: false,
             }),
         })
     }
@@ -249,6 +340,10 @@ impl<D: Disk> Segment<D> {
                 times_tail: state.times_tail.clone(),
                 recent: VecDeque::new(),
                 verified: verified.into_iter().collect(),
+                settled: (state.size, end_offset),
+                cuts: 0,
+                is_damaged: false,
+                is_index_bad: false,
             }),
         })
     }
@@ -318,6 +413,64 @@ impl<D: Disk> Segment<D> {
         add_range(&mut lock(&self.view).verified, from, to);
     }
 
+    /// Bytes turned out to be bad, or were replaced: whoever reads them checks them.
+    pub(crate) fn unverify(&self, from: u64, to: u64) {
+        remove_range(&mut lock(&self.view).verified, from, to);
+    }
+
+    /// How many bytes are settled, up to which offset.
+    pub(crate) fn settled(&self) -> (u64, i64) {
+        lock(&self.view).settled
+    }
+
+    /// How often the log was cut within it.
+    pub(crate) fn cuts(&self) -> u64 {
+        lock(&self.view).cuts
+    }
+
+    /// It was looked at.
+    pub(crate) fn set_damaged(&self, is_damaged: bool) {
+        lock(&self.view).is_damaged = is_damaged;
+    }
+
+    /// Whether it is known to be damaged: what cannot be found by its index is not looked for without.
+    pub(crate) fn is_damaged(&self) -> bool {
+        lock(&self.view).is_damaged
+    }
+
+    pub(crate) fn is_index_bad(&self) -> bool {
+        lock(&self.view).is_index_bad
+    }
+
+    /// The file of its index is of no use: until the process ends the segment is read from its beginning instead.
+    pub(crate) fn distrust_index(&self) {
+        if !std::mem::replace(&mut lock(&self.view).is_index_bad, true) {
+            let path = self.sibling("index");
+            tracing::warn!(
+                path,
+                "an index is damaged or gone: its segment is read from the beginning"
+            );
+        }
+    }
+
+    /// A checkpoint that was taken after so many cuts is durable.
+    pub(crate) fn settle(&self, settled: (u64, i64), cuts: u64) {
+        let mut view = lock(&self.view);
+        if view.cuts == cuts {
+            view.settled = view.settled.max(settled);
+        }
+    }
+
+    /// All index entries that are not in their file yet.
+    pub(crate) fn index_tail(&self) -> Vec<IndexEntry> {
+        lock(&self.view).index_tail.clone()
+    }
+
+    /// Another file has taken the place of this segment's.
+    pub(crate) fn replace(&self, file: D::File) {
+        *lock(&self.file) = Handle::Open(file);
+    }
+
     /// Bytes were appended: shows them. `batches` are `(base offset, position)`.
     pub(crate) fn extend(&self, state: &WrittenPart, batches: &[(i64, u64)]) {
         let mut view = lock(&self.view);
@@ -341,6 +494,8 @@ impl<D: Disk> Segment<D> {
         view.index_tail.clone_from(&state.index_tail);
         view.times_tail.clone_from(&state.times_tail);
         view.recent.retain(|(base, _)| *base < end_offset);
+        view.settled = view.settled.min((state.size, end_offset));
+        view.cuts += 1;
         view.verified.retain(|(from, _)| *from < state.size);
         if let Some(last) = view.verified.last_mut() {
             last.1 = last.1.min(state.size);
@@ -430,9 +585,27 @@ fn add_range(ranges: &mut Vec<(u64, u64)>, mut from: u64, mut to: u64) {
     ranges.splice(first..last, [(from, to)]);
 }
 
+fn remove_range(ranges: &mut Vec<(u64, u64)>, from: u64, to: u64) {
+    let parts = ranges.iter().flat_map(|&(start, end)| {
+        [(start, end.min(from)), (start.max(to), end)].into_iter().filter(|it| it.0 < it.1)
+    });
+    *ranges = parts.collect();
+}
+
 #[cfg(test)]
 mod tests {
-    use super::add_range;
+    use super::{add_range, remove_range};
+
+    #[test]
+    fn what_is_taken_out_of_ranges_is_in_none() {
+        let mut ranges = vec![(0, 10), (20, 30), (40, 50)];
+        remove_range(&mut ranges, 5, 25);
+        assert_eq!(ranges, [(0, 5), (25, 30), (40, 50)]);
+        remove_range(&mut ranges, 42, 44);
+        assert_eq!(ranges, [(0, 5), (25, 30), (40, 42), (44, 50)]);
+        remove_range(&mut ranges, 0, 100);
+        assert_eq!(ranges, []);
+    }
 
     #[test]
     fn ranges_merge_where_they_touch() {

@@ -208,6 +208,7 @@ impl<D: Disk> Storage<D> {
     pub(crate) fn on_state_durable(&mut self, id: ReplicaId, lsn: u64) {
         self.checkpoints.running.remove(&id);
         let Some(replica) = self.replicas.get_mut(&id) else { return };
+        replica.settle();
         replica.live_from = replica.first_since_capture.unwrap_or(lsn).min(lsn);
         let live_from = replica.live_from;
         self.checkpoints.set_live_from(id, live_from);

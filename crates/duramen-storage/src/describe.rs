@@ -126,7 +126,7 @@ fn of_identity(identity: &Identity) -> Value {
 }
 
 fn of_conf(conf: &ConfState) -> Value {
-    let ConfState { applied, voters, learners, voters_outgoing, learners_next, auto_leave } = conf;
+    let ConfState { applied, voters, learners, voters_outgoing, learners_next, .. } = conf;
     let peers = |peers: &[u64]| peers.iter().copied().collect::<Value>();
     vec![
         ("applied", (*applied).into()),
@@ -134,7 +134,8 @@ fn of_conf(conf: &ConfState) -> Value {
         ("learners", peers(learners)),
         ("voters_outgoing", peers(voters_outgoing)),
         ("learners_next", peers(learners_next)),
-        ("auto_leave", (*auto_leave).into()),
+        ("auto_leave", conf.auto_leave.into()),
+        ("move_number", conf.move_number.into()),
     ]
     .into()
 }

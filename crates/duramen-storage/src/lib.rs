@@ -22,6 +22,7 @@ pub mod fuzzing;
 pub mod history;
 pub mod journal;
 mod manifest;
+pub mod mending;
 pub mod op;
 pub mod reader;
 mod record;
@@ -30,6 +31,7 @@ mod replica;
 mod replica_state;
 mod reserve;
 pub mod sabotage;
+pub mod scrub;
 pub mod storage;
 
 pub use descriptor::Descriptor;

@@ -6,7 +6,8 @@
 //! Invariants: it is written when the directory is formatted, after the journal's first round is
 //!             durable: a directory with a manifest is a whole one. That of a node that forms a cluster with
 //!             others is replaced twice, when it has promised with whom, and when it is a member; what it has
-//!             promised or belongs to is never changed.
+//!             promised or belongs to changes in one case: most of its cluster is lost, and a person lets it begin
+//!             another one alone.
 //! Never:      topics, configs, or anything else that the metadata group holds.
 //! Tests:      below.
 //! Start at:   [`write`].

@@ -62,6 +62,8 @@ pub struct ConfState {
     pub learners_next: Vec<u64>,
     /// Whether the joint configuration is left by itself.
     pub auto_leave: bool,
+    /// The number of the latest move that had a part in it; 0 if the partition was never moved.
+    pub move_number: u64,
 }
 
 /// What one Raft index holds.
@@ -191,6 +193,22 @@ pub enum Done {
     },
     /// Whether appends must be refused for want of disk space: sent when it changes.
     DiskFull(bool),
+    /// A segment that was told to be damaged is cut: what is left of it is not known to be.
+    Cut {
+        /// Whose.
+        replica: ReplicaId,
+        /// The segment's base offset.
+        segment: i64,
+    },
+    /// What became of a segment that was to be mended.
+    Mended {
+        /// Whose.
+        replica: ReplicaId,
+        /// The segment's base offset.
+        segment: i64,
+        /// Its file was replaced. Else it was not, and may be tried again.
+        is_done: bool,
+    },
 }
 
 /// A run of log entries of one term, for `OffsetForLeaderEpoch` and Raft's `term(index)`.
@@ -250,4 +268,6 @@ pub struct RecoveredReplica {
     pub segments: Vec<SegmentMeta>,
     /// Damage found below a durable mark, if any: nothing is cut, and nothing may be appended.
     pub damage: Option<String>,
+    /// That is only for want of room on the disk: nothing is gone, and a start that finds room finds it whole.
+    pub lacks_room: bool,
 }

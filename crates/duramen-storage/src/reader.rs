@@ -102,12 +102,28 @@ impl<D: Disk> Reader<D> {
         Self { disk, catalog }
     }
 
+    pub(crate) fn catalog(&self) -> &Catalog<D> {
+        &self.catalog
+    }
+
     /// Where the batch that holds `offset` starts, and up to `bytes_max` bytes from there, within
     /// one segment and below `end` (the committed end offset, exclusive). `Ok(None)` when
     /// `offset == end`. The first batch is whole even if it is longer than `bytes_max` when
     /// `first_whole` is set; otherwise the range is cut at `bytes_max`, so its last batch may be
     /// partial, as in Kafka; `Ok(None)` if the first does not fit.
     pub fn locate(
+        &self,
+        replica: ReplicaId,
+        offset: i64,
+        end: i64,
+        bytes_max: u32,
+        first_whole: bool,
+    ) -> Result<Option<FileRange<D::File>>, ReadError> {
+        let found = self.locate_now(replica, offset, end, bytes_max, first_whole);
+        self.suspect_of(replica, found)
+    }
+
+    fn locate_now(
         &self,
         replica: ReplicaId,
         offset: i64,
@@ -147,6 +163,11 @@ impl<D: Disk> Reader<D> {
     /// The offset that so many batches further begins at, if `offset` is where one begins. All that is passed is checked,
     /// so it may take as long as to read it.
     pub fn pass(&self, replica: ReplicaId, offset: i64, batches: u64) -> Result<i64, ReadError> {
+        let found = self.pass_now(replica, offset, batches);
+        self.suspect_of(replica, found)
+    }
+
+    fn pass_now(&self, replica: ReplicaId, offset: i64, batches: u64) -> Result<i64, ReadError> {
         let files = self.catalog.get(replica)?;
         let (mut at_offset, mut left) = (offset, batches);
         while left > 0 {
@@ -172,8 +193,13 @@ impl<D: Disk> Reader<D> {
 
     /// The range's bytes, their batches' CRCs checked unless `verified`.
     pub fn read(&self, replica: ReplicaId, range: &FileRange<D::File>) -> Result<Bytes, ReadError> {
+        let found = self.read_now(replica, range);
+        self.suspect_of(replica, found)
+    }
+
+    fn read_now(&self, replica: ReplicaId, range: &FileRange<D::File>) -> Result<Bytes, ReadError> {
         if !range.verified {
-            self.verify(replica, range)?;
+            self.verify_now(replica, range)?;
         }
         let segment = self.segment(replica, range.segment)?;
         self.read_file(&segment.path(), &range.file, range.at, range.len as usize)
@@ -182,6 +208,11 @@ impl<D: Disk> Reader<D> {
     /// Checks the batches of a range that is not `verified`, reading it ahead into the page cache:
     /// their CRCs, and what those leave out by the index and by each other.
     pub fn verify(&self, replica: ReplicaId, range: &FileRange<D::File>) -> Result<(), ReadError> {
+        let found = self.verify_now(replica, range);
+        self.suspect_of(replica, found)
+    }
+
+    fn verify_now(&self, replica: ReplicaId, range: &FileRange<D::File>) -> Result<(), ReadError> {
         let files = self.catalog.get(replica)?;
         let segment = self.segment(replica, range.segment)?;
         let end = range.at + u64::from(range.len);
@@ -196,6 +227,17 @@ impl<D: Disk> Reader<D> {
     /// The first record at or after `timestamp` (milliseconds) with `start <= offset < end`, as
     /// `(offset, timestamp)`.
     pub fn find_time(
+        &self,
+        replica: ReplicaId,
+        timestamp: i64,
+        start: i64,
+        end: i64,
+    ) -> Result<Option<(i64, i64)>, ReadError> {
+        let found = self.find_time_now(replica, timestamp, start, end);
+        self.suspect_of(replica, found)
+    }
+
+    fn find_time_now(
         &self,
         replica: ReplicaId,
         timestamp: i64,
@@ -237,6 +279,16 @@ impl<D: Disk> Reader<D> {
     /// The record with the largest timestamp below `end` (the first of several), as
     /// `(offset, timestamp)`.
     pub fn find_max_time(
+        &self,
+        replica: ReplicaId,
+        start: i64,
+        end: i64,
+    ) -> Result<Option<(i64, i64)>, ReadError> {
+        let found = self.find_max_time_now(replica, start, end);
+        self.suspect_of(replica, found)
+    }
+
+    fn find_max_time_now(
         &self,
         replica: ReplicaId,
         start: i64,
@@ -359,13 +411,19 @@ impl<D: Disk> Reader<D> {
         let Some(entry) = entry else { return Ok((0, segment.base_offset)) };
         let file_at = u64::from(entry.position);
         let path = segment.path();
-        let batch = self.header(&path, file, file_at)?;
         let last = segment.base_offset + i64::from(entry.offset_delta);
-        if batch.end_offset() != last + 1 {
-            let what = "a batch does not end where the index says";
-            return Err(ReadError::Damaged { path, at: file_at, what });
+        match self.header(&path, file, file_at) {
+            Ok(batch) if batch.end_offset() == last + 1 => Ok((file_at, batch.base_offset)),
+            // Whether the index is wrong or the batch, is seen by whoever comes there from the beginning.
+            Ok(_) | Err(ReadError::Damaged { .. }) if !segment.is_damaged() => {
+                Ok((0, segment.base_offset))
+            }
+            Ok(_) => {
+                let what = "a batch does not end where the index says";
+                Err(ReadError::Damaged { path, at: file_at, what })
+            }
+            Err(error) => Err(error),
         }
-        Ok((file_at, batch.base_offset))
     }
 
     fn search_index(
@@ -377,8 +435,18 @@ impl<D: Disk> Reader<D> {
             offset_delta: be_u32(bytes, 0),
             position: be_u32(bytes, 4),
         };
+        if segment.is_index_bad() {
+            return Ok(None);
+        }
         let flushed = segment.index_flushed();
-        self.search(segment, "index", flushed, INDEX_ENTRY_BYTES, read, before)
+        match self.search(segment, "index", flushed, INDEX_ENTRY_BYTES, read, before) {
+            // Too short, or gone: it only says where to begin.
+            Err(ReadError::Damaged { .. }) => {
+                segment.distrust_index();
+                Ok(None)
+            }
+            found => found,
+        }
     }
 
     fn header(&self, path: &str, file: &D::File, at: u64) -> Result<Descriptor, ReadError> {
@@ -400,9 +468,28 @@ impl<D: Disk> Reader<D> {
         if let Some(place) = segment.recent_place(offset) {
             return Ok(place);
         }
+        let from = self.floor(segment, offset)?;
+        match self.position_from(segment, file, offset, from) {
+            // An index has no checksum. What it says is not needed to find a batch.
+            Err(ReadError::Damaged { .. }) if from > 0 && !segment.is_damaged() => {
+                let found = self.position_from(segment, file, offset, 0)?;
+                segment.distrust_index();
+                Ok(found)
+            }
+            found => found,
+        }
+    }
+
+    /// The same, by walking from a position where a batch begins.
+    fn position_from(
+        &self,
+        segment: &Segment<D>,
+        file: &D::File,
+        offset: i64,
+        mut at: u64,
+    ) -> Result<(u64, u32), ReadError> {
         let path = segment.path();
         let (size, _) = segment.written();
-        let mut at = self.floor(segment, offset)?;
         let mut window = Bytes::new();
         let mut window_at = at;
         loop {
@@ -454,8 +541,10 @@ impl<D: Disk> Reader<D> {
         };
         let flushed = segment.times_flushed();
         let before = |entry: &TimeEntry| entry.timestamp < timestamp;
-        let found = self.search(segment, "timeindex", flushed, TIME_ENTRY_BYTES, read, before)?;
-        Ok(found.map_or(segment.base_offset, at))
+        match self.search(segment, "timeindex", flushed, TIME_ENTRY_BYTES, read, before) {
+            Err(ReadError::Damaged { .. }) => Ok(segment.base_offset),
+            found => Ok(found?.map_or(segment.base_offset, at)),
+        }
     }
 
     /// The last entry of a sorted file for which `before` holds.
@@ -474,6 +563,9 @@ impl<D: Disk> Reader<D> {
         let path = segment.sibling(extension);
         let file = self.disk.open(&path).map_err(|source| match source.kind() {
             io::ErrorKind::NotFound if segment.is_gone() => ReadError::Removed,
+            io::ErrorKind::NotFound => {
+                ReadError::Damaged { path: path.clone(), at: 0, what: "the file is gone" }
+            }
             _ => ReadError::Disk { path: path.clone(), source },
         })?;
         let (mut low, mut high, mut found) = (0, count, None);
@@ -535,20 +627,30 @@ impl<'a, D: Disk> Walk<'a, D> {
         if end > self.size {
             return damaged("a batch reaches past the end");
         }
-        if batch.base_offset != self.offset {
-            return damaged("a batch's base offset does not follow its predecessor's");
-        }
         let length = batch.length as usize;
         let bytes = self.reader.read_file(&self.path, self.file, at, length)?;
-        if !batch.matches(&bytes) {
-            return damaged("a batch's CRC does not match");
-        }
-        let term = u64::from(u32::from_be_bytes(bytes[12..16].try_into().expect("four bytes")));
-        if self.files.term_at(batch.base_offset) != Some(term) {
-            return damaged("a batch's leader epoch is not the term it was appended in");
-        }
-        Ok(())
+        fault_of(self.files, batch, &bytes, self.offset).map_or(Ok(()), damaged)
     }
+}
+
+/// What is wrong with a batch that should begin at `offset`: its checksum, or what that leaves out.
+pub(crate) fn fault_of<D: Disk>(
+    files: &LogFiles<D>,
+    batch: &Descriptor,
+    bytes: &[u8],
+    offset: i64,
+) -> Option<&'static str> {
+    if batch.base_offset != offset {
+        return Some("a batch's base offset does not follow its predecessor's");
+    }
+    if !batch.matches(bytes) {
+        return Some("a batch's CRC does not match");
+    }
+    let term = u64::from(u32::from_be_bytes(bytes[12..16].try_into().expect("four bytes")));
+    if files.term_at(batch.base_offset) != Some(term) {
+        return Some("a batch's leader epoch is not the term it was appended in");
+    }
+    None
 }
 
 fn be_u32(bytes: &[u8], at: usize) -> u32 {

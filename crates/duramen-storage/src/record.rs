@@ -30,6 +30,9 @@ const GONE: u8 = 10;
 const SYNCED: u8 = 11;
 const STATE: u8 = 12;
 
+const CONF_AUTO_LEAVE: u8 = 1;
+const CONF_MOVED: u8 = 2;
+
 const INTERNAL: u8 = 0;
 const BATCH: u8 = 1;
 const INLINE: u8 = 0;
@@ -309,7 +312,13 @@ pub(crate) fn put_conf(out: &mut Vec<u8>, conf: &ConfState) {
             out.put_u64(*peer);
         }
     }
-    out.put_u8(u8::from(conf.auto_leave));
+    // The number is there only where there is one: nearly nowhere, and logs of before it read the same.
+    let is_moved = conf.move_number != 0;
+    let auto_leave = if conf.auto_leave { CONF_AUTO_LEAVE } else { 0 };
+    out.put_u8(auto_leave | if is_moved { CONF_MOVED } else { 0 });
+    if is_moved {
+        out.put_u64(conf.move_number);
+    }
 }
 
 pub(crate) fn get_conf(from: &mut Bytes) -> Result<ConfState, Malformed> {
@@ -319,6 +328,16 @@ pub(crate) fn get_conf(from: &mut Bytes) -> Result<ConfState, Malformed> {
     };
     let (voters, learners, voters_outgoing, learners_next) =
         (peers()?, peers()?, peers()?, peers()?);
-    let auto_leave = from.try_get_u8()? != 0;
-    Ok(ConfState { applied, voters, learners, voters_outgoing, learners_next, auto_leave })
+    let flags = from.try_get_u8()?;
+    let auto_leave = flags & CONF_AUTO_LEAVE != 0;
+    let move_number = if flags & CONF_MOVED != 0 { from.try_get_u64()? } else { 0 };
+    Ok(ConfState {
+        applied,
+        voters,
+        learners,
+        voters_outgoing,
+        learners_next,
+        auto_leave,
+        move_number,
+    })
 }

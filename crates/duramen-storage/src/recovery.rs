@@ -395,7 +395,10 @@ fn restore<D: Disk>(
     for stranger in names.iter().filter(|name| !is_ours(&it.state, name)) {
         disk.remove_file(&format!("{dir}/{stranger}")).map_err(disk_failed)?;
     }
-    let is_restored = match restore_segments(disk, &it, present.as_deref(), reserve, &mut damage) {
+    let mut found = (damage, Vec::new());
+    let restored = restore_segments(disk, &it, present.as_deref(), reserve, &mut found);
+    let (mut damage, to_mend) = found;
+    let is_restored = match restored {
         Err(Error::Disk { source, .. }) if is_full(&source) => false,
         restored => restored.map(|()| true)?,
     };
@@ -405,14 +408,24 @@ fn restore<D: Disk>(
         it.state.synced_index = it.state.last_index();
         records.push(Record::Synced { replica: id, index: it.state.synced_index });
     }
-    if !is_restored {
-        damage.get_or_insert_with(|| {
+    let lacks_room = !is_restored && damage.is_none();
+    if lacks_room {
+        damage = Some(
             "the disk is full, and the journal holds what is to be written to it: free some space, \
              and start the node again"
-                .to_owned()
-        });
+                .to_owned(),
+        );
     }
     let files = catalog.insert(id);
+    for base_offset in to_mend {
+        tracing::error!(
+            replica = id.0,
+            dir,
+            segment = base_offset,
+            "a segment is missing or cut short: it is fetched again from another replica"
+        );
+        catalog.suspect(id, base_offset);
+    }
     files.set_terms(&it.state.term_runs);
     for (at, segment) in it.state.segments.iter().enumerate() {
         let next = it.state.segments.get(at + 1);
@@ -423,7 +436,7 @@ fn restore<D: Disk>(
     if let Some(damage) = &damage {
         tracing::error!(replica = id.0, dir, damage, "durable data is damaged");
     }
-    let recovered = it.state.recovered(image, damage);
+    let recovered = RecoveredReplica { lacks_room, ..it.state.recovered(image, damage) };
     let mut replica = Replica::new(it.state, Arc::clone(&files), it.live_from);
     replica.dir_made = present.is_some()
         || (!replica.state.segments.is_empty() && (is_restored || disk.list(&dir).is_ok()));
@@ -540,13 +553,13 @@ fn entry_position(state: &ReplicaState, index: u64) -> usize {
 }
 
 /// Rewrites what the journal holds, cuts what nobody names, and syncs. `present` are the names in
-/// the replica's directory, if that is there.
+/// the replica's directory, if that is there. Finds damage, and segments that need not fail the replica.
 fn restore_segments<D: Disk>(
     disk: &D,
     it: &Replaying,
     present: Option<&[String]>,
     reserve: &mut Reserve,
-    damage: &mut Option<String>,
+    (damage, to_mend): &mut (Option<String>, Vec<i64>),
 ) -> Result<(), Error> {
     let dir = it.state.dir();
     let names = present.unwrap_or_default();
@@ -564,7 +577,12 @@ fn restore_segments<D: Disk>(
         let places: Vec<&Place> =
             it.places.values().filter(|place| place.segment == segment.base_offset).collect();
         let exists = names.contains(&name);
+        let may_be_mended = may_be_mended(&it.state, segment) && places.is_empty();
         let whole_replayed = places.first().is_some_and(|place| place.at == 0);
+        if !exists && may_be_mended {
+            to_mend.push(segment.base_offset);
+            continue;
+        }
         if !exists && !whole_replayed {
             *damage = Some(format!("{path} is missing"));
             continue;
@@ -574,6 +592,10 @@ fn restore_segments<D: Disk>(
         let file = file.map_err(failed)?;
         let len = disk.len(&file).map_err(failed)?;
         let replayed_from = places.first().map_or(segment.size, |place| place.at);
+        if len < segment.size && may_be_mended {
+            to_mend.push(segment.base_offset);
+            continue;
+        }
         if len < replayed_from.min(segment.size) {
             // Left as it is: what is written behind the hole would hide it from the next start.
             *damage = Some(format!("{path} is {len} bytes long, and {replayed_from} were synced"));
@@ -590,6 +612,19 @@ fn restore_segments<D: Disk>(
         cut_indexes(disk, &dir, segment, names).map_err(failed)?;
     }
     disk.sync_dir(&dir).map_err(dir_failed)
+}
+
+/// Whether others have what a segment should hold: a checkpoint has synced it whole, nothing is appended to it any more, and
+/// the log of the group goes on without it.
+fn may_be_mended(state: &ReplicaState, segment: &SegmentState) -> bool {
+    let is_last = state.segments.last().is_some_and(|it| it.base_offset == segment.base_offset);
+    let ends_before_image = state
+        .segments
+        .iter()
+        .find(|it| it.base_offset > segment.base_offset)
+        .is_some_and(|next| next.base_offset <= state.prev_end_offset);
+    let others = state.conf.voters.iter().filter(|voter| **voter != state.replica.0);
+    !is_last && ends_before_image && others.count() > 0
 }
 
 /// Cuts what a checkpoint had begun to write when the process died: the entries are in State still,

@@ -65,6 +65,14 @@ pub(crate) struct Dirty<F> {
     counted: DirtyCount,
 }
 
+/// How far a segment was written when a checkpoint was taken.
+#[derive(Debug)]
+struct Captured<D: Disk> {
+    segment: Arc<Segment<D>>,
+    written: (u64, i64),
+    cuts: u64,
+}
+
 /// One replica at work.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "four independent facts")]
@@ -79,6 +87,8 @@ pub(crate) struct Replica<D: Disk> {
     pub(crate) dirty_since: Option<u64>,
     /// Those that a checkpoint is syncing.
     checkpointing: Vec<DirtyCount>,
+    /// How far each segment was written when the last checkpoint was taken, and how often cut.
+    captured: Vec<Captured<D>>,
     pub(crate) dir_made: bool,
     /// How often a name was made in the directory, and how many of those are durable.
     pub(crate) names: u64,
@@ -120,6 +130,7 @@ impl<D: Disk> Replica<D> {
             dirty: BTreeMap::new(),
             dirty_since: None,
             checkpointing: Vec::new(),
+            captured: Vec::new(),
             dir_made: false,
             names: 0,
             names_synced: 0,
@@ -224,7 +235,21 @@ impl<D: Disk> Replica<D> {
         let dirty = std::mem::take(&mut self.dirty).into_values();
         let (files, counted) = dirty.map(|dirty| (dirty.file, dirty.counted)).unzip();
         self.checkpointing = counted;
+        let segments = self.files.segments().into_iter();
+        let unsettled = segments.filter(|segment| segment.settled() != segment.written());
+        let captured = unsettled.map(|segment| {
+            let (written, cuts) = (segment.written(), segment.cuts());
+            Captured { segment, written, cuts }
+        });
+        self.captured = captured.collect();
         files
+    }
+
+    /// A checkpoint is durable: what it had synced is on the medium, and stays as it is.
+    pub(crate) fn settle(&mut self) {
+        for Captured { segment, written, cuts } in self.captured.drain(..) {
+            segment.settle(written, cuts);
+        }
     }
 
     /// A checkpoint has synced them: segments that have nothing unsynced are closed. With very many
@@ -236,6 +261,21 @@ impl<D: Disk> Replica<D> {
             }
         }
         self.checkpointing.clear();
+    }
+
+    /// Another file has taken the place of a segment's, and holds all that was written to it, synced.
+    pub(crate) fn take_file(&mut self, segment: &Segment<D>, file: &D::File) {
+        if let Some(dirty) = self.dirty.get_mut(&segment.base_offset) {
+            dirty.file = file.clone();
+        }
+        for (_, base_offset, due) in &mut self.payload_due {
+            if *base_offset == segment.base_offset {
+                *due = file.clone();
+            }
+        }
+        let end = segment.written().0;
+        segment.replace(file.clone());
+        segment.unverify(0, end);
     }
 
     /// What makes all payload that is due durable, and its numbers.

@@ -411,6 +411,7 @@ impl ReplicaState {
                 })
                 .collect(),
             damage,
+            lacks_room: false,
         }
     }
 

@@ -48,6 +48,8 @@ pub enum Bug {
     SequenceGapAccepted,
     /// Retention believes a wall clock that has leapt.
     ClockLeapBelieved,
+    /// What a node stamps follows a wall clock that has leapt back.
+    LeapBackFollowed,
     /// A partition's image leaves its producers out.
     ImageWithoutProducers,
     /// A deleted topic's replicas stay in storage.
@@ -104,6 +106,20 @@ pub enum Bug {
     PromotedAtOnce,
     /// A replica begins with the voters that its partition has now, not with those that its group began with.
     BornAsPlaced,
+    /// A group that sleeps is not woken when its leader's node falls silent.
+    SleepsOn,
+    /// A leader that sleeps counts followers whose nodes do not answer.
+    SilentCounted,
+    /// A leader that steps down stays among those that lead asleep.
+    StaysInSet,
+    /// A node that was taken out goes on voting on the metadata.
+    LeaverVotes,
+    /// A node whose metadata begins anew keeps replicas that are not placed on it any more.
+    SurplusKept,
+    /// A damaged segment is mended with whatever another node says.
+    MendUnchecked,
+    /// A mended segment takes its name before it is on disk.
+    MendNotSynced,
 }
 
 #[cfg(feature = "sabotage")]

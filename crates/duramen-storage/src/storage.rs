@@ -119,7 +119,7 @@ pub enum Error {
     Foreign(String),
     /// Bytes that were durable are gone or changed, and replay cannot go on without them.
     #[error(
-        "{path} is damaged at byte {at}: {what}; nothing was changed. If no other copy exists, see docs/operations.md, \"A damaged journal\""
+        "{path} is damaged at byte {at}: {what}; nothing was changed. In a cluster whose other nodes are well, start this one with an empty data directory: it gets what it had from them. Else see docs/operations.md, \"A damaged journal\""
     )]
     Damaged {
         /// The file, relative to the data directory.
@@ -198,6 +198,8 @@ const EXTENTS_AT_FIRST: usize = 4;
 const ENTRIES_MAX: usize = 256;
 /// Entries of one write that one round takes.
 const ENTRIES_A_ROUND: usize = 4096;
+/// A round's buffer above this is given back after use.
+const BUFFER_BYTES_KEPT: usize = 256 * 1024;
 /// Room that an image may take in the journal; a larger one gets a file.
 const INLINE_IMAGE_BYTES: usize = 256 * 1024;
 
@@ -295,10 +297,12 @@ pub struct Storage<D: Disk> {
     /// Replicas with hard state, or a synced mark, that may ride with the next round.
     riders: BTreeSet<ReplicaId>,
     round: Option<Round>,
+    /// The last round's bytes, for their memory.
+    buffer: Vec<u8>,
     syncs: BTreeMap<SyncId, Purpose>,
     requests: Vec<SyncRequest<D::File>>,
     next_sync: u64,
-    done: Vec<Done>,
+    pub(crate) done: Vec<Done>,
     /// Rounds with content came since the last closing round.
     unclosed: bool,
     closing: bool,
@@ -340,6 +344,7 @@ impl<D: Disk> Storage<D> {
             urgent: VecDeque::new(),
             riders: BTreeSet::new(),
             round: None,
+            buffer: Vec::new(),
             syncs: BTreeMap::new(),
             requests: Vec::new(),
             next_sync: 1,
@@ -358,10 +363,19 @@ impl<D: Disk> Storage<D> {
     /// durable when this returns. Only for a directory that was formatted with a cluster id of zeros.
     pub fn join(&mut self, cluster_id: Option<[u8; 16]>, voters: &[Voter]) -> Result<(), Error> {
         assert_eq!(self.options.facts.cluster_id, [0; 16], "who is in a cluster stays there");
-        let facts =
-            Facts { cluster_id: cluster_id.unwrap_or_default(), ..self.options.facts.clone() };
+        self.belong(cluster_id.unwrap_or_default(), voters.to_vec())
+    }
+
+    /// Makes the directory one of another cluster, which this node begins alone: those that it belonged with are strangers
+    /// from then on. It is durable when this returns.
+    pub fn secede(&mut self, cluster_id: [u8; 16], founder: Voter) -> Result<(), Error> {
+        self.belong(cluster_id, vec![founder])
+    }
+
+    fn belong(&mut self, cluster_id: [u8; 16], voters: Vec<Voter>) -> Result<(), Error> {
+        let facts = Facts { cluster_id, ..self.options.facts.clone() };
         let extent_bytes = self.options.extent_bytes;
-        let manifest = Manifest { facts: facts.clone(), voters: voters.to_vec(), extent_bytes };
+        let manifest = Manifest { facts: facts.clone(), voters, extent_bytes };
         manifest::write(&self.disk, &manifest)?;
         self.options.facts = facts;
         Ok(())
@@ -437,7 +451,9 @@ impl<D: Disk> Storage<D> {
             return Ok(None); // even a checkpoint must wait until a file has been made
         }
         let mut round = Round { lsn: self.journal.next_lsn(), ..Round::default() };
-        let mut buffer = vec![0; ROUND_HEADER_BYTES];
+        let mut buffer = std::mem::take(&mut self.buffer);
+        buffer.clear();
+        buffer.resize(ROUND_HEADER_BYTES, 0);
         self.take_urgent(&mut round, &mut buffer);
         if (!full || free > 1) && self.dirty_files() < self.options.dirty_files_max() {
             self.take_queue(&mut round, &mut buffer)?;
@@ -458,6 +474,9 @@ impl<D: Disk> Storage<D> {
         assert!(lsn == round.lsn, "the journal numbers rounds as we do");
         self.metrics.rounds += 1;
         self.metrics.journal_bytes += buffer.len() as u64;
+        if buffer.capacity() <= BUFFER_BYTES_KEPT {
+            self.buffer = buffer;
+        }
         self.round = Some(round);
         let id = self.request(Purpose::Round, vec![SyncStep::File(file)]);
         Ok(self.requests.pop().filter(|request| request.id == id))

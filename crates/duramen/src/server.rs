@@ -19,11 +19,12 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use duramen_broker::limits::{FRAME_BYTES_MAX, Memory};
+use duramen_broker::limits::{FRAME_BYTES_MAX, GROUP_QUIET_TICKS, Memory};
 use duramen_broker::{Action, Event, Founder, METADATA_TOPIC, Node, NodeOptions, read_plan};
+use duramen_storage::mending::{Mend, Mended};
 use duramen_storage::op::RecoveredReplica;
 use duramen_storage::storage::{Facts, Recovered, Voter};
-use duramen_storage::{Options, Storage};
+use duramen_storage::{Options, Reader, Storage};
 use rustix::process::Resource;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::{Handle, Runtime};
@@ -48,10 +49,12 @@ pub mod listener;
 pub mod metrics;
 pub mod peers;
 pub mod plans;
+pub mod scrubbing;
 pub mod seats;
 pub mod sending;
 pub mod settings;
 pub mod storage_worker;
+pub mod surviving;
 
 use budget::Budget;
 use checking::Checking;
@@ -63,6 +66,7 @@ use inbox::Inbox;
 use listener::Listener;
 use metrics::Metrics;
 use peers::{Links, Peers, Place};
+use scrubbing::Scrubbing;
 use seats::{SeatLimits, Seats};
 use settings::ServerSettings;
 use storage_worker::Work;
@@ -123,6 +127,8 @@ pub struct Common {
     pub node: Arc<Inbox<Input>>,
     /// What waits for the storage thread.
     pub work: Arc<Inbox<Work>>,
+    /// What waits for the thread that looks for rot: segments to be mended.
+    pub mends: Arc<Inbox<Mend>>,
     /// What all count.
     pub metrics: Arc<Metrics>,
     /// What they say of themselves.
@@ -163,10 +169,12 @@ pub fn start(config: &Config) -> anyhow::Result<Server> {
     let Opened { storage, links, node, actions, clock, facts, formatted, recovered } = opened;
     let reader = storage.reader();
     let reads = Reads { runtime: runtime.handle().clone(), reader: reader.clone() };
+    let mended = Arc::default();
     let threads = vec![
         core_loop::start(node, actions, clock, reads, links, parts.clone())?,
-        storage_worker::start(storage, parts.clone())?,
+        storage_worker::start(storage, Arc::clone(&mended), parts.clone())?,
     ];
+    start_scrubbing(&settings, reader.clone(), mended, parts.clone())?;
     let http_address = http.as_ref().map(TcpListener::local_addr).transpose()?;
     if let Some(http) = http {
         let (metrics, health) = (Arc::clone(&parts.metrics), Arc::clone(&parts.health));
@@ -374,6 +382,24 @@ fn listen_for_nodes(
     Ok(Some((socket, address)))
 }
 
+/// What is kept free on the disk.
+fn free_bytes_min(settings: &ServerSettings) -> u64 {
+    // A request that is larger than what may be in flight is taken in alone.
+    let in_flight_bytes_max = settings.in_flight_bytes_max.max(FRAME_BYTES_MAX as u64);
+    FREE_BYTES_BESIDE.saturating_add(in_flight_bytes_max)
+}
+
+fn start_scrubbing(
+    settings: &ServerSettings,
+    reader: Reader<RealDisk>,
+    mended: Arc<Inbox<Mended<RealDisk>>>,
+    common: Common,
+) -> std::io::Result<()> {
+    let (interval, free_bytes_min) = (settings.scrub_interval, free_bytes_min(settings));
+    scrubbing::start(Scrubbing { reader, interval, free_bytes_min, mended, common })?;
+    Ok(())
+}
+
 fn open_storage(
     config: &Config,
     settings: &ServerSettings,
@@ -397,8 +423,6 @@ fn open_storage(
         broker_id: settings.node_id.unwrap_or(1),
         directory_id: random()?,
     };
-    // A request that is larger than what may be in flight is taken in alone.
-    let in_flight_bytes_max = settings.in_flight_bytes_max.max(FRAME_BYTES_MAX as u64);
     let options = Options {
         facts,
         extent_bytes: JOURNAL_EXTENT_BYTES,
@@ -406,7 +430,7 @@ fn open_storage(
         replicas_an_extent: REPLICAS_AN_EXTENT,
         journal_payload_max: JOURNAL_PAYLOAD_MAX,
         index_interval_bytes: u32::try_from(broker.index_interval_bytes).unwrap_or(0),
-        free_bytes_min: FREE_BYTES_BESIDE.saturating_add(in_flight_bytes_max),
+        free_bytes_min: free_bytes_min(settings),
         reserve_bytes: RESERVE_BYTES,
         open_files_max,
     };
@@ -430,6 +454,9 @@ fn open_storage(
     }
     let is_metadata = |it: &&RecoveredReplica| it.identity.topic == METADATA_TOPIC;
     let metadata = recovered.replicas.iter().find(is_metadata);
+    if let Some(damage) = metadata.and_then(|it| it.damage.as_ref().filter(|_| !it.lacks_room)) {
+        bail!("the metadata log is damaged: {damage}; {}", cure(&recovered.replicas));
+    }
     let has_others = !recovered.voters.is_empty()
         || metadata.is_some_and(|it| it.conf.voters.len() + it.conf.learners.len() > 1);
     if has_others && !listens_for_nodes {
@@ -440,6 +467,19 @@ fn open_storage(
         );
     }
     Ok((storage, recovered))
+}
+
+/// What to do where the metadata log is damaged. Without it nothing else can be found, so the node does not start.
+fn cure(replicas: &[RecoveredReplica]) -> &'static str {
+    let metadata = replicas.iter().find(|it| it.identity.topic == METADATA_TOPIC);
+    if metadata.is_some_and(|it| it.conf.voters == [it.replica.0]) {
+        "no other node has a vote on it: start with a backup of the data directory, or see docs/operations.md, \"A damaged \
+         journal\", for what can be read without it"
+    } else {
+        "where most other nodes of the cluster are well, start this one with an empty data directory and the same node.id, \
+         once they have noticed that it is gone: it takes the place of the lost one and gets from them what that had. Else \
+         see docs/operations.md, \"A damaged journal\""
+    }
 }
 
 /// Opens the node over its storage; one of several first becomes a member of their cluster.
@@ -454,6 +494,7 @@ fn open(
     let path = config.data_dir.as_path();
     let Recovered { mut facts, voters, formatted, replicas } = recovered;
     let (mut links, mut founders, mut node_address) = (Links::default(), Vec::new(), None);
+    let mut introduced = Vec::new();
     if let Some((socket, address, runtime, common)) = others {
         node_address = Some((address.host.clone(), address.port));
         let nodes = settings.nodes.clone();
@@ -462,6 +503,8 @@ fn open(
         let mut peers = Peers::start(place, runtime, common);
         (facts.cluster_id, founders) = peers.form(&mut storage, runtime)?;
         links = peers.links;
+        let nodes = links.nodes().into_iter().map(|node| node.broker_id);
+        introduced = nodes.filter(|id| *id != facts.broker_id).collect();
     }
     let founder = |it: Voter| Founder {
         peer_id: it.peer_id,
@@ -485,10 +528,13 @@ fn open(
         settings: broker,
         seed: u64::from_le_bytes(random()?),
         bytes_in_flight_max: settings.in_flight_bytes_max,
-        metadata_tail: read_plan::metadata_tail(&storage.reader(), &replicas)?,
+        metadata_tail: read_plan::metadata_tail(&storage.reader(), &replicas)
+            .with_context(|| format!("the metadata log cannot be read; {}", cure(&replicas)))?,
         node_address,
         founders: founders.into_iter().map(founder).collect(),
         memory: Memory::default(),
+        introduced,
+        quiet_ticks: GROUP_QUIET_TICKS,
     };
     let node = Node::open(options, replicas, clock.now(), &mut actions);
     Ok(Opened { storage, links, node, actions, clock, facts, formatted, recovered: found })

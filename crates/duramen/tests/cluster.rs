@@ -19,6 +19,7 @@ use duramen_protocol::messages::alter_partition_reassignments::{
     ReassignablePartition, ReassignableTopic,
 };
 use duramen_protocol::messages::create_topics::CreatableTopic;
+use duramen_protocol::messages::metadata::MetadataResponseBroker;
 use duramen_protocol::messages::{
     AlterPartitionReassignmentsRequest, CreateTopicsRequest, ListPartitionReassignmentsRequest,
 };
@@ -42,6 +43,8 @@ struct Cluster {
     client_ports: Vec<u16>,
     node_ports: Vec<u16>,
     nodes: BTreeMap<usize, Node>,
+    /// What else nodes are started with from now on.
+    more: Vec<String>,
 }
 
 /// A port below those that the kernel gives to outgoing connections.
@@ -61,12 +64,13 @@ impl Cluster {
         Self::of(1..=3)
     }
 
-    /// A place for three nodes, of which these begin the cluster.
+    /// A place for three nodes, and one that may come later, of which these begin the cluster.
     fn of(ids: impl IntoIterator<Item = usize> + Clone) -> Self {
-        let ports = || (0..3).map(|_| free_port()).collect::<Vec<_>>();
+        let ports = || (0..4).map(|_| free_port()).collect::<Vec<_>>();
         let (client_ports, node_ports) = (ports(), ports());
         let root = TempDir::new().unwrap();
-        let mut cluster = Self { root, client_ports, node_ports, nodes: BTreeMap::new() };
+        let mut cluster =
+            Self { root, client_ports, node_ports, nodes: BTreeMap::new(), more: Vec::new() };
         ids.clone().into_iter().for_each(|id| cluster.spawn(id));
         ids.into_iter().for_each(|id| cluster.wait_for_log(id, "serving"));
         cluster
@@ -88,6 +92,7 @@ impl Cluster {
         command.args(["--listen", &format!("127.0.0.1:{}", self.client_ports[id - 1])]);
         command.args(["--set", &format!("node.id={id}")]).args(arguments);
         command.arg("--data-dir").arg(self.dir(id));
+        command.args(&self.more);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         command
     }
@@ -153,20 +158,7 @@ impl Cluster {
 
     /// A client, once so many nodes are registered.
     async fn client_of(&self, nodes: usize) -> Client {
-        let bootstrap = self.client_ports.iter().map(|port| format!("127.0.0.1:{port}"));
-        let options = Options {
-            connect_for: PATIENCE,
-            retry_for: PATIENCE,
-            request_timeout: Duration::from_secs(5),
-            ..Options::new(bootstrap)
-        };
-        let client = Client::connect(options).await.unwrap();
-        let until = Instant::now() + PATIENCE;
-        while client.metadata(Some(&[]), false).await.unwrap().brokers.len() < nodes {
-            assert!(Instant::now() < until, "not all nodes are registered");
-            tokio::time::sleep(POLL).await;
-        }
-        client
+        client_at(&self.client_ports, nodes).await
     }
 
     /// The bytes of all segments of a partition, by name.
@@ -174,10 +166,11 @@ impl Cluster {
         let Ok(entries) = std::fs::read_dir(self.dir(id).join(partition)) else {
             return BTreeMap::new();
         };
-        let paths = entries.map(|entry| entry.unwrap().path());
+        let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
         let segments = paths.filter(|path| path.extension().is_some_and(|it| it == "log"));
         let name = |path: &Path| path.file_name().unwrap().to_string_lossy().into_owned();
-        segments.map(|path| (name(&path), std::fs::read(&path).unwrap())).collect()
+        // One that goes meanwhile, with a replica that is replaced, is none.
+        segments.filter_map(|path| Some((name(&path), std::fs::read(&path).ok()?))).collect()
     }
 
     fn wait_for_same_segments(&self, partition: &str) {
@@ -212,6 +205,23 @@ fn topic(name: &str) -> NewTopic {
         replication_factor: 3,
         configs: [("min.insync.replicas".to_owned(), "2".to_owned())].into(),
     }
+}
+
+/// A client of the nodes that listen there, once so many are registered.
+async fn client_at(ports: &[u16], nodes: usize) -> Client {
+    let options = Options {
+        connect_for: PATIENCE,
+        retry_for: PATIENCE,
+        request_timeout: Duration::from_secs(5),
+        ..Options::new(ports.iter().map(|port| format!("127.0.0.1:{port}")))
+    };
+    let client = Client::connect(options).await.unwrap();
+    let until = Instant::now() + PATIENCE;
+    while client.metadata(Some(&[]), false).await.unwrap().brokers.len() < nodes {
+        assert!(Instant::now() < until, "not all nodes are registered");
+        tokio::time::sleep(POLL).await;
+    }
+    client
 }
 
 /// Appends numbers, one record a batch, each acknowledged before the next.
@@ -560,6 +570,23 @@ async fn a_wiped_node_is_replaced_by_itself_beside_a_writer() {
     writer.check(&client, "t").await;
 }
 
+/// Waits until the log of groups has three replicas of every partition, as one node says.
+async fn until_groups_are_on_all(client: &Client, through: i32) {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        client.forget("__consumer_offsets").await;
+        let groups = client.topic("__consumer_offsets", false).await.unwrap();
+        let are_grown = groups.partitions.iter().all(|it| it.replica_nodes.len() == 3);
+        let request = ListPartitionReassignmentsRequest::default();
+        let node = client.node(through).await.unwrap();
+        if are_grown && node.call(&request).await.unwrap().topics.is_empty() {
+            break;
+        }
+        assert!(Instant::now() < until, "the log of groups does not grow");
+        tokio::time::sleep(POLL).await;
+    }
+}
+
 /// One node, as `dev` starts it, becomes three; then the first is destroyed.
 #[tokio::test(flavor = "multi_thread")]
 async fn one_node_grows_to_three_and_outlives_the_first() {
@@ -590,19 +617,7 @@ async fn one_node_grows_to_three_and_outlives_the_first() {
     writer.append(10).await;
     move_to(&client, 2, "t", &[2, 3, 1]).await;
     move_to(&client, 3, "t", &[2, 3]).await;
-    let until = Instant::now() + PATIENCE;
-    loop {
-        client.forget("__consumer_offsets").await;
-        let groups = client.topic("__consumer_offsets", false).await.unwrap();
-        let are_grown = groups.partitions.iter().all(|it| it.replica_nodes.len() == 3);
-        let request = ListPartitionReassignmentsRequest::default();
-        let node = client.node(2).await.unwrap();
-        if are_grown && node.call(&request).await.unwrap().topics.is_empty() {
-            break;
-        }
-        assert!(Instant::now() < until, "the log of groups does not grow");
-        tokio::time::sleep(POLL).await;
-    }
+    until_groups_are_on_all(&client, 2).await;
     cluster.kill(1);
     std::fs::remove_dir_all(cluster.dir(1)).unwrap();
     writer.append(10).await;
@@ -610,6 +625,80 @@ async fn one_node_grows_to_three_and_outlives_the_first() {
     let committed = client.committed("g").await.unwrap();
     assert_eq!(committed["t"][&0].offset, 33);
     assert!(client.init_producer().await.unwrap().id > given, "no producer id is given twice");
+
+    // Of those with whom the cluster began none is left. Who joins now is told of another one.
+    let listens = at(cluster.node_ports[3]);
+    let seeds = format!("controller.quorum.voters=2@{}", at(cluster.node_ports[1]));
+    cluster.spawn_with(4, &["--node-listen", listens.as_str(), "--set", seeds.as_str()]);
+    let until = Instant::now() + PATIENCE;
+    let is_there = |brokers: &[MetadataResponseBroker]| brokers.iter().any(|it| it.node_id == 4);
+    while !is_there(&client.metadata(Some(&[]), false).await.unwrap().brokers) {
+        assert!(Instant::now() < until, "the fourth does not join");
+        tokio::time::sleep(POLL).await;
+    }
+    move_to(&client, 2, "t", &[2, 3, 4]).await;
+    writer.append(10).await;
+    writer.check(&client, "t").await;
+}
+
+/// Two of three disks are lost for ever. What the third has goes on, first alone, then with two new nodes, and without it.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_directory_begins_a_new_cluster_when_the_others_are_lost() {
+    let mut cluster = Cluster::start();
+    let client = cluster.client().await;
+    client.create_topic(&topic("t"), false).await.unwrap();
+    let mut writer = Writer::new(&client, "t").await;
+    writer.append(100).await;
+    let offsets = [("t".to_owned(), [(0, 33)].into())].into();
+    client.commit("g", &offsets).await.unwrap();
+    cluster.wait_for_same_segments("t-0");
+    let survive = |cluster: &Cluster, arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_duramen"));
+        command.args(["cluster", "survive", "--output", "json"]).args(arguments);
+        let ended = command.arg("--data-dir").arg(cluster.dir(3)).output().unwrap();
+        (ended.status.success(), String::from_utf8([ended.stdout, ended.stderr].concat()).unwrap())
+    };
+    let (is_done, said) = survive(&cluster, &["--yes"]);
+    assert!(!is_done && said.contains("in use by another process"), "{said}");
+    (1..=3).for_each(|id| cluster.kill(id));
+    for lost in 1..=2 {
+        std::fs::remove_dir_all(cluster.dir(lost)).unwrap();
+    }
+    let manifest = || std::fs::read(cluster.dir(3).join("manifest")).unwrap();
+    let before = manifest();
+    let (is_done, said) = survive(&cluster, &[]);
+    assert!(is_done, "{said}");
+    let plan: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert_eq!((&plan["lost_nodes"], &plan["kept"]["t"]), (&[1, 2][..].into(), &[0][..].into()));
+    assert_eq!((&plan["lost"], &plan["cluster_id"]), (&serde_json::json!({}), &().into()));
+    assert_eq!(manifest(), before, "nothing was changed");
+    // Once more is no harm: whoever was interrupted does it again.
+    for _ in 0..2 {
+        let (is_done, said) = survive(&cluster, &["--yes"]);
+        assert!(is_done && said.contains("\"cluster_id\""), "{said}");
+    }
+
+    cluster.spawn(3);
+    cluster.wait_for_log(3, "serving");
+    writer.append(50).await;
+    for id in 1..=2 {
+        cluster.spawn(id);
+        cluster.wait_for_log(id, "serving");
+    }
+    cluster.client().await;
+    move_to(&client, 3, "t", &[3, 1, 2]).await;
+    writer.append(10).await;
+    cluster.wait_for_same_segments("t-0");
+    until_groups_are_on_all(&client, 1).await;
+    let until = Instant::now() + PATIENCE;
+    while client.quorum().await.unwrap().current_voters.len() < 3 {
+        assert!(Instant::now() < until, "the metadata is not voted on by all");
+        tokio::time::sleep(POLL).await;
+    }
+    cluster.kill(3);
+    writer.append(10).await;
+    writer.check(&client, "t").await;
+    assert_eq!(client.committed("g").await.unwrap()["t"][&0].offset, 33);
 }
 
 /// Whether a process is there that is not a zombie.
@@ -618,35 +707,63 @@ fn lives(pid: u32) -> bool {
     stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
 }
 
+/// `duramen dev`, in a process of its own, and what it says.
+struct Dev {
+    process: Child,
+    said: Box<dyn Iterator<Item = String>>,
+    log: std::thread::JoinHandle<Vec<String>>,
+    /// The processes that it named before it was ready.
+    pids: Vec<u32>,
+}
+
+impl Dev {
+    fn start(data_dir: &Path, first_port: u16, nodes: u32) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_duramen"));
+        command.args(["dev", "--nodes", &nodes.to_string()]);
+        command.args(["--listen", &format!("127.0.0.1:{first_port}"), "--data-dir"]).arg(data_dir);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut process = command.spawn().unwrap();
+        let log = BufReader::new(process.stderr.take().unwrap()).lines().map_while(Result::ok);
+        let log = std::thread::spawn(move || log.collect());
+        let said = BufReader::new(process.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let mut dev = Self { process, said: Box::new(said), log, pids: Vec::new() };
+        while let Some(line) = dev.said.next().filter(|line| !line.starts_with("Type next")) {
+            if let Some((_, rest)) = line.split_once("  process ") {
+                dev.pids.push(rest.split(' ').next().unwrap().parse().unwrap());
+            }
+        }
+        dev
+    }
+
+    /// Sends a signal, and waits for the end: whether it was in order, and the log.
+    fn end(mut self, signal: &str) -> (bool, Vec<String>) {
+        let pid = self.process.id().to_string();
+        assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+        let is_in_order = self.process.wait().unwrap().success();
+        wait_until("the nodes have ended with it", || !self.pids.iter().any(|pid| lives(*pid)));
+        (is_in_order, self.log.join().unwrap())
+    }
+}
+
+/// The first of three ports for clients, and as many for nodes. Tests that run beside each other name different ranges.
+fn dev_port(range: u16) -> u16 {
+    let is_free = |port| TcpListener::bind(("127.0.0.1", port)).is_ok();
+    loop {
+        // Those for nodes are 10,000 higher, and below what the kernel gives away, too.
+        let first = 20_000 + 1_000 * range + free_port() % 990;
+        if (0..3).all(|n| is_free(first + n) && is_free(first + 10_000 + n)) {
+            return first;
+        }
+    }
+}
+
 #[test]
 fn dev_starts_three_nodes_that_end_with_it_however_it_ends() {
     let root = TempDir::new().unwrap();
-    let is_free = |port| TcpListener::bind(("127.0.0.1", port)).is_ok();
-    let first = loop {
-        // Those for nodes are 10,000 higher, and below what the kernel gives away, too.
-        let first = 20_000 + free_port() % 2_000;
-        if (0..3).all(|n| is_free(first + n) && is_free(first + 10_000 + n)) {
-            break first;
-        }
-    };
+    let first = dev_port(0);
     for (signal, is_in_order) in [("-KILL", false), ("-INT", true)] {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_duramen"));
-        command.args(["dev", "--nodes", "3", "--listen", &format!("127.0.0.1:{first}")]);
-        command.arg("--data-dir").arg(root.path());
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut dev = command.spawn().unwrap();
-        let log = BufReader::new(dev.stderr.take().unwrap()).lines().map_while(Result::ok);
-        let log = std::thread::spawn(move || log.collect::<Vec<_>>());
-        let mut said = BufReader::new(dev.stdout.take().unwrap()).lines().map_while(Result::ok);
-        let mut pids = Vec::new();
-        for line in &mut said {
-            if let Some((_, rest)) = line.split_once("  process ") {
-                pids.push(rest.split(' ').next().unwrap().parse::<u32>().unwrap());
-            }
-            if line.starts_with("Type next") {
-                break;
-            }
-        }
+        let mut dev = Dev::start(root.path(), first, 3);
+        let pids = dev.pids.clone();
         assert_eq!(pids.len(), 3);
         assert!(pids.iter().all(|pid| lives(*pid)));
         assert!((1..=3).all(|id| root.path().join(format!("node-{id}/manifest")).exists()));
@@ -655,14 +772,193 @@ fn dev_starts_three_nodes_that_end_with_it_however_it_ends() {
         let one = pids[1].to_string();
         assert!(Command::new("kill").args(["-KILL", &one]).status().unwrap().success());
         let ended = format!("node 2 (process {one}) ended");
-        assert!(said.any(|line| line.starts_with(&ended)));
+        assert!(dev.said.any(|line| line.starts_with(&ended)));
         assert!(lives(pids[0]) && lives(pids[2]));
 
-        let dev_pid = dev.id().to_string();
-        assert!(Command::new("kill").args([signal, &dev_pid]).status().unwrap().success());
-        assert_eq!(dev.wait().unwrap().success(), is_in_order);
-        wait_until("the nodes have ended with it", || !pids.iter().any(|pid| lives(*pid)));
-        let log = log.join().unwrap();
+        let (ended_in_order, log) = dev.end(signal);
+        assert_eq!(ended_in_order, is_in_order);
         assert!(log.iter().any(|line| line.starts_with("node-3 | ")), "{log:#?}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dev_with_three_nodes_goes_on_with_what_one_had() {
+    let root = TempDir::new().unwrap();
+    let first = dev_port(1);
+    let dev = Dev::start(root.path(), first, 1);
+    let client = client_at(&[first], 1).await;
+    let alone = NewTopic { replication_factor: 1, configs: [].into(), ..topic("t") };
+    client.create_topic(&alone, false).await.unwrap();
+    let mut writer = Writer::new(&client, "t").await;
+    writer.append(20).await;
+    let offsets = [("t".to_owned(), [(0, 7)].into())].into();
+    client.commit("g", &offsets).await.unwrap();
+    assert!(dev.end("-INT").0);
+
+    let dev = Dev::start(root.path(), first, 3);
+    assert_eq!(dev.pids.len(), 3);
+    let client = client_at(&[first, first + 1, first + 2], 3).await;
+    client.create_topic(&topic("of_all"), false).await.unwrap();
+    writer.append(10).await;
+    writer.check(&client, "t").await;
+    assert_eq!(client.committed("g").await.unwrap()["t"][&0].offset, 7);
+    until_groups_are_on_all(&client, 1).await;
+    assert!(dev.end("-INT").0);
+}
+
+/// The metrics of a node that serves them there.
+fn metrics(port: u16) -> String {
+    let mut text = String::new();
+    let socket = std::net::TcpStream::connect(("127.0.0.1", port));
+    if let Ok(mut socket) = socket {
+        let request = "GET /metrics HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n";
+        std::io::Write::write_all(&mut socket, request.as_bytes()).unwrap();
+        let _ = socket.read_to_string(&mut text);
+    }
+    text
+}
+
+/// One of them.
+fn figure(metrics: &str, name: &str) -> Option<u64> {
+    let prefix = format!("duramen_{name} ");
+    metrics.lines().find_map(|line| line.strip_prefix(&prefix)?.parse().ok())
+}
+
+/// A topic `t` with three segments of batches too large for the journal: what recovery finds in segments alone, and does not
+/// look at. Returns what they are.
+async fn with_large_batches(cluster: &Cluster, client: &Client) -> BTreeMap<String, Vec<u8>> {
+    let mut large = topic("t");
+    large.configs.insert("segment.bytes".to_owned(), "2000000".to_owned());
+    client.create_topic(&large, false).await.unwrap();
+    let options = AppenderOptions {
+        acks: Acknowledgement::All,
+        producer: None,
+        window: 1,
+        timeout_ms: 10_000,
+    };
+    let mut appender = Appender::new(client.clone(), "t", 0, options);
+    for number in 0..5_u8 {
+        let mut batch = BatchBuilder::new();
+        let value = vec![number; 700_000];
+        batch.push(&NewRecord { value: Some(&value), ..NewRecord::default() }).unwrap();
+        appender.push(batch.build_mut().unwrap()).await.unwrap();
+        appender.finish().await.unwrap();
+    }
+    cluster.wait_for_same_segments("t-0");
+    let segments = cluster.segments(1, "t-0");
+    assert_eq!(segments.len(), 3);
+    segments
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_rots_at_rest_is_found_and_fetched_again() {
+    let mut cluster = Cluster::start();
+    let client = cluster.client().await;
+    let good = with_large_batches(&cluster, &client).await;
+    let rotten = leader(&client, "t").await;
+    cluster.stop(rotten);
+    // In the middle of a batch of the first segment, and in a header of the last one.
+    let dir = cluster.dir(rotten).join("t-0");
+    for (name, at) in [(good.keys().next().unwrap(), 300_000), (good.keys().last().unwrap(), 3)] {
+        let mut bytes = std::fs::read(dir.join(name)).unwrap();
+        bytes[at] ^= 0x10;
+        std::fs::write(dir.join(name), bytes).unwrap();
+    }
+    let port = free_port();
+    cluster.more = ["--set", "log.scrub.interval.ms=500", "--http", &format!("127.0.0.1:{port}")]
+        .map(str::to_owned)
+        .into();
+    cluster.spawn(rotten);
+    cluster.wait_for_log(rotten, "serving");
+    cluster.wait_for_log(rotten, "a damaged segment is as other replicas have it again");
+    cluster.wait_for_same_segments("t-0");
+    assert_eq!(cluster.segments(rotten, "t-0"), good);
+    // A pass may find the same damage again before it is mended.
+    wait_until("both segments are mended", || {
+        let text = metrics(port);
+        figure(&text, "segments_damaged") == Some(0)
+            && figure(&text, "segments_mended_total") >= Some(2)
+            && figure(&text, "scrub_damage_found_total") >= Some(2)
+            && figure(&text, "scrub_passes_total") >= Some(1)
+    });
+}
+
+/// What may hide acknowledged records is neither cut nor guessed: it is told, and the others go on. A replica is replaced when
+/// they have all of it; a directory is left as it is, and one that is begun anew gets all of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_damaged_at_the_start_is_told_and_replaced() {
+    let mut cluster = Cluster::start();
+    let client = cluster.client().await;
+    let good = with_large_batches(&cluster, &client).await;
+    client.create_topic(&topic("other"), false).await.unwrap();
+    let mut writer = Writer::new(&client, "other").await;
+    writer.append(10).await;
+    let damaged = leader(&client, "t").await;
+    cluster.stop(damaged);
+    // The newest segment has lost its end, which was synced.
+    let newest = cluster.dir(damaged).join("t-0").join(good.keys().last().unwrap());
+    let left = std::fs::metadata(&newest).unwrap().len() - 1000;
+    std::fs::OpenOptions::new().write(true).open(&newest).unwrap().set_len(left).unwrap();
+    cluster.spawn(damaged);
+    cluster.wait_for_log(damaged, "durable data is damaged");
+    cluster.wait_for_log(damaged, "serving");
+    writer.append(10).await;
+    let leads = leader(&client, "t").await;
+    assert_ne!(leads, damaged);
+    cluster.wait_for_same_segments("other-0");
+
+    // Another replica takes its place, now that the others have all that was committed.
+    cluster.wait_for_same_segments("t-0");
+    assert_eq!(cluster.segments(damaged, "t-0"), good);
+
+    cluster.stop(damaged);
+    let journal = cluster.dir(damaged).join("journal").join("0000");
+    let mut bytes = std::fs::read(&journal).unwrap();
+    bytes[10] ^= 0x10;
+    std::fs::write(&journal, &bytes).unwrap();
+    let text = complaint(cluster.command(damaged));
+    assert!(text.contains("journal is damaged") && text.contains("empty data directory"), "{text}");
+    assert_eq!(std::fs::read(&journal).unwrap(), bytes, "it is as it was found");
+
+    std::fs::remove_dir_all(cluster.dir(damaged)).unwrap();
+    cluster.spawn(damaged);
+    cluster.wait_for_log(damaged, "serving");
+    cluster.wait_for_same_segments("t-0");
+    assert_eq!(cluster.segments(damaged, "t-0"), good);
+    cluster.wait_for_same_segments("other-0");
+    writer.check(&client, "other").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_whose_metadata_is_damaged_says_how_others_replace_it() {
+    let mut cluster = Cluster::of([]);
+    cluster.more =
+        ["--set", "metadata.log.max.record.bytes.between.snapshots=1024"].map(str::to_owned).into();
+    (1..=3).for_each(|id| cluster.spawn(id));
+    (1..=3).for_each(|id| cluster.wait_for_log(id, "serving"));
+    let client = cluster.client().await;
+    let metadata = cluster.dir(3).join("__cluster_metadata-0");
+    let images = || {
+        let files = std::fs::read_dir(&metadata).into_iter().flatten();
+        let files = files.map(|entry| entry.unwrap().path());
+        files.filter(|path| path.to_string_lossy().contains("image-")).collect::<Vec<_>>()
+    };
+    // A small one is in the journal.
+    for number in 0.. {
+        if !images().is_empty() {
+            break;
+        }
+        let wide = NewTopic { partitions: 1000, replication_factor: 1, ..topic("") };
+        let wide = NewTopic { name: format!("t{number}"), configs: BTreeMap::new(), ..wide };
+        client.create_topic(&wide, false).await.unwrap();
+    }
+    cluster.stop(3);
+    for image in images() {
+        let mut bytes = std::fs::read(&image).unwrap();
+        bytes[30] ^= 0x10;
+        std::fs::write(&image, bytes).unwrap();
+    }
+    let text = complaint(cluster.command(3));
+    assert!(text.contains("the metadata log is damaged: __cluster_metadata-0/image-"), "{text}");
+    assert!(text.contains("start this one with an empty data directory"), "{text}");
 }

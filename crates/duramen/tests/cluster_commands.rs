@@ -326,3 +326,34 @@ async fn nodes_are_shown_and_partitions_moved_and_replicated() {
     let refused = cluster.run("cluster move --topic t --partition 1 --to 2,3");
     assert!(String::from_utf8(refused.stderr).unwrap().contains("node 3 is down"));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_is_removed_with_all_that_is_on_it() {
+    let cluster = Cluster::start();
+    let client = cluster.client().await;
+    client.create_topic(&topic("wide", 1, 3), false).await.unwrap();
+    let refused = cluster.run("cluster remove 3");
+    assert_eq!(refused.status.code(), Some(1));
+    let text = String::from_utf8(refused.stderr).unwrap();
+    assert!(text.contains("partition 0 of topic wide"), "{text}");
+    cluster.ok("topic alter wide --replication-factor 2");
+    client.create_topic(&topic("t", 3, 2), false).await.unwrap();
+    append(&client, "t", 0, 10).await;
+    let planned = cluster.json("cluster remove 3 --dry-run");
+    assert_eq!(planned["removed"], false);
+    assert_eq!(cluster.json("cluster status")["nodes"].as_array().unwrap().len(), 3);
+
+    let removed = cluster.json("cluster remove 3");
+    assert_eq!(removed["removed"], true);
+    cluster.wait_for("cluster status", |it| it["nodes"].as_array().unwrap().len() == 2);
+    for topic in ["t", "wide"] {
+        for row in
+            cluster.json(&format!("topic describe {topic}"))[0]["partitions"].as_array().unwrap()
+        {
+            assert!(!row["replicas"].as_array().unwrap().contains(&3.into()), "{row:#}");
+        }
+    }
+    append(&client, "t", 0, 10).await;
+    let refused = cluster.run("cluster remove 3");
+    assert!(String::from_utf8(refused.stderr).unwrap().contains("there is no node 3"));
+}

@@ -204,6 +204,41 @@ fn a_directory_belongs_to_one_process_and_a_port_too() {
 }
 
 #[test]
+fn where_the_metadata_is_damaged_the_node_says_what_to_do() {
+    let directory = tempfile::tempdir().unwrap();
+    let small = ["--set", "metadata.log.max.record.bytes.between.snapshots=1024"];
+    let mut node = Node::start(directory.path(), &small);
+    let metadata = directory.path().join("__cluster_metadata-0");
+    let images = || {
+        let files = std::fs::read_dir(&metadata).into_iter().flatten();
+        let files = files.map(|entry| entry.unwrap().path());
+        files.filter(|path| path.to_string_lossy().contains("image-")).collect::<Vec<_>>()
+    };
+    // A small one is in the journal.
+    for number in 0.. {
+        if !images().is_empty() {
+            break;
+        }
+        let mut create = Command::new(env!("CARGO_BIN_EXE_duramen"));
+        create.args(["topic", "create", &format!("t{number}"), "--partitions", "1000"]);
+        create.args(["--bootstrap", &node.address.to_string()]);
+        assert!(create.output().unwrap().status.success());
+    }
+    node.signal("-TERM");
+    node.wait();
+    for image in images() {
+        let mut bytes = std::fs::read(&image).unwrap();
+        bytes[30] ^= 0x10;
+        std::fs::write(&image, bytes).unwrap();
+    }
+    let output = command(directory.path(), &small).output().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(error.contains("the metadata log is damaged: __cluster_metadata-0/image-"), "{error}");
+    assert!(error.contains("start with a backup of the data directory"), "{error}");
+}
+
+#[test]
 fn a_node_stops_on_sigterm_and_starts_again_after_kill() {
     let directory = tempfile::tempdir().unwrap();
     let mut node = Node::start(directory.path(), &[]);

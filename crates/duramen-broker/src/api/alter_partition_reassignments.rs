@@ -96,8 +96,14 @@ fn judge(
     if wanted.is_empty() {
         return refuse("a partition has at least one replica".to_owned());
     }
-    if let Some(unknown) = wanted.iter().find(|id| !image.brokers.contains_key(id)) {
-        return refuse(format!("there is no broker {unknown}"));
+    // Who is on its way out has no replicas, and must get none.
+    let stays = |id: i32| image.staying().any(|(staying, _)| staying == id);
+    if let Some(id) = wanted.iter().find(|id| !stays(**id)) {
+        return refuse(if image.brokers.contains_key(id) {
+            format!("broker {id} is leaving the cluster")
+        } else {
+            format!("there is no broker {id}")
+        });
     }
     let set: BTreeSet<i32> = wanted.iter().copied().collect();
     if set.len() < wanted.len() {

@@ -1,15 +1,16 @@
-//! `UnregisterBroker`: a node leaves the cluster. It has no replicas then; what it keeps of the metadata goes by itself, and it
-//! is gone from the cluster's description after that.
+//! `UnregisterBroker`: a node leaves the cluster. It has no replicas then; what it keeps of the metadata goes by itself, its
+//! vote to another node if need be. When that is done the request is answered: whoever asked may stop the node, and would
+//! take a vote away before.
 
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::{UnregisterBrokerRequest, UnregisterBrokerResponse};
 
 use super::settings::TIMEOUT_MS;
-use super::{Operation, Resource, answer_after_commit, authorize, deadline_us, why_undecided};
+use super::{Operation, Resource, authorize, deadline_us, why_undecided};
 use crate::controller::Error;
 use crate::controller::records::{MetadataRecord, RetireDirectory};
 use crate::event::{Action, Now, RequestKey};
-use crate::node::Node;
+use crate::node::{Node, Parked};
 use crate::session::RequestContext;
 
 pub(crate) fn handle(
@@ -27,12 +28,21 @@ pub(crate) fn handle(
         let text = "not allowed to alter the cluster";
         Err(Error::new(ErrorCode::ClusterAuthorizationFailed, text))
     };
-    let (records, response) = match decided {
-        Ok(records) => (records, UnregisterBrokerResponse::default()),
-        Err(error) => (Vec::new(), refused(error.code, error.message)),
-    };
-    let deadline = deadline_us(now, TIMEOUT_MS);
-    answer_after_commit(node, now, key, &records, response.into(), deadline, actions);
+    let proposed = decided.and_then(|records| {
+        if records.is_empty() {
+            return Ok(());
+        }
+        node.mark_controller_dirty();
+        let proposed = node.controller.propose(now, &records);
+        proposed.map_or_else(|code| Err(Error::new(code, why_undecided(code))), |_| Ok(()))
+    });
+    match proposed {
+        Ok(()) => {
+            let broker_id = request.broker_id;
+            node.park(key, Parked::Departure { broker_id }, deadline_us(now, TIMEOUT_MS));
+        }
+        Err(error) => node.reply(key, refused(error.code, error.message), actions),
+    }
 }
 
 fn refused(code: ErrorCode, text: String) -> UnregisterBrokerResponse {
@@ -65,6 +75,17 @@ fn decide(node: &Node, id: i32) -> Result<Vec<MetadataRecord>, Error> {
     }
 }
 
-pub(super) fn undecided(code: ErrorCode) -> UnregisterBrokerResponse {
-    refused(code, why_undecided(code).to_owned())
+/// What becomes of a request that was decided on.
+pub(crate) fn told(code: ErrorCode) -> UnregisterBrokerResponse {
+    if code.is_none() {
+        return UnregisterBrokerResponse::default();
+    }
+    let text = match code {
+        ErrorCode::RequestTimedOut => {
+            "it was not heard in time that the node has left: its vote on the metadata may not have gone to another one yet; \
+             ask again"
+        }
+        _ => why_undecided(code),
+    };
+    refused(code, text.to_owned())
 }

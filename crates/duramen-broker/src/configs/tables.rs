@@ -188,6 +188,8 @@ pub const BROKER_CONFIGS: &[ConfigKey] = &[
         "Kept for tools.").without_effect().dynamic(),
     row("log.roll.ms", Long, "604800000", "", AtLeast(1),
         "Default of segment.ms; log.roll.hours is understood too.").dynamic(),
+    row("log.scrub.interval.ms", Long, "604800000", "", AtLeast(0),
+        "Time in which all segments are read from the medium and checked once more; 0 is never."),
     row("log.segment.bytes", Int, "1073741824", "", AtLeast(SEGMENT_BYTES_MIN),
         "Default of segment.bytes.").dynamic(),
     row("log.segment.delete.delay.ms", Long, "60000", "", AtLeast(0),

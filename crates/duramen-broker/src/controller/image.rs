@@ -47,6 +47,10 @@ pub(crate) struct Reassignment {
     pub target: Vec<u64>,
     /// Those that it had.
     pub origin: Vec<u64>,
+    /// A later move of the partition has a higher one.
+    pub number: u64,
+    /// The nodes where replicas are to be afterwards, if that is not all.
+    pub then: Vec<i32>,
 }
 
 /// What a record changed, for the node to follow.
@@ -123,6 +127,11 @@ impl Image {
     pub(crate) fn topics_after(&self, id: Option<Uuid>, limit: usize) -> Vec<Uuid> {
         let from = id.map_or(Bound::Unbounded, Bound::Excluded);
         self.topics.range((from, Bound::Unbounded)).take(limit).map(|(id, _)| *id).collect()
+    }
+
+    /// The topics that a later image has not any more.
+    pub(crate) fn topics_missing_in(&self, later: &Self) -> impl Iterator<Item = &Topic> {
+        self.topics.values().filter(|topic| !later.topics.contains_key(&topic.id))
     }
 
     /// What is set for a node while it runs, or for all of them.
@@ -261,11 +270,13 @@ impl Image {
     }
 
     fn begin_move(&mut self, moved: MovePartition) -> Option<Change> {
-        let MovePartition { topic_id, partition, replicas, target, origin } = moved;
+        let MovePartition { topic_id, partition, replicas, target, origin, number, then } = moved;
         let first = self.voters_at_birth(topic_id, partition);
         let change = self.place(topic_id, partition, replicas)?;
         self.born.insert((topic_id, partition), first);
-        self.reassignments.insert((topic_id, partition), Reassignment { target, origin });
+        self.next_peer_id = self.next_peer_id.max(number + 1);
+        let moved = Reassignment { target, origin, number, then };
+        self.reassignments.insert((topic_id, partition), moved);
         Some(change)
     }
 
@@ -347,9 +358,10 @@ impl Image {
                     put(MetadataRecord::BearPartition(born));
                 }
                 let Some(moved) = self.reassignments.get(&(topic_id, partition)) else { continue };
-                let Reassignment { target, origin } = moved.clone();
+                let Reassignment { target, origin, number, then } = moved.clone();
                 let replicas = topic.partitions[usize::try_from(partition).unwrap_or(0)].clone();
-                let moved = MovePartition { topic_id, partition, replicas, target, origin };
+                let moved =
+                    MovePartition { topic_id, partition, replicas, target, origin, number, then };
                 put(MetadataRecord::MovePartition(moved));
             }
         }
@@ -425,7 +437,9 @@ mod tests {
             let placed = |peer_id| PlacedReplica { peer_id, broker_id: 0, directory_id };
             let replicas = vec![placed(target), placed(origin)];
             let (target, origin) = (vec![target], vec![origin]);
-            let moved = MovePartition { topic_id, partition, replicas, target, origin };
+            let (number, then) = (7, vec![3, 1]);
+            let moved =
+                MovePartition { topic_id, partition, replicas, target, origin, number, then };
             MetadataRecord::MovePartition(moved)
         };
         records.extend([moved(0, 5, 20), moved(1, 6, 21), moved(1, 6, 22)]);

@@ -5,6 +5,7 @@
 //! it, and of a replica that speaks everybody knows whose it is, whatever they have heard of the cluster since.
 
 use duramen_protocol::wire::Uuid;
+use duramen_storage::sabotage::{self, Bug};
 
 use super::Founder;
 use super::image::Image;
@@ -56,7 +57,11 @@ impl Quorum {
             let founder = founders.iter().find(|it| it.peer_id == peer);
             founder.is_some_and(|it| !image.retired.contains(&Uuid(it.directory_id)))
         };
-        let stays = |peer: &u64| staying.iter().any(|(_, it)| it == peer) || founded(*peer);
+        let stays = |peer: &u64| {
+            sabotage::is(Bug::LeaverVotes)
+                || staying.iter().any(|(_, it)| it == peer)
+                || founded(*peer)
+        };
         let mut kept: Vec<u64> = voters.iter().copied().filter(stays).collect();
         let wanted = VOTERS.max(founders.len()).min(staying.len());
         let others = staying.iter().filter(|(_, peer)| !voters.contains(peer));

@@ -56,13 +56,18 @@ duramen_protocol::message! {
         broker_id: i32 [0..],
         directory_id: Uuid [0..],
     }
-    /// Replicas of a partition are to be others. Until it is so, both are there; then a [`PlacePartition`] says it.
+    /// Replicas of a partition are to be others. Until it is so, both are there; then a [`PlacePartition`] says it. Of the
+    /// moves of a partition each has a higher number than the one before; peer ids and they are counted together. When it has
+    /// ended, replicas are to be on the nodes `then`, if it names any: a replica that is of no use goes before another one
+    /// takes its place.
     pub struct MovePartition: versions 0..=0, flexible 0.. {
         topic_id: Uuid [0..],
         partition: i32 [0..],
         replicas: Vec<PlacedReplica> [0..],
         target: Vec<u64> [0..],
         origin: Vec<u64> [0..],
+        number: u64 [0..],
+        then: Vec<i32> [0..],
     }
     /// With which voters the group of a partition that was moved since had begun. Only in images.
     pub struct BearPartition: versions 0..=0, flexible 0.. {

@@ -447,4 +447,32 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn a_trim_lets_go_of_all_below_a_segment_whose_first_batch_is_not_committed() {
+        let mut cut = 0;
+        for seed in 0..200 {
+            let mut chance = Prng::stream(seed, 4);
+            let (mut log, all) = any_log(&mut chance);
+            let Some((index, base)) = log.segments.iter().next_back().map(|it| (*it.0, *it.1))
+            else {
+                continue;
+            };
+            // Some of what is not applied may be no batch.
+            let is_batch = |at: &u64| matches!(all[small(at - 2)].0.content, Content::Batch(_));
+            let last_batch = (2..index).rev().find(is_batch).unwrap_or(1);
+            let applied = last_batch + chance.below(index - last_batch);
+            log.forget(applied, 1, 1);
+            if applied < 2 || log.segments.len() < 2 {
+                continue;
+            }
+            log.trim(base, applied);
+            cut += 1;
+            assert_eq!((log.history.index, log.history.end_offset), (applied, base), "seed {seed}");
+            assert!(log.can_be_given(), "seed {seed}: whoever begins there has all");
+            let rest: Vec<_> = (applied + 1..=log.last()).map(|at| log.get(at).cloned()).collect();
+            assert!(rest.iter().all(Option::is_some), "seed {seed}: the rest is in memory");
+        }
+        assert!(cut > 100, "{cut} is not much");
+    }
 }

@@ -55,6 +55,16 @@ impl Confirming {
         })
     }
 
+    /// How many questions were asked.
+    pub(super) fn asked(&self) -> u64 {
+        self.asked
+    }
+
+    /// Whether nobody waits for an answer in this term.
+    pub(super) fn is_idle(&self, term: u64) -> bool {
+        self.term != term || self.asked == self.confirmed
+    }
+
     pub(super) fn on_answers(&mut self, answers: &[ReadState]) {
         for answer in answers {
             let number = answer.request_ctx.as_slice().try_into().map(u64::from_be_bytes);

@@ -9,10 +9,12 @@ use crate::peer::{Letter, LetterEntry};
 
 /// The kind of a letter that lets its receiver stand for election at once.
 pub(crate) const TIMEOUT_NOW: i8 = 14;
+/// The kind of a letter that says what its sender has, or that it lacks what came before.
+pub(crate) const APPENDED: i8 = 4;
 /// What replicas say to each other. Proposals and what a replica says to itself do not travel.
 const KINDS: [(i8, MessageType); 10] = [
     (3, MessageType::MsgAppend),
-    (4, MessageType::MsgAppendResponse),
+    (APPENDED, MessageType::MsgAppendResponse),
     (5, MessageType::MsgRequestVote),
     (6, MessageType::MsgRequestVoteResponse),
     (7, MessageType::MsgSnapshot),

@@ -168,18 +168,23 @@ impl GroupLog {
     }
 
     /// Offsets below `log_start` are gone, with the segments that hold nothing else. Of entries in them nothing is
-    /// remembered, unless they are not applied yet.
+    /// remembered, unless they are not applied yet. The segment that is the first one left may have begun with a batch that is
+    /// not committed yet: storage let go of those before it all the same.
     pub(super) fn trim(&mut self, log_start: i64, applied: u64) {
-        let begun = self.segments.range(..=applied).rev();
-        let Some((&index, &offset)) = begun.clone().find(|(_, base)| **base <= log_start) else {
+        let is_first = |index: u64, base: i64| {
+            base <= log_start && (index <= applied || self.offset_after(applied) == Some(base))
+        };
+        let mut begun = self.segments.iter().rev().map(|(index, base)| (*index, *base));
+        let Some((index, offset)) = begun.find(|(index, base)| is_first(*index, *base)) else {
             return;
         };
         if self.segments.first_key_value().is_some_and(|(first, _)| *first == index) {
             return;
         }
         self.segments = self.segments.split_off(&index);
-        if let Some(term) = self.term_of(index - 1) {
-            self.history.begin_after(index - 1, term, offset);
+        let last = applied.min(index - 1);
+        if let Some(term) = self.term_of(last) {
+            self.history.begin_after(last, term, offset);
         }
         history::forget_runs(&mut self.runs, self.history.index.min(index));
     }
@@ -234,8 +239,8 @@ pub(super) fn conf_to_raft(conf: &ConfState) -> eraftpb::ConfState {
     out
 }
 
-/// A membership as we keep it, sorted, with the index of the entry that set it.
-pub(super) fn conf_of(conf: &eraftpb::ConfState, applied: u64) -> ConfState {
+/// A membership as we keep it, sorted, with the index of the entry that set it, and the number of the move.
+pub(super) fn conf_of(conf: &eraftpb::ConfState, applied: u64, move_number: u64) -> ConfState {
     let sorted = |peers: &[u64]| {
         let mut peers = peers.to_vec();
         peers.sort_unstable();
@@ -248,6 +253,7 @@ pub(super) fn conf_of(conf: &eraftpb::ConfState, applied: u64) -> ConfState {
         voters_outgoing: sorted(&conf.voters_outgoing),
         learners_next: sorted(&conf.learners_next),
         auto_leave: conf.auto_leave,
+        move_number,
     }
 }
 
@@ -329,7 +335,8 @@ impl Storage for GroupLog {
         // An entry weighs what its payload weighs, not its descriptor.
         let bytes_max = max_size.into().unwrap_or(u64::MAX);
         let mut bytes = 0u64;
-        let mut entries = Vec::new();
+        let count = usize::try_from(high.saturating_sub(low)).unwrap_or(usize::MAX);
+        let mut entries = Vec::with_capacity(count.min(self.held.len()));
         for index in low..high {
             let Some(entry) = self.at_hand(index) else {
                 let is_in_segments = index <= self.before.0;

@@ -1,10 +1,17 @@
 //! The voters of a group become others, a change at a time.
 //!
-//! Who is added begins as a learner, outside the voters, and is promoted when it has caught up; all that is left to do is
-//! then one change, joint if it concerns more than one voter. A leader that is to go stays a voter until another one
-//! leads: so none proposes to remove itself; and one that finds itself removed, by a change of a former leader, steps
-//! down. Every change is an entry, executed when it is applied, and what is to be done next follows from the membership
-//! alone: whoever leads goes on where another one stopped.
+//! Who is added begins as a learner, outside the voters, and is promoted when it has caught up and while it is heard;
+//! all that is left to do is then one change, joint if it concerns more than one voter. A leader that is to go hands
+//! over first, if a voter that stays can lead: who goes is not to be counted on, so it must not be a voter among more
+//! of them than were asked for. Where no voter stays it is one until another one leads: none proposes to remove itself;
+//! and one that finds itself removed, by a change of a former leader, steps down. Every change is an entry, executed
+//! when it is applied, and what is to be done next follows from the membership alone: whoever leads goes on where
+//! another one stopped.
+//!
+//! A leader may know less of the metadata than has happened, and want what an earlier move wanted: it would let in replicas
+//! that are deleted, and take out those of a later move. So every move has a number, each change carries the number of the
+//! move that it is of, and a move is over only when the group's log has its number. Who leads has all of that log, and
+//! changes nothing for a move before the latest one.
 
 use duramen_storage::op::ConfState;
 use raft::eraftpb::{ConfChangeSingle, ConfChangeType, ConfChangeV2};
@@ -13,7 +20,10 @@ use super::Group;
 use crate::limits::ELECTION_TICKS;
 use duramen_storage::sabotage::{self, Bug};
 
-fn change(kinds: impl IntoIterator<Item = (ConfChangeType, u64)>) -> ConfChangeV2 {
+fn change(
+    kinds: impl IntoIterator<Item = (ConfChangeType, u64)>,
+    move_number: u64,
+) -> ConfChangeV2 {
     let single = |(kind, peer)| {
         let mut single = ConfChangeSingle::default();
         single.set_change_type(kind);
@@ -22,44 +32,79 @@ fn change(kinds: impl IntoIterator<Item = (ConfChangeType, u64)>) -> ConfChangeV
     };
     let mut change = ConfChangeV2::default();
     change.set_changes(kinds.into_iter().map(single).collect::<Vec<_>>().into());
+    change.context = move_number.to_be_bytes().to_vec().into();
     change
 }
 
+/// Which move a change is of; 0 if it is of none.
+pub(super) fn move_number(change: &ConfChangeV2) -> u64 {
+    change.context.first_chunk().map_or(0, |number| u64::from_be_bytes(*number))
+}
+
+/// What came of a step towards other voters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Approach {
+    /// It is so already, there is nobody else, and no earlier move can change it any more.
+    There,
+    /// Nothing was done: something is under way, or somebody is not ready.
+    Waits,
+    /// Something was proposed, or a hand-over has begun: the group has to have its turn.
+    Stepped,
+}
+
 impl Group {
-    /// Comes one step nearer to the voters `target`, and to `observers`, which have all and do not vote. True if it is so
-    /// already, and there is nobody else.
-    pub(crate) fn approach(&mut self, target: &[u64], observers: &[u64]) -> bool {
+    /// Comes one step nearer to the voters `target`, and to `observers`, which have all and do not vote, as the move of this
+    /// number wants it.
+    pub(crate) fn approach(
+        &mut self,
+        target: &[u64],
+        observers: &[u64],
+        move_number: u64,
+    ) -> Approach {
         if !self.is_serving() || self.is_moving() || self.raw.raft.has_pending_conf() {
-            return false;
+            return Approach::Waits;
         }
-        let ConfState { voters, learners, voters_outgoing, .. } = self.raw.store().conf.clone();
+        let ConfState { voters, learners, voters_outgoing, move_number: latest, .. } =
+            self.raw.store().conf.clone();
+        if latest > move_number {
+            return Approach::Waits;
+        }
         if !voters_outgoing.is_empty() {
             // The library leaves a joint membership by itself, but not one that another leader has entered.
             self.reshape_to(&ConfChangeV2::default());
-            return false;
+            return Approach::Stepped;
         }
         let is_new = |peer: &&u64| !voters.contains(peer) && !learners.contains(peer);
         if let Some(new) = target.iter().chain(observers).find(is_new) {
-            self.reshape_to(&change([(ConfChangeType::AddLearnerNode, *new)]));
-            return false;
+            self.reshape_to(&change([(ConfChangeType::AddLearnerNode, *new)], move_number));
+            return Approach::Stepped;
         }
         let own = self.id.0;
+        if !target.contains(&own)
+            && let Some(successor) = self.next_successor(target)
+        {
+            let is_begun = self.hand_over(successor, false);
+            return if is_begun { Approach::Stepped } else { Approach::Waits };
+        }
         // A voter that has nothing would be asked to elect somebody: it must have all that was committed a moment ago.
         let committed = self.raw.raft.raft_log.committed;
         let before = self.pace.looked.replace((self.term(), committed));
         let Some((_, least)) = before.filter(|(term, _)| *term == self.term()) else {
-            return false;
+            return Approach::Waits;
         };
-        let is_fit = |peer: &u64| self.matched(*peer) >= least || sabotage::is(Bug::PromotedAtOnce);
-        if !target.iter().all(|peer| voters.contains(peer) || is_fit(peer)) {
-            return false;
-        }
-        // Nor may those who are to vote be so many that are dead that they could never decide anything.
         let since = self.pace.ticks.saturating_sub(ELECTION_TICKS as u64);
         let is_heard =
             |peer: &&u64| **peer == own || self.pace.heard.get(peer).is_some_and(|at| *at >= since);
+        // One whose disk was lost since it caught up would take the place of one that is alive.
+        let is_fit = |peer: &u64| {
+            self.matched(*peer) >= least && is_heard(&peer) || sabotage::is(Bug::PromotedAtOnce)
+        };
+        if !target.iter().all(|peer| voters.contains(peer) || is_fit(peer)) {
+            return Approach::Waits;
+        }
+        // Nor may those who are to vote be so many that are dead that they could never decide anything.
         if 2 * target.iter().filter(is_heard).count() <= target.len() {
-            return false;
+            return Approach::Waits;
         }
         let leads_on = |peer: &u64| *peer == own && voters.contains(&own);
         let added = target.iter().filter(|it| !voters.contains(it));
@@ -70,14 +115,23 @@ impl Group {
         let changes: Vec<_> =
             added.chain(removed.map(|peer| (ConfChangeType::RemoveNode, *peer))).collect();
         if !changes.is_empty() {
-            self.reshape_to(&change(changes));
-        } else if !target.contains(&own) {
-            let successor = self.successors().find(|peer| target.contains(peer));
-            successor.map(|peer| self.hand_over(peer, false));
+            self.reshape_to(&change(changes, move_number));
+        } else if target.contains(&own) && latest < move_number {
+            // It votes already: this says only which move was the latest.
+            self.reshape_to(&change([(ConfChangeType::AddNode, own)], move_number));
         } else {
-            return true;
+            return if target.contains(&own) { Approach::There } else { Approach::Waits };
         }
-        false
+        Approach::Stepped
+    }
+
+    /// One of these that may lead after this replica; another one each time, since some do not take it: their nodes are about
+    /// to end.
+    fn next_successor(&self, among: &[u64]) -> Option<u64> {
+        let mut successors: Vec<u64> = self.successors().filter(|it| among.contains(it)).collect();
+        successors.sort_unstable();
+        let turn = usize::try_from(self.pace.ticks).unwrap_or(0) / ELECTION_TICKS;
+        (!successors.is_empty()).then(|| successors[turn % successors.len()])
     }
 
     /// Whether a peer votes or learns.
@@ -93,6 +147,7 @@ impl Group {
     }
 
     fn reshape_to(&mut self, change: &ConfChangeV2) {
+        self.wake();
         self.guarded(|raw| raw.propose_conf_change(Vec::new(), change.clone()).ok());
     }
 }

@@ -11,6 +11,9 @@ use super::Group;
 use crate::limits::ELECTION_TICKS;
 use raft::StateRole;
 
+/// So long others have to elect one of them, when a leader has stepped aside.
+const ASIDE_TICKS: u64 = 4 * ELECTION_TICKS as u64;
+
 /// A handover that has begun.
 #[derive(Clone, Copy, Debug)]
 struct Handover {
@@ -37,10 +40,22 @@ impl Group {
             && !self.is_moving()
             && self.successors().any(|successor| successor == to);
         if is_possible {
+            self.wake();
             let until = self.pace.ticks + ELECTION_TICKS as u64;
             self.moving.handover = Some(Handover { to, until, in_haste, is_told: false });
         }
         is_possible
+    }
+
+    /// Leads no more, and leaves it to others to stand for election: this leader cannot give what only it has, so nothing
+    /// is committed while it leads.
+    pub(crate) fn step_aside(&mut self) {
+        let log = &self.raw.raft.raft_log;
+        if self.raw.raft.state == StateRole::Leader && log.committed < log.last_index() {
+            self.pace.aside_until = self.pace.ticks + ASIDE_TICKS;
+            let term = self.term();
+            self.guarded(|raw| raw.raft.become_follower(term, raft::INVALID_ID));
+        }
     }
 
     /// Whether leadership is being handed over: nothing is appended meanwhile.

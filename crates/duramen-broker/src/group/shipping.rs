@@ -123,7 +123,7 @@ impl Shipping {
             return;
         }
         match self.payloads_of(&message, log) {
-            Some(payloads) => self.ready.push(Outgoing { message, payloads }),
+            Some(payloads) => self.ready.push(Outgoing { message, payloads, can_wait: false }),
             None => self.wait(message, VecDeque::new()),
         }
     }
@@ -168,10 +168,10 @@ impl Shipping {
             return;
         }
         let Waiting { first, have, mut rest, ticket: _ } = waiting;
-        self.ready.push(Outgoing { message: first, payloads: have });
+        self.ready.push(Outgoing { message: first, payloads: have, can_wait: false });
         while let Some(next) = rest.pop_front() {
             let Some(payloads) = self.payloads_of(&next, log) else { return self.wait(next, rest) };
-            self.ready.push(Outgoing { message: next, payloads });
+            self.ready.push(Outgoing { message: next, payloads, can_wait: false });
         }
     }
 

@@ -32,6 +32,7 @@ duramen_protocol::message! {
         voters_outgoing: Vec<u64> [0..],
         learners_next: Vec<u64> [0..],
         auto_leave: bool [0..],
+        move_number: u64 [0..],
     }
 }
 
@@ -45,6 +46,7 @@ impl Head {
             voters_outgoing: conf.voters_outgoing.clone(),
             learners_next: conf.learners_next.clone(),
             auto_leave: conf.auto_leave,
+            move_number: conf.move_number,
         }
     }
 
@@ -63,6 +65,7 @@ impl Head {
             voters_outgoing: self.voters_outgoing,
             learners_next: self.learners_next,
             auto_leave: self.auto_leave,
+            move_number: self.move_number,
         }
     }
 }
@@ -129,7 +132,7 @@ impl Group {
         let snapshot = message.mut_snapshot();
         snapshot.data = head.into_bytes().freeze();
         snapshot.mut_metadata().set_conf_state(raft_conf);
-        Some(Outgoing { message, payloads: vec![image] })
+        Some(Outgoing { message, payloads: vec![image], can_wait: false })
     }
 
     /// What came takes the place of all that was here.

@@ -78,6 +78,7 @@ impl Cluster {
                     }
                 }
                 OpKind::Reset(_) => peer.log.clear(),
+                OpKind::Conf { .. } => {}
                 other => panic!("{other:?}"),
             }
         }
@@ -103,7 +104,7 @@ impl Cluster {
             self.collect(at);
             return true;
         }
-        let Some(Outgoing { message, payloads }) = self.wire.pop_front() else {
+        let Some(Outgoing { message, payloads, .. }) = self.wire.pop_front() else {
             return self.peers.iter().any(|peer| !peer.unsynced.is_empty());
         };
         if loss > 0 && self.chance.below(loss) == 0 {
@@ -122,6 +123,16 @@ impl Cluster {
 
     fn settle(&mut self) {
         while self.step(0) {}
+    }
+
+    /// Nobody hears this peer, nor is heard by it.
+    fn settle_without(&mut self, id: u64) {
+        loop {
+            self.wire.retain(|it| it.message.to != id && it.message.from != id);
+            if !self.step(0) {
+                break;
+            }
+        }
     }
 
     fn elect(&mut self, at: usize) {
@@ -180,7 +191,7 @@ fn a_follower_does_not_acknowledge_what_it_has_not_synced() {
     cluster.collect(0);
     let appends: Vec<_> = cluster.wire.drain(..).collect();
     for message in appends {
-        let Outgoing { message, payloads } = message;
+        let Outgoing { message, payloads, .. } = message;
         let to = usize::try_from(message.to - 1).expect("small");
         // The same message twice: the second one has nothing new to sync.
         for _ in 0..2 {
@@ -193,6 +204,43 @@ fn a_follower_does_not_acknowledge_what_it_has_not_synced() {
     cluster.peers[1].group.on_persisted(ticket);
     cluster.collect(1);
     assert_eq!(cluster.wire.len(), 2, "both answers leave with the sync");
+    let again = cluster.wire.iter().filter(|it| it.can_wait).count();
+    assert_eq!(again, 1, "one of them says nothing new");
+}
+
+#[test]
+fn a_leader_that_cannot_give_what_only_it_has_lets_another_lead() {
+    let mut cluster = Cluster::new(3);
+    (0..3).for_each(|at| cluster.collect(at));
+    cluster.elect(0);
+    cluster.propose(0, "kept");
+    cluster.collect(0);
+    cluster.settle();
+    cluster.peers[0].group.step_aside();
+    assert!(cluster.peers[0].group.is_serving(), "all of it is committed");
+    cluster.propose(0, "lost");
+    cluster.collect(0);
+    cluster.wire.clear();
+    while let Some(ticket) = cluster.peers[0].unsynced.pop_front() {
+        cluster.peers[0].group.on_persisted(ticket);
+        cluster.collect(0);
+        cluster.wire.clear();
+    }
+    cluster.peers[0].group.step_aside();
+    for _ in 0..4 * ELECTION_TICKS {
+        for at in 0..3 {
+            cluster.peers[at].group.tick();
+            cluster.collect(at);
+        }
+        cluster.settle();
+        assert!(!cluster.peers[0].group.is_serving(), "it has more than the others, and would win");
+    }
+    let leads = (1..3).find(|at| cluster.peers[*at].group.is_serving()).expect("one of the others");
+    cluster.propose(leads, "after");
+    cluster.collect(leads);
+    cluster.settle();
+    cluster.check();
+    assert!(cluster.peers.iter().all(|peer| peer.group.end_offset() == 2));
 }
 
 #[test]
@@ -234,6 +282,38 @@ fn a_new_leader_cuts_what_was_not_committed() {
 }
 
 #[test]
+fn one_that_missed_two_elections_gives_up_what_ends_elsewhere() {
+    let mut cluster = Cluster::new(8);
+    (0..3).for_each(|at| cluster.collect(at));
+    cluster.elect(0);
+    // Nobody but the old leader has this.
+    cluster.propose(0, "lost");
+    cluster.collect(0);
+    cluster.settle_without(1);
+    // Where that was the others have that one led, and then that another one did.
+    for (next, other) in [(1, 2), (2, 1)] {
+        (0..3 * ELECTION_TICKS).for_each(|_| _ = cluster.peers[other].group.tick());
+        cluster.collect(other);
+        cluster.wire.clear();
+        cluster.peers[next].group.campaign();
+        cluster.collect(next);
+        cluster.settle_without(1);
+        assert!(cluster.peers[next].group.is_serving());
+    }
+    cluster.propose(2, "after");
+    cluster.collect(2);
+    cluster.settle_without(1);
+    for _ in 0..2 * ELECTION_TICKS {
+        cluster.peers[2].group.tick();
+        cluster.collect(2);
+        cluster.settle();
+    }
+    cluster.check();
+    let applied = |at: usize| cluster.peers[at].group.applied();
+    assert_eq!([applied(0), applied(1)], [applied(2); 2]);
+}
+
+#[test]
 fn what_was_proposed_in_the_turn_in_which_it_was_cut_is_told_of() {
     let mut cluster = Cluster::new(7);
     (0..3).for_each(|at| cluster.collect(at));
@@ -263,7 +343,7 @@ fn what_was_proposed_in_the_turn_in_which_it_was_cut_is_told_of() {
     assert!(cluster.peers[0].group.is_serving());
     let (descriptor, payload) = batch(&cluster.peers[0].group, "lost");
     let index = cluster.peers[0].group.propose_batch(&descriptor, payload).expect("it leads");
-    for Outgoing { message, payloads } in to_the_old {
+    for Outgoing { message, payloads, .. } in to_the_old {
         cluster.peers[0].group.on_message(message, payloads);
     }
     let turn = cluster.peers[0].group.collect();
@@ -293,6 +373,43 @@ fn whoever_doubts_that_it_leads_knows_only_from_its_followers() {
         cluster.peers[0].group.tick();
     }
     assert_eq!(cluster.peers[0].group.led_at(cut_off), Some(false), "nobody answers");
+}
+
+impl Cluster {
+    /// What a leader that knows of this move makes of the group. True if it says that the move is over.
+    fn approach(&mut self, at: usize, target: &[u64], move_number: u64) -> bool {
+        for _ in 0..10 {
+            if self.peers[at].group.approach(target, &[], move_number) == Approach::There {
+                return true;
+            }
+            self.collect(at);
+            self.settle();
+        }
+        false
+    }
+}
+
+#[test]
+fn a_leader_that_knows_only_of_an_earlier_move_changes_nothing() {
+    let mut cluster = Cluster::new(8);
+    cluster.collect(0);
+    cluster.collect(1);
+    cluster.collect(2);
+    cluster.settle();
+    cluster.elect(0);
+    assert!(cluster.approach(0, &[1, 2], 5));
+    assert_eq!(cluster.peers[1].group.voter_ids(), [1, 2]);
+    // One that learns of it afterwards only has to say that it was taken back: nobody is to be let in or taken out.
+    assert!(cluster.approach(0, &[1, 2], 7));
+    assert!(cluster.peers[0].group.hand_over(2, false));
+    cluster.collect(0);
+    cluster.settle();
+    assert!(!cluster.approach(1, &[1, 2, 3], 6));
+    let group = &cluster.peers[1].group;
+    assert_eq!((group.voter_ids(), group.learners()), (&[1, 2][..], Vec::new()));
+    assert!(cluster.approach(1, &[1, 2], 7), "it is over still");
+    assert!(cluster.approach(1, &[2, 1, 3], 8));
+    assert_eq!(cluster.peers[1].group.voter_ids(), [1, 2, 3]);
 }
 
 #[test]

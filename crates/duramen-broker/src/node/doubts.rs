@@ -1,5 +1,5 @@
-//! Requests that ask what is the latest. Where there are followers, a leader that was cut off or stood still may have a
-//! successor that it has not heard of, so it makes sure that it leads before it answers.
+//! Requests that ask what is the latest, or are refused by what it is. Where there are followers, a leader that was cut off or
+//! stood still may have a successor that it has not heard of, so it makes sure that it leads before it answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use super::Node;
 use crate::api;
 use crate::event::{Action, ConnectionId, Now, RequestKey};
 use crate::group::Doubt;
-use crate::session::{Prepared, RequestContext};
+use crate::session::RequestContext;
 
 #[derive(Debug)]
 struct Doubtful {
@@ -49,12 +49,7 @@ impl Node {
         };
         let mut outstanding = 0;
         for replica in replicas {
-            let Some(partition) = self.partitions.get_mut(&replica) else { continue };
-            if partition.group.is_alone() || !partition.group.is_serving() {
-                continue;
-            }
-            let doubt = partition.group.doubt();
-            super::mark(&mut self.dirty, partition);
+            let Some(doubt) = self.doubt_that_leads(replica) else { continue };
             self.doubts.by_replica.entry(replica).or_default().push((doubt, key));
             outstanding += 1;
         }
@@ -63,6 +58,21 @@ impl Node {
         }
         self.doubts.requests.insert(key, Doubtful { context, request, outstanding });
         None
+    }
+
+    /// Asks the followers of a replica, if it seems to lead some.
+    fn doubt_that_leads(&mut self, replica: ReplicaId) -> Option<Doubt> {
+        let group = self.group(replica)?;
+        if group.is_alone() || !group.is_serving() {
+            return None;
+        }
+        if replica == self.controller.group.id() {
+            self.is_controller_dirty = true;
+            return Some(self.controller.group.doubt());
+        }
+        let partition = self.partitions.get_mut(&replica)?;
+        super::mark(&mut self.dirty, partition);
+        Some(partition.group.doubt())
     }
 
     fn asked_for_latest(&self, request: &Request) -> BTreeSet<ReplicaId> {
@@ -119,23 +129,28 @@ impl Node {
                 let asked = asked.chain([request.group_id.as_str()]);
                 asked.filter_map(|group| self.shard_of(group).ok()).collect()
             }
+            // It may be refused at once, by what another leader has changed.
+            decided if api::is_decided_by_controller(decided) => {
+                BTreeSet::from([self.controller.group.id()])
+            }
             _ => BTreeSet::new(),
         }
     }
 
-    /// A replica may have become sure, or leads no more: then whoever waits is told so by the request's own handler.
+    /// A replica may have become sure, or leads no more: then whoever waits is told so by the request's own handler, or by
+    /// another node.
     pub(super) fn settle_doubts(
         &mut self,
         now: Now,
         replica: ReplicaId,
         actions: &mut Vec<Action>,
     ) {
-        let Some(waiting) = self.doubts.by_replica.get_mut(&replica) else { return };
-        let group = self.partitions.get(&replica).map(|partition| &partition.group);
+        let Some(mut waiting) = self.doubts.by_replica.remove(&replica) else { return };
+        let group = self.group(replica);
         let is_sure = |doubt: Doubt| group.is_none_or(|group| group.led_at(doubt).is_some());
         let settled: Vec<_> = waiting.extract_if(.., |(doubt, _)| is_sure(*doubt)).collect();
-        if waiting.is_empty() {
-            self.doubts.by_replica.remove(&replica);
+        if !waiting.is_empty() {
+            self.doubts.by_replica.insert(replica, waiting);
         }
         for (_, key) in settled {
             let Some(doubtful) = self.doubts.requests.get_mut(&key) else { continue };
@@ -144,8 +159,7 @@ impl Node {
                 continue;
             }
             let doubtful = self.doubts.requests.remove(&key).expect("it was just looked at");
-            let request = Prepared::Request(doubtful.request);
-            api::dispatch(self, now, key, doubtful.context, request, actions);
+            self.judge_undoubted(now, key, doubtful.context, doubtful.request, actions);
         }
     }
 

@@ -8,23 +8,25 @@
 //!             only when the one that had it is not heard. What is next follows from the metadata and the membership of
 //!             its group, so whoever leads the metadata goes on where another one stopped.
 //! Never:      how a group changes its members (see `group/membership.rs`).
-//! Tests:      `node/tests/members.rs`; `duramen-sim`, scenario `cluster`: machines that are wiped, and that join.
+//! Tests:      `node/tests/members.rs`; `duramen-sim`, scenario `cluster`: machines that are wiped, that join, and that leave.
 //! Start at:   [`Node::tend_members`].
 
 use std::collections::VecDeque;
 
+use duramen_protocol::ErrorCode;
 use duramen_protocol::wire::Uuid;
 
-use super::Node;
+use super::{Node, Parked};
+use crate::api;
 use crate::controller::image::Topic;
 use crate::controller::quorum::{Quorum, peer_of};
 use crate::controller::records::{
     Endpoint, MetadataRecord, PlacedReplica, RegisterBroker, RetireDirectory, UnregisterBroker,
 };
 use crate::event::{Action, NodeAddress, Now};
+use crate::group::Approach;
 use crate::internal_topics;
 use crate::limits::MOVES_BEGUN_MAX;
-use crate::peer::Frame;
 
 /// The name of the listener for other nodes, among a node's endpoints.
 const NODES: &str = "NODES";
@@ -96,27 +98,39 @@ impl Node {
 /// What the node does that leads the metadata.
 impl Node {
     /// A directory speaks that is not known to be its node. It may want to join, or to take the place of one that is lost.
-    pub(super) fn admit(&mut self, now: Now, frame: &Frame) {
-        if !self.controller.group.is_serving() {
-            return;
-        }
-        let is_own = |it: &&RegisterBroker| {
-            it.broker_id == frame.broker_id && it.directory_id == frame.directory_id
-        };
-        let Some(registration) = frame.registrations.iter().find(is_own) else { return };
-        if self.controller.image.retired.contains(&frame.directory_id) {
+    pub(super) fn admit(&mut self, now: Now, registration: &RegisterBroker) {
+        let &RegisterBroker { broker_id, directory_id, .. } = registration;
+        if !self.controller.group.is_serving()
+            || self.controller.image.retired.contains(&directory_id)
+        {
             return;
         }
         let mut records = Vec::new();
-        if let Some(directory_id) = self.directory_of(frame.broker_id) {
-            // It may be alive, and only another process be of the same number.
-            if self.peers.hears(frame.broker_id) {
+        if let Some(before) = self.directory_of(broker_id) {
+            // It was let in since it spoke; or the other may be alive, and only another process be of the same number.
+            if before == directory_id || self.peers.hears(broker_id) {
                 return;
             }
-            records.push(MetadataRecord::RetireDirectory(RetireDirectory { directory_id }));
+            records.push(MetadataRecord::RetireDirectory(RetireDirectory { directory_id: before }));
         }
         records.push(MetadataRecord::RegisterBroker(registration.clone()));
         self.propose_for_peer(now, &records);
+    }
+
+    /// Whoever waits for nodes to be gone is told once they are, or that somebody else knows now.
+    pub(super) fn note_departures(&mut self, is_other_term: bool, actions: &mut Vec<Action>) {
+        let brokers = &self.controller.image.brokers;
+        let departing = self.parked.iter().filter_map(|(key, waiting)| match waiting.parked {
+            Parked::Departure { broker_id } => Some((*key, !brokers.contains_key(&broker_id))),
+            _ => None,
+        });
+        let departing: Vec<_> =
+            departing.filter(|(_, is_gone)| *is_gone || is_other_term).collect();
+        for (key, is_gone) in departing {
+            self.unpark(key);
+            let code = if is_gone { ErrorCode::None } else { ErrorCode::NotController };
+            self.reply(key, api::unregister_broker::told(code), actions);
+        }
     }
 
     /// Comes a step nearer to the cluster as it should be: who keeps the metadata, who is gone, where replicas are.
@@ -128,8 +142,8 @@ impl Node {
         let image = &self.controller.image;
         let quorum = Quorum::of(image, self.peers.founders(), &voters, |id| self.is_heard(id));
         let Quorum { voters, observers } = quorum;
-        self.controller.group.approach(&voters, &observers);
-        self.is_controller_dirty = true;
+        let approached = self.controller.group.approach(&voters, &observers, 0);
+        self.is_controller_dirty |= approached == Approach::Stepped;
         self.let_go(now);
         self.mend_placements(now);
     }

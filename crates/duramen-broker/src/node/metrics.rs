@@ -1,5 +1,6 @@
 //! Plain counters and gauges of a node.
 
+use duramen_protocol::wire::Uuid;
 use duramen_storage::op::ReplicaId;
 
 use super::Node;
@@ -29,6 +30,12 @@ pub struct Metrics {
     pub bytes_in_flight: u64,
     /// Gauge: replicas here, the metadata group not counted.
     pub partitions: u64,
+    /// Gauge: those of them that sleep, since their group has nothing to do.
+    pub partitions_asleep: u64,
+    /// How often one of them fell asleep.
+    pub partitions_slept: u64,
+    /// Gauge: nodes with which it is not agreed what they lead asleep with this one.
+    pub sleep_disputes: u64,
     /// Gauge: those of them that have failed.
     pub partitions_failed: u64,
     /// Gauge: partitions of `__consumer_offsets` whose log cannot be read, so that their groups are not served.
@@ -45,6 +52,14 @@ pub struct Metrics {
     pub left_behind: u64,
     /// How often a replica here handed leadership over on purpose, or tried to.
     pub handovers: u64,
+    /// Gauge: segments here that are known to be damaged, and not mended yet.
+    pub segments_damaged: u64,
+    /// Segments that were mended with what other replicas have.
+    pub segments_mended: u64,
+    /// Bytes of batches that were put into them.
+    pub mended_bytes: u64,
+    /// Pieces given to other nodes, to mend theirs.
+    pub ranges_given: u64,
     /// How often a leap of the wall clock held retention.
     pub clock_holds: u64,
     /// Gauge: whether a leap of the wall clock holds retention now.
@@ -68,6 +83,16 @@ pub struct Standing {
     pub term: u64,
     /// Whether it leads and serves.
     pub serves: bool,
+    /// The peer that leads, if it knows one.
+    pub leader: Option<u64>,
+    /// Who votes, as far as it knows.
+    pub voters: Vec<u64>,
+    /// Who has the log and does not vote, as far as it knows.
+    pub learners: Vec<u64>,
+    /// Whether it sleeps.
+    pub is_asleep: bool,
+    /// Whether its partition is to be on other nodes.
+    pub is_reassigned: bool,
     /// The first offset kept.
     pub log_start: i64,
     /// One past the last committed offset, as far as it knows.
@@ -89,6 +114,11 @@ fn standing(id: GroupId, group: &Group, log_start: i64, committed: i64) -> Stand
         replica: group.id(),
         term: group.term(),
         serves: group.is_serving(),
+        leader: group.leader(),
+        voters: group.electorate(),
+        learners: group.learners(),
+        is_asleep: group.is_asleep(),
+        is_reassigned: false,
         log_start,
         committed,
         failure: group.failure().map(str::to_owned),
@@ -104,7 +134,14 @@ impl Node {
         let (start, end) = (self.controller.log_start(), self.controller.end());
         let metadata = standing(METADATA_GROUP, &self.controller.group, start, end);
         let others = self.partitions.values();
-        let others = others.map(|it| standing(it.id, &it.group, it.log_start(), it.committed()));
+        let is_reassigned = |id: GroupId| {
+            let place = (Uuid(id.topic_id), id.partition);
+            self.controller.image.reassignments.contains_key(&place)
+        };
+        let others = others.map(|it| Standing {
+            is_reassigned: is_reassigned(it.id),
+            ..standing(it.id, &it.group, it.log_start(), it.committed())
+        });
         std::iter::once(metadata).chain(others).collect()
     }
 
@@ -120,6 +157,9 @@ impl Node {
             parked: count(waiting.iter().sum()),
             bytes_in_flight: self.bytes_in_flight,
             partitions: count(self.partitions.len()),
+            partitions_asleep: count(self.sleepers.asleep()),
+            sleep_disputes: count(self.sleepers.uneven()),
+            partitions_slept: self.sleepers.slept(),
             partitions_failed: count(failed.count()),
             coordinators_failed: count(self.coordinators.failed()),
             left_behind: count(
@@ -128,6 +168,7 @@ impl Node {
             ),
             producers: count(partitions.map(super::Partition::producers_len).sum()),
             fetch_sessions: count(self.sessions.len()),
+            segments_damaged: count(self.segments_damaged()),
             clock_holds: self.clock.holds(),
             is_clock_held: self.clock.is_held(),
             is_disk_full: self.is_disk_full,

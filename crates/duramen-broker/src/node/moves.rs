@@ -97,7 +97,7 @@ impl Node {
         }
     }
 
-    fn group(&self, replica: ReplicaId) -> Option<&Group> {
+    pub(super) fn group(&self, replica: ReplicaId) -> Option<&Group> {
         if replica == self.controller.group.id() {
             return Some(&self.controller.group);
         }
@@ -111,10 +111,12 @@ impl Node {
         self.partitions.get(&replica).map(|partition| partition.id)
     }
 
-    /// The replicas that lead here and are not alone.
-    fn led(&self) -> impl Iterator<Item = ReplicaId> {
-        let metadata = self.controller.group.id();
-        let all = self.peers.ticked().chain([metadata]);
+    fn all_led(&self) -> impl Iterator<Item = ReplicaId> {
+        self.led(self.peers.ticked().chain([self.controller.group.id()]))
+    }
+
+    /// The replicas of these that lead here and are not alone.
+    fn led(&self, all: impl Iterator<Item = ReplicaId>) -> impl Iterator<Item = ReplicaId> {
         all.filter(|id| {
             self.group(*id).is_some_and(|group| group.is_serving() && !group.is_alone())
         })
@@ -152,7 +154,8 @@ impl Node {
     /// A group whose commits wait for this node's disk is led by a replica whose disk is faster.
     fn leave_slow_disk(&mut self) {
         let is_held_up = |id: &ReplicaId| self.group(*id).is_some_and(Group::is_held_up_by_disk);
-        let held_up: Vec<_> = self.led().filter(is_held_up).collect();
+        let awake = self.sleepers.awake().chain([self.controller.group.id()]);
+        let held_up: Vec<_> = self.led(awake).filter(is_held_up).collect();
         for replica in held_up {
             let Some(to) = self.successors(replica).first().copied() else { continue };
             if self.hand_over(replica, to, true) {
@@ -168,7 +171,7 @@ impl Node {
     fn return_to_preferred(&mut self) {
         if self.moves.look_ticks.is_some_and(|every| self.peers.ticks().is_multiple_of(every)) {
             let is_elsewhere = |id: &ReplicaId| self.preferred(*id).is_some_and(|to| to != id.0);
-            self.moves.misplaced = self.led().filter(is_elsewhere).collect();
+            self.moves.misplaced = self.all_led().filter(is_elsewhere).collect();
         }
         while self.moves.under_way.len() < MOVES_MAX
             && let Some(replica) = self.moves.misplaced.pop_front()
@@ -204,7 +207,7 @@ impl Node {
     }
 
     fn go_on_draining(&mut self, actions: &mut Vec<Action>) {
-        let led: Vec<_> = self.led().collect();
+        let led: Vec<_> = self.all_led().collect();
         for (at, replica) in led.into_iter().enumerate() {
             if self.moves.under_way.len() >= DRAIN_MOVES_MAX {
                 break;

@@ -18,19 +18,19 @@ use duramen_protocol::wire::Uuid;
 use duramen_storage::op::ReplicaId;
 use duramen_storage::sabotage::{self, Bug};
 
-use super::{Node, NodeOptions, Timer};
+use super::{Node, NodeOptions, Timer, is_for_mending};
 use crate::controller::image::Topic;
 use crate::controller::quorum::peer_of;
 use crate::controller::records::{MetadataRecord, PlacedReplica, RegisterBroker};
 use crate::controller::{Founder, METADATA_GROUP, METADATA_REPLICA};
 use crate::event::{Action, LogRead, Now, ReadLog};
-use crate::group::{GroupId, Outgoing, PayloadRead, ReadFor, TIMEOUT_NOW, letter_of};
+use crate::group::{APPENDED, GroupId, Outgoing, PayloadRead, ReadFor, TIMEOUT_NOW, letter_of};
 use crate::internal_topics;
 use crate::limits::{
-    ACQUAINTANCES_MAX, PEER_BYTES_IN_FLIGHT_MAX, PEER_LEADS_MAX, PEER_QUIET_TICKS, PEER_READS_MAX,
-    PEER_SILENT_TICKS, TICK_US,
+    ACQUAINTANCES_MAX, PEER_BEAT_TICKS, PEER_BYTES_IN_FLIGHT_MAX, PEER_LEADS_MAX, PEER_QUIET_TICKS,
+    PEER_READS_MAX, PEER_SILENT_TICKS, TICK_US,
 };
-use crate::peer::{Frame, Heard, IdsGranted, Lead, Letter, PeerFrame, Reassigned};
+use crate::peer::{Frame, Heard, IdsGranted, Lead, Letter, PeerFrame, Reassigned, Useless};
 
 /// What is known of the way to another node and back.
 #[derive(Debug, Default)]
@@ -40,10 +40,15 @@ struct Link {
     /// Those it may not have yet, and the bytes of batches in each.
     in_flight: VecDeque<(u64, u64)>,
     bytes_in_flight: u64,
+    /// What replicas here have told its replicas already: it goes with the next frame, and is none to make one for
+    /// before the next tick.
+    said_again: BTreeMap<ReplicaId, Letter>,
     /// How far it was heard.
     heard: Heard,
     /// How far it has heard of what this node leads.
     told: u64,
+    /// Where both stood when there was nothing to tell of that.
+    told_all: (u64, u64),
     /// It is about to end.
     is_leaving: bool,
     /// Ticks since something was sent to it, and since it was heard.
@@ -65,6 +70,7 @@ struct Asked {
     ids: Vec<u64>,
     topics: Vec<String>,
     reassigned: Vec<Reassigned>,
+    useless: Vec<Useless>,
 }
 
 /// See the room card.
@@ -137,6 +143,11 @@ impl Peers {
             peer: Some(ReplicaId(wanted.peer)),
             ticket: wanted.ticket,
         }));
+    }
+
+    /// Asks for what another node's damaged replica lacks.
+    pub(super) fn read_for_mending(&mut self, wanted: ReadLog) {
+        self.reads.push_back(wanted);
     }
 
     /// Reads begin, as many as may be under way at once: they share the disk with appends.
@@ -287,12 +298,7 @@ impl Node {
     pub(super) fn tick_peers(&mut self, now: Now) {
         self.schedule_ticks(now);
         self.is_controller_dirty |= self.controller.group.tick();
-        for replica in self.peers.ticked.clone() {
-            let Some(partition) = self.partitions.get_mut(&replica) else { continue };
-            if partition.group.tick() {
-                super::mark(&mut self.dirty, partition);
-            }
-        }
+        self.tick_groups();
         self.peers.ticks += 1;
         for broker_id in self.other_brokers() {
             let link = self.peers.links.entry(broker_id).or_default();
@@ -302,7 +308,7 @@ impl Node {
                 link.in_flight.clear();
                 link.bytes_in_flight = 0;
             }
-            if link.quiet >= PEER_QUIET_TICKS {
+            if link.quiet >= PEER_BEAT_TICKS || !link.said_again.is_empty() {
                 self.peers.outbox.entry(broker_id).or_default();
             }
         }
@@ -310,6 +316,7 @@ impl Node {
             self.ask_leader();
             self.tend_members(now);
             self.go_on_reassigning(now);
+            self.tell_of_useless(now);
         }
     }
 
@@ -320,7 +327,9 @@ impl Node {
         let acquaintances = acquaintances.filter(|it| !retired.contains(&it.directory_id));
         let acquaintances = acquaintances.map(|it| it.broker_id);
         let own = self.options.facts.broker_id;
+        let introduced = if self.is_registered { &[][..] } else { &self.options.introduced };
         let all = self.founding_brokers().chain(registered).chain(acquaintances);
+        let all = all.chain(introduced.iter().copied());
         all.filter(|id| *id != own).collect()
     }
 
@@ -378,7 +387,7 @@ impl Node {
 
     /// Puts messages of a group into the frames of this turn.
     pub(super) fn post(&mut self, from: ReplicaId, group: GroupId, messages: &mut Vec<Outgoing>) {
-        for Outgoing { message, payloads } in messages.drain(..) {
+        for Outgoing { message, payloads, can_wait } in messages.drain(..) {
             let to = message.to;
             let Some(broker_id) = self.placed(group, to).map(|placed| placed.broker_id) else {
                 continue;
@@ -390,6 +399,13 @@ impl Node {
                 continue;
             }
             let Some(letter) = letter_of(group, message, payloads) else { continue };
+            if can_wait {
+                link.said_again.insert(from, letter);
+                continue;
+            }
+            if letter.kind == APPENDED {
+                link.said_again.remove(&from);
+            }
             link.bytes_in_flight += bytes;
             self.peers.outbox.entry(broker_id).or_default().letters.push(letter);
         }
@@ -409,21 +425,25 @@ impl Node {
             let link = self.peers.links.entry(to).or_default();
             link.sent += 1;
             link.quiet = 0;
+            frame.letters.extend(std::mem::take(&mut link.said_again).into_values());
             frame.cluster_id = Uuid(self.options.facts.cluster_id);
             frame.broker_id = self.options.facts.broker_id;
             frame.directory_id = Uuid(self.options.facts.directory_id);
             frame.incarnation = self.options.seed;
             frame.number = link.sent;
             frame.heard = link.heard.clone();
+            frame.heard.asleep = self.sleepers.known(to, link.heard.incarnation);
+            frame.asleep = self.sleepers.tell(to, link.sent);
             frame.leads_after = link.told;
             frame.is_leaving = self.moves.is_draining();
-            let mut news: Vec<_> = self
-                .peers
-                .leads
-                .values()
-                .filter(|lead| lead.version > link.told)
-                .cloned()
-                .collect();
+            // Whoever has heard it all costs nothing, however many there are.
+            let place = (link.told, self.peers.version);
+            let leads = (link.told_all != place).then_some(self.peers.leads.values());
+            let leads = leads.into_iter().flatten();
+            let mut news: Vec<_> = leads.filter(|lead| lead.version > link.told).cloned().collect();
+            if news.is_empty() {
+                link.told_all = place;
+            }
             news.sort_by_key(|lead| lead.version);
             news.truncate(PEER_LEADS_MAX);
             frame.leads = news;
@@ -460,16 +480,23 @@ impl Node {
         }
         self.on_moves_wanted(&frame);
         self.on_forwards(now, &frame, actions);
+        self.on_ranges(&frame, actions);
         for letter in frame.letters {
             self.on_letter(frame.broker_id, frame.directory_id, letter);
         }
+        let sender = (frame.broker_id, frame.incarnation);
+        self.on_asleep(sender, frame.directory_id, frame.asleep);
         let asked = Asked {
             registrations: frame.registrations,
             ids: frame.ids_wanted,
             topics: frame.topics_wanted,
             reassigned: frame.reassigned,
+            useless: frame.useless,
         };
         self.serve_peer(now, frame.broker_id, frame.directory_id, &asked);
+        for stranger in &frame.strangers {
+            self.admit(now, stranger);
+        }
         for ids in frame.ids_granted {
             if self.peers.ids_wanted == Some(ids.nonce) && ids.first < ids.end {
                 self.peers.ids_wanted = None;
@@ -488,7 +515,18 @@ impl Node {
                 self.on_letter(frame.broker_id, frame.directory_id, letter);
             }
         }
-        self.admit(now, &frame);
+        let is_own = |it: &RegisterBroker| {
+            it.broker_id == frame.broker_id && it.directory_id == frame.directory_id
+        };
+        let Some(registration) = frame.registrations.into_iter().find(is_own) else { return };
+        if self.controller.group.is_serving() {
+            return self.admit(now, &registration);
+        }
+        // It knows those with whom the cluster began, and none of them may lead any more.
+        let leader = self.metadata_leader().filter(|id| *id != self.options.facts.broker_id);
+        if let Some(leader) = leader {
+            self.peers.frame_to(leader).strangers.push(registration);
+        }
     }
 
     fn hear(&mut self, frame: &Frame) {
@@ -511,6 +549,7 @@ impl Node {
             return;
         }
         link.told = frame.heard.leads;
+        self.sleepers.on_heard(frame.broker_id, frame.heard.number, frame.heard.asleep);
         while let Some(&(number, bytes)) = link.in_flight.front() {
             if number > frame.heard.number {
                 break;
@@ -586,6 +625,7 @@ impl Node {
             self.make_topic(now, name);
         }
         self.finish_reassignments(now, &asked.reassigned);
+        self.replace_useless(now, (broker_id, directory_id), &asked.useless);
     }
 
     /// A topic that the cluster makes by itself, if it does now.
@@ -617,9 +657,12 @@ impl Node {
 
     /// Payload that a follower lacks was read.
     pub(super) fn on_payload(&mut self, read: LogRead) {
+        self.peers.reading -= 1;
+        if is_for_mending(read.ticket) {
+            return self.on_range_read(read);
+        }
         let LogRead { replica, from, peer, ticket, begins_segment, batches } = read;
         let Some(ReplicaId(peer)) = peer else { return };
-        self.peers.reading -= 1;
         let read = ReadFor { peer, ticket, from, begins_segment, batches };
         if replica == self.controller.group.id() {
             self.controller.group.on_read(read);
@@ -633,6 +676,17 @@ impl Node {
 
 /// Who is where.
 impl Node {
+    /// Where all peers of a group are.
+    pub(super) fn placed_all(&self, group: GroupId) -> Vec<PlacedReplica> {
+        if group == METADATA_GROUP {
+            let ids = self.controller.group.voter_ids().iter();
+            return ids.filter_map(|&peer_id| self.placed(group, peer_id)).collect();
+        }
+        let topic = self.controller.image.topic(Uuid(group.topic_id));
+        let index = usize::try_from(group.partition).unwrap_or(usize::MAX);
+        topic.and_then(|topic| topic.partitions.get(index)).cloned().unwrap_or_default()
+    }
+
     /// Where a peer of a group is.
     pub(crate) fn placed(&self, group: GroupId, peer_id: u64) -> Option<PlacedReplica> {
         if group == METADATA_GROUP {

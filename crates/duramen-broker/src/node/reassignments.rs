@@ -1,25 +1,29 @@
 //! Partitions whose replicas become others: whoever leads one brings its group there, a step at a time, and says so when it
 //! is there.
 
+use duramen_protocol::wire::Uuid;
+
 use super::Node;
+use crate::controller::records::PlacedReplica;
 use crate::event::Now;
-use crate::peer::Reassigned;
+use crate::group::Approach;
+use crate::limits::MOVES_BEGUN_MAX;
+use crate::peer::{Reassigned, Useless};
 
 impl Node {
     /// What is led here and is to be elsewhere comes nearer to it.
     pub(super) fn go_on_reassigning(&mut self, now: Now) {
         let all = self.controller.image.reassignments.iter();
-        let all: Vec<_> = all.map(|(place, it)| (*place, it.target.clone())).collect();
+        let all: Vec<_> = all.map(|(place, it)| (*place, it.target.clone(), it.number)).collect();
         let mut reassigned = Vec::new();
-        for ((topic_id, partition), target) in all {
+        for ((topic_id, partition), target, number) in all {
             let Some(topic) = self.controller.image.topic(topic_id) else { continue };
             let Some(replica) = self.local_replica(topic, partition) else { continue };
             let Some(there) = self.partitions.get_mut(&replica) else { continue };
-            if there.group.approach(&target, &[]) {
-                let voters = there.group.voter_ids().to_vec();
-                reassigned.push(Reassigned { topic_id, partition, voters });
-            } else {
-                self.mark_dirty(replica);
+            match there.group.approach(&target, &[], number) {
+                Approach::There => reassigned.push(Reassigned { topic_id, partition, number }),
+                Approach::Stepped => self.mark_dirty(replica),
+                Approach::Waits => {}
             }
         }
         if self.controller.group.is_serving() {
@@ -32,8 +36,61 @@ impl Node {
     /// Partitions are where they were to be, as their leader says. All at once: one topic is decided on at a time.
     pub(super) fn finish_reassignments(&mut self, now: Now, reassigned: &[Reassigned]) {
         let finish =
-            |it: &Reassigned| self.controller.finish_move(it.topic_id, it.partition, &it.voters);
-        let records: Vec<_> = reassigned.iter().filter_map(finish).collect();
+            |it: &Reassigned| self.controller.finish_move(it.topic_id, it.partition, it.number);
+        let records: Vec<_> = reassigned.iter().filter_map(finish).flatten().collect();
+        if !records.is_empty() {
+            self.propose_for_peer(now, &records);
+        }
+    }
+}
+
+/// Replicas that were found damaged at the start, beyond what can be mended in place: others take their place.
+impl Node {
+    pub(super) fn tell_of_useless(&mut self, now: Now) {
+        let here = &self.partitions;
+        self.useless.retain(|replica| here.contains_key(replica));
+        let told: Vec<_> = self
+            .useless
+            .iter()
+            .take(MOVES_BEGUN_MAX)
+            .map(|replica| {
+                let id = here[replica].id;
+                let (topic_id, peer_id) = (Uuid(id.topic_id), replica.0);
+                Useless { topic_id, partition: id.partition, peer_id }
+            })
+            .collect();
+        if told.is_empty() {
+            return;
+        }
+        if self.controller.group.is_serving() {
+            let own = (self.options.facts.broker_id, self.own_directory());
+            self.replace_useless(now, own, &told);
+        } else if let Some(leader) = self.metadata_leader() {
+            self.peers.frame_to(leader).useless.extend(told);
+        }
+    }
+
+    /// A directory says which of its replicas are of no use.
+    pub(super) fn replace_useless(
+        &mut self,
+        now: Now,
+        (broker_id, directory_id): (i32, Uuid),
+        useless: &[Useless],
+    ) {
+        let mut records = Vec::new();
+        for it in useless {
+            let replica = PlacedReplica { peer_id: it.peer_id, broker_id, directory_id };
+            let record = self.controller.replace_replica(it.topic_id, it.partition, &replica);
+            if record.is_some() {
+                tracing::warn!(
+                    replica = it.peer_id,
+                    broker = broker_id,
+                    partition = it.partition,
+                    "a damaged replica is replaced: its group does without it, then gets another one there"
+                );
+            }
+            records.extend(record);
+        }
         if !records.is_empty() {
             self.propose_for_peer(now, &records);
         }

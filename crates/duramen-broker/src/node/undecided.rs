@@ -33,8 +33,8 @@ impl Undecided {
 }
 
 impl Node {
-    /// Serves a request, unless it is about a topic whose fate is being decided: then it waits, but not longer than it
-    /// says.
+    /// Serves a request, unless another node is to, or it is about a topic whose fate is being decided: then it waits, but
+    /// not longer than it says. Before that it waits for replicas to know that they lead, if that counts (`doubts`).
     pub(super) fn judge(
         &mut self,
         now: Now,
@@ -43,31 +43,36 @@ impl Node {
         request: Prepared,
         actions: &mut Vec<Action>,
     ) {
-        if let Prepared::Request(request) = &request
-            && self.is_clustered()
+        let Prepared::Request(request) = request else {
+            return api::dispatch(self, now, key, context, request, actions);
+        };
+        if let Some((context, request)) = self.doubt(key, context, request) {
+            self.judge_undoubted(now, key, context, request, actions);
+        }
+    }
+
+    pub(super) fn judge_undoubted(
+        &mut self,
+        now: Now,
+        key: RequestKey,
+        context: RequestContext,
+        request: Request,
+        actions: &mut Vec<Action>,
+    ) {
+        if self.is_clustered()
             && !self.controller.group.is_serving()
-            && (api::is_decided_by_controller(request) || self.is_known_elsewhere(request))
+            && (api::is_decided_by_controller(&request) || self.is_known_elsewhere(&request))
         {
-            return self.forward(now, key, &context, request, actions);
+            return self.forward(now, key, &context, &request, actions);
         }
-        match request {
-            Prepared::Request(request) if self.is_to_wait(&request) => {
-                let mut deadline_us = deadline_us(now, api::timeout_ms(&request));
-                if self.awaits_brokers(&request) {
-                    deadline_us = deadline_us.min(now.mono_us + BROKERS_AWAITED_US);
-                }
-                self.defer(Deferred { key, context, request, deadline_us });
+        if self.is_to_wait(&request) {
+            let mut deadline_us = deadline_us(now, api::timeout_ms(&request));
+            if self.awaits_brokers(&request) {
+                deadline_us = deadline_us.min(now.mono_us + BROKERS_AWAITED_US);
             }
-            Prepared::Request(request) => {
-                if let Some((context, request)) = self.doubt(key, context, request) {
-                    let request = Prepared::Request(request);
-                    api::dispatch(self, now, key, context, request, actions);
-                }
-            }
-            produce @ Prepared::Produce(_) => {
-                api::dispatch(self, now, key, context, produce, actions);
-            }
+            return self.defer(Deferred { key, context, request, deadline_us });
         }
+        api::dispatch(self, now, key, context, Prepared::Request(request), actions);
     }
 
     /// Whether another node leads the metadata and knows better.

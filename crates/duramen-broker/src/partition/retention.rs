@@ -4,7 +4,7 @@
 //! Owns:       [`ClockWatch`], [`trim_to`].
 //! Interface:  both.
 //! Invariants: a wall clock that has leapt removes nothing by time, for as long as it stays away
-//!             from where the monotonic clock says it should be.
+//!             from where the monotonic clock says it should be; what is stamped by one that leapt back is not older for it.
 //! Never:      removing anything: a Trim entry does.
 //! Tests:      below and in `node`.
 //! Start at:   [`trim_to`].
@@ -19,6 +19,8 @@ use duramen_storage::sabotage::{self, Bug};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClockWatch {
     believed: Now,
+    /// What the wall clock said last.
+    wall_ms: i64,
     held: bool,
     holds: u64,
 }
@@ -26,17 +28,31 @@ pub(crate) struct ClockWatch {
 impl ClockWatch {
     /// The first reading is believed: there is nothing to compare it with.
     pub(crate) fn new(now: Now) -> Self {
-        Self { believed: now, held: false, holds: 0 }
+        Self { believed: now, wall_ms: now.wall_ms, held: false, holds: 0 }
     }
 
-    /// Whether `now` may be used to remove data. Small differences are forgiven one by one, so
+    /// Takes a reading. A clock that has leapt back is not followed: what is stamped with its time would be too old at
+    /// once for another node that leads next, whose clock is right.
+    pub(crate) fn read(&mut self, now: Now) -> Now {
+        self.wall_ms = now.wall_ms;
+        let expected_ms = self.expected_ms(now);
+        let has_leapt_back = expected_ms.saturating_sub(now.wall_ms) > CLOCK_LEAP_MS_MAX
+            && !sabotage::is(Bug::LeapBackFollowed);
+        Now { wall_ms: if has_leapt_back { expected_ms } else { now.wall_ms }, ..now }
+    }
+
+    /// Where the wall clock should be.
+    fn expected_ms(&self, now: Now) -> i64 {
+        let passed = now.mono_us.saturating_sub(self.believed.mono_us) / 1000;
+        self.believed.wall_ms.saturating_add(i64::try_from(passed).unwrap_or(i64::MAX))
+    }
+
+    /// Whether the last reading, taken now, may be used to remove data. Small differences are forgiven one by one, so
     /// that slow drift is followed; a leap is not believed until it is undone or the node
     /// restarted.
     pub(crate) fn believes(&mut self, now: Now) -> bool {
-        let passed = now.mono_us.saturating_sub(self.believed.mono_us) / 1000;
-        let passed_ms = i64::try_from(passed).unwrap_or(i64::MAX);
-        let expected = self.believed.wall_ms.saturating_add(passed_ms);
-        let apart_ms = now.wall_ms.saturating_sub(expected);
+        let now = Now { wall_ms: self.wall_ms, ..now };
+        let apart_ms = now.wall_ms.saturating_sub(self.expected_ms(now));
         let believed = apart_ms.abs() <= CLOCK_LEAP_MS_MAX || sabotage::is(Bug::ClockLeapBelieved);
         if believed {
             self.believed = now;
@@ -141,12 +157,20 @@ mod tests {
     fn a_leap_of_days_is_not_believed_however_often_it_is_looked_at() {
         let at = |mono_s: u64, wall_ms| Now { mono_us: mono_s * 1_000_000, wall_ms };
         let mut watch = ClockWatch::new(at(0, 1_000_000));
-        assert!(watch.believes(at(300, 1_300_000)));
+        let believes = |watch: &mut ClockWatch, now| {
+            let read = watch.read(now);
+            (watch.believes(read), read.wall_ms)
+        };
+        assert_eq!(believes(&mut watch, at(300, 1_300_000)), (true, 1_300_000));
         let leap = 8 * 86_400_000;
-        assert!(!watch.believes(at(600, 1_600_000 + leap)));
-        assert!(!watch.believes(at(90_000, 91_000_000 + leap)));
+        let leapt = 1_600_000 + leap;
+        assert_eq!(believes(&mut watch, at(600, leapt)), (false, leapt));
+        assert!(!believes(&mut watch, at(90_000, 91_000_000 + leap)).0);
         assert_eq!((watch.holds(), watch.is_held()), (1, true));
-        assert!(watch.believes(at(90_300, 91_300_000)));
+        assert_eq!(believes(&mut watch, at(90_300, 91_300_000)), (true, 91_300_000));
         assert!(!watch.is_held());
+        // One that has leapt back is not followed, and holds retention all the same.
+        assert_eq!(believes(&mut watch, at(90_600, 91_600_000 - leap)), (false, 91_600_000));
+        assert_eq!((watch.holds(), watch.is_held()), (2, true));
     }
 }

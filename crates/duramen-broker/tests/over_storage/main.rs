@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use duramen_broker::configs::BrokerSettings;
-use duramen_broker::limits::Memory;
+use duramen_broker::limits::{GROUP_QUIET_TICKS, Memory};
 use duramen_broker::session::{Session, SessionStep};
 use duramen_broker::{
     Action, ConnectionId, Event, METADATA_TOPIC_ID, Node, NodeOptions, Now, Reply, read_plan,
@@ -86,6 +86,8 @@ impl Broker {
             node_address: None,
             founders: Vec::new(),
             memory: Memory::default(),
+            introduced: Vec::new(),
+            quiet_ticks: GROUP_QUIET_TICKS,
         };
         let now = Now { mono_us: 0, wall_ms: WALL_MS };
         let mut actions = Vec::new();
@@ -128,7 +130,7 @@ impl Broker {
                 Action::Close { reason, .. } | Action::Fatal(reason) => panic!("{reason}"),
                 Action::Send { to, .. } => panic!("there is no node {to}"),
                 Action::Nodes(_) => {}
-                Action::Drained => panic!("nobody asked"),
+                Action::Mend(_) | Action::Drained => panic!("nobody asked"),
             }
         }
     }

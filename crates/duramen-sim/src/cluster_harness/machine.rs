@@ -11,6 +11,8 @@ use duramen_storage::op::{OpKind, ReplicaId};
 use duramen_storage::storage::{Error, Facts, Options, SyncId, SyncRequest};
 use duramen_storage::{Done, Storage};
 
+use super::rot::{Rot, Rotting};
+use super::space::Told;
 use crate::disk::{Faults, SimDisk, SimFile};
 use crate::failure::Failure;
 use crate::planted::ClusterBug;
@@ -18,6 +20,7 @@ use crate::prng::Prng;
 use crate::trace::tell;
 
 const IN_FLIGHT_MAX: u64 = 1024 * 1024;
+pub(super) const RESERVE_BYTES: u64 = 1024 * 1024;
 
 /// A living process.
 pub(super) struct Life {
@@ -27,6 +30,7 @@ pub(super) struct Life {
     since_us: u64,
     segments_due: bool,
     reads: Vec<ReadLog>,
+    pub(super) rot: Rot,
     to_run: Vec<(SyncRequest<SimFile>, bool)>,
     ran: Vec<(SyncId, bool, io::Result<()>)>,
     /// Tickets of a planted bug.
@@ -49,12 +53,19 @@ pub(super) struct Machine {
     founders: Vec<Founder>,
     settings: BrokerSettings,
     memory: Memory,
+    quiet_ticks: u64,
     /// How likely a read is to be carried out, of a thousand pieces of work.
     reads: u64,
     faults: Faults,
+    pub(super) rotting: Rotting,
     chance: Prng,
     seed: u64,
     pub(super) wipes: u8,
+    /// It was taken out of the cluster.
+    pub(super) is_out: bool,
+    /// How far its wall clock is from everybody else's.
+    pub(super) leapt_ms: i64,
+    pub(super) told: Told,
 }
 
 /// What a piece of work ended in: actions, or the process's death.
@@ -115,7 +126,7 @@ impl Machine {
                 journal_payload_max: *shape.pick(&[500, 4096]),
                 index_interval_bytes: 512,
                 free_bytes_min: IN_FLIGHT_MAX + 256 * 1024,
-                reserve_bytes: 1024 * 1024,
+                reserve_bytes: RESERVE_BYTES,
                 open_files_max: *shape.pick(&[16, 1000]),
             },
             founders,
@@ -126,10 +137,15 @@ impl Machine {
                 read_bytes: *shape.pick(&[1, 1000, 5000, 50_000]),
             },
             reads: *shape.pick(&[300, 300, 2]),
+            quiet_ticks: *Prng::new(seed, "machine quiet").pick(&[1, 3, 10]),
             faults,
+            rotting: Rotting::off(own),
             chance: Prng::new(own, "machine schedule"),
             seed: own.wrapping_mul(1000),
             wipes: 0,
+            is_out: false,
+            leapt_ms: 0,
+            told: Told::default(),
         }
     }
 
@@ -158,9 +174,10 @@ impl Machine {
         self.disk.crash_in(None);
     }
 
-    fn now(life: &Life, mono_us: u64) -> Now {
+    /// The time of a process that started at `since_us`, on a machine whose wall clock is wrong by so much.
+    fn now(since_us: u64, mono_us: u64, leapt_ms: i64) -> Now {
         let wall_ms = 1_700_000_000_000 + i64::try_from(mono_us / 1000).expect("small");
-        Now { mono_us: mono_us - life.since_us, wall_ms }
+        Now { mono_us: mono_us - since_us, wall_ms: wall_ms + leapt_ms }
     }
 
     /// The process stands still, as one that was stopped, and notices nothing of it.
@@ -194,7 +211,7 @@ impl Machine {
             return actions;
         }
         if let Some(life) = &mut self.life {
-            let now = Self::now(life, mono_us);
+            let now = Self::now(life.since_us, mono_us, self.leapt_ms);
             life.node.step(now, event, &mut actions);
         }
         actions
@@ -204,7 +221,7 @@ impl Machine {
     pub(super) fn flush(&mut self, mono_us: u64) -> Vec<Action> {
         let mut actions = Vec::new();
         if let Some(life) = &mut self.life {
-            let now = Self::now(life, mono_us);
+            let now = Self::now(life.since_us, mono_us, self.leapt_ms);
             if life.node.deadline() <= now.mono_us {
                 life.node.step(now, Event::Tick, &mut actions);
             }
@@ -219,11 +236,19 @@ impl Machine {
         if !life.reads.is_empty() && self.chance.chance(self.reads) {
             let at = self.chance.index(life.reads.len());
             let wanted = life.reads.swap_remove(at);
-            let read = read_plan::log_slice(&life.storage.reader(), &wanted);
+            let mut read = read_plan::log_slice(&life.storage.reader(), &wanted);
+            if wanted.is_for_mending() {
+                self.rotting.harm(&mut read);
+            }
             if self.disk.is_dead() {
                 return Ok(Vec::new()); // it was killed while it read
             }
             return Ok(self.step(mono_us, Event::LogRead(read)));
+        }
+        if self.rotting.is_on()
+            && let Some(outcome) = self.scrub(mono_us)
+        {
+            return outcome;
         }
         match self.chance.below(7) {
             0 | 1 => self.begin_round()?,
@@ -308,7 +333,7 @@ impl Machine {
         }
     }
 
-    fn take_done(&mut self, mono_us: u64) -> Vec<Action> {
+    pub(super) fn take_done(&mut self, mono_us: u64) -> Vec<Action> {
         let mut actions = Vec::new();
         let Some(life) = &mut self.life else { return actions };
         let mut dones = life.storage.take_done();
@@ -317,6 +342,9 @@ impl Machine {
             dones.append(&mut life.held_back);
         }
         for done in dones {
+            if let Done::DiskFull(is_full) = done {
+                self.told = Told { is_full, changes: self.told.changes + 1 };
+            }
             actions.extend(self.step(mono_us, Event::Storage(done)));
         }
         actions
@@ -338,6 +366,7 @@ impl Machine {
                     life.storage.submit(op);
                 }
                 Action::ReadLog(wanted) => life.reads.push(wanted),
+                Action::Mend(mend) => life.rot.mends.push(mend),
                 other => rest.push(other),
             }
         }
@@ -345,7 +374,7 @@ impl Machine {
     }
 
     /// Storage cannot go on: the process ends, if there is a cause.
-    fn on_error(&mut self, error: &Error) -> Result<(), Failure> {
+    pub(super) fn on_error(&mut self, error: &Error) -> Result<(), Failure> {
         tell(|| format!("machine {}: {error:?}", self.at));
         self.expected(error)?;
         self.life = None;
@@ -362,10 +391,12 @@ impl Machine {
     /// The process is killed, or the machine loses its power.
     pub(super) fn die(&mut self, power: bool) {
         tell(|| format!("machine {}: {}", self.at, if power { "POWER LOSS" } else { "KILL" }));
-        self.life = None;
+        let life = self.life.take();
+        let settled = life.map_or_else(Vec::new, |life| life.storage.reader().settled_files());
         self.frozen_until_us = None;
         self.held.clear();
         self.disk = if power { self.disk.power_loss() } else { self.disk.kill() };
+        self.rotting.rot(&self.disk, &settled);
     }
 
     /// Starts the process. False if it died meanwhile.
@@ -395,6 +426,7 @@ impl Machine {
         }
         self.disk.set_faults(self.faults);
         self.starts += 1;
+        self.told = Told { is_full: false, changes: self.told.changes + 1 };
         tell(|| format!("machine {} STARTED with {} replicas", self.at, found.replicas.len()));
         let options = NodeOptions {
             facts: found.facts,
@@ -410,17 +442,20 @@ impl Machine {
             node_address: None,
             founders: self.founders.clone(),
             memory: self.memory,
+            introduced: Vec::new(),
+            quiet_ticks: self.quiet_ticks,
         };
-        let wall_ms = 1_700_000_000_000 + i64::try_from(mono_us / 1000).expect("small");
-        let now = Now { mono_us: 0, wall_ms };
+        let now = Self::now(mono_us, mono_us, self.leapt_ms);
         let mut actions = Vec::new();
         let node = Node::open(options, found.replicas, now, &mut actions);
+        let storage_reader = storage.reader();
         self.life = Some(Life {
             storage,
             node,
             since_us: mono_us,
             segments_due: false,
             reads: Vec::new(),
+            rot: Rot::new(storage_reader),
             to_run: Vec::new(),
             ran: Vec::new(),
             held_back: Vec::new(),

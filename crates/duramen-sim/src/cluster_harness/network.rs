@@ -67,8 +67,8 @@ impl Network {
         if self.cut.contains(&(from, to)) { self.arrived(now_us) } else { Some((from, to, frame)) }
     }
 
-    /// One machine is cut off in one direction or both, or one way between two.
-    pub(super) fn cut(&mut self, machines: usize) {
+    /// One machine is cut off in one direction or both, or one way between two: which one.
+    pub(super) fn cut(&mut self, machines: usize) -> usize {
         let one = self.chance.index(machines);
         let kind = self.chance.below(3);
         for other in (0..machines).filter(|other| *other != one) {
@@ -82,6 +82,11 @@ impl Network {
                 break;
             }
         }
+        one
+    }
+
+    pub(super) fn is_cut(&self, from: usize, to: usize) -> bool {
+        self.cut.contains(&(from, to))
     }
 
     pub(super) fn heal(&mut self) {

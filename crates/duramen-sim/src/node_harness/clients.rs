@@ -15,6 +15,8 @@ use bytes::Bytes;
 use duramen_broker::ConnectionId;
 use duramen_broker::session::{Prepared, RequestContext, Session, SessionStep};
 use duramen_protocol::compression::Codec;
+use duramen_protocol::messages::create_topics::CreatableTopicResult;
+use duramen_protocol::messages::metadata::MetadataResponseTopic;
 use duramen_protocol::messages::{AlterPartitionReassignmentsResponse, InitProducerIdRequest};
 use duramen_protocol::wire::Uuid;
 use duramen_protocol::{
@@ -24,10 +26,12 @@ use duramen_storage::op::Identity;
 
 mod committing;
 mod reading;
+mod removing;
 mod requests;
 
 use committing::Committer;
 use reading::{Fetch, FetchSession, Through};
+use removing::Remover;
 use requests::Target;
 
 use super::oracle::{Oracle, Place, Standing};
@@ -69,9 +73,10 @@ const CREATE_CODES: [ErrorCode; 4] = [
     ErrorCode::RequestTimedOut,
     ErrorCode::NotController,
 ];
-const DELETE_CODES: [ErrorCode; 4] = [
+const DELETE_CODES: [ErrorCode; 5] = [
     ErrorCode::None,
     ErrorCode::UnknownTopicOrPartition,
+    ErrorCode::UnknownTopicId,
     ErrorCode::RequestTimedOut,
     ErrorCode::NotController,
 ];
@@ -110,6 +115,7 @@ enum Asked {
         offset: i64,
     },
     Move,
+    Remove(removing::Question),
     Groups(committing::Question),
 }
 
@@ -165,6 +171,7 @@ struct Client {
 }
 
 /// See the room card.
+#[expect(clippy::struct_excessive_bools, reason = "independent facts")]
 pub(crate) struct Clients {
     pub(crate) oracle: Oracle,
     pub(crate) requests: u64,
@@ -175,19 +182,27 @@ pub(crate) struct Clients {
     next_batch: u64,
     correlation: i32,
     last_phase: bool,
-    /// The clock leaps: producers may be forgotten, and timestamps refused.
-    leaps: bool,
+    /// Clocks leap: timestamps may be refused.
+    pub(crate) leaps: bool,
     through: BTreeMap<Place, Through>,
     disk: Disk,
     /// Counts starts of the process.
     starts: u64,
     /// There are several nodes: each may be behind the others, and a leader may not know yet that it is none.
     many: bool,
+    /// Disks rot: what is damaged is refused until it is mended.
+    pub(crate) rots: bool,
+    /// Disks of several nodes fill up.
+    pub(crate) fills: bool,
     /// How many nodes there are, numbered from 1, and how often one wants a partition moved, of a thousand questions.
     nodes: i32,
     /// To how few nodes a partition is moved.
     replicas_min: i32,
     moves: u64,
+    /// How often client 0 deletes a topic, of a thousand times.
+    deletes: u64,
+    /// Who takes a node out, if somebody does.
+    remover: Option<Remover>,
 }
 
 type Question = (ConnectionId, u64, RequestContext, Box<Prepared>);
@@ -221,21 +236,42 @@ impl Clients {
             disk: Disk::default(),
             starts: 0,
             many: false,
+            rots: false,
+            fills: false,
             nodes: 1,
             replicas_min: 1,
             moves: 0,
+            deletes: 25,
+            remover: None,
         }
     }
 
-    /// Clients of several nodes. They delete no topic, and take no word for more than a majority's: no `acks=1`.
+    /// Clients of several nodes. They take no word for more than a majority's: no `acks=1`. Where they delete topics, they go by
+    /// ids, and know no topic without one: a name may mean another topic to a node that is behind.
     pub(crate) fn of_many(seed: u64, nodes: i32, replicas_min: i32) -> Self {
         let mut clients = Self::new(seed, false);
         clients.many = true;
         clients.nodes = nodes;
         clients.replicas_min = replicas_min;
         clients.moves = *Prng::new(seed, "moves").pick(&[0, 10, 40]);
+        clients.deletes = *Prng::new(seed, "deletes").pick(&[0, 0, 0, 60, 300]);
         clients.oracle.many = true;
         clients
+    }
+
+    /// Somebody takes a node out, some questions later.
+    pub(crate) fn take_out(&mut self, node: i32, patience: u64) {
+        self.remover = Some(Remover::new(node, self.nodes, patience));
+    }
+
+    /// Whether that is under way.
+    pub(crate) fn is_taking_out(&self) -> bool {
+        self.remover.as_ref().is_some_and(Remover::is_at_it)
+    }
+
+    /// Whether that is done.
+    pub(crate) fn has_taken_out(&self) -> bool {
+        self.remover.as_ref().is_some_and(|remover| remover.is_done)
     }
 
     /// Every connection there is.
@@ -391,13 +427,16 @@ impl Clients {
         self.all.iter().all(|client| client.outstanding.is_none())
     }
 
-    /// Whether nothing is outstanding or to be sent again, and every topic was read through.
+    /// Whether nothing is outstanding or has to be sent again, and every topic was read through.
     pub(crate) fn is_done(&self) -> bool {
         self.is_idle()
             && self.committer.is_done()
-            && self.all.iter().all(|client| client.retry.is_none())
+            && !self.is_taking_out()
+            // What is said again for no reason may never end.
+            && self.all.iter().all(|client| client.retry.as_ref().is_none_or(|it| it.again))
             && self.oracle.topics.iter().all(|(name, topic)| {
                 topic.standing == Standing::Live
+                    && (topic.id.is_some() || !self.goes_by_id())
                     && (0..PARTITIONS).all(|partition| {
                         let place = (name.clone(), partition);
                         self.through.get(&place).is_some_and(|through| through.done)
@@ -486,10 +525,11 @@ impl Clients {
         let name = self.work.pick(&live).clone();
         let partition = i32::try_from(self.work.below(2)).expect("small");
         let place = (name, partition);
-        if self.last_phase {
+        let has_id = self.oracle.topics[&place.0].id.is_some();
+        if self.last_phase && (has_id || !self.goes_by_id()) {
             return self.read_through(place);
         }
-        if self.oracle.topics[&place.0].id.is_none() && self.work.chance(100) {
+        if !has_id && (self.goes_by_id() || self.work.chance(100)) {
             let request = requests::metadata(&place.0);
             let asked = Asked::Metadata { life: self.life(&place), name: place.0 };
             return Some((asked, request, 12));
@@ -507,18 +547,26 @@ impl Clients {
         }
     }
 
-    /// Client 0 makes and deletes topics.
+    /// Client 0 makes and deletes topics, and takes a node out.
     fn govern(&mut self) -> Option<(Asked, Request, i16)> {
+        if let Some(remover) = &mut self.remover
+            && let Some(question) = remover.choose(&mut self.work, self.last_phase)
+        {
+            return Some(question);
+        }
         let name = (*self.work.pick(&TOPICS)).to_owned();
         let standing = self.oracle.topics[&name].standing;
         match standing {
             Standing::Absent | Standing::Creating => Some(self.create(name)),
             Standing::Deleting => Some(self.delete(name)),
-            Standing::Live if !self.many && !self.last_phase && self.work.chance(25) => {
-                Some(self.delete(name))
-            }
-            Standing::Live => None,
+            Standing::Live if self.last_phase || self.deletes == 0 => None,
+            Standing::Live if self.goes_by_id() && self.oracle.id_of(&name).is_none() => None,
+            Standing::Live => self.work.chance(self.deletes).then(|| self.delete(name)),
         }
+    }
+
+    fn goes_by_id(&self) -> bool {
+        self.many && self.deletes > 0
     }
 
     fn create(&mut self, name: String) -> (Asked, Request, i16) {
@@ -531,8 +579,9 @@ impl Clients {
 
     fn delete(&mut self, name: String) -> (Asked, Request, i16) {
         self.oracle.on_delete_sent(&name);
-        let request = requests::delete(&name);
-        (Asked::Delete { name }, request, 5)
+        let id = self.oracle.id_of(&name).filter(|_| self.goes_by_id());
+        let (request, version) = requests::delete(&name, id);
+        (Asked::Delete { name }, request, version)
     }
 
     fn life(&self, place: &Place) -> u32 {
@@ -541,7 +590,8 @@ impl Clients {
 
     /// The topic's id, if it is known and the client cares to use it.
     fn id_to_use(&mut self, name: &str) -> Option<Uuid> {
-        self.oracle.topics[name].id.filter(|_| self.work.chance(400))
+        let id = self.oracle.id_of(name);
+        if self.goes_by_id() { id } else { id.filter(|_| self.work.chance(400)) }
     }
 
     fn produce(&mut self, at: usize, place: Place, wall_ms: i64) -> (Asked, Request, i16) {
@@ -604,7 +654,7 @@ impl Clients {
     fn send(&mut self, mut produce: Produce) -> (Asked, Request, i16) {
         produce.disk = self.disk;
         let (place, count) = (produce.place(), i64::from(produce.count));
-        self.oracle.on_sent(produce.number, place, count, produce.void);
+        self.oracle.on_sent(produce.number, (place, produce.life), count, produce.void);
         let request = requests::produce(&produce.target, produce.acks, produce.bytes.clone());
         let version = produce.version;
         (Asked::Produce(produce), request, version)
@@ -613,8 +663,9 @@ impl Clients {
     /// A partition, maybe one that is not there, is to be on other nodes.
     fn move_somewhere(&mut self) -> (Asked, Request, i16) {
         let place = ((*self.work.pick(&TOPICS)).to_owned(), i32::from(self.work.chance(500)));
-        let mut brokers: Vec<i32> = (1..=self.nodes).collect();
-        let spared = self.nodes - self.replicas_min;
+        let avoided = self.remover.as_ref().and_then(Remover::avoids);
+        let mut brokers: Vec<i32> = (1..=self.nodes).filter(|id| Some(*id) != avoided).collect();
+        let spared = brokers.len() - usize::try_from(self.replicas_min).expect("small");
         for _ in 0..self.work.below(u64::try_from(spared).expect("small") + 1) {
             let at = self.work.index(brokers.len());
             brokers.swap_remove(at);
@@ -629,8 +680,7 @@ impl Clients {
         let end = known.end_seen;
         let span = u64::try_from(end - known.trim_max.min(end)).expect("it is positive");
         let offset = known.trim_max.min(end) + i64::try_from(self.work.below(span + 1)).expect("");
-        let known = self.oracle.known(&place);
-        known.trim_max = known.trim_max.max(offset);
+        self.oracle.on_trim_sent(&place, offset);
         let request = requests::trim(&place, offset);
         (Asked::Trim { place, life, offset }, request, 2)
     }
@@ -688,16 +738,7 @@ impl Clients {
                 self.on_produced(at, produce, part.error_code, part.base_offset)
             }
             (Asked::Metadata { name, life }, Response::Metadata(it)) => {
-                let topic = &it.topics[0];
-                match ErrorCode::from_code(topic.error_code) {
-                    Some(ErrorCode::None) => self.oracle.on_id(&name, life, topic.topic_id),
-                    Some(ErrorCode::UnknownTopicOrPartition)
-                        if self.oracle.is_live(&name, life) =>
-                    {
-                        self.oracle.on_unknown(&name)
-                    }
-                    _ => Ok(()),
-                }
+                self.on_topic(&name, life, &it.topics[0])
             }
             (Asked::Fetch(fetch), Response::Fetch(it)) => self.on_fetch(at, &fetch, it),
             (asked, Response::ListOffsets(it)) => {
@@ -706,32 +747,23 @@ impl Clients {
                 if part.error_code == 0 { self.on_offset(at, asked, part.offset) } else { Ok(()) }
             }
             (Asked::Create { name, life }, Response::CreateTopics(it)) => {
-                let topic = &it.topics[0];
-                let code = topic.error_code;
-                tell(|| format!("  created {name}: {code}"));
-                // Not all nodes may be registered yet.
-                if !self.many || code != ErrorCode::InvalidReplicationFactor.code() {
-                    expect_one_of(code, &CREATE_CODES, "CreateTopics")?;
-                }
-                if code == 0 || code == ErrorCode::TopicAlreadyExists.code() {
-                    self.oracle.on_created(&name, code == 0);
-                }
-                if code == 0 { self.oracle.on_id(&name, life, topic.topic_id) } else { Ok(()) }
+                self.on_created(&name, life, &it.topics[0])
             }
             (Asked::Delete { name }, Response::DeleteTopics(it)) => {
-                let code = it.responses[0].error_code;
-                tell(|| format!("  deleted {name}: {code}"));
-                expect_one_of(code, &DELETE_CODES, "DeleteTopics")?;
-                if code == 0 || code == ErrorCode::UnknownTopicOrPartition.code() {
-                    self.oracle.on_deleted(&name);
-                    self.through.retain(|(topic, _), _| *topic != name);
-                }
+                self.on_deleted(&name, it.responses[0].error_code)
+            }
+            (Asked::Remove(removing::Question::Look), Response::Metadata(it)) => {
+                self.remover.as_mut().expect("it asked").on_overview(&it);
                 Ok(())
+            }
+            (Asked::Remove(_), Response::UnregisterBroker(it)) => {
+                self.remover.as_mut().expect("it asked").on_unregistered(&it)
             }
             (Asked::Move, Response::AlterPartitionReassignments(it)) => on_moved(&it),
             (Asked::Trim { place, life, offset }, Response::DeleteRecords(it)) => {
                 let part = &it.topics[0].partitions[0];
                 expect_one_of(part.error_code, &TRIM_CODES, "DeleteRecords")?;
+                self.oracle.on_trim_answered(&place, offset);
                 if part.error_code == 0 && self.oracle.is_live(&place.0, life) {
                     self.oracle.on_trimmed(&place, offset, part.low_watermark)?;
                 }
@@ -742,10 +774,68 @@ impl Clients {
         }
     }
 
+    fn on_topic(
+        &mut self,
+        name: &str,
+        life: u32,
+        topic: &MetadataResponseTopic,
+    ) -> Result<(), Failure> {
+        let is_live = self.oracle.is_live(name, life);
+        let is_doubtful = self.goes_by_id() && is_live;
+        match ErrorCode::from_code(topic.error_code) {
+            Some(ErrorCode::None) if is_doubtful && self.oracle.is_gone(topic.topic_id) => {
+                self.oracle.on_doubtful(name, Some(topic.topic_id));
+                Ok(())
+            }
+            Some(ErrorCode::UnknownTopicOrPartition) if is_doubtful => {
+                self.oracle.on_doubtful(name, None);
+                Ok(())
+            }
+            Some(ErrorCode::None) => self.oracle.on_id(name, life, topic.topic_id),
+            Some(ErrorCode::UnknownTopicOrPartition) if is_live => self.oracle.on_unknown(name),
+            _ => Ok(()),
+        }
+    }
+
+    fn on_created(
+        &mut self,
+        name: &str,
+        life: u32,
+        topic: &CreatableTopicResult,
+    ) -> Result<(), Failure> {
+        let code = topic.error_code;
+        tell(|| format!("  created {name}: {code}"));
+        // Not all nodes may be registered yet.
+        if !self.many || code != ErrorCode::InvalidReplicationFactor.code() {
+            expect_one_of(code, &CREATE_CODES, "CreateTopics")?;
+        }
+        if code == 0 || code == ErrorCode::TopicAlreadyExists.code() {
+            self.oracle.on_decided(name, code != 0, true)?;
+            self.oracle.on_created(name, code == 0);
+        }
+        if code == 0 { self.oracle.on_new_id(name, life, topic.topic_id) } else { Ok(()) }
+    }
+
+    fn on_deleted(&mut self, name: &str, code: i16) -> Result<(), Failure> {
+        tell(|| format!("  deleted {name}: {code}"));
+        expect_one_of(code, &DELETE_CODES, "DeleteTopics")?;
+        let is_gone =
+            [ErrorCode::None, ErrorCode::UnknownTopicOrPartition, ErrorCode::UnknownTopicId];
+        if is_gone.iter().any(|it| it.code() == code) {
+            self.oracle.on_decided(name, code == 0, false)?;
+            self.oracle.on_deleted(name);
+            self.through.retain(|(topic, _), _| topic != name);
+        }
+        Ok(())
+    }
+
     fn on_offset(&mut self, at: usize, asked: Asked, offset: i64) -> Result<(), Failure> {
         match asked {
             Asked::Start { place, life } if self.oracle.is_live(&place.0, life) => {
-                self.on_start(at, place, life, offset);
+                let is_of_it = self.oracle.is_named_surely(&place.0);
+                if is_of_it || self.oracle.may_start_at(&place, offset) {
+                    self.on_start(at, place, life, offset);
+                }
                 Ok(())
             }
             Asked::End { place, life, least } if self.oracle.is_live(&place.0, life) => {
@@ -767,7 +857,10 @@ impl Clients {
         self.all[at].retry = None;
         let code = ErrorCode::from_code(code).unwrap_or(ErrorCode::UnknownServerError);
         if live && produce.void {
+            let is_of_gone = produce.target.1.is_some_and(|id| self.oracle.is_gone(id));
             return match code {
+                // Most of the nodes that had it may not know that it is gone.
+                ErrorCode::None if self.many && is_of_gone => Ok(()),
                 ErrorCode::None => self.oracle.on_acked(produce.number, base),
                 ErrorCode::UnknownTopicOrPartition => self.oracle.on_unknown(&produce.place().0),
                 _ => Ok(()),
@@ -797,9 +890,8 @@ impl Clients {
                 client.producer = None;
                 self.oracle.on_unknown(&produce.place().0)
             }
-            // The producer was forgotten, or the clock has leapt: whether its last batch is there,
-            // nobody can say, and it will not be sent again.
-            ErrorCode::UnknownProducerId | ErrorCode::InvalidTimestamp if self.leaps => {
+            // The clock has leapt: whether the last batch is there, nobody can say, and it will not be sent again.
+            ErrorCode::InvalidTimestamp if self.leaps => {
                 client.last = None;
                 client.producer = None;
                 Ok(())
@@ -832,7 +924,7 @@ impl Clients {
             let what = format!("batch {} was taken though the disk is full", produce.number);
             return Err(Failure::correctness(what));
         }
-        if is_refused && produce.disk == self.disk && !self.disk.is_full {
+        if is_refused && produce.disk == self.disk && !self.disk.is_full && !self.fills {
             let what = format!("batch {} was refused though the disk has room", produce.number);
             return Err(Failure::correctness(what));
         }

@@ -14,18 +14,18 @@ use duramen_protocol::wire::Uuid;
 
 use crate::failure::Failure;
 
-/// A partition of one life of a topic.
+/// A partition of a topic of this name.
 pub(super) type Place = (String, i32);
 
 /// A batch that was sent.
 #[derive(Clone, Debug)]
 struct Sent {
     place: Place,
+    /// The topic's.
+    life: u32,
     count: i64,
     /// It does not follow its producer's last one, or its topic was gone: it must never be in a log.
     is_void: bool,
-    /// When it was last sent.
-    at: u64,
     acked: Option<i64>,
     seen: Option<i64>,
 }
@@ -37,8 +37,10 @@ pub(super) struct Known {
     acked: BTreeMap<i64, (u64, i64)>,
     /// By offset: batch number and place in it.
     shown: BTreeMap<i64, (u64, i64)>,
-    /// No `DeleteRecords` ever asked for more.
+    /// No `DeleteRecords` ever asked for more that may have found this log.
     pub(super) trim_max: i64,
+    /// What was asked for and not answered: it may still come, and find the topic's successor.
+    trims_unanswered: Vec<i64>,
     /// The largest high watermark that was seen.
     pub(super) end_seen: i64,
     /// The largest log start that was seen.
@@ -77,9 +79,26 @@ pub(super) struct Topic {
     pub(super) id: Option<Uuid>,
     /// Those of its earlier lives.
     pub(super) old_ids: Vec<Uuid>,
-    /// Batches sent before this must never be seen: they were for an earlier life.
-    barrier: u64,
-    deleting_since: u64,
+    decisions: Decisions,
+}
+
+/// What was decided on whether a topic is there. One client asks for that, one question at a time.
+#[derive(Clone, Debug, Default)]
+struct Decisions {
+    /// Questions that may be carried out yet: their answers were lost, or do not say what has become of them.
+    open: u32,
+    is_there: Option<bool>,
+}
+
+impl Decisions {
+    /// An answer that says whether it was there before, and is now. False if that cannot be.
+    fn take(&mut self, was_there: bool, is_there: bool) -> bool {
+        self.open -= 1;
+        let is_sure = self.open == 0;
+        let fits = !is_sure || self.is_there.is_none_or(|known| known == was_there);
+        self.is_there = is_sure.then_some(is_there);
+        fits
+    }
 }
 
 /// See the room card.
@@ -87,12 +106,12 @@ pub(super) struct Topic {
 pub(crate) struct Oracle {
     pub(super) topics: BTreeMap<String, Topic>,
     /// The clock leapt, and the node was started after it: records may be too old now.
-    pub(super) trims_by_time: bool,
+    pub(crate) trims_by_time: bool,
     /// There are several nodes, and each may be behind.
     pub(super) many: bool,
     known: BTreeMap<Place, Known>,
     sent: BTreeMap<u64, Sent>,
-    clock: u64,
+    deleted: u64,
     acked: u64,
     shown: u64,
 }
@@ -113,8 +132,7 @@ impl Oracle {
             life: 0,
             id: None,
             old_ids: Vec::new(),
-            barrier: 0,
-            deleting_since: 0,
+            decisions: Decisions::default(),
         };
         self.topics.insert(name.to_owned(), topic);
     }
@@ -124,12 +142,54 @@ impl Oracle {
         topic.standing == Standing::Live && topic.life == life
     }
 
+    /// Topics that were deleted.
+    pub(crate) fn deleted(&self) -> u64 {
+        self.deleted
+    }
+
+    /// Whether a topic of this id was deleted, by all that clients know.
+    pub(crate) fn is_gone(&self, id: Uuid) -> bool {
+        self.topics.values().any(|topic| topic.old_ids.contains(&id))
+    }
+
+    /// The topic of this name that is there.
+    pub(crate) fn id_of(&self, name: &str) -> Option<Uuid> {
+        self.topics.get(name)?.id
+    }
+
+    /// Whether what is answered by name is of this life of a topic: of several nodes one that is behind may still lead the
+    /// topic that had the name before.
+    pub(super) fn is_named_surely(&self, name: &str) -> bool {
+        !self.many || self.topics[name].old_ids.is_empty()
+    }
+
     pub(super) fn known(&mut self, place: &Place) -> &mut Known {
         self.known.entry(place.clone()).or_default()
     }
 
     pub(super) fn on_create_sent(&mut self, name: &str) {
-        self.topics.get_mut(name).expect("it was added").standing = Standing::Creating;
+        let topic = self.topics.get_mut(name).expect("it was added");
+        topic.standing = Standing::Creating;
+        topic.decisions.open += 1;
+    }
+
+    /// Whoever decides has said whether a topic was there, and is there now.
+    pub(super) fn on_decided(
+        &mut self,
+        name: &str,
+        was_there: bool,
+        is_there: bool,
+    ) -> Result<(), Failure> {
+        let topic = self.topics.get_mut(name).expect("it was added");
+        if topic.decisions.take(was_there, is_there) {
+            return Ok(());
+        }
+        let before = if was_there {
+            "was gone, and is said to be"
+        } else {
+            "was there, and is said not to be"
+        };
+        wrong(format!("topic {name} {before} there"))
     }
 
     /// It was created just now, or (not `firm`) somebody has asked for it before.
@@ -156,6 +216,9 @@ impl Oracle {
     pub(super) fn on_id(&mut self, name: &str, life: u32, id: Uuid) -> Result<(), Failure> {
         let topic = self.topics.get_mut(name).expect("it was added");
         if topic.old_ids.contains(&id) && topic.life == life {
+            if self.many {
+                return Ok(()); // by a node that is behind
+            }
             return wrong(format!("topic {name} has the id of a topic that is gone"));
         }
         if topic.standing != Standing::Live || topic.life != life {
@@ -170,6 +233,40 @@ impl Oracle {
         }
     }
 
+    /// By a node that may be behind a topic has no id, or (`Some`) that of one that is gone, though somebody said that it is
+    /// there. What was asked before may have been carried out late, so it is made again, or first deleted again.
+    pub(super) fn on_doubtful(&mut self, name: &str, id: Option<Uuid>) {
+        let topic = self.topics.get_mut(name).expect("it was added");
+        if topic.standing == Standing::Live && topic.id.is_none() {
+            topic.decisions.is_there = None;
+            topic.standing = if id.is_some() { Standing::Deleting } else { Standing::Creating };
+            topic.old_ids.retain(|old| Some(*old) != id);
+            topic.id = id;
+        }
+    }
+
+    /// A topic was made just now.
+    pub(super) fn on_new_id(&mut self, name: &str, life: u32, id: Uuid) -> Result<(), Failure> {
+        if self.is_gone(id) {
+            return wrong(format!("topic {name} was made, and has the id of one that is gone"));
+        }
+        self.on_id(name, life, id)
+    }
+
+    pub(super) fn on_trim_sent(&mut self, place: &Place, offset: i64) {
+        let known = self.known(place);
+        known.trim_max = known.trim_max.max(offset);
+        known.trims_unanswered.push(offset);
+    }
+
+    /// Whatever the answer is: it will not be carried out later.
+    pub(super) fn on_trim_answered(&mut self, place: &Place, offset: i64) {
+        let unanswered = &mut self.known(place).trims_unanswered;
+        if let Some(at) = unanswered.iter().position(|asked| *asked == offset) {
+            unanswered.swap_remove(at);
+        }
+    }
+
     /// A log was cut at its start.
     pub(super) fn on_trimmed(
         &mut self,
@@ -177,22 +274,22 @@ impl Oracle {
         asked: i64,
         start: i64,
     ) -> Result<(), Failure> {
+        let is_sure = self.is_named_surely(&place.0);
         let is_short = start < asked;
-        if is_short || !self.may_start_at(place, start) {
+        if is_short || is_sure && !self.may_start_at(place, start) {
             return wrong(format!("{place:?}: {asked} was asked for, and it starts at {start}"));
         }
-        let known = self.known(place);
-        known.start_seen = known.start_seen.max(start);
+        if is_sure {
+            let known = self.known(place);
+            known.start_seen = known.start_seen.max(start);
+        }
         Ok(())
     }
 
     pub(super) fn on_delete_sent(&mut self, name: &str) {
-        self.clock += 1;
         let topic = self.topics.get_mut(name).expect("it was added");
-        if topic.standing != Standing::Deleting {
-            topic.deleting_since = self.clock;
-        }
         topic.standing = Standing::Deleting;
+        topic.decisions.open += 1;
     }
 
     pub(super) fn on_deleted(&mut self, name: &str) {
@@ -201,8 +298,16 @@ impl Oracle {
         topic.firm = false;
         topic.life += 1;
         topic.old_ids.extend(topic.id.take());
-        topic.barrier = topic.deleting_since;
-        self.known.retain(|(topic, _), _| topic != name);
+        self.deleted += 1;
+        let many = self.many;
+        for (_, known) in self.known.iter_mut().filter(|((topic, _), _)| topic == name) {
+            let before = std::mem::take(known);
+            // The process that has the request may stand still.
+            if many {
+                known.trim_max = before.trims_unanswered.iter().copied().max().unwrap_or(0);
+                known.trims_unanswered = before.trims_unanswered;
+            }
+        }
     }
 
     /// Whether a log may start at `start`.
@@ -210,11 +315,16 @@ impl Oracle {
         self.trims_by_time || start <= self.known(place).trim_max
     }
 
-    pub(super) fn on_sent(&mut self, batch: u64, place: &Place, count: i64, is_void: bool) {
-        self.clock += 1;
-        let at = self.clock;
-        let sent = Sent { place: place.clone(), count, is_void, at, acked: None, seen: None };
-        self.sent.entry(batch).or_insert(sent).at = at;
+    pub(super) fn on_sent(
+        &mut self,
+        batch: u64,
+        (place, life): (&Place, u32),
+        count: i64,
+        is_void: bool,
+    ) {
+        let place = place.clone();
+        let sent = Sent { place, life, count, is_void, acked: None, seen: None };
+        self.sent.entry(batch).or_insert(sent);
     }
 
     /// A produce was answered with an offset.
@@ -258,11 +368,11 @@ impl Oracle {
     ) -> Result<(), Failure> {
         self.shown += 1;
         let (batch, within) = record;
-        let barrier = self.topics[&place.0].barrier;
+        let life = self.topics[&place.0].life;
         let Some(sent) = self.sent.get_mut(&batch).filter(|sent| sent.place == *place) else {
             return wrong(format!("{place:?} offset {offset}: batch {batch} was never sent there"));
         };
-        if sent.at < barrier {
+        if sent.life < life {
             return wrong(format!("{place:?} offset {offset}: data of a deleted topic is back"));
         }
         if sent.is_void {
@@ -290,8 +400,20 @@ impl Oracle {
         }
     }
 
+    /// A consumer was given this record of a topic that is gone: it must be one of those.
+    pub(super) fn on_shown_of_gone(&self, place: &Place, batch: u64) -> Result<(), Failure> {
+        let life = self.topics[&place.0].life;
+        match self.sent.get(&batch) {
+            Some(sent) if sent.place == *place && (sent.life < life || sent.is_void) => Ok(()),
+            _ => wrong(format!("{place:?}: an old topic shows batch {batch}, sent to a new one")),
+        }
+    }
+
     /// Where a log ends was told to a client that asked when it ended at `least` already.
     pub(super) fn on_end(&mut self, place: &Place, end: i64, least: i64) -> Result<(), Failure> {
+        if !self.is_named_surely(&place.0) {
+            return Ok(());
+        }
         if end < least {
             return wrong(format!("P2: {place:?} ended at {least}, then at {end}"));
         }

@@ -129,8 +129,7 @@ impl World {
                 let what = if self.dead.contains(&id) { "was gone for good" } else { "never was" };
                 return Err(Failure::correctness(format!("replica {} {what}", id.0)));
             };
-            let lacks_room = |damage: &String| damage.starts_with("the disk is full");
-            if self.limited && replica.damage.as_ref().is_some_and(lacks_room) {
+            if self.limited && replica.lacks_room {
                 // Nobody is shown anything of it. The next start decides what is there.
                 self.unrestored.insert(id);
                 model.deleted = false;

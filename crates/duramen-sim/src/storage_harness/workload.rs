@@ -115,6 +115,7 @@ impl World {
         let mut conf = ConfState { applied, ..model.tip.conf.clone() };
         conf.learners = vec![self.work.below(1000)];
         conf.auto_leave = self.work.chance(500);
+        conf.move_number += self.work.below(3);
         model.submit(ModelOp::Conf(conf.clone()), None);
         let id = model.id;
         self.submit(id, OpKind::Conf { conf });

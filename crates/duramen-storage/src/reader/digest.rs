@@ -75,8 +75,12 @@ impl<D: Disk> Reader<D> {
                     made.digest.damage.get_or_insert(damage);
                     break;
                 }
-                Err(Stop::Failed(error)) => return Err(error),
+                Err(Stop::Failed(error)) => return self.suspect_of(replica, Err(error)),
             }
+        }
+        let damage = made.digest.damage.as_ref();
+        if let Some(segment) = damage.and_then(|damage| files.segment_of(damage.offset)) {
+            self.catalog.suspect(replica, segment.base_offset);
         }
         let Making { mut digest, hasher, .. } = made;
         digest.hash = hasher.finish_128().to_be_bytes();

@@ -17,7 +17,7 @@ use super::{
     Storage, SyncStep, ignore_missing,
 };
 use crate::journal::disk_error;
-use crate::op::{Append, Beginning, ConfState, Content, HardState, Identity, Op, OpKind};
+use crate::op::{Append, Beginning, ConfState, Content, Done, HardState, Identity, Op, OpKind};
 use crate::record::{ImageSource, Record};
 use crate::replica::{Replica, Ticket};
 use crate::replica_state::ReplicaState;
@@ -236,11 +236,18 @@ impl<D: Disk> Storage<D> {
         replica.synced_index = state.synced_index;
         replica.rider = None;
         replica.cut_bulk(state.synced_index + 1);
+        self.unsettle(id, -1);
         self.checkpoints.void(id);
         Record::State { as_of: round.lsn, state: Box::new(state) }.encode(buffer);
         round.cuts.push(Cut { replica: id, keep: BTreeSet::new(), last: None });
         self.touch(round, id);
         Ok(())
+    }
+
+    /// Segments are about to be cut at an offset.
+    fn unsettle(&mut self, replica: ReplicaId, end_offset: i64) {
+        let changed = self.reader().catalog().unsettle(replica, end_offset);
+        self.done.extend(changed.into_iter().map(|segment| Done::Cut { replica, segment }));
     }
 
     fn take_write(
@@ -267,7 +274,10 @@ impl<D: Disk> Storage<D> {
                     .cloned()
                     .map(|it| (it, replica.state.end_offset)),
             });
+            let end_offset = replica.state.end_offset;
+            self.unsettle(id, end_offset);
         }
+        let replica = self.replicas.get_mut(&id).expect("the caller found it");
         let payload_bytes: usize = appends.iter().map(|append| append.payload.len()).sum();
         let bulk = payload_bytes > self.options.journal_payload_max as usize;
         let bulk = bulk.then(|| {

@@ -7,7 +7,9 @@ use super::bootstrap::run;
 mod moving;
 pub(in crate::cli) mod overview;
 pub(in crate::cli) mod placement;
+mod removing;
 mod status;
+mod survive;
 mod verify;
 
 pub(in crate::cli) use moving::{Move, carry_out};
@@ -18,7 +20,7 @@ pub(in crate::cli) use moving::{Move, carry_out};
   duramen cluster status
   duramen cluster verify
   duramen cluster move --topic orders --to 1,2,3
-  duramen cluster move --from 4")]
+  duramen cluster remove 4")]
 pub struct ClusterCommand {
     #[command(subcommand)]
     action: Action,
@@ -32,6 +34,10 @@ enum Action {
     Verify(verify::Verify),
     /// Move partitions to other nodes, or everything off a node
     Move(moving::MoveCommand),
+    /// Take a node out of the cluster for good: everything is moved off it first
+    Remove(removing::Remove),
+    /// Begin a new cluster from the data directory of one node, when most of the others are lost for ever
+    Survive(survive::Survive),
 }
 
 impl ClusterCommand {
@@ -41,6 +47,8 @@ impl ClusterCommand {
             Action::Status(command) => run(command.run()),
             Action::Verify(command) => run(command.run()),
             Action::Move(command) => run(command.run()),
+            Action::Remove(command) => run(command.run()),
+            Action::Survive(command) => command.run(),
         }
     }
 }

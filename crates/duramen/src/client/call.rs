@@ -57,6 +57,7 @@ calls! {
     OffsetDelete OffsetDeleteRequest OffsetDeleteResponse;
     OffsetForLeaderEpoch OffsetForLeaderEpochRequest OffsetForLeaderEpochResponse;
     SyncGroup SyncGroupRequest SyncGroupResponse;
+    UnregisterBroker UnregisterBrokerRequest UnregisterBrokerResponse;
 }
 
 impl Call for m::ProduceRequest {

@@ -12,7 +12,7 @@ use duramen_protocol::messages::describe_quorum::{
 };
 use duramen_protocol::messages::{
     AlterPartitionReassignmentsRequest, DescribeClusterRequest, DescribeQuorumRequest,
-    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsRequest, UnregisterBrokerRequest,
 };
 
 use super::admin::{ADMIN_TIMEOUT_MS, missing};
@@ -98,6 +98,21 @@ impl Client {
             let row = rows.into_iter().next().ok_or_else(|| missing(what()))?;
             Error::check(what, row.error_code, row.error_message.as_deref())?;
             Ok(row)
+        })
+        .await
+    }
+
+    /// A node has no part in the cluster any more, and never has again: it may be stopped. It has no replicas then. That there
+    /// is no such node is as good: an earlier try may have had its answer lost.
+    pub async fn unregister(&self, node: NodeId) -> Result<(), Error> {
+        let request = UnregisterBrokerRequest { broker_id: node };
+        self.retry(async || {
+            let response = self.any().await?.call(&request).await?;
+            let message = response.error_message.as_deref();
+            if response.error_code == ErrorCode::BrokerIdNotRegistered.code() {
+                return Ok(());
+            }
+            Error::check(|| format!("node {node}"), response.error_code, message)
         })
         .await
     }

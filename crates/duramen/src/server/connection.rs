@@ -368,7 +368,8 @@ impl Connection {
     /// was readable, by what it knew before the read: so no second read is needed to be told that
     /// nothing is left, and nothing that arrives meanwhile is missed.
     async fn read(&mut self) -> Result<(), End> {
-        let room = framing::make_room(&mut self.buf, self.shared.frame_bytes_max);
+        let room =
+            framing::make_room(&mut self.buf, self.shared.frame_bytes_max, framing::ROOM_MIN);
         let mut space = (&mut self.buf).limit(room);
         let mut reading = pin!(self.stream.read_buf(&mut space));
         match poll_fn(|context| Poll::Ready(reading.as_mut().poll(context))).await {

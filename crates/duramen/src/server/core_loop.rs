@@ -248,6 +248,7 @@ impl CoreLoop {
             match action {
                 Action::Storage(op) => ops.push(op),
                 Action::ReadLog(wanted) => self.reads.start(wanted, &self.common.node),
+                Action::Mend(mend) => self.common.mends.push(mend),
                 Action::Reply { connection, sequence, reply } => {
                     replies.push((connection, Routed::Reply(sequence, reply)));
                 }

@@ -45,6 +45,33 @@ pub(crate) fn of(metrics: &Metrics) -> Vec<Figure> {
             metrics.left_behind,
             "Followers that lack what their leader here does not have in memory any more",
         ),
+        gauge(
+            "groups_asleep",
+            metrics.partitions_asleep,
+            "Replicas of partitions whose group has nothing to do, and says nothing",
+        ),
+        counter("group_sleeps", metrics.partitions_slept, "Times that a replica here fell asleep"),
+        gauge(
+            "sleep_disputes",
+            metrics.sleep_disputes,
+            "Nodes with which it is not agreed which groups they lead asleep with this one",
+        ),
+        gauge(
+            "segments_damaged",
+            metrics.segments_damaged,
+            "Segments that are known to be damaged and not mended yet",
+        ),
+        counter(
+            "segments_mended",
+            metrics.segments_mended,
+            "Damaged segments mended with what other replicas have",
+        ),
+        counter("mended_bytes", metrics.mended_bytes, "Bytes of record batches put into them"),
+        counter(
+            "ranges_given",
+            metrics.ranges_given,
+            "Pieces given to other nodes to mend their segments",
+        ),
         gauge("producers", metrics.producers, "Producers remembered"),
         gauge("fetch_sessions", metrics.fetch_sessions, "Incremental fetch sessions"),
     ]

@@ -13,8 +13,8 @@ use bytes::{Buf, Bytes, BytesMut};
 /// Bytes of the length prefix.
 const PREFIX: usize = 4;
 
-/// The first read of a connection, and of one whose buffer is used up: a few small requests.
-const ROOM_MIN: usize = 8 * 1024;
+/// The first read of a client's connection, and of one whose buffer is used up: a few small requests.
+pub const ROOM_MIN: usize = 8 * 1024;
 
 /// A frame of at least this size gets a buffer of its own.
 const SOLE_FRAME: usize = 32 * 1024;
@@ -56,10 +56,10 @@ pub fn next_frame(buf: &mut BytesMut, frame_max: u32) -> Result<Option<Bytes>, F
 }
 
 /// Makes room in `buf` for the next read and says how much of it to use: the rest of the frame at
-/// its front, but not much more than has arrived of it, so that an announced length costs nothing.
+/// its front, but not much more than has arrived of it, or `room_min`, so that an announced length costs nothing.
 /// The rest of a large frame is read without what follows it, so that it is alone in its buffer.
-pub fn make_room(buf: &mut BytesMut, frame_max: u32) -> usize {
-    let wanted = room_wanted(buf, frame_max);
+pub fn make_room(buf: &mut BytesMut, frame_max: u32, room_min: usize) -> usize {
+    let wanted = room_wanted(buf, frame_max, room_min);
     buf.reserve(wanted);
     match announced(buf, frame_max) {
         Ok(Some(len)) if len >= SOLE_FRAME => wanted,
@@ -67,10 +67,10 @@ pub fn make_room(buf: &mut BytesMut, frame_max: u32) -> usize {
     }
 }
 
-fn room_wanted(buf: &BytesMut, frame_max: u32) -> usize {
-    let Ok(Some(len)) = announced(buf, frame_max) else { return ROOM_MIN };
+fn room_wanted(buf: &BytesMut, frame_max: u32, room_min: usize) -> usize {
+    let Ok(Some(len)) = announced(buf, frame_max) else { return room_min };
     let rest = (PREFIX + len).saturating_sub(buf.len());
-    rest.min((buf.len() * 3).max(ROOM_MIN)).max(1)
+    rest.min((buf.len() * 3).max(room_min)).max(1)
 }
 
 /// How many bytes the frame at the front of `buf` has, with its length, if that is here.
@@ -139,13 +139,13 @@ mod tests {
     #[test]
     fn an_announced_length_makes_no_room_before_its_bytes_arrive() {
         let mut buf = BytesMut::from(&MAX.to_be_bytes()[..]);
-        assert_eq!(room_wanted(&buf, MAX), ROOM_MIN);
+        assert_eq!(room_wanted(&buf, MAX, ROOM_MIN), ROOM_MIN);
         buf.extend_from_slice(&vec![0; 100_000]);
-        assert_eq!(room_wanted(&buf, MAX), 300_012);
+        assert_eq!(room_wanted(&buf, MAX, ROOM_MIN), 300_012);
         let mut buf = BytesMut::from(&100_u32.to_be_bytes()[..]);
-        assert_eq!(room_wanted(&buf, MAX), 100);
+        assert_eq!(room_wanted(&buf, MAX, ROOM_MIN), 100);
         buf.extend_from_slice(&[0; 99]);
-        assert_eq!(room_wanted(&buf, MAX), 1);
+        assert_eq!(room_wanted(&buf, MAX, ROOM_MIN), 1);
     }
 
     #[test]
@@ -154,7 +154,7 @@ mod tests {
             frame(&vec![7; 300_000]).into_iter().chain(frame(b"12345678")).collect::<Vec<_>>();
         let (mut buf, mut at) = (BytesMut::new(), 0);
         let large = loop {
-            let room = make_room(&mut buf, MAX).min(stream.len() - at);
+            let room = make_room(&mut buf, MAX, ROOM_MIN).min(stream.len() - at);
             buf.extend_from_slice(&stream[at..at + room]);
             at += room;
             if let Some(frame) = next_frame(&mut buf, MAX).unwrap() {

@@ -4,7 +4,8 @@
 //! Owns:       [`Inbox`].
 //! Interface:  [`Inbox::push`], [`Inbox::push_all`], [`Inbox::take_all`], [`Inbox::take_one`].
 //! Invariants: a taker gets all that waits by one lock and one swap; a push wakes it only when it
-//!             sleeps. So a burst of events costs one wake-up, and is one turn.
+//!             sleeps and nobody else has woken it. So a burst of events costs one wake-up, and is
+//!             one turn.
 //! Never:      a bound of its own: what may wait is bounded where it enters the process, by the
 //!             bytes in flight of each connection and of the node (see `server::budget`).
 //! Tests:      below.
@@ -25,11 +26,13 @@ pub struct Inbox<T> {
 struct Queue<T> {
     items: VecDeque<T>,
     sleepers: usize,
+    /// Sleepers that were woken and did not get to run yet; a busy machine lets them wait for long.
+    woken: usize,
 }
 
 impl<T> Default for Inbox<T> {
     fn default() -> Self {
-        let queue = Queue { items: VecDeque::new(), sleepers: 0 };
+        let queue = Queue { items: VecDeque::new(), sleepers: 0, woken: 0 };
         Self { queue: Mutex::new(queue), filled: Condvar::new() }
     }
 }
@@ -108,12 +111,17 @@ impl<T> Inbox<T> {
                 }
             };
             queue.sleepers -= 1;
+            // One that woke by itself may stand in for one that was woken: then somebody is woken twice.
+            queue.woken = queue.woken.saturating_sub(1);
         }
         queue
     }
 
-    fn release(&self, queue: MutexGuard<'_, Queue<T>>) {
-        let (wake, several) = (queue.sleepers > 0, queue.items.len() > 1);
+    fn release(&self, mut queue: MutexGuard<'_, Queue<T>>) {
+        let (wake, several) = (queue.sleepers > queue.woken, queue.items.len() > 1);
+        if wake {
+            queue.woken = if several { queue.sleepers } else { queue.woken + 1 };
+        }
         drop(queue);
         if wake && several {
             self.filled.notify_all(); // one for each: several threads may take from one inbox
@@ -152,6 +160,19 @@ mod tests {
         let mut taken = VecDeque::new();
         inbox.take_all(&mut taken, Some(Instant::now() + Duration::from_millis(5)));
         assert!(taken.is_empty());
+    }
+
+    #[test]
+    fn who_was_woken_is_not_woken_again_before_it_runs() {
+        let inbox = Inbox::default();
+        inbox.lock().sleepers = 1;
+        inbox.push(1);
+        assert_eq!(inbox.lock().woken, 1);
+        inbox.push(2);
+        assert_eq!(inbox.lock().woken, 1, "it takes both");
+        inbox.lock().sleepers = 3;
+        inbox.push(3);
+        assert_eq!(inbox.lock().woken, 3, "others sleep, and several wait");
     }
 
     #[test]

@@ -60,6 +60,14 @@ pub struct Metrics {
     pub checkpoint_sync_seconds: Histogram,
     /// How long slices of background work took on the storage thread.
     pub maintain_seconds: Histogram,
+    /// Bytes of segments that were read from the medium to be checked.
+    pub scrubbed_bytes: Counter,
+    /// Times that a segment was found to be damaged by that.
+    pub scrub_damage_found: Counter,
+    /// Times that all segments were read.
+    pub scrub_passes: Counter,
+    /// When that was so last, in seconds since 1970.
+    pub scrub_passed_seconds: Gauge,
     /// Traffic with other nodes.
     pub peers: PeerMetrics,
 }
@@ -113,10 +121,15 @@ impl Metrics {
             payload_sync_seconds: seconds(),
             checkpoint_sync_seconds: seconds(),
             maintain_seconds: seconds(),
+            scrubbed_bytes: Counter::default(),
+            scrub_damage_found: Counter::default(),
+            scrub_passes: Counter::default(),
+            scrub_passed_seconds: Gauge::default(),
             peers: PeerMetrics::default(),
         };
         metrics.register_network();
         metrics.register_threads();
+        metrics.register_scrubbing();
         metrics.peers.register(&mut metrics.registry);
         metrics.registry.register_collector(Box::new(Arc::clone(&metrics.figures)));
         metrics
@@ -154,6 +167,30 @@ impl Metrics {
         for (name, help, gauge) in gauges {
             self.registry.register(name, help, gauge.clone());
         }
+    }
+
+    fn register_scrubbing(&mut self) {
+        let counters = [
+            (
+                "scrubbed_bytes",
+                "Bytes of segments read from the medium to be checked",
+                &self.scrubbed_bytes,
+            ),
+            (
+                "scrub_damage_found",
+                "Times that a segment was found damaged on the medium",
+                &self.scrub_damage_found,
+            ),
+            ("scrub_passes", "Times that all segments were checked", &self.scrub_passes),
+        ];
+        for (name, help, counter) in counters {
+            self.registry.register(name, help, counter.clone());
+        }
+        self.registry.register(
+            "scrub_passed_seconds",
+            "When all segments were last checked, in seconds since 1970; 0 for not yet",
+            self.scrub_passed_seconds.clone(),
+        );
     }
 
     fn register_threads(&mut self) {

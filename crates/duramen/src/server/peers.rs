@@ -213,7 +213,7 @@ impl Links {
     }
 
     /// Where nodes are known to be, this one among them.
-    fn nodes(&self) -> Vec<NodeAddress> {
+    pub fn nodes(&self) -> Vec<NodeAddress> {
         let known = self.known();
         let others = known.iter().map(|(&broker_id, known)| {
             let HostPort { host, port } = known.address.borrow().clone();

@@ -40,6 +40,8 @@ pub struct ServerSettings {
     pub send_buffer_bytes: Option<usize>,
     /// `queued.max.request.bytes`.
     pub in_flight_bytes_max: u64,
+    /// `log.scrub.interval.ms`, if segments are read again at all.
+    pub scrub_interval: Option<Duration>,
 }
 
 impl ServerSettings {
@@ -121,6 +123,9 @@ impl ServerSettings {
             frame_bytes_max: u32::try_from(size("socket.request.max.bytes")).unwrap_or(u32::MAX),
             send_buffer_bytes: number("socket.send.buffer.bytes")
                 .and_then(|bytes| usize::try_from(bytes).ok()),
+            scrub_interval: number("log.scrub.interval.ms")
+                .filter(|ms| *ms > 0)
+                .map(Duration::from_millis),
             in_flight_bytes_max: number("queued.max.request.bytes")
                 .filter(|bytes| *bytes > 0)
                 .unwrap_or(NODE_BYTES_IN_FLIGHT_MAX),

@@ -21,12 +21,13 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use duramen_storage::mending::Mended;
 use duramen_storage::op::{Op, OpKind};
 use duramen_storage::storage::{Error, SyncId, SyncKind, SyncRequest};
 use duramen_storage::{Disk, Storage};
 
 use super::core_loop::Input;
-use super::ending;
+use super::{ending, scrubbing};
 
 use super::{Common, inbox::Inbox};
 
@@ -48,12 +49,18 @@ pub enum Work {
     Ops(Vec<Op>),
     /// A sync thread is done.
     Synced(SyncId, io::Result<()>),
+    /// Copies of segments are ready to take their place.
+    Mended,
     /// Finish what was given, close the journal, end.
     Stop,
 }
 
 /// Starts the storage thread and its sync threads. The handle ends after [`Work::Stop`].
-pub fn start<D: Disk>(storage: Storage<D>, common: Common) -> io::Result<JoinHandle<()>> {
+pub fn start<D: Disk>(
+    storage: Storage<D>,
+    mended: Arc<Inbox<Mended<D>>>,
+    common: Common,
+) -> io::Result<JoinHandle<()>> {
     let syncs = Arc::new(Inbox::default());
     let disk = storage.reader().disk().clone();
     for number in 0..SYNC_THREADS {
@@ -67,6 +74,7 @@ pub fn start<D: Disk>(storage: Storage<D>, common: Common) -> io::Result<JoinHan
             storage,
             disk,
             common,
+            mended,
             syncs,
             in_flight: 0,
             payload: 0,
@@ -100,6 +108,7 @@ struct Worker<D: Disk> {
     storage: Storage<D>,
     disk: D,
     common: Common,
+    mended: Arc<Inbox<Mended<D>>>,
     syncs: Arc<Inbox<Option<SyncRequest<D::File>>>>,
     /// Syncs that sync threads have.
     in_flight: usize,
@@ -147,6 +156,7 @@ impl<D: Disk> Worker<D> {
                 self.in_flight -= 1;
                 self.storage.on_sync(id, result)?;
             }
+            Work::Mended => scrubbing::switch(&mut self.storage, &self.mended)?,
             Work::Stop => self.stopping = true,
         }
         Ok(())

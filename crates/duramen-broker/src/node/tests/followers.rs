@@ -8,6 +8,9 @@ use duramen_protocol::{ErrorCode, Response};
 
 use super::harness::{batch, bytes_of, fetch_request, produce_request};
 use super::trio::{TICK_MS, Trio};
+use crate::event::Event;
+use crate::group::APPENDED;
+use crate::peer::Letter;
 
 const NOT_LEADER: i16 = ErrorCode::NotLeaderOrFollower.code();
 const OUT_OF_RANGE: i16 = ErrorCode::OffsetOutOfRange.code();
@@ -49,6 +52,37 @@ fn any_replica_shows_what_is_committed() {
         let data = fetch(&mut trio, at, fetch_request("t", 0), 10);
         assert_eq!(data.error_code, NOT_LEADER, "clients that do not know of such reads");
     }
+}
+
+/// How many frames a node has said in which a replica of it acknowledges what it has; all is heard.
+fn acknowledging(trio: &mut Trio, from: usize) -> usize {
+    let mut count = 0;
+    for at in (0..20).flat_map(|_| 0..3) {
+        if at == from {
+            let frames = trio.nodes[from].sent.iter().map(|(_, frame)| &frame.0.letters);
+            let acknowledges = |it: &&Vec<Letter>| it.iter().any(|it| it.kind == APPENDED);
+            count += frames.filter(acknowledges).count();
+        }
+        trio.deliver_from(at);
+    }
+    count
+}
+
+#[test]
+fn the_answer_to_news_of_what_is_committed_waits_for_company_but_not_for_long() {
+    let (mut trio, leader, [one, _]) = led(&[NEVER]);
+    trio.pass_ms(1);
+    trio.nodes[leader].send(produce_request("t", batch(&["a"]), -1), 9);
+    assert_eq!(acknowledging(&mut trio, one), 1, "what it has, not that it is committed");
+    let replica = trio.replica(one, "t", 0);
+    assert_eq!(trio.nodes[one].node.partitions[&replica].committed(), 1, "it knows all the same");
+    trio.now.mono_us += TICK_MS * 1000;
+    for node in &mut trio.nodes {
+        node.now = trio.now;
+        node.step(Event::Tick);
+    }
+    assert_eq!(acknowledging(&mut trio, one), 1, "the first may be lost, so it is said again");
+    assert_eq!(acknowledging(&mut trio, one), 0);
 }
 
 #[test]

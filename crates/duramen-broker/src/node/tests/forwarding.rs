@@ -315,3 +315,37 @@ fn who_keeps_the_metadata_is_told_alike_by_any_node() {
     let row = ask(&mut trio, lost);
     assert_eq!((row.error_code, row.leader_id, row.current_voters.len()), (0, -1, 3));
 }
+
+#[test]
+fn a_leader_that_may_have_a_successor_refuses_nothing_by_what_it_knows() {
+    let mut trio = Trio::new(&[]);
+    let before = trio.controller();
+    trio.cut.insert(before);
+    let name = Some("t".to_owned());
+    let request = DeleteTopicsRequest {
+        topics: vec![DeleteTopicState { name, ..Default::default() }],
+        timeout_ms: 30_000,
+        ..Default::default()
+    };
+    let asked = trio.send(before, request, 6);
+    let is_led = |trio: &Trio, at: usize| trio.nodes[at].node.controller.group.is_serving();
+    for _ in 0..10_000 / TICK_MS {
+        trio.pass_ms(TICK_MS);
+        assert_eq!(trio.response(before, asked), None, "nobody has told it that there is no t");
+        if (0..3).any(|at| at != before && is_led(&trio, at)) {
+            break;
+        }
+    }
+    let other = (0..3).find(|at| *at != before && is_led(&trio, *at)).expect("another leads");
+    let row = trio.try_create(other, new_topic("t", 1, &[])).topics.remove(0);
+    assert_eq!(row.error_code, 0);
+    assert!(has(&trio, other, "t") && !has(&trio, before, "t"));
+    trio.cut.clear();
+    let told = (0..200).find_map(|_| {
+        trio.pass_ms(TICK_MS);
+        trio.response(before, asked)
+    });
+    let Some(Response::DeleteTopics(told)) = told else { panic!("{told:?}") };
+    assert_eq!(told.responses[0].error_code, 0, "it was there");
+    assert!(!has(&trio, other, "t"));
+}

@@ -473,6 +473,21 @@ fn offsets_that_nobody_uses_expire_by_a_clock_that_is_believed() {
     assert_eq!(listed(&mut it).groups.len(), 0);
 }
 
+#[test]
+fn an_offset_is_not_old_for_a_clock_that_had_leapt_back() {
+    let settings = [NO_DELAY, SMALL];
+    let mut it = Harness::new(&settings);
+    find(&mut it);
+    it.create("t", &[]);
+    it.now.wall_ms -= 30 * 86_400_000;
+    assert_eq!(commit(&mut it, "g", "t", 3), ErrorCode::None);
+    it.now.wall_ms += 30 * 86_400_000;
+    it.restart(&settings, 2);
+    it.pass_ms(700_000);
+    assert!(!it.node.metrics().is_clock_held);
+    assert_eq!(offset_of(&mut it, "g", "t"), Ok(3));
+}
+
 /// A request of `api` by nobody in particular, about topic `t`, that means something in `version`.
 pub(super) fn any_request(api: ApiKey, version: i16, id: Uuid) -> Option<Request> {
     let nobody = JoinGroupResponse { member_id: "nobody".to_owned(), ..Default::default() };

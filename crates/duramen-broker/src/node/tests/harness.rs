@@ -18,6 +18,7 @@ use duramen_protocol::records::{BatchBuilder, NewRecord};
 use duramen_protocol::wire::RecordData;
 use duramen_protocol::{ApiKey, Request, RequestHeader, Response, decode_response, encode_request};
 use duramen_storage::history::History;
+use duramen_storage::mending::Mend;
 use duramen_storage::op::{
     ConfState, Content, Done, HardState, Identity, LogEntry, Op, OpKind, RecoveredReplica,
     ReplicaId, SegmentMeta, TermRun,
@@ -27,7 +28,7 @@ use duramen_storage::storage::Facts;
 use crate::configs::BrokerSettings;
 use crate::controller::METADATA_TOPIC;
 use crate::event::{Action, ConnectionId, Event, FetchPlan, LogRead, Now, ReadLog, Reply};
-use crate::limits::Memory;
+use crate::limits::{GROUP_QUIET_TICKS, Memory};
 use crate::node::{Node, NodeOptions};
 use crate::peer::PeerFrame;
 use crate::session::{Session, SessionStep};
@@ -52,10 +53,12 @@ pub(super) struct Store {
     pub deleted: Vec<ReplicaId>,
     pub trims: Vec<(ReplicaId, i64)>,
     pub turns: usize,
+    /// Replicas that the next start finds damaged, and whether that is for want of room.
+    pub damaged: BTreeMap<ReplicaId, bool>,
 }
 
 impl Store {
-    fn execute(&mut self, op: Op) -> Option<Done> {
+    pub(super) fn execute(&mut self, op: Op) -> Option<Done> {
         let replica = op.replica;
         if let OpKind::Create { ticket, identity, conf } = op.kind {
             let begins = if conf.voters.is_empty() { (0, 0, 0) } else { (1, 1, 0) };
@@ -114,7 +117,15 @@ impl Store {
     }
 
     pub(super) fn recover(&self) -> Vec<RecoveredReplica> {
-        self.replicas.iter().map(|(id, stored)| stored.recover(*id)).collect()
+        let found = |(id, stored): (&ReplicaId, &Stored)| {
+            let damaged = self.damaged.get(id);
+            RecoveredReplica {
+                damage: damaged.map(|_| "a segment is missing".to_owned()),
+                lacks_room: damaged == Some(&true),
+                ..stored.recover(*id)
+            }
+        };
+        self.replicas.iter().map(found).collect()
     }
 
     pub(super) fn metadata_tail(&self) -> Vec<Bytes> {
@@ -170,6 +181,7 @@ impl Stored {
             image: self.image.1.clone(),
             segments: segments.split_off(gone),
             damage: None,
+            lacks_room: false,
         }
     }
 
@@ -203,6 +215,10 @@ pub(super) struct Harness {
     pub reads: Vec<ReadLog>,
     /// What it said to other nodes.
     pub sent: Vec<(i32, PeerFrame)>,
+    /// What is read cannot be.
+    pub are_reads_broken: bool,
+    /// Segments that it wants mended.
+    pub mends: Vec<Mend>,
     /// It has nothing left that others could lead.
     pub is_drained: bool,
     sessions: BTreeMap<ConnectionId, Session>,
@@ -238,6 +254,8 @@ pub(super) fn options(
         node_address: None,
         founders: Vec::new(),
         memory: Memory::default(),
+        introduced: Vec::new(),
+        quiet_ticks: GROUP_QUIET_TICKS,
         metadata_tail,
     }
 }
@@ -268,6 +286,8 @@ impl Harness {
             queued: Vec::new(),
             reads: Vec::new(),
             sent: Vec::new(),
+            are_reads_broken: false,
+            mends: Vec::new(),
             is_drained: false,
             sessions: BTreeMap::new(),
             asked: BTreeMap::new(),
@@ -317,6 +337,7 @@ impl Harness {
                 Action::Send { to, frame } => self.sent.push((to, *frame)),
                 Action::Nodes(_) => {}
                 Action::Drained => self.is_drained = true,
+                Action::Mend(mend) => self.mends.push(mend),
             }
         }
     }
@@ -374,7 +395,8 @@ impl Harness {
                 }
                 bytes.extend_from_slice(&batch);
             }
-            let batches = Ok(bytes.into());
+            let broken = self.are_reads_broken.then(|| "broken".to_owned());
+            let batches = broken.map_or(Ok(bytes.into()), Err);
             let read = LogRead { replica, from, peer, ticket, begins_segment: false, batches };
             self.node.step(self.now, Event::LogRead(read), &mut actions);
         }

@@ -1,14 +1,20 @@
 //! Nodes that join, that lose their directory, and that leave.
 
+use duramen_protocol::messages::alter_partition_reassignments::{
+    ReassignablePartition, ReassignableTopic,
+};
 use duramen_protocol::messages::{
-    CreateTopicsRequest, FindCoordinatorRequest, InitProducerIdRequest, UnregisterBrokerRequest,
+    AlterPartitionReassignmentsRequest, CreateTopicsRequest, FindCoordinatorRequest,
+    InitProducerIdRequest, UnregisterBrokerRequest,
 };
 use duramen_protocol::{ErrorCode, Response};
 
 use super::harness::{batch, new_topic};
 use super::trio::{TICK_MS, Trio};
 use crate::controller::quorum::is_of_directory;
+use crate::group::Group;
 use crate::internal_topics::GROUPS;
+use crate::limits::PEER_QUIET_TICKS;
 
 /// Nothing that the tests wait for takes longer.
 const PATIENCE_MS: u64 = 60_000;
@@ -145,30 +151,164 @@ fn a_wiped_node_is_followed_by_its_new_directory() {
     assert_eq!((part.error_code, part.base_offset), (0, 1));
 }
 
+fn unregister(trio: &mut Trio, asked: usize, broker_id: i32) -> (i16, Option<String>) {
+    match trio.ask(asked, UnregisterBrokerRequest { broker_id }, 0) {
+        Response::UnregisterBroker(response) => (response.error_code, response.error_message),
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
 fn a_node_leaves_once_it_has_nothing() {
     let mut trio = Trio::new(&[]);
     trio.create("t", 1);
     let new = trio.start_another(&[]);
     wait(&mut trio, "it joins", |trio| (0..4).all(|at| is_member(trio, at, 4)));
-    let unregister = |trio: &mut Trio, asked: usize, broker_id: i32| match trio.ask(
-        asked,
-        UnregisterBrokerRequest { broker_id },
-        0,
-    ) {
-        Response::UnregisterBroker(response) => (response.error_code, response.error_message),
-        other => panic!("{other:?}"),
-    };
     let (code, text) = unregister(&mut trio, 1, 0);
     assert_eq!(code, ErrorCode::InvalidRequest.code());
     assert!(text.is_some_and(|text| text.contains("has 1 replicas: move them")));
     assert_eq!(unregister(&mut trio, 1, 77).0, ErrorCode::BrokerIdNotRegistered.code());
     let id = i32::try_from(new).expect("small");
     assert_eq!(unregister(&mut trio, 1, id), (0, None));
-    let is_gone =
-        |trio: &Trio| (0..3).all(|at| trio.nodes[at].node.controller.image.brokers.len() == 3);
+    let are_three =
+        |trio: &Trio, at: usize| trio.nodes[at].node.controller.image.brokers.len() == 3;
+    assert!(are_three(&trio, trio.controller()), "the answer is that it is gone");
+    let is_gone = |trio: &Trio| (0..3).all(|at| are_three(trio, at));
     wait(&mut trio, "it is gone", is_gone);
     trio.pass_ms(20_000);
     assert!(is_gone(&trio), "and it does not come back, though it is running");
     assert_eq!(unregister(&mut trio, 1, id).0, ErrorCode::BrokerIdNotRegistered.code());
+}
+
+/// Three nodes of three, and a fourth that has the metadata and no vote.
+fn with_observer() -> (Trio, usize) {
+    let mut trio = Trio::new(&[]);
+    let new = trio.start_another(&[]);
+    wait(&mut trio, "it joins", |trio| (0..4).all(|at| is_member(trio, at, 4)));
+    trio.pass_ms(3000);
+    (trio, new)
+}
+
+/// Peers of nodes in the metadata group that vote on it, as the node knows that leads it.
+fn voting(trio: &Trio) -> Vec<u64> {
+    trio.nodes[trio.controller()].node.controller.group.voter_ids().to_vec()
+}
+
+fn peer(trio: &Trio, at: usize) -> u64 {
+    trio.nodes[at].node.controller.group.id().0
+}
+
+#[test]
+fn the_leader_of_the_metadata_may_be_stopped_when_it_is_told_to_have_left() {
+    let (mut trio, new) = with_observer();
+    let leader = trio.controller();
+    let other = (leader + 1) % 3;
+    let id = i32::try_from(leader).expect("small");
+    let mut most = 0;
+    // Who leads then does not know what was asked of the one before it, and is asked again.
+    let mut code = ErrorCode::NotController.code();
+    while code == ErrorCode::NotController.code() {
+        let asked = trio.send(other, UnregisterBrokerRequest { broker_id: id }, 0);
+        code = loop {
+            match trio.response(other, asked) {
+                Some(Response::UnregisterBroker(response)) => break response.error_code,
+                Some(other) => panic!("{other:?}"),
+                None => trio.pass_ms(TICK_MS),
+            }
+            let groups = trio.nodes.iter().map(|it| &it.node.controller.group);
+            most = groups.map(Group::voters).chain([most]).max().expect("there are some");
+        };
+    }
+    assert_eq!(code, 0);
+    assert_eq!(most, 3, "one that goes is not one more");
+    let gone = peer(&trio, leader);
+    let voters = voting(&trio);
+    assert!(!voters.contains(&gone) && voters.contains(&peer(&trio, new)), "{voters:?}");
+    // Of three one may fail.
+    trio.cut.extend([leader, trio.controller()]);
+    let others: Vec<usize> = (0..4).filter(|at| !trio.cut.contains(at)).collect();
+    wait(&mut trio, "the others go on", |trio| {
+        others.iter().any(|at| trio.nodes[*at].node.controller.group.is_serving())
+    });
+}
+
+#[test]
+fn one_that_goes_gets_no_replicas() {
+    let mut trio = Trio::new(&[]);
+    trio.create("t", 1);
+    let new = trio.start_another(&[]);
+    wait(&mut trio, "it joins", |trio| (0..4).all(|at| is_member(trio, at, 4)));
+    let (controller, id) = (trio.controller(), i32::try_from(new).expect("small"));
+    // Members were just tended, so that it takes half a second until it is gone.
+    wait(&mut trio, "they are tended", |trio| {
+        trio.nodes[controller].node.peers.ticks().is_multiple_of(PEER_QUIET_TICKS)
+    });
+    trio.send(controller, UnregisterBrokerRequest { broker_id: id }, 0);
+    let image = |trio: &Trio| trio.nodes[controller].node.controller.image.clone();
+    assert!(image(&trio).brokers.contains_key(&id), "it is on its way");
+    let refused = (
+        ErrorCode::InvalidReplicaAssignment.code(),
+        Some(format!("broker {id} is leaving the cluster")),
+    );
+
+    let moved = ReassignablePartition { partition_index: 0, replicas: Some(vec![0, 1, id]) };
+    let topics = vec![ReassignableTopic { name: "t".to_owned(), partitions: vec![moved] }];
+    let request =
+        AlterPartitionReassignmentsRequest { topics, timeout_ms: 1000, ..Default::default() };
+    let answer = trio.ask(controller, request, 1);
+    let Response::AlterPartitionReassignments(mut answer) = answer else { panic!("{answer:?}") };
+    let row = answer.responses.remove(0).partitions.remove(0);
+    assert_eq!((row.error_code, row.error_message), refused);
+}
+
+#[test]
+fn where_all_is_as_it_should_be_members_cost_the_metadata_no_turn() {
+    let (mut trio, _) = with_observer();
+    trio.create("t", 1);
+    let (controller, now) = (trio.controller(), trio.now);
+    let node = &mut trio.nodes[controller].node;
+    for _ in 0..3 {
+        node.tend_members(now);
+        assert!(!node.is_controller_dirty);
+    }
+}
+
+#[test]
+fn one_that_is_silent_is_not_given_a_vote() {
+    let (mut trio, new) = with_observer();
+    trio.cut.insert(new);
+    trio.pass_ms(1000);
+    let leaves = (trio.controller() + 1) % 3;
+    let id = i32::try_from(leaves).expect("small");
+    let stays = 3 - leaves - trio.controller();
+    assert_eq!(unregister(&mut trio, stays, id), (0, None));
+    assert_eq!(voting(&trio).len(), 2, "it was heard a moment ago, and is not any more");
+    trio.cut.clear();
+    wait(&mut trio, "it votes now", |trio| voting(trio).len() == 3);
+}
+
+#[test]
+fn a_node_joins_though_none_is_left_of_those_that_began_the_cluster() {
+    let mut trio = Trio::begun_by(1, &[]);
+    trio.pass_ms(1000);
+    (0..2).for_each(|_| _ = trio.start_another(&[]));
+    wait(&mut trio, "all vote", |trio| (0..3).all(|at| metadata_voters(trio, at) == 3));
+    trio.cut.insert(0);
+    trio.pass_ms(5000);
+    trio.cut.clear();
+    trio.pass_ms(1000);
+    assert_ne!(trio.controller(), 0, "one leads that joined");
+    let fourth = trio.start_another(&[]);
+    wait(&mut trio, "the first lets it in, which is all it knows", |trio| {
+        (0..4).all(|at| is_member(trio, at, 4))
+    });
+    assert_eq!(unregister(&mut trio, fourth, 0), (0, None));
+    trio.cut.insert(0);
+    trio.pass_ms(5000);
+    let lonely = trio.start_another(&[]);
+    trio.pass_ms(5000);
+    assert!(!is_member(&trio, lonely, 4), "it speaks to nobody who is there");
+    let introduced = vec![i32::try_from(fourth).expect("small")];
+    trio.start_introduced(lonely, introduced);
+    wait(&mut trio, "it joins", |trio| (1..5).all(|at| is_member(trio, at, 4)));
 }

@@ -1,10 +1,16 @@
 use std::collections::BTreeSet;
 
 use duramen_protocol::Response;
-use duramen_protocol::messages::InitProducerIdRequest;
+use duramen_protocol::messages::create_topics::{CreatableReplicaAssignment, CreatableTopic};
+use duramen_protocol::messages::{
+    DeleteTopicsRequest, FindCoordinatorRequest, InitProducerIdRequest,
+};
 use duramen_storage::op::ReplicaId;
 
-use super::harness::{Harness, batch};
+use super::groups::{commit_request, fetch_request, fetched};
+use super::harness::{Harness, batch, new_topic};
+use super::internal_topics::GROUPS;
+use super::trio::Trio;
 
 const METADATA: ReplicaId = ReplicaId(1);
 const LOG_BYTES: u64 = 16 << 10;
@@ -88,4 +94,57 @@ fn a_trim_that_storage_did_not_hear_of_is_executed_at_the_next_start() {
     let names: Vec<_> = (0..n).map(|n| format!("t-{n}")).collect();
     let names: Vec<_> = names.iter().map(String::as_str).collect();
     assert!(it.metadata(&names).topics.iter().all(|topic| topic.error_code == 0));
+}
+
+/// Who was away while topics were deleted and the log of that was trimmed is given an image that has them not.
+#[test]
+fn a_deletion_that_is_only_known_by_an_image_leaves_no_offsets_either() {
+    let never = ("auto.leader.rebalance.enable", "false");
+    let mut trio = Trio::new(&[SMALL_LOG, never, ("offsets.topic.num.partitions", "1")]);
+    let controller = trio.controller();
+    let find = FindCoordinatorRequest { coordinator_keys: vec!["g".into()], ..Default::default() };
+    trio.ask(controller, find, 4);
+    trio.create("t", 1);
+    trio.create("u", 1);
+    let away = trio.leader(GROUPS, 0).expect("led");
+    assert_ne!(away, controller, "else another seed is needed");
+    for topic in ["t", "u"] {
+        trio.ask(away, commit_request("g", topic, 5), 8);
+    }
+    let peer = trio.nodes[away].node.controller.group.id();
+    let begins = |trio: &Trio| trio.nodes[away].store.replicas[&peer].begins;
+    let (before, at) = (begins(&trio), trio.now.mono_us);
+
+    trio.cut.insert(away);
+    let delete = |trio: &mut Trio, name: &str| {
+        let names = vec![name.to_owned()];
+        let request =
+            DeleteTopicsRequest { topic_names: names, timeout_ms: 1000, ..Default::default() };
+        trio.ask(controller, request, 1);
+    };
+    delete(&mut trio, "t");
+    let metadata = trio.nodes[controller].node.controller.group.id();
+    while trio.nodes[controller].store.replicas[&metadata].log_start == 0 {
+        let here = vec![i32::try_from(controller).expect("small")];
+        let assignment = CreatableReplicaAssignment { partition_index: 0, broker_ids: here };
+        let topic = CreatableTopic {
+            replication_factor: -1,
+            assignments: vec![assignment],
+            ..new_topic("filler", -1, &[])
+        };
+        trio.try_create(controller, topic);
+        delete(&mut trio, "filler");
+    }
+    assert_eq!(trio.now.mono_us, at, "it was not away for long enough to cease to lead");
+    trio.cut.clear();
+    trio.pass_ms(2000);
+    assert_ne!(begins(&trio), before, "its log began anew");
+    assert_eq!(trio.leader(GROUPS, 0), Some(away));
+
+    let groups = match trio.ask(away, fetch_request(&["g"], None), 9) {
+        answer @ Response::OffsetFetch(_) => fetched(Some(answer)),
+        other => panic!("{other:?}"),
+    };
+    let names: Vec<&str> = groups[0].topics.iter().map(|topic| topic.name.as_str()).collect();
+    assert_eq!(names, ["u"]);
 }

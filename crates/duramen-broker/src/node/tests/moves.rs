@@ -1,8 +1,12 @@
 //! Leadership that changes hands on purpose.
 
-use duramen_protocol::messages::ElectLeadersRequest;
+use duramen_protocol::messages::alter_partition_reassignments::{
+    ReassignablePartition, ReassignableTopic,
+};
 use duramen_protocol::messages::elect_leaders::TopicPartitions;
+use duramen_protocol::messages::{AlterPartitionReassignmentsRequest, ElectLeadersRequest};
 use duramen_protocol::{ErrorCode, Response};
+use duramen_storage::op::ReplicaId;
 
 use super::harness::{batch, idempotent, produce_request};
 use super::trio::{TICK_MS, Trio};
@@ -27,7 +31,7 @@ fn misplaced(pairs: &[(&str, &str)]) -> (Trio, usize) {
 }
 
 /// The leader hands over to another node.
-fn hand_over(trio: &mut Trio, from: usize) {
+pub(super) fn hand_over(trio: &mut Trio, from: usize) {
     let replica = trio.replica(from, "t", 0);
     let group = &mut trio.nodes[from].node.partitions.get_mut(&replica).expect("there").group;
     let to = group.successors().next().expect("they keep up");
@@ -261,4 +265,134 @@ fn leadership_leaves_a_node_whose_disk_holds_up_the_others() {
     trio.pass_ms(1000);
     let replica = trio.replica(leader, "t", 0);
     assert_eq!(trio.nodes[leader].node.partitions[&replica].committed(), 2);
+}
+
+/// The partition of `t` is to be on these nodes, or where it was.
+fn reassign(trio: &mut Trio, nodes: Option<&[usize]>) {
+    let id = |at: &usize| i32::try_from(*at).expect("small");
+    let replicas = nodes.map(|nodes| nodes.iter().map(id).collect());
+    let partitions = vec![ReassignablePartition { partition_index: 0, replicas }];
+    let topics = vec![ReassignableTopic { name: "t".to_owned(), partitions }];
+    let request = AlterPartitionReassignmentsRequest {
+        topics,
+        timeout_ms: 1000,
+        ..AlterPartitionReassignmentsRequest::default()
+    };
+    match trio.ask(trio.controller(), request, 1) {
+        Response::AlterPartitionReassignments(response) => {
+            assert_eq!(response.responses[0].partitions[0].error_code, 0);
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Else leadership goes to and fro between the preferred replica and one that stays.
+#[test]
+fn a_move_that_is_taken_back_does_not_prefer_one_that_goes() {
+    let mut trio = Trio::new(NEVER);
+    trio.create("t", 1);
+    let first = trio.preferred("t", 0);
+    reassign(&mut trio, Some(&[first]));
+    trio.pass_ms(3000);
+    // Nobody gets so far as to have it there while the one that is wanted is not heard.
+    let wanted = (first + 1) % 3;
+    trio.cut.insert(wanted);
+    trio.pass_ms(3000);
+    reassign(&mut trio, Some(&[wanted]));
+    assert_eq!(trio.preferred("t", 0), wanted, "it is to lead, once it is there");
+    reassign(&mut trio, None);
+    assert_eq!(trio.preferred("t", 0), first);
+}
+
+#[test]
+fn a_move_that_is_asked_for_again_and_again_comes_to_its_end() {
+    let mut trio = Trio::new(NEVER);
+    trio.create("t", 1);
+    let wanted = (trio.preferred("t", 0) + 1) % 3;
+    for _ in 0..40 {
+        reassign(&mut trio, Some(&[wanted]));
+        trio.pass_ms(500);
+    }
+    assert_eq!(trio.nodes[trio.controller()].node.unsettled(), Some(0));
+}
+
+/// A node's directory has at most one replica of a partition, also when the one before it is to go and to stay by turns.
+#[test]
+fn a_lost_replica_that_is_wanted_back_has_one_successor() {
+    let mut trio = Trio::new(NEVER);
+    trio.create("t", 1);
+    let wiped = (trio.controller() + 1) % 3;
+    trio.wipe(wiped, 1, NEVER);
+    let mut taken_back = 0;
+    for _ in 0..400 {
+        trio.pass_ms(TICK_MS);
+        let Some(at) = (0..3).find(|at| trio.nodes[*at].node.unsettled().is_some()) else {
+            continue;
+        };
+        let image = &trio.nodes[at].node.controller.image;
+        let topic = image.topic_named("t").expect("there");
+        let placed = &topic.partitions[0];
+        let mut directories: Vec<_> = placed.iter().map(|it| it.directory_id).collect();
+        directories.sort_unstable();
+        directories.dedup();
+        assert_eq!(directories.len(), placed.len(), "{placed:?}");
+        if placed.len() > 3 && taken_back < 3 {
+            taken_back += 1;
+            reassign(&mut trio, None);
+        }
+    }
+    assert_eq!(taken_back, 3);
+    assert_eq!(trio.nodes[trio.controller()].node.unsettled(), Some(0), "it is there in the end");
+}
+
+/// `t` with a record, of which these nodes find their replicas damaged when they start again: which nodes and replicas.
+fn damaged_at_the_start(
+    of: impl Fn(usize) -> Vec<usize>,
+    lacks_room: bool,
+) -> (Trio, Vec<(usize, ReplicaId)>) {
+    let mut trio = Trio::new(NEVER);
+    trio.create("t", 1);
+    let leader = trio.leader("t", 0).expect("led");
+    assert_eq!(trio.produce(leader, "t", batch(&["a"])).error_code, 0);
+    trio.pass_ms(1000);
+    let damaged: Vec<_> = of(leader).into_iter().map(|at| (at, trio.replica(at, "t", 0))).collect();
+    for &(at, replica) in &damaged {
+        let mut store = std::mem::take(&mut trio.nodes[at].store);
+        store.damaged.insert(replica, lacks_room);
+        trio.restart(at, store, NEVER);
+    }
+    (trio, damaged)
+}
+
+#[test]
+fn a_replica_that_is_damaged_at_the_start_is_replaced() {
+    for behind in 0..3 {
+        let (mut trio, damaged) = damaged_at_the_start(|leader| vec![(leader + behind) % 3], false);
+        let (at, before) = damaged[0];
+        let first_leader = (at + 3 - behind) % 3;
+        trio.pass_ms(20_000);
+        let after = trio.replica(at, "t", 0);
+        assert_ne!(after, before);
+        assert_eq!(trio.nodes[at].store.deleted, [before]);
+        assert_eq!(trio.nodes[trio.controller()].node.unsettled(), Some(0));
+        assert_eq!(trio.preferred("t", 0), first_leader);
+        let leader = trio.leader("t", 0).expect("led");
+        let partition = &trio.nodes[leader].node.partitions[&trio.replica(leader, "t", 0)];
+        assert_eq!(partition.group.voters(), 3);
+        assert_eq!(trio.nodes[at].node.partitions[&after].committed(), 1);
+        assert_eq!(trio.produce(leader, "t", batch(&["b"])).base_offset, 1);
+    }
+}
+
+#[test]
+fn a_damaged_replica_stays_while_others_are_no_majority_and_if_it_only_lacks_room() {
+    for (lacks_room, count) in [(false, 2), (true, 1)] {
+        let of = |leader: usize| (0..count).map(|it| (leader + it) % 3).collect();
+        let (mut trio, damaged) = damaged_at_the_start(of, lacks_room);
+        trio.pass_ms(20_000);
+        for (at, before) in damaged {
+            assert_eq!(trio.replica(at, "t", 0), before);
+            assert!(trio.nodes[at].store.deleted.is_empty());
+        }
+    }
 }

@@ -7,7 +7,7 @@ use super::harness::{WALL_MS, settings};
 use crate::controller::records::RegisterBroker;
 use crate::controller::{Founder, METADATA_GROUP};
 use crate::event::{Action, Event, Now};
-use crate::limits::{ELECTION_TICKS, Memory, PEER_SILENT_TICKS, TICK_US};
+use crate::limits::{ELECTION_TICKS, GROUP_QUIET_TICKS, Memory, PEER_SILENT_TICKS, TICK_US};
 use crate::node::{Node, NodeOptions};
 use crate::peer::{Frame, Letter, PeerFrame};
 
@@ -37,6 +37,8 @@ fn open(broker_id: i32, directory_id: [u8; 16]) -> (Node, Vec<Action>) {
         node_address: None,
         founders: (1..=3).map(voter).collect(),
         memory: Memory::default(),
+        introduced: Vec::new(),
+        quiet_ticks: GROUP_QUIET_TICKS,
     };
     let mut actions = Vec::new();
     let node = Node::open(options, Vec::new(), now(0), &mut actions);

@@ -84,6 +84,20 @@ fn a_clock_leap_of_days_deletes_nothing() {
 }
 
 #[test]
+fn a_clock_that_leapt_back_makes_nothing_old() {
+    let mut it = Harness::new(&[]);
+    it.create("t", &[("retention.ms", "600000"), ("message.timestamp.type", "LogAppendTime")]);
+    it.now.wall_ms -= 8 * DAY_MS;
+    at(&mut it, WALL_MS);
+    // The next process, as another node that leads next, has a clock that is right.
+    it.now.wall_ms += 8 * DAY_MS;
+    it.restart(&[], 2);
+    it.pass_ms(330_000);
+    assert!(!it.node.metrics().is_clock_held);
+    assert_eq!(it.store.trims, []);
+}
+
+#[test]
 fn size_retention_needs_no_clock() {
     let mut it = Harness::new(&[]);
     let configs = [("retention.bytes", "100"), ("segment.bytes", "4096")];

@@ -15,6 +15,7 @@ use crate::controller::Founder;
 use crate::event::{Event, Now};
 use crate::node::NodeOptions;
 use crate::peer::PeerFrame;
+use crate::survivor::{Outcome, Survival};
 
 /// A tick of groups, and then some.
 pub(super) const TICK_MS: u64 = 50;
@@ -24,7 +25,8 @@ pub(super) struct Trio {
     pub now: Now,
     /// Those that hear and say nothing.
     pub cut: BTreeSet<usize>,
-    founders: usize,
+    cluster_id: [u8; 16],
+    founders: Vec<Founder>,
 }
 
 /// A node's data directory; there is another one each time that it is wiped.
@@ -42,21 +44,26 @@ fn founder(at: usize) -> Founder {
     Founder { peer_id: at as u64 + 1, broker_id: broker(at), directory_id: directory(at, 0) }
 }
 
-fn member(at: usize, generation: u8, founders: usize, pairs: &[(&str, &str)]) -> NodeOptions {
+fn member(
+    at: usize,
+    generation: u8,
+    (cluster_id, founders): ([u8; 16], &[Founder]),
+    pairs: &[(&str, &str)],
+) -> NodeOptions {
     let directory_id = directory(at, generation);
-    let facts = Facts { cluster_id: [7; 16], broker_id: broker(at), directory_id };
+    let facts = Facts { cluster_id, broker_id: broker(at), directory_id };
     let seed = u64::from(generation) * 100 + at as u64 + 1;
     NodeOptions {
         facts,
-        founders: (0..founders).map(founder).collect(),
+        founders: founders.to_vec(),
         rack: Some(format!("rack-{at}")),
         node_address: Some((format!("node-{at}"), 9093)),
         ..options(settings(pairs), seed, Vec::new())
     }
 }
 
-fn opened(options: NodeOptions, now: Now) -> Harness {
-    let mut node = Harness::opened(Store::default(), options, now);
+fn opened(store: Store, options: NodeOptions, now: Now) -> Harness {
+    let mut node = Harness::opened(store, options, now);
     node.is_prompt = true;
     node.run();
     node
@@ -83,20 +90,66 @@ impl Trio {
     /// So many nodes that were just started, and begin a cluster.
     pub(super) fn begun_by(founders: usize, pairs: &[(&str, &str)]) -> Self {
         let now = Now { mono_us: 0, wall_ms: WALL_MS };
-        let nodes = (0..founders).map(|at| opened(member(at, 0, founders, pairs), now)).collect();
-        Self { nodes, now, cut: BTreeSet::new(), founders }
+        let founders: Vec<_> = (0..founders).map(founder).collect();
+        let cluster_id = [7; 16];
+        let node =
+            |at| opened(Store::default(), member(at, 0, (cluster_id, &founders), pairs), now);
+        let nodes = (0..founders.len()).map(node).collect();
+        Self { nodes, now, cut: BTreeSet::new(), cluster_id, founders }
     }
 
     /// One more node is started, of an empty directory.
     pub(super) fn start_another(&mut self, pairs: &[(&str, &str)]) -> usize {
         let at = self.nodes.len();
-        self.nodes.push(opened(member(at, 0, self.founders, pairs), self.now));
+        let options = member(at, 0, (self.cluster_id, &self.founders), pairs);
+        self.nodes.push(opened(Store::default(), options, self.now));
         at
+    }
+
+    /// A node ends and is started again, of an empty directory, with others to speak to.
+    pub(super) fn start_introduced(&mut self, at: usize, introduced: Vec<i32>) {
+        let options = member(at, 0, (self.cluster_id, &self.founders), &[]);
+        let options = NodeOptions { introduced, ..options };
+        self.nodes[at] = opened(Store::default(), options, self.now);
     }
 
     /// A node ends and is started again, of an empty directory.
     pub(super) fn wipe(&mut self, at: usize, generation: u8, pairs: &[(&str, &str)]) {
-        self.nodes[at] = opened(member(at, generation, self.founders, pairs), self.now);
+        let options = member(at, generation, (self.cluster_id, &self.founders), pairs);
+        self.nodes[at] = opened(Store::default(), options, self.now);
+    }
+
+    /// A node ends for ever, and what it had is begun anew by it alone, as another cluster; the others are no more.
+    pub(super) fn survive(&mut self, at: usize) -> Outcome {
+        let facts = self.nodes[at].node.options.facts.clone();
+        let mut store = std::mem::take(&mut self.nodes[at].store);
+        let found = store.recover();
+        let plan = Survival::plan(&facts, &found, store.metadata_tail(), self.now.wall_ms);
+        let Survival { outcome, founder, ops } = plan.expect("it is a member");
+        for op in ops {
+            store.execute(op);
+        }
+        self.founders = vec![Founder {
+            peer_id: founder.peer_id,
+            broker_id: founder.broker_id,
+            directory_id: founder.directory_id,
+        }];
+        self.cluster_id = [8; 16];
+        let options = NodeOptions {
+            metadata_tail: store.metadata_tail(),
+            ..member(at, 0, (self.cluster_id, &self.founders), &[])
+        };
+        self.nodes[at] = opened(store, options, self.now);
+        self.cut.extend((0..self.nodes.len()).filter(|other| *other != at));
+        outcome
+    }
+
+    /// A node dies, and is started again with what is stored now.
+    pub(super) fn restart(&mut self, at: usize, store: Store, pairs: &[(&str, &str)]) {
+        let options = member(at, 0, (self.cluster_id, &self.founders), pairs);
+        let seed = options.seed + 1000;
+        let options = NodeOptions { seed, metadata_tail: store.metadata_tail(), ..options };
+        self.nodes[at] = opened(store, options, self.now);
     }
 
     /// What was said is heard, until nobody has more to say.

@@ -144,7 +144,7 @@ impl Clients {
         self.fetch_one(want, patience, Kind::Alone)
     }
 
-    /// By the id of a topic that is gone: it must never lead anywhere.
+    /// By the id of a topic that is gone: it must not lead to another one.
     pub(super) fn fetch_stale(&mut self, place: Place, id: Uuid) -> (Asked, Request, i16) {
         let life = self.life(&place);
         let want = self.want((place, Some(id)), life, 0);
@@ -157,7 +157,7 @@ impl Clients {
         let mut session = std::mem::take(&mut self.all[at].fetches);
         let is_full = session.epoch == 0;
         if is_full {
-            session.by_id = self.work.chance(500);
+            session.by_id = self.work.chance(500) || self.goes_by_id();
             session.told.clear();
         }
         let mut wants = Vec::new();
@@ -261,6 +261,14 @@ impl Clients {
         for want in &fetch.wants {
             let place = &want.target.0;
             let part = came.remove(&key_of(&want.target));
+            if fetch.kind == Kind::Stale && self.many {
+                // A node that is behind has it still.
+                if let Some(part) = part {
+                    let (bytes, end) = (bytes_of(&part), part.high_watermark);
+                    self.on_batches(place, bytes, want.offset, end, fetch.kind)?;
+                }
+                continue;
+            }
             if fetch.kind == Kind::Stale {
                 let code = part.map(|part| (part.error_code, bytes_of(&part).len()));
                 if code != Some((ErrorCode::UnknownTopicId.code(), 0)) {
@@ -342,15 +350,20 @@ impl Clients {
                 self.through.remove(place);
                 return Ok(Some(UNKNOWN_START));
             }
-            Some(ErrorCode::OffsetOutOfRange) if offset < trimmed => {
+            Some(ErrorCode::OffsetOutOfRange)
+                if offset < trimmed || self.many && offset > want.end_seen =>
+            {
                 self.through.remove(place); // a trim came late: begin again
-                return Ok(Some(trimmed));
+                // Of several nodes' it may have been meant for an earlier topic of the name, and be past the end of this one.
+                return Ok(Some(if self.many { UNKNOWN_START } else { trimmed }));
             }
             Some(ErrorCode::UnknownTopicOrPartition | ErrorCode::UnknownTopicId) => {
                 self.oracle.on_unknown(&place.0)?;
                 return Ok(None);
             }
-            Some(code) if code.is_retriable() && code != ErrorCode::KafkaStorageError => {
+            Some(code)
+                if code.is_retriable() && (self.rots || code != ErrorCode::KafkaStorageError) =>
+            {
                 return Ok(None);
             }
             _ => {
@@ -362,7 +375,7 @@ impl Clients {
         let is_stale = part.high_watermark < before || part.log_start_offset < want.start_seen;
         if is_stale && self.may_be_stale(kind) {
             let (end, bytes) = (part.high_watermark, bytes_of(part));
-            return self.on_batches(place, bytes, offset, end, false).map(Some);
+            return self.on_batches(place, bytes, offset, end, Kind::Alone).map(Some);
         }
         if part.high_watermark < before {
             let what = format!("P2: the end was {before}, and is {}", part.high_watermark);
@@ -382,7 +395,7 @@ impl Clients {
         let known = self.oracle.known(place);
         known.end_seen = known.end_seen.max(part.high_watermark);
         known.start_seen = known.start_seen.max(part.log_start_offset);
-        let next = self.on_batches(place, bytes_of(part), offset, part.high_watermark, through)?;
+        let next = self.on_batches(place, bytes_of(part), offset, part.high_watermark, kind)?;
         if through {
             let done = self.through.entry(place.clone()).or_default();
             done.at = next;
@@ -401,7 +414,7 @@ impl Clients {
         bytes: Bytes,
         offset: i64,
         end: i64,
-        through: bool,
+        kind: Kind,
     ) -> Result<i64, Failure> {
         let mut next = offset;
         let mut first = true;
@@ -427,8 +440,12 @@ impl Clients {
                     return wrong(place, &format!("a record at {at} has no number"));
                 };
                 let shown = (u64::from_be_bytes(*number), at - header.base_offset);
+                if kind == Kind::Stale {
+                    self.oracle.on_shown_of_gone(place, shown.0)?;
+                    continue;
+                }
                 self.oracle.on_shown(place, at, shown)?;
-                if through {
+                if kind == Kind::Through {
                     self.through.entry(place.clone()).or_default().read.insert(at, shown);
                 }
             }

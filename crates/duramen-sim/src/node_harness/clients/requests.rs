@@ -7,6 +7,7 @@ use duramen_protocol::messages::alter_partition_reassignments::{
 };
 use duramen_protocol::messages::create_topics::CreatableTopic;
 use duramen_protocol::messages::delete_records::{DeleteRecordsPartition, DeleteRecordsTopic};
+use duramen_protocol::messages::delete_topics::DeleteTopicState;
 use duramen_protocol::messages::fetch::{FetchPartition, FetchTopic, ForgottenTopic};
 use duramen_protocol::messages::list_offsets::{ListOffsetsPartition, ListOffsetsTopic};
 use duramen_protocol::messages::metadata::MetadataRequestTopic;
@@ -100,6 +101,12 @@ pub(super) fn metadata(name: &str) -> Request {
         .into()
 }
 
+/// What is there, and where?
+pub(super) fn metadata_of_all() -> Request {
+    MetadataRequest { topics: None, allow_auto_topic_creation: false, ..MetadataRequest::default() }
+        .into()
+}
+
 pub(super) fn create(name: &str, num_partitions: i32, replication_factor: i16) -> Request {
     let topic = CreatableTopic {
         name: name.to_owned(),
@@ -111,10 +118,14 @@ pub(super) fn create(name: &str, num_partitions: i32, replication_factor: i16) -
     CreateTopicsRequest { topics, timeout_ms: TIMEOUT_MS, validate_only: false }.into()
 }
 
-pub(super) fn delete(name: &str) -> Request {
-    let topic_names = vec![name.to_owned()];
-    DeleteTopicsRequest { topic_names, timeout_ms: TIMEOUT_MS, ..DeleteTopicsRequest::default() }
-        .into()
+/// By name, or by id if there is one; and the version that can.
+pub(super) fn delete(name: &str, id: Option<Uuid>) -> (Request, i16) {
+    let timeout_ms = TIMEOUT_MS;
+    let topics: Vec<_> =
+        id.map(|topic_id| DeleteTopicState { name: None, topic_id }).into_iter().collect();
+    let (topic_names, version) =
+        if id.is_some() { (Vec::new(), 6) } else { (vec![name.to_owned()], 5) };
+    (DeleteTopicsRequest { topics, topic_names, timeout_ms }.into(), version)
 }
 
 /// A partition is to be on these nodes, or, with none, to stay where it was.

@@ -18,7 +18,7 @@ const POLL: Duration = Duration::from_millis(250);
 /// back.
 const UNTOLD_MAX: Duration = Duration::from_secs(10);
 /// How long a node may take to answer.
-const PATIENCE: Duration = Duration::from_secs(15);
+pub(super) const PATIENCE: Duration = Duration::from_secs(15);
 
 #[derive(Debug, Args)]
 #[command(
@@ -29,7 +29,7 @@ nodes as for new topics. How many replicas there are does not change: that is `d
 --replication-factor`.
 
 With --from, everything goes off a node, or what of --topic is there, and to the other nodes, or
-those of --to. Others keep what they have. Do this before a node is removed for good.
+those of --to. Others keep what they have. `duramen cluster remove` does that first of all.
 
 Producers and consumers go on. A new replica gets all that is kept and counts when it has it; then
 the old one is deleted. What is under way goes on when this command is interrupted; run it again to
@@ -101,6 +101,21 @@ impl Move {
 }
 
 impl MoveCommand {
+    /// Everything off one node.
+    pub(super) fn off(node: NodeId, cluster: Cluster) -> Self {
+        Self {
+            topics: Vec::new(),
+            partitions: Vec::new(),
+            to: Vec::new(),
+            from: vec![node],
+            cancel: false,
+            at_once: 1,
+            no_wait: false,
+            dry_run: true,
+            cluster,
+        }
+    }
+
     pub(super) async fn run(self) -> anyhow::Result<()> {
         let client = self.cluster.connect_within(PATIENCE).await?;
         if self.cancel {
@@ -142,7 +157,7 @@ impl MoveCommand {
         Ok(())
     }
 
-    fn plan(&self, overview: &Overview) -> anyhow::Result<Vec<Move>> {
+    pub(super) fn plan(&self, overview: &Overview) -> anyhow::Result<Vec<Move>> {
         for id in &self.to {
             let node = overview.nodes.get(id);
             let node =
@@ -259,7 +274,7 @@ impl MoveCommand {
     }
 }
 
-fn there(overview: &Overview) -> String {
+pub(super) fn there(overview: &Overview) -> String {
     let ids: Vec<_> = overview.nodes.keys().map(ToString::to_string).collect();
     format!("there are {}", ids.join(", "))
 }

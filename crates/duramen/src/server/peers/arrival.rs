@@ -29,6 +29,8 @@ const GREETING_BYTES_MAX: u32 = 64 << 10;
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// Frames of one connection that wait for the node's thread; above, the connection is not read.
 const WAITING_KIB_MAX: u32 = 32 << 10;
+/// What is read of a node at once, as far as it is there: most frames whole, with the batches in them.
+const ROOM_MIN: usize = 48 << 10;
 /// When the process has no descriptor left.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -132,7 +134,7 @@ impl Messages {
                 message.advance(1);
                 return Ok(Some((kind, message)));
             }
-            let room = framing::make_room(&mut self.buf, self.bytes_max);
+            let room = framing::make_room(&mut self.buf, self.bytes_max, ROOM_MIN);
             let mut into = (&mut self.buf).limit(room);
             let read = timeout(SILENCE_MAX, self.stream.read_buf(&mut into)).await;
             if read.context("it says nothing")?? == 0 {

@@ -166,10 +166,10 @@ impl Dialler {
         loop {
             tokio::select! {
                 frames = self.link.take() => {
-                    for frame in frames {
-                        self.send(&mut stream, Kind::Frame, frame.into_parts()).await?;
-                        self.link.traffic.sent_frames.inc();
-                    }
+                    let count = frames.len() as u64;
+                    let messages = frames.into_iter().map(|it| (Kind::Frame, it.into_parts()));
+                    self.send(&mut stream, Parts::of(messages)).await?;
+                    self.link.traffic.sent_frames.inc_by(count);
                 }
                 // Nobody changes it any more once it is a member.
                 Ok(()) = self.identity.changed() => {
@@ -193,21 +193,15 @@ impl Dialler {
     async fn greet(&mut self, stream: &mut TcpStream) -> anyhow::Result<()> {
         let from = self.identity.borrow_and_update().clone();
         let greeting = Greeting { to: self.broker_id, from, nodes: self.links.nodes() };
-        self.send(stream, Kind::Greeting, vec![greeting.encode()]).await
+        self.send(stream, Parts::of([(Kind::Greeting, vec![greeting.encode()])])).await
     }
 
-    async fn send(
-        &self,
-        stream: &mut TcpStream,
-        kind: Kind,
-        parts: Vec<Bytes>,
-    ) -> anyhow::Result<()> {
-        let mut message = Parts::of(kind, parts);
-        while message.has_remaining() {
-            let before = message.remaining();
-            let written = timeout(STALL_MAX, stream.write_buf(&mut message)).await;
+    async fn send(&self, stream: &mut TcpStream, mut parts: Parts) -> anyhow::Result<()> {
+        while parts.has_remaining() {
+            let before = parts.remaining();
+            let written = timeout(STALL_MAX, stream.write_buf(&mut parts)).await;
             written.context("it takes nothing")??;
-            self.link.traffic.sent_bytes.inc_by((before - message.remaining()) as u64);
+            self.link.traffic.sent_bytes.inc_by((before - parts.remaining()) as u64);
         }
         Ok(())
     }
@@ -218,42 +212,51 @@ fn chance() -> f64 {
     RandomState::new().build_hasher().finish() as f64 / u64::MAX as f64
 }
 
-/// One message in pieces, which are written together and never copied into one.
-struct Parts(VecDeque<Bytes>);
+/// Messages in pieces, which are written together and never copied into one.
+struct Parts {
+    pieces: VecDeque<Bytes>,
+    bytes: usize,
+}
 
 impl Parts {
-    fn of(kind: Kind, parts: Vec<Bytes>) -> Self {
-        let bytes = 1 + parts.iter().map(Bytes::len).sum::<usize>();
-        let mut head = BytesMut::with_capacity(5);
-        head.put_u32(u32::try_from(bytes).expect("the node bounds what it sends in one turn"));
-        head.put_u8(kind as u8);
-        let parts = parts.into_iter().filter(|part| !part.is_empty());
-        Self(std::iter::once(head.freeze()).chain(parts).collect())
+    fn of(messages: impl IntoIterator<Item = (Kind, Vec<Bytes>)>) -> Self {
+        let mut all = Self { pieces: VecDeque::new(), bytes: 0 };
+        for (kind, parts) in messages {
+            let bytes = 1 + parts.iter().map(Bytes::len).sum::<usize>();
+            let mut head = BytesMut::with_capacity(5);
+            head.put_u32(u32::try_from(bytes).expect("the node bounds what it sends in one turn"));
+            head.put_u8(kind as u8);
+            all.bytes += head.len() - 1 + bytes;
+            all.pieces.push_back(head.freeze());
+            all.pieces.extend(parts.into_iter().filter(|part| !part.is_empty()));
+        }
+        all
     }
 }
 
 impl Buf for Parts {
     fn remaining(&self) -> usize {
-        self.0.iter().map(Bytes::len).sum()
+        self.bytes
     }
 
     fn chunk(&self) -> &[u8] {
-        self.0.front().map_or(&[], |part| part)
+        self.pieces.front().map_or(&[], |part| part)
     }
 
     fn chunks_vectored<'a>(&'a self, into: &mut [IoSlice<'a>]) -> usize {
-        let slices = into.iter_mut().zip(&self.0);
+        let slices = into.iter_mut().zip(&self.pieces);
         slices.map(|(slice, part)| *slice = IoSlice::new(part)).count()
     }
 
     fn advance(&mut self, mut count: usize) {
+        self.bytes -= count;
         while count > 0 {
-            let front = self.0.front_mut().expect("not past the end");
+            let front = self.pieces.front_mut().expect("not past the end");
             let step = count.min(front.len());
             front.advance(step);
             count -= step;
             if front.is_empty() {
-                self.0.pop_front();
+                self.pieces.pop_front();
             }
         }
     }
@@ -264,11 +267,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_in_parts_is_its_bytes_however_it_is_written() {
+    fn messages_in_parts_are_their_bytes_however_they_are_written() {
         let parts = vec![Bytes::from_static(b"abc"), Bytes::new(), Bytes::from_static(b"defgh")];
-        let whole = b"\0\0\0\x09\x02abcdefgh";
+        let messages = [(Kind::Frame, parts), (Kind::Greeting, vec![Bytes::from_static(b"i")])];
+        let whole = b"\0\0\0\x09\x02abcdefgh\0\0\0\x02\x01i";
         for step in 1..=whole.len() {
-            let mut message = Parts::of(Kind::Frame, parts.clone());
+            let mut message = Parts::of(messages.clone());
             assert_eq!(message.remaining(), whole.len());
             let mut written = Vec::new();
             while message.has_remaining() {

@@ -1,0 +1,86 @@
+//! What a peer says is looked at before the library hears it.
+
+use duramen_storage::Descriptor;
+use duramen_storage::op::Content;
+use raft::eraftpb::{Entry, EntryType, Message, MessageType};
+
+use super::log::{self, TAG_BATCH};
+use super::{Group, TERM_MAX, change_of};
+
+impl Group {
+    /// Whether the library may hear a message: what it would take for a fatal error, or believe without a check, it may not.
+    pub(super) fn is_acceptable(&self, message: &Message) -> bool {
+        // Who may speak is the node's concern: this replica may be the last to hear of a change of membership.
+        let is_for_us = message.from != self.id.0 && message.to == self.id.0;
+        let kind = message.get_msg_type();
+        let is_foreign = matches!(kind, MessageType::MsgPropose | MessageType::MsgReadIndex);
+        let is_vote = matches!(kind, MessageType::MsgRequestVote | MessageType::MsgRequestPreVote);
+        // Whoever was not told how its log begins has no say in who leads.
+        let is_fit = !is_vote || self.raw.store().last() > 0;
+        is_for_us && is_fit && !is_foreign && message.term <= TERM_MAX && self.is_chain(message)
+    }
+
+    /// Whether a message's entries follow each other, by index, term and offset, and follow what this log has.
+    fn is_chain(&self, message: &Message) -> bool {
+        let (mut index, mut term) = (message.index, message.log_term);
+        let mut end_offset = self.offset_after(index, term);
+        for entry in message.get_entries() {
+            let follows = entry.index == index + 1 && (term..=message.term).contains(&entry.term);
+            let Some(content) = log::content_of(entry).filter(|_| follows) else { return false };
+            // The library parses it, and panics over what it cannot read.
+            if entry.get_entry_type() != EntryType::EntryNormal && change_of(entry).is_none() {
+                return false;
+            }
+            (index, term) = (entry.index, entry.term);
+            let Content::Batch(batch) = content else {
+                end_offset = end_offset.or_else(|| self.offset_after(index, term));
+                continue;
+            };
+            if end_offset.is_some_and(|end| end != batch.base_offset) || batch.count == 0 {
+                return false;
+            }
+            end_offset = Some(batch.end_offset());
+        }
+        true
+    }
+
+    /// Where the log stands after an entry; `None` if that is not known any more, or not yet, or another entry is there:
+    /// one that is to be replaced says nothing about what follows.
+    fn offset_after(&self, index: u64, term: u64) -> Option<i64> {
+        if !self.raw.raft.raft_log.match_term(index, term) {
+            return None;
+        }
+        let unstable = self.raw.raft.raft_log.unstable_entries();
+        let Some(first) = unstable.first().filter(|first| first.index <= index) else {
+            return self.raw.store().offset_after(index);
+        };
+        let is_batch = |entry: &&Entry| entry.data.first() == Some(&TAG_BATCH);
+        let batches = unstable.iter().take_while(|entry| entry.index <= index).filter(is_batch);
+        let last = batches.last().and_then(|entry| Descriptor::decode(&entry.data[1..]).ok());
+        last.map(|batch| batch.end_offset())
+            .or_else(|| self.raw.store().offset_after(first.index - 1))
+    }
+
+    /// Why a message proves that this replica has lost what it had, if it does.
+    pub(super) fn damage_shown_by(&self, message: &Message) -> Option<String> {
+        let log = &self.raw.raft.raft_log;
+        if message.term < self.term() {
+            return None;
+        }
+        match message.get_msg_type() {
+            MessageType::MsgHeartbeat if message.commit > log.last_index() => {
+                Some(format!("index {} is committed and not in this log", message.commit))
+            }
+            MessageType::MsgAppend => {
+                let entries = message.get_entries().iter();
+                let known = entries.take_while(|entry| entry.index <= log.committed);
+                let mut conflicts = known.filter(|entry| {
+                    log.term(entry.index).is_ok_and(|term| term != 0 && term != entry.term)
+                });
+                let conflict = conflicts.next()?;
+                Some(format!("entry {} is committed and another one came", conflict.index))
+            }
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,486 @@
+//! # Room card: mending
+//!
+//! Purpose:    damaged ranges of segments are filled with what other replicas have.
+//! Owns:       what is damaged here, whom to ask for what belongs there, what others asked for.
+//! Interface:  [`Node::on_damaged`], [`Node::on_mended`], [`Node::tick_mends`], [`Node::on_ranges`].
+//! Invariants: one segment at a time, and one question; only what is committed is asked for and given; what is given is
+//!             checked here and once more by storage.
+//! Never:      files; what is damaged (see storage's `scrub`), what may take its place (see storage's `mending`).
+//! Tests:      `node/tests/mending.rs`; `duramen-sim`, scenario `cluster`; `tests/cluster.rs` of the binary.
+//! Start at:   [`Node::tick_mends`].
+//!
+//! It follows no group: all replicas have the same bytes at the same offsets, so that any of them can give, and the one
+//! that is damaged goes on to follow or to lead meanwhile. Reads of what is damaged are refused, others are not.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::{Bytes, BytesMut};
+use duramen_protocol::batch::batches;
+use duramen_protocol::wire::Uuid;
+use duramen_storage::Descriptor;
+use duramen_storage::mending::{Damage, DamagedRange, Mend};
+use duramen_storage::op::ReplicaId;
+use duramen_storage::sabotage::{self, Bug};
+
+use super::Node;
+use crate::controller::METADATA_GROUP;
+use crate::controller::records::PlacedReplica;
+use crate::event::{Action, LogRead, ReadLog};
+use crate::group::{Group, GroupId};
+use crate::peer::{Frame, RangeGiven, RangeWanted};
+
+/// About how much is asked for at once; at least one batch.
+const PIECE_BYTES: u32 = 256 * 1024;
+/// What one copy of a segment is mended with at most; the rest follows with the next.
+const MEND_BYTES_MAX: usize = 32 << 20;
+/// Ticks until another replica is asked, because this one does not answer.
+const ANSWER_TICKS: u64 = 20;
+/// Ticks until the next try, when none has it.
+const REST_TICKS: u64 = 100;
+/// They double each time, up to this: five minutes.
+const REST_TICKS_MAX: u64 = 6000;
+/// Segments that are remembered to be damaged; the others are found again.
+const OPEN_MAX: usize = 1024;
+/// Reads for others that may wait; above, they ask again.
+const SERVING_MAX: usize = 16;
+/// Tickets of such reads: groups number theirs from 1.
+const TICKETS: u64 = 1 << 63;
+
+/// Whether a read is for another node's damaged range.
+pub(crate) fn is_for_mending(ticket: u64) -> bool {
+    ticket >= TICKETS
+}
+
+/// A question to another node.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    nonce: u64,
+    broker_id: i32,
+    /// Which range it is for.
+    range: usize,
+    at_tick: u64,
+}
+
+/// A range, and what was given for it so far.
+#[derive(Debug)]
+struct Hole {
+    range: DamagedRange,
+    batches: BytesMut,
+    /// The offset after that.
+    end: i64,
+    /// Nobody has more of it now.
+    is_given_up: bool,
+}
+
+/// What was asked for, of whom, in which term. Who is asked the same again has the same answer, most likely.
+#[derive(Clone, Debug, PartialEq)]
+struct Question {
+    ranges: Vec<DamagedRange>,
+    others: Vec<PlacedReplica>,
+    term: u64,
+}
+
+/// Nobody had it.
+#[derive(Clone, Debug)]
+struct InVain {
+    question: Question,
+    rest_ticks: u64,
+    until_tick: u64,
+}
+
+/// A damaged segment.
+#[derive(Debug)]
+struct Open {
+    holes: Vec<Hole>,
+    asked: Option<Asked>,
+    /// Who did not have it, or gave what does not fit.
+    refused: BTreeSet<i32>,
+    /// Storage is at it.
+    is_ordered: bool,
+    /// It was said that nobody has it.
+    is_deplored: bool,
+    not_before_tick: u64,
+    in_vain: Option<InVain>,
+}
+
+/// See the room card.
+#[derive(Debug, Default)]
+pub(super) struct Mends {
+    open: BTreeMap<(ReplicaId, i64), Open>,
+    /// The one that is being mended, or was last.
+    turn: Option<(ReplicaId, i64)>,
+    /// Whom to read for: node and its number for it, by ticket.
+    serving: BTreeMap<u64, (i32, u64)>,
+    tickets: u64,
+}
+
+impl Mends {
+    /// A segment is not what it was.
+    pub(super) fn forget(&mut self, replica: ReplicaId, segment: i64) {
+        self.open.remove(&(replica, segment));
+    }
+}
+
+impl Open {
+    fn of(ranges: &[DamagedRange]) -> Self {
+        let hole = |&range: &DamagedRange| Hole {
+            range,
+            batches: BytesMut::new(),
+            end: range.offset,
+            is_given_up: false,
+        };
+        Self {
+            holes: ranges.iter().map(hole).collect(),
+            asked: None,
+            refused: BTreeSet::new(),
+            is_ordered: false,
+            is_deplored: false,
+            not_before_tick: 0,
+            in_vain: None,
+        }
+    }
+
+    fn ranges(&self) -> Vec<DamagedRange> {
+        self.holes.iter().map(|hole| hole.range).collect()
+    }
+
+    /// What is still to be filled when storage has put in what was given.
+    fn rest_of_ranges(&self) -> Vec<DamagedRange> {
+        let rest = |hole: &Hole| DamagedRange {
+            at: hole.range.at + hole.batches.len() as u64,
+            offset: hole.end,
+            ..hole.range
+        };
+        self.holes.iter().map(rest).filter(|range| range.offset < range.end_offset).collect()
+    }
+
+    fn bytes(&self) -> usize {
+        self.holes.iter().map(|hole| hole.batches.len()).sum()
+    }
+
+    /// The range that lacks something, if there is room for more.
+    fn lacks(&self) -> Option<usize> {
+        let lacks = |hole: &Hole| hole.end < hole.range.end_offset && !hole.is_given_up;
+        self.holes.iter().position(lacks).filter(|_| self.bytes() < MEND_BYTES_MAX)
+    }
+
+    /// Whether any of it is of a log that begins there.
+    fn is_kept(&self, log_start: i64) -> bool {
+        self.holes.iter().any(|hole| hole.range.end_offset > log_start)
+    }
+
+    /// It is tried again later.
+    fn rest(&mut self, ticks: u64) {
+        (self.asked, self.is_ordered) = (None, false);
+        self.refused.clear();
+        self.holes.iter_mut().for_each(|hole| hole.is_given_up = false);
+        self.not_before_tick = ticks + REST_TICKS;
+    }
+
+    /// Whether just that was asked in vain, and not long enough ago. If it is another question, it is a new one.
+    fn is_vain(&mut self, question: &Question, ticks: u64) -> bool {
+        self.in_vain.take_if(|before| before.question != *question);
+        self.in_vain.as_ref().is_some_and(|before| ticks < before.until_tick)
+    }
+
+    /// Nobody had it: the same is asked later and later.
+    fn note_vain(&mut self, question: Question, ticks: u64) {
+        let before = self.in_vain.take();
+        let twice = |before: InVain| (2 * before.rest_ticks).min(REST_TICKS_MAX);
+        let rest_ticks = before.map_or(REST_TICKS, twice);
+        self.in_vain = Some(InVain { question, rest_ticks, until_tick: ticks + rest_ticks });
+    }
+}
+
+impl Hole {
+    /// Takes the batches that follow what is there. False if there are none.
+    fn take(&mut self, given: Bytes) -> bool {
+        let before = self.end;
+        for batch in batches(given).map_while(Result::ok) {
+            let Ok(descriptor) = Descriptor::of_batch(batch.bytes(), false) else { break };
+            let is_whole = descriptor.matches(batch.bytes()) || sabotage::is(Bug::MendUnchecked);
+            let at = self.range.at + (self.batches.len() + batch.bytes().len()) as u64;
+            let fits = at <= self.range.end_at && descriptor.end_offset() <= self.range.end_offset;
+            if !is_whole || !fits || descriptor.base_offset != self.end {
+                break;
+            }
+            self.batches.extend_from_slice(batch.bytes());
+            self.end = descriptor.end_offset();
+        }
+        self.end > before
+    }
+}
+
+/// What is damaged here.
+impl Node {
+    /// A segment of a replica here is damaged.
+    pub(super) fn on_damaged(&mut self, damage: &Damage) {
+        let key = (damage.replica, damage.segment);
+        let Some((group, committed, _)) = self.log_here(damage.replica) else { return };
+        let known = self.mends.open.get(&key);
+        if known.is_some_and(|open| open.is_ordered) || self.mends.open.len() >= OPEN_MAX {
+            return;
+        }
+        let bytes: u64 = damage.ranges.iter().map(|range| range.end_at - range.at).sum();
+        let others = self.others_of(group, damage.replica).len();
+        let (replica, segment, ranges) = (damage.replica.0, damage.segment, damage.ranges.len());
+        if others == 0 {
+            tracing::error!(
+                replica,
+                segment,
+                ranges,
+                bytes,
+                "durable data is damaged, and there is no other copy of it: see docs/operations.md, \"A damaged partition\""
+            );
+        } else {
+            let offset = damage.ranges.first().map(|range| range.offset);
+            tracing::warn!(
+                replica,
+                segment,
+                ranges,
+                bytes,
+                offset,
+                committed,
+                "durable data is damaged: it is fetched again from another replica"
+            );
+        }
+        let mut open = Open::of(&damage.ranges);
+        if let Some(known) = known {
+            (open.is_deplored, open.not_before_tick) = (known.is_deplored, known.not_before_tick);
+            open.in_vain.clone_from(&known.in_vain);
+        }
+        self.mends.open.insert(key, open);
+    }
+
+    /// What became of a segment that storage was told to mend.
+    pub(super) fn on_mended(&mut self, replica: ReplicaId, segment: i64, is_done: bool) {
+        let ticks = self.peers.ticks();
+        let Some(open) = self.mends.open.get_mut(&(replica, segment)) else { return };
+        if !is_done {
+            *open = Open { is_deplored: open.is_deplored, ..Open::of(&open.ranges()) };
+            open.rest(ticks);
+            return;
+        }
+        let (bytes, rest) = (open.bytes(), open.rest_of_ranges());
+        self.counters.mended_bytes += bytes as u64;
+        if !rest.is_empty() {
+            let is_given_up = open.holes.iter().any(|hole| hole.is_given_up);
+            *open = Open { is_deplored: open.is_deplored, ..Open::of(&rest) };
+            if is_given_up {
+                open.rest(ticks);
+            }
+            return;
+        }
+        self.counters.segments_mended += 1;
+        self.mends.open.remove(&(replica, segment));
+        tracing::info!(
+            replica = replica.0,
+            segment,
+            bytes,
+            "a damaged segment is as other replicas have it again"
+        );
+    }
+
+    /// How many segments are known to be damaged, and not mended yet.
+    pub(super) fn segments_damaged(&self) -> usize {
+        let is_damaged = |(key, open): &(&(ReplicaId, i64), &Open)| {
+            let log = self.log_here(key.0);
+            log.is_some_and(|(_, _, start)| open.is_kept(start))
+        };
+        self.mends.open.iter().filter(is_damaged).count()
+    }
+
+    /// Goes on with the segment whose turn it is.
+    pub(super) fn tick_mends(&mut self, actions: &mut Vec<Action>) {
+        if self.mends.open.is_empty() {
+            return;
+        }
+        let ticks = self.peers.ticks();
+        if let Some(open) = self.mends.turn.and_then(|key| self.mends.open.get_mut(&key)) {
+            if open.is_ordered {
+                return;
+            }
+            match open.asked {
+                Some(asked) if ticks < asked.at_tick + ANSWER_TICKS => return,
+                Some(asked) => {
+                    open.refused.insert(asked.broker_id);
+                    open.asked = None;
+                }
+                None => {}
+            }
+        }
+        let is_due = |key: &(ReplicaId, i64)| self.mends.open[key].not_before_tick <= ticks;
+        let at_work = self.mends.turn.filter(|key| self.mends.open.contains_key(key));
+        let keys = || self.mends.open.keys().copied().filter(is_due);
+        let next = keys().find(|key| Some(*key) > self.mends.turn).or_else(|| keys().next());
+        self.mends.turn = at_work.filter(is_due).or(next);
+        if let Some(key) = self.mends.turn.filter(|key| self.mends.open.contains_key(key)) {
+            self.ask_for_ranges(key, actions);
+        }
+    }
+
+    /// Asks another replica for what is lacking, or lets storage have what was given.
+    fn ask_for_ranges(&mut self, key: (ReplicaId, i64), actions: &mut Vec<Action>) {
+        let ticks = self.peers.ticks();
+        let Some((group, committed, start)) = self.log_here(key.0) else {
+            self.mends.open.remove(&key);
+            return;
+        };
+        let term = self.group(key.0).map_or(0, Group::term);
+        let mut others = self.others_of(group, key.0);
+        let placed = others.len();
+        others.retain(|it| self.peers.hears(it.broker_id));
+        let (nonce, are_all_heard) = (self.chance.next(), others.len() == placed);
+        let Some(open) = self.mends.open.get_mut(&key) else { return };
+        let question = Question { ranges: open.ranges(), others, term };
+        if open.is_vain(&question, ticks) {
+            // Whether it is another question by now is looked at more often than it is asked.
+            open.rest(ticks);
+            return;
+        }
+        while let Some(at) = open.lacks() {
+            let hole = &mut open.holes[at];
+            let mut others = question.others.iter().map(|it| it.broker_id);
+            let other = others.find(|id| !open.refused.contains(id));
+            // Nobody gives what is not committed: it may yet be cut.
+            let other = other.filter(|_| hole.range.end_offset <= committed);
+            let Some(broker_id) = other else {
+                hole.is_given_up = true;
+                open.refused.clear();
+                continue;
+            };
+            let (offset, end_offset) = (hole.end, hole.range.end_offset);
+            open.asked = Some(Asked { nonce, broker_id, range: at, at_tick: ticks });
+            let GroupId { topic_id, partition } = group;
+            let (topic_id, replica) = (Uuid(topic_id), key.0.0);
+            let wanted = RangeWanted { nonce, topic_id, partition, replica, offset, end_offset };
+            self.peers.frame_to(broker_id).ranges_wanted.push(wanted);
+            return;
+        }
+        if open.bytes() > 0 {
+            open.is_ordered = true;
+            let patches = open.holes.iter().map(|it| (it.range, it.batches.clone().freeze()));
+            let patches = patches.collect();
+            actions.push(Action::Mend(Mend { replica: key.0, segment: key.1, patches }));
+        } else if !open.is_kept(start) {
+            // It was trimmed, and others have not even its file any more: nobody reads it.
+            self.mends.open.remove(&key);
+        } else {
+            let is_committed = open.holes.iter().all(|hole| hole.range.end_offset <= committed);
+            if are_all_heard && is_committed && !open.is_deplored {
+                open.is_deplored = true;
+                tracing::error!(
+                    replica = key.0.0,
+                    segment = key.1,
+                    "no other replica has what is damaged here: it is tried again; see docs/operations.md, \"A damaged partition\""
+                );
+            }
+            let is_stuck = open.not_before_tick > 0 && !is_committed;
+            open.rest(ticks);
+            if is_committed {
+                open.note_vain(question, ticks);
+            }
+            if is_stuck {
+                self.step_aside(key.0);
+            }
+        }
+    }
+
+    /// A replica here has damage in what is not committed, so that nobody may have the same. If it leads, it may be the only
+    /// one that has it at all, and never give it to others: who has less leads, or who has it and can give it.
+    fn step_aside(&mut self, replica: ReplicaId) {
+        if replica == self.controller.group.id() {
+            self.controller.group.step_aside();
+            self.is_controller_dirty = true;
+        } else if let Some(partition) = self.partitions.get_mut(&replica) {
+            partition.group.step_aside();
+            self.mark_dirty(replica);
+        }
+    }
+
+    /// Of a replica here that has not failed: its group, and where its log is committed up to, and begins.
+    fn log_here(&self, replica: ReplicaId) -> Option<(GroupId, i64, i64)> {
+        let controller = &self.controller;
+        if replica == controller.group.id() {
+            return Some((METADATA_GROUP, controller.end(), controller.log_start()));
+        }
+        let partition = self.partitions.get(&replica)?;
+        let is_well = partition.group.failure().is_none();
+        is_well.then(|| (partition.id, partition.committed(), partition.log_start()))
+    }
+
+    /// The other replicas of a group.
+    fn others_of(&self, group: GroupId, own: ReplicaId) -> Vec<PlacedReplica> {
+        let placed = self.placed_all(group).into_iter();
+        placed.filter(|placed| placed.peer_id != own.0).collect()
+    }
+}
+
+/// What other nodes lack, and give.
+impl Node {
+    /// What a frame says of damaged ranges.
+    pub(super) fn on_ranges(&mut self, frame: &Frame, actions: &mut Vec<Action>) {
+        for wanted in &frame.ranges_wanted {
+            self.serve_range(frame.broker_id, frame.directory_id, wanted);
+        }
+        for given in &frame.ranges_given {
+            self.on_range_given(frame.broker_id, given, actions);
+        }
+    }
+
+    /// Another node's replica lacks what this node's may have.
+    fn serve_range(&mut self, broker_id: i32, directory_id: Uuid, wanted: &RangeWanted) {
+        let group = GroupId { topic_id: wanted.topic_id.0, partition: wanted.partition };
+        let sender = self.placed(group, wanted.replica);
+        if sender.is_none_or(|placed| placed.directory_id != directory_id)
+            || self.mends.serving.len() >= SERVING_MAX
+        {
+            return;
+        }
+        let own = self.own_directory();
+        let here = self.placed_all(group).into_iter().find(|placed| placed.directory_id == own);
+        let here = here.map(|placed| ReplicaId(placed.peer_id));
+        let log = here.and_then(|replica| Some((replica, self.log_here(replica)?)));
+        // What was trimmed, too: the segment may be there still, and all of it be the same as elsewhere.
+        let has = |committed: i64| wanted.offset < wanted.end_offset.min(committed);
+        let log = log.filter(|(_, (_, committed, _))| has(*committed));
+        let Some((replica, (_, committed, _))) = log else {
+            let refusal = RangeGiven { nonce: wanted.nonce, batches: Bytes::new() };
+            self.peers.frame_to(broker_id).ranges_given.push(refusal);
+            return;
+        };
+        self.mends.tickets += 1;
+        let ticket = TICKETS + self.mends.tickets;
+        self.mends.serving.insert(ticket, (broker_id, wanted.nonce));
+        self.peers.read_for_mending(ReadLog {
+            replica,
+            from: wanted.offset,
+            pass: 0,
+            end: wanted.end_offset.min(committed),
+            bytes_max: PIECE_BYTES,
+            peer: Some(ReplicaId(wanted.replica)),
+            ticket,
+        });
+    }
+
+    /// What was read for another node's replica.
+    pub(super) fn on_range_read(&mut self, read: LogRead) {
+        let Some((broker_id, nonce)) = self.mends.serving.remove(&read.ticket) else { return };
+        let batches = read.batches.unwrap_or_default();
+        self.counters.ranges_given += u64::from(!batches.is_empty());
+        self.peers.frame_to(broker_id).ranges_given.push(RangeGiven { nonce, batches });
+    }
+
+    /// Another node gives what it has, or has nothing.
+    fn on_range_given(&mut self, broker_id: i32, given: &RangeGiven, actions: &mut Vec<Action>) {
+        let Some(key) = self.mends.turn else { return };
+        let Some(open) = self.mends.open.get_mut(&key) else { return };
+        let is_this =
+            |asked: &mut Asked| (asked.nonce, asked.broker_id) == (given.nonce, broker_id);
+        let Some(asked) = open.asked.take_if(is_this) else { return };
+        if !open.holes[asked.range].take(given.batches.clone()) {
+            open.refused.insert(broker_id);
+        }
+        self.ask_for_ranges(key, actions);
+    }
+}

@@ -1,0 +1,189 @@
+//! # Room card: replicas of a node
+//!
+//! Purpose:    which replicas are here: those that the metadata places in this node's directory, and no others.
+//! Owns:       how they come and go, and which settings they have.
+//! Interface:  [`Node::follow_change`] while it runs, [`Node::reconcile`] after a start or where all of the metadata is another.
+//! Invariants: one that is gone is deleted before another one of its partition is made; a directory has one of each.
+//! Never:      who is placed where (see `controller`), what replicas do.
+//! Tests:      `node/tests`; `duramen-sim`.
+//! Start at:   [`Node::follow_change`].
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use duramen_protocol::wire::Uuid;
+use duramen_storage::op::{Identity, Op, OpKind, ReplicaId};
+
+use super::Node;
+use crate::configs::TopicSettings;
+use crate::controller::image::{Change, Topic};
+use crate::event::{Action, Now};
+use crate::internal_topics;
+use crate::partition::{Effects, Partition};
+use duramen_storage::sabotage::{self, Bug};
+
+impl Node {
+    pub(super) fn follow_change(
+        &mut self,
+        now: Now,
+        change: Change,
+        made: &mut Vec<ReplicaId>,
+        actions: &mut Vec<Action>,
+    ) {
+        match change {
+            Change::Placed { topic_id, partition, gone } => {
+                // While the log is replayed, replicas are there already or will be missed later.
+                if self.is_registered {
+                    let own = self.own_directory();
+                    for replica in gone.iter().filter(|replica| replica.directory_id == own) {
+                        self.remove_replica(now, ReplicaId(replica.peer_id), actions);
+                    }
+                    let new = self.instantiate(now, topic_id, partition, actions);
+                    // One that is added is not waited for: the others serve.
+                    let born = self.controller.image.voters_at_birth(topic_id, partition);
+                    made.extend(new.filter(|it| born.contains(&it.0)));
+                }
+            }
+            Change::Configured { topic_id } => self.configure(topic_id),
+            Change::BrokersConfigured => self.reconfigure(now),
+            Change::Brokers => self.tell_nodes(actions),
+            Change::Deleted(topic) => {
+                self.remove(now, &topic, actions);
+                self.peers.forget_topic(&topic);
+                self.forget_offsets(now, &topic, actions);
+            }
+        }
+    }
+
+    /// Makes the replica that a placement gives to this node's directory, if it is not there.
+    fn instantiate(
+        &mut self,
+        now: Now,
+        topic_id: Uuid,
+        partition: i32,
+        actions: &mut Vec<Action>,
+    ) -> Option<ReplicaId> {
+        let topic = self.controller.image.topic(topic_id)?;
+        let replicas = topic.partitions.get(usize::try_from(partition).ok()?)?;
+        let own = self.own_directory();
+        let replica = replicas.iter().find(|replica| replica.directory_id == own)?;
+        let id = ReplicaId(replica.peer_id);
+        if self.partitions.contains_key(&id) {
+            return None;
+        }
+        let voters = self.controller.image.voters_at_birth(topic_id, partition);
+        let settings = self.settings_of(topic);
+        let is_of_groups = topic.name == internal_topics::GROUPS;
+        let identity = Identity { topic: topic.name.clone(), topic_id: topic_id.0, partition };
+        let seed = self.options.seed;
+        let is_added = !voters.contains(&id.0);
+        let mut made = if is_added {
+            Partition::await_birth(id, identity, settings, seed)
+        } else {
+            Partition::create(id, identity, &voters, settings, seed)
+        };
+        made.group.keep_in_memory(self.options.memory);
+        let is_first = replicas[0].directory_id == own && !is_added;
+        if made.group.is_alone() || is_first {
+            made.group.campaign();
+        }
+        self.peers.tick(id);
+        self.sleepers.begin(id);
+        self.partitions.insert(id, made);
+        self.mark_dirty(id);
+        if is_of_groups {
+            self.note_group_replica(now, id, actions);
+        }
+        Some(id)
+    }
+
+    pub(super) fn settings_of(&self, topic: &Topic) -> Arc<TopicSettings> {
+        let mut settings = TopicSettings::resolve(&topic.configs, &self.options.settings);
+        // Whoever keeps something in it says what may go, whatever its settings were changed to.
+        settings.delete &= !internal_topics::is_internal(&topic.name);
+        Arc::new(settings)
+    }
+
+    pub(super) fn configure(&mut self, topic_id: Uuid) {
+        let Some(topic) = self.controller.image.topic(topic_id) else { return };
+        let settings = self.settings_of(topic);
+        for replica in own_replicas(topic, self.own_directory()) {
+            if let Some(partition) = self.partitions.get_mut(&replica) {
+                partition.settings = Arc::clone(&settings);
+            }
+        }
+    }
+
+    fn remove(&mut self, now: Now, topic: &Topic, actions: &mut Vec<Action>) {
+        for replica in own_replicas(topic, self.own_directory()) {
+            self.remove_replica(now, replica, actions);
+        }
+    }
+
+    fn remove_replica(&mut self, now: Now, replica: ReplicaId, actions: &mut Vec<Action>) {
+        let Some(mut partition) = self.partitions.remove(&replica) else { return };
+        self.peers.forget(replica, partition.id);
+        self.sleepers.forget(replica);
+        self.bytes_in_flight -= partition.group.bytes_in_flight();
+        self.forget_group_replica(now, replica, actions);
+        let mut effects = Effects::default();
+        partition.close(&mut effects);
+        self.settle_doubts(now, replica, actions);
+        if !sabotage::is(Bug::ReplicaNotDeleted) {
+            actions.push(Action::Storage(Op { replica, kind: OpKind::Delete }));
+        }
+        self.follow(now, effects, actions);
+        self.note_opened(replica, now, actions);
+    }
+
+    /// Makes replicas that are placed here and missing, and deletes those that are not placed
+    /// here any more.
+    pub(super) fn reconcile(&mut self, now: Now, actions: &mut Vec<Action>) {
+        let own = self.own_directory();
+        let image = &self.controller.image;
+        let mut wanted = BTreeSet::new();
+        let mut missing = Vec::new();
+        let mut ids = Vec::new();
+        for topic in image.topics_by_name() {
+            ids.push(topic.id);
+            for (partition, replicas) in (0..).zip(&topic.partitions) {
+                let own = replicas.iter().find(|replica| replica.directory_id == own);
+                let Some(replica) = own else { continue };
+                let replica = ReplicaId(replica.peer_id);
+                wanted.insert(replica);
+                if !self.partitions.contains_key(&replica) {
+                    missing.push((topic.id, partition));
+                }
+            }
+        }
+        let all = self.partitions.keys();
+        let mut surplus: Vec<_> = all.filter(|id| !wanted.contains(id)).copied().collect();
+        if sabotage::is(Bug::SurplusKept) {
+            surplus.clear();
+        }
+        for replica in surplus {
+            self.remove_replica(now, replica, actions);
+        }
+        for (topic_id, partition) in missing {
+            let made = self.instantiate(now, topic_id, partition, actions);
+            let is_alone = |id: &ReplicaId| self.partitions[id].group.is_alone();
+            let made = made.filter(is_alone);
+            if let Some(opening) = &mut self.opening {
+                opening.awaited.extend(made);
+            }
+        }
+        for topic_id in ids {
+            self.configure(topic_id);
+        }
+        let groups = self.controller.image.topic_named(internal_topics::GROUPS);
+        for replica in groups.map_or(Vec::new(), |topic| own_replicas(topic, own)) {
+            self.note_group_replica(now, replica, actions);
+        }
+    }
+}
+
+/// The replicas of a topic that one directory holds.
+fn own_replicas(topic: &Topic, own: Uuid) -> Vec<ReplicaId> {
+    let all = topic.partitions.iter().flatten();
+    all.filter(|replica| replica.directory_id == own).map(|it| ReplicaId(it.peer_id)).collect()
+}

@@ -1,0 +1,506 @@
+//! # Room card: sleepers
+//!
+//! Purpose:    groups that have nothing to do cost nothing: they are not ticked, and what stands in for all their
+//!             heartbeats is a number in the frames between nodes.
+//! Owns:       which groups are ticked; what this node leads asleep with each other node, and what each leads asleep with
+//!             this one; whether nodes answer each other.
+//! Interface:  [`Node::tick_groups`], [`Node::on_asleep`], [`Node::note_rest`].
+//! Invariants: a replica that follows sleeps only while its leader's node is heard, and says that it leads the group asleep
+//!             in that term; one that leads sleeps only while the nodes of all its followers answer. No work of a tick
+//!             grows with the number of groups that sleep.
+//! Never:      when a group may sleep, and what waking is (see `group/sleeping.rs`); the metadata group, which is always
+//!             awake.
+//! Tests:      `node/tests/sleepers.rs`; `duramen-sim`, scenario `cluster`.
+//! Start at:   [`Asleep`](crate::peer::Asleep).
+//!
+//! What a node leads asleep with another is a set, which changes in numbered steps. A frame tells the steps that its
+//! receiver may lack, and the number and the hash of the set as it is. Whoever finds that its own groups are not that set,
+//! and stay so, asks for all of it. Frames may be lost, doubled, and out of order.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use duramen_protocol::wire::Uuid;
+use duramen_storage::op::ReplicaId;
+use duramen_storage::sabotage::{self, Bug};
+
+use super::Node;
+use crate::group::{Doze, GroupId};
+use crate::limits::{ELECTION_TICKS, PEER_SLEEPERS_MAX};
+use crate::peer::{Asleep, Sleeper};
+use crate::prng::Prng;
+
+/// Ticks until what was told and not heard of is told again.
+const AGAIN_TICKS: u64 = 4;
+/// Ticks for which two sets may differ: something is on its way.
+const UNEVEN_TICKS: u64 = 4;
+/// Ticks between two times that all of a set is asked for.
+const WHOLE_TICKS: u64 = 20;
+/// Frames that were sent and not heard of which are remembered.
+const OPEN_MAX: usize = 100;
+const SILENT_TICKS: u64 = ELECTION_TICKS as u64;
+const _: () = assert!(2 * AGAIN_TICKS < SILENT_TICKS);
+
+/// A set's hash is the sum of its members', so that it need not be made anew.
+fn digest(sleeper: &Sleeper) -> u64 {
+    let of = |seed, part| Prng::stream(seed, part).next();
+    of(of(of(of(0, sleeper.from), sleeper.to), sleeper.term), sleeper.index)
+}
+
+/// What this node leads asleep with another one.
+#[derive(Debug, Default)]
+struct Led {
+    version: u64,
+    hash: u64,
+    /// How many are in it.
+    count: usize,
+    /// By the replica there, with the version that brought it; those that woke stay until that is heard.
+    sleepers: BTreeMap<u64, (u64, Sleeper)>,
+    changes: BTreeMap<u64, u64>,
+    /// How far the other one has heard of it, how far it was told, and since when neither is new: the tick in which it had
+    /// heard more, or was told all that it lacks.
+    heard: u64,
+    told: u64,
+    told_at: u64,
+}
+
+impl Led {
+    fn change(&mut self, sleeper: Sleeper) {
+        self.version += 1;
+        let to = sleeper.to;
+        if !sleeper.has_woken() {
+            self.hash = self.hash.wrapping_add(digest(&sleeper));
+            self.count += 1;
+        }
+        if let Some((version, before)) = self.sleepers.insert(to, (self.version, sleeper)) {
+            self.changes.remove(&version);
+            if !before.has_woken() {
+                self.hash = self.hash.wrapping_sub(digest(&before));
+                self.count -= 1;
+            }
+        }
+        self.changes.insert(self.version, to);
+    }
+
+    fn on_heard(&mut self, heard: u64, ticks: u64) {
+        let before = std::mem::replace(&mut self.heard, heard.min(self.version));
+        if self.heard < before {
+            self.told = 0;
+        } else if self.heard > before {
+            self.told_at = ticks;
+        }
+        let known = self.changes.range(before + 1..).take_while(|(at, _)| **at <= self.heard);
+        let known: Vec<(u64, u64)> = known.map(|(at, to)| (*at, *to)).collect();
+        for (version, to) in known {
+            if self.sleepers.get(&to).is_some_and(|(_, sleeper)| sleeper.has_woken()) {
+                self.sleepers.remove(&to);
+                self.changes.remove(&version);
+            }
+        }
+    }
+
+    fn tell(&mut self, ticks: u64) -> Asleep {
+        // What comes after something that was lost is not taken: however much is new, that is told again.
+        let is_due = ticks >= self.told_at + AGAIN_TICKS;
+        let is_first = self.heard >= self.told;
+        let after = if is_due { self.heard } else { self.heard.max(self.told) };
+        let news = self.changes.range(after + 1..).take(PEER_SLEEPERS_MAX);
+        let news: Vec<(u64, u64)> = news.map(|(version, to)| (*version, *to)).collect();
+        let is_all = news.len() < PEER_SLEEPERS_MAX;
+        let upto = news.last().filter(|_| !is_all).map_or(self.version, |(version, _)| *version);
+        if !news.is_empty() {
+            self.told = upto;
+        }
+        if is_due || is_first {
+            self.told_at = ticks;
+        }
+        let sleepers = news.iter().map(|(_, to)| self.sleepers[to].1.clone()).collect();
+        Asleep { version: self.version, hash: self.hash, after, upto, sleepers }
+    }
+}
+
+/// What another node leads asleep with this one, as far as replicas here sleep.
+#[derive(Debug, Default)]
+struct Followed {
+    /// Of the other node's start.
+    incarnation: u64,
+    known: u64,
+    hash: u64,
+    /// With the question for the whole set that was answered by it.
+    sleepers: BTreeMap<ReplicaId, (u64, Sleeper)>,
+    /// Questions for the whole set, and whether the last one is open.
+    asked: u64,
+    is_asking: bool,
+    asked_at: u64,
+    /// Ticks since the other node was heard, and nothing that it said was missing.
+    silent: u64,
+    /// Ticks since the sets were the same, if they are not.
+    uneven: Option<u64>,
+}
+
+impl Followed {
+    fn remove(&mut self, replica: ReplicaId) -> bool {
+        let removed = self.sleepers.remove(&replica);
+        if let Some((_, sleeper)) = &removed {
+            self.hash = self.hash.wrapping_sub(digest(sleeper));
+        }
+        removed.is_some()
+    }
+
+    fn insert(&mut self, sleeper: Sleeper) {
+        let replica = ReplicaId(sleeper.to);
+        self.remove(replica);
+        self.hash = self.hash.wrapping_add(digest(&sleeper));
+        self.sleepers.insert(replica, (self.asked, sleeper));
+    }
+
+    fn ask_for_all(&mut self, ticks: u64) {
+        self.known = 0;
+        self.asked += 1;
+        (self.is_asking, self.asked_at, self.uneven) = (true, ticks, None);
+    }
+}
+
+/// Whether another node hears what is said to it, as its own frames say.
+#[derive(Debug, Default)]
+struct Answers {
+    /// The first frames of the last ticks, and when they were sent.
+    open: VecDeque<(u64, u64)>,
+    /// When the last one was sent that was heard.
+    at: u64,
+}
+
+#[derive(Debug, Default)]
+struct Bond {
+    led: Led,
+    followed: Followed,
+    answers: Answers,
+}
+
+/// See the room card.
+#[derive(Debug)]
+pub(super) struct Sleepers {
+    quiet_ticks: u64,
+    ticks: u64,
+    awake: BTreeSet<ReplicaId>,
+    /// Those that lead here asleep: the other replicas, and their nodes.
+    led: BTreeMap<ReplicaId, Vec<(i32, u64)>>,
+    /// Those whose leaders sleep elsewhere: where.
+    following: BTreeMap<ReplicaId, i32>,
+    bonds: BTreeMap<i32, Bond>,
+    slept: u64,
+}
+
+impl Sleepers {
+    pub(super) fn new(quiet_ticks: u64) -> Self {
+        Self {
+            quiet_ticks,
+            ticks: 0,
+            awake: BTreeSet::new(),
+            led: BTreeMap::new(),
+            following: BTreeMap::new(),
+            bonds: BTreeMap::new(),
+            slept: 0,
+        }
+    }
+
+    /// A replica is here, and awake.
+    pub(super) fn begin(&mut self, replica: ReplicaId) {
+        self.awake.insert(replica);
+    }
+
+    /// A replica is gone.
+    pub(super) fn forget(&mut self, replica: ReplicaId) {
+        self.rouse(replica);
+        self.awake.remove(&replica);
+    }
+
+    /// Replicas that are ticked.
+    pub(super) fn awake(&self) -> impl Iterator<Item = ReplicaId> {
+        self.awake.iter().copied()
+    }
+
+    /// How many sleep.
+    pub(super) fn asleep(&self) -> usize {
+        self.led.len() + self.following.len()
+    }
+
+    /// With how many nodes that are heard it is not agreed what they lead asleep with this one.
+    pub(super) fn uneven(&self) -> usize {
+        let followed = self.bonds.values().map(|bond| &bond.followed);
+        let heard = followed.filter(|it| it.silent < SILENT_TICKS);
+        heard.filter(|it| it.uneven.is_some() || it.is_asking).count()
+    }
+
+    /// How often one fell asleep.
+    pub(super) fn slept(&self) -> u64 {
+        self.slept
+    }
+
+    fn rouse(&mut self, replica: ReplicaId) {
+        self.awake.insert(replica);
+        for (broker_id, to) in self.led.remove(&replica).unwrap_or_default() {
+            let woken = Sleeper { from: replica.0, to, ..Sleeper::default() };
+            self.bonds.entry(broker_id).or_default().led.change(woken);
+        }
+        if let Some(broker_id) = self.following.remove(&replica) {
+            self.bonds.entry(broker_id).or_default().followed.remove(replica);
+        }
+    }
+
+    fn is_answered(&self, broker_id: i32) -> bool {
+        let bond = self.bonds.get(&broker_id);
+        bond.is_some_and(|bond| bond.answers.at + SILENT_TICKS / 2 >= self.ticks)
+    }
+
+    /// Another node has heard a frame of this one, and what it knows of those asleep.
+    pub(super) fn on_heard(&mut self, broker_id: i32, number: u64, version: u64) {
+        let bond = self.bonds.entry(broker_id).or_default();
+        let Answers { open, at } = &mut bond.answers;
+        while let Some((_, sent_at)) = open.front().filter(|(sent, _)| *sent <= number) {
+            *at = *sent_at;
+            open.pop_front();
+        }
+        bond.led.on_heard(version, self.ticks);
+    }
+
+    /// How far the set of another node is known, of this start of it.
+    pub(super) fn known(&self, broker_id: i32, incarnation: u64) -> u64 {
+        let bond = self.bonds.get(&broker_id).map(|bond| &bond.followed);
+        bond.filter(|it| it.incarnation == incarnation).map_or(0, |it| it.known)
+    }
+
+    /// A frame is sent.
+    pub(super) fn tell(&mut self, broker_id: i32, number: u64) -> Asleep {
+        let bond = self.bonds.entry(broker_id).or_default();
+        let open = &mut bond.answers.open;
+        if open.back().is_none_or(|(_, at)| *at < self.ticks) {
+            open.push_back((number, self.ticks));
+            open.truncate(OPEN_MAX);
+        }
+        bond.led.tell(self.ticks)
+    }
+
+    /// Time passes: which replicas do not hear their leader's node any more, and which nodes do not answer.
+    fn tick(&mut self) -> (Vec<ReplicaId>, BTreeSet<i32>) {
+        self.ticks += 1;
+        let (mut unled, mut silent) = (Vec::new(), BTreeSet::new());
+        for (broker_id, Bond { led, followed, answers }) in &mut self.bonds {
+            followed.silent += 1;
+            let is_silent = followed.silent >= SILENT_TICKS;
+            if is_silent && !sabotage::is(Bug::SleepsOn) {
+                unled.extend(followed.sleepers.keys());
+            }
+            followed.uneven = followed.uneven.map(|ticks| ticks + 1);
+            if followed.uneven.is_some_and(|ticks| ticks >= UNEVEN_TICKS)
+                && self.ticks >= followed.asked_at + WHOLE_TICKS
+            {
+                followed.ask_for_all(self.ticks);
+            }
+            let is_unanswered = answers.at + SILENT_TICKS <= self.ticks;
+            if is_unanswered && led.count > 0 && !sabotage::is(Bug::SilentCounted) {
+                silent.insert(*broker_id);
+            }
+        }
+        (unled, silent)
+    }
+}
+
+impl Node {
+    /// Time passes for groups of several voters, but for the metadata group, that are awake; and others wake.
+    pub(super) fn tick_groups(&mut self) {
+        let mut still = Vec::new();
+        for replica in self.sleepers.awake.clone() {
+            let Some(partition) = self.partitions.get_mut(&replica) else { continue };
+            match partition.group.doze(self.sleepers.quiet_ticks) {
+                Doze::Held => {}
+                Doze::Still => still.push(replica),
+                Doze::Awake => {
+                    if partition.group.tick() {
+                        super::mark(&mut self.dirty, partition);
+                    }
+                }
+            }
+        }
+        let (unled, silent) = self.sleepers.tick();
+        for replica in still {
+            self.lead_to_sleep(replica);
+        }
+        for replica in unled {
+            self.wake(replica);
+        }
+        if !silent.is_empty() {
+            self.wake_without(&silent);
+        }
+    }
+
+    fn wake(&mut self, replica: ReplicaId) {
+        if let Some(partition) = self.partitions.get_mut(&replica) {
+            partition.group.wake();
+            super::mark(&mut self.dirty, partition);
+        }
+    }
+
+    /// These nodes do not answer: what is led asleep with them has to see who is left.
+    fn wake_without(&mut self, silent: &BTreeSet<i32>) {
+        let left_of = |all: &Vec<(i32, u64)>| -> BTreeSet<u64> {
+            all.iter().filter(|(broker_id, _)| silent.contains(broker_id)).map(|it| it.1).collect()
+        };
+        let led = self.sleepers.led.iter().map(|(replica, all)| (*replica, left_of(all)));
+        let left: Vec<_> = led.filter(|(_, silent)| !silent.is_empty()).collect();
+        for (replica, silent) in left {
+            if let Some(partition) = self.partitions.get_mut(&replica) {
+                partition.group.wake_without(&silent);
+                super::mark(&mut self.dirty, partition);
+            }
+        }
+    }
+
+    /// A group that is led here has nothing to do: it sleeps, if all its nodes are there.
+    fn lead_to_sleep(&mut self, replica: ReplicaId) {
+        let Some(partition) = self.partitions.get(&replica) else { return };
+        let (id, term, index) = (partition.id, partition.group.term(), partition.group.applied());
+        let place = |to| Some((self.placed(id, to)?.broker_id, to));
+        let places: Option<Vec<(i32, u64)>> =
+            partition.group.peers().into_iter().map(place).collect();
+        let is_there = |(broker_id, _): &(i32, u64)| self.sleepers.is_answered(*broker_id);
+        let Some(places) = places.filter(|it| it.iter().all(is_there)) else { return };
+        for &(broker_id, to) in &places {
+            let sleeper = Sleeper { from: replica.0, to, term, index };
+            self.sleepers.bonds.entry(broker_id).or_default().led.change(sleeper);
+        }
+        self.sleepers.led.insert(replica, places);
+        self.sleepers.awake.remove(&replica);
+        self.sleepers.slept += 1;
+        let partition = self.partitions.get_mut(&replica).expect("it was just there");
+        partition.group.sleep();
+    }
+
+    /// A replica has had its turn: if it does not sleep any more, it is ticked again, and whoever was told otherwise is
+    /// told so. Whatever wakes a group gives it a turn.
+    pub(super) fn note_rest(&mut self, replica: ReplicaId) {
+        if self.sleepers.awake.contains(&replica) {
+            return;
+        }
+        let Some(partition) = self.partitions.get(&replica) else { return };
+        if partition.group.is_asleep() {
+            return;
+        }
+        if sabotage::is(Bug::StaysInSet) && !partition.group.is_serving() {
+            self.sleepers.led.remove(&replica);
+        }
+        self.sleepers.rouse(replica);
+    }
+
+    /// What another node leads asleep with this one.
+    pub(super) fn on_asleep(
+        &mut self,
+        (broker_id, incarnation): (i32, u64),
+        directory_id: Uuid,
+        asleep: Asleep,
+    ) {
+        let Asleep { version, hash, after, upto, sleepers } = asleep;
+        let followed = &mut self.sleepers.bonds.entry(broker_id).or_default().followed;
+        if followed.incarnation != incarnation {
+            // Whatever another start of it said is void.
+            let before = std::mem::take(followed);
+            followed.incarnation = incarnation;
+            for replica in before.sleepers.into_keys() {
+                self.sleepers.following.remove(&replica);
+                self.wake(replica);
+            }
+        }
+        let followed = &mut self.sleepers.bonds.entry(broker_id).or_default().followed;
+        if upto < followed.known || after > followed.known || upto > version {
+            return;
+        }
+        (followed.known, followed.silent) = (upto, 0);
+        for sleeper in sleepers {
+            self.follow_sleeper(broker_id, directory_id, sleeper);
+        }
+        if upto < version {
+            return;
+        }
+        let followed = &mut self.sleepers.bonds.entry(broker_id).or_default().followed;
+        let mut unnamed = Vec::new();
+        if std::mem::take(&mut followed.is_asking) {
+            let asked = followed.asked;
+            let all = followed.sleepers.iter().filter(|(_, (at, _))| *at < asked);
+            unnamed.extend(all.map(|(replica, _)| *replica));
+        }
+        if followed.hash == hash {
+            followed.uneven = None;
+        } else {
+            followed.uneven.get_or_insert(0);
+        }
+        for replica in unnamed {
+            self.wake(replica);
+        }
+    }
+
+    /// A leader elsewhere sleeps, or does not any more.
+    fn follow_sleeper(&mut self, broker_id: i32, directory_id: Uuid, sleeper: Sleeper) {
+        let replica = ReplicaId(sleeper.to);
+        let Some(partition) = self.partitions.get(&replica) else { return };
+        let (id, leader) = (partition.id, sleeper.from);
+        if sleeper.has_woken() {
+            if self.sleepers.following.get(&replica) == Some(&broker_id) {
+                self.wake(replica);
+            }
+            return;
+        }
+        let is_placed = self.placed(id, leader).is_some_and(|it| it.directory_id == directory_id);
+        if !is_placed {
+            self.counters.foreign_letters += 1;
+            return;
+        }
+        let goes_first = self.is_next_preferred(id, leader, replica);
+        let Some(partition) = self.partitions.get_mut(&replica) else { return };
+        let place = (sleeper.term, sleeper.index);
+        let sleeps = partition.group.follow_to_sleep(leader, place, goes_first);
+        super::mark(&mut self.dirty, partition);
+        if let Some(before) = self.sleepers.following.remove(&replica) {
+            self.sleepers.bonds.entry(before).or_default().followed.remove(replica);
+        } else if sleeps {
+            self.sleepers.slept += 1;
+        }
+        if sleeps {
+            self.sleepers.awake.remove(&replica);
+            self.sleepers.following.insert(replica, broker_id);
+            self.sleepers.bonds.entry(broker_id).or_default().followed.insert(sleeper);
+        }
+    }
+
+    /// Whether a replica is the first of its placement but for the one that leads.
+    fn is_next_preferred(&self, group: GroupId, leader: u64, replica: ReplicaId) -> bool {
+        let topic = self.controller.image.topic(Uuid(group.topic_id));
+        let at = usize::try_from(group.partition).unwrap_or(usize::MAX);
+        let placed = topic.and_then(|topic| topic.partitions.get(at)).into_iter().flatten();
+        let mut others = placed.filter(|placed| placed.peer_id != leader);
+        others.next().is_some_and(|next| next.peer_id == replica.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is taken of what is told; the rest of it has no bearing on that.
+    fn take(known: u64, told: &Asleep) -> u64 {
+        if told.after <= known && told.upto >= known { told.upto } else { known }
+    }
+
+    #[test]
+    fn what_was_lost_is_told_again_however_much_is_new() {
+        let (mut led, mut known, mut taken_at) = (Led::default(), 0, 0);
+        for ticks in 1..200 {
+            led.change(Sleeper { from: 1, to: ticks, term: 1, index: 1 });
+            let told = led.tell(ticks);
+            // One frame of ten is lost, and the answers to the others are two ticks late.
+            if !ticks.is_multiple_of(10) && take(known, &told) == told.version {
+                (known, taken_at) = (told.version, ticks);
+            }
+            led.on_heard(known.saturating_sub(2), ticks);
+            assert!(ticks - taken_at < SILENT_TICKS, "deaf since {taken_at}");
+        }
+    }
+}

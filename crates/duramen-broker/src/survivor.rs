@@ -1,0 +1,208 @@
+//! # Room card: survivor
+//!
+//! Purpose:    go on with one node when most of the others are lost for ever.
+//! Owns:       what a data directory must say to be a cluster of its own, and what is given up by that.
+//! Interface:  [`Survival::plan`], for a directory that no process serves.
+//! Invariants: nothing that the directory holds is given up: what was not committed is, by its only voter. The others'
+//!             directories are retired, and ids that they may have given away are given to nobody again.
+//! Never:      a cluster that still has a majority; that is for a person to judge. The manifest, which makes it another
+//!             cluster than that of the others (see `duramen_storage::Storage::secede`).
+//! Tests:      `node/tests/survivor.rs`; `duramen/tests/cluster.rs` does it to real processes.
+//! Start at:   [`Survival::plan`].
+
+use bytes::Bytes;
+use duramen_protocol::records::{BatchBuilder, NewRecord};
+use duramen_protocol::wire::Uuid;
+use duramen_storage::Descriptor;
+use duramen_storage::op::{
+    Append, ConfState, Content, HardState, LogEntry, Op, OpKind, RecoveredReplica,
+};
+use duramen_storage::storage::{Facts, Voter};
+
+use crate::controller::image::{Image, Topic};
+use crate::controller::is_metadata;
+use crate::controller::records::{
+    AllocateProducerIds, BearPartition, MetadataRecord, PlacePartition, PlacedReplica,
+    RetireDirectory, records_of,
+};
+use crate::internal_topics;
+use crate::limits::PRODUCER_ID_BLOCK;
+use crate::partition::stamp;
+
+/// Blocks of producer ids that others may have been given without this node having heard of it.
+const BLOCKS_UNHEARD_OF: i64 = 1_000_000;
+
+/// A partition.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// Its topic.
+    pub topic: String,
+    /// Its number.
+    pub partition: i32,
+}
+
+/// What comes of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// The other nodes, which have no part in the cluster any more.
+    pub others: Vec<i32>,
+    /// Partitions that go on with what this node has of them.
+    pub kept: Vec<Place>,
+    /// Of these, those that this node was only being given: they may lack much.
+    pub partial: Vec<Place>,
+    /// Partitions that this node has nothing of: they stay without a leader until they are deleted.
+    pub lost: Vec<Place>,
+    /// Partitions of the cluster's own topics that begin anew, empty.
+    pub renewed: Vec<Place>,
+    /// Partitions whose files here are damaged: they are not served.
+    pub damaged: Vec<Place>,
+}
+
+/// See the room card.
+#[derive(Debug)]
+pub struct Survival {
+    /// What becomes of what.
+    pub outcome: Outcome,
+    /// With whom the cluster then began: this node.
+    pub founder: Voter,
+    /// To be made durable, after the manifest was.
+    pub ops: Vec<Op>,
+}
+
+impl Survival {
+    /// From what a directory has; `tail` holds the metadata's batches after its image, `wall_ms` is now. Or why it
+    /// cannot be.
+    pub fn plan(
+        facts: &Facts,
+        replicas: &[RecoveredReplica],
+        tail: Vec<Bytes>,
+        wall_ms: i64,
+    ) -> Result<Self, String> {
+        let metadata = replicas.iter().find(|it| is_metadata(&it.identity));
+        let metadata = metadata.filter(|it| is_born(it)).ok_or(
+            "the data directory has no metadata of a cluster: it never was a member, or it had only begun to join",
+        )?;
+        if let Some(damage) = &metadata.damage {
+            return Err(format!("the metadata in it is damaged: {damage}"));
+        }
+        let image = image_of(metadata, tail)
+            .ok_or("the metadata has records that this version cannot read")?;
+        let own = Uuid(facts.directory_id);
+        let (outcome, placed) = outcome(&image, replicas, facts);
+        let retire =
+            |(_, directory_id)| MetadataRecord::RetireDirectory(RetireDirectory { directory_id });
+        let others = image.staying().map(|(id, broker)| (id, broker.directory_id));
+        let mut records: Vec<_> = others.filter(|(_, it)| *it != own).map(retire).collect();
+        let end = image.next_producer_id + BLOCKS_UNHEARD_OF * PRODUCER_ID_BLOCK;
+        let ids = AllocateProducerIds { broker_id: facts.broker_id, end };
+        records.push(MetadataRecord::AllocateProducerIds(ids));
+        records.extend(placed);
+        let append = append(metadata, &records, wall_ms).ok_or("the records do not fit")?;
+        let healthy = replicas.iter().filter(|it| is_born(it) && it.damage.is_none());
+        let ops = healthy.flat_map(|it| {
+            let appends = if is_metadata(&it.identity) { vec![append.clone()] } else { vec![] };
+            seize(it, appends)
+        });
+        let founder = Voter {
+            peer_id: metadata.replica.0,
+            broker_id: facts.broker_id,
+            directory_id: facts.directory_id,
+        };
+        Ok(Self { ops: ops.collect(), outcome, founder })
+    }
+}
+
+/// Whether it ever was told with what its log begins.
+fn is_born(found: &RecoveredReplica) -> bool {
+    !found.conf.voters.is_empty()
+}
+
+fn last_index(found: &RecoveredReplica) -> u64 {
+    found.entries.last().map_or(found.prev_index, |entry| entry.index)
+}
+
+/// What the log says up to its last entry, whoever else has it.
+fn image_of(metadata: &RecoveredReplica, tail: Vec<Bytes>) -> Option<Image> {
+    let mut image = Image::decode(&metadata.image)?;
+    for bytes in tail {
+        for (_, records) in records_of(bytes)? {
+            for record in records {
+                image.apply(record);
+            }
+        }
+    }
+    Some(image)
+}
+
+/// What becomes of each partition, and the records that let the cluster's own ones begin anew.
+fn outcome(
+    image: &Image,
+    replicas: &[RecoveredReplica],
+    facts: &Facts,
+) -> (Outcome, Vec<MetadataRecord>) {
+    let own = Uuid(facts.directory_id);
+    let others = image.staying().filter(|(_, broker)| broker.directory_id != own);
+    let mut outcome = Outcome { others: others.map(|(id, _)| id).collect(), ..Outcome::default() };
+    let mut records = Vec::new();
+    let mut next_peer_id = image.next_peer_id;
+    for (topic, partition, placed) in image.topics_by_name().flat_map(partitions) {
+        let place = Place { topic: topic.name.clone(), partition };
+        let here = placed.iter().find(|it| it.directory_id == own);
+        let found = here.and_then(|it| replicas.iter().find(|found| found.replica.0 == it.peer_id));
+        match found.filter(|it| is_born(it)) {
+            Some(found) if found.damage.is_some() => outcome.damaged.push(place),
+            Some(found) => {
+                if !found.conf.voters.contains(&found.replica.0) {
+                    outcome.partial.push(place.clone());
+                }
+                outcome.kept.push(place);
+            }
+            None if internal_topics::is_internal(&topic.name) => {
+                let peer_id = next_peer_id;
+                next_peer_id += 1;
+                let (topic_id, broker_id) = (topic.id, facts.broker_id);
+                let replicas = vec![PlacedReplica { peer_id, broker_id, directory_id: own }];
+                let placed = PlacePartition { topic_id, partition, replicas };
+                let born = BearPartition { topic_id, partition, voters: vec![peer_id] };
+                records.push(MetadataRecord::BearPartition(born));
+                records.push(MetadataRecord::PlacePartition(placed));
+                outcome.renewed.push(place);
+            }
+            None => outcome.lost.push(place),
+        }
+    }
+    (outcome, records)
+}
+
+fn partitions(topic: &Topic) -> impl Iterator<Item = (&Topic, i32, &Vec<PlacedReplica>)> {
+    (0..).zip(&topic.partitions).map(move |(partition, placed)| (topic, partition, placed))
+}
+
+/// The replica is its group's only voter, and has voted for itself in a term of its own: all that it has is committed.
+fn seize(found: &RecoveredReplica, appends: Vec<Append>) -> [Op; 2] {
+    let replica = found.replica;
+    let last = appends.last().map_or(last_index(found), |append| append.entry.index);
+    let hard_state =
+        Some(HardState { term: found.hard_state.term + 1, vote: replica.0, commit: last });
+    // As if the last entry had said so: what earlier ones say of members has no effect any more.
+    let conf = ConfState { applied: last, voters: vec![replica.0], ..ConfState::default() };
+    let write = OpKind::Write { ticket: 1, appends, hard_state, must_sync: true };
+    [Op { replica, kind: write }, Op { replica, kind: OpKind::Conf { conf } }]
+}
+
+/// The entry behind the metadata's last.
+fn append(metadata: &RecoveredReplica, records: &[MetadataRecord], wall_ms: i64) -> Option<Append> {
+    let mut builder = BatchBuilder::new();
+    for record in records {
+        let value = record.encode();
+        let record = NewRecord { timestamp: wall_ms, value: Some(&value), ..NewRecord::default() };
+        builder.push(&record).ok()?;
+    }
+    let term = metadata.hard_state.term + 1;
+    let epoch = i32::try_from(term).ok()?;
+    let payload = stamp(builder.build_mut().ok()?, metadata.end_offset, epoch);
+    let starts_segment = metadata.segments.is_empty();
+    let descriptor = Descriptor::of_batch(&payload, starts_segment).ok()?;
+    let content = Content::Batch(descriptor);
+    Some(Append { entry: LogEntry { index: last_index(metadata) + 1, term, content }, payload })
+}

@@ -1,0 +1,101 @@
+//! Wall clocks of single machines that leap by days, forwards and back, while their process runs; and whether it notices.
+//!
+//! Whoever starts with a wrong clock cannot know. In most runs a clock is set right while its process is down, so that
+//! nothing at all may be deleted for its age. In the others replicas are at least to agree on what goes.
+
+use super::World;
+use super::machine::Machine;
+use crate::failure::Failure;
+use crate::prng::Prng;
+use crate::trace::tell;
+
+const DAY_MS: i64 = 86_400_000;
+/// By then a process that runs has looked at its clock.
+const LOOKED_US: u64 = 1_000_000;
+
+/// See above.
+#[derive(Debug)]
+pub(super) struct Clocks {
+    /// In ten thousand, for each step.
+    pub(super) leaps: u64,
+    /// A clock stays wrong while its process is down.
+    pub(super) outlast: bool,
+    /// Leaps so far.
+    pub(super) leapt: u64,
+    processes: Vec<Process>,
+    chance: Prng,
+}
+
+/// What is known of a machine's process.
+#[derive(Clone, Copy, Debug, Default)]
+struct Process {
+    start: u64,
+    /// How wrong its clock was when it started: that it believes.
+    believes_ms: i64,
+    /// Since when it has run, and its clock has not leapt.
+    since_us: u64,
+}
+
+impl Clocks {
+    /// In most runs no clock leaps.
+    pub(super) fn new(seed: u64, machines: usize) -> Self {
+        let mut chance = Prng::new(seed, "cluster clocks");
+        let leaps = *chance.pick(&[0, 0, 0, 10, 40]);
+        let outlast = leaps > 0 && chance.chance(300);
+        Self { leaps, outlast, leapt: 0, processes: vec![Process::default(); machines], chance }
+    }
+}
+
+impl World {
+    /// A clock leaps, now and then.
+    pub(super) fn disturb_clocks(&mut self) -> Result<(), Failure> {
+        for at in 0..self.machines.len() {
+            self.look_at_clock(at)?;
+        }
+        let clocks = &mut self.clocks;
+        if clocks.chance.below(10_000) < clocks.leaps {
+            let at = clocks.chance.index(self.machines.len());
+            let days = i64::try_from(clocks.chance.between(1, 20)).expect("small");
+            let leapt_ms = *clocks.chance.pick(&[0, days * DAY_MS, -days * DAY_MS]);
+            // What starts in this very moment would start with it.
+            let is_set_right = self.machines[at].life.is_none() && !clocks.outlast;
+            let leapt_ms = if is_set_right { 0 } else { leapt_ms };
+            tell(|| format!("the clock of machine {at} leaps: {} days", leapt_ms / DAY_MS));
+            clocks.leapt += u64::from(self.machines[at].leapt_ms != leapt_ms);
+            self.machines[at].leapt_ms = leapt_ms;
+            clocks.processes[at].since_us = self.mono_us;
+        }
+        Ok(())
+    }
+
+    /// A process that runs knows whether its clock is where it was.
+    fn look_at_clock(&mut self, at: usize) -> Result<(), Failure> {
+        let process = &mut self.clocks.processes[at];
+        let machine = &mut self.machines[at];
+        let &mut Machine { leapt_ms, starts, .. } = machine;
+        let Some(life) = &machine.life else {
+            if !self.clocks.outlast {
+                machine.leapt_ms = 0;
+            }
+            return Ok(());
+        };
+        if process.start != starts {
+            *process = Process { start: starts, believes_ms: leapt_ms, since_us: self.mono_us };
+            self.clients.oracle.trims_by_time |= leapt_ms != 0;
+        }
+        if machine.is_frozen() {
+            process.since_us = self.mono_us;
+        }
+        if self.mono_us < process.since_us + LOOKED_US {
+            return Ok(());
+        }
+        process.since_us = self.mono_us;
+        let is_held = life.node.metrics().is_clock_held;
+        if is_held == (leapt_ms == process.believes_ms) {
+            let days = (leapt_ms - process.believes_ms) / DAY_MS;
+            let what = format!("machine {at}: the clock leapt by {days} days, held: {is_held}");
+            return Err(Failure::correctness(what));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,41 @@
+//! What must be left of topics that were deleted, and of replicas that went elsewhere: nothing, on any machine.
+
+use std::collections::BTreeSet;
+
+use duramen_protocol::wire::Uuid;
+
+use super::World;
+use crate::failure::Failure;
+
+impl World {
+    /// Nobody has a replica of a topic that is gone, nor a directory of a replica that is not there any more.
+    pub(super) fn check_nothing_gone_is_left(&self) -> Result<(), Failure> {
+        let oracle = &self.clients.oracle;
+        for machine in self.machines.iter().filter(|machine| !machine.is_out) {
+            let Some(life) = &machine.life else { continue };
+            let standings = life.node.standings();
+            for it in &standings {
+                if oracle.is_gone(Uuid(it.topic_id)) {
+                    let (at, replica) = (machine.at, it.replica);
+                    let what = format!("machine {at} has {replica:?} of a topic that is gone");
+                    return Err(Failure::liveness(format!("{what} {}", self.told())));
+                }
+            }
+            let files = machine.disk.files();
+            let dirs = files.iter().filter_map(|(path, _)| Some(path.split_once('/')?.0));
+            for dir in dirs.filter(|dir| *dir != "journal").collect::<BTreeSet<_>>() {
+                let is_of = |it: &&duramen_broker::Standing| {
+                    let (topic, partition) = dir.rsplit_once('-')?;
+                    let is_known = oracle.id_of(topic).is_none_or(|id| id.0 == it.topic_id);
+                    Some(is_known && partition.parse() == Ok(it.partition))
+                };
+                if !standings.iter().any(|it| is_of(&it) == Some(true)) {
+                    let at = machine.at;
+                    let what = format!("machine {at} has files of {dir}, and no such replica");
+                    return Err(Failure::correctness(format!("{what} {}", self.told())));
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,164 @@
+//! What must be true of replicas that sleep, and how often they do.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use duramen_broker::Standing;
+
+use super::Log;
+use super::machine::Machine;
+use super::network::Network;
+use crate::failure::Failure;
+use crate::prng::Prng;
+use crate::trace::tell;
+
+/// For how long a replica may sleep on without what it sleeps by. Its node notices within a second.
+pub(super) const LATE_US: u64 = 3_000_000;
+/// The log of the metadata is always awake.
+pub(super) const METADATA: [u8; 16] = 1_u128.to_be_bytes();
+/// How often it is looked.
+const LOOK_US: u64 = 40_000;
+
+/// A replica of one life of a machine.
+type Sleeper = (usize, u64, Log);
+
+/// See above.
+#[derive(Debug, Default)]
+pub(super) struct Watch {
+    looked_us: u64,
+    asleep: BTreeSet<Sleeper>,
+    /// Those that sleep without what they sleep by, and since when.
+    forsaken: BTreeMap<Sleeper, u64>,
+    /// Whether none is awake, but for those of the metadata, machines agree on that, and no partition moves.
+    is_all: bool,
+    /// Times that a replica was seen to have fallen asleep.
+    pub(super) slept: u64,
+    /// Times that one slept when its leader's machine or its followers' were gone, and woke.
+    pub(super) roused: u64,
+}
+
+/// Whether a machine hears another one.
+fn hears(machines: &[Machine], network: &Network, from: usize, to: usize) -> bool {
+    machines[from].life.is_some() && !machines[from].is_frozen() && !network.is_cut(from, to)
+}
+
+/// Times in which no client asks for anything, so that groups sleep when faults come.
+#[derive(Debug)]
+pub(super) struct Lulls {
+    chance: Prng,
+    is_lull: bool,
+    until_us: u64,
+}
+
+impl Lulls {
+    /// Half of all runs have none.
+    pub(super) fn new(seed: u64) -> Self {
+        let mut chance = Prng::new(seed, "lulls");
+        let until_us = *chance.pick(&[0, u64::MAX]);
+        Self { chance, is_lull: true, until_us }
+    }
+
+    pub(super) fn is_now(&mut self, now_us: u64) -> bool {
+        if now_us >= self.until_us {
+            self.is_lull = !self.is_lull;
+            self.until_us = now_us + self.chance.between(300_000, 2_500_000);
+        }
+        self.is_lull && self.until_us < u64::MAX
+    }
+}
+
+impl Watch {
+    /// Whether all replicas sleep, but for those of the metadata, and machines agree on that.
+    pub(super) fn is_all_asleep(&self) -> bool {
+        self.is_all
+    }
+
+    /// Whoever follows sleeps because its leader does, whose node it hears; whoever leads, because a majority answers.
+    pub(super) fn look(
+        &mut self,
+        now_us: u64,
+        machines: &[Machine],
+        network: &Network,
+    ) -> Result<(), Failure> {
+        if now_us < self.looked_us + LOOK_US {
+            return Ok(());
+        }
+        self.looked_us = now_us;
+        let all: Vec<Vec<Standing>> = machines
+            .iter()
+            .map(|it| it.life.as_ref().map_or_else(Vec::new, |life| life.node.standings()))
+            .collect();
+        let mut asleep = BTreeSet::new();
+        let mut forsaken = BTreeMap::new();
+        for (at, standings) in all.iter().enumerate() {
+            for own in standings.iter().filter(|own| own.is_asleep) {
+                let log = (own.topic_id, own.partition);
+                let sleeper = (at, machines[at].starts, log);
+                asleep.insert(sleeper);
+                if !self.asleep.contains(&sleeper) {
+                    self.slept += 1;
+                    tell(|| format!("machine {at}: {log:?} SLEEPS in term {}", own.term));
+                }
+                // One that stands still notices nothing.
+                if machines[at].is_frozen() || is_well(at, own, &all, machines, network) {
+                    continue;
+                }
+                let since = *self.forsaken.get(&sleeper).unwrap_or(&now_us);
+                forsaken.insert(sleeper, since);
+                if now_us >= since + LATE_US {
+                    let who = if own.serves { "its followers" } else { "its leader" };
+                    let what = format!(
+                        "machine {at}: {log:?} sleeps on in term {}, though {who} cannot be heard \
+                         or do not sleep",
+                        own.term
+                    );
+                    return Err(Failure::liveness(what));
+                }
+            }
+        }
+        for sleeper in self.asleep.difference(&asleep) {
+            let (at, start, log) = sleeper;
+            if machines[*at].starts == *start && machines[*at].life.is_some() {
+                tell(|| format!("machine {at}: {log:?} WAKES"));
+                self.roused += u64::from(self.forsaken.contains_key(sleeper));
+            }
+        }
+        let is_metadata = |it: &Standing| it.topic_id == METADATA;
+        let of_cluster = || machines.iter().zip(&all).filter(|(machine, _)| !machine.is_out);
+        let mut lives = of_cluster().filter_map(|(it, _)| it.life.as_ref());
+        self.is_all = of_cluster()
+            .flat_map(|(_, standings)| standings)
+            .all(|it| it.is_asleep && !it.is_reassigned || is_metadata(it))
+            && lives.all(|life| life.node.metrics().sleep_disputes == 0);
+        (self.asleep, self.forsaken) = (asleep, forsaken);
+        Ok(())
+    }
+}
+
+/// Whether a replica has what it sleeps by.
+fn is_well(
+    at: usize,
+    own: &Standing,
+    all: &[Vec<Standing>],
+    machines: &[Machine],
+    network: &Network,
+) -> bool {
+    let log = (own.topic_id, own.partition);
+    let others = all.iter().enumerate().filter(|(other, _)| *other != at);
+    let mut others =
+        others.flat_map(|(other, standings)| standings.iter().map(move |it| (other, it)));
+    if own.serves {
+        let answers = others.filter(|(other, it)| {
+            (it.topic_id, it.partition) == log
+                && hears(machines, network, *other, at)
+                && hears(machines, network, at, *other)
+        });
+        return 2 * (1 + answers.count()) > own.voters.len();
+    }
+    others.any(|(other, it)| {
+        Some(it.replica.0) == own.leader
+            && it.serves
+            && it.is_asleep
+            && it.term == own.term
+            && hears(machines, network, other, at)
+    })
+}

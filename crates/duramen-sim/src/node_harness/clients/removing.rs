@@ -1,0 +1,126 @@
+//! An operator who takes a node out, as `duramen cluster remove` does: what is on it goes to others, and then it is unregistered.
+
+use duramen_protocol::messages::{
+    MetadataResponse, UnregisterBrokerRequest, UnregisterBrokerResponse,
+};
+use duramen_protocol::{ErrorCode, Request};
+
+use super::super::oracle::Place;
+use super::requests;
+use super::{Asked, expect_one_of};
+use crate::failure::Failure;
+use crate::prng::Prng;
+use crate::trace::tell;
+
+/// What may be answered to whoever unregisters a node. `INVALID_REQUEST`: something is on it.
+const CODES: [ErrorCode; 5] = [
+    ErrorCode::None,
+    ErrorCode::InvalidRequest,
+    ErrorCode::BrokerIdNotRegistered,
+    ErrorCode::RequestTimedOut,
+    ErrorCode::NotController,
+];
+/// So many replicas a partition has at least, if it had as many before.
+const REPLICAS: usize = 3;
+
+/// A question of the operator's; moves are asked for like any others.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Question {
+    /// What is where.
+    Look,
+    Unregister,
+}
+
+/// See above.
+#[derive(Debug)]
+pub(super) struct Remover {
+    node: i32,
+    /// All nodes there are, this one included.
+    nodes: i32,
+    /// Times that it may do something before it begins.
+    patience: u64,
+    /// The node was seen to belong to the cluster.
+    was_there: bool,
+    /// What is to be moved, and to where.
+    to_move: Vec<(Place, Vec<i32>)>,
+    /// When it last looked, nothing was on the node.
+    is_bare: bool,
+    pub(super) is_done: bool,
+}
+
+impl Remover {
+    pub(super) fn new(node: i32, nodes: i32, patience: u64) -> Self {
+        Self {
+            node,
+            nodes,
+            patience,
+            was_there: false,
+            to_move: Vec::new(),
+            is_bare: false,
+            is_done: false,
+        }
+    }
+
+    /// The node that nothing is to be moved to.
+    pub(super) fn avoids(&self) -> Option<i32> {
+        (self.patience == 0).then_some(self.node)
+    }
+
+    /// Whether it is in the middle of it.
+    pub(super) fn is_at_it(&self) -> bool {
+        self.patience == 0 && !self.is_done
+    }
+
+    pub(super) fn choose(
+        &mut self,
+        work: &mut Prng,
+        last_phase: bool,
+    ) -> Option<(Asked, Request, i16)> {
+        if !last_phase {
+            self.patience = self.patience.saturating_sub(1);
+        }
+        if !self.is_at_it() || !work.chance(300) {
+            return None;
+        }
+        if let Some((place, brokers)) = self.to_move.pop() {
+            return Some((Asked::Move, requests::move_to(&place, Some(brokers)), 1));
+        }
+        if std::mem::take(&mut self.is_bare) {
+            let request = UnregisterBrokerRequest { broker_id: self.node };
+            return Some((Asked::Remove(Question::Unregister), request.into(), 0));
+        }
+        Some((Asked::Remove(Question::Look), requests::metadata_of_all(), 12))
+    }
+
+    /// What is where, as a node says that may be behind.
+    pub(super) fn on_overview(&mut self, it: &MetadataResponse) {
+        self.was_there |= it.brokers.iter().any(|broker| broker.node_id == self.node);
+        self.to_move.clear();
+        for topic in &it.topics {
+            for partition in &topic.partitions {
+                let before = &partition.replica_nodes;
+                if !before.contains(&self.node) {
+                    continue;
+                }
+                let mut after = before.clone();
+                after.retain(|id| *id != self.node);
+                let others = (1..=self.nodes).filter(|id| !before.contains(id));
+                let missing = before.len().min(REPLICAS).saturating_sub(after.len());
+                after.extend(others.take(missing));
+                let name = topic.name.clone().unwrap_or_default();
+                self.to_move.push(((name, partition.partition_index), after));
+            }
+        }
+        self.is_bare = self.was_there && self.to_move.is_empty();
+    }
+
+    pub(super) fn on_unregistered(&mut self, it: &UnregisterBrokerResponse) -> Result<(), Failure> {
+        let code = it.error_code;
+        tell(|| format!("  unregistered {}: {code} {:?}", self.node, it.error_message));
+        expect_one_of(code, &CODES, "UnregisterBroker")?;
+        // What was asked before may have been done, and the answer lost.
+        let is_out = [ErrorCode::None, ErrorCode::BrokerIdNotRegistered];
+        self.is_done |= is_out.iter().any(|it| it.code() == code);
+        Ok(())
+    }
+}

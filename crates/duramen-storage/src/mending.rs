@@ -1,0 +1,303 @@
+//! # Room card: mending
+//!
+//! Purpose:    put what other replicas have in the place of what rotted here.
+//! Owns:       when foreign batches are taken, the new copy of a segment's file, the switch to it.
+//! Interface:  [`Damage`], [`Mend`], [`Reader::mend`] on a thread that may wait, [`Storage::switch`] on storage's.
+//! Invariants: a file is replaced, never rewritten: a planned read holds the old one open. The copy is whole and synced
+//!             before it takes the name, so that a crash leaves the one or the other. A batch is taken only where it
+//!             follows its predecessor, is as its checksum says, and of the term that is known for its offset; a range is
+//!             filled to the byte.
+//! Never:      where the batches come from (see the node's `mending`), what is damaged (see `scrub`).
+//! Tests:      `duramen-sim/tests/mending.rs`; `duramen-sim`, scenario `cluster`.
+//! Start at:   [`Reader::mend`].
+
+use std::io;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::catalog::{LogFiles, Segment};
+use crate::descriptor::Descriptor;
+use crate::journal::disk_error;
+use crate::op::Done;
+use crate::reader::{Reader, fault_of};
+use crate::reserve::is_full;
+use crate::sabotage::{self, Bug};
+use crate::storage::{Error, Storage};
+use crate::{Disk, ReplicaId};
+
+/// What is copied at once.
+const PIECE_BYTES: u64 = 1 << 20;
+/// What the storage thread may copy and sync itself, at the switch; more is copied before.
+const LAST_PIECE_BYTES: u64 = 256 * 1024;
+
+/// A part of a segment that is not what was acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DamagedRange {
+    /// From this position in the file.
+    pub at: u64,
+    /// Up to, not including, this one.
+    pub end_at: u64,
+    /// The first offset in it.
+    pub offset: i64,
+    /// One past the last.
+    pub end_offset: i64,
+}
+
+/// What is damaged of a segment. Outside of the ranges it is good.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// Whose.
+    pub replica: ReplicaId,
+    /// The segment's base offset.
+    pub segment: i64,
+    /// In order, at least one.
+    pub ranges: Vec<DamagedRange>,
+}
+
+/// What a segment is to be mended with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mend {
+    /// Whose.
+    pub replica: ReplicaId,
+    /// The segment's base offset.
+    pub segment: i64,
+    /// All its damaged ranges in order, and batches from the beginning of each: all, some or none.
+    pub patches: Vec<(DamagedRange, Bytes)>,
+}
+
+/// A copy of a segment's file, ready to take its place.
+#[derive(Debug)]
+pub struct Mended<D: Disk> {
+    replica: ReplicaId,
+    segment: Arc<Segment<D>>,
+    cuts: u64,
+    file: D::File,
+    /// How much of the segment is in it, synced.
+    copied: u64,
+    path: String,
+}
+
+/// Why a segment was not mended.
+#[derive(Debug, thiserror::Error)]
+pub enum MendError {
+    /// It was cut or removed.
+    #[error("the segment is not what it was")]
+    Changed,
+    /// What another replica gave is not what belongs there.
+    #[error("what another replica gave does not fit: {0}")]
+    Unfit(&'static str),
+    /// Its copy would leave too little for appends.
+    #[error("there is no room for a copy of the segment")]
+    NoRoom,
+    /// The disk would not do it.
+    #[error("the disk failed at the copy")]
+    Disk(#[from] io::Error),
+}
+
+impl<D: Disk> Reader<D> {
+    /// Writes the copy of a segment in which its damaged ranges are filled, and syncs it. Takes as long as to read and
+    /// write the segment. So much must stay free on the disk.
+    pub fn mend(&self, mend: &Mend, free_bytes_min: u64) -> Result<Mended<D>, MendError> {
+        let files = self.catalog().get(mend.replica).map_err(|_| MendError::Changed)?;
+        let segment = files.segment_of(mend.segment).filter(|it| it.base_offset == mend.segment);
+        let segment = segment.ok_or(MendError::Changed)?;
+        let cuts = segment.cuts();
+        let settled = segment.settled().0;
+        for (range, batches) in &mend.patches {
+            if range.end_at > settled {
+                self.catalog().look_again(mend.replica, mend.segment);
+                return Err(MendError::Changed);
+            }
+            check(&files, range, batches).map_err(MendError::Unfit)?;
+        }
+        if mend.patches.iter().all(|(_, batches)| batches.is_empty()) {
+            return Err(MendError::Unfit("there is nothing"));
+        }
+        let room = free_bytes_min.saturating_add(segment.written().0);
+        if self.disk().available()? < room {
+            return Err(MendError::NoRoom);
+        }
+        let path = segment.sibling("mending");
+        match self.disk().remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+            _ => {}
+        }
+        let made = self.copy(&segment, &path, settled, mend);
+        let (file, copied) = match made {
+            Ok(made) => made,
+            Err(error) => {
+                // Else the next start removes it.
+                let _ = self.disk().remove_file(&path);
+                return Err(if is_full(&error) { MendError::NoRoom } else { error.into() });
+            }
+        };
+        Ok(Mended { replica: mend.replica, segment, cuts, file, copied, path })
+    }
+
+    fn copy(
+        &self,
+        segment: &Arc<Segment<D>>,
+        path: &str,
+        settled: u64,
+        mend: &Mend,
+    ) -> io::Result<(D::File, u64)> {
+        let file = self.disk().create(path)?;
+        let old = match self.disk().open(&segment.path()) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            opened => Some(opened?),
+        };
+        let mut at = 0;
+        for (range, batches) in &mend.patches {
+            self.copy_part(old.as_ref(), &file, (at, range.at), true)?;
+            self.disk().write_at(&file, &[batches], range.at)?;
+            let rest = (range.at + batches.len() as u64, range.end_at);
+            self.copy_part(old.as_ref(), &file, rest, false)?;
+            at = range.end_at;
+        }
+        self.copy_part(old.as_ref(), &file, (at, settled), true)?;
+        self.disk().set_len(&file, settled)?;
+        // The rest was written by this process, and may not be on the medium yet.
+        let mut copied = settled;
+        loop {
+            if !sabotage::is(Bug::MendNotSynced) {
+                self.disk().sync(&file)?;
+            }
+            let (size, _) = segment.written();
+            if size <= copied + LAST_PIECE_BYTES {
+                return Ok((file, copied));
+            }
+            copied = self.copy_written(segment, &file, (copied, size))?;
+        }
+    }
+
+    /// Copies bytes that rest on the medium. What cannot be read is left out, unless it must be there.
+    fn copy_part(
+        &self,
+        old: Option<&D::File>,
+        file: &D::File,
+        (mut at, end): (u64, u64),
+        must_be: bool,
+    ) -> io::Result<()> {
+        while at < end {
+            let len = (end - at).min(PIECE_BYTES);
+            let wanted = usize::try_from(len).expect("a piece is small");
+            let read = match old {
+                Some(old) => self.disk().read_medium(old, at, wanted),
+                None => Ok(Vec::new()),
+            };
+            let bytes = match read {
+                Err(error) if must_be => return Err(error),
+                read => read.unwrap_or_default(),
+            };
+            if bytes.len() < wanted && must_be {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            // What is left out is a hole, which takes no space.
+            if !bytes.is_empty() {
+                self.disk().write_at(file, &[&bytes], at)?;
+                self.disk().start_writeback(file, at, len)?;
+            }
+            at += len;
+        }
+        Ok(())
+    }
+
+    /// Copies bytes that this process has written.
+    fn copy_written(
+        &self,
+        segment: &Arc<Segment<D>>,
+        file: &D::File,
+        (mut at, end): (u64, u64),
+    ) -> io::Result<u64> {
+        let old = self.catalog().file(self.disk(), segment).map_err(io::Error::other)?;
+        while at < end {
+            let len = (end - at).min(PIECE_BYTES);
+            let mut bytes = vec![0; usize::try_from(len).expect("a piece is small")];
+            if self.disk().read_at(&old, &mut bytes, at)? < bytes.len() {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            self.disk().write_at(file, &[&bytes], at)?;
+            at += len;
+        }
+        Ok(end)
+    }
+}
+
+/// Whether batches may stand at the beginning of a range, or are all of it.
+fn check<D: Disk>(
+    files: &LogFiles<D>,
+    range: &DamagedRange,
+    batches: &Bytes,
+) -> Result<(), &'static str> {
+    if sabotage::is(Bug::MendUnchecked) {
+        return Ok(());
+    }
+    let (mut at, mut offset, mut rest) = (range.at, range.offset, &batches[..]);
+    while !rest.is_empty() {
+        let batch = Descriptor::of_batch(rest, at == 0).map_err(|_| "there is no batch")?;
+        let bytes = rest.get(..batch.length as usize).ok_or("a batch is cut short")?;
+        if let Some(fault) = fault_of(files, &batch, bytes, offset) {
+            return Err(fault);
+        }
+        rest = &rest[bytes.len()..];
+        at += bytes.len() as u64;
+        offset = batch.end_offset();
+    }
+    let fits = (at == range.end_at) == (offset == range.end_offset);
+    if at > range.end_at || offset > range.end_offset || !fits {
+        return Err("the batches have another length");
+    }
+    Ok(())
+}
+
+impl<D: Disk> Storage<D> {
+    /// Lets a copy take the place of its segment's file, and tells of it by [`Done::Mended`]. What was written since the
+    /// copy was made is added to it first. Between [`Storage::begin_round`] and the end of that round it may come, too.
+    pub fn switch(&mut self, mended: &Mended<D>) -> Result<(), Error> {
+        let (replica, segment) = (mended.replica, mended.segment.base_offset);
+        let is_done = self.try_switch(mended)?;
+        if is_done {
+            // It is looked at once more, as all others.
+            self.reader().catalog().look_again(replica, segment);
+        } else {
+            // Else the next start removes it.
+            let _ = self.disk.remove_file(&mended.path);
+        }
+        self.done.push(Done::Mended { replica, segment, is_done });
+        Ok(())
+    }
+
+    /// False if the segment has changed meanwhile, or there is no room.
+    fn try_switch(&mut self, mended: &Mended<D>) -> Result<bool, Error> {
+        let Mended { replica, segment, cuts, file, copied, path } = mended;
+        let failed = |source| disk_error("mending", path, source);
+        let reader = self.reader();
+        let Some(at_work) = self.replicas.get_mut(replica).filter(|it| !it.deleting) else {
+            return Ok(false);
+        };
+        let here = at_work.files.segment_of(segment.base_offset);
+        let is_same = here.is_some_and(|here| Arc::ptr_eq(&here, segment));
+        if !is_same || segment.is_gone() || segment.cuts() != *cuts {
+            return Ok(false);
+        }
+        let (size, _) = segment.written();
+        if size > *copied {
+            match reader.copy_written(segment, file, (*copied, size)) {
+                Err(error) if is_full(&error) => return Ok(false),
+                copied => copied.map_err(failed)?,
+            };
+            self.disk.sync(file).map_err(failed)?;
+        }
+        match self.disk.rename(path, &segment.path()) {
+            Err(error) if is_full(&error) || error.kind() == io::ErrorKind::NotFound => {
+                return Ok(false);
+            }
+            renamed => renamed.map_err(failed)?,
+        }
+        // What is appended from here on goes into this file: it must not be lost for the name's sake.
+        self.disk.sync_dir(&at_work.state.dir()).map_err(failed)?;
+        at_work.take_file(segment, file);
+        Ok(true)
+    }
+}

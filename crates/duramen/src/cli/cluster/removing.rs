@@ -1,0 +1,84 @@
+//! `duramen cluster remove`.
+
+use anyhow::{Context, ensure};
+use clap::Args;
+use serde::Serialize;
+
+use super::moving::{self, Move, MoveCommand};
+use super::overview::Overview;
+use crate::cli::bootstrap::Cluster;
+use crate::cli::screen;
+use crate::client::NodeId;
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Everything goes off the node first, as by `duramen cluster move --from`, and then the cluster forgets it; its
+vote on the metadata goes to another one. It may be running, and is stopped afterwards, or be lost.
+Interrupted, what is under way goes on; run it again to do the rest. Its directory cannot join again,
+an empty one can.
+
+Where partitions have as many replicas as there are nodes, give them fewer first:
+  duramen topic alter orders --replication-factor 2
+
+Examples:
+  duramen cluster remove 4 --dry-run
+  duramen cluster remove 4"
+)]
+pub(super) struct Remove {
+    /// The node's id
+    node: NodeId,
+    /// How many partitions are under way at once
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    at_once: usize,
+    /// Only show what would be moved
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    cluster: Cluster,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    node: NodeId,
+    moves: Vec<Move>,
+    removed: bool,
+}
+
+impl Remove {
+    pub(super) async fn run(self) -> anyhow::Result<()> {
+        let node = self.node;
+        let client = self.cluster.connect_within(moving::PATIENCE).await?;
+        let overview = Overview::gather(&client).await?;
+        ensure!(
+            overview.nodes.contains_key(&node),
+            "there is no node {node}; {}",
+            moving::there(&overview)
+        );
+        let mut moves = MoveCommand::off(node, self.cluster.clone())
+            .plan(&overview)
+            .with_context(|| format!("node {node} cannot be removed"))?;
+        if !self.dry_run {
+            moving::carry_out(&client, &mut moves, self.at_once.max(1)).await?;
+            client.unregister(node).await?;
+        }
+        let report = Report { node, moves, removed: !self.dry_run };
+        if self.cluster.json() {
+            return screen::print_json(&report);
+        }
+        if !report.moves.is_empty() {
+            moving::table(&report.moves).print()?;
+        }
+        let count = report.moves.len();
+        eprintln!(
+            "{}",
+            if self.dry_run {
+                format!(
+                    "{count} partitions would move, and node {node} be removed; nothing was changed"
+                )
+            } else {
+                format!("node {node} has no part in the cluster any more: stop it now")
+            }
+        );
+        Ok(())
+    }
+}

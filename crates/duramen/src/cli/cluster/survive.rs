@@ -1,0 +1,148 @@
+//! `duramen cluster survive`.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use clap::Args;
+use duramen_broker::survivor::{Outcome, Place};
+use serde::Serialize;
+
+use crate::cli::bootstrap::Output;
+use crate::cli::screen;
+use crate::config::{Config, ServerArgs};
+use crate::server::surviving::Survivor;
+use crate::telemetry;
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "For a cluster that has lost most of its nodes for ever: their disks are gone. While they can be brought back,
+bring them back: nothing is lost then. Here, the directory of one node begins a new cluster, with a new
+id, from what this node has. What is lost is what only others had: partitions without a replica here,
+and records that were acknowledged by the others alone before this node got them. Choose the node that
+has most; `duramen log dump` shows what is in a directory.
+
+Without --yes it only says what would become of what. The node must not run. Start it afterwards as
+before, let others join it with empty directories, and give topics their replicas again:
+  duramen topic alter orders --replication-factor 3
+
+Directories of the former cluster, should they turn up again, are strangers to the new one.
+
+Examples:
+  duramen cluster survive --data-dir /var/lib/duramen
+  duramen cluster survive --data-dir /var/lib/duramen --yes"
+)]
+pub(super) struct Survive {
+    /// The data directory of the node that is to go on
+    #[arg(long, value_name = "DIR")]
+    data_dir: PathBuf,
+
+    /// Do it
+    #[arg(long)]
+    yes: bool,
+
+    /// Print for people (table) or for programs (json)
+    #[arg(
+        long,
+        short,
+        value_enum,
+        default_value_t,
+        value_name = "FORM",
+        hide_possible_values = true
+    )]
+    output: Output,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    node: i32,
+    former_cluster_id: String,
+    /// Absent if nothing was done.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cluster_id: Option<String>,
+    lost_nodes: Vec<i32>,
+    kept: Partitions,
+    partial: Partitions,
+    lost: Partitions,
+    renewed: Partitions,
+    damaged: Partitions,
+}
+
+/// By topic.
+type Partitions = BTreeMap<String, Vec<i32>>;
+
+impl Survive {
+    pub(super) fn run(self) -> anyhow::Result<()> {
+        let args = ServerArgs { data_dir: Some(self.data_dir.clone()), ..ServerArgs::default() };
+        let config = Config::load(None, &args, std::iter::empty())?;
+        telemetry::start(&config.log)?;
+        let survivor = Survivor::open(&config)?;
+        let mut report = Report::new(&survivor);
+        if self.yes {
+            report.cluster_id = Some(id(survivor.carry_out()?));
+        }
+        match self.output {
+            Output::Json => screen::print_json(&report)?,
+            Output::Table => screen::print_line(&report.render())?,
+        }
+        Ok(())
+    }
+}
+
+impl Report {
+    fn new(survivor: &Survivor) -> Self {
+        let Outcome { others, kept, partial, lost, renewed, damaged } = survivor.outcome();
+        Self {
+            node: survivor.facts.broker_id,
+            former_cluster_id: id(survivor.facts.cluster_id),
+            cluster_id: None,
+            lost_nodes: others.clone(),
+            kept: by_topic(kept),
+            partial: by_topic(partial),
+            lost: by_topic(lost),
+            renewed: by_topic(renewed),
+            damaged: by_topic(damaged),
+        }
+    }
+
+    fn render(&self) -> String {
+        let Self { node, former_cluster_id, lost_nodes, .. } = self;
+        let mut text = format!("Node {node} of the cluster {former_cluster_id}\n");
+        let nodes = screen::list(lost_nodes);
+        let nodes = if lost_nodes.is_empty() { "none" } else { &nodes };
+        let count: usize = self.kept.values().map(Vec::len).sum();
+        let _ = writeln!(text, "  nodes that are given up     {nodes}");
+        let _ = writeln!(text, "  partitions that it has      {count}");
+        let rows = [
+            ("  of these perhaps not whole  ", &self.partial),
+            ("  damaged here, not served    ", &self.damaged),
+            ("  lost: nothing is here       ", &self.lost),
+            ("  begun anew, empty           ", &self.renewed),
+        ];
+        for (name, partitions) in rows {
+            for (topic, numbers) in partitions {
+                let _ = writeln!(text, "{name}{topic} {}", screen::runs(numbers));
+            }
+        }
+        match &self.cluster_id {
+            Some(id) => {
+                let _ = write!(text, "It is the cluster {id} now. Start the node as before.");
+            }
+            None => text.push_str("Nothing was changed. Do it with --yes."),
+        }
+        text
+    }
+}
+
+fn by_topic(places: &[Place]) -> Partitions {
+    let mut partitions = Partitions::new();
+    for Place { topic, partition } in places {
+        partitions.entry(topic.clone()).or_default().push(*partition);
+    }
+    partitions
+}
+
+/// As clients see it.
+fn id(bytes: [u8; 16]) -> String {
+    duramen_protocol::wire::Uuid(bytes).to_string()
+}
