@@ -65,12 +65,17 @@ func checkPartition(wrong *findings, partition int32, log Log, ops []Op, ordered
 		return log[offset]
 	}
 	sent := make(map[string]bool)
-	for _, op := range ops {
+	for i, op := range ops {
 		switch {
 		case op.Kind == Append:
 			sent[op.Value] = true
 			found, there := at[op.Value]
-			if op.Outcome == OK && holds(op.Offset) != op.Value {
+			if op.Outcome == OK && op.Offset == Untold {
+				if !there {
+					wrong.add("lost", "partition %d: %s was acknowledged, and is nowhere", partition, op.Value)
+				}
+				ops[i].Offset = found
+			} else if op.Outcome == OK && holds(op.Offset) != op.Value {
 				wrong.add("lost", "%s: %s was acknowledged there, at the end it holds %s", where(op.Offset), op.Value, holds(op.Offset))
 			}
 			if op.Outcome == Fail && there {

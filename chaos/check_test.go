@@ -45,6 +45,11 @@ func sound() ([]Op, map[int32]Log) {
 	return ops, logs
 }
 
+// One that was acknowledged without an offset.
+func untold(t *testing.T, ops []Op, value string) {
+	find1(t, ops, func(op Op) bool { return op.Value == value }).Offset = Untold
+}
+
 func find1(t *testing.T, ops []Op, is func(Op) bool) *Op {
 	t.Helper()
 	for i := range ops {
@@ -58,6 +63,7 @@ func find1(t *testing.T, ops []Op, is func(Op) bool) *Op {
 
 func TestASoundHistoryIsAccepted(t *testing.T) {
 	ops, logs := sound()
+	untold(t, ops, "franz-go-0:0-40")
 	if wrong := Check(ops, logs, Ordered); len(wrong) > 0 {
 		t.Fatal(strings.Join(wrong, "\n"))
 	}
@@ -75,6 +81,15 @@ func TestHarmedHistoriesAreRefused(t *testing.T) {
 		}},
 		"an acknowledged append is lost, and others took its place": {"was acknowledged there, at the end it holds", func(t *testing.T, ops *[]Op, logs map[int32]Log) {
 			logs[0] = slices.Delete(slices.Clone(logs[0]), 50, 51)
+		}},
+		"an append that was acknowledged without an offset is lost": {"was acknowledged, and is nowhere", func(t *testing.T, ops *[]Op, logs map[int32]Log) {
+			untold(t, *ops, logs[0][199])
+			logs[0] = logs[0][:199]
+		}},
+		"an append that was acknowledged without an offset is there too late": {"was acknowledged before", func(t *testing.T, ops *[]Op, logs map[int32]Log) {
+			untold(t, *ops, logs[0][50])
+			moved := logs[0][50]
+			logs[0] = append(slices.Delete(slices.Clone(logs[0]), 50, 51), moved)
 		}},
 		"an append is there twice": {"is there twice", func(t *testing.T, ops *[]Op, logs map[int32]Log) {
 			logs[1] = append(slices.Clone(logs[1]), logs[1][7])

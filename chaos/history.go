@@ -33,6 +33,10 @@ type Op struct {
 	Code int16 `json:"code,omitempty"`
 }
 
+// Untold is the offset of an append that was acknowledged in one with a later one: librdkafka does so where the answers before
+// are lost, and says nothing of the offset.
+const Untold = -2
+
 type Kind string
 
 const (

@@ -16,6 +16,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 PER_SECOND = 120
 FLUSH_S = 60
+# What history.go says for an append that was acknowledged in one with a later one, so that nobody knows its offset.
+UNTOLD = -2
 COMMON = {"log_level": 0, "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 500, "socket.timeout.ms": 4000}
 
 stop = threading.Event()
@@ -59,7 +61,8 @@ def produce(bootstrap, topic, partitions, name):
 
         def told(error, message, partition=partition, value=value, call=call, number=sent):
             del untold[number]
-            told = {"value": value, "number": number, "offset": message.offset() if not error else -1}
+            offset = -1 if error else UNTOLD if message.offset() is None else message.offset()
+            told = {"value": value, "number": number, "offset": offset}
             say(name, "append", partition, call, "unknown" if error else "ok", error, **told)
 
         try:

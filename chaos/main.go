@@ -123,6 +123,10 @@ func run(o options, directory string) (wrong []string) {
 	if err != nil {
 		return say(err)
 	}
+	group, err := StartGroup(cluster.Bootstrap())
+	if err != nil {
+		return say(err)
+	}
 	wrong = append(wrong, suffer(cluster, NewSchedule(o.seed, o.length, faults))...)
 	wrong = append(wrong, progress(cluster, history)...)
 	wrong = append(wrong, clients.Finish()...)
@@ -136,6 +140,7 @@ func run(o options, directory string) (wrong []string) {
 	if err != nil {
 		wrong = say(err)
 	}
+	wrong = append(wrong, group.Finish(logs)...)
 	for _, node := range cluster.Nodes {
 		wrong = append(wrong, node.Unasked()...)
 	}

@@ -48,6 +48,8 @@ type Cluster struct {
 	Packets *Packets
 	links   []*Link
 	starts  chan func()
+	// One disk is lost at a time.
+	wiping sync.Mutex
 }
 
 func NewCluster(binary, directory string, packets *Packets) (*Cluster, error) {
@@ -308,8 +310,32 @@ func (c *Cluster) Apply(ctx context.Context, step Step, victim *Node) error {
 		err = errors.Join(err, victim.Start())
 		time.Sleep(step.Length * 2 / 3)
 		return errors.Join(err, victim.Disk.Free())
+	case Wipe:
+		return c.wipe(wait, victim)
 	}
 	return fmt.Errorf("there is no fault %q", step.Fault)
+}
+
+// wipe takes a node's disk away. Two lost before the first is replaced are a majority of it, so it waits until the cluster is
+// whole; if that is not soon, it does nothing.
+func (c *Cluster) wipe(wait func(), victim *Node) error {
+	c.wiping.Lock()
+	defer c.wiping.Unlock()
+	var why error
+	for deadline := time.Now().Add(wholeWithin); ; time.Sleep(200 * time.Millisecond) {
+		if why = whole(c); why == nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			fmt.Printf("          node %d keeps its disk: %v\n", victim.ID, why)
+			return nil
+		}
+	}
+	victim.Kill()
+	err := os.RemoveAll(victim.dataDir())
+	fmt.Printf("          node %d has lost its disk\n", victim.ID)
+	wait()
+	return errors.Join(err, victim.Start())
 }
 
 // Where a node's words to others travel.

@@ -50,6 +50,7 @@ const (
 	Lossy      Fault = "lossy"        // packets between nodes are lost, one in ten
 	Full       Fault = "full"         // its disk
 	KillOnFull Fault = "kill on full" // killed while its disk is full, started again on it
+	Wipe       Fault = "wipe"         // killed, and started again with an empty disk
 )
 
 // How often each comes, relative to the others.
@@ -58,7 +59,7 @@ var weights = []struct {
 	weight int
 }{
 	{Kill, 4}, {KillTwice, 2}, {KillAll, 1}, {Stop, 2}, {Freeze, 4}, {Isolate, 3}, {Vanish, 3}, {Cut, 2}, {Mute, 2}, {Deaf, 2},
-	{OneWay, 2}, {Slow, 2}, {Lossy, 2}, {Full, 2}, {KillOnFull, 1},
+	{OneWay, 2}, {Slow, 2}, {Lossy, 2}, {Full, 2}, {KillOnFull, 1}, {Wipe, 2},
 }
 
 // NewSchedule makes steps for so long. It is a function of its arguments. Most of the time a majority is well, so that
