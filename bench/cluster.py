@@ -17,6 +17,8 @@ from scenarios import APPEND_BYTES, APPENDERS, BULK, create
 # The second is more than durable Kafka takes, one record a batch; so there is a first, at which both are measured.
 RATES, MESSAGE_BYTES = (1_000, 10_000), 1024
 CLIENT_IS_THERE_S = 1
+# Each sync of a slow disk takes so much longer.
+SLOW_SYNC_MS = 100
 # A slow follower gets this much of each second, in pieces of a twentieth.
 SLOW_SHARE = 0.2
 
@@ -105,6 +107,31 @@ def _steady(cluster, topic, rate, seconds, disturbance):
         return {"behind": True}  # what it acknowledged was due before the measured time
 
 
+def slow_disk(cluster, sizes):
+    """The same, at the first rate: all well, and then to a partition that a broker is to lead whose disk is slow."""
+    warm_up(cluster, sizes)
+    create(cluster, "well", 1)
+    points = [{"while": "well", **_steady(cluster, "well", RATES[0], sizes.disturbed, nullcontext)}]
+    broker = cluster.brokers[0]
+    broker.stop()
+    syncs = "fdatasync,fsync"
+    broker.wrapper = [
+        "strace", "-D", "-f", "--seccomp-bpf", "-o", "/dev/null", "-e", f"trace={syncs}",
+        "-e", f"inject={syncs}:delay_enter={SLOW_SYNC_MS}ms",
+    ]  # fmt: skip
+    broker.restart()
+    for number in range(len(cluster.brokers)):
+        topic = f"slow-{number}"
+        create(cluster, topic, 1)
+        if _partition(cluster, topic)["replicas"][0] == 1:
+            break
+    else:
+        raise RuntimeError("no topic is placed so that the broker with the slow disk is to lead it")
+    point = _steady(cluster, topic, RATES[0], sizes.disturbed, nullcontext)
+    points.append({"while": "slow", "led_by_it": leader(cluster, topic) is broker, **point})
+    return {"points": points}
+
+
 @contextmanager
 def _frozen(broker):
     os.kill(broker.pid, signal.SIGSTOP)
@@ -180,7 +207,8 @@ def network(cluster, sizes):
 def idle(cluster, sizes):
     """What many partitions that nobody uses cost: CPU of all brokers, and bytes between them."""
     made = create(cluster, "idle", sizes.idle_partitions)
-    time.sleep(sizes.disturbed)
+    # Elections come first, and groups sleep two seconds after the last thing that they had to do.
+    time.sleep(max(sizes.disturbed, 6))
     before = [machine.cpu_seconds(broker.pid) for broker in cluster.brokers]
     with between_brokers(cluster) as sent:
         time.sleep(sizes.disturbed)
@@ -195,12 +223,19 @@ def idle(cluster, sizes):
 
 
 def catch_up(cluster, sizes):
-    """How fast a follower gets what was written while it was stopped."""
+    """How fast a follower gets what was written while it was stopped, and all of it once more when its disk was lost."""
     create(cluster, "behind", 1)
     follower = next(broker for broker in cluster.brokers if broker is not leader(cluster, "behind"))
     follower.stop()
     duramen(cluster, "bench", "produce", "--topic", "behind", "--messages", sizes.network_bytes // 1000, *BULK)
     wanted = max(_log_bytes(broker, "behind") for broker in cluster.brokers)
+    result = _caught_up(follower, wanted)
+    follower.stop()
+    follower.wipe()
+    return {**result, "wiped": _caught_up(follower, wanted)}
+
+
+def _caught_up(follower, wanted):
     had = _log_bytes(follower, "behind")
     begun = time.monotonic()
     follower.restart()
@@ -218,10 +253,13 @@ def _log_bytes(broker, topic):
     return sum(path.stat().st_size for path in broker.data_dir.glob(f"**/{topic}-0/*.log"))
 
 
+def _partition(cluster, topic):
+    return duramen(cluster, "topic", "describe", topic)[0]["partitions"][0]
+
+
 def leader(cluster, topic):
     """The broker that leads the first partition."""
-    described = duramen(cluster, "topic", "describe", topic)
-    return cluster.brokers[described[0]["partitions"][0]["leader"] - 1]
+    return cluster.brokers[_partition(cluster, topic)["leader"] - 1]
 
 
 @contextmanager

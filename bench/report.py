@@ -71,6 +71,7 @@ def scenario(name, found):
         "cluster_group_commit": cluster_group_commit,
         "cluster_partitions": cluster_partitions,
         "cluster_latency": cluster_latency,
+        "cluster_slow_disk": cluster_slow_disk,
         "cluster_failover": cluster_failover,
         "cluster_network": cluster_network,
         "cluster_idle": cluster_idle,
@@ -326,6 +327,21 @@ def cluster_latency(found):
     )
 
 
+def cluster_slow_disk(found):
+    rows = []
+    for variant, result in found.items():
+        for point in result.get("points", []):
+            led = {True: "that broker", False: "another one"}.get(point.get("led_by_it"), DASH)
+            what = "all well" if point["while"] == "well" else "each sync of a broker that is to lead takes 100 ms longer"
+            if "behind" in point:
+                rows.append([variant, what, led, "acknowledged nothing in time"])
+                continue
+            rows.append([variant, what, led, "/".join(number(point[q]) for q in ("p50", "p99", "p999"))])
+    return f"### 1,000 records of 1 KiB a second, from due to acknowledged: {THREE}\n\n" + table(
+        ["broker", "while", "led at the end by", "p50/p99/p99.9 µs"], rows
+    )
+
+
 def _by(found, key):
     """All points of all variants, by the value of `key`."""
     by_key = {}
@@ -373,6 +389,8 @@ def cluster_catch_up(found):
         ("MB/s, its start included", ("megabytes_per_second",), 1),
         ("seconds", ("seconds",), 2),
         ("of these to start", ("start_s",), 2),
+        ("MB/s to an empty disk, its start included", ("wiped", "megabytes_per_second"), 1),
+        ("seconds", ("wiped", "seconds"), 2),
     ])  # fmt: skip
 
 

@@ -33,6 +33,7 @@ CLUSTER_SCENARIOS = {
     "cluster_group_commit": cluster.group_commit,
     "cluster_partitions": cluster.partitions,
     "cluster_latency": cluster.latency,
+    "cluster_slow_disk": cluster.slow_disk,
     "cluster_failover": cluster.failover,
     "cluster_network": cluster.network,
     "cluster_idle": cluster.idle,

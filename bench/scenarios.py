@@ -133,7 +133,7 @@ def create(broker, topic, count):
 
 
 def _first_record_each(broker, topic, count):
-    """Kafka may answer that topics are made before their partitions are led: then all of it is done again."""
+    """Kafka may answer that topics are made before brokers know of them, or lead them: then all of it is done again."""
     produce = (
         "bench", "produce", "--topic", topic, "--partitions", count, "--messages", count, "--batch", 1, "--size", 100,
         "--in-flight", 64,
@@ -143,7 +143,8 @@ def _first_record_each(broker, topic, count):
         try:
             return duramen(broker, *produce)
         except RuntimeError as error:
-            if "NOT_LEADER_OR_FOLLOWER" not in str(error) or time.monotonic() > deadline:
+            is_early = any(text in str(error) for text in ("NOT_LEADER_OR_FOLLOWER", "has no more than 0 partitions"))
+            if not is_early or time.monotonic() > deadline:
                 raise
             time.sleep(0.1)
 
