@@ -13,6 +13,7 @@ import argparse
 import ctypes
 import os
 import random
+import shutil
 import signal
 import socket
 import struct
@@ -182,6 +183,10 @@ class Broker:
             self.kill9()
             raise BrokerFailed(f"{self.kind} did not end within {timeout_s} s of SIGTERM\n{self.log_tail()}") from None
 
+    def wipe(self):
+        """Its disk is replaced by an empty one, while it is stopped."""
+        shutil.rmtree(self.data_dir)
+
     def log_tail(self, lines=30):
         text = self.log_path.read_text(errors="replace").splitlines()
         return "\n".join([f"--- end of {self.log_path}", *text[-lines:]])
@@ -225,6 +230,10 @@ class Kafka(Broker):
         self._write_properties()
         if not (self.data_dir / "log").exists():
             self._format()
+
+    def wipe(self):
+        shutil.rmtree(self.data_dir / "log")
+        self._format()
 
     def command(self):
         return self._java(*self.jvm_options, "kafka.Kafka", str(self.properties))

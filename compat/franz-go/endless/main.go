@@ -29,6 +29,7 @@ func main() {
 		kgo.SeedBrokers(bootstrap),
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		kgo.ProducerLinger(5*time.Millisecond),
+		kgo.AlwaysRetryEOF(), // a broker that is killed right after it took a connection
 		kgo.RetryBackoffFn(func(int) time.Duration { return 50 * time.Millisecond }),
 	)
 	if err != nil {
