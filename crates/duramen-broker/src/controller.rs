@@ -41,7 +41,7 @@ pub(crate) mod records;
 use image::{Change, Image};
 use records::{
     AllocateProducerIds, CreateTopic, DeleteTopic, MetadataRecord, MovePartition, PlacePartition,
-    PlacedReplica, SetBrokerConfig, SetTopicConfig, records_of,
+    PlacedReplica, RegisterBroker, RetireDirectory, SetBrokerConfig, SetTopicConfig, records_of,
 };
 
 /// The metadata group's replica where it is the only one.
@@ -147,6 +147,8 @@ pub(crate) struct Controller {
     changing: BTreeSet<Uuid>,
     /// Nodes whose settings a proposal changes.
     configuring: BTreeSet<i32>,
+    /// Directories that a proposal retires.
+    retiring: BTreeSet<Uuid>,
     next_peer_id: u64,
     next_producer_id: i64,
     /// Bytes of the segment that the next batch goes to; `None` if it begins one.
@@ -210,6 +212,7 @@ impl Controller {
             waited: 0,
             creating: BTreeMap::new(),
             changing: BTreeSet::new(),
+            retiring: BTreeSet::new(),
             configuring: BTreeSet::new(),
             segment_bytes: None,
             end: 0,
@@ -232,6 +235,16 @@ impl Controller {
     /// Whether something is proposed about a topic, and not committed yet.
     pub(crate) fn is_changing(&self, topic_id: Uuid) -> bool {
         self.changing.contains(&topic_id)
+    }
+
+    /// Whether something is proposed by which a node may get replicas, and not committed yet.
+    pub(crate) fn is_placing(&self) -> bool {
+        !self.creating.is_empty() || !self.changing.is_empty()
+    }
+
+    /// The nodes that belong to the cluster, and are not about to leave it: those that may get replicas.
+    pub(crate) fn staying(&self) -> impl Iterator<Item = (i32, &RegisterBroker)> {
+        self.image.staying().filter(|(_, it)| !self.retiring.contains(&it.directory_id))
     }
 
     /// The commit at which a topic that is being made will be there.
@@ -342,7 +355,7 @@ impl Controller {
         topic: &CreatableTopic,
         settings: &BrokerSettings,
     ) -> Result<Vec<Vec<i32>>, Error> {
-        let brokers: Vec<i32> = self.image.staying().map(|(id, _)| id).collect();
+        let brokers: Vec<i32> = self.staying().map(|(id, _)| id).collect();
         if !topic.assignments.is_empty() {
             if topic.num_partitions != -1 || topic.replication_factor != -1 {
                 let text = "with a manual assignment, partitions and replication factor are -1";
@@ -403,7 +416,7 @@ impl Controller {
         added: usize,
         replicas: usize,
     ) -> Result<Vec<Vec<i32>>, Error> {
-        let brokers: Vec<i32> = self.image.staying().map(|(id, _)| id).collect();
+        let brokers: Vec<i32> = self.staying().map(|(id, _)| id).collect();
         let Some(assignments) = &topic.assignments else {
             let added = i32::try_from(added).expect("below the count that was asked for");
             let replicas = i16::try_from(replicas).expect("it was an i16");
@@ -427,7 +440,7 @@ impl Controller {
 
     /// All nodes that may get replicas, and where they stand.
     fn sites(&self) -> Vec<placement::Site<'_>> {
-        self.image.staying().map(|(id, broker)| (id, broker.rack.as_deref())).collect()
+        self.staying().map(|(id, broker)| (id, broker.rack.as_deref())).collect()
     }
 
     /// Decides that a partition is to be on other nodes, the preferred one first. Nothing is proposed yet, but ids are
@@ -631,6 +644,9 @@ impl Controller {
                 MetadataRecord::SetBrokerConfig(SetBrokerConfig { broker_id, .. }) => {
                     self.configuring.insert(*broker_id);
                 }
+                MetadataRecord::RetireDirectory(RetireDirectory { directory_id }) => {
+                    self.retiring.insert(*directory_id);
+                }
                 _ => {}
             }
         }
@@ -808,6 +824,9 @@ impl Controller {
             MetadataRecord::SetBrokerConfig(SetBrokerConfig { broker_id, .. }) => {
                 self.configuring.remove(broker_id);
             }
+            MetadataRecord::RetireDirectory(RetireDirectory { directory_id }) => {
+                self.retiring.remove(directory_id);
+            }
             _ => {}
         }
     }
@@ -821,6 +840,7 @@ impl Controller {
         self.creating.clear();
         self.changing.clear();
         self.configuring.clear();
+        self.retiring.clear();
         self.next_peer_id = self.image.next_peer_id;
         self.next_producer_id = self.image.next_producer_id;
         if !self.group.is_alone() {

@@ -97,7 +97,7 @@ fn judge(
         return refuse("a partition has at least one replica".to_owned());
     }
     // Who is on its way out has no replicas, and must get none.
-    let stays = |id: i32| image.staying().any(|(staying, _)| staying == id);
+    let stays = |id: i32| node.controller.staying().any(|(staying, _)| staying == id);
     if let Some(id) = wanted.iter().find(|id| !stays(**id)) {
         return refuse(if image.brokers.contains_key(id) {
             format!("broker {id} is leaving the cluster")

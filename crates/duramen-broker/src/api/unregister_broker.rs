@@ -63,10 +63,14 @@ fn decide(node: &Node, id: i32) -> Result<Vec<MetadataRecord>, Error> {
         return Ok(Vec::new());
     }
     let invalid = |text: String| Err(Error::new(ErrorCode::InvalidRequest, text));
-    if image.staying().count() == 1 {
+    if node.controller.staying().count() == 1 {
         return invalid(format!("broker {id} is the only one"));
     }
     match node.replicas_in(directory_id) {
+        0 if node.controller.is_placing() => {
+            let text = "partitions are placed or moved just now; ask again";
+            Err(Error::new(ErrorCode::RequestTimedOut, text))
+        }
         0 => Ok(vec![MetadataRecord::RetireDirectory(RetireDirectory { directory_id })]),
         count => invalid(format!(
             "broker {id} has {count} replicas: move them to other brokers first (duramen cluster move --from {id}, or \

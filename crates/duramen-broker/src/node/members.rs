@@ -213,8 +213,9 @@ impl Node {
         if missing == 0 && !meant.iter().any(|it| lost(it)) {
             return None;
         }
-        let stays = |id: i32| image.staying().any(|(staying, _)| staying == id);
-        let mut others: VecDeque<i32> = image
+        let stays = |id: i32| self.controller.staying().any(|(staying, _)| staying == id);
+        let mut others: VecDeque<i32> = self
+            .controller
             .staying()
             .map(|(id, _)| id)
             .filter(|id| self.is_heard(*id) && meant.iter().all(|it| it.broker_id != *id))

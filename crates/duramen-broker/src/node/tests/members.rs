@@ -3,6 +3,7 @@
 use duramen_protocol::messages::alter_partition_reassignments::{
     ReassignablePartition, ReassignableTopic,
 };
+use duramen_protocol::messages::create_topics::CreatableTopic;
 use duramen_protocol::messages::{
     AlterPartitionReassignmentsRequest, CreateTopicsRequest, FindCoordinatorRequest,
     InitProducerIdRequest, UnregisterBrokerRequest,
@@ -259,6 +260,50 @@ fn one_that_goes_gets_no_replicas() {
     let Response::AlterPartitionReassignments(mut answer) = answer else { panic!("{answer:?}") };
     let row = answer.responses.remove(0).partitions.remove(0);
     assert_eq!((row.error_code, row.error_message), refused);
+}
+
+#[test]
+fn one_that_is_about_to_go_gets_no_replicas_and_one_that_is_about_to_get_some_does_not_go() {
+    let (mut trio, new) = with_observer();
+    let (controller, id) = (trio.controller(), i32::try_from(new).expect("small"));
+    let topic = |name| CreatableTopic { replication_factor: 3, ..new_topic(name, 8, &[]) };
+    let create = |name| CreateTopicsRequest {
+        topics: vec![topic(name)],
+        timeout_ms: 30_000,
+        ..CreateTopicsRequest::default()
+    };
+    let replicas = |trio: &Trio| {
+        let image = &trio.nodes[controller].node.controller.image;
+        let all = image.topics_by_name().flat_map(|topic| topic.partitions.iter().flatten());
+        all.filter(|it| it.broker_id == id).count()
+    };
+    let took = |answer| match answer {
+        Response::CreateTopics(answer) => answer.topics[0].error_code == 0,
+        other => panic!("{other:?}"),
+    };
+    let leave = |broker_id| UnregisterBrokerRequest { broker_id };
+    // Those that come while the node makes sure for another one that it leads are decided together, in their order.
+    trio.nodes[controller].send(leave(77), 0);
+    let creates = trio.nodes[controller].send(create("first"), 7);
+    let (code, text) = unregister(&mut trio, controller, id);
+    assert_eq!(code, ErrorCode::RequestTimedOut.code());
+    assert!(text.is_some_and(|text| text.contains("placed or moved just now; ask again")));
+    assert!(trio.response(controller, creates).is_some_and(took) && replicas(&trio) > 0);
+    let (code, _) = unregister(&mut trio, controller, id);
+    assert_eq!(code, ErrorCode::InvalidRequest.code(), "it has replicas");
+
+    let (mut trio, _) = with_observer();
+    let controller = trio.controller();
+    trio.nodes[controller].send(leave(77), 0);
+    let leaves = trio.nodes[controller].send(leave(id), 0);
+    assert!(took(trio.ask(controller, create("second"), 7)));
+    let image = &trio.nodes[controller].node.controller.image;
+    assert!(image.topic_named("second").is_some());
+    assert_eq!(replicas(&trio), 0);
+    wait(&mut trio, "it has left", |trio| {
+        !trio.nodes[controller].node.controller.image.brokers.contains_key(&id)
+    });
+    assert!(trio.response(controller, leaves).is_some());
 }
 
 #[test]
