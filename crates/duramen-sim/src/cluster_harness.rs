@@ -81,6 +81,10 @@ pub struct Report {
     pub mended: u64,
     /// Times that a machine's wall clock leapt.
     pub leaps: u64,
+    /// Generations of a group whose members knew what they own, and commits of theirs that were refused.
+    pub generations: u64,
+    /// See above.
+    pub fenced: u64,
     /// Machines that were taken out, and that came back with an empty disk.
     pub left: u64,
     /// See above.
@@ -175,6 +179,7 @@ pub fn run(seed: u64, bug: Option<Bug>) -> Result<Report, Failure> {
     (world.report.acked, world.report.shown) = world.clients.oracle.totals();
     (world.report.left, world.report.returned) = (world.leaving.left, world.leaving.returned);
     world.report.deleted = world.clients.oracle.deleted();
+    (world.report.generations, world.report.fenced) = world.clients.shared();
     world.report.rebuilt = world.made.values().map(|made| made.0).sum();
     world.report.begun = world.made.values().map(|made| made.1).sum();
     (world.report.slept, world.report.roused) = (world.watch.slept, world.watch.roused);
@@ -222,6 +227,8 @@ fn settings(chance: &mut Prng, moves: bool, clocks: &Clocks) -> Result<BrokerSet
         ("default.replication.factor", "3"),
         ("min.insync.replicas", min_insync.as_str()),
         ("log.retention.check.interval.ms", "200"),
+        ("group.min.session.timeout.ms", "500"),
+        ("group.initial.rebalance.delay.ms", "100"),
         ("offsets.topic.num.partitions", "2"),
         ("offsets.topic.replication.factor", "3"),
         ("offsets.topic.segment.bytes", "8192"),
@@ -400,6 +407,10 @@ impl World {
         let leads = lives.filter(|life| life.node.unsettled().is_some());
         let Some(last) = leads.max_by_key(|life| life.node.metadata_term()) else { return false };
         let known: Vec<_> = last.node.directories().collect();
+        // What is made next for groups has no more replicas than nodes that stay, and needs most of them.
+        if known.len() < 3 + usize::from(self.clients.is_taking_out()) {
+            return false;
+        }
         let mut wiped = self.machines.iter().filter(|it| it.wipes > 0 && !it.is_out);
         let are_back = wiped.all(|machine| known.contains(&machine.directory_id()));
         are_back && last.node.can_spare(self.machines[at].broker_id())
@@ -423,6 +434,22 @@ impl World {
             let at = self.chance.index(self.machines.len());
             self.connected.insert(other, at);
         }
+    }
+
+    /// Clients that were told of a node turn to it.
+    fn turn_to_aims(&mut self) -> Result<(), Failure> {
+        for (connection, node) in self.clients.take_aims() {
+            let is_it = |machine: &Machine| machine.broker_id() == node;
+            let to = self.machines.iter().position(is_it).expect("a node of the cluster");
+            let before = self.connected.remove(&connection);
+            if let Some(other) = self.clients.leave(connection) {
+                self.connected.insert(other, to);
+            }
+            if let Some(at) = before {
+                self.deliver(at, vec![Event::Disconnected(connection)])?;
+            }
+        }
+        Ok(())
     }
 
     fn start(&mut self, at: usize) -> Result<(), Failure> {
@@ -483,6 +510,7 @@ impl World {
 
     /// A client that has nothing outstanding asks for something, maybe of another machine than before.
     fn ask(&mut self) -> Result<(), Failure> {
+        self.turn_to_aims()?;
         if self.chance.chance(100) {
             let connections = self.clients.connections();
             let connection = *self.chance.pick(&connections);
@@ -790,7 +818,7 @@ impl World {
                 let _ = write!(text, " [{topic}-{partition} r{replica} t{} ", it.term);
                 let _ = write!(text, "{}..{} -{}", it.log_start, it.committed, it.left_behind);
                 let _ = write!(text, "{lead}{sleeps}");
-                if it.topic_id == METADATA {
+                if it.topic_id == METADATA || !it.is_asleep {
                     let _ = write!(text, " of {:?} and {:?}", it.voters, it.learners);
                     let _ = write!(text, " follows {:?}", it.leader);
                 }

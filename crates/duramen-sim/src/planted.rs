@@ -180,6 +180,12 @@ pub const OF_CLUSTERS: &[(&str, Bug, u64)] = &[
     ("a log begins anew without its image", Bug::Peers(Inside::SnapshotWithoutImage), 20),
     #[cfg(feature = "sabotage")]
     ("a node that left goes on voting", Bug::Peers(Inside::LeaverVotes), 2),
+    #[cfg(feature = "sabotage")]
+    ("members told what they own too early", Bug::Peers(Inside::AssignedBeforeStored), 61),
+    #[cfg(feature = "sabotage")]
+    ("members of older generations heard", Bug::Peers(Inside::OldGenerationTaken), 4),
+    #[cfg(feature = "sabotage")]
+    ("a new coordinator counts generations anew", Bug::Peers(Inside::GenerationForgotten), 2),
 ];
 
 /// Bugs that 400 seeds of the cluster did not find: see "What is thin" in `docs/testing.md`.

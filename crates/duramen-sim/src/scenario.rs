@@ -64,7 +64,7 @@ impl Scenario {
                      {} logs begun anew, {} disks lost, {} sleeps, {} of them through a fault, {} nights, \
                      {} bits flipped, {} segments mended, {} leaps of clocks, \
                      {} disks filled, {} produces refused for it, {} topics deleted, \
-                     {} machines left, {} of them came back",
+                     {} generations, {} commits of members refused, {} machines left, {} of them came back",
                     report.trace.hash(),
                     report.machines,
                     report.requests,
@@ -86,6 +86,8 @@ impl Scenario {
                     report.filled,
                     report.refused,
                     report.deleted,
+                    report.generations,
+                    report.fenced,
                     report.left,
                     report.returned
                 )

@@ -116,6 +116,12 @@ pub enum Bug {
     LeaverVotes,
     /// A node whose metadata begins anew keeps replicas that are not placed on it any more.
     SurplusKept,
+    /// Members are told what they own before it is stored.
+    AssignedBeforeStored,
+    /// What members of older generations ask is taken for what those of now ask.
+    OldGenerationTaken,
+    /// A coordinator that loads a group begins to count its generations anew.
+    GenerationForgotten,
     /// A damaged segment is mended with whatever another node says.
     MendUnchecked,
     /// A mended segment takes its name before it is on disk.

@@ -27,6 +27,7 @@ use duramen_protocol::messages::{
     JoinGroupRequest, JoinGroupResponse, SyncGroupRequest, SyncGroupResponse,
 };
 use duramen_protocol::wire::{Decoder, Message, Uuid};
+use duramen_storage::sabotage::{self, Bug};
 
 use super::roster::{Member, Roster};
 use crate::event::RequestKey;
@@ -231,7 +232,7 @@ impl Membership {
     pub fn load(stored: Stored, now_us: u64) -> Self {
         let mut group = Self {
             state: if stored.members.is_empty() { State::Empty } else { State::Stable },
-            generation: stored.generation,
+            generation: if sabotage::is(Bug::GenerationForgotten) { 0 } else { stored.generation },
             protocol_type: stored.protocol_type,
             now_us,
             ..Self::default()
@@ -542,7 +543,8 @@ impl Membership {
             return Err(ErrorCode::CoordinatorNotAvailable);
         }
         self.roster.check(id, instance)?;
-        if generation == self.generation { Ok(()) } else { Err(ErrorCode::IllegalGeneration) }
+        let is_now = generation == self.generation || sabotage::is(Bug::OldGenerationTaken);
+        if is_now { Ok(()) } else { Err(ErrorCode::IllegalGeneration) }
     }
 
     /// A sign of life.

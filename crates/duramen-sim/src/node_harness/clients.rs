@@ -15,9 +15,8 @@ use bytes::Bytes;
 use duramen_broker::ConnectionId;
 use duramen_broker::session::{Prepared, RequestContext, Session, SessionStep};
 use duramen_protocol::compression::Codec;
-use duramen_protocol::messages::create_topics::CreatableTopicResult;
+use duramen_protocol::messages::InitProducerIdRequest;
 use duramen_protocol::messages::metadata::MetadataResponseTopic;
-use duramen_protocol::messages::{AlterPartitionReassignmentsResponse, InitProducerIdRequest};
 use duramen_protocol::wire::Uuid;
 use duramen_protocol::{
     ApiKey, ErrorCode, Request, RequestHeader, Response, decode_response, encode_request,
@@ -25,14 +24,17 @@ use duramen_protocol::{
 use duramen_storage::op::Identity;
 
 mod committing;
+mod governing;
 mod reading;
 mod removing;
 mod requests;
+mod sharing;
 
 use committing::Committer;
 use reading::{Fetch, FetchSession, Through};
 use removing::Remover;
 use requests::Target;
+use sharing::Members;
 
 use super::oracle::{Oracle, Place, Standing};
 use crate::batch::Records;
@@ -42,8 +44,7 @@ use crate::trace::tell;
 
 const TOPICS: [&str; 3] = ["apples", "pears", "plums"];
 const PARTITIONS: i32 = 2;
-/// Of a partition, where there are several nodes.
-const REPLICAS: i16 = 3;
+/// Besides members of a group, if there are some: these come after them.
 const CLIENTS: usize = 6;
 /// The one of them that commits offsets, and does nothing else.
 const COMMITTER: usize = CLIENTS - 1;
@@ -59,28 +60,6 @@ const TRIM_CODES: [ErrorCode; 5] = [
     ErrorCode::RequestTimedOut,
     ErrorCode::OffsetOutOfRange,
 ];
-const MOVE_CODES: [ErrorCode; 6] = [
-    ErrorCode::None,
-    ErrorCode::UnknownTopicOrPartition,
-    ErrorCode::NoReassignmentInProgress,
-    ErrorCode::InvalidReplicaAssignment,
-    ErrorCode::RequestTimedOut,
-    ErrorCode::NotController,
-];
-const CREATE_CODES: [ErrorCode; 4] = [
-    ErrorCode::None,
-    ErrorCode::TopicAlreadyExists,
-    ErrorCode::RequestTimedOut,
-    ErrorCode::NotController,
-];
-const DELETE_CODES: [ErrorCode; 5] = [
-    ErrorCode::None,
-    ErrorCode::UnknownTopicOrPartition,
-    ErrorCode::UnknownTopicId,
-    ErrorCode::RequestTimedOut,
-    ErrorCode::NotController,
-];
-
 /// A request on its way, with what is needed to judge the answer.
 #[derive(Clone, Debug)]
 enum Asked {
@@ -117,6 +96,7 @@ enum Asked {
     Move,
     Remove(removing::Question),
     Groups(committing::Question),
+    Member(sharing::Question),
 }
 
 /// A batch with where it goes.
@@ -177,6 +157,7 @@ pub(crate) struct Clients {
     pub(crate) requests: u64,
     all: Vec<Client>,
     committer: Committer,
+    members: Option<Members>,
     work: Prng,
     next_connection: u64,
     next_batch: u64,
@@ -226,6 +207,7 @@ impl Clients {
             requests: 0,
             all: Vec::new(),
             committer: Committer::default(),
+            members: None,
             work: Prng::new(seed, "clients"),
             next_connection: 0,
             next_batch: 0,
@@ -256,6 +238,7 @@ impl Clients {
         clients.moves = *Prng::new(seed, "moves").pick(&[0, 10, 40]);
         clients.deletes = *Prng::new(seed, "deletes").pick(&[0, 0, 0, 60, 300]);
         clients.oracle.many = true;
+        clients.members = Members::of(seed);
         clients
     }
 
@@ -282,6 +265,19 @@ impl Clients {
     /// Whether nothing is outstanding on a connection.
     pub(crate) fn is_quiet(&self, connection: ConnectionId) -> bool {
         self.all.iter().any(|it| it.connection == connection && it.outstanding.is_none())
+    }
+
+    /// Generations of which members were told, and commits of theirs that were refused.
+    pub(crate) fn shared(&self) -> (u64, u64) {
+        self.members.as_ref().map_or((0, 0), Members::totals)
+    }
+
+    /// Who wants to be connected to which node, because it was told so.
+    pub(crate) fn take_aims(&mut self) -> Vec<(ConnectionId, i32)> {
+        let aims = self.members.as_mut().map(Members::take_aims).unwrap_or_default();
+        aims.into_iter()
+            .map(|(member, node)| (self.all[CLIENTS + member].connection, node))
+            .collect()
     }
 
     /// A client turns to another node: its new connection.
@@ -348,7 +344,7 @@ impl Clients {
     pub(crate) fn connect(&mut self) {
         self.starts += 1;
         self.on_disk_full(false); // a new process has not been told yet
-        for at in 0..CLIENTS {
+        for at in 0..CLIENTS + self.members.as_ref().map_or(0, Members::len) {
             self.next_connection += 1;
             let (connection, session) = session(self.next_connection);
             if let Some(client) = self.all.get_mut(at) {
@@ -420,6 +416,7 @@ impl Clients {
         self.last_phase = true;
         self.through.clear();
         self.committer.begin_last_phase();
+        self.members.iter_mut().for_each(Members::begin_last_phase);
     }
 
     /// Whether nothing is outstanding.
@@ -431,6 +428,7 @@ impl Clients {
     pub(crate) fn is_done(&self) -> bool {
         self.is_idle()
             && self.committer.is_done()
+            && self.members.as_ref().is_none_or(Members::is_done)
             && !self.is_taking_out()
             // What is said again for no reason may never end.
             && self.all.iter().all(|client| client.retry.as_ref().is_none_or(|it| it.again))
@@ -448,7 +446,7 @@ impl Clients {
         let asked: Vec<_> =
             self.all.iter().filter_map(|client| client.outstanding.as_ref()).collect();
         let topics: Vec<_> = self.oracle.topics.iter().map(|(n, t)| (n, t.standing)).collect();
-        let mut text = format!("{topics:?} {asked:?}");
+        let mut text = format!("{topics:?} {:?} {asked:?}", self.members);
         text.truncate(1500);
         text
     }
@@ -489,6 +487,10 @@ impl Clients {
         }
         if at == COMMITTER {
             return Some(self.committer.choose(&mut self.work, self.last_phase));
+        }
+        if let Some(member) = at.checked_sub(CLIENTS) {
+            let members = self.members.as_mut()?;
+            return members.choose(member, &mut self.work, self.last_phase);
         }
         let gone = |it: &Produce, oracle: &Oracle| oracle.topics[&it.place().0].life != it.life;
         let client = &mut self.all[at];
@@ -547,41 +549,8 @@ impl Clients {
         }
     }
 
-    /// Client 0 makes and deletes topics, and takes a node out.
-    fn govern(&mut self) -> Option<(Asked, Request, i16)> {
-        if let Some(remover) = &mut self.remover
-            && let Some(question) = remover.choose(&mut self.work, self.last_phase)
-        {
-            return Some(question);
-        }
-        let name = (*self.work.pick(&TOPICS)).to_owned();
-        let standing = self.oracle.topics[&name].standing;
-        match standing {
-            Standing::Absent | Standing::Creating => Some(self.create(name)),
-            Standing::Deleting => Some(self.delete(name)),
-            Standing::Live if self.last_phase || self.deletes == 0 => None,
-            Standing::Live if self.goes_by_id() && self.oracle.id_of(&name).is_none() => None,
-            Standing::Live => self.work.chance(self.deletes).then(|| self.delete(name)),
-        }
-    }
-
     fn goes_by_id(&self) -> bool {
         self.many && self.deletes > 0
-    }
-
-    fn create(&mut self, name: String) -> (Asked, Request, i16) {
-        self.oracle.on_create_sent(&name);
-        let replicas = if self.many { REPLICAS } else { 1 };
-        let request = requests::create(&name, PARTITIONS, replicas);
-        let life = self.oracle.topics[&name].life;
-        (Asked::Create { name, life }, request, 7)
-    }
-
-    fn delete(&mut self, name: String) -> (Asked, Request, i16) {
-        self.oracle.on_delete_sent(&name);
-        let id = self.oracle.id_of(&name).filter(|_| self.goes_by_id());
-        let (request, version) = requests::delete(&name, id);
-        (Asked::Delete { name }, request, version)
     }
 
     fn life(&self, place: &Place) -> u32 {
@@ -658,20 +627,6 @@ impl Clients {
         let request = requests::produce(&produce.target, produce.acks, produce.bytes.clone());
         let version = produce.version;
         (Asked::Produce(produce), request, version)
-    }
-
-    /// A partition, maybe one that is not there, is to be on other nodes.
-    fn move_somewhere(&mut self) -> (Asked, Request, i16) {
-        let place = ((*self.work.pick(&TOPICS)).to_owned(), i32::from(self.work.chance(500)));
-        let avoided = self.remover.as_ref().and_then(Remover::avoids);
-        let mut brokers: Vec<i32> = (1..=self.nodes).filter(|id| Some(*id) != avoided).collect();
-        let spared = brokers.len() - usize::try_from(self.replicas_min).expect("small");
-        for _ in 0..self.work.below(u64::try_from(spared).expect("small") + 1) {
-            let at = self.work.index(brokers.len());
-            brokers.swap_remove(at);
-        }
-        let brokers = (!self.work.chance(150)).then_some(brokers);
-        (Asked::Move, requests::move_to(&place, brokers), 1)
     }
 
     fn trim(&mut self, place: Place) -> (Asked, Request, i16) {
@@ -759,7 +714,7 @@ impl Clients {
             (Asked::Remove(_), Response::UnregisterBroker(it)) => {
                 self.remover.as_mut().expect("it asked").on_unregistered(&it)
             }
-            (Asked::Move, Response::AlterPartitionReassignments(it)) => on_moved(&it),
+            (Asked::Move, Response::AlterPartitionReassignments(it)) => governing::on_moved(&it),
             (Asked::Trim { place, life, offset }, Response::DeleteRecords(it)) => {
                 let part = &it.topics[0].partitions[0];
                 expect_one_of(part.error_code, &TRIM_CODES, "DeleteRecords")?;
@@ -770,6 +725,10 @@ impl Clients {
                 Ok(())
             }
             (Asked::Groups(question), came) => self.committer.on_response(question, &came),
+            (Asked::Member(question), came) => {
+                let members = self.members.as_mut().expect("one of them asked");
+                members.on_response(at - CLIENTS, question, &came)
+            }
             (_, came) => unexpected(&came),
         }
     }
@@ -795,38 +754,6 @@ impl Clients {
             Some(ErrorCode::UnknownTopicOrPartition) if is_live => self.oracle.on_unknown(name),
             _ => Ok(()),
         }
-    }
-
-    fn on_created(
-        &mut self,
-        name: &str,
-        life: u32,
-        topic: &CreatableTopicResult,
-    ) -> Result<(), Failure> {
-        let code = topic.error_code;
-        tell(|| format!("  created {name}: {code}"));
-        // Not all nodes may be registered yet.
-        if !self.many || code != ErrorCode::InvalidReplicationFactor.code() {
-            expect_one_of(code, &CREATE_CODES, "CreateTopics")?;
-        }
-        if code == 0 || code == ErrorCode::TopicAlreadyExists.code() {
-            self.oracle.on_decided(name, code != 0, true)?;
-            self.oracle.on_created(name, code == 0);
-        }
-        if code == 0 { self.oracle.on_new_id(name, life, topic.topic_id) } else { Ok(()) }
-    }
-
-    fn on_deleted(&mut self, name: &str, code: i16) -> Result<(), Failure> {
-        tell(|| format!("  deleted {name}: {code}"));
-        expect_one_of(code, &DELETE_CODES, "DeleteTopics")?;
-        let is_gone =
-            [ErrorCode::None, ErrorCode::UnknownTopicOrPartition, ErrorCode::UnknownTopicId];
-        if is_gone.iter().any(|it| it.code() == code) {
-            self.oracle.on_decided(name, code == 0, false)?;
-            self.oracle.on_deleted(name);
-            self.through.retain(|(topic, _), _| topic != name);
-        }
-        Ok(())
     }
 
     fn on_offset(&mut self, at: usize, asked: Asked, offset: i64) -> Result<(), Failure> {
@@ -960,12 +887,6 @@ fn expect_one_of(code: i16, codes: &[ErrorCode], api: &str) -> Result<(), Failur
 /// After the largest sequence comes 0.
 fn advance(sequence: i32, count: i32) -> i32 {
     sequence.wrapping_add(count) & i32::MAX
-}
-
-fn on_moved(response: &AlterPartitionReassignmentsResponse) -> Result<(), Failure> {
-    let parts = response.responses.iter().flat_map(|topic| &topic.partitions);
-    let mut codes = parts.map(|part| part.error_code).chain([response.error_code]);
-    codes.try_for_each(|code| expect_one_of(code, &MOVE_CODES, "a move"))
 }
 
 fn brief(asked: &Asked) -> String {

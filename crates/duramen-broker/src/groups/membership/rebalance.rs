@@ -6,6 +6,7 @@ use std::mem;
 use bytes::Bytes;
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::{SyncGroupRequest, SyncGroupResponse};
+use duramen_storage::sabotage::{self, Bug};
 
 use super::{Awaited, Effect, Gathering, Membership, State, refused_sync, us};
 use crate::event::RequestKey;
@@ -144,6 +145,10 @@ impl Membership {
         let given = request.assignments.iter();
         let assignments = given.map(|it| (it.member_id.clone(), it.assignment.clone())).collect();
         let stored = self.stored(&assignments);
+        if sabotage::is(Bug::AssignedBeforeStored) {
+            self.assign(assignments.clone(), ErrorCode::None);
+            self.state = State::Stable;
+        }
         self.store(stored, Some(Awaited::Assignments { generation, assignments }));
     }
 

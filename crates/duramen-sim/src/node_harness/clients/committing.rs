@@ -5,25 +5,18 @@
 
 use std::collections::BTreeMap;
 
-use duramen_protocol::messages::offset_commit::{
-    OffsetCommitRequestPartition, OffsetCommitRequestTopic,
-};
-use duramen_protocol::messages::offset_fetch::{OffsetFetchRequestGroup, OffsetFetchRequestTopics};
 use duramen_protocol::messages::{
-    FindCoordinatorRequest, OffsetCommitRequest, OffsetCommitResponse, OffsetFetchRequest,
-    OffsetFetchResponse,
+    FindCoordinatorRequest, OffsetCommitResponse, OffsetFetchResponse,
 };
 use duramen_protocol::{ErrorCode, Request, Response};
 
-use super::{Asked, expect_one_of, unexpected};
+use super::{Asked, expect_one_of, requests, unexpected};
 use crate::failure::Failure;
 use crate::prng::Prng;
 use crate::trace::tell;
 
 const GROUPS: [&str; 5] = ["ants", "bees", "crows", "deer", "eels"];
-const PARTITIONS: i32 = 2;
-/// A topic that is always there, once groups are.
-const TOPIC: &str = "__consumer_offsets";
+pub(super) const PARTITIONS: i32 = 2;
 const CODES: [ErrorCode; 4] = [
     ErrorCode::None,
     ErrorCode::CoordinatorLoadInProgress,
@@ -31,17 +24,37 @@ const CODES: [ErrorCode; 4] = [
     ErrorCode::NotCoordinator,
 ];
 /// Of a topic that is not there yet.
-const UNKNOWN: ErrorCode = ErrorCode::UnknownTopicOrPartition;
+pub(super) const UNKNOWN: ErrorCode = ErrorCode::UnknownTopicOrPartition;
 
 /// A group and a partition.
 type Key = (&'static str, i32);
 
 /// What is known of a key.
 #[derive(Clone, Debug, Default)]
-struct Known {
-    sent: Vec<i64>,
+pub(super) struct Known {
+    pub(super) sent: Vec<i64>,
     /// The largest that was acknowledged or told; nothing less may be told from now on.
     least: Option<i64>,
+}
+
+impl Known {
+    pub(super) fn on_acknowledged(&mut self, number: i64) {
+        self.least = self.least.max(Some(number));
+    }
+
+    pub(super) fn on_told(&mut self, (group, partition): Key, told: i64) -> Result<(), Failure> {
+        tell(|| format!("  told {group} {partition}: {told}"));
+        let told = Some(told).filter(|told| *told >= 0);
+        if told < self.least {
+            let least = self.least;
+            return wrong(format!("offset {told:?} of {group} {partition} was {least:?} before"));
+        }
+        if told.is_some_and(|told| !self.sent.contains(&told)) {
+            return wrong(format!("offset {told:?} of {group} {partition} was never sent"));
+        }
+        self.least = self.least.max(told);
+        Ok(())
+    }
 }
 
 /// A request on its way.
@@ -100,22 +113,7 @@ impl Committer {
             self.known.entry((group, *partition)).or_default().sent.push(number);
         }
         let size = usize::try_from(work.between(0, 400)).expect("small");
-        let partition = |partition_index: &i32| OffsetCommitRequestPartition {
-            partition_index: *partition_index,
-            committed_offset: number,
-            committed_metadata: Some("x".repeat(size)),
-            ..OffsetCommitRequestPartition::default()
-        };
-        let topic = OffsetCommitRequestTopic {
-            name: TOPIC.to_owned(),
-            partitions: partitions.iter().map(partition).collect(),
-            ..OffsetCommitRequestTopic::default()
-        };
-        let request = OffsetCommitRequest {
-            group_id: group.to_owned(),
-            topics: vec![topic],
-            ..OffsetCommitRequest::default()
-        };
+        let request = requests::commit(group, number, &partitions, size);
         let version = *work.pick(&[2, 5, 8, 9]);
         (Question::Commit { group, number, partitions }, request.into(), version)
     }
@@ -125,21 +123,8 @@ impl Committer {
         if groups.is_empty() {
             groups.push(GROUPS[0]);
         }
-        let topics = vec![OffsetFetchRequestTopics {
-            name: TOPIC.to_owned(),
-            partition_indexes: (0..PARTITIONS).collect(),
-            ..OffsetFetchRequestTopics::default()
-        }];
-        let asked = |group: &&str| OffsetFetchRequestGroup {
-            group_id: (*group).to_owned(),
-            topics: Some(topics.clone()),
-            ..OffsetFetchRequestGroup::default()
-        };
-        let request = OffsetFetchRequest {
-            groups: groups.iter().map(asked).collect(),
-            ..OffsetFetchRequest::default()
-        };
-        (Question::Fetch { groups }, request.into(), *work.pick(&[8, 9]))
+        let request = requests::committed(&groups, PARTITIONS);
+        (Question::Fetch { groups }, request, *work.pick(&[8, 9]))
     }
 
     pub(super) fn on_response(
@@ -179,7 +164,7 @@ impl Committer {
             expect_one_of(code, &CODES, "OffsetCommit")?;
             if code == 0 {
                 let known = self.known.get_mut(&(group, *partition)).expect("it was sent");
-                known.least = known.least.max(Some(number));
+                known.on_acknowledged(number);
             }
         }
         Ok(())
@@ -197,27 +182,12 @@ impl Committer {
             }
             for partition in &answer.topics[0].partitions {
                 let (at, told) = (partition.partition_index, partition.committed_offset);
-                self.on_told(group, at, told)?;
+                self.known.entry((*group, at)).or_default().on_told((*group, at), told)?;
             }
             if !self.told.contains(group) {
                 self.told.push(group);
             }
         }
-        Ok(())
-    }
-
-    fn on_told(&mut self, group: &'static str, partition: i32, told: i64) -> Result<(), Failure> {
-        tell(|| format!("  told {group} {partition}: {told}"));
-        let known = self.known.entry((group, partition)).or_default();
-        let told = Some(told).filter(|told| *told >= 0);
-        if told < known.least {
-            let least = known.least;
-            return wrong(format!("offset {told:?} of {group} {partition} was {least:?} before"));
-        }
-        if told.is_some_and(|told| !known.sent.contains(&told)) {
-            return wrong(format!("offset {told:?} of {group} {partition} was never sent"));
-        }
-        known.least = known.least.max(told);
         Ok(())
     }
 }

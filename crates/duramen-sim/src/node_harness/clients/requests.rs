@@ -11,10 +11,15 @@ use duramen_protocol::messages::delete_topics::DeleteTopicState;
 use duramen_protocol::messages::fetch::{FetchPartition, FetchTopic, ForgottenTopic};
 use duramen_protocol::messages::list_offsets::{ListOffsetsPartition, ListOffsetsTopic};
 use duramen_protocol::messages::metadata::MetadataRequestTopic;
+use duramen_protocol::messages::offset_commit::{
+    OffsetCommitRequestPartition, OffsetCommitRequestTopic,
+};
+use duramen_protocol::messages::offset_fetch::{OffsetFetchRequestGroup, OffsetFetchRequestTopics};
 use duramen_protocol::messages::produce::{PartitionProduceData, TopicProduceData};
 use duramen_protocol::messages::{
     AlterPartitionReassignmentsRequest, CreateTopicsRequest, DeleteRecordsRequest,
-    DeleteTopicsRequest, FetchRequest, ListOffsetsRequest, MetadataRequest, ProduceRequest,
+    DeleteTopicsRequest, FetchRequest, ListOffsetsRequest, MetadataRequest, OffsetCommitRequest,
+    OffsetFetchRequest, ProduceRequest,
 };
 use duramen_protocol::wire::Uuid;
 
@@ -30,6 +35,8 @@ pub(super) const PRODUCE_BY_ID: [i16; 1] = [13];
 pub(super) const FETCH_BY_ID: [i16; 4] = [13, 14, 16, 18];
 
 const TIMEOUT_MS: i32 = 10_000;
+/// Offsets are committed for this topic: it is always there, once groups are.
+const COMMITTED: &str = "__consumer_offsets";
 
 /// A partition as a request names it: by name, or by id if there is one.
 pub(super) type Target = (Place, Option<Uuid>);
@@ -144,4 +151,45 @@ pub(super) fn trim(place: &Place, offset: i64) -> Request {
     let partitions = vec![DeleteRecordsPartition { partition_index: place.1, offset }];
     let topics = vec![DeleteRecordsTopic { name: place.0.clone(), partitions }];
     DeleteRecordsRequest { topics, timeout_ms: TIMEOUT_MS }.into()
+}
+
+/// An offset for each of these partitions, with as much metadata.
+pub(super) fn commit(
+    group: &str,
+    offset: i64,
+    partitions: &[i32],
+    size: usize,
+) -> OffsetCommitRequest {
+    let partition = |partition_index: &i32| OffsetCommitRequestPartition {
+        partition_index: *partition_index,
+        committed_offset: offset,
+        committed_metadata: Some("x".repeat(size)),
+        ..OffsetCommitRequestPartition::default()
+    };
+    let topic = OffsetCommitRequestTopic {
+        name: COMMITTED.to_owned(),
+        partitions: partitions.iter().map(partition).collect(),
+        ..OffsetCommitRequestTopic::default()
+    };
+    OffsetCommitRequest {
+        group_id: group.to_owned(),
+        topics: vec![topic],
+        ..OffsetCommitRequest::default()
+    }
+}
+
+/// What was committed for the first so many partitions?
+pub(super) fn committed(groups: &[&str], partitions: i32) -> Request {
+    let topics = vec![OffsetFetchRequestTopics {
+        name: COMMITTED.to_owned(),
+        partition_indexes: (0..partitions).collect(),
+        ..OffsetFetchRequestTopics::default()
+    }];
+    let asked = |group: &&str| OffsetFetchRequestGroup {
+        group_id: (*group).to_owned(),
+        topics: Some(topics.clone()),
+        ..OffsetFetchRequestGroup::default()
+    };
+    let groups = groups.iter().map(asked).collect();
+    OffsetFetchRequest { groups, ..OffsetFetchRequest::default() }.into()
 }

@@ -1,0 +1,123 @@
+//! What an operator asks for: topics are made and deleted, partitions moved, a node is taken out.
+
+use duramen_protocol::messages::AlterPartitionReassignmentsResponse;
+use duramen_protocol::messages::create_topics::CreatableTopicResult;
+use duramen_protocol::{ErrorCode, Request};
+
+use super::super::oracle::Standing;
+use super::removing::Remover;
+use super::{Asked, Clients, PARTITIONS, TOPICS, expect_one_of, requests};
+use crate::failure::Failure;
+use crate::trace::tell;
+
+/// Of a partition, where there are several nodes.
+const REPLICAS: i16 = 3;
+
+const MOVE_CODES: [ErrorCode; 6] = [
+    ErrorCode::None,
+    ErrorCode::UnknownTopicOrPartition,
+    ErrorCode::NoReassignmentInProgress,
+    ErrorCode::InvalidReplicaAssignment,
+    ErrorCode::RequestTimedOut,
+    ErrorCode::NotController,
+];
+const CREATE_CODES: [ErrorCode; 4] = [
+    ErrorCode::None,
+    ErrorCode::TopicAlreadyExists,
+    ErrorCode::RequestTimedOut,
+    ErrorCode::NotController,
+];
+const DELETE_CODES: [ErrorCode; 5] = [
+    ErrorCode::None,
+    ErrorCode::UnknownTopicOrPartition,
+    ErrorCode::UnknownTopicId,
+    ErrorCode::RequestTimedOut,
+    ErrorCode::NotController,
+];
+
+impl Clients {
+    /// Client 0 makes and deletes topics, and takes a node out.
+    pub(super) fn govern(&mut self) -> Option<(Asked, Request, i16)> {
+        if let Some(remover) = &mut self.remover
+            && let Some(question) = remover.choose(&mut self.work, self.last_phase)
+        {
+            return Some(question);
+        }
+        let name = (*self.work.pick(&TOPICS)).to_owned();
+        let standing = self.oracle.topics[&name].standing;
+        match standing {
+            Standing::Absent | Standing::Creating => Some(self.create(name)),
+            Standing::Deleting => Some(self.delete(name)),
+            Standing::Live if self.last_phase || self.deletes == 0 => None,
+            Standing::Live if self.goes_by_id() && self.oracle.id_of(&name).is_none() => None,
+            Standing::Live => self.work.chance(self.deletes).then(|| self.delete(name)),
+        }
+    }
+
+    fn create(&mut self, name: String) -> (Asked, Request, i16) {
+        self.oracle.on_create_sent(&name);
+        let replicas = if self.many { REPLICAS } else { 1 };
+        let request = requests::create(&name, PARTITIONS, replicas);
+        let life = self.oracle.topics[&name].life;
+        (Asked::Create { name, life }, request, 7)
+    }
+
+    fn delete(&mut self, name: String) -> (Asked, Request, i16) {
+        self.oracle.on_delete_sent(&name);
+        let id = self.oracle.id_of(&name).filter(|_| self.goes_by_id());
+        let (request, version) = requests::delete(&name, id);
+        (Asked::Delete { name }, request, version)
+    }
+
+    /// A partition, maybe one that is not there, is to be on other nodes.
+    pub(super) fn move_somewhere(&mut self) -> (Asked, Request, i16) {
+        let place = ((*self.work.pick(&TOPICS)).to_owned(), i32::from(self.work.chance(500)));
+        let avoided = self.remover.as_ref().and_then(Remover::avoids);
+        let mut brokers: Vec<i32> = (1..=self.nodes).filter(|id| Some(*id) != avoided).collect();
+        let spared = brokers.len() - usize::try_from(self.replicas_min).expect("small");
+        for _ in 0..self.work.below(u64::try_from(spared).expect("small") + 1) {
+            let at = self.work.index(brokers.len());
+            brokers.swap_remove(at);
+        }
+        let brokers = (!self.work.chance(150)).then_some(brokers);
+        (Asked::Move, requests::move_to(&place, brokers), 1)
+    }
+
+    pub(super) fn on_created(
+        &mut self,
+        name: &str,
+        life: u32,
+        topic: &CreatableTopicResult,
+    ) -> Result<(), Failure> {
+        let code = topic.error_code;
+        tell(|| format!("  created {name}: {code}"));
+        // Not all nodes may be registered yet.
+        if !self.many || code != ErrorCode::InvalidReplicationFactor.code() {
+            expect_one_of(code, &CREATE_CODES, "CreateTopics")?;
+        }
+        if code == 0 || code == ErrorCode::TopicAlreadyExists.code() {
+            self.oracle.on_decided(name, code != 0, true)?;
+            self.oracle.on_created(name, code == 0);
+        }
+        if code == 0 { self.oracle.on_new_id(name, life, topic.topic_id) } else { Ok(()) }
+    }
+
+    pub(super) fn on_deleted(&mut self, name: &str, code: i16) -> Result<(), Failure> {
+        tell(|| format!("  deleted {name}: {code}"));
+        expect_one_of(code, &DELETE_CODES, "DeleteTopics")?;
+        let is_gone =
+            [ErrorCode::None, ErrorCode::UnknownTopicOrPartition, ErrorCode::UnknownTopicId];
+        if is_gone.iter().any(|it| it.code() == code) {
+            self.oracle.on_decided(name, code == 0, false)?;
+            self.oracle.on_deleted(name);
+            self.through.retain(|(topic, _), _| topic != name);
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn on_moved(response: &AlterPartitionReassignmentsResponse) -> Result<(), Failure> {
+    let parts = response.responses.iter().flat_map(|topic| &topic.partitions);
+    let mut codes = parts.map(|part| part.error_code).chain([response.error_code]);
+    codes.try_for_each(|code| expect_one_of(code, &MOVE_CODES, "a move"))
+}
