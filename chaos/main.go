@@ -36,6 +36,7 @@ type options struct {
 	faults  string
 	keep    bool
 	binary  string
+	other   string
 	python  string
 	history string
 }
@@ -48,6 +49,7 @@ func main() {
 	flag.StringVar(&o.faults, "faults", "", "only these, with commas; all otherwise")
 	flag.BoolVar(&o.keep, "keep", false, "keeps history, logs and data also of a run that found nothing")
 	flag.StringVar(&o.binary, "binary", os.Getenv("DURAMEN_BIN"), "of duramen")
+	flag.StringVar(&o.other, "other", "", "another build, for every second start of each node: upgrades, and back")
 	flag.StringVar(&o.python, "python", "python3", "which has confluent-kafka")
 	flag.Parse()
 	if o.seed == 0 {
@@ -85,6 +87,9 @@ func once(o options) bool {
 		if o.faults != "" {
 			again += " --faults '" + o.faults + "'"
 		}
+		if o.other != "" {
+			again += " --other " + o.other
+		}
 		fmt.Printf("kept: %s\nseed: %d\ncommand: %s\n", directory, o.seed, again)
 	}
 	return len(wrong) == 0
@@ -93,7 +98,7 @@ func once(o options) bool {
 func run(o options, directory string) (wrong []string) {
 	say := func(err error) []string { return append(wrong, err.Error()) }
 	packets := NewPackets()
-	cluster, err := NewCluster(o.binary, directory, packets)
+	cluster, err := NewCluster(o.binary, o.other, directory, packets)
 	if err != nil {
 		return say(err)
 	}

@@ -31,6 +31,8 @@ type Node struct {
 
 	incoming map[int]*Link // from each other node
 	command  []string      // as it is started
+	other    string        // the build of every second start, if it is another one
+	begun    int
 	log      string
 	starts   chan<- func()
 
@@ -52,7 +54,7 @@ type Cluster struct {
 	wiping sync.Mutex
 }
 
-func NewCluster(binary, directory string, packets *Packets) (*Cluster, error) {
+func NewCluster(binary, other, directory string, packets *Packets) (*Cluster, error) {
 	cluster := &Cluster{Packets: packets, starts: make(chan func())}
 	// A process that is to die with its parent dies with the thread that started it; so one thread starts all, and stays.
 	go func() {
@@ -66,7 +68,7 @@ func NewCluster(binary, directory string, packets *Packets) (*Cluster, error) {
 		if err != nil {
 			return nil, err
 		}
-		node := &Node{ID: id, Disk: disk, listen: freeAddress(clientsIP(id)), peers: freeAddress("127.0.0.1"), starts: cluster.starts,
+		node := &Node{ID: id, Disk: disk, listen: freeAddress(clientsIP(id)), peers: freeAddress("127.0.0.1"), starts: cluster.starts, other: other,
 			incoming: make(map[int]*Link), log: filepath.Join(directory, fmt.Sprintf("node-%d.log", id))}
 		for from := 1; from <= nodes; from++ {
 			if from != id {
@@ -136,7 +138,12 @@ func (n *Node) Start() error {
 		return err
 	}
 	defer log.Close()
-	process := exec.Command(n.command[0], n.command[1:]...)
+	binary := n.command[0]
+	if n.other != "" && n.begun%2 == 1 {
+		binary = n.other
+	}
+	n.begun++
+	process := exec.Command(binary, n.command[1:]...)
 	process.Stdout, process.Stderr = log, log
 	process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	for _, variable := range os.Environ() {

@@ -16,7 +16,8 @@ use duramen_protocol::wire::{Decoder, Encoder, Message, Uuid};
 
 use crate::controller::records::RegisterBroker;
 
-/// The only version there is.
+/// The only version there is. A later build says what is new in tagged fields, which earlier ones pass over, so that nodes can
+/// be upgraded one by one; what an earlier build must not pass over takes another version.
 const VERSION: i16 = 0;
 /// Checksum, version, and how long the body is.
 const HEAD_BYTES: usize = 4 + 2 + 4;
@@ -305,6 +306,19 @@ mod tests {
     #[test]
     fn a_frame_reads_back() {
         assert_eq!(PeerFrame::decode(&frame().encode()), Ok(frame()));
+    }
+
+    #[test]
+    fn what_a_later_build_says_in_tagged_fields_is_passed_over() {
+        let of_now = frame().encode();
+        let length = u32::from_be_bytes(of_now[6..HEAD_BYTES].try_into().expect("4 bytes"));
+        let end = HEAD_BYTES + usize::try_from(length).expect("small");
+        assert_eq!(of_now[end - 1], 0, "the body ends with the count of its tagged fields");
+        let mut later = [&of_now[..end - 1], &[1, 9, 3, 1, 2, 3], &of_now[end..]].concat();
+        later[6..HEAD_BYTES].copy_from_slice(&(length + 5).to_be_bytes());
+        let crc = crc32c::crc32c(&later[4..]);
+        later[..4].copy_from_slice(&crc.to_be_bytes());
+        assert_eq!(PeerFrame::decode(&later.into()), Ok(frame()));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use duramen_storage::storage::Voter;
 
 /// Tells a node of ours from anything else that may connect.
 const MAGIC: [u8; 8] = *b"DURANODE";
+/// What is new in a later build is in tagged fields, as in frames.
 const VERSION: i16 = 0;
 /// Elements of both lists of one greeting.
 const ELEMENTS_MAX: usize = 2000;
@@ -129,6 +130,9 @@ mod tests {
             for len in 0..bytes.len() {
                 assert!(Greeting::decode(bytes.slice(..len)).is_err());
             }
+            // What a later build says in a tagged field is passed over.
+            let later = [&bytes[..bytes.len() - 1], &[1, 9, 2, 1, 2]].concat();
+            assert_eq!(Greeting::decode(later.into()), Greeting::decode(bytes.clone()));
             for at in 0..10 {
                 let mut bad = bytes.to_vec();
                 bad[at] ^= 1;
