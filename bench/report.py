@@ -332,7 +332,7 @@ def cluster_slow_disk(found):
     for variant, result in found.items():
         for point in result.get("points", []):
             led = {True: "that broker", False: "another one"}.get(point.get("led_by_it"), DASH)
-            what = "all well" if point["while"] == "well" else "each sync of a broker that is to lead takes 100 ms longer"
+            what = "all well" if point["while"] == "well" else f"each sync of a broker that is to lead takes {point.get('sync_ms', 100)} ms longer"
             if "behind" in point:
                 rows.append([variant, what, led, "acknowledged nothing in time"])
                 continue

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use bytes::{Buf, BytesMut};
 use clap::Args;
 use duramen_protocol::batch::batches;
@@ -23,13 +23,15 @@ use super::consume::{FETCH_VERSION, check};
 use super::frames::{Requests, answer, now_ms, read_answer};
 use super::report::{Latency, Measured, Meter, print, round};
 use super::{Acks, Cluster, Target, client, connect};
-use crate::client::{Acknowledgement, OffsetAt};
+use crate::client::{Acknowledgement, Client, OffsetAt};
 
 const FETCH_BYTES: i32 = 1 << 20;
 /// A record begins with the time it was due, in nanoseconds since the start of the run.
 const STAMP_BYTES: usize = 8;
 /// What is due is sent together this often.
 const TICK: Duration = Duration::from_millis(1);
+/// Between two times that it is asked who leads now.
+const LEADER_PAUSE: Duration = Duration::from_millis(20);
 
 /// Consumers that follow a writer.
 #[derive(Debug, Args)]
@@ -100,7 +102,6 @@ impl Tail {
         for _ in 0..self.consumers {
             sockets.push(connect(&led[0].address).await?);
         }
-        let (input, output) = connect(&led[0].address).await?.into_split();
         let epoch = Instant::now();
         let over = epoch + warm_up + time;
         let delivered = Rc::new(RefCell::new(Meter::new(warm_up, Some(time))));
@@ -111,11 +112,10 @@ impl Tail {
             let reading = tail.clone().follow(socket, from, epoch, delivered.clone());
             local.spawn_local(stopping(reading));
         }
-        let acks = Acknowledgement::from(tail.target.acks).code();
         if tail.rate > 0 {
-            let requests = Requests::new(&tail.target.topic, acks)?;
-            local.spawn_local(stopping(tail.clone().write(output, requests, epoch, over)));
-            local.spawn_local(stopping(tail.clone().acknowledge(input, epoch, appended.clone())));
+            let leader = led[0].address.clone();
+            let appending = tail.clone().append(client, leader, epoch, over, appended.clone());
+            local.spawn_local(stopping(appending));
         }
         local.run_until(tokio::time::sleep_until(over.into())).await;
         drop(local);
@@ -158,17 +158,43 @@ impl Tail {
         epoch + Duration::from_nanos(number * 1_000_000_000 / u64::from(self.rate))
     }
 
-    async fn write(
+    /// Writes to whoever leads. What was not acknowledged by one leader goes to the next, and may be there twice.
+    async fn append(
         self: Rc<Self>,
+        client: Client,
+        mut leader: String,
+        epoch: Instant,
+        over: Instant,
+        meter: Rc<RefCell<Meter>>,
+    ) -> anyhow::Result<()> {
+        let acks = Acknowledgement::from(self.target.acks).code();
+        let mut unacked = 0;
+        loop {
+            let (input, output) = connect(&leader).await?.into_split();
+            let requests = Requests::new(&self.target.topic, acks)?;
+            let writing = self.write(output, requests, unacked, epoch, over);
+            tokio::select! {
+                written = writing => written?,
+                refused = self.acknowledge(input, &mut unacked, epoch, &meter) => refused?,
+            }
+            tokio::time::sleep(LEADER_PAUSE).await;
+            client.forget(&self.target.topic).await;
+            leader = self.target.prepare(&client).await?.swap_remove(0).address;
+        }
+    }
+
+    async fn write(
+        &self,
         mut socket: OwnedWriteHalf,
         mut requests: Requests,
+        from: u64,
         epoch: Instant,
         over: Instant,
     ) -> anyhow::Result<()> {
         let (mut frame, mut frames) = (Vec::new(), Vec::new());
         let mut value = vec![0x5a; self.size];
         let mut ticks = tokio::time::interval(TICK);
-        for number in 0.. {
+        for number in from.. {
             let due = self.due(epoch, number);
             while due > Instant::now() {
                 if !frames.is_empty() {
@@ -192,18 +218,18 @@ impl Tail {
         std::future::pending().await
     }
 
+    /// Counts acks, until a record is refused for now.
     async fn acknowledge(
-        self: Rc<Self>,
+        &self,
         mut socket: OwnedReadHalf,
+        unacked: &mut u64,
         epoch: Instant,
-        meter: Rc<RefCell<Meter>>,
+        meter: &RefCell<Meter>,
     ) -> anyhow::Result<()> {
         let mut input = BytesMut::with_capacity(64 << 10);
-        for number in 0.. {
-            if let Some(refused) = answer(&mut socket, &mut input).await?.into_iter().next() {
-                bail!("the broker refused a batch for {}", refused.why);
-            }
-            meter.borrow_mut().done(Instant::now(), 1, [self.due(epoch, number)]);
+        while answer(&mut socket, &mut input).await?.is_empty() {
+            meter.borrow_mut().done(Instant::now(), 1, [self.due(epoch, *unacked)]);
+            *unacked += 1;
         }
         Ok(())
     }
