@@ -38,6 +38,7 @@ use duramen_storage::sabotage::{self, Bug};
 mod catching_up;
 mod confirming;
 mod hearing;
+mod lag;
 mod letters;
 mod log;
 mod membership;

@@ -86,9 +86,15 @@ pub(crate) const FORWARD_TICKS_MAX: u64 = 1200;
 pub(crate) const FORWARDED_KEPT_TICKS: u64 = 2400;
 /// Requests of other nodes that are being served, or were and are remembered.
 pub(crate) const FORWARDED_MAX: usize = 4096;
+/// Ticks that a disk can be behind others, as far as they are counted. One that has stood still for so long is left even
+/// for one that is slow.
+pub(crate) const DISK_STILL_TICKS: u64 = 4 * ELECTION_TICKS as u64;
+/// Ticks for which a node that has given up leadership because of its disk is not given any, after the last one in which the
+/// disk was slow: 5 minutes, as long as leaders wait by default before they look who should lead.
+pub(crate) const SLOW_DISK_TICKS: u64 = 6000;
 /// Groups that a node hands over to their preferred replicas at once.
 pub(crate) const MOVES_MAX: usize = 16;
-/// Groups that a node hands over at once when it is about to end.
+/// Groups that a node hands over at once when it is about to end, or its disk is slow.
 pub(crate) const DRAIN_MOVES_MAX: usize = 256;
 /// Ticks between two times that a leader is asked to hand over, as an administrator wants it.
 pub(crate) const ELECTION_ASKED_TICKS: u64 = 10;

@@ -52,6 +52,7 @@ duramen_protocol::message! {
         ranges_wanted: Vec<RangeWanted> [0..],
         ranges_given: Vec<RangeGiven> [0..],
         strangers: Vec<RegisterBroker> [0..],
+        has_slow_disk: bool [0.., tag 0 in 0..],
     }
     /// The sender's replica lacks the batches of these offsets, which are committed: its own are damaged.
     pub(crate) struct RangeWanted {

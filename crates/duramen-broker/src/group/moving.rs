@@ -4,10 +4,11 @@
 //! the library makes sure that the successor has it too, and tells it to stand for election at once. What of this has not
 //! happened within an election timeout does not happen: the leader goes on as before.
 //!
-//! A leader whose own disk stands still applies nothing, so it does not wait for that: a majority without it has what it
-//! lacks, and its successor will commit it.
+//! A leader whose own disk is far behind, or stands still, does not wait for that: a majority without it has what it lacks,
+//! and its successor will commit it.
 
 use super::Group;
+use super::lag::Lag;
 use crate::limits::ELECTION_TICKS;
 use raft::StateRole;
 
@@ -29,8 +30,7 @@ struct Handover {
 #[derive(Debug, Default)]
 pub(super) struct Moving {
     handover: Option<Handover>,
-    /// An index that a majority has and this leader's disk has not, and since which tick.
-    lag: Option<(u64, u64)>,
+    lag: Lag,
 }
 
 impl Group {
@@ -76,21 +76,16 @@ impl Group {
         self.raw.raft.prs().get(peer).map_or(0, |progress| progress.matched)
     }
 
-    /// Whether this leader's own disk holds up what a majority has had for longer than an election timeout.
-    pub(crate) fn is_held_up_by_disk(&self) -> bool {
-        self.moving.lag.is_some_and(|(_, at)| self.pace.ticks >= at + ELECTION_TICKS as u64)
+    /// By how many ticks this replica's own disk is behind a majority, if it has been so for too long.
+    pub(crate) fn held_up_by_disk(&self) -> Option<u64> {
+        self.moving.lag.too_much()
     }
 
     /// Time has passed.
     pub(super) fn tick_moving(&mut self) {
         let ticks = self.pace.ticks;
         self.moving.handover.take_if(|handover| ticks > handover.until);
-        let (committed, persisted) = (self.raw.raft.raft_log.committed, self.persisted());
-        let is_leader = self.raw.raft.state == StateRole::Leader;
-        self.moving.lag.take_if(|(index, _)| !is_leader || *index <= persisted);
-        if is_leader && committed > persisted {
-            self.moving.lag.get_or_insert((committed, ticks));
-        }
+        self.moving.lag.tick(self.raw.raft.raft_log.committed, self.persisted());
     }
 
     /// Tells the library, once nobody waits for an entry.

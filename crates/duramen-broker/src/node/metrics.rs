@@ -9,6 +9,7 @@ use crate::group::{Group, GroupId};
 
 /// What a node has done and holds. The driver measures what takes time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a gauge of its own")]
 pub struct Metrics {
     /// Requests that reached the node.
     pub requests: u64,
@@ -66,6 +67,8 @@ pub struct Metrics {
     pub is_clock_held: bool,
     /// Gauge: whether appends are refused for want of space.
     pub is_disk_full: bool,
+    /// Gauge: whether the node gave up leadership because of its disk, and is not given any yet.
+    pub has_slow_disk: bool,
     /// Gauge: whether the node still waits for its groups to lead.
     pub is_opening: bool,
 }
@@ -172,6 +175,7 @@ impl Node {
             clock_holds: self.clock.holds(),
             is_clock_held: self.clock.is_held(),
             is_disk_full: self.is_disk_full,
+            has_slow_disk: self.has_slow_disk(),
             is_opening: self.opening.is_some(),
             ..self.counters
         }

@@ -2,9 +2,12 @@
 //!
 //! Purpose:    leadership that changes hands on purpose: asked for, back to preferred replicas, away from a slow disk, and
 //!             from a node that is about to end.
-//! Owns:       what is to be handed over and what is under way; elections that administrators wait for.
+//! Owns:       what is to be handed over and what is under way; whether this node's disk is slow; elections that
+//!             administrators wait for.
 //! Interface:  [`Node::tick_moves`], [`Node::drain`], [`Node::elect`].
 //! Invariants: a group is given only to a replica that keeps up, on a node that was heard and does not leave; few at once.
+//!             Unless an administrator asks, or all are about to end, it is given to none whose disk is slow while its own
+//!             disk moves: so leadership does not go to and fro.
 //! Never:      how one group hands over (see `group/moving.rs`).
 //! Tests:      `node/tests/moves.rs`; `duramen-sim`.
 //! Start at:   [`Node::tick_moves`].
@@ -20,7 +23,10 @@ use crate::api;
 use crate::controller::METADATA_GROUP;
 use crate::event::{Action, ConnectionId, RequestKey};
 use crate::group::{Group, GroupId};
-use crate::limits::{DRAIN_MOVES_MAX, ELECTION_ASKED_TICKS, ELECTIONS_MAX, MOVES_MAX, TICK_US};
+use crate::limits::{
+    DISK_STILL_TICKS, DRAIN_MOVES_MAX, ELECTION_ASKED_TICKS, ELECTION_TICKS, ELECTIONS_MAX,
+    MOVES_MAX, SLOW_DISK_TICKS, TICK_US,
+};
 use crate::peer::{Frame, MoveWanted};
 
 /// See the room card.
@@ -32,6 +38,8 @@ pub(super) struct Moves {
     misplaced: VecDeque<ReplicaId>,
     /// Groups that are being handed over.
     under_way: BTreeSet<ReplicaId>,
+    /// Until this tick the node's disk counts as slow.
+    slow_until: u64,
     /// The node is about to end.
     is_draining: bool,
     is_drained: bool,
@@ -135,6 +143,22 @@ impl Node {
         successors
     }
 
+    /// Whether this node has given up leadership because of its disk, and is not to be given any yet.
+    pub(super) fn has_slow_disk(&self) -> bool {
+        self.peers.ticks() < self.moves.slow_until
+    }
+
+    /// Those of [`Node::successors`] whose nodes do not say that their disks are slow; or all, if there is none and that is
+    /// better than nothing.
+    fn quick_successors(&self, replica: ReplicaId, or_slow: bool) -> Vec<u64> {
+        let all = self.successors(replica);
+        let placed = |peer| self.placed(self.id_of_group(replica)?, peer);
+        let is_quick =
+            |peer: &u64| placed(*peer).is_some_and(|it| !self.peers.has_slow_disk(it.broker_id));
+        let quick: Vec<u64> = all.iter().copied().filter(is_quick).collect();
+        if quick.is_empty() && or_slow { all } else { quick }
+    }
+
     fn hand_over(&mut self, replica: ReplicaId, to: u64, in_haste: bool) -> bool {
         let is_begun = if replica == self.controller.group.id() {
             self.is_controller_dirty = true;
@@ -153,12 +177,25 @@ impl Node {
 
     /// A group whose commits wait for this node's disk is led by a replica whose disk is faster.
     fn leave_slow_disk(&mut self) {
-        let is_held_up = |id: &ReplicaId| self.group(*id).is_some_and(Group::is_held_up_by_disk);
+        let behind = |id| Some((id, self.group(id)?.held_up_by_disk()?));
         let awake = self.sleepers.awake().chain([self.controller.group.id()]);
-        let held_up: Vec<_> = self.led(awake).filter(is_held_up).collect();
-        for replica in held_up {
-            let Some(to) = self.successors(replica).first().copied() else { continue };
-            if self.hand_over(replica, to, true) {
+        let held_up: Vec<(ReplicaId, u64)> = awake.filter_map(behind).collect();
+        for (replica, behind) in held_up {
+            let leads = self.led(std::iter::once(replica)).next().is_some();
+            // A replica that follows may have much to catch up with.
+            if leads || self.has_slow_disk() {
+                self.moves.slow_until = self.peers.ticks() + SLOW_DISK_TICKS;
+            }
+            if !leads || self.moves.under_way.len() >= DRAIN_MOVES_MAX {
+                continue;
+            }
+            let successors = self.quick_successors(replica, behind >= DISK_STILL_TICKS);
+            // Who has most is quickest.
+            let matched = |peer: &u64| self.group(replica).map(|group| group.matched(*peer));
+            let Some(to) = successors.into_iter().max_by_key(matched) else { continue };
+            // What the disk lacks would come too late for the handover.
+            let in_haste = 2 * behind >= ELECTION_TICKS as u64;
+            if self.hand_over(replica, to, in_haste) {
                 tracing::warn!(
                     replica = replica.0,
                     "this node's disk holds up what a majority has stored; another node is to lead"
@@ -177,8 +214,8 @@ impl Node {
             && let Some(replica) = self.moves.misplaced.pop_front()
         {
             let Some(to) = self.preferred(replica) else { continue };
-            // One that does not keep up is looked at again the next time.
-            if self.successors(replica).contains(&to) {
+            // One that does not keep up, or whose disk is slow, is looked at again the next time.
+            if self.quick_successors(replica, false).contains(&to) {
                 self.hand_over(replica, to, false);
             }
         }
@@ -215,7 +252,7 @@ impl Node {
             if self.moves.under_way.contains(&replica) {
                 continue;
             }
-            let successors = self.successors(replica);
+            let successors = self.quick_successors(replica, true);
             // All that is given away at once is not given to one.
             if let Some(to) = successors.get(at % successors.len().max(1)) {
                 self.hand_over(replica, *to, false);

@@ -51,6 +51,8 @@ struct Link {
     told_all: (u64, u64),
     /// It is about to end.
     is_leaving: bool,
+    /// It gives up leadership because of its disk.
+    has_slow_disk: bool,
     /// Ticks since something was sent to it, and since it was heard.
     quiet: u64,
     silent: u64,
@@ -194,6 +196,11 @@ impl Peers {
     /// Whether a node has said that it is about to end.
     pub(super) fn leaves(&self, broker_id: i32) -> bool {
         self.links.get(&broker_id).is_some_and(|link| link.is_leaving)
+    }
+
+    /// Whether a node has said that its disk is slow.
+    pub(super) fn has_slow_disk(&self, broker_id: i32) -> bool {
+        self.links.get(&broker_id).is_some_and(|link| link.has_slow_disk)
     }
 
     /// Which start of a node was heard last.
@@ -421,6 +428,7 @@ impl Node {
 
     /// The turn is over: what is to be said is said.
     pub(super) fn send_frames(&mut self, actions: &mut Vec<Action>) {
+        let has_slow_disk = self.has_slow_disk();
         for (to, mut frame) in std::mem::take(&mut self.peers.outbox) {
             let link = self.peers.links.entry(to).or_default();
             link.sent += 1;
@@ -436,6 +444,7 @@ impl Node {
             frame.asleep = self.sleepers.tell(to, link.sent);
             frame.leads_after = link.told;
             frame.is_leaving = self.moves.is_draining();
+            frame.has_slow_disk = has_slow_disk;
             // Whoever has heard it all costs nothing, however many there are.
             let place = (link.told, self.peers.version);
             let leads = (link.told_all != place).then_some(self.peers.leads.values());
@@ -534,6 +543,7 @@ impl Node {
         let link = self.peers.links.entry(frame.broker_id).or_default();
         link.silent = 0;
         link.is_leaving = frame.is_leaving;
+        link.has_slow_disk = frame.has_slow_disk;
         let heard = &mut link.heard;
         if heard.incarnation != frame.incarnation {
             *heard = Heard { incarnation: frame.incarnation, ..Heard::default() };

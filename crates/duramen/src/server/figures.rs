@@ -20,6 +20,7 @@ pub(crate) fn of(metrics: &Metrics) -> Vec<Figure> {
         counter("clock_holds", metrics.clock_holds, "Leaps of the wall clock that held retention"),
         gauge("clock_held", metrics.is_clock_held.into(), "1 while a clock leap holds retention"),
         gauge("disk_full", metrics.is_disk_full.into(), "1 while appends are refused for space"),
+        gauge("disk_slow", metrics.has_slow_disk.into(), "1 while others lead because of the disk"),
         gauge("opening", metrics.is_opening.into(), "1 until the groups found on disk lead"),
         gauge("parked_requests", metrics.parked, "Requests that wait for something"),
         gauge("unsynced_bytes", metrics.bytes_in_flight, "Bytes of batches not yet synced"),

@@ -4,11 +4,13 @@ use duramen_protocol::messages::alter_partition_reassignments::{
     ReassignablePartition, ReassignableTopic,
 };
 use duramen_protocol::messages::elect_leaders::TopicPartitions;
-use duramen_protocol::messages::{AlterPartitionReassignmentsRequest, ElectLeadersRequest};
+use duramen_protocol::messages::{
+    AlterPartitionReassignmentsRequest, CreateTopicsRequest, ElectLeadersRequest,
+};
 use duramen_protocol::{ErrorCode, Response};
 use duramen_storage::op::ReplicaId;
 
-use super::harness::{batch, idempotent, produce_request};
+use super::harness::{batch, idempotent, new_topic, produce_request};
 use super::trio::{TICK_MS, Trio};
 use crate::event::Event;
 use crate::limits::ELECTION_TICKS;
@@ -395,4 +397,155 @@ fn a_damaged_replica_stays_while_others_are_no_majority_and_if_it_only_lacks_roo
             assert!(trio.nodes[at].store.deleted.is_empty());
         }
     }
+}
+
+/// A trio of which one node's disk gets done what waits only now and then.
+struct Uneven {
+    trio: Trio,
+    slow: usize,
+    /// Ticks that a sync of it takes.
+    sync_ticks: u64,
+    ticks: u64,
+    /// Produces, of which node.
+    asked: Vec<(usize, i32)>,
+}
+
+impl Uneven {
+    /// The node that is to lead `t` is slow.
+    fn new(pairs: &[(&str, &str)], sync_ticks: u64) -> Self {
+        let mut trio = Trio::new(pairs);
+        trio.create("t", 1);
+        let slow = trio.preferred("t", 0);
+        assert_eq!(trio.leader("t", 0), Some(slow));
+        trio.nodes[slow].is_prompt = false;
+        Self { trio, slow, sync_ticks, ticks: 0, asked: Vec::new() }
+    }
+
+    fn tick(&mut self) {
+        self.trio.pass_ms(TICK_MS);
+        self.ticks += 1;
+        if self.sync_ticks == 0 || self.ticks.is_multiple_of(self.sync_ticks) {
+            while self.trio.nodes[self.slow].persist() {
+                self.trio.nodes[self.slow].run();
+            }
+            self.trio.talk();
+        }
+    }
+
+    /// So many ticks pass, in each of which something is produced, or in none.
+    fn pass(&mut self, ticks: u64, is_busy: bool) {
+        for _ in 0..ticks {
+            if is_busy && let Some(leader) = self.trio.leader("t", 0) {
+                let id = self.trio.send(leader, produce_request("t", batch(&["a"]), -1), 9);
+                self.asked.push((leader, id));
+            }
+            self.tick();
+        }
+    }
+
+    fn handovers(&self) -> u64 {
+        self.trio.nodes.iter().map(|it| it.node.metrics().handovers).sum()
+    }
+
+    /// What became of all that was produced.
+    fn codes(&mut self) -> Vec<i16> {
+        let asked = std::mem::take(&mut self.asked);
+        let code = |(at, id)| match self.trio.response(at, id) {
+            Some(Response::Produce(it)) => it.responses[0].partition_responses[0].error_code,
+            other => panic!("{other:?}"),
+        };
+        asked.into_iter().map(code).collect()
+    }
+}
+
+const LOOKS: &[(&str, &str)] = &[("leader.imbalance.check.interval.seconds", "1")];
+const SECOND: u64 = 1000 / TICK_MS;
+
+#[test]
+fn leadership_leaves_a_disk_that_is_always_slower_and_stays_away() {
+    for sync_ticks in [3, 8, 20] {
+        let mut uneven = Uneven::new(LOOKS, sync_ticks);
+        uneven.pass(4 * SECOND, true);
+        let next = uneven.trio.leader("t", 0).expect("led");
+        assert_ne!(next, uneven.slow, "{sync_ticks}");
+        // Busy, idle and asleep, and busy for a moment.
+        for _ in 0..20 {
+            uneven.pass(2 * SECOND, true);
+            uneven.pass(30 * SECOND, false);
+        }
+        assert_eq!(uneven.trio.leader("t", 0), Some(next), "{sync_ticks}");
+        assert_eq!(uneven.handovers(), 1, "{sync_ticks}");
+        if sync_ticks < 5 {
+            let codes = uneven.codes();
+            let refused = codes.iter().filter(|code| **code != 0).count();
+            assert!(refused < 8, "only while it hands over: {codes:?}");
+            let replica = uneven.trio.replica(next, "t", 0);
+            let kept = uneven.trio.nodes[next].node.partitions[&replica].committed();
+            let taken = i64::try_from(codes.len() - refused).expect("few");
+            assert_eq!(kept, taken, "what was appended before is answered before");
+        }
+    }
+}
+
+#[test]
+fn a_disk_that_is_well_again_gets_leadership_back() {
+    for is_busy in [true, false] {
+        let mut uneven = Uneven::new(LOOKS, 4);
+        uneven.pass(4 * SECOND, true);
+        uneven.sync_ticks = 0;
+        uneven.trio.nodes[uneven.slow].is_prompt = true;
+        uneven.pass(SECOND, true);
+        uneven.pass(4 * 60 * SECOND, is_busy);
+        assert_ne!(uneven.trio.leader("t", 0), Some(uneven.slow), "nobody knows yet");
+        uneven.pass(2 * 60 * SECOND, is_busy);
+        assert_eq!(uneven.trio.leader("t", 0), Some(uneven.slow));
+        uneven.pass(60 * SECOND, true);
+        assert_eq!(uneven.trio.leader("t", 0), Some(uneven.slow), "for good");
+        assert_eq!(uneven.handovers(), 2);
+    }
+}
+
+#[test]
+fn leadership_is_not_given_to_a_slow_disk_unless_the_own_one_stands_still() {
+    let mut uneven = Uneven::new(NEVER, 4);
+    let first = uneven.slow;
+    uneven.pass(4 * SECOND, true);
+    uneven.sync_ticks = 0;
+    uneven.trio.nodes[first].is_prompt = true;
+    uneven.pass(SECOND, true);
+    // The second one becomes slow, and then the third.
+    for at in 1..3 {
+        uneven.slow = uneven.trio.leader("t", 0).expect("led");
+        uneven.trio.nodes[uneven.slow].is_prompt = false;
+        uneven.sync_ticks = 4;
+        uneven.pass(6 * SECOND, true);
+        assert_eq!(uneven.trio.leader("t", 0) == Some(uneven.slow), at == 2);
+        if at == 1 {
+            uneven.trio.nodes[uneven.slow].is_prompt = true;
+            uneven.sync_ticks = 0;
+            uneven.pass(SECOND, true);
+        }
+    }
+    uneven.sync_ticks = u64::MAX;
+    uneven.pass(SECOND, true);
+    assert_eq!(uneven.trio.leader("t", 0), Some(uneven.slow), "it may move again");
+    uneven.pass(2 * SECOND, true);
+    assert!(uneven.trio.leader("t", 0).is_some_and(|it| it != uneven.slow));
+}
+
+#[test]
+fn who_leads_the_metadata_leaves_a_slow_disk_too() {
+    let mut trio = Trio::new(NEVER);
+    let slow = trio.controller();
+    trio.nodes[slow].is_prompt = false;
+    let mut uneven = Uneven { trio, slow, sync_ticks: 4, ticks: 0, asked: Vec::new() };
+    for number in 0..40 {
+        let topic = new_topic(&format!("t{number}"), 1, &[]);
+        let request =
+            CreateTopicsRequest { topics: vec![topic], timeout_ms: 30_000, ..Default::default() };
+        uneven.trio.send((slow + 1) % 3, request, 7);
+        uneven.pass(8, false);
+    }
+    assert_ne!(uneven.trio.controller(), slow);
+    assert_eq!(uneven.handovers(), 1);
 }
