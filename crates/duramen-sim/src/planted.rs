@@ -134,13 +134,13 @@ pub const OF_CLUSTERS: &[(&str, Bug, u64)] = &[
     #[cfg(feature = "sabotage")]
     ("a group sleeps on when its leader's node dies", Bug::Peers(Inside::SleepsOn), 2),
     #[cfg(feature = "sabotage")]
-    ("a follower whose node is silent is counted", Bug::Peers(Inside::SilentCounted), 43),
+    ("a follower whose node is silent is counted", Bug::Peers(Inside::SilentCounted), 2),
     #[cfg(feature = "sabotage")]
-    ("a leader that stepped down sleeps on in the set", Bug::Peers(Inside::StaysInSet), 5),
+    ("a leader that stepped down sleeps on in the set", Bug::Peers(Inside::StaysInSet), 6),
     #[cfg(feature = "sabotage")]
     ("a leap of one machine's clock believed", Bug::Peers(Inside::ClockLeapBelieved), 2),
     #[cfg(feature = "sabotage")]
-    ("stamps follow a clock that leapt back", Bug::Peers(Inside::LeapBackFollowed), 2),
+    ("stamps follow a clock that leapt back", Bug::Peers(Inside::LeapBackFollowed), 127),
     #[cfg(feature = "sabotage")]
     ("one machine's full disk ignored", Bug::Peers(Inside::FullDiskIgnored), 20),
     ("votes and entries taken for synced", Bug::Cluster(ClusterBug::PersistedEarly), 6),
@@ -149,9 +149,9 @@ pub const OF_CLUSTERS: &[(&str, Bug, u64)] = &[
     #[cfg(feature = "sabotage")]
     ("a leader serves too early", Bug::Peers(Inside::ServesTooEarly), 12),
     #[cfg(feature = "sabotage")]
-    ("producers of a cut suffix remembered", Bug::Peers(Inside::CutKeepsProducers), 96),
+    ("producers of a cut suffix remembered", Bug::Peers(Inside::CutKeepsProducers), 987),
     #[cfg(feature = "sabotage")]
-    ("a proposal that storage never had is believed", Bug::Peers(Inside::UnstoredForgotten), 96),
+    ("a proposal that storage never had is believed", Bug::Peers(Inside::UnstoredForgotten), 987),
     #[cfg(feature = "sabotage")]
     ("a follower shows past its commit index", Bug::Peers(Inside::FollowerShowsAll), 2),
     #[cfg(feature = "sabotage")]
@@ -159,25 +159,25 @@ pub const OF_CLUSTERS: &[(&str, Bug, u64)] = &[
     #[cfg(feature = "sabotage")]
     ("internal entries of the past not stored", Bug::Peers(Inside::HistoryNotStored), 20),
     #[cfg(feature = "sabotage")]
-    ("an entry made again in another term", Bug::Peers(Inside::TermNotRestored), 5),
+    ("an entry made again in another term", Bug::Peers(Inside::TermNotRestored), 6),
     #[cfg(feature = "sabotage")]
-    ("a replica begins with the voters of now", Bug::Peers(Inside::BornAsPlaced), 66),
+    ("a replica begins with the voters of now", Bug::Peers(Inside::BornAsPlaced), 20),
     #[cfg(feature = "sabotage")]
-    ("an image claims more than it holds", Bug::Peers(Inside::ImageClaimsMore), 13),
+    ("an image claims more than it holds", Bug::Peers(Inside::ImageClaimsMore), 7),
     #[cfg(feature = "sabotage")]
     ("a wiped directory votes as its predecessor", Bug::Peers(Inside::WipedVotes), 4),
     #[cfg(feature = "sabotage")]
     ("an entry made again begins no segment", Bug::Peers(Inside::SegmentStartNotRestored), 15),
     #[cfg(feature = "sabotage")]
-    ("a node that was behind keeps a deleted topic", Bug::Peers(Inside::SurplusKept), 34),
+    ("a node that was behind keeps a deleted topic", Bug::Peers(Inside::SurplusKept), 149),
     #[cfg(feature = "sabotage")]
     ("a coordinator answers though another leads", Bug::Peers(Inside::CoordinatorUnaware), 226),
     #[cfg(feature = "sabotage")]
-    ("producer ids handed out before their commit", Bug::Peers(Inside::IdsBeforeCommit), 295),
+    ("producer ids handed out before their commit", Bug::Peers(Inside::IdsBeforeCommit), 532),
     #[cfg(feature = "sabotage")]
     ("a leader that has a successor answers", Bug::Peers(Inside::StaleLeaderAnswers), 164),
     #[cfg(feature = "sabotage")]
-    ("a log begins anew without its image", Bug::Peers(Inside::SnapshotWithoutImage), 20),
+    ("a log begins anew without its image", Bug::Peers(Inside::SnapshotWithoutImage), 165),
     #[cfg(feature = "sabotage")]
     ("a node that left goes on voting", Bug::Peers(Inside::LeaverVotes), 2),
     #[cfg(feature = "sabotage")]
