@@ -26,7 +26,7 @@ use std::fmt::Write as _;
 use duramen_broker::configs::BrokerSettings;
 use duramen_broker::event::FetchPlan;
 use duramen_broker::peer::PeerFrame;
-use duramen_broker::{Action, ConnectionId, Event, Reply, read_plan};
+use duramen_broker::{Action, ConnectionId, Event, Node, Reply, read_plan};
 use duramen_protocol::batch::batches;
 
 use crate::disk::Faults;
@@ -393,7 +393,10 @@ impl World {
     /// A disk is lost, if what is on it is elsewhere.
     fn wipe_one(&mut self) {
         let at = self.members.index(self.machines.len());
-        if !self.leaving.concerns(at) && self.can_spare(at) {
+        // What is made next for groups has no more replicas than nodes that stay, and needs most of them.
+        let stay = self.metadata_leader().map_or(0, |node| node.directories().count());
+        let are_enough = stay >= 3 + usize::from(self.clients.is_taking_out());
+        if are_enough && !self.leaving.concerns(at) && self.can_spare(at) {
             self.bury(at, true);
             self.machines[at].wipe();
             self.report.wiped += 1;
@@ -402,18 +405,17 @@ impl World {
 
     /// Whether all that a machine's disk has is elsewhere, and disks that were lost before have their successors.
     fn can_spare(&self, at: usize) -> bool {
-        let lives = self.machines.iter().filter_map(|machine| machine.life.as_ref());
-        // One that has a successor may not know it, and what has changed since.
-        let leads = lives.filter(|life| life.node.unsettled().is_some());
-        let Some(last) = leads.max_by_key(|life| life.node.metadata_term()) else { return false };
-        let known: Vec<_> = last.node.directories().collect();
-        // What is made next for groups has no more replicas than nodes that stay, and needs most of them.
-        if known.len() < 3 + usize::from(self.clients.is_taking_out()) {
-            return false;
-        }
+        let Some(last) = self.metadata_leader() else { return false };
+        let known: Vec<_> = last.directories().collect();
         let mut wiped = self.machines.iter().filter(|it| it.wipes > 0 && !it.is_out);
         let are_back = wiped.all(|machine| known.contains(&machine.directory_id()));
-        are_back && last.node.can_spare(self.machines[at].broker_id())
+        are_back && last.can_spare(self.machines[at].broker_id())
+    }
+
+    /// Who leads the metadata: one that has a successor may not know it, and what has changed since.
+    fn metadata_leader(&self) -> Option<&Node> {
+        let nodes = self.machines.iter().filter_map(|machine| Some(&machine.life.as_ref()?.node));
+        nodes.filter(|node| node.unsettled().is_some()).max_by_key(|node| node.metadata_term())
     }
 
     /// A process is dead: it comes back some time later, and its clients go elsewhere.
