@@ -506,7 +506,7 @@ impl World {
                 }
             }
         }
-        self.watch.look(self.mono_us, &self.machines, &self.network)?;
+        self.watch.look(self.mono_us, &self.machines, &self.network, &self.clients.oracle)?;
         self.compare()
     }
 

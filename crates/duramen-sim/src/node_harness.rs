@@ -12,7 +12,7 @@
 
 mod aging;
 pub(crate) mod clients;
-mod oracle;
+pub(crate) mod oracle;
 
 use std::io;
 

@@ -3,11 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use duramen_broker::Standing;
+use duramen_protocol::wire::Uuid;
 
 use super::Log;
 use super::machine::Machine;
 use super::network::Network;
 use crate::failure::Failure;
+use crate::node_harness::oracle::Oracle;
 use crate::prng::Prng;
 use crate::trace::tell;
 
@@ -78,6 +80,7 @@ impl Watch {
         now_us: u64,
         machines: &[Machine],
         network: &Network,
+        oracle: &Oracle,
     ) -> Result<(), Failure> {
         if now_us < self.looked_us + LOOK_US {
             return Ok(());
@@ -100,6 +103,10 @@ impl Watch {
                 }
                 // One that stands still notices nothing.
                 if machines[at].is_frozen() || is_well(at, own, &all, machines, network) {
+                    continue;
+                }
+                // The others may have deleted it, which this machine does not know yet.
+                if oracle.may_be_gone(Uuid(own.topic_id)) {
                     continue;
                 }
                 let since = *self.forsaken.get(&sleeper).unwrap_or(&now_us);

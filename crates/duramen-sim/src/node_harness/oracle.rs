@@ -152,6 +152,12 @@ impl Oracle {
         self.topics.values().any(|topic| topic.old_ids.contains(&id))
     }
 
+    /// Whether a topic of this id was deleted, or may have been.
+    pub(crate) fn may_be_gone(&self, id: Uuid) -> bool {
+        let is_going = |topic: &Topic| topic.standing == Standing::Deleting && topic.id == Some(id);
+        self.is_gone(id) || self.topics.values().any(is_going)
+    }
+
     /// The topic of this name that is there.
     pub(crate) fn id_of(&self, name: &str) -> Option<Uuid> {
         self.topics.get(name)?.id
