@@ -10,6 +10,9 @@ import test_produce  # noqa: F401
 import test_settings  # noqa: F401
 import test_quotas  # noqa: F401
 import test_topics  # noqa: F401
+import test_transactional_log  # noqa: F401
+import test_transactional_offsets  # noqa: F401
+import test_transactions  # noqa: F401
 
 from harness import main
 
