@@ -12,6 +12,7 @@ import java.util.concurrent.ExecutionException;
 import java.util.function.Function;
 import java.util.stream.Collectors;
 import java.util.stream.Stream;
+import org.apache.kafka.clients.admin.AbortTransactionSpec;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.AlterConfigOp;
 import org.apache.kafka.clients.admin.Config;
@@ -23,6 +24,7 @@ import org.apache.kafka.clients.admin.ListConsumerGroupOffsetsSpec;
 import org.apache.kafka.clients.admin.ListShareGroupOffsetsSpec;
 import org.apache.kafka.clients.admin.ListStreamsGroupOffsetsSpec;
 import org.apache.kafka.clients.admin.ListTopicsOptions;
+import org.apache.kafka.clients.admin.ListTransactionsOptions;
 import org.apache.kafka.clients.admin.MemberToRemove;
 import org.apache.kafka.clients.admin.NewPartitionReassignment;
 import org.apache.kafka.clients.admin.NewPartitions;
@@ -33,9 +35,13 @@ import org.apache.kafka.clients.admin.RecordsToDelete;
 import org.apache.kafka.clients.admin.RemoveMembersFromConsumerGroupOptions;
 import org.apache.kafka.clients.admin.ScramCredentialInfo;
 import org.apache.kafka.clients.admin.ScramMechanism;
+import org.apache.kafka.clients.admin.TransactionDescription;
+import org.apache.kafka.clients.admin.TransactionListing;
+import org.apache.kafka.clients.admin.TransactionState;
 import org.apache.kafka.clients.admin.UserScramCredentialDeletion;
 import org.apache.kafka.clients.admin.UserScramCredentialUpsertion;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
+import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.common.ElectionType;
 import org.apache.kafka.common.GroupState;
 import org.apache.kafka.common.GroupType;
@@ -59,6 +65,7 @@ import org.apache.kafka.common.errors.InvalidUpdateVersionException;
 import org.apache.kafka.common.errors.LogDirNotFoundException;
 import org.apache.kafka.common.errors.NoReassignmentInProgressException;
 import org.apache.kafka.common.errors.SecurityDisabledException;
+import org.apache.kafka.common.errors.TransactionalIdNotFoundException;
 import org.apache.kafka.common.errors.UnknownTopicOrPartitionException;
 import org.apache.kafka.common.errors.UnsupportedByAuthenticationException;
 import org.apache.kafka.common.errors.UnsupportedVersionException;
@@ -70,25 +77,23 @@ import org.apache.kafka.common.resource.ResourcePattern;
 import org.apache.kafka.common.resource.ResourceType;
 
 /**
- * Every call of the admin client that needs no transaction, one test each, named as the call is. What Duramen does not
- * serve yet is in NOT_YET.
+ * Every call of the admin client, one test each, named as the call is. What Duramen does not serve yet is in NOT_YET.
  */
 public class AdminCalls extends Suite {
-    static final Set<String> NEED_TRANSACTIONS =
-            Set.of("abortTransaction", "describeTransactions", "fenceProducers", "forceTerminateTransaction", "listTransactions");
     static final Set<String> ASK_NO_BROKER =
             Set.of("close", "create", "metrics", "registerMetricForSubscription", "unregisterMetricFromSubscription");
 
     /** What Duramen may not serve yet: it answers as Kafka does, or the client says that the call is unknown to it. */
     static final Set<String> NOT_YET = Set.of(
-            "alterShareGroupOffsets", "alterUserScramCredentials", "deleteShareGroupOffsets", "describeShareGroups",
-            "describeStreamsGroups", "listShareGroupOffsets");
+            "abortTransaction", "alterShareGroupOffsets", "alterUserScramCredentials", "deleteShareGroupOffsets",
+            "describeShareGroups", "describeStreamsGroups", "describeTransactions", "fenceProducers", "forceTerminateTransaction",
+            "listShareGroupOffsets", "listTransactions");
 
     static Admin admin;
 
     static Stream<Test> tests() {
         Map<String, Callable<?>> calls = new LinkedHashMap<>();
-        Stream.of(topics(), configs(), groups(), cluster(), security(), shareAndStreamsGroups()).forEach(calls::putAll);
+        Stream.of(topics(), configs(), groups(), cluster(), security(), shareAndStreamsGroups(), transactions()).forEach(calls::putAll);
         return Stream.concat(
                 Stream.of(new Test("everyAdminCallHasATest", () -> everyAdminCallHasATest(calls.keySet()))),
                 calls.entrySet().stream().map(call -> new Test(call.getKey(), () -> answered(call.getKey(), call.getValue()))));
@@ -99,7 +104,6 @@ public class AdminCalls extends Suite {
                 .map(method -> method.getName())
                 .filter(name -> !name.contains("$"))
                 .collect(Collectors.toCollection(TreeSet::new));
-        all.removeAll(NEED_TRANSACTIONS);
         all.removeAll(ASK_NO_BROKER);
         equal(all, new TreeSet<>(tested), "the calls of the admin client");
         return null;
@@ -530,5 +534,103 @@ public class AdminCalls extends Suite {
         });
         calls.put("deleteStreamsGroupOffsets", refusedAs(notFound, () -> shared().deleteStreamsGroupOffsets(nobody, Set.of(partition)).all().get()));
         return calls;
+    }
+
+    static Map<String, Callable<?>> transactions() {
+        Map<String, Callable<?>> calls = new LinkedHashMap<>();
+        calls.put("listTransactions", () -> {
+            try (var open = new OpenTransaction()) {
+                var listed = shared().listTransactions(new ListTransactionsOptions()
+                        .filterStates(List.of(TransactionState.ONGOING)).filterOnTransactionalIdPattern(open.id + ".*")).all().get();
+                equal(listed.stream().map(TransactionListing::transactionalId).toList(), List.of(open.id), "those that are open");
+                check(listed.iterator().next().producerId() >= 0, "its producer");
+                var older = shared().listTransactions(new ListTransactionsOptions().filterOnDuration(3_600_000)).all().get();
+                check(older.stream().noneMatch(each -> each.transactionalId().equals(open.id)), "it has been open for an hour");
+            }
+            return null;
+        });
+        calls.put("describeTransactions", () -> {
+            try (var open = new OpenTransaction()) {
+                TransactionDescription described = open.described();
+                equal(described.state(), TransactionState.ONGOING, "its state");
+                equal(described.topicPartitions(), Set.of(open.partition), "its partitions");
+                equal(described.transactionTimeoutMs(), 60_000L, "its timeout");
+                equal(described.coordinatorId(), 1, "its coordinator");
+                check(described.transactionStartTimeMs().getAsLong() > System.currentTimeMillis() - 60_000, "when it began");
+                open.producer.commitTransaction();
+                open.becomes(TransactionState.COMPLETE_COMMIT);
+            }
+            refused(TransactionalIdNotFoundException.class, () -> shared().describeTransactions(List.of(unique("nobody"))).all().get());
+            return null;
+        });
+        calls.put("fenceProducers", () -> {
+            try (var open = new OpenTransaction()) {
+                var fenced = shared().fenceProducers(List.of(open.id));
+                fenced.all().get();
+                TransactionDescription described = open.described();
+                equal(List.of(fenced.producerId(open.id).get(), (int) fenced.epochId(open.id).get()),
+                        List.of(described.producerId(), described.producerEpoch()), "who its successor would be");
+                open.isAborted();
+            }
+            return null;
+        });
+        calls.put("forceTerminateTransaction", () -> {
+            try (var open = new OpenTransaction()) {
+                shared().forceTerminateTransaction(open.id).result().get();
+                open.isAborted();
+            }
+            return null;
+        });
+        calls.put("abortTransaction", () -> {
+            try (var open = new OpenTransaction()) {
+                var state = shared().describeProducers(List.of(open.partition)).partitionResult(open.partition).get().activeProducers().get(0);
+                equal(state.currentTransactionStartOffset().getAsLong(), 0L, "where it began");
+                // The partition's own end of it, for when its coordinator has forgotten.
+                var spec = new AbortTransactionSpec(open.partition, state.producerId(), (short) state.producerEpoch(), 0);
+                shared().abortTransaction(spec).all().get();
+                state = shared().describeProducers(List.of(open.partition)).partitionResult(open.partition).get().activeProducers().get(0);
+                equal(state.currentTransactionStartOffset().isPresent(), false, "a transaction");
+                equal(Transactions.seen(open.partition.topic(), "read_committed"), List.of(), "values");
+            }
+            return null;
+        });
+        return calls;
+    }
+
+    /** A producer that has written one record and not yet decided. */
+    static class OpenTransaction implements AutoCloseable {
+        final String id = unique("open");
+        final TopicPartition partition = new TopicPartition(newTopic(1), 0);
+        final KafkaProducer<byte[], byte[]> producer = producer("transactional.id", id, "max.block.ms", "20000");
+
+        OpenTransaction() throws Exception {
+            shared().listTransactions().all().get(); // Says so where transactions are not served.
+            producer.initTransactions();
+            producer.beginTransaction();
+            producer.send(message(partition.topic(), "open")).get();
+        }
+
+        TransactionDescription described() throws Exception {
+            return shared().describeTransactions(List.of(id)).description(id).get();
+        }
+
+        void becomes(TransactionState wanted) throws Exception {
+            TransactionState seen = null;
+            for (int attempt = 0; attempt < 250 && seen != wanted; attempt++) {
+                Thread.sleep(attempt == 0 ? 0 : 20);
+                seen = described().state();
+            }
+            equal(seen, wanted, "the state");
+        }
+
+        void isAborted() throws Exception {
+            Transactions.fenced("a commit", producer::commitTransaction);
+            equal(Transactions.seen(partition.topic(), "read_committed"), List.of(), "values");
+        }
+
+        @Override
+        public void close() {
+            producer.close(Duration.ZERO);
+        }
     }
 }

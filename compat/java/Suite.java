@@ -55,7 +55,7 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
 /**
  * The Java client against one broker: Suite BOOTSTRAP [PART OF A NAME]...
  * Every public method without arguments is a test; its name says what it shows. Here are those with assigned partitions;
- * Groups has those of consumer groups, AdminCalls one for each call of the admin client.
+ * Groups has those of consumer groups, Transactions those of transactional producers, AdminCalls one for each call of the admin client.
  */
 public class Suite {
     static final List<String> CODECS = List.of("none", "gzip", "snappy", "lz4", "zstd");
@@ -83,9 +83,9 @@ public class Suite {
         for (Test test : Stream.concat(tests(Suite.class), AdminCalls.tests()).filter(wanted).toList()) {
             counts[run(test, runner)]++;
         }
-        // Members of groups mostly wait; so these run all at once.
+        // Members of groups and readers of committed records mostly wait; so these run all at once.
         Map<Test, Future<Integer>> running = new LinkedHashMap<>();
-        for (Test test : tests(Groups.class).filter(wanted).toList()) {
+        for (Test test : Stream.concat(tests(Groups.class), Transactions.tests()).filter(wanted).toList()) {
             running.put(test, runner.submit(() -> run(test, runner)));
         }
         for (Future<Integer> each : running.values()) {
