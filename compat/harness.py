@@ -54,6 +54,12 @@ def broker_kind():
     return os.environ.get("BROKER_KIND", "duramen")
 
 
+def needs_transactions():
+    """run.py finds out whether the broker serves them."""
+    if os.environ.get("WITHOUT_TRANSACTIONS"):
+        raise Skipped("transactions are not served")
+
+
 def unique(name):
     """A topic name that no earlier run on the same broker used."""
     return f"{name}-{time.time_ns() // 1000 % 10**10}"

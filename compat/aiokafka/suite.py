@@ -3,6 +3,7 @@
 import client  # noqa: F401 (finds the harness)
 import test_groups  # noqa: F401
 import test_log  # noqa: F401
+import test_transactions  # noqa: F401
 
 from harness import main
 

@@ -38,7 +38,7 @@ var tests = []Test{
 	{Name: "a_transactional_producer_is_refused_by_duramen", Run: transactionsRefused},
 }
 
-func main() { Main(append(tests, groupTests...)) }
+func main() { Main(append(append(tests, groupTests...), WithTransactions(transactionTests)...)) }
 
 // What the tests are made of.
 

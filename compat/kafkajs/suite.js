@@ -256,6 +256,74 @@ const groupTests = {
   },
 };
 
+/** The values that readers of committed records have, up to the end that is there now. */
+async function seenCommitted(topic) {
+  const last = "the end";
+  await produce(topic, [last]);
+  const member = await join(unique("kafkajs-reader"), topic, { readUncommitted: false });
+  await until("the last record", () => member.values.includes(last));
+  await member.leave();
+  return member.values.filter((value) => value !== last);
+}
+
+async function transactional(transactionalId, use) {
+  const producer = kafka.producer({ transactionalId, maxInFlightRequests: 1, idempotent: true, retry: { initialRetryTime: 20, retries: 10 } });
+  await producer.connect();
+  try {
+    return await use(producer);
+  } finally {
+    await producer.disconnect();
+  }
+}
+
+const transactionTests = {
+  async what_is_committed_is_seen_and_what_is_aborted_is_not() {
+    const topic = await newTopic();
+    await transactional(unique("kafkajs"), async (producer) => {
+      for (const [number, commits] of [true, false, true].entries()) {
+        const transaction = await producer.transaction();
+        await transaction.send({ topic, messages: [{ value: `${number}.0` }, { value: `${number}.1` }] });
+        await (commits ? transaction.commit() : transaction.abort());
+      }
+    });
+    assert.deepEqual(await seenCommitted(topic), ["0.0", "0.1", "2.0", "2.1"]);
+  },
+
+  async a_second_producer_of_the_same_id_fences_the_first() {
+    const [topic, id] = [await newTopic(), unique("kafkajs")];
+    await transactional(id, async (first) => {
+      const open = await first.transaction();
+      await open.send({ topic, messages: [{ value: "of the first" }] });
+      await transactional(id, async (second) => {
+        const transaction = await second.transaction();
+        await transaction.send({ topic, messages: [{ value: "of the second" }] });
+        await transaction.commit();
+      });
+      const isFenced = ({ type }) => ["PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"].includes(type);
+      await assert.rejects(open.commit(), isFenced);
+    });
+    assert.deepEqual(await seenCommitted(topic), ["of the second"]);
+  },
+
+  async offsets_are_committed_with_the_records() {
+    const [source, target] = [await newTopic(PARTITIONS), await newTopic()];
+    const consumerGroupId = unique("kafkajs-loop");
+    const expected = async (offset) => {
+      await until(`${offset} is committed`, async () => `${await committed(consumerGroupId, source)}` === `${offset},-1,-1,-1`);
+    };
+    await transactional(unique("kafkajs"), async (producer) => {
+      for (const [offset, commits] of [["3", true], ["5", false], ["7", true]]) {
+        const transaction = await producer.transaction();
+        await transaction.send({ topic: target, messages: [{ value: offset }] });
+        await transaction.sendOffsets({ consumerGroupId, topics: [{ topic: source, partitions: [{ partition: 0, offset }] }] });
+        await (commits ? transaction.commit() : transaction.abort());
+        await expected(commits ? offset : "3");
+      }
+    });
+    assert.deepEqual(await seenCommitted(target), ["3", "7"]);
+  },
+};
+
 async function passes(name, run) {
   const started = Date.now();
   let timer;
@@ -278,7 +346,8 @@ async function main() {
   const outcomes = [];
   for (const [name, run] of chosen(tests)) outcomes.push(await passes(name, run));
   // At the same time, for they mostly wait.
-  outcomes.push(...(await Promise.all(chosen(groupTests).map(([name, run]) => passes(name, run)))));
+  const waiting = { ...groupTests, ...(process.env.WITHOUT_TRANSACTIONS ? {} : transactionTests) };
+  outcomes.push(...(await Promise.all(chosen(waiting).map(([name, run]) => passes(name, run)))));
   const passed = outcomes.filter((outcome) => outcome).length;
   const failed = outcomes.length - passed;
   console.log(`${passed} passed, ${failed} failed`);

@@ -1,6 +1,7 @@
 //! rust-rdkafka (librdkafka behind Rust) against one broker: rust-rdkafka BOOTSTRAP [PART OF A NAME]...
 
 mod groups;
+mod transactions;
 
 use std::fmt::Debug;
 use std::sync::{Mutex, OnceLock};
@@ -42,6 +43,7 @@ fn main() {
         partitions_are_added_and_settings_changed,
     ];
     tests.extend(groups::tests());
+    tests.extend(transactions::tests());
     suite::main(tests);
 }
 
