@@ -98,7 +98,7 @@ def main():
     print(f"{passed} passed, {failed} failed" + (f", {skipped} skipped" if skipped else ""), flush=True)
     if any(each.thread.is_alive() for each in waiting):
         os._exit(1)  # A client that hangs would keep the process.
-    sys.exit(1 if failed or not passed else 0)
+    sys.exit(1 if failed or not passed + skipped else 0)
 
 
 def _is_wanted(function):
