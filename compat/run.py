@@ -19,7 +19,7 @@ CLIENTS = [
     "rskafka", "kafka-python", "aiokafka", "kafkajs", "cli",
 ]  # fmt: skip
 # Suites that start and kill brokers of their own.
-OWN_BROKERS = ["restart", "cluster-tools", "groups", "kill9", "sync_audit", "faults", "hostile"]
+OWN_BROKERS = ["restart", "cluster-tools", "groups", "transactions", "kill9", "sync_audit", "faults", "hostile"]
 # By this API it is known whether a broker serves transactions.
 ADD_PARTITIONS_TO_TXN = 24
 # What only one of the brokers promises.

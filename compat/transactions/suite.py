@@ -1,0 +1,247 @@
+"""Transactional loops of three clients while brokers are killed, and the loops too: suite.py KIND [PART OF A NAME]...
+
+A loop is a process: PROGRAM BOOTSTRAP SOURCE TARGET GROUP ID. It reads the numbers in its source, a few at once, and by one
+transaction writes each as `NUMBER ATTEMPT` into both partitions of its target, and commits its offset; every fifth attempt it
+aborts, and goes back. It prints `committed ATTEMPT NEXT` or `aborted ATTEMPT` when it was told so, and ends when its input
+ends. When it knows no more it ends with an error, and another one goes on from what is committed. SEED repeats the kills.
+"""
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+COMPAT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(COMPAT), str(COMPAT / "wire")]
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+import harness
+from broker import JVM_OPTIONS, free_port, start, start_cluster
+from harness import Skipped, equal, main, test
+from judge import judge
+
+KIND = sys.argv[1]
+harness.TEST_TIMEOUT_S = 120
+NUMBERS = 40_000
+TARGET_PARTITIONS = 2
+ADD_PARTITIONS_TO_TXN = 24
+# Of kills on one node, and of one of three.
+SECONDS = {"duramen": (15, 15), "kafka": (8, 8)}[KIND]
+ALIVE_S = (0.3, 3.0)
+LOOP_KILL_CHANCE = 0.3
+PATIENCE_S = 60
+# Kafka waits for the session of a killed broker to end, and makes fifty partitions of each internal topic.
+SETTINGS = {
+    "duramen": {},
+    "kafka": {
+        "broker.session.timeout.ms": "1500",
+        "broker.heartbeat.interval.ms": "300",
+        "transaction.state.log.num.partitions": "3",
+        "offsets.topic.num.partitions": "3",
+    },
+}[KIND]
+
+
+def output(script):
+    return subprocess.check_output([str(COMPAT / script)], text=True).strip()
+
+
+def programs():
+    log4j = f"-Dlog4j2.configurationFile={COMPAT / 'java/log4j2.properties'}"
+    classes = f"{output('java/compile.sh')}:{output('kafka/fetch.sh')}/*"
+    return {
+        "java": ["java", "-Xmx256m", *JVM_OPTIONS[2:], log4j, "-cp", classes, "TransactionalLoop"],
+        "confluent-kafka": [sys.executable, str(COMPAT / "transactions/confluent_loop.py")],
+        "franz-go": [output("franz-go/build.sh") + "loop"],
+    }
+
+
+class Loop:
+    """A process that is followed by another one with the same names whenever it has ended."""
+
+    def __init__(self, client, command, bootstrap, directory):
+        self.client, self.bootstrap = client, bootstrap
+        self.source, self.target, self.group = (harness.unique(f"{client}-{what}") for what in ("source", "target", "group"))
+        self.command = [*command, bootstrap, self.source, self.target, self.group, f"{self.group}-id"]
+        self.told_path, self.errors_path = directory / f"{client}.told", directory / f"{client}.errors"
+        self.begun = 0
+        self.process = None
+
+    def begin(self):
+        self.begun += 1
+        with open(self.told_path, "ab") as told, open(self.errors_path, "ab") as errors:
+            self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=told, stderr=errors)
+
+    def go_on(self):
+        if self.process.poll() is not None:
+            self.begin()
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def finish(self):
+        self.process.stdin.close()
+        try:
+            return self.process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return "it did not end"
+
+    def told(self):
+        # A killed process may have written half a line.
+        lines = [line.split() for line in self.told_path.read_text().splitlines()]
+        whole = [line for line in lines if line[0:1] == ["committed"] and len(line) == 3 or line[0:1] == ["aborted"] and len(line) == 2]
+        return [(outcome, attempt, *map(int, after)) for outcome, attempt, *after in whole]
+
+    def committed(self):
+        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": self.group})
+        [committed] = consumer.committed([TopicPartition(self.source, 0)], PATIENCE_S)
+        consumer.close()
+        return max(committed.offset, 0)
+
+
+class Reader:
+    """Reads what is committed in both partitions of a target, as it comes."""
+
+    def __init__(self, bootstrap, target):
+        self.values = [[] for _ in range(TARGET_PARTITIONS)]
+        self.positions = [0] * TARGET_PARTITIONS
+        self.consumer = Consumer({
+            "bootstrap.servers": bootstrap, "group.id": "assigned-only", "enable.auto.commit": False, "isolation.level": "read_committed",
+            "auto.offset.reset": "error", "fetch.wait.max.ms": 100, "reconnect.backoff.max.ms": 300, "log_level": 0,
+        })  # fmt: skip
+        self.partitions = [TopicPartition(target, partition, 0) for partition in range(TARGET_PARTITIONS)]
+        self.consumer.assign(self.partitions)
+
+    def read(self):
+        for message in self.consumer.consume(500, timeout=0.2):
+            if not message.error():
+                self.values[message.partition()].append(message.value().decode())
+
+    def read_all(self):
+        """Up to the last stable offsets of now."""
+        ends = [self.consumer.get_watermark_offsets(partition, timeout=PATIENCE_S)[1] for partition in self.partitions]
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            positions = [position.offset for position in self.consumer.position(self.partitions)]
+            # Markers at the end are passed over, but not counted until the next record.
+            last = all(end - position <= 1 for position, end in zip(positions, ends))
+            count = [len(values) for values in self.values]
+            self.read()
+            if last and count == [len(values) for values in self.values]:
+                return self.values
+            assert time.monotonic() < deadline, f"it was read up to {positions}, the last stable offsets are {ends}"
+
+
+class Watcher(threading.Thread):
+    """Reads along: what was once shown must stay."""
+
+    def __init__(self, bootstrap, targets):
+        super().__init__(daemon=True)
+        self.readers = [Reader(bootstrap, target) for target in targets]
+        self.is_stopped = threading.Event()
+        self.start()
+
+    def run(self):
+        while not self.is_stopped.is_set():
+            for reader in self.readers:
+                reader.read()
+
+    def stop(self):
+        self.is_stopped.set()
+        self.join()
+        return [reader.values for reader in self.readers]
+
+
+def prepare(bootstrap, loops, replicas):
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    topics = [NewTopic(loop.source, 1, replicas) for loop in loops] + [NewTopic(loop.target, TARGET_PARTITIONS, replicas) for loop in loops]
+    for future in admin.create_topics(topics).values():
+        future.result(PATIENCE_S)
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5, "queue.buffering.max.messages": 4 * NUMBERS})
+    for number in range(NUMBERS):
+        for loop in loops:
+            producer.produce(loop.source, value=str(number), partition=0)
+    equal(producer.flush(PATIENCE_S), 0, "numbers not yet written")
+
+
+def kill_at_random(brokers, loops, chance, seconds):
+    """One broker after the other, each is back before the next one is killed; and now and then a loop."""
+    kills, deadline = 0, time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        alive_s = chance.uniform(*ALIVE_S)
+        time.sleep(alive_s)
+        for loop in loops:
+            if chance.random() < LOOP_KILL_CHANCE:
+                loop.kill()
+            loop.go_on()
+        broker = chance.choice(brokers)
+        broker.kill9()
+        started = time.monotonic()
+        broker.restart()
+        kills += 1
+        print(f"kill {kills} after {alive_s:.2f} s, answers again after {time.monotonic() - started:.2f} s", flush=True)
+    return kills
+
+
+def go_through(brokers, bootstrap, replicas, seconds, directory):
+    if not brokers[0].serves(ADD_PARTITIONS_TO_TXN):
+        raise Skipped("transactions are not served")
+    seed = int(os.environ.get("SEED", random.randrange(10**9)))
+    print(f"SEED={seed}, {directory}", flush=True)
+    loops = [Loop(client, command, bootstrap, directory) for client, command in programs().items()]
+    prepare(bootstrap, loops, replicas)
+    watcher = Watcher(bootstrap, [loop.target for loop in loops])
+    for loop in loops:
+        loop.begin()
+    for loop in loops:
+        harness.eventually(f"{loop.client} works", lambda: loop.go_on() or loop.told(), PATIENCE_S)
+    kill_at_random(brokers, loops, random.Random(seed), seconds)
+    before = [len(loop.told()) for loop in loops]
+    for loop, count in zip(loops, before):
+        harness.eventually(f"{loop.client} works again", lambda: loop.go_on() or len(loop.told()) > count + 3, PATIENCE_S)
+    codes = {loop.client: loop.finish() for loop in loops}
+    shown = watcher.stop()
+    wrong = [f"{client} ended with {code}" for client, code in codes.items() if code != 0]
+    for loop, seen in zip(loops, shown):
+        offset = loop.committed()
+        told = loop.told()
+        wrong += [f"{loop.client}: {sentence}" for sentence in judge(told, Reader(bootstrap, loop.target).read_all(), seen, offset)]
+        aborted = sum(outcome == "aborted" for outcome, *_ in told)
+        print(f"{loop.client}: {offset} numbers, {len(told) - aborted} transactions committed, {aborted} aborted, {loop.begun} processes")
+    assert not wrong, "\n".join(wrong[:30])
+
+
+def in_directory(function):
+    directory = Path(tempfile.mkdtemp(prefix="duramen-transactions-"))
+    function(directory)
+    shutil.rmtree(directory)  # It is kept when something is wrong.
+
+
+@test
+def nothing_is_lost_torn_doubled_or_seen_though_aborted_while_a_broker_is_killed():
+    def run(directory):
+        with start(KIND, free_port(), directory / "data", SETTINGS) as broker:
+            go_through([broker], broker.bootstrap, 1, SECONDS[0], directory)
+
+    in_directory(run)
+
+
+@test
+def nothing_is_lost_torn_doubled_or_seen_though_aborted_while_one_of_three_brokers_is_killed():
+    def run(directory):
+        with start_cluster(KIND, directory, SETTINGS) as cluster:
+            go_through(cluster.brokers, cluster.bootstrap, 3, SECONDS[1], directory)
+
+    in_directory(run)
+
+
+main()
