@@ -5,6 +5,7 @@ import test_cluster  # noqa: F401
 import test_groups  # noqa: F401
 import test_records  # noqa: F401
 import test_topics  # noqa: F401
+import test_transactions  # noqa: F401
 
 from harness import main
 

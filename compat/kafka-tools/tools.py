@@ -1,6 +1,7 @@
 """Runs Kafka's command-line tools, by the names of their scripts, in one JVM that stays: see Tools.java.
 
     tools.run("kafka-topics", "--bootstrap-server", "...", "--list").out
+    "kafka-transactions": "org.apache.kafka.tools.TransactionsCommand",
     consumer = tools.start("kafka-console-consumer", ...); consumer.wait_for("text"); consumer.stop()
 """
 
@@ -35,6 +36,7 @@ MAINS = {
     "kafka-producer-perf-test": "org.apache.kafka.tools.ProducerPerformance",
     "kafka-reassign-partitions": "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
     "kafka-topics": "org.apache.kafka.tools.TopicCommand",
+    "kafka-transactions": "org.apache.kafka.tools.TransactionsCommand",
     "kafka-verifiable-consumer": "org.apache.kafka.tools.VerifiableConsumer",
     "kafka-verifiable-producer": "org.apache.kafka.tools.VerifiableProducer",
 }
