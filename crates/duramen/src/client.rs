@@ -9,7 +9,7 @@
 //! Invariants: an answer that says "try again" is tried again until [`Options::retry_for`] is over,
 //!             never longer; an [`Appender`] sends its batches in order and never gives one up before
 //!             those in front of it.
-//! Never:      transactions, the newer consumer group protocol, printing.
+//! Never:      transactions, members of the newer consumer group protocol, printing.
 //! Tests:      `client/tests.rs` against a scripted broker; `tests/cli.rs` against the real one.
 //! Start at:   [`Client::leader`].
 
@@ -49,7 +49,7 @@ pub use cluster::{Moving, Nodes, Reassignment};
 pub use connection::{Connection, InFlight};
 pub use error::Error;
 pub use fetcher::{FetchOptions, Fetched, Fetcher, whole_batches};
-pub use groups::{ByPartition, Committed};
+pub use groups::{ByPartition, Committed, Epochs, Group};
 pub use member::{Member, MemberOptions, Standing};
 pub use partitioner::{murmur2, partition_of_key};
 

@@ -33,6 +33,7 @@ macro_rules! calls {
 calls! {
     AlterPartitionReassignments AlterPartitionReassignmentsRequest AlterPartitionReassignmentsResponse;
     ApiVersions ApiVersionsRequest ApiVersionsResponse;
+    ConsumerGroupDescribe ConsumerGroupDescribeRequest ConsumerGroupDescribeResponse;
     CreatePartitions CreatePartitionsRequest CreatePartitionsResponse;
     CreateTopics CreateTopicsRequest CreateTopicsResponse;
     DeleteGroups DeleteGroupsRequest DeleteGroupsResponse;

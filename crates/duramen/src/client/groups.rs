@@ -4,7 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use duramen_protocol::error_code::ErrorCode;
-use duramen_protocol::messages::describe_groups::DescribedGroup;
+use duramen_protocol::messages::consumer_group_describe;
+use duramen_protocol::messages::consumer_protocol::{
+    self, ConsumerProtocolAssignment, TopicPartition,
+};
+use duramen_protocol::messages::describe_groups::{DescribedGroup, DescribedGroupMember};
 use duramen_protocol::messages::find_coordinator::Coordinator as FoundCoordinator;
 use duramen_protocol::messages::list_groups::ListedGroup;
 use duramen_protocol::messages::offset_commit::{
@@ -19,8 +23,9 @@ use duramen_protocol::messages::offset_fetch::{
     OffsetFetchResponseTopics,
 };
 use duramen_protocol::messages::{
-    DeleteGroupsRequest, DescribeGroupsRequest, FindCoordinatorRequest, ListGroupsRequest,
-    OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest,
+    ConsumerGroupDescribeRequest, DeleteGroupsRequest, DescribeGroupsRequest,
+    FindCoordinatorRequest, ListGroupsRequest, OffsetCommitRequest, OffsetDeleteRequest,
+    OffsetFetchRequest,
 };
 
 use super::admin::missing;
@@ -52,6 +57,78 @@ impl Committer {
     /// Somebody outside of the group; accepted only while it has no members.
     fn administrator() -> Self {
         Self { generation: -1, member_id: String::new(), instance_id: None }
+    }
+}
+
+/// A group, as it is described whatever protocol its members speak.
+#[derive(Debug, Clone)]
+pub struct Group {
+    /// Its state and members, with their partitions as assignments of the classic protocol.
+    pub described: DescribedGroup,
+    /// Where a group of the consumer protocol stands.
+    pub epochs: Option<Epochs>,
+}
+
+/// Where a group of the consumer protocol and its members stand.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Epochs {
+    /// How often its members or topics have changed.
+    pub group: i32,
+    /// What it was decided for who is to have what.
+    pub assignment: i32,
+    /// How far members are, by their ids.
+    pub members: BTreeMap<String, i32>,
+}
+
+/// A group of the consumer protocol; `None` if there is none, or the broker does not know that protocol.
+async fn describe_consumers(connection: &Connection, group: &str) -> Result<Option<Group>, Error> {
+    if connection.version::<ConsumerGroupDescribeRequest>(i16::MAX).is_err() {
+        return Ok(None);
+    }
+    let request =
+        ConsumerGroupDescribeRequest { group_ids: vec![group.into()], ..Default::default() };
+    let response = connection.call(&request).await?;
+    let what = || format!("group {group}");
+    let found = response.groups.into_iter().next().ok_or_else(|| missing(what()))?;
+    if found.error_code == ErrorCode::GroupIdNotFound.code() {
+        return Ok(None);
+    }
+    Error::check(what, found.error_code, found.error_message.as_deref())?;
+    Ok(Some(Group::of(found)))
+}
+
+impl Group {
+    fn of(found: consumer_group_describe::DescribedGroup) -> Self {
+        let epoch = |it: &consumer_group_describe::Member| (it.member_id.clone(), it.member_epoch);
+        let epochs = Epochs {
+            group: found.group_epoch,
+            assignment: found.assignment_epoch,
+            members: found.members.iter().map(epoch).collect(),
+        };
+        let member = |it: consumer_group_describe::Member| {
+            let parts = it.assignment.topic_partitions.into_iter();
+            let assigned_partitions = parts
+                .map(|it| TopicPartition { topic: it.topic_name, partitions: it.partitions })
+                .collect();
+            let share = ConsumerProtocolAssignment { assigned_partitions, user_data: None };
+            DescribedGroupMember {
+                member_id: it.member_id,
+                group_instance_id: it.instance_id,
+                client_id: it.client_id,
+                client_host: it.client_host,
+                member_assignment: consumer_protocol::encode(&share, 0).unwrap_or_default(),
+                ..DescribedGroupMember::default()
+            }
+        };
+        let described = DescribedGroup {
+            group_id: found.group_id,
+            group_state: found.group_state,
+            protocol_type: "consumer".into(),
+            protocol_data: found.assignor_name,
+            members: found.members.into_iter().map(member).collect(),
+            ..DescribedGroup::default()
+        };
+        Self { described, epochs: Some(epochs) }
     }
 }
 
@@ -125,11 +202,8 @@ impl Client {
         .await
     }
 
-    /// A group and its members. `None` if there is no such group, or it is not of the classic protocol.
-    pub async fn describe_group(
-        &self,
-        group: &str,
-    ) -> Result<(NodeId, Option<DescribedGroup>), Error> {
+    /// A group and its members. `None` if there is no such group, or it is of a protocol that is not known here.
+    pub async fn describe_group(&self, group: &str) -> Result<(NodeId, Option<Group>), Error> {
         self.with_coordinator(group, async |node, connection| {
             let request =
                 DescribeGroupsRequest { groups: vec![group.into()], ..Default::default() };
@@ -138,10 +212,10 @@ impl Client {
             let found = response.groups.into_iter().next().ok_or_else(|| missing(what()))?;
             if found.error_code == ErrorCode::GroupIdNotFound.code() || found.group_state == "Dead"
             {
-                return Ok((node, None));
+                return Ok((node, describe_consumers(connection, group).await?));
             }
             Error::check(what, found.error_code, found.error_message.as_deref())?;
-            Ok((node, Some(found)))
+            Ok((node, Some(Group { described: found, epochs: None })))
         })
         .await
     }

@@ -52,8 +52,13 @@ struct Described {
     group: String,
     state: String,
     r#type: String,
-    /// How partitions are shared, as the members agreed.
+    /// How partitions are shared, as the members agreed or chose.
     protocol: Option<String>,
+    /// Of groups of the consumer protocol: how often it has changed, and for which of these its shares were decided.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    epoch: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    assignment_epoch: Option<i32>,
     coordinator: NodeId,
     coordinator_address: String,
     /// Absent for types of groups whose members cannot be asked for.
@@ -70,6 +75,9 @@ struct Member {
     instance: Option<String>,
     client: String,
     host: String,
+    /// How far a member of a group of the consumer protocol is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    epoch: Option<i32>,
     assigned: Partitions,
 }
 
@@ -130,7 +138,12 @@ async fn describe(
     ensure!(found.is_some() || listed.is_some(), no_such_group(name));
     let committed = client.committed(name).await?;
     let said = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-    let members = found.as_ref().map(members);
+    let epochs = found.as_ref().and_then(|group| group.epochs.clone());
+    let found = found.map(|group| group.described);
+    let mut members = found.as_ref().map(members);
+    for member in members.iter_mut().flatten() {
+        member.epoch = epochs.as_ref().and_then(|it| it.members.get(&member.id).copied());
+    }
     let state = found.as_ref().map(|group| group.group_state.as_str());
     let state = state.or(listed.map(|group| group.group_state.as_str())).unwrap_or_default();
     let kind = listed.and_then(|group| said(&group.group_type.to_lowercase()));
@@ -140,6 +153,8 @@ async fn describe(
         state: state.into(),
         r#type: kind.unwrap_or_else(|| CLASSIC.into()),
         protocol: found.as_ref().and_then(|group| said(&group.protocol_data)),
+        epoch: epochs.as_ref().map(|epochs| epochs.group),
+        assignment_epoch: epochs.as_ref().map(|epochs| epochs.assignment),
         coordinator,
         coordinator_address: client.address(coordinator).await?,
         members,
@@ -175,6 +190,7 @@ impl Member {
             instance: member.group_instance_id.clone(),
             client: member.client_id.clone(),
             host: member.client_host.trim_start_matches('/').into(),
+            epoch: None,
             assigned,
         }
     }
@@ -262,12 +278,21 @@ fn summary(groups: &[Described]) -> Table {
 impl Described {
     fn text(&self) -> String {
         let protocol = self.protocol.as_deref().map(|name| format!(", shared by {name}"));
+        let epochs = self.epoch.zip(self.assignment_epoch).map(|(epoch, assignment)| {
+            let shares = if epoch == assignment {
+                String::new()
+            } else {
+                format!(", shares of {assignment}")
+            };
+            format!(", epoch {epoch}{shares}")
+        });
         let mut text = format!(
-            "group {}: {}, {}{}, coordinator {} ({}), lag {}\n",
+            "group {}: {}, {}{}{}, coordinator {} ({}), lag {}\n",
             self.group,
             self.state,
             self.r#type,
             protocol.unwrap_or_default(),
+            epochs.unwrap_or_default(),
             self.coordinator,
             self.coordinator_address,
             self.lag
@@ -301,7 +326,13 @@ fn member_table(members: &[Member]) -> Table {
     // Most groups have no static members, and then a column less.
     let statics = members.iter().any(|member| member.instance.is_some());
     let headings = ["CLIENT", "HOST", "READS", "MEMBER"];
-    let headings: Vec<&str> = headings.into_iter().chain(statics.then_some("INSTANCE")).collect();
+    // Only groups of the consumer protocol have epochs of members.
+    let epochs = members.iter().any(|member| member.epoch.is_some());
+    let headings: Vec<&str> = headings
+        .into_iter()
+        .chain(epochs.then_some("EPOCH"))
+        .chain(statics.then_some("INSTANCE"))
+        .collect();
     let mut table = Table::new(&headings);
     for member in members {
         let reads =
@@ -314,7 +345,9 @@ fn member_table(members: &[Member]) -> Table {
             member.id.clone(),
         ];
         let instance = member.instance.clone().unwrap_or_else(|| "-".into());
-        table.row(cells.into_iter().chain(statics.then_some(instance)));
+        let epoch = member.epoch.map_or_else(|| "-".into(), |it| it.to_string());
+        let more = epochs.then_some(epoch).into_iter().chain(statics.then_some(instance));
+        table.row(cells.into_iter().chain(more));
     }
     table
 }
@@ -358,6 +391,8 @@ mod tests {
             state: "Stable".into(),
             r#type: CLASSIC.into(),
             protocol: Some("range".into()),
+            epoch: None,
+            assignment_epoch: None,
             coordinator: 1,
             coordinator_address: "h:9092".into(),
             members: Some(members),
@@ -378,6 +413,18 @@ mod tests {
              orders          1          -   97    -  app-4711\n\
              gone            0         90    -    -  -\n";
         assert_eq!(group.text(), expected);
+    }
+
+    #[test]
+    fn a_group_of_the_consumer_protocol_shows_its_epochs() {
+        let mut group = described(&[member("app", &[0], None)]);
+        (group.epoch, group.assignment_epoch) = (Some(7), Some(6));
+        group.members.as_mut().unwrap()[0].epoch = Some(5);
+        let text = group.text();
+        assert!(text.contains("shared by range, epoch 7, shares of 6, coordinator"), "{text}");
+        assert!(text.contains("MEMBER    EPOCH\n"), "{text}");
+        group.assignment_epoch = Some(7);
+        assert!(group.text().contains("epoch 7, coordinator"), "{}", group.text());
     }
 
     #[test]

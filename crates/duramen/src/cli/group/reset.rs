@@ -108,6 +108,7 @@ impl Reset {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         let client = self.cluster.connect().await?;
         let (_, found) = client.describe_group(&self.group).await?;
+        let found = found.map(|found| found.described);
         let committed = client.committed(&self.group).await?;
         if found.is_none()
             && committed.is_empty()
