@@ -33,7 +33,14 @@ OUR_VARIABLES = {"DURAMEN_BIN", "DURAMEN_CACHE"}
 JVM_OPTIONS = ["-Xmx1g", "-Xms256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
 
 # The first member of a group need not wait for others. Everything else stays as it comes.
-QUICK_GROUPS = {"group.initial.rebalance.delay.ms": "0"}
+QUICK_GROUPS = {
+    "group.initial.rebalance.delay.ms": "0",
+    # Of the consumer protocol the broker sets the times, and Kafka wants them to be no shorter than these minima.
+    "group.consumer.min.heartbeat.interval.ms": "200",
+    "group.consumer.heartbeat.interval.ms": "200",
+    "group.consumer.min.session.timeout.ms": "6000",
+    "group.consumer.session.timeout.ms": "6000",
+}
 
 # What Kafka needs to be one node. Everything else stays as it comes, so that both brokers run with Kafka's defaults.
 KAFKA_SINGLE_NODE = {

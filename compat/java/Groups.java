@@ -29,12 +29,12 @@ import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.ConsumerRecords;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
+import org.apache.kafka.clients.consumer.SubscriptionPattern;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.errors.FencedInstanceIdException;
 import org.apache.kafka.common.errors.InconsistentGroupProtocolException;
 import org.apache.kafka.common.errors.RebalanceInProgressException;
-import org.apache.kafka.common.errors.UnsupportedVersionException;
 
 /** Consumer groups of the classic protocol. */
 public class Groups extends Suite {
@@ -50,6 +50,10 @@ public class Groups extends Suite {
                 "enable.auto.commit", "false", "heartbeat.interval.ms", "200", "session.timeout.ms", SESSION_MS,
                 "fetch.max.wait.ms", "100", "partition.assignment.strategy", EAGER);
         all.putAll(map(pairs));
+        if (all.get("group.protocol").equals("consumer")) {
+            // The broker says how often, and who is to have what.
+            all.keySet().removeAll(List.of("heartbeat.interval.ms", "session.timeout.ms", "partition.assignment.strategy"));
+        }
         return consumer(all.entrySet().stream().flatMap(pair -> List.of(pair.getKey(), pair.getValue()).stream()).toArray(String[]::new));
     }
 
@@ -78,6 +82,12 @@ public class Groups extends Suite {
         Member(String topic, String group, String... pairs) {
             consumer = inGroup(group, pairs);
             consumer.subscribe(List.of(topic), this);
+            begin();
+        }
+
+        Member(SubscriptionPattern topics, String group, String... pairs) {
+            consumer = inGroup(group, pairs);
+            consumer.subscribe(topics, this);
             begin();
         }
 
@@ -464,19 +474,5 @@ public class Groups extends Suite {
         equal(List.of(first.generation, second.generation), List.of(1, 1), "generations");
         first.leave();
         second.leave();
-    }
-
-    /** KIP-848 is not served yet: a clear error. */
-    public void theNewGroupProtocolIsRefusedByDuramen() throws Exception {
-        if (isKafka) {
-            return;
-        }
-        String topic = newTopic(1);
-        Map<String, Object> settings = settings("group.id", unique("group"), "group.protocol", "consumer");
-        var bytes = new org.apache.kafka.common.serialization.ByteArrayDeserializer();
-        try (var consumer = new KafkaConsumer<>(settings, bytes, bytes)) {
-            consumer.subscribe(List.of(topic));
-            refused(UnsupportedVersionException.class, () -> nextRecords(consumer));
-        }
     }
 }

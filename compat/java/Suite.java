@@ -85,7 +85,8 @@ public class Suite {
         }
         // Members of groups and readers of committed records mostly wait; so these run all at once.
         Map<Test, Future<Integer>> running = new LinkedHashMap<>();
-        for (Test test : Stream.concat(tests(Groups.class), Transactions.tests()).filter(wanted).toList()) {
+        Stream<Test> groups = Stream.concat(tests(Groups.class), tests(ConsumerGroups.class));
+        for (Test test : Stream.concat(groups, Transactions.tests()).filter(wanted).toList()) {
             running.put(test, runner.submit(() -> run(test, runner)));
         }
         for (Future<Integer> each : running.values()) {

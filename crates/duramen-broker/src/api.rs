@@ -23,6 +23,8 @@ pub(crate) mod alter_configs;
 pub(crate) mod alter_partition_reassignments;
 pub(crate) mod alter_replica_log_dirs;
 pub(crate) mod api_versions;
+pub(crate) mod consumer_group_describe;
+pub(crate) mod consumer_group_heartbeat;
 pub(crate) mod create_partitions;
 pub(crate) mod create_topics;
 pub(crate) mod delegation_tokens;
@@ -212,7 +214,14 @@ fn dispatch_to_groups(
 ) {
     match request {
         Request::ListGroups(request) => {
-            node.reply(key, list_groups::answer(node, context, &request), actions);
+            node.reply(key, list_groups::answer(node, now, context, &request), actions);
+        }
+        Request::ConsumerGroupHeartbeat(request) => {
+            consumer_group_heartbeat::handle(node, now, key, context, request, actions);
+        }
+        Request::ConsumerGroupDescribe(request) => {
+            let answer = consumer_group_describe::answer(node, now, context, &request);
+            node.reply(key, answer, actions);
         }
         Request::DescribeGroups(request) => {
             node.reply(key, describe_groups::answer(node, context, &request), actions);

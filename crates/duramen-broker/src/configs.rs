@@ -188,6 +188,20 @@ pub const UNITS: &[(&str, &str, i64)] = &[
     ("log.roll.hours", "log.roll.ms", 3_600_000),
 ];
 
+/// Settings that two others bound.
+const BOUNDED: [[&str; 3]; 2] = [
+    [
+        "group.consumer.heartbeat.interval.ms",
+        "group.consumer.min.heartbeat.interval.ms",
+        "group.consumer.max.heartbeat.interval.ms",
+    ],
+    [
+        "group.consumer.session.timeout.ms",
+        "group.consumer.min.session.timeout.ms",
+        "group.consumer.max.session.timeout.ms",
+    ],
+];
+
 /// Values by name.
 pub type Settings = BTreeMap<String, String>;
 
@@ -246,6 +260,20 @@ pub struct BrokerSettings {
     pub group_max_session_timeout_ms: i32,
     /// `group.max.size`.
     pub group_max_size: i32,
+    /// `group.consumer.session.timeout.ms`.
+    pub group_consumer_session_timeout_ms: i32,
+    /// `group.consumer.heartbeat.interval.ms`.
+    pub group_consumer_heartbeat_interval_ms: i32,
+    /// `group.consumer.max.size`.
+    pub group_consumer_max_size: i32,
+    /// `group.consumer.assignors`.
+    pub group_consumer_assignors: String,
+    /// `group.consumer.migration.policy`.
+    pub group_consumer_migration_policy: String,
+    /// `group.consumer.assignment.interval.ms`.
+    pub group_consumer_assignment_interval_ms: i32,
+    /// `group.consumer.regex.refresh.interval.ms`.
+    pub group_consumer_regex_refresh_interval_ms: i32,
     /// `offset.metadata.max.bytes`.
     pub offset_metadata_max_bytes: i32,
     /// `offsets.retention.minutes`.
@@ -306,6 +334,19 @@ impl BrokerSettings {
                 }
             }
         }
+        let value = |name: &str| -> i64 {
+            let default = find(BROKER_CONFIGS, name).map_or("", |row| row.default);
+            given.get(name).map_or(default, String::as_str).parse().unwrap_or(0)
+        };
+        for [name, least, most] in BOUNDED {
+            let (is, least_is, most_is) = (value(name), value(least), value(most));
+            if errors.is_empty() && !(least_is..=most_is).contains(&is) {
+                let problem = format!(
+                    "{is} is not between {least}, which is {least_is}, and {most}, which is {most_is}"
+                );
+                errors.push(ConfigError { key: name.to_owned(), problem });
+            }
+        }
         let layers = Layers { given, ..Layers::default() };
         if errors.is_empty() { Ok(Self::typed(layers)) } else { Err(errors) }
     }
@@ -337,6 +378,15 @@ impl BrokerSettings {
             group_min_session_timeout_ms: int("group.min.session.timeout.ms"),
             group_max_session_timeout_ms: int("group.max.session.timeout.ms"),
             group_max_size: int("group.max.size"),
+            group_consumer_session_timeout_ms: int("group.consumer.session.timeout.ms"),
+            group_consumer_heartbeat_interval_ms: int("group.consumer.heartbeat.interval.ms"),
+            group_consumer_max_size: int("group.consumer.max.size"),
+            group_consumer_assignors: value("group.consumer.assignors").to_owned(),
+            group_consumer_migration_policy: value("group.consumer.migration.policy").to_owned(),
+            group_consumer_assignment_interval_ms: int("group.consumer.assignment.interval.ms"),
+            group_consumer_regex_refresh_interval_ms: int(
+                "group.consumer.regex.refresh.interval.ms",
+            ),
             offset_metadata_max_bytes: int("offset.metadata.max.bytes"),
             offsets_retention_minutes: int("offsets.retention.minutes"),
             offsets_retention_check_interval_ms: long("offsets.retention.check.interval.ms"),
@@ -502,6 +552,18 @@ mod tests {
             let synonym = find(BROKER_CONFIGS, row.synonym).expect(row.synonym);
             assert_eq!((synonym.default, synonym.kind), (row.default, row.kind), "{}", row.name);
         }
+    }
+
+    #[test]
+    fn what_others_bound_is_between_them() {
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let short = pair("group.consumer.session.timeout.ms", "6000");
+        let errors =
+            BrokerSettings::from_pairs(std::slice::from_ref(&short)).expect_err("too short");
+        assert_eq!(errors[0].key, short.0);
+        let lower = pair("group.consumer.min.session.timeout.ms", "6000");
+        let settings = BrokerSettings::from_pairs(&[short, lower]).expect("it may be so short now");
+        assert_eq!(settings.group_consumer_session_timeout_ms, 6000);
     }
 
     #[test]

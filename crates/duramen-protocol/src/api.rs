@@ -250,8 +250,8 @@ apis! {
     65 DescribeTransactions: versions 0..=0, flexible 0, NotYet;
     66 ListTransactions: versions 0..=2, flexible 0, NotYet;
     67 AllocateProducerIds: versions 0..=0, flexible 0, Refused(INTERNAL);
-    68 ConsumerGroupHeartbeat: versions 0..=1, flexible 0, NotYet;
-    69 ConsumerGroupDescribe: versions 0..=1, flexible 0, NotYet;
+    68 ConsumerGroupHeartbeat: versions 0..=1, flexible 0, Served;
+    69 ConsumerGroupDescribe: versions 0..=1, flexible 0, Served;
     70 ControllerRegistration: versions 0..=0, flexible 0, Refused(INTERNAL);
     71 GetTelemetrySubscriptions: versions 0..=0, flexible 0, Refused(NO_RECEIVER);
     72 PushTelemetry: versions 0..=0, flexible 0, Refused(NO_RECEIVER);

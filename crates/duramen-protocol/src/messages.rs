@@ -15,6 +15,8 @@ pub mod alter_configs;
 pub mod alter_partition_reassignments;
 pub mod alter_replica_log_dirs;
 pub mod api_versions;
+pub mod consumer_group_describe;
+pub mod consumer_group_heartbeat;
 pub mod consumer_protocol;
 pub mod create_acls;
 pub mod create_delegation_token;
@@ -68,6 +70,8 @@ pub use alter_partition_reassignments::{
 };
 pub use alter_replica_log_dirs::{AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse};
 pub use api_versions::{ApiVersionsRequest, ApiVersionsResponse};
+pub use consumer_group_describe::{ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse};
+pub use consumer_group_heartbeat::{ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse};
 pub use create_acls::{CreateAclsRequest, CreateAclsResponse};
 pub use create_delegation_token::{CreateDelegationTokenRequest, CreateDelegationTokenResponse};
 pub use create_partitions::{CreatePartitionsRequest, CreatePartitionsResponse};
@@ -142,6 +146,8 @@ macro_rules! for_each_api {
             AlterPartitionReassignments(AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse)
             AlterReplicaLogDirs(AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse)
             ApiVersions(ApiVersionsRequest, ApiVersionsResponse)
+            ConsumerGroupDescribe(ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse)
+            ConsumerGroupHeartbeat(ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse)
             CreateAcls(CreateAclsRequest, CreateAclsResponse)
             CreateDelegationToken(CreateDelegationTokenRequest, CreateDelegationTokenResponse)
             CreatePartitions(CreatePartitionsRequest, CreatePartitionsResponse)

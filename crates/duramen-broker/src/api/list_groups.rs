@@ -3,16 +3,18 @@
 use duramen_protocol::messages::{ListGroupsRequest, ListGroupsResponse};
 
 use super::{Operation, Resource, authorize};
+use crate::event::Now;
 use crate::node::Node;
 use crate::session::RequestContext;
 
 pub(crate) fn answer(
     node: &Node,
+    now: Now,
     context: &RequestContext,
     request: &ListGroupsRequest,
 ) -> ListGroupsResponse {
     let mut response = ListGroupsResponse::default();
-    match node.groups(request) {
+    match node.groups(now, request) {
         Ok(groups) => response.groups = groups,
         Err(code) => response.error_code = code.code(),
     }

@@ -123,6 +123,13 @@ impl Image {
         self.names.values().filter_map(|id| self.topics.get(id))
     }
 
+    /// The topics whose names come after this one, by name.
+    pub(crate) fn topics_named_after(&self, name: Option<&str>) -> impl Iterator<Item = &Topic> {
+        let from = name.map_or(Bound::Unbounded, Bound::Excluded);
+        let names = self.names.range::<str, _>((from, Bound::Unbounded));
+        names.filter_map(|(_, id)| self.topics.get(id))
+    }
+
     /// At most `limit` topics of the ids after `id`, by id.
     pub(crate) fn topics_after(&self, id: Option<Uuid>, limit: usize) -> Vec<Uuid> {
         let from = id.map_or(Bound::Unbounded, Bound::Excluded);

@@ -26,7 +26,7 @@
 //! Bounds. What clients commit bounds what is kept: one slot for each group and partition with an offset, until it
 //! expires. Groups that nobody is in, that nothing is committed for and nothing is being written of are forgotten.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem;
 use std::sync::Arc;
 
@@ -35,13 +35,17 @@ use duramen_protocol::messages::offset_fetch::{OffsetFetchRequestGroup, OffsetFe
 use duramen_protocol::messages::{OffsetCommitResponse, OffsetDeleteResponse};
 use duramen_protocol::{ErrorCode, Response};
 
+use super::consumer::{Answer, ConsumerGroup};
 use super::live::{Key, Live};
 use super::membership::{self, Effect, Membership, Rules, State};
 use super::offsets::{Committed, Offsets};
-use super::records::{GroupMetadataValue, GroupRecord, NEVER, OffsetCommitKey};
+use super::records::{Fact, FactValue, GroupMetadataValue, GroupRecord, NEVER, OffsetCommitKey};
 use crate::event::{Now, RequestKey};
 
+mod consumer;
 mod requests;
+
+use consumer::Asked;
 
 /// The number of an [`Output::Append`].
 pub(crate) type Ticket = u64;
@@ -72,6 +76,12 @@ enum Then {
         life: u64,
         ticket: membership::Ticket,
     },
+    /// What was decided in a group of the consumer protocol, and who is answered then.
+    Decided(Vec<Answer>),
+    /// The same, and there is more to be appended.
+    More(Vec<GroupRecord>, Vec<Answer>),
+    /// A group of the consumer protocol has ended, so that it can be asked this as one of the classic protocol.
+    Cleared(Box<Asked>),
 }
 
 /// Records that are being appended.
@@ -114,6 +124,15 @@ struct Group {
     readers: Vec<Reader>,
     /// Its deletion is being appended: for whoever writes from now on, there is no such group.
     is_ending: Option<Ticket>,
+    /// What is durable of a group of the consumer protocol, with the offset of each record.
+    facts: BTreeMap<Fact, (i64, FactValue)>,
+    /// Records of that which were appended and are not known to be durable, or not to be.
+    facts_flying: u32,
+    /// A group of the consumer protocol. While it is there, `members` is empty.
+    consumer: Option<Box<ConsumerGroup>>,
+    /// What it decided is being appended. Until that is known to be durable, or not to be, others wait.
+    is_deciding: bool,
+    waiting: VecDeque<Asked>,
     /// Where it stands in [`Coordinator::due`].
     due_us: Option<u64>,
 }
@@ -126,6 +145,18 @@ impl Group {
             && self.flying.is_empty()
             && self.readers.is_empty()
             && self.members.is_idle()
+            && self.facts.is_empty()
+            && self.waiting.is_empty()
+    }
+
+    /// When something is to be done for it, if nothing else happens before.
+    fn deadline_us(&self) -> Option<u64> {
+        match &self.consumer {
+            // It hears of the time when what it decided is durable.
+            Some(_) if self.is_deciding => None,
+            Some(consumer) => consumer.deadline_us(),
+            None => self.members.deadline_us(),
+        }
     }
 
     /// A record of it is being appended.
@@ -133,6 +164,7 @@ impl Group {
         match record {
             GroupRecord::Offset { key, .. } => self.offsets.launch(&key.topic, key.partition),
             GroupRecord::Group { .. } => self.stored_flying += 1,
+            GroupRecord::Consumer { .. } => self.facts_flying += 1,
         }
     }
 
@@ -155,6 +187,16 @@ impl Group {
                 let stored = value.map(|value| (at, value));
                 mem::replace(&mut self.stored, stored).map(|(before, _)| before)
             }
+            GroupRecord::Consumer { group, fact, value } => {
+                let before = match value {
+                    Some(value) => {
+                        live.put(at, Key::Consumer { group, fact: fact.clone() }, bytes);
+                        self.facts.insert(fact, (at, value))
+                    }
+                    None => self.facts.remove(&fact),
+                };
+                before.map(|(before, _)| before)
+            }
         };
         if let Some(before) = before {
             live.remove(before);
@@ -166,6 +208,7 @@ impl Group {
         match record {
             GroupRecord::Offset { key, .. } => self.offsets.land(&key.topic, key.partition),
             GroupRecord::Group { .. } => self.stored_flying -= 1,
+            GroupRecord::Consumer { .. } => self.facts_flying -= 1,
         }
     }
 }
@@ -177,6 +220,8 @@ pub(crate) struct Coordinator {
     live: Live,
     /// When groups are due at the earliest. A sign of life moves that later, which is noticed only then.
     due: BTreeSet<(u64, Arc<str>)>,
+    /// Groups of the consumer protocol for which [`Coordinator::go_on`] has something to do.
+    ready: BTreeSet<Arc<str>>,
     flights: BTreeMap<Ticket, Flight>,
     next_ticket: Ticket,
     next_life: u64,
@@ -217,7 +262,9 @@ impl Coordinator {
         for name in names {
             let group = self.groups.get_mut(&name).expect("it is listed");
             group.since_ms = NEVER;
-            if let Some((_, value)) = &group.stored {
+            if !group.facts.is_empty() {
+                group.begin_consumer(&rules.consumer, now);
+            } else if let Some((_, value)) = &group.stored {
                 group.since_ms = value.current_state_timestamp;
                 group.members = Membership::load(value.stored(), now.mono_us);
             }
@@ -237,6 +284,9 @@ impl Coordinator {
             group.members.end(ErrorCode::NotCoordinator);
             for effect in group.members.take_effects() {
                 self.tell(effect);
+            }
+            for asked in group.waiting {
+                self.refuse(asked, ErrorCode::NotCoordinator);
             }
             for reader in group.readers {
                 let answer = Self::not_fetched(&reader.request, ErrorCode::NotCoordinator);
@@ -266,7 +316,13 @@ impl Coordinator {
         let due = self.due.iter().take_while(|(due_us, _)| *due_us <= now.mono_us);
         let due: Vec<Arc<str>> = due.map(|(_, name)| name.clone()).collect();
         for name in due {
-            self.group_mut(&name).members.on_time(now.mono_us);
+            let group = self.group_mut(&name);
+            if group.consumer.is_some() {
+                self.schedule(&name, None);
+                self.ready.insert(name);
+                continue;
+            }
+            group.members.on_time(now.mono_us);
             self.settle(&name, now);
         }
     }
@@ -287,7 +343,10 @@ impl Coordinator {
     /// A member was heard of, which may be due before its group was thought to be.
     fn hasten(&mut self, name: &Arc<str>, id: &str) {
         let Some(group) = self.groups.get(name) else { return };
-        let expires_us = group.members.expires_us(id);
+        let expires_us = match &group.consumer {
+            Some(consumer) => consumer.expires_us(id),
+            None => group.members.expires_us(id),
+        };
         if let Some(expires_us) = expires_us.filter(|us| group.due_us.is_none_or(|due| *us < due)) {
             self.schedule(name, Some(expires_us));
         }
@@ -315,7 +374,7 @@ impl Coordinator {
             self.schedule(name, None);
             self.groups.remove(name);
         } else {
-            let due_us = group.members.deadline_us();
+            let due_us = group.deadline_us();
             self.schedule(name, due_us);
         }
     }
@@ -435,7 +494,8 @@ impl Coordinator {
         group.flying.remove(&ticket);
         let result = result.map(|_| ()).and(spoiled.map_or(Ok(()), Err)).map_err(told);
         // Time passes for members only where something happened to them.
-        let is_of_members = matches!(then, Then::Stored { .. } | Then::DeleteGroup(_));
+        let is_of_members =
+            !matches!(then, Then::Nothing | Then::Commit(..) | Then::DeleteOffsets(..));
         self.carry_on(ticket, &name, then, result, now);
         self.answer_readers(&name);
         if is_of_members {
@@ -470,6 +530,22 @@ impl Coordinator {
                         group.members = Membership::load(value.stored(), now.mono_us);
                     }
                 }
+                self.ready.insert(name.clone());
+                self.answer(name, then, result);
+            }
+            Then::More(records, answers) if result.is_ok() => {
+                self.append_in_order(name, records, answers);
+            }
+            Then::Decided(_) | Then::More(..) => {
+                self.on_decided(name, result.is_ok(), now);
+                self.answer(name, then, result);
+            }
+            Then::Cleared(asked) if result.is_ok() => {
+                self.on_decided(name, true, now);
+                self.group_mut(name).waiting.push_front(*asked);
+            }
+            Then::Cleared(_) => {
+                self.on_decided(name, false, now);
                 self.answer(name, then, result);
             }
             then => self.answer(name, then, result),
@@ -498,6 +574,14 @@ impl Coordinator {
             }
             Then::DeleteGroup(Some((key, part))) => {
                 self.push_deleted(key, part, name, code);
+            }
+            Then::Cleared(asked) => self.refuse(*asked, code),
+            Then::Decided(answers) | Then::More(_, answers) => {
+                for (key, answer) in answers {
+                    let answer =
+                        if result.is_ok() { answer } else { consumer::refused(answer, code) };
+                    self.reply(key, answer);
+                }
             }
         }
     }
@@ -581,6 +665,12 @@ impl Coordinator {
                 let group = self.groups.get(name)?;
                 let (_, value) = group.stored.as_ref().filter(|_| group.stored_flying == 0)?;
                 Some(GroupRecord::Group { group: name.clone(), value: Some(value.clone()) })
+            }
+            Key::Consumer { group: name, fact } => {
+                let group = self.groups.get(name)?;
+                let (_, value) = group.facts.get(fact).filter(|_| group.facts_flying == 0)?;
+                let (group, fact) = (name.clone(), fact.clone());
+                Some(GroupRecord::Consumer { group, fact, value: Some(value.clone()) })
             }
             Key::Offset { group, topic, partition } => {
                 let slot = self.groups.get(group)?.offsets.slot(topic, *partition)?;

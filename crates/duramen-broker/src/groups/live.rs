@@ -12,11 +12,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::records::Fact;
+
 /// A key of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Key {
     Group(Arc<str>),
     Offset { group: Arc<str>, topic: Arc<str>, partition: i32 },
+    Consumer { group: Arc<str>, fact: Fact },
 }
 
 /// The live keys, by the offset of their last record.

@@ -29,6 +29,7 @@ use duramen_protocol::messages::{
 use duramen_protocol::wire::{Decoder, Message, Uuid};
 use duramen_storage::sabotage::{self, Bug};
 
+use super::consumer::ConsumerRules;
 use super::roster::{Member, Roster};
 use crate::event::RequestKey;
 
@@ -48,6 +49,8 @@ pub struct Rules {
     pub metadata_max: usize,
     /// How long offsets are kept that nobody uses.
     pub retention_ms: i64,
+    /// What holds for groups of the consumer protocol.
+    pub consumer: ConsumerRules,
 }
 
 /// Where a group stands.
@@ -139,6 +142,13 @@ pub struct StoredMember {
     pub subscription: Bytes,
     /// What was assigned to it.
     pub assignment: Bytes,
+}
+
+/// A member that goes on in a group of the consumer protocol, with all protocols that it knows.
+#[derive(Clone, Debug)]
+pub(crate) struct HandedOver {
+    pub stored: StoredMember,
+    pub protocols: Vec<(String, Bytes)>,
 }
 
 /// What is done when something is stored.
@@ -493,6 +503,37 @@ impl Membership {
             State::Dead => Err(ErrorCode::GroupIdNotFound),
             _ => Err(ErrorCode::NonEmptyGroup),
         }
+    }
+
+    /// What goes on when it becomes a group of the consumer protocol: its members, with what they have.
+    pub(crate) fn hand_over(&self) -> Vec<HandedOver> {
+        let member = |(id, member): (&String, &Member)| {
+            // Before a protocol is chosen, what members say under their first is as good.
+            let first = || member.protocols.first().map(|(name, _)| name.clone());
+            let protocol = self.protocol.clone().or_else(first).unwrap_or_default();
+            let stored = StoredMember {
+                id: id.clone(),
+                instance: member.instance.clone(),
+                client_id: member.client_id.clone(),
+                client_host: member.client_host.clone(),
+                session_timeout_ms: member.session_timeout_ms,
+                rebalance_timeout_ms: member.rebalance_timeout_ms,
+                subscription: member.metadata(&protocol),
+                assignment: member.assignment.clone(),
+            };
+            HandedOver { stored, protocols: member.protocols.clone() }
+        };
+        self.roster.iter().map(member).collect()
+    }
+
+    /// Its members have to agree anew, since it was a group of another kind.
+    pub(crate) fn begin_anew(&mut self) {
+        self.prepare();
+    }
+
+    /// How many members it has.
+    pub(crate) fn len(&self) -> usize {
+        self.roster.len()
     }
 
     /// The group ends here. Requests that wait are answered with `code`.

@@ -17,6 +17,12 @@ use duramen_protocol::wire::{DecodeError, Decoder, EncodeError, Encoder, Message
 
 use super::membership::{Stored, StoredMember};
 
+mod consumer;
+pub(crate) use consumer::{
+    ClassicMember, ClassicProtocol, CurrentTopic, CurrentValue, EpochValue, Fact, FactValue,
+    MemberValue, RegexValue, TargetEpochValue, TargetTopic, TargetValue,
+};
+
 duramen_protocol::message! {
     /// Whose offset, and of which partition.
     #[derive(Eq)]
@@ -78,6 +84,8 @@ pub(crate) enum GroupRecord {
     Offset { key: OffsetCommitKey, value: Option<OffsetCommitValue> },
     /// A group and its members.
     Group { group: Arc<str>, value: Option<Arc<GroupMetadataValue>> },
+    /// Something about a group of the consumer protocol.
+    Consumer { group: Arc<str>, fact: Fact, value: Option<FactValue> },
 }
 
 /// What a record takes beside its texts, about: lengths, differences, versions.
@@ -121,6 +129,10 @@ impl GroupRecord {
                 let value = value.as_deref().map(|value| versioned(value, 3));
                 Ok((versioned(&key, GROUP_KEY)?, value.transpose()?))
             }
+            Self::Consumer { group, fact, value } => {
+                let value = value.as_ref().map(FactValue::encode);
+                Ok((consumer::encode_key(group, fact)?, value.transpose()?))
+            }
         }
     }
 
@@ -128,7 +140,7 @@ impl GroupRecord {
     pub(crate) fn group(&self) -> &Arc<str> {
         match self {
             Self::Offset { key, .. } => &key.group,
-            Self::Group { group, .. } => group,
+            Self::Group { group, .. } | Self::Consumer { group, .. } => group,
         }
     }
 
@@ -137,6 +149,7 @@ impl GroupRecord {
         match self {
             Self::Offset { value, .. } => value.is_some(),
             Self::Group { value, .. } => value.is_some(),
+            Self::Consumer { value, .. } => value.is_some(),
         }
     }
 
@@ -147,6 +160,9 @@ impl GroupRecord {
                 key.topic.len() + value.as_ref().map_or(0, |it| it.metadata.len() + 48)
             }
             Self::Group { value, .. } => value.as_ref().map_or(0, |it| it.bytes()),
+            Self::Consumer { fact, value, .. } => {
+                fact.part().map_or(0, str::len) + value.as_ref().map_or(0, FactValue::bytes)
+            }
         };
         RECORD_BYTES + self.group().len() + value
     }
@@ -157,6 +173,10 @@ impl GroupRecord {
         let kind = d.i16()?;
         if OFFSET_KEYS.contains(&kind) {
             return Ok(Self::Offset { key: whole(d, kind)?, value: value_of(value)? });
+        }
+        if consumer::is_known(kind) {
+            let (group, fact, value) = consumer::decode(kind, d, value)?;
+            return Ok(Self::Consumer { group, fact, value });
         }
         let GroupMetadataKey { group } = whole(d, kind)?;
         Ok(Self::Group { group, value: value_of(value)?.map(Arc::new) })

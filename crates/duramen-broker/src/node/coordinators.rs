@@ -31,9 +31,10 @@ use crate::api;
 use crate::configs::BrokerSettings;
 use crate::controller::image::{Image, Topic};
 use crate::event::{Action, LogRead, Now, ReadLog, RequestKey};
-use crate::groups::Rules;
+use crate::groups::consumer::Topics;
 use crate::groups::coordinator::{Coordinator, Output};
 use crate::groups::records::GroupRecord;
+use crate::groups::{Assignor, ConsumerRules, Migration, Rules};
 use crate::internal_topics::{self, GROUPS};
 use crate::limits::{
     DECOMPRESSED_BYTES_MAX, GROUP_LOG_AGAIN_US, GROUP_LOG_BYTES_MIN, GROUP_LOG_READ_BYTES,
@@ -87,6 +88,8 @@ pub(crate) struct Sight<'a> {
     pub rules: &'a Rules,
     /// Which topics there are.
     pub image: &'a Image,
+    /// The same, for groups that follow them.
+    pub topics: Topics<'a>,
 }
 
 impl Shard {
@@ -129,6 +132,22 @@ pub(super) struct Coordinators {
     /// What holds for all groups.
     rules: Rules,
     sweep: GroupSweep,
+    /// Rises with every topic that is made, grows or goes.
+    topics_version: u64,
+}
+
+fn consumer_rules(settings: &BrokerSettings) -> ConsumerRules {
+    let assignors = settings.group_consumer_assignors.split(',').map(str::trim);
+    ConsumerRules {
+        session_timeout_ms: settings.group_consumer_session_timeout_ms,
+        heartbeat_interval_ms: settings.group_consumer_heartbeat_interval_ms,
+        members_max: usize::try_from(settings.group_consumer_max_size).unwrap_or(usize::MAX),
+        assignors: assignors.filter_map(Assignor::named).collect(),
+        migration: Migration::named(&settings.group_consumer_migration_policy)
+            .unwrap_or(Migration::Disabled),
+        assignment_interval_ms: settings.group_consumer_assignment_interval_ms,
+        regex_refresh_ms: settings.group_consumer_regex_refresh_interval_ms,
+    }
 }
 
 impl Coordinators {
@@ -141,9 +160,10 @@ impl Coordinators {
             members_max: usize::try_from(settings.group_max_size).unwrap_or(usize::MAX),
             metadata_max: usize::try_from(settings.offset_metadata_max_bytes).unwrap_or(0),
             retention_ms: i64::from(settings.offsets_retention_minutes) * 60_000,
+            consumer: consumer_rules(settings),
         };
         let (replicas, shards) = (BTreeSet::new(), BTreeMap::new());
-        Self { replicas, shards, rules, sweep: GroupSweep::default() }
+        Self { replicas, shards, rules, sweep: GroupSweep::default(), topics_version: 0 }
     }
 
     /// How many of them cannot read their logs.
@@ -342,13 +362,17 @@ impl Node {
     /// The groups of all coordinators that a client asks for; those that load could have more.
     pub(crate) fn groups(
         &self,
+        now: Now,
         request: &ListGroupsRequest,
     ) -> Result<Vec<ListedGroup>, ErrorCode> {
         let mut groups = Vec::new();
         for shard in self.coordinators.shards.values() {
             match shard.stage {
                 Stage::Loading { .. } => return Err(ErrorCode::CoordinatorLoadInProgress),
-                Stage::Serving => groups.append(&mut shard.coordinator.list(request)),
+                Stage::Serving => {
+                    let rules = &self.coordinators.rules;
+                    groups.append(&mut shard.coordinator.list(rules, request, now));
+                }
                 Stage::Failed { .. } => {}
             }
         }
@@ -380,7 +404,9 @@ impl Node {
     ) -> Result<(), ErrorCode> {
         let replica = self.shard_of(group)?;
         let shard = self.coordinators.shards.get_mut(&replica).expect("it was just found");
-        let sight = Sight { rules: &self.coordinators.rules, image: &self.controller.image };
+        let image = &self.controller.image;
+        let topics = Topics { image, version: self.coordinators.topics_version };
+        let sight = Sight { rules: &self.coordinators.rules, image, topics };
         ask(&mut shard.coordinator, sight);
         self.settle(now, replica, actions);
         Ok(())
@@ -419,7 +445,12 @@ impl Node {
     /// Does what a coordinator wants done, and sets its timer.
     fn settle(&mut self, now: Now, replica: ReplicaId, actions: &mut Vec<Action>) {
         loop {
-            let Some(shard) = self.coordinators.shards.get_mut(&replica) else { return };
+            let Coordinators { shards, rules, topics_version, .. } = &mut self.coordinators;
+            let Some(shard) = shards.get_mut(&replica) else { return };
+            let topics = Topics { image: &self.controller.image, version: *topics_version };
+            if matches!(shard.stage, Stage::Serving) {
+                shard.coordinator.go_on(rules, topics, now);
+            }
             let outputs = shard.coordinator.take_outputs();
             if outputs.is_empty() {
                 break;
@@ -513,6 +544,22 @@ impl Node {
 
 /// What is done without being asked.
 impl Node {
+    /// Topics are others than before. Groups that follow them notice when they are asked something.
+    pub(super) fn note_topics(&mut self) {
+        self.coordinators.topics_version += 1;
+    }
+
+    /// The coordinator of a group, and what it is shown of topics, for whoever only looks.
+    pub(crate) fn coordinator_and_sight(
+        &self,
+        group: &str,
+    ) -> Result<(&Coordinator, Sight<'_>), ErrorCode> {
+        let coordinator = self.coordinator(group)?;
+        let (image, version) = (&self.controller.image, self.coordinators.topics_version);
+        let topics = Topics { image, version };
+        Ok((coordinator, Sight { rules: &self.coordinators.rules, image, topics }))
+    }
+
     /// A topic is gone: so is what was committed for it.
     pub(super) fn forget_offsets(&mut self, now: Now, topic: &Topic, actions: &mut Vec<Action>) {
         let replicas: Vec<_> = self.coordinators.shards.keys().copied().collect();

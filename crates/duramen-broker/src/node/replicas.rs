@@ -30,6 +30,9 @@ impl Node {
         made: &mut Vec<ReplicaId>,
         actions: &mut Vec<Action>,
     ) {
+        if matches!(change, Change::Placed { .. } | Change::Deleted(_)) {
+            self.note_topics();
+        }
         match change {
             Change::Placed { topic_id, partition, gone } => {
                 // While the log is replayed, replicas are there already or will be missed later.

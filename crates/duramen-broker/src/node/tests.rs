@@ -2,6 +2,7 @@
 
 mod admin;
 mod cluster;
+mod consumer_groups;
 mod coordinators;
 mod fetch;
 mod followers;

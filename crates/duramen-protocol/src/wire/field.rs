@@ -277,6 +277,15 @@ impl Wire for Arc<str> {
     }
 }
 
+impl Nullable for Arc<str> {
+    fn read_nullable(d: &mut Decoder, ctx: Ctx) -> Result<Option<Self>, DecodeError> {
+        Ok(String::read_nullable(d, ctx)?.map(Self::from))
+    }
+    fn write_null(e: &mut Encoder, ctx: Ctx) -> Result<(), EncodeError> {
+        String::write_null(e, ctx)
+    }
+}
+
 impl Wire for Bytes {
     fn bytes_min(ctx: Ctx) -> usize {
         if ctx.flexible { 1 } else { 4 }

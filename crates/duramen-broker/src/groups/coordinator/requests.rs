@@ -25,13 +25,14 @@ use duramen_protocol::messages::{
 };
 use duramen_protocol::wire::Uuid;
 
-use super::{Coordinator, Group, Reader, Then};
+use super::consumer::Classic;
+use super::{Asked, Coordinator, Group, Reader, Then};
 use crate::event::{Now, RequestKey};
+use crate::groups::consumer::{CONSUMER, CommitRight, ConsumerGroup};
 use crate::groups::membership::{Caller, Membership, Rules, State};
-use crate::groups::records::{GroupRecord, NEVER, OffsetCommitKey, OffsetCommitValue};
-
-/// The kind of group whose members' metadata says which topics they are subscribed to.
-const CONSUMER: &str = "consumer";
+use crate::groups::records::{
+    Fact, FactValue, GroupRecord, NEVER, OffsetCommitKey, OffsetCommitValue,
+};
 
 /// Membership.
 impl Coordinator {
@@ -54,6 +55,13 @@ impl Coordinator {
         name
     }
 
+    /// The name of a group that is of the consumer protocol, or is becoming one or ceasing to be one.
+    fn of_consumers(&self, name: &str) -> Option<Arc<str>> {
+        let (name, group) = self.groups.get_key_value(name)?;
+        let is_ending = group.is_ending.is_some() && !group.facts.is_empty();
+        (group.is_of_consumers() || group.is_deciding || is_ending).then(|| name.clone())
+    }
+
     /// A `JoinGroup` of this version.
     pub(crate) fn join_group(
         &mut self,
@@ -67,6 +75,8 @@ impl Coordinator {
             ErrorCode::InvalidGroupId
         } else if !rules.session_timeout_ms.contains(&request.session_timeout_ms) {
             ErrorCode::InvalidSessionTimeout
+        } else if let Some(name) = self.of_consumers(&request.group_id) {
+            return self.ask_as_classic(&name, Classic::Join(version, caller, request.clone()));
         } else if !self.exists(&request.group_id) && !request.member_id.is_empty() {
             ErrorCode::UnknownMemberId
         } else {
@@ -86,6 +96,9 @@ impl Coordinator {
 
     /// A `SyncGroup`.
     pub(crate) fn sync_group(&mut self, key: RequestKey, request: &SyncGroupRequest, now: Now) {
+        if let Some(name) = self.of_consumers(&request.group_id) {
+            return self.ask_as_classic(&name, Classic::Sync(key, request.clone()));
+        }
         let code = match self.known(&request.group_id) {
             _ if request.group_id.is_empty() => ErrorCode::InvalidGroupId,
             None => ErrorCode::UnknownMemberId,
@@ -101,6 +114,9 @@ impl Coordinator {
 
     /// A `Heartbeat`.
     pub(crate) fn heartbeat(&mut self, key: RequestKey, request: &HeartbeatRequest, now: Now) {
+        if let Some(name) = self.of_consumers(&request.group_id) {
+            return self.ask_as_classic(&name, Classic::Heartbeat(key, request.clone()));
+        }
         let code = match self.known(&request.group_id) {
             _ if request.group_id.is_empty() => ErrorCode::InvalidGroupId,
             None => ErrorCode::UnknownMemberId,
@@ -125,6 +141,9 @@ impl Coordinator {
         request: &LeaveGroupRequest,
         now: Now,
     ) {
+        if let Some(name) = self.of_consumers(&request.group_id) {
+            return self.ask_as_classic(&name, Classic::Leave(key, version, request.clone()));
+        }
         let single =
             [MemberIdentity { member_id: request.member_id.clone(), ..MemberIdentity::default() }];
         let leaving = if version < 3 { &single[..] } else { &request.members };
@@ -174,6 +193,11 @@ impl Coordinator {
         now: Now,
     ) {
         let admitted = self.admit_commit(version, &request, now);
+        // A member of an earlier epoch may still have some of its partitions.
+        let right = match &admitted {
+            Ok(group) => self.right_to_commit(group, version, &request),
+            Err(code) => Err(*code),
+        };
         let expire_timestamp = match request.retention_time_ms {
             -1 => NEVER,
             ms => now.wall_ms.saturating_add(ms),
@@ -189,7 +213,11 @@ impl Coordinator {
             };
             for it in partitions {
                 let partition_index = it.partition_index;
-                let code = match (refused(&topic, partition_index), &admitted, &name) {
+                let refused = refused(&topic, partition_index).or_else(|| match &right {
+                    Ok(right) => right.refuses(topic.topic_id, partition_index),
+                    Err(code) => Some(*code),
+                });
+                let code = match (refused, &admitted, &name) {
                     (Some(code), _, _) => code,
                     (None, Err(code), _) => *code,
                     _ if is_too_long(&it, rules.metadata_max) => ErrorCode::OffsetMetadataTooLarge,
@@ -249,10 +277,27 @@ impl Coordinator {
         }
         let name = self.known_or_new(&request.group_id);
         let (id, instance) = (request.member_id.as_str(), request.group_instance_id.as_deref());
-        let members = &mut self.group_mut(&name).members;
-        members.check_commit(id, instance, generation, now.mono_us)?;
+        let group = self.group_mut(&name);
+        if group.consumer.is_some() {
+            return Ok(name);
+        }
+        group.members.check_commit(id, instance, generation, now.mono_us)?;
         self.hasten(&name, id);
         Ok(name)
+    }
+
+    /// What may be committed by whoever was admitted: of a group of the classic protocol all.
+    fn right_to_commit(
+        &self,
+        name: &Arc<str>,
+        version: i16,
+        request: &OffsetCommitRequest,
+    ) -> Result<CommitRight<'_>, ErrorCode> {
+        let (id, epoch) = (request.member_id.as_str(), request.generation_id_or_member_epoch);
+        match &self.groups[name].consumer {
+            Some(consumer) => consumer.check_commit(version, id, epoch),
+            None => Ok(CommitRight::All),
+        }
     }
 
     /// One group's part of an `OffsetFetch`, with names for all topics that are known by their ids. It sees every
@@ -274,11 +319,36 @@ impl Coordinator {
         self.push_fetched(key, part, answer);
     }
 
+    /// Whether a member of a group of the consumer protocol says who it is, as far as that is durable. Whoever does not
+    /// say it may fetch.
+    fn check_fetch(group: &Group, request: &OffsetFetchRequestGroup) -> Result<(), ErrorCode> {
+        if !group.is_of_consumers() || (request.member_id.is_none() && request.member_epoch < 0) {
+            return Ok(());
+        }
+        let id: Arc<str> = request.member_id.as_deref().unwrap_or_default().into();
+        let Some((_, FactValue::Member(member))) = group.facts.get(&Fact::Member(id.clone()))
+        else {
+            return Err(ErrorCode::UnknownMemberId);
+        };
+        let epoch = match group.facts.get(&Fact::Current(id)) {
+            Some((_, FactValue::Current(current))) => current.member_epoch,
+            _ => 0,
+        };
+        match () {
+            () if epoch == request.member_epoch => Ok(()),
+            () if member.classic.is_some() => Err(ErrorCode::IllegalGeneration),
+            () => Err(ErrorCode::StaleMemberEpoch),
+        }
+    }
+
     pub(super) fn fetched(
         name: &str,
         group: Option<&Group>,
         request: &OffsetFetchRequestGroup,
     ) -> OffsetFetchResponseGroup {
+        if let Some(Err(code)) = group.map(|group| Self::check_fetch(group, request)) {
+            return Self::not_fetched(request, code);
+        }
         let answer = |partition_index, value: Option<&OffsetCommitValue>| {
             let none = || OffsetCommitValue { offset: -1, ..OffsetCommitValue::default() };
             let value = value.cloned().unwrap_or_else(none);
@@ -350,7 +420,7 @@ impl Coordinator {
             }
         };
         let group = &self.groups[&name];
-        let subscribed = Subscribed::of(&group.members);
+        let subscribed = Subscribed::of(group);
         let mut records = Vec::new();
         let mut answer = OffsetDeleteResponse::default();
         for topic in request.topics {
@@ -413,9 +483,10 @@ impl Coordinator {
 impl Coordinator {
     /// A group as `DescribeGroups` of this version tells it.
     pub(crate) fn describe(&self, version: i16, group_id: &str) -> DescribedGroup {
-        if let Some(group) = self.groups.get(group_id) {
-            return group.members.describe(group_id);
-        }
+        let other = match self.groups.get(group_id) {
+            Some(group) if !group.is_of_consumers() => return group.members.describe(group_id),
+            other => other.is_some(),
+        };
         let mut missing = DescribedGroup {
             group_id: group_id.to_owned(),
             group_state: State::Dead.name().to_owned(),
@@ -423,26 +494,38 @@ impl Coordinator {
         };
         if version >= 6 {
             missing.error_code = ErrorCode::GroupIdNotFound.code();
-            missing.error_message = Some(format!("Group {group_id} not found."));
+            let problem = if other { "is not a classic group" } else { "not found" };
+            missing.error_message = Some(format!("Group {group_id} {problem}."));
         }
         missing
     }
 
     /// The groups that `ListGroups` asks for.
-    pub(crate) fn list(&self, request: &ListGroupsRequest) -> Vec<ListedGroup> {
+    pub(crate) fn list(
+        &self,
+        rules: &Rules,
+        request: &ListGroupsRequest,
+        now: Now,
+    ) -> Vec<ListedGroup> {
         let is_wanted = |wanted: &[String], is: &str| {
             wanted.is_empty() || wanted.iter().any(|it| it.trim().eq_ignore_ascii_case(is))
         };
-        if !is_wanted(&request.types_filter, "classic") {
-            return Vec::new();
-        }
         let listed = |(name, group): (&Arc<str>, &Group)| {
-            let group_state = group.members.state().name();
+            let is_of_consumers = group.is_of_consumers();
+            let group_type = if is_of_consumers { CONSUMER } else { "classic" };
+            if !is_wanted(&request.types_filter, group_type) {
+                return None;
+            }
+            let (group_state, protocol_type) = if is_of_consumers {
+                (group.shown(&rules.consumer, now, ConsumerGroup::state), CONSUMER)
+            } else {
+                (group.members.state().name(), group.members.protocol_type())
+            };
             is_wanted(&request.states_filter, group_state).then(|| ListedGroup {
                 group_id: name.as_ref().to_owned(),
-                protocol_type: group.members.protocol_type().to_owned(),
+                protocol_type: protocol_type.to_owned(),
                 group_state: group_state.to_owned(),
-                group_type: "classic".to_owned(),
+                group_type: group_type.to_owned(),
             })
         };
         self.groups.iter().filter_map(listed).collect()
@@ -452,17 +535,25 @@ impl Coordinator {
     pub(crate) fn delete_group(&mut self, key: RequestKey, part: usize, group_id: &str) {
         let code = match self.known(group_id) {
             None => ErrorCode::GroupIdNotFound,
+            Some(name) if self.groups[&name].is_of_consumers() => {
+                // Members may be about to come, and it is known only then whether there are any.
+                self.group_mut(&name).waiting.push_back(Asked::Delete(key, part));
+                self.ready.insert(name);
+                return;
+            }
             Some(name) if self.groups[&name].members.state() != State::Empty => {
                 ErrorCode::NonEmptyGroup
             }
-            Some(name) => {
-                let keys = self.groups[&name].offsets.keys();
-                let records = keys.map(|(topic, it)| tombstone(&name, topic, it)).collect();
-                self.end_group(&name, records, Some((key, part)));
-                return;
-            }
+            Some(name) => return self.delete_empty(&name, key, part),
         };
         self.push_deleted(key, part, group_id, code);
+    }
+
+    /// Deletes a group in which nobody is.
+    pub(super) fn delete_empty(&mut self, name: &Arc<str>, key: RequestKey, part: usize) {
+        let keys = self.groups[name].offsets.keys();
+        let records = keys.map(|(topic, it)| tombstone(name, topic, it)).collect();
+        self.end_group(name, records, Some((key, part)));
     }
 
     /// Appends these records and the end of the group, in which nobody is.
@@ -472,11 +563,16 @@ impl Coordinator {
         mut records: Vec<GroupRecord>,
         asked: Option<(RequestKey, usize)>,
     ) {
-        records.push(GroupRecord::Group { group: name.clone(), value: None });
+        let ends = self.ends_of_facts(name);
+        if ends.is_empty() {
+            records.push(GroupRecord::Group { group: name.clone(), value: None });
+        }
+        records.extend(ends);
         let last = self.append_parted(name, records, Then::DeleteGroup(asked));
         let life = self.new_life();
         let group = self.group_mut(name);
         (group.members, group.life, group.is_ending) = (Membership::default(), life, Some(last));
+        group.consumer = None;
     }
 
     /// Appends the end of what has expired in so many groups after this one, and says where it stopped, unless it saw
@@ -501,9 +597,9 @@ impl Coordinator {
     fn expire_group(&mut self, name: &Arc<str>, retention_ms: i64, now: Now) {
         let group = &self.groups[name];
         let (members, since_ms) = (&group.members, group.since_ms);
-        let subscribed = Subscribed::of(members);
+        let subscribed = Subscribed::of(group);
         let ages_from_commit = match members.state() {
-            _ if members.protocol_type().is_empty() => true,
+            _ if group.is_of_consumers() || members.protocol_type().is_empty() => true,
             State::Empty => since_ms == NEVER,
             State::Stable if matches!(subscribed, Subscribed::To(_)) => true,
             _ => return,
@@ -515,7 +611,11 @@ impl Coordinator {
         let (expired, all) = group.offsets.expired(now.wall_ms, retention_ms, is_subscribed, since);
         let tombstones = expired.iter().map(|(topic, it)| tombstone(name, topic, *it));
         let records: Vec<_> = tombstones.collect();
-        if all && group.is_ending.is_none() && members.is_idle() {
+        let is_deserted = match &group.consumer {
+            Some(consumer) => consumer.is_empty() && !group.is_deciding && group.waiting.is_empty(),
+            None => members.is_idle() && group.facts.is_empty(),
+        };
+        if all && group.is_ending.is_none() && is_deserted {
             self.end_group(name, records, None);
         } else if !records.is_empty() {
             self.append_parted(name, records, Then::Nothing);
@@ -524,16 +624,22 @@ impl Coordinator {
 }
 
 /// The topics that members of a group are subscribed to.
-enum Subscribed {
+enum Subscribed<'a> {
     To(BTreeSet<String>),
+    /// A group of the consumer protocol knows it.
+    AsIn(&'a ConsumerGroup),
     /// They are a consumer's, and cannot be known: any topic may be one.
     Unknown,
     /// Those of a group of another kind.
     None,
 }
 
-impl Subscribed {
-    fn of(members: &Membership) -> Self {
+impl<'a> Subscribed<'a> {
+    fn of(group: &'a Group) -> Self {
+        if let Some(consumer) = &group.consumer {
+            return Self::AsIn(consumer);
+        }
+        let members = &group.members;
         if members.protocol_type() != CONSUMER {
             return Self::None;
         }
@@ -543,6 +649,7 @@ impl Subscribed {
     fn contains(&self, topic: &str) -> bool {
         match self {
             Self::To(topics) => topics.contains(topic),
+            Self::AsIn(consumer) => consumer.is_subscribed(topic),
             Self::Unknown => true,
             Self::None => false,
         }

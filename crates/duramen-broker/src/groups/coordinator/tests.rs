@@ -21,10 +21,16 @@ use duramen_protocol::messages::{
 use duramen_protocol::wire::Uuid;
 
 use super::*;
+use crate::controller::image::Image as Metadata;
+use crate::controller::records::{CreateTopic, DeleteTopic, MetadataRecord, PlacePartition};
 use crate::event::ConnectionId;
+use crate::groups::consumer::Topics;
 use crate::groups::membership::{Caller, Rules};
+use crate::groups::{Assignor, ConsumerRules, Migration};
 
 mod chance;
+mod consumers;
+mod consumers_by_chance;
 mod scenarios;
 
 const SECOND: u64 = 1_000_000;
@@ -46,6 +52,21 @@ struct Play {
     replies: BTreeMap<RequestKey, Response>,
     fetched: BTreeMap<RequestKey, OffsetFetchResponseGroup>,
     deleted: BTreeMap<RequestKey, ErrorCode>,
+    /// The topics that there are, and how often they have changed.
+    image: Metadata,
+    topics_version: u64,
+}
+
+fn consumer_rules() -> ConsumerRules {
+    ConsumerRules {
+        session_timeout_ms: 45_000,
+        heartbeat_interval_ms: 5_000,
+        members_max: 100,
+        assignors: Assignor::ALL.to_vec(),
+        migration: Migration::Bidirectional,
+        assignment_interval_ms: 0,
+        regex_refresh_ms: 600_000,
+    }
 }
 
 fn code_of(code: i16) -> ErrorCode {
@@ -98,6 +119,7 @@ impl Play {
             members_max: 100,
             metadata_max: 10,
             retention_ms: 24 * HOUR_MS,
+            consumer: consumer_rules(),
         };
         Self {
             coordinator,
@@ -112,7 +134,36 @@ impl Play {
             replies: BTreeMap::new(),
             fetched: BTreeMap::new(),
             deleted: BTreeMap::new(),
+            image: Metadata::empty(),
+            topics_version: 0,
         }
+    }
+
+    /// A topic is made, or has more partitions from now on.
+    fn make_topic(&mut self, name: &str, partitions: i32) -> Uuid {
+        self.topics_version += 1;
+        let known = self.image.topic_named(name).map(|topic| topic.id);
+        let topic_id = known.unwrap_or_else(|| {
+            let topic_id = Uuid::from_u128(u128::from(self.topics_version) << 8);
+            let name = name.to_owned();
+            self.image.apply(MetadataRecord::CreateTopic(CreateTopic { topic_id, name }));
+            topic_id
+        });
+        let before = self.image.topic(topic_id).map_or(0, |topic| topic.partitions.len());
+        for partition in i32::try_from(before).expect("few")..partitions {
+            let placed = PlacePartition { topic_id, partition, replicas: Vec::new() };
+            self.image.apply(MetadataRecord::PlacePartition(placed));
+        }
+        topic_id
+    }
+
+    /// A topic goes.
+    fn delete_topic(&mut self, name: &str) {
+        let Some(topic_id) = self.image.topic_named(name).map(|topic| topic.id) else { return };
+        self.topics_version += 1;
+        self.image.apply(MetadataRecord::DeleteTopic(DeleteTopic { topic_id }));
+        self.coordinator.forget_topic(name, topic_id);
+        self.settle();
     }
 
     fn key(&mut self) -> RequestKey {
@@ -122,6 +173,8 @@ impl Play {
 
     fn settle(&mut self) {
         loop {
+            let topics = Topics { image: &self.image, version: self.topics_version };
+            self.coordinator.go_on(&self.rules, topics, self.now);
             for output in self.coordinator.take_outputs() {
                 let before = match output {
                     Output::Append(ticket, records) => {
@@ -396,14 +449,16 @@ impl Play {
         let texts = |texts: &[&str]| texts.iter().map(|it| (*it).to_owned()).collect();
         let request =
             ListGroupsRequest { states_filter: texts(states), types_filter: texts(types) };
-        let listed = self.coordinator.list(&request).into_iter();
+        let listed = self.coordinator.list(&self.rules, &request, self.now).into_iter();
         listed.map(|it| (it.group_id, it.protocol_type, it.group_state)).collect()
     }
 }
 
 type Stored = Option<(i64, Arc<GroupMetadataValue>)>;
 
-type Image = BTreeMap<Arc<str>, (Stored, Vec<(String, Committed)>)>;
+type Facts = BTreeMap<Fact, (i64, FactValue)>;
+
+type Image = BTreeMap<Arc<str>, (Stored, Facts, Vec<(String, Committed)>)>;
 
 /// All that is durable: groups, offsets, and where the log says so.
 fn image(coordinator: &Coordinator) -> (Image, Live) {
@@ -413,8 +468,8 @@ fn image(coordinator: &Coordinator) -> (Image, Live) {
         for (topic, committed) in group.offsets.committed() {
             offsets.extend(committed.map(|(it, value)| (format!("{topic}-{it}"), value.clone())));
         }
-        if group.stored.is_some() || !offsets.is_empty() {
-            groups.insert(name.clone(), (group.stored.clone(), offsets));
+        if group.stored.is_some() || !offsets.is_empty() || !group.facts.is_empty() {
+            groups.insert(name.clone(), (group.stored.clone(), group.facts.clone(), offsets));
         }
     }
     (groups, coordinator.live.clone())

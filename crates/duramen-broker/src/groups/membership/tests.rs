@@ -7,6 +7,7 @@ use duramen_protocol::messages::sync_group::SyncGroupRequestAssignment;
 
 use super::*;
 use crate::event::ConnectionId;
+use crate::groups::consumer::Migration;
 use crate::prng::Prng;
 
 const SECOND: u64 = 1_000_000;
@@ -59,6 +60,18 @@ fn identity(id: &str, instance: Option<&str>) -> MemberIdentity {
     }
 }
 
+fn consumer_rules() -> ConsumerRules {
+    ConsumerRules {
+        session_timeout_ms: 45_000,
+        heartbeat_interval_ms: 5_000,
+        members_max: 100,
+        assignors: Vec::new(),
+        migration: Migration::Disabled,
+        assignment_interval_ms: 0,
+        regex_refresh_ms: 600_000,
+    }
+}
+
 impl Play {
     fn new() -> Self {
         Self::of(Membership::default())
@@ -71,6 +84,7 @@ impl Play {
             members_max: 100,
             metadata_max: 4096,
             retention_ms: 7 * 24 * 3600 * 1000,
+            consumer: consumer_rules(),
         };
         Self {
             group,

@@ -201,7 +201,7 @@ fn what_is_not_known_or_not_whole_is_an_error() {
     assert!(decode(group, None).is_ok());
     for (key, value) in [
         // Kinds of keys that belong to other kinds of groups, and none.
-        ("0003000167", None),
+        ("0009000167", None),
         ("000f000167", None),
         ("ffff000167", None),
         ("", None),
@@ -232,4 +232,106 @@ fn what_does_not_fit_its_field_is_not_written() {
     let value = GroupMetadataValue { protocol_type: long, ..GroupMetadataValue::default() };
     let record = GroupRecord::Group { group: "g".into(), value: Some(Arc::new(value)) };
     assert!(record.encode().is_err());
+}
+
+/// One fact about group `g`, as Kafka's own classes write it.
+fn check_fact(key: &str, value: &str, fact: Fact, of: FactValue) {
+    check(key, Some(value), &GroupRecord::Consumer { group: "g".into(), fact, value: Some(of) });
+}
+
+#[test]
+fn groups_of_the_consumer_protocol_are_as_kafka_writes_them() {
+    let topic_id = Uuid::from_u128(TOPIC_ID);
+    let epoch = EpochValue { epoch: 7, metadata_hash: 0x1122_3344_5566_7788 };
+    let bytes = "0000000000070100081122334455667788";
+    check_fact("0003000167", bytes, Fact::Epoch, FactValue::Epoch(epoch));
+    let epoch = EpochValue { epoch: 7, metadata_hash: 0 };
+    check_fact("0003000167", "00000000000700", Fact::Epoch, FactValue::Epoch(epoch));
+    let target = TargetEpochValue { epoch: 7, timestamp: 1_795_282_238_717 };
+    let bytes = "000000000007010008000001a1ff28fcfd";
+    check_fact("0006000167", bytes, Fact::TargetEpoch, FactValue::TargetEpoch(target));
+    let share = TargetTopic { topic_id, partitions: vec![0, 3] };
+    check_fact(
+        "000700016700016d",
+        "000002498c12afdc7b4946bda30c3eadd6e8ec0300000000000000030000",
+        Fact::Target("m".into()),
+        FactValue::Target(Arc::new(TargetValue { topics: vec![share] })),
+    );
+    let has =
+        CurrentTopic { topic_id, partitions: vec![0, 3], assignment_epochs: Some(vec![5, 7]) };
+    let gives_up = CurrentTopic { topic_id, partitions: vec![1], assignment_epochs: None };
+    let current = CurrentValue {
+        member_epoch: 7,
+        previous_member_epoch: 6,
+        state: 1,
+        assigned: vec![has],
+        revoking: vec![gives_up],
+    };
+    check_fact(
+        "000800016700016d",
+        "000000000007000000060102498c12afdc7b4946bda30c3eadd6e8ec03000000000000000301000903000000\
+         050000000702498c12afdc7b4946bda30c3eadd6e8ec02000000010100010000",
+        Fact::Current("m".into()),
+        FactValue::Current(Arc::new(current)),
+    );
+    let regex = RegexValue {
+        topics: vec!["xa".into(), "xb".into()],
+        version: 9,
+        timestamp: 1_795_282_238_717,
+    };
+    check_fact(
+        "00100001670003782e2a",
+        "0000030378610378620000000000000009000001a1ff28fcfd00",
+        Fact::Regex("x.*".into()),
+        FactValue::Regex(Arc::new(regex)),
+    );
+}
+
+#[test]
+fn members_of_the_consumer_protocol_are_as_kafka_writes_them() {
+    let member = MemberValue {
+        instance_id: Some("i".into()),
+        client_id: "c".to_owned(),
+        client_host: "/h".to_owned(),
+        subscribed_topic_names: vec!["a".to_owned(), "b".to_owned()],
+        subscribed_topic_regex: Some("x.*".into()),
+        rebalance_timeout_ms: 300_000,
+        server_assignor: Some("range".to_owned()),
+        ..MemberValue::default()
+    };
+    check_fact(
+        "000500016700016d",
+        "00000269000263032f68030261026204782e2a000493e00672616e676500",
+        Fact::Member("m".into()),
+        FactValue::Member(Arc::new(member)),
+    );
+    let range =
+        ClassicProtocol { name: "range".to_owned(), metadata: Bytes::from_static(b"\0\x01") };
+    let member = MemberValue {
+        rack_id: Some("r".to_owned()),
+        client_id: "c".to_owned(),
+        client_host: "/h".to_owned(),
+        subscribed_topic_names: vec!["a".to_owned()],
+        subscribed_topic_regex: Some("".into()),
+        rebalance_timeout_ms: 300_000,
+        classic: Some(ClassicMember { session_timeout_ms: 10_000, protocols: vec![range] }),
+        ..MemberValue::default()
+    };
+    check_fact(
+        "000500016700016d",
+        "00000002720263032f6802026101000493e0000100110100002710020672616e67650300010000",
+        Fact::Member("m".into()),
+        FactValue::Member(Arc::new(member)),
+    );
+}
+
+#[test]
+fn the_topics_of_a_group_that_kafka_4_0_wrote_can_be_read() {
+    let bytes = "000002498c12afdc7b4946bda30c3eadd6e8ec06666163747300000002010000";
+    let Ok(GroupRecord::Consumer { fact, value, .. }) = decode("0004000167", Some(bytes)) else {
+        panic!("another record")
+    };
+    assert_eq!(fact, Fact::PartitionMetadata);
+    let Some(FactValue::PartitionMetadata(value)) = value else { panic!("{value:?}") };
+    assert_eq!((value.topics[0].topic_name.as_str(), value.topics[0].partitions), ("facts", 2));
 }

@@ -493,6 +493,9 @@ pub(super) fn any_request(api: ApiKey, version: i16, id: Uuid) -> Option<Request
     let nobody = JoinGroupResponse { member_id: "nobody".to_owned(), ..Default::default() };
     let group_id = "g".to_owned();
     Some(match api {
+        ApiKey::ConsumerGroupHeartbeat | ApiKey::ConsumerGroupDescribe => {
+            return super::consumer_groups::any_request(api);
+        }
         ApiKey::FindCoordinator if version < 4 => {
             FindCoordinatorRequest { key: group_id, ..Default::default() }.into()
         }

@@ -1,0 +1,416 @@
+//! # Room card: groups of the consumer protocol
+//!
+//! Purpose:    one group of the consumer protocol (KIP-848): who is in it, and who is to have, and has, which
+//!             partitions. The coordinator decides; members say what they are subscribed to and what they have.
+//! Owns:       [`ConsumerGroup`]: the facts as far as they were decided, sessions, what is to be appended and answered.
+//! Interface:  a function a request ([`ConsumerGroup::heartbeat`] and others), [`ConsumerGroup::on_time`], then
+//!             [`ConsumerGroup::take`]; [`ConsumerGroup::load`] makes one of facts.
+//! Invariants: one owner per partition, at any time; epochs never go back; a decision rests on facts that are durable
+//!             or are appended with it, in one go: while that goes on, nothing is decided.
+//! Never:      clocks, chance, appends, whether the group is coordinated here; committed offsets.
+//! Tests:      `coordinator/tests/consumers.rs`, by scenario and by chance; `consumer/assignors/tests.rs`.
+//! Start at:   [`ConsumerGroup::heartbeat`], `consumer/heartbeats.rs`; then `reconcile.rs`.
+//!
+//! Three numbers follow each other. The group's *epoch* rises when members or topics change. For an epoch it is decided
+//! who is to have what: the *targets*, which carry the epoch that they were decided for. Then each member goes there on
+//! its own, by its heartbeats: it is told to give up what it is not to have, says that it has, gets the epoch of the
+//! targets, and is given what it is to have as soon as nobody else has it. Nobody waits for all others.
+//!
+//! Whatever is decided is a fact, emitted and seen at once by what is decided next ([`View::apply`]). The facts of one
+//! turn are appended together, and what was to be answered is answered when they are durable. If they cannot be
+//! appended, the group is made anew from the facts that are durable, and nobody was told anything.
+//!
+//! Members may speak the classic protocol (`consumer/classic.rs`), while at least one speaks this one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
+use std::sync::Arc;
+
+use duramen_protocol::messages::consumer_group_describe::{
+    Assignment, DescribedGroup, Member as DescribedMember, TopicPartitions,
+};
+use duramen_protocol::{ErrorCode, Response};
+
+use super::records::{EpochValue, Fact, FactValue};
+use crate::event::{Now, RequestKey};
+
+mod assignors;
+mod classic;
+mod heartbeats;
+mod reconcile;
+mod topics;
+mod view;
+
+pub use assignors::Assignor;
+pub(crate) use classic::CONSUMER;
+pub(crate) use heartbeats::check_request;
+use topics::Search;
+pub(crate) use topics::Topics;
+use view::{AWAY, Shares, View};
+
+/// Whether groups that have members change their kind, when a member of the other comes or the last of a kind goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Migration {
+    /// To the consumer protocol and back.
+    Bidirectional,
+    /// To the consumer protocol.
+    Upgrade,
+    /// To the classic protocol.
+    Downgrade,
+    /// Neither.
+    Disabled,
+}
+
+impl Migration {
+    /// The one of Kafka's name.
+    pub fn named(name: &str) -> Option<Self> {
+        Some(match name {
+            "bidirectional" => Self::Bidirectional,
+            "upgrade" => Self::Upgrade,
+            "downgrade" => Self::Downgrade,
+            "disabled" => Self::Disabled,
+            _ => return None,
+        })
+    }
+}
+
+/// What an operator sets for all groups of the consumer protocol.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConsumerRules {
+    /// How long a member may be silent.
+    pub session_timeout_ms: i32,
+    /// How often a member is to be heard.
+    pub heartbeat_interval_ms: i32,
+    /// How many members a group may have.
+    pub members_max: usize,
+    /// What members may choose from; the first is taken where they do not.
+    pub assignors: Vec<Assignor>,
+    /// Whether groups change their kind.
+    pub migration: Migration,
+    /// How long targets are kept at least.
+    pub assignment_interval_ms: i32,
+    /// How long it is believed at most what regular expressions stand for.
+    pub regex_refresh_ms: i32,
+}
+
+/// A fact, and its value if it is so.
+pub(crate) type Said = (Fact, Option<FactValue>);
+
+/// Who is answered, and what.
+pub(crate) type Answer = (RequestKey, Response);
+
+/// Why a request is refused, and what is told with that.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub code: ErrorCode,
+    pub message: String,
+}
+
+impl Refusal {
+    pub(crate) fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+        Self { code, message: message.into() }
+    }
+}
+
+/// When a member is given up, in microseconds, unless it does something before.
+#[derive(Clone, Copy, Debug, Default)]
+struct Deadlines {
+    session: u64,
+    /// To say that it has given up what it is to.
+    revoking: Option<u64>,
+    /// To join again, if it is a classic member that was told to.
+    joining: Option<u64>,
+    /// To ask for its share, if it is a classic member that has joined.
+    syncing: Option<u64>,
+}
+
+impl Deadlines {
+    fn first(self) -> u64 {
+        let others = [self.revoking, self.joining, self.syncing].into_iter().flatten();
+        others.fold(self.session, u64::min)
+    }
+}
+
+/// See the room card. Times are microseconds of one monotonic clock, but for those that are stored.
+#[derive(Debug, Default)]
+pub(crate) struct ConsumerGroup {
+    view: View,
+    emitted: Vec<Said>,
+    answers: Vec<Answer>,
+    deadlines: BTreeMap<Arc<str>, Deadlines>,
+    /// The topics that its epoch was last compared with.
+    seen: Option<u64>,
+    /// The topics in which its regular expressions were last looked for, and when (wall time).
+    searched: Option<(u64, i64)>,
+    search: Option<Search>,
+    /// A member of the consumer protocol left, or speaks the classic one now.
+    has_lost_consumer: bool,
+}
+
+fn us(ms: i32) -> u64 {
+    u64::try_from(ms).unwrap_or(0) * 1000
+}
+
+/// What is asked from outside.
+impl ConsumerGroup {
+    /// The group of these facts. Its members are given their session timeouts anew.
+    pub(crate) fn load<'a>(
+        facts: impl Iterator<Item = (&'a Fact, &'a FactValue)>,
+        rules: &ConsumerRules,
+        now: Now,
+    ) -> Self {
+        let view = View::of(facts);
+        let deadline = |(id, member): (&Arc<str>, &view::Member)| {
+            let classic = member.value.classic.as_ref();
+            let session_ms =
+                classic.map_or(rules.session_timeout_ms, |classic| classic.session_timeout_ms);
+            let session = now.mono_us + us(session_ms);
+            let is_revoking = member.current.stage == view::Stage::Revoking && !member.is_classic();
+            let revoking = is_revoking.then(|| now.mono_us + us(member.value.rebalance_timeout_ms));
+            (id.clone(), Deadlines { session, revoking, ..Deadlines::default() })
+        };
+        let deadlines = view.members.iter().map(deadline).collect();
+        Self { view, deadlines, ..Self::default() }
+    }
+
+    /// Nobody is in it.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.view.members.is_empty()
+    }
+
+    /// What was decided since the last call, and who is answered once that is durable.
+    pub(crate) fn take(&mut self) -> (Vec<Said>, Vec<Answer>) {
+        self.has_lost_consumer = false;
+        (mem::take(&mut self.emitted), mem::take(&mut self.answers))
+    }
+
+    /// When [`Self::on_time`] is due next, if nothing else happens before. Looks at every member.
+    pub(crate) fn deadline_us(&self) -> Option<u64> {
+        let members = self.deadlines.values().map(|deadlines| deadlines.first());
+        let search = self.search.as_ref().map(|_| 0);
+        members.chain(search).min()
+    }
+
+    /// It looks for what regular expressions stand for.
+    pub(crate) fn is_searching(&self) -> bool {
+        self.search.is_some()
+    }
+
+    /// When a member is given up, unless something is heard of it.
+    pub(crate) fn expires_us(&self, id: &str) -> Option<u64> {
+        self.deadlines.get(id).map(|deadlines| deadlines.first())
+    }
+
+    /// Time has passed: who is silent for too long is out, and what regular expressions stand for is looked for.
+    pub(crate) fn on_time(&mut self, topics: Topics<'_>, now: Now) {
+        let is_due = |(_, deadlines): &(&Arc<str>, &Deadlines)| deadlines.first() <= now.mono_us;
+        let due: Vec<Arc<str>> =
+            self.deadlines.iter().filter(is_due).map(|(id, _)| id.clone()).collect();
+        if !due.is_empty() {
+            self.fence(&due, topics);
+        }
+        self.go_on_searching(topics, now);
+    }
+
+    /// Whether offsets may be committed by whoever says that it is this member in this epoch.
+    pub(crate) fn check_commit(
+        &self,
+        version: i16,
+        id: &str,
+        epoch: i32,
+    ) -> Result<CommitRight<'_>, ErrorCode> {
+        if epoch < 0 && self.is_empty() {
+            return Ok(CommitRight::All);
+        }
+        let member = self.view.members.get(id).ok_or(ErrorCode::UnknownMemberId)?;
+        if !member.is_classic() && version < 9 {
+            return Err(ErrorCode::UnsupportedVersion);
+        }
+        let refused = if member.is_classic() {
+            ErrorCode::IllegalGeneration
+        } else {
+            ErrorCode::StaleMemberEpoch
+        };
+        match epoch.cmp(&member.current.epoch) {
+            std::cmp::Ordering::Equal => Ok(CommitRight::All),
+            std::cmp::Ordering::Greater => Err(refused),
+            std::cmp::Ordering::Less => Ok(CommitRight::Since(Earlier { member, epoch, refused })),
+        }
+    }
+
+    /// Whether somebody is subscribed to a topic.
+    pub(crate) fn is_subscribed(&self, topic: &str) -> bool {
+        self.view
+            .members
+            .values()
+            .any(|member| self.view.topics_of(&member.value).any(|it| it == topic))
+    }
+}
+
+/// Which offsets a member may commit.
+pub(crate) enum CommitRight<'a> {
+    All,
+    /// It says an earlier epoch: those of partitions that it was given in that or before, and has still.
+    Since(Earlier<'a>),
+}
+
+/// A member that says an earlier epoch than its own.
+pub(crate) struct Earlier<'a> {
+    member: &'a view::Member,
+    epoch: i32,
+    refused: ErrorCode,
+}
+
+impl CommitRight<'_> {
+    /// Why the offset of a partition may not be committed, if so.
+    pub(crate) fn refuses(
+        &self,
+        topic: duramen_protocol::wire::Uuid,
+        partition: i32,
+    ) -> Option<ErrorCode> {
+        match self {
+            Self::All => None,
+            Self::Since(Earlier { member, epoch, refused }) => {
+                let since = member.current.since(topic, partition);
+                since.is_none_or(|since| *epoch < since).then_some(*refused)
+            }
+        }
+    }
+}
+
+/// What is shown.
+impl ConsumerGroup {
+    /// Kafka's name of where it stands.
+    pub(crate) fn state(&self) -> &'static str {
+        let View { epoch, target_epoch, members, .. } = &self.view;
+        if members.is_empty() {
+            "Empty"
+        } else if epoch > target_epoch {
+            "Assigning"
+        } else if members.values().any(|it| !it.current.has_arrived(*target_epoch)) {
+            "Reconciling"
+        } else {
+            "Stable"
+        }
+    }
+
+    /// As `ConsumerGroupDescribe` tells it.
+    pub(crate) fn describe(
+        &self,
+        group_id: &str,
+        rules: &ConsumerRules,
+        topics: Topics<'_>,
+    ) -> DescribedGroup {
+        let assignment = |shares: Shares| {
+            let named = |(topic_id, partitions)| {
+                let topic = topics.image.topic(topic_id)?;
+                Some(TopicPartitions { topic_id, topic_name: topic.name.clone(), partitions })
+            };
+            Assignment { topic_partitions: shares.into_iter().filter_map(named).collect() }
+        };
+        let member = |(id, member): (&Arc<str>, &view::Member)| {
+            let value = &member.value;
+            let assigned = member.current.assigned.iter();
+            let assigned = assigned.map(|(topic, it)| (*topic, it.keys().copied().collect()));
+            DescribedMember {
+                member_id: id.as_ref().to_owned(),
+                instance_id: value.instance_id.as_deref().map(ToOwned::to_owned),
+                rack_id: value.rack_id.clone(),
+                member_epoch: member.current.epoch,
+                client_id: value.client_id.clone(),
+                client_host: value.client_host.clone(),
+                subscribed_topic_names: value.subscribed_topic_names.clone(),
+                subscribed_topic_regex: value
+                    .subscribed_topic_regex
+                    .as_deref()
+                    .map(ToOwned::to_owned),
+                assignment: assignment(assigned.collect()),
+                target_assignment: assignment(member.target.as_ref().clone()),
+                member_type: i8::from(!member.is_classic()),
+            }
+        };
+        DescribedGroup {
+            group_id: group_id.to_owned(),
+            group_state: self.state().to_owned(),
+            group_epoch: self.view.epoch,
+            assignment_epoch: self.view.target_epoch,
+            assignor_name: self.assignor(rules).name().to_owned(),
+            members: self.view.members.iter().map(member).collect(),
+            ..DescribedGroup::default()
+        }
+    }
+}
+
+/// What all need.
+impl ConsumerGroup {
+    /// Something is so from now on.
+    fn emit(&mut self, fact: Fact, value: Option<FactValue>) {
+        if let Fact::Member(id) = &fact {
+            let was_classic = self.view.members.get(id).map(view::Member::is_classic);
+            let is_classic =
+                matches!(&value, Some(FactValue::Member(value)) if value.classic.is_some());
+            self.has_lost_consumer |= was_classic == Some(false) && (value.is_none() || is_classic);
+        }
+        self.view.apply(&fact, value.as_ref());
+        self.emitted.push((fact, value));
+    }
+
+    fn answer(&mut self, key: RequestKey, answer: impl Into<Response>) {
+        self.answers.push((key, answer.into()));
+    }
+
+    /// The epoch rises if it has to, or if topics are others than it knows of.
+    fn raise_epoch(&mut self, has_to: bool, topics: Topics<'_>) {
+        if !has_to && self.seen == Some(topics.version) {
+            return;
+        }
+        self.seen = Some(topics.version);
+        let metadata_hash = topics.hash(self.view.subscribed_topics().into_iter());
+        if has_to || metadata_hash != self.view.metadata_hash {
+            let epoch = self.view.epoch.saturating_add(1);
+            self.emit(Fact::Epoch, Some(FactValue::Epoch(EpochValue { epoch, metadata_hash })));
+            if self.view.has_partition_metadata {
+                self.emit(Fact::PartitionMetadata, None);
+            }
+        }
+    }
+
+    /// Members are out.
+    fn fence(&mut self, ids: &[Arc<str>], topics: Topics<'_>) {
+        for id in ids {
+            self.remove_member(id);
+        }
+        self.forget_regexes();
+        self.raise_epoch(true, topics);
+    }
+
+    fn remove_member(&mut self, id: &Arc<str>) {
+        self.emit(Fact::Current(id.clone()), None);
+        self.emit(Fact::Target(id.clone()), None);
+        self.emit(Fact::Member(id.clone()), None);
+        self.deadlines.remove(id);
+    }
+
+    /// Nobody needs to know what a regular expression stands for that nobody is subscribed to.
+    fn forget_regexes(&mut self) {
+        let subscribed: BTreeSet<Arc<str>> =
+            self.view.subscribed_regexes().into_iter().cloned().collect();
+        let all = self.view.regexes.keys().cloned();
+        for regex in all.filter(|it| !subscribed.contains(it)).collect::<Vec<_>>() {
+            self.emit(Fact::Regex(regex), None);
+        }
+    }
+
+    /// What most members want that want something, or the operator's first.
+    fn assignor(&self, rules: &ConsumerRules) -> Assignor {
+        let named =
+            |member: &view::Member| Assignor::named(member.value.server_assignor.as_deref()?);
+        let mut votes: BTreeMap<Assignor, usize> = BTreeMap::new();
+        for assignor in self.view.members.values().filter_map(named) {
+            *votes.entry(assignor).or_default() += 1;
+        }
+        let most = votes.into_iter().rev().max_by_key(|(_, votes)| *votes);
+        most.map_or_else(|| rules.assignors.first().copied(), |(it, _)| Some(it))
+            .unwrap_or(Assignor::Uniform)
+    }
+}

@@ -1,0 +1,286 @@
+//! # Room card: assignors
+//!
+//! Purpose:    who is to have which partitions.
+//! Owns:       [`Assignor`]: `uniform`, which moves as little as it can, and `range`, which gives everybody a piece of
+//!             each topic.
+//! Interface:  [`Assignor::assign`].
+//! Invariants: every partition of a topic that somebody is subscribed to has one owner, who is subscribed to it; the
+//!             same question has the same answer; time grows with members and partitions, times a logarithm.
+//! Never:      who has what now: moving there is `reconcile`'s.
+//! Tests:      `assignors/tests.rs`.
+//! Start at:   [`Assignor::assign`].
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use duramen_protocol::wire::Uuid;
+
+use super::view::Shares;
+
+/// A way to decide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Assignor {
+    /// As many partitions for each as for any other; what one has stays with it if it can.
+    Uniform,
+    /// A range of each topic's partitions.
+    Range,
+}
+
+/// A member that is to be given something.
+pub(super) struct Applicant<'a> {
+    pub id: &'a str,
+    pub instance: Option<&'a str>,
+    /// The topics that it is subscribed to and that exist, in order.
+    pub topics: &'a [Uuid],
+    /// What it was to have until now.
+    pub target: &'a Shares,
+}
+
+impl Assignor {
+    /// Both, the default first.
+    pub const ALL: [Self; 2] = [Self::Uniform, Self::Range];
+
+    /// Kafka's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Uniform => "uniform",
+            Self::Range => "range",
+        }
+    }
+
+    /// The one of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|it| it.name() == name)
+    }
+
+    /// What each is to have. `partitions` is how many a topic has.
+    pub(super) fn assign(
+        self,
+        applicants: &[Applicant<'_>],
+        partitions: impl Fn(Uuid) -> i32,
+    ) -> Vec<Shares> {
+        let topics: BTreeSet<Uuid> = applicants.iter().flat_map(|it| it.topics).copied().collect();
+        let sizes = topics.into_iter().map(|topic| (topic, partitions(topic).max(0))).collect();
+        match self {
+            Self::Range => range(applicants, &sizes),
+            Self::Uniform if applicants.windows(2).all(|it| it[0].topics == it[1].topics) => {
+                even(applicants, &sizes)
+            }
+            Self::Uniform => Mixed::new(applicants, &sizes).assign(),
+        }
+    }
+}
+
+/// How many partitions topics have.
+type Sizes = BTreeMap<Uuid, i32>;
+
+/// Members with static names first, by these, then the others by their ids: who comes back is where it was.
+fn range(applicants: &[Applicant<'_>], sizes: &Sizes) -> Vec<Shares> {
+    let mut order: Vec<usize> = (0..applicants.len()).collect();
+    order.sort_by_key(|&it| {
+        let Applicant { id, instance, .. } = &applicants[it];
+        (instance.is_none(), instance.unwrap_or(id))
+    });
+    let mut subscribers: BTreeMap<Uuid, i32> = BTreeMap::new();
+    for topic in applicants.iter().flat_map(|it| it.topics) {
+        *subscribers.entry(*topic).or_default() += 1;
+    }
+    // Where the next range of a topic begins, and how many members have theirs.
+    let mut given: BTreeMap<Uuid, (i32, i32)> = BTreeMap::new();
+    let mut shares = vec![Shares::new(); applicants.len()];
+    for at in order {
+        for topic in applicants[at].topics {
+            let (size, count) = (sizes[topic], subscribers[topic]);
+            let (begin, place) = given.entry(*topic).or_default();
+            let end = *begin + size / count + i32::from(*place < size % count);
+            if *begin < end {
+                shares[at].insert(*topic, (*begin..end).collect());
+            }
+            (*begin, *place) = (end, *place + 1);
+        }
+    }
+    shares
+}
+
+/// What there is of a member's partitions, and who is the first to have each.
+fn kept(
+    applicant: &Applicant<'_>,
+    sizes: &Sizes,
+    taken: &mut BTreeSet<(Uuid, i32)>,
+) -> Vec<(Uuid, i32)> {
+    let mut kept = Vec::new();
+    for (topic, partitions) in applicant.target {
+        if applicant.topics.binary_search(topic).is_err() {
+            continue;
+        }
+        let size = sizes.get(topic).copied().unwrap_or(0);
+        let there = partitions.iter().map(|part| (*topic, *part)).filter(|it| it.1 < size);
+        kept.extend(there.filter(|it| taken.insert(*it)));
+    }
+    kept
+}
+
+fn shares_of(partitions: impl Iterator<Item = (Uuid, i32)>) -> Shares {
+    let mut shares = Shares::new();
+    for (topic, part) in partitions {
+        shares.entry(topic).or_default().push(part);
+    }
+    for partitions in shares.values_mut() {
+        partitions.sort_unstable();
+    }
+    shares
+}
+
+/// Partitions that nobody has: of each topic the first, then of each the second, so that every topic is spread.
+fn free(sizes: &Sizes, taken: &BTreeSet<(Uuid, i32)>) -> Vec<(Uuid, i32)> {
+    let all = sizes.iter().flat_map(|(topic, size)| (0..*size).map(move |part| (*topic, part)));
+    let mut free: Vec<_> = all.filter(|it| !taken.contains(it)).collect();
+    free.sort_unstable_by_key(|(topic, part)| (*part, *topic));
+    free
+}
+
+/// All are subscribed to the same topics.
+fn even(applicants: &[Applicant<'_>], sizes: &Sizes) -> Vec<Shares> {
+    let count = applicants.len();
+    if count == 0 {
+        return Vec::new();
+    }
+    let total: usize = sizes.values().map(|size| usize::try_from(*size).unwrap_or(0)).sum();
+    let (quota, mut extra) = (total / count, total % count);
+    let mut taken = BTreeSet::new();
+    let mut has: Vec<_> = applicants.iter().map(|it| kept(it, sizes, &mut taken)).collect();
+    for has in &mut has {
+        let mut most = quota;
+        if has.len() > quota && extra > 0 {
+            (most, extra) = (quota + 1, extra - 1);
+        }
+        for lost in has.drain(most.min(has.len())..) {
+            taken.remove(&lost);
+        }
+    }
+    let mut free = free(sizes, &taken).into_iter();
+    for has in &mut has {
+        let mut wanted = quota.saturating_sub(has.len());
+        if has.len() <= quota && extra > 0 {
+            (wanted, extra) = (wanted + 1, extra - 1);
+        }
+        has.extend(free.by_ref().take(wanted));
+    }
+    has.into_iter().map(|it| shares_of(it.into_iter())).collect()
+}
+
+/// Not all are subscribed to the same topics.
+struct Mixed {
+    /// Who is subscribed to a topic.
+    subscribers: BTreeMap<Uuid, Vec<usize>>,
+    /// Who has which partitions of a topic.
+    has: BTreeMap<Uuid, Vec<Vec<i32>>>,
+    /// How many partitions each has.
+    load: Vec<usize>,
+    free: BTreeMap<Uuid, Vec<i32>>,
+}
+
+/// After so many rounds over all topics it is good enough. Each round makes it more even.
+const ROUNDS: usize = 8;
+
+impl Mixed {
+    fn new(applicants: &[Applicant<'_>], sizes: &Sizes) -> Self {
+        let mut subscribers: BTreeMap<Uuid, Vec<usize>> = BTreeMap::new();
+        for (at, applicant) in applicants.iter().enumerate() {
+            for topic in applicant.topics {
+                subscribers.entry(*topic).or_default().push(at);
+            }
+        }
+        let empty = |(topic, them): (&Uuid, &Vec<usize>)| (*topic, vec![Vec::new(); them.len()]);
+        let has = subscribers.iter().map(empty).collect();
+        let load = vec![0; applicants.len()];
+        let mut it = Self { subscribers, has, load, free: BTreeMap::new() };
+        let mut taken = BTreeSet::new();
+        for (at, applicant) in applicants.iter().enumerate() {
+            for (topic, part) in kept(applicant, sizes, &mut taken) {
+                let place = it.subscribers[&topic].binary_search(&at).expect("it is subscribed");
+                it.has.get_mut(&topic).expect("it is a topic of theirs")[place].push(part);
+                it.load[at] += 1;
+            }
+        }
+        for (topic, part) in free(sizes, &taken) {
+            it.free.entry(topic).or_default().push(part);
+        }
+        it
+    }
+
+    fn assign(mut self) -> Vec<Shares> {
+        // Who has little choice is served first.
+        let mut order: Vec<Uuid> = self.subscribers.keys().copied().collect();
+        order.sort_by_key(|topic| self.subscribers[topic].len());
+        for topic in &order {
+            self.fill(*topic);
+        }
+        for _ in 0..ROUNDS {
+            let mut moved = false;
+            for topic in &order {
+                moved |= self.level(*topic);
+            }
+            if !moved {
+                break;
+            }
+        }
+        let mut shares = vec![Shares::new(); self.load.len()];
+        for (topic, has) in self.has {
+            for (at, mut partitions) in self.subscribers[&topic].iter().zip(has) {
+                if !partitions.is_empty() {
+                    partitions.sort_unstable();
+                    shares[*at].insert(topic, partitions);
+                }
+            }
+        }
+        shares
+    }
+
+    /// Subscribers of a topic by how much they have in all: `(load, place among the subscribers)`.
+    fn by_load(&self, topic: Uuid) -> BTreeSet<(usize, usize)> {
+        let them = self.subscribers[&topic].iter().enumerate();
+        them.map(|(place, at)| (self.load[*at], place)).collect()
+    }
+
+    /// Gives what is free of a topic to whoever has least.
+    fn fill(&mut self, topic: Uuid) {
+        let mut by_load = self.by_load(topic);
+        for part in self.free.remove(&topic).unwrap_or_default() {
+            let Some((load, place)) = by_load.pop_first() else { return };
+            self.has.get_mut(&topic).expect("it is a topic of theirs")[place].push(part);
+            self.load[self.subscribers[&topic][place]] += 1;
+            by_load.insert((load + 1, place));
+        }
+    }
+
+    /// Moves partitions of a topic from those who have most to those who have least. False if that was of no use.
+    fn level(&mut self, topic: Uuid) -> bool {
+        let mut by_load = self.by_load(topic);
+        let has = self.has.get_mut(&topic).expect("it is a topic of theirs");
+        let subscribers = &self.subscribers[&topic];
+        let mut givers = by_load.clone();
+        givers.retain(|(_, place)| !has[*place].is_empty());
+        let mut moved = false;
+        while let (Some(&(most, from)), Some(&(least, to))) = (givers.last(), by_load.first()) {
+            if most <= least + 1 {
+                break;
+            }
+            let part = has[from].pop().expect("only who has some is a giver");
+            has[to].push(part);
+            for (place, before, after) in [(from, most, most - 1), (to, least, least + 1)] {
+                self.load[subscribers[place]] = after;
+                by_load.remove(&(before, place));
+                by_load.insert((after, place));
+                givers.remove(&(before, place));
+                if !has[place].is_empty() {
+                    givers.insert((after, place));
+                }
+            }
+            moved = true;
+        }
+        moved
+    }
+}
+
+#[cfg(test)]
+mod tests;

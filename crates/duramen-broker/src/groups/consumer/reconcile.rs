@@ -1,0 +1,121 @@
+//! # Room card: reconcile
+//!
+//! Purpose:    the next step of one member on its way from what it has to what it is to have.
+//! Owns:       the rule: first it gives up, then its epoch rises, then it is given what nobody has.
+//! Interface:  [`step`].
+//! Invariants: a partition that another member has, or has not yet said to have given up, is not given.
+//! Never:      records, time, other members' targets.
+//! Tests:      `coordinator/tests/consumers.rs`, by scenario and by chance.
+//! Start at:   [`step`].
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use duramen_protocol::messages::consumer_group_heartbeat::TopicPartitions;
+use duramen_protocol::wire::Uuid;
+
+use super::view::{Current, Owned, Stage, View};
+
+/// What is known when a member asks.
+pub(super) struct Step<'a> {
+    pub view: &'a View,
+    pub id: &'a Arc<str>,
+    /// The topics that it is subscribed to.
+    pub subscribed: &'a BTreeSet<Uuid>,
+    /// They are others than a moment ago.
+    pub has_changed: bool,
+    /// What it says that it has; nothing if it did not say.
+    pub owned: Option<&'a [TopicPartitions]>,
+}
+
+/// What the member has from now on, if that changes.
+pub(super) fn step(it: &Step<'_>) -> Option<Current> {
+    let member = &it.view.members[it.id];
+    let before = &member.current;
+    let next = match before.stage {
+        Stage::Stable if before.epoch != it.view.target_epoch => advance(it, before.epoch),
+        Stage::Stable if it.has_changed => shed(it, before),
+        Stage::Stable => return None,
+        Stage::Revoking if still_has(it.owned, &before.revoking) => {
+            if !it.has_changed {
+                return None;
+            }
+            shed(it, before)
+        }
+        Stage::Revoking | Stage::Waiting => advance(it, before.epoch),
+        Stage::Unknown => advance(it, it.view.target_epoch),
+    };
+    // An epoch that does not rise is no reason to write.
+    let is_same = (next.epoch, next.stage) == (before.epoch, before.stage)
+        && next.assigned == before.assigned
+        && next.revoking == before.revoking;
+    (!is_same).then_some(next)
+}
+
+/// Whether a member says, or does not deny, that it has one of these.
+fn still_has(owned: Option<&[TopicPartitions]>, revoking: &Owned) -> bool {
+    let Some(owned) = owned else { return true };
+    owned.iter().any(|topic| {
+        let revoking = revoking.get(&topic.topic_id);
+        revoking.is_some_and(|it| topic.partitions.iter().any(|part| it.contains_key(part)))
+    })
+}
+
+/// Takes away what the member is not subscribed to any more, and leaves all else as it is.
+fn shed(it: &Step<'_>, before: &Current) -> Current {
+    let mut next = before.clone();
+    for (topic, partitions) in &before.assigned {
+        if !it.subscribed.contains(topic) {
+            next.assigned.remove(topic);
+            next.revoking.entry(*topic).or_default().extend(partitions);
+        }
+    }
+    if next.assigned == before.assigned {
+        return next;
+    }
+    if still_has(it.owned, &next.revoking) {
+        (next.previous, next.stage) = (next.epoch, Stage::Revoking);
+    } else {
+        next.revoking.clone_from(&before.revoking);
+        next.previous = next.epoch;
+    }
+    next
+}
+
+/// One step towards the target.
+fn advance(it: &Step<'_>, epoch: i32) -> Current {
+    let member = &it.view.members[it.id];
+    let before = &member.current;
+    let wanted = |topic: &Uuid| member.target.get(topic).filter(|_| it.subscribed.contains(topic));
+    let (mut assigned, mut revoking) = (Owned::new(), Owned::new());
+    for (topic, partitions) in &before.assigned {
+        let target = wanted(topic);
+        for (part, since) in partitions {
+            let stays = target.is_some_and(|target| target.binary_search(part).is_ok());
+            let to = if stays { &mut assigned } else { &mut revoking };
+            to.entry(*topic).or_default().insert(*part, *since);
+        }
+    }
+    if !revoking.is_empty() && still_has(it.owned, &revoking) {
+        let stage = Stage::Revoking;
+        return Current { epoch, previous: before.epoch, stage, assigned, revoking };
+    }
+    let target_epoch = it.view.target_epoch;
+    let mut stage = Stage::Stable;
+    for (topic, partitions) in member.target.iter().filter(|(topic, _)| wanted(topic).is_some()) {
+        let had = before.assigned.get(topic);
+        for part in partitions {
+            if had.is_some_and(|had| had.contains_key(part)) {
+                continue;
+            }
+            // What it was to give up itself is its own: nobody else can have it.
+            if it.view.owner(*topic, *part).is_none_or(|owner| owner == it.id) {
+                assigned.entry(*topic).or_default().insert(*part, target_epoch);
+            } else {
+                stage = Stage::Waiting;
+            }
+        }
+    }
+    let revoking = Owned::new();
+    Current { epoch: target_epoch, previous: before.epoch, stage, assigned, revoking }
+}

@@ -1,0 +1,278 @@
+//! The facts about a group of the consumer protocol, each under a key of its own. Layouts are those of the
+//! `ConsumerGroup…Key` and `…Value` schemas that Apache Kafka 4.3's group coordinator carries.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use duramen_protocol::wire::{DecodeError, Decoder, EncodeError, Encoder, Message, Uuid};
+
+use super::{value_of, versioned, whole};
+
+duramen_protocol::message! {
+    /// A group that has one fact of a kind.
+    struct GroupKey: versions 0..=0, flexible none {
+        group: Arc<str> [0..],
+    }
+    /// A group that has a fact of a kind for each member or regular expression.
+    struct PartKey: versions 0..=0, flexible none {
+        group: Arc<str> [0..],
+        part: Arc<str> [0..],
+    }
+    /// How often the group's members or topics have changed, and what its topics were then.
+    #[derive(Eq)]
+    pub(crate) struct EpochValue: versions 0..=0, flexible 0.. {
+        epoch: i32 [0..],
+        metadata_hash: i64 [0.., tag 0 in 0..],
+    }
+    /// The topics of a group, which Kafka 4.0 wrote; later versions write it no more.
+    #[derive(Eq)]
+    pub(crate) struct PartitionMetadataValue: versions 0..=0, flexible 0.. {
+        topics: Vec<TopicMetadata> [0..],
+    }
+    /// Stands in [`PartitionMetadataValue::topics`].
+    #[derive(Eq)]
+    pub(crate) struct TopicMetadata {
+        topic_id: Uuid [0..],
+        topic_name: String [0..],
+        partitions: i32 [0..],
+        racks: Vec<PartitionRacks> [0..],
+    }
+    /// Stands in [`TopicMetadata::racks`].
+    #[derive(Eq)]
+    pub(crate) struct PartitionRacks {
+        partition: i32 [0..],
+        racks: Vec<String> [0..],
+    }
+    /// What a member says about itself.
+    #[derive(Eq)]
+    pub(crate) struct MemberValue: versions 0..=0, flexible 0.. {
+        instance_id: Option<Arc<str>> [0.., nullable 0..],
+        rack_id: Option<String> [0.., nullable 0..],
+        client_id: String [0..],
+        client_host: String [0..],
+        subscribed_topic_names: Vec<String> [0..],
+        subscribed_topic_regex: Option<Arc<str>> [0.., nullable 0..],
+        rebalance_timeout_ms: i32 [0..] = -1,
+        server_assignor: Option<String> [0.., nullable 0..],
+        classic: Option<ClassicMember> [0.., nullable 0.., tag 0 in 0..],
+    }
+    /// Stands in [`MemberValue::classic`]: the member speaks the classic protocol.
+    #[derive(Eq)]
+    pub(crate) struct ClassicMember {
+        session_timeout_ms: i32 [0..],
+        protocols: Vec<ClassicProtocol> [0..],
+    }
+    /// Stands in [`ClassicMember::protocols`].
+    #[derive(Eq)]
+    pub(crate) struct ClassicProtocol {
+        name: String [0..],
+        metadata: Bytes [0..],
+    }
+    /// For which of the group's epochs it was decided who is to have what, and when.
+    #[derive(Eq)]
+    pub(crate) struct TargetEpochValue: versions 0..=0, flexible 0.. {
+        epoch: i32 [0..],
+        timestamp: i64 [0.., tag 0 in 0.., ignorable],
+    }
+    /// What a member is to have.
+    #[derive(Eq)]
+    pub(crate) struct TargetValue: versions 0..=0, flexible 0.. {
+        topics: Vec<TargetTopic> [0..],
+    }
+    /// Stands in [`TargetValue::topics`].
+    #[derive(Eq)]
+    pub(crate) struct TargetTopic {
+        topic_id: Uuid [0..],
+        partitions: Vec<i32> [0..],
+    }
+    /// What a member has.
+    #[derive(Eq)]
+    pub(crate) struct CurrentValue: versions 0..=0, flexible 0.. {
+        member_epoch: i32 [0..],
+        previous_member_epoch: i32 [0..],
+        state: i8 [0..],
+        assigned: Vec<CurrentTopic> [0..],
+        revoking: Vec<CurrentTopic> [0..],
+    }
+    /// Stands in [`CurrentValue::assigned`] and [`CurrentValue::revoking`].
+    #[derive(Eq)]
+    pub(crate) struct CurrentTopic {
+        topic_id: Uuid [0..],
+        partitions: Vec<i32> [0..],
+        /// None, and as good as none in records of earlier versions, which have none.
+        assignment_epochs: Option<Vec<i32>> [0.., nullable 0.., tag 0 in 0..] = Some(Vec::new()),
+    }
+    /// Which topics a regular expression stands for, as of when.
+    #[derive(Eq)]
+    pub(crate) struct RegexValue: versions 0..=0, flexible 0.. {
+        topics: Vec<Arc<str>> [0..],
+        version: i64 [0..],
+        timestamp: i64 [0..],
+    }
+}
+
+/// What is said of a group.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Fact {
+    Epoch,
+    PartitionMetadata,
+    Member(Arc<str>),
+    TargetEpoch,
+    Target(Arc<str>),
+    Current(Arc<str>),
+    Regex(Arc<str>),
+}
+
+/// The value of a [`Fact`]; always of its kind. Cheap to clone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum FactValue {
+    Epoch(EpochValue),
+    PartitionMetadata(Arc<PartitionMetadataValue>),
+    Member(Arc<MemberValue>),
+    TargetEpoch(TargetEpochValue),
+    Target(Arc<TargetValue>),
+    Current(Arc<CurrentValue>),
+    Regex(Arc<RegexValue>),
+}
+
+impl Fact {
+    fn kind(&self) -> i16 {
+        match self {
+            Self::Epoch => EPOCH,
+            Self::PartitionMetadata => PARTITION_METADATA,
+            Self::Member(_) => MEMBER,
+            Self::TargetEpoch => TARGET_EPOCH,
+            Self::Target(_) => TARGET,
+            Self::Current(_) => CURRENT,
+            Self::Regex(_) => REGEX,
+        }
+    }
+
+    fn named(&self) -> Option<&Arc<str>> {
+        match self {
+            Self::Epoch | Self::PartitionMetadata | Self::TargetEpoch => None,
+            Self::Member(part) | Self::Target(part) | Self::Current(part) | Self::Regex(part) => {
+                Some(part)
+            }
+        }
+    }
+
+    /// The member or the regular expression that it is about.
+    pub(super) fn part(&self) -> Option<&str> {
+        self.named().map(AsRef::as_ref)
+    }
+}
+
+/// The kinds of keys.
+const EPOCH: i16 = 3;
+const PARTITION_METADATA: i16 = 4;
+const MEMBER: i16 = 5;
+const TARGET_EPOCH: i16 = 6;
+const TARGET: i16 = 7;
+const CURRENT: i16 = 8;
+const REGEX: i16 = 16;
+
+/// The only version of keys and values of all these kinds.
+const VERSION: i16 = 0;
+
+/// Whether a key of this kind is about a group of the consumer protocol.
+pub(super) fn is_known(kind: i16) -> bool {
+    matches!(kind, EPOCH..=CURRENT | REGEX)
+}
+
+/// The key under which a fact about a group is kept.
+pub(super) fn encode_key(group: &Arc<str>, fact: &Fact) -> Result<Bytes, EncodeError> {
+    let mut e = Encoder::with_capacity(64);
+    e.i16(fact.kind());
+    match fact.named() {
+        None => GroupKey { group: group.clone() }.encode(&mut e, VERSION)?,
+        Some(part) => {
+            PartKey { group: group.clone(), part: part.clone() }.encode(&mut e, VERSION)?;
+        }
+    }
+    Ok(e.into_bytes().freeze())
+}
+
+/// The rest of a record whose key is of this kind.
+pub(super) fn decode(
+    kind: i16,
+    key: Decoder,
+    value: Option<Bytes>,
+) -> Result<(Arc<str>, Fact, Option<FactValue>), DecodeError> {
+    if matches!(kind, EPOCH | PARTITION_METADATA | TARGET_EPOCH) {
+        let GroupKey { group } = whole(key, VERSION)?;
+        let (fact, value) = match kind {
+            EPOCH => (Fact::Epoch, value_of(value)?.map(FactValue::Epoch)),
+            TARGET_EPOCH => (Fact::TargetEpoch, value_of(value)?.map(FactValue::TargetEpoch)),
+            _ => {
+                let value = value_of(value)?.map(Arc::new);
+                (Fact::PartitionMetadata, value.map(FactValue::PartitionMetadata))
+            }
+        };
+        return Ok((group, fact, value));
+    }
+    let PartKey { group, part } = whole(key, VERSION)?;
+    let (fact, value) = match kind {
+        MEMBER => {
+            let value = value_of(value)?.map(Arc::new);
+            (Fact::Member(part), value.map(FactValue::Member))
+        }
+        TARGET => {
+            let value = value_of(value)?.map(Arc::new);
+            (Fact::Target(part), value.map(FactValue::Target))
+        }
+        CURRENT => {
+            let value = value_of(value)?.map(Arc::new);
+            (Fact::Current(part), value.map(FactValue::Current))
+        }
+        _ => {
+            let value = value_of(value)?.map(Arc::new);
+            (Fact::Regex(part), value.map(FactValue::Regex))
+        }
+    };
+    Ok((group, fact, value))
+}
+
+impl FactValue {
+    pub(super) fn encode(&self) -> Result<Bytes, EncodeError> {
+        match self {
+            Self::Epoch(value) => versioned(value, VERSION),
+            Self::PartitionMetadata(value) => versioned(value.as_ref(), VERSION),
+            Self::Member(value) => versioned(value.as_ref(), VERSION),
+            Self::TargetEpoch(value) => versioned(value, VERSION),
+            Self::Target(value) => versioned(value.as_ref(), VERSION),
+            Self::Current(value) => versioned(value.as_ref(), VERSION),
+            Self::Regex(value) => versioned(value.as_ref(), VERSION),
+        }
+    }
+
+    /// About how many bytes it takes in a batch.
+    pub(super) fn bytes(&self) -> usize {
+        let text = |text: Option<&str>| text.map_or(0, str::len) + 2;
+        match self {
+            Self::Epoch(_) | Self::TargetEpoch(_) => 20,
+            Self::PartitionMetadata(value) => {
+                value.topics.iter().map(|it| it.topic_name.len() + 32 + 16 * it.racks.len()).sum()
+            }
+            Self::Member(value) => {
+                let names = value.subscribed_topic_names.iter().map(|it| it.len() + 2);
+                let classic = value.classic.iter().flat_map(|it| &it.protocols);
+                let protocols = classic.map(|it| it.name.len() + it.metadata.len() + 8);
+                let own = value.client_id.len() + value.client_host.len() + 24;
+                let optional = text(value.instance_id.as_deref())
+                    + text(value.rack_id.as_deref())
+                    + text(value.subscribed_topic_regex.as_deref())
+                    + text(value.server_assignor.as_deref());
+                own + optional + names.sum::<usize>() + protocols.sum::<usize>()
+            }
+            Self::Target(value) => {
+                value.topics.iter().map(|it| 24 + 4 * it.partitions.len()).sum::<usize>() + 4
+            }
+            Self::Current(value) => {
+                let topics = value.assigned.iter().chain(&value.revoking);
+                topics.map(|it| 32 + 8 * it.partitions.len()).sum::<usize>() + 16
+            }
+            Self::Regex(value) => value.topics.iter().map(|it| it.len() + 2).sum::<usize>() + 20,
+        }
+    }
+}
