@@ -15,7 +15,7 @@ from broker import COMPAT, BrokerFailed, free_port, start
 
 # Suites that run against a pair of brokers that are there: Kafka's defaults, and a stricter one.
 CLIENTS = [
-    "wire", "kcat", "confluent-kafka", "java", "kafka-tools", "connect", "streams", "franz-go", "sarama", "kafka-go", "rust-rdkafka",
+    "wire", "kcat", "confluent-kafka", "java", "kafka-tools", "connect", "mirror", "streams", "franz-go", "sarama", "kafka-go", "rust-rdkafka",
     "rskafka", "kafka-python", "aiokafka", "kafkajs", "cli",
 ]  # fmt: skip
 # Suites that start and kill brokers of their own.
