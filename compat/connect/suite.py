@@ -1,4 +1,6 @@
-"""Kafka Connect standalone: a file goes through a topic into another file: suite.py BOOTSTRAP [PART OF A NAME]..."""
+"""Kafka Connect: a file goes through a topic into another file, by a worker on its own; and into a topic exactly once, by a
+worker that keeps its offsets in the cluster and is killed: suite.py BOOTSTRAP [PART OF A NAME]...
+"""
 
 import json
 import signal
@@ -12,45 +14,41 @@ from pathlib import Path
 COMPAT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(COMPAT))
 
+from confluent_kafka import Consumer, TopicPartition
+
 import harness
 from broker import free_port
-from harness import equal, main, test
+from harness import equal, main, needs_transactions, test
 
 PATIENCE_S = 40
 
 
 class Worker:
-    """A worker with a source and a sink, and the directory in which it remembers where it was."""
+    """A process, and the directory in which it remembers where it was."""
 
     def __init__(self, directory):
         self.directory, self.port = directory, free_port()
         self.topic = harness.unique("connect")
         self.source, self.sink = directory / "source.txt", directory / "sink.txt"
         strings = "org.apache.kafka.connect.storage.StringConverter"
-        self.write(
-            "worker",
-            {
-                "bootstrap.servers": harness.bootstrap(),
-                "key.converter": strings,
-                "value.converter": strings,
-                "offset.storage.file.filename": directory / "offsets",
-                "offset.flush.interval.ms": 500,
-                "listeners": f"HTTP://127.0.0.1:{self.port}",
-                "plugin.discovery": "service_load",
-            },
-        )
-        self.write("source", {"name": "source", "connector.class": "FileStreamSource", "file": self.source, "topic": self.topic})
-        self.write("sink", {"name": "sink", "connector.class": "FileStreamSink", "file": self.sink, "topics": self.topic})
+        self.settings = {
+            "bootstrap.servers": harness.bootstrap(),
+            "key.converter": strings,
+            "value.converter": strings,
+            "offset.flush.interval.ms": 500,
+            "listeners": f"HTTP://127.0.0.1:{self.port}",
+            "plugin.discovery": "service_load",
+        }
 
     def write(self, name, settings):
         (self.directory / f"{name}.properties").write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
 
-    def start(self):
+    def run(self, main, *names):
         libs = subprocess.check_output([COMPAT / "kafka/fetch.sh"], text=True).strip()
         options = ["-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", f"-Dlog4j2.configurationFile={COMPAT / 'kafka/log4j2.properties'}"]
-        properties = [str(self.directory / f"{name}.properties") for name in ("worker", "source", "sink")]
+        properties = [str(self.directory / f"{name}.properties") for name in names]
         with open(self.directory / "worker.log", "ab") as log:
-            command = ["java", *options, "-cp", f"{libs}/*", "org.apache.kafka.connect.cli.ConnectStandalone", *properties]
+            command = ["java", *options, "-cp", f"{libs}/*", f"org.apache.kafka.connect.cli.{main}", *properties]
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
 
     def end(self, how):
@@ -77,10 +75,65 @@ class Worker:
             return json.load(answer)
 
 
+class Alone(Worker):
+    """A worker on its own, with a source and a sink, and its offsets in a file."""
+
+    def __init__(self, directory):
+        super().__init__(directory)
+        self.write("worker", {**self.settings, "offset.storage.file.filename": directory / "offsets"})
+        self.write("source", {"name": "source", "connector.class": "FileStreamSource", "file": self.source, "topic": self.topic})
+        self.write("sink", {"name": "sink", "connector.class": "FileStreamSink", "file": self.sink, "topics": self.topic})
+
+    def start(self):
+        self.run("ConnectStandalone", "worker", "source", "sink")
+
+
+class OfACluster(Worker):
+    """A worker that could be one of many, with a source that writes records and offsets by the same transactions."""
+
+    def __init__(self, directory):
+        super().__init__(directory)
+        names = {f"{what}.storage.topic": f"{self.topic}-{what}" for what in ("config", "offset", "status")}
+        replicas = {f"{what}.storage.replication.factor": 1 for what in ("config", "offset", "status")}
+        # Who is killed and comes back is another member of the group, which first waits for the one that was.
+        waits = {"session.timeout.ms": 6000, "heartbeat.interval.ms": 1000, "scheduled.rebalance.max.delay.ms": 0}
+        eos = {"group.id": self.topic, "exactly.once.source.support": "enabled"}
+        self.write("worker", {**self.settings, **names, **replicas, **waits, **eos})
+
+    def start(self):
+        self.run("ConnectDistributed", "worker")
+
+    def add_source(self):
+        config = {"connector.class": "FileStreamSource", "file": str(self.source), "topic": self.topic}
+        config |= {"exactly.once.support": "required"}
+        headers = {"Content-Type": "application/json"}
+        address = f"http://127.0.0.1:{self.port}/connectors/source/config"
+        request = urllib.request.Request(address, json.dumps(config).encode(), headers, method="PUT")
+
+        def is_taken():
+            try:
+                return urllib.request.urlopen(request, timeout=10).status == 201
+            except OSError:
+                return False  # It does not listen yet, or has not joined its group.
+
+        harness.eventually("the connector is made", is_taken, PATIENCE_S)
+
+    def arrived(self):
+        """What is committed in the topic."""
+        settings = {"bootstrap.servers": harness.bootstrap(), "group.id": "unused", "isolation.level": "read_committed"}
+        consumer = Consumer({**settings, "enable.partition.eof": True, "enable.auto.commit": False})
+        consumer.assign([TopicPartition(self.topic, 0, 0)])
+        found = []
+        while (message := consumer.poll(10)) and not message.error():
+            found.append(message.value().decode())
+        consumer.close()
+        return found
+
+
 @test
 def a_file_goes_through_a_topic_into_another_file_and_goes_on_after_a_restart():
     with tempfile.TemporaryDirectory(prefix="duramen-connect-") as directory:
-        worker = Worker(Path(directory))
+        worker = Alone(Path(directory))
         worker.append(range(1000))
         worker.start()
         try:
@@ -95,6 +148,29 @@ def a_file_goes_through_a_topic_into_another_file_and_goes_on_after_a_restart():
             worker.start()
             worker.wait_for("1999")
             equal(worker.arrived(), [str(number) for number in range(2000)], "the lines of the sink's file")
+        finally:
+            worker.end(signal.SIGKILL)
+
+
+@test
+def a_killed_worker_s_source_writes_each_line_once():
+    needs_transactions()
+    with tempfile.TemporaryDirectory(prefix="duramen-connect-") as directory:
+        worker = OfACluster(Path(directory))
+        worker.append(range(1000))
+        worker.start()
+        try:
+            worker.add_source()
+            worker.wait_for("999")
+            # A transaction for what it finds at once.
+            for begin in range(1000, 3000, 50):
+                worker.append(range(begin, begin + 50))
+                time.sleep(0.01)
+            worker.end(signal.SIGKILL)
+            worker.append(range(3000, 3500))
+            worker.start()
+            worker.wait_for("3499")
+            equal(worker.arrived(), [str(number) for number in range(3500)], "what is committed")
         finally:
             worker.end(signal.SIGKILL)
 
