@@ -206,11 +206,11 @@ apis! {
     21 DeleteRecords: versions 0..=2, flexible 2, Served;
     22 InitProducerId: versions 0..=5, flexible 2, Served;
     23 OffsetForLeaderEpoch: versions 2..=4, flexible 4, Served;
-    24 AddPartitionsToTxn: versions 0..=5, flexible 3, NotYet;
-    25 AddOffsetsToTxn: versions 0..=4, flexible 3, NotYet;
-    26 EndTxn: versions 0..=5, flexible 3, NotYet;
-    27 WriteTxnMarkers: versions 1..=2, flexible 1, NotYet;
-    28 TxnOffsetCommit: versions 0..=5, flexible 3, NotYet;
+    24 AddPartitionsToTxn: versions 0..=5, flexible 3, Served;
+    25 AddOffsetsToTxn: versions 0..=4, flexible 3, Served;
+    26 EndTxn: versions 0..=5, flexible 3, Served;
+    27 WriteTxnMarkers: versions 1..=2, flexible 1, Served;
+    28 TxnOffsetCommit: versions 0..=5, flexible 3, Served;
     29 DescribeAcls: versions 1..=3, flexible 2, Served;
     30 CreateAcls: versions 1..=3, flexible 2, Served;
     31 DeleteAcls: versions 1..=3, flexible 2, Served;
@@ -247,8 +247,8 @@ apis! {
     62 BrokerRegistration: versions 0..=4, flexible 0, Refused(INTERNAL);
     63 BrokerHeartbeat: versions 0..=2, flexible 0, Refused(INTERNAL);
     64 UnregisterBroker: versions 0..=0, flexible 0, Served;
-    65 DescribeTransactions: versions 0..=0, flexible 0, NotYet;
-    66 ListTransactions: versions 0..=2, flexible 0, NotYet;
+    65 DescribeTransactions: versions 0..=0, flexible 0, Served;
+    66 ListTransactions: versions 0..=2, flexible 0, Served;
     67 AllocateProducerIds: versions 0..=0, flexible 0, Refused(INTERNAL);
     68 ConsumerGroupHeartbeat: versions 0..=1, flexible 0, Served;
     69 ConsumerGroupDescribe: versions 0..=1, flexible 0, Served;

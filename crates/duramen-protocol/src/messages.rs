@@ -10,6 +10,8 @@
 //! Tests:      `messages/tests.rs`, every message and version, also against an independent codec.
 //! Start at:   `messages/fetch.rs`.
 
+pub mod add_offsets_to_txn;
+pub mod add_partitions_to_txn;
 pub mod alter_client_quotas;
 pub mod alter_configs;
 pub mod alter_partition_reassignments;
@@ -37,8 +39,10 @@ pub mod describe_producers;
 pub mod describe_quorum;
 pub mod describe_replicas;
 pub mod describe_topic_partitions;
+pub mod describe_transactions;
 pub mod describe_user_scram_credentials;
 pub mod elect_leaders;
+pub mod end_txn;
 pub mod expire_delegation_token;
 pub mod fetch;
 pub mod find_coordinator;
@@ -51,6 +55,7 @@ pub mod list_config_resources;
 pub mod list_groups;
 pub mod list_offsets;
 pub mod list_partition_reassignments;
+pub mod list_transactions;
 pub mod metadata;
 pub mod offset_commit;
 pub mod offset_delete;
@@ -60,9 +65,13 @@ pub mod produce;
 pub mod renew_delegation_token;
 pub mod sasl_handshake;
 pub mod sync_group;
+pub mod txn_offset_commit;
 pub mod unregister_broker;
 pub mod update_features;
+pub mod write_txn_markers;
 
+pub use add_offsets_to_txn::{AddOffsetsToTxnRequest, AddOffsetsToTxnResponse};
+pub use add_partitions_to_txn::{AddPartitionsToTxnRequest, AddPartitionsToTxnResponse};
 pub use alter_client_quotas::{AlterClientQuotasRequest, AlterClientQuotasResponse};
 pub use alter_configs::{AlterConfigsRequest, AlterConfigsResponse};
 pub use alter_partition_reassignments::{
@@ -95,10 +104,12 @@ pub use describe_replicas::{DescribeReplicasRequest, DescribeReplicasResponse};
 pub use describe_topic_partitions::{
     DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse,
 };
+pub use describe_transactions::{DescribeTransactionsRequest, DescribeTransactionsResponse};
 pub use describe_user_scram_credentials::{
     DescribeUserScramCredentialsRequest, DescribeUserScramCredentialsResponse,
 };
 pub use elect_leaders::{ElectLeadersRequest, ElectLeadersResponse};
+pub use end_txn::{EndTxnRequest, EndTxnResponse};
 pub use expire_delegation_token::{ExpireDelegationTokenRequest, ExpireDelegationTokenResponse};
 pub use fetch::{FetchRequest, FetchResponse};
 pub use find_coordinator::{FindCoordinatorRequest, FindCoordinatorResponse};
@@ -115,6 +126,7 @@ pub use list_offsets::{ListOffsetsRequest, ListOffsetsResponse};
 pub use list_partition_reassignments::{
     ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse,
 };
+pub use list_transactions::{ListTransactionsRequest, ListTransactionsResponse};
 pub use metadata::{MetadataRequest, MetadataResponse};
 pub use offset_commit::{OffsetCommitRequest, OffsetCommitResponse};
 pub use offset_delete::{OffsetDeleteRequest, OffsetDeleteResponse};
@@ -124,8 +136,10 @@ pub use produce::{ProduceRequest, ProduceResponse};
 pub use renew_delegation_token::{RenewDelegationTokenRequest, RenewDelegationTokenResponse};
 pub use sasl_handshake::{SaslHandshakeRequest, SaslHandshakeResponse};
 pub use sync_group::{SyncGroupRequest, SyncGroupResponse};
+pub use txn_offset_commit::{TxnOffsetCommitRequest, TxnOffsetCommitResponse};
 pub use unregister_broker::{UnregisterBrokerRequest, UnregisterBrokerResponse};
 pub use update_features::{UpdateFeaturesRequest, UpdateFeaturesResponse};
+pub use write_txn_markers::{WriteTxnMarkersRequest, WriteTxnMarkersResponse};
 
 /// [`message!`](crate::message), and in tests also a way to make random values.
 macro_rules! declare {
@@ -141,6 +155,8 @@ use declare;
 macro_rules! for_each_api {
     ($callback:path) => {
         $callback! {
+            AddOffsetsToTxn(AddOffsetsToTxnRequest, AddOffsetsToTxnResponse)
+            AddPartitionsToTxn(AddPartitionsToTxnRequest, AddPartitionsToTxnResponse)
             AlterClientQuotas(AlterClientQuotasRequest, AlterClientQuotasResponse)
             AlterConfigs(AlterConfigsRequest, AlterConfigsResponse)
             AlterPartitionReassignments(AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse)
@@ -167,8 +183,10 @@ macro_rules! for_each_api {
             DescribeQuorum(DescribeQuorumRequest, DescribeQuorumResponse)
             DescribeReplicas(DescribeReplicasRequest, DescribeReplicasResponse)
             DescribeTopicPartitions(DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse)
+            DescribeTransactions(DescribeTransactionsRequest, DescribeTransactionsResponse)
             DescribeUserScramCredentials(DescribeUserScramCredentialsRequest, DescribeUserScramCredentialsResponse)
             ElectLeaders(ElectLeadersRequest, ElectLeadersResponse)
+            EndTxn(EndTxnRequest, EndTxnResponse)
             ExpireDelegationToken(ExpireDelegationTokenRequest, ExpireDelegationTokenResponse)
             Fetch(FetchRequest, FetchResponse)
             FindCoordinator(FindCoordinatorRequest, FindCoordinatorResponse)
@@ -181,6 +199,7 @@ macro_rules! for_each_api {
             ListGroups(ListGroupsRequest, ListGroupsResponse)
             ListOffsets(ListOffsetsRequest, ListOffsetsResponse)
             ListPartitionReassignments(ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse)
+            ListTransactions(ListTransactionsRequest, ListTransactionsResponse)
             Metadata(MetadataRequest, MetadataResponse)
             OffsetCommit(OffsetCommitRequest, OffsetCommitResponse)
             OffsetDelete(OffsetDeleteRequest, OffsetDeleteResponse)
@@ -190,8 +209,10 @@ macro_rules! for_each_api {
             RenewDelegationToken(RenewDelegationTokenRequest, RenewDelegationTokenResponse)
             SaslHandshake(SaslHandshakeRequest, SaslHandshakeResponse)
             SyncGroup(SyncGroupRequest, SyncGroupResponse)
+            TxnOffsetCommit(TxnOffsetCommitRequest, TxnOffsetCommitResponse)
             UnregisterBroker(UnregisterBrokerRequest, UnregisterBrokerResponse)
             UpdateFeatures(UpdateFeaturesRequest, UpdateFeaturesResponse)
+            WriteTxnMarkers(WriteTxnMarkersRequest, WriteTxnMarkersResponse)
         }
     };
 }

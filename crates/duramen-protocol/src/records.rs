@@ -60,6 +60,9 @@ pub enum RecordError {
     /// The batch breaks a rule of the format or one for producers.
     #[error("{0}")]
     Invalid(&'static str),
+    /// The batch names a producer, and an epoch below the first one.
+    #[error("a producer's epoch is not negative")]
+    ProducerEpoch,
     /// A record without a key where keys are required.
     #[error("record {index} has no key")]
     Keyless {
@@ -85,6 +88,7 @@ impl RecordError {
                 ErrorCode::MessageTooLarge
             }
             Self::Codec => ErrorCode::UnsupportedCompressionType,
+            Self::ProducerEpoch => ErrorCode::InvalidProducerEpoch,
         }
     }
 }

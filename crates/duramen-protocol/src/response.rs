@@ -66,6 +66,10 @@ macro_rules! throttle_time_ms {
         let _ = $response;
         None
     }};
+    (WriteTxnMarkers $response:ident) => {{
+        let _ = $response;
+        None
+    }};
     ($api:ident $response:ident) => {
         Some(&mut $response.throttle_time_ms)
     };

@@ -140,16 +140,17 @@ fn check_header(batch: &BatchView) -> Result<(), RecordError> {
         (!header.attributes.is_control(), "clients may not write control records"),
         (!header.attributes.has_delete_horizon(), "clients may not set a delete horizon"),
         (header.producer_id >= NO_PRODUCER_ID, "negative producer id"),
-        (
-            !header.has_producer() || (header.base_sequence >= 0 && header.producer_epoch >= 0),
-            "a producer id needs a sequence and an epoch",
-        ),
+        (!header.has_producer() || header.base_sequence >= 0, "a producer id needs a sequence"),
         (
             header.has_producer() || !header.attributes.is_transactional(),
             "a transactional batch needs a producer id",
         ),
     ];
-    rules.iter().find(|(holds, _)| !holds).map_or(Ok(()), |(_, why)| Err(RecordError::Invalid(why)))
+    if let Some((_, why)) = rules.iter().find(|(holds, _)| !holds) {
+        return Err(RecordError::Invalid(why));
+    }
+    let has_epoch = !header.has_producer() || header.producer_epoch >= 0;
+    if has_epoch { Ok(()) } else { Err(RecordError::ProducerEpoch) }
 }
 
 fn check_records(
