@@ -21,7 +21,34 @@ const FLAG_STARTS_SEGMENT: u8 = 1;
 const FLAG_TRANSACTIONAL: u8 = 2;
 const FLAG_CONTROL: u8 = 4;
 const FLAG_LOG_APPEND_TIME: u8 = 8;
-const FLAGS: u8 = 15;
+const FLAG_COMMITS: u8 = 16;
+const FLAGS: u8 = 31;
+
+/// Size of a transaction marker's batch: its record is of one layout, see `docs/format.md`.
+pub const MARKER_BATCH_BYTES: usize = BATCH_HEADER_BYTES + 17;
+
+/// How a transaction ends in a log: what the sole record of a control batch says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EndMarker {
+    /// What the transaction wrote stands; otherwise nobody is shown it.
+    pub commits: bool,
+    /// The term in which the coordinator led that decided it.
+    pub coordinator_epoch: i32,
+}
+
+impl EndMarker {
+    /// Reads a whole control batch. `None` if its record says something else.
+    fn of_batch(batch: &[u8]) -> Option<Self> {
+        // Length, attributes and two differences; a key of version and kind; a value of version and epoch; no headers.
+        let record: &[u8; 17] = batch.get(BATCH_HEADER_BYTES..)?.try_into().ok()?;
+        let commits = match record[..9] {
+            [32, 0, 0, 0, 8, 0, 0, 0, kind @ (0 | 1)] => kind == 1,
+            _ => return None,
+        };
+        let is_whole = record[9..12] == [12, 0, 0] && record[16] == 0;
+        is_whole.then(|| Self { commits, coordinator_epoch: be_i32(record, 12) })
+    }
+}
 
 /// A record batch in brief.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +78,8 @@ pub struct Descriptor {
     pub transactional: bool,
     /// A transaction marker.
     pub control: bool,
+    /// What a transaction marker says; told only of whole batches.
+    pub marker: Option<EndMarker>,
     /// `max_timestamp` is the time of append, and every record's time.
     pub log_append_time: bool,
 }
@@ -85,6 +114,7 @@ impl Descriptor {
             return Err(Error::Malformed);
         }
         let attributes = u16::from_be_bytes([batch[21], batch[22]]);
+        let control = attributes & 0x20 != 0;
         Ok(Self {
             base_offset,
             count,
@@ -97,7 +127,8 @@ impl Descriptor {
             max_timestamp: be_i64(batch, 35),
             starts_segment,
             transactional: attributes & 0x10 != 0,
-            control: attributes & 0x20 != 0,
+            control,
+            marker: batch.get(..length as usize).filter(|_| control).and_then(EndMarker::of_batch),
             log_append_time: attributes & 0x08 != 0,
         })
     }
@@ -107,10 +138,12 @@ impl Descriptor {
         self.base_offset + i64::from(self.count)
     }
 
-    /// Whether `batch` is, byte for byte, the batch described: both CRCs are computed.
+    /// Whether `batch` is, byte for byte, the batch described: both CRCs are computed. A description of a header alone
+    /// says of a marker only that it is one.
     pub fn matches(&self, batch: &[u8]) -> bool {
+        let is_alike = |of: Self| of == Self { marker: self.marker.or(of.marker), ..*self };
         batch.len() == self.length as usize
-            && Self::of_batch(batch, self.starts_segment).is_ok_and(|of| of == *self)
+            && Self::of_batch(batch, self.starts_segment).is_ok_and(is_alike)
             && crc32c::crc32c(&batch[UNCOVERED_BYTES..]) == self.batch_crc
     }
 
@@ -122,6 +155,7 @@ impl Descriptor {
             (self.transactional, FLAG_TRANSACTIONAL),
             (self.control, FLAG_CONTROL),
             (self.log_append_time, FLAG_LOG_APPEND_TIME),
+            (self.marker.is_some_and(|it| it.commits), FLAG_COMMITS),
         ] {
             flags |= if set { flag } else { 0 };
         }
@@ -137,6 +171,10 @@ impl Descriptor {
         out[28..36].copy_from_slice(&self.producer_id.to_be_bytes());
         out[36..40].copy_from_slice(&self.first_sequence.to_be_bytes());
         out[40..48].copy_from_slice(&self.max_timestamp.to_be_bytes());
+        if let Some(marker) = self.marker {
+            out[48..52].copy_from_slice(&marker.coordinator_epoch.to_be_bytes());
+            out[52] = 1;
+        }
         out
     }
 
@@ -150,7 +188,17 @@ impl Descriptor {
             return Err(Error::Short);
         }
         let flags = bytes[1];
-        if flags & !FLAGS != 0 || bytes[48..].iter().any(|byte| *byte != 0) {
+        let marker = (bytes[52] == 1).then(|| EndMarker {
+            commits: flags & FLAG_COMMITS != 0,
+            coordinator_epoch: be_i32(bytes, 48),
+        });
+        let unused = if marker.is_some() { &bytes[53..] } else { &bytes[48..] };
+        let is_control = flags & FLAG_CONTROL != 0;
+        if flags & !FLAGS != 0
+            || unused.iter().any(|byte| *byte != 0)
+            || marker.is_some() && !is_control
+            || marker.is_none() && flags & FLAG_COMMITS != 0
+        {
             return Err(Error::Malformed);
         }
         let (base_offset, count) = (be_i64(bytes, 4), be_i32(bytes, 12).cast_unsigned());
@@ -171,7 +219,8 @@ impl Descriptor {
             max_timestamp: be_i64(bytes, 40),
             starts_segment: flags & FLAG_STARTS_SEGMENT != 0,
             transactional: flags & FLAG_TRANSACTIONAL != 0,
-            control: flags & FLAG_CONTROL != 0,
+            control: is_control,
+            marker,
             log_append_time: flags & FLAG_LOG_APPEND_TIME != 0,
         })
     }
@@ -209,6 +258,43 @@ mod tests {
         assert_eq!(descriptor.end_offset(), 12);
         assert!(descriptor.transactional && descriptor.log_append_time && !descriptor.control);
         assert_eq!(Descriptor::decode(&descriptor.encode()), Ok(descriptor));
+    }
+
+    #[test]
+    fn a_marker_says_how_its_transaction_ended() {
+        let mut bytes = batch();
+        bytes.truncate(BATCH_HEADER_BYTES);
+        bytes[8..12].copy_from_slice(&66i32.to_be_bytes());
+        bytes[22] = 0x30;
+        bytes[23..27].copy_from_slice(&0i32.to_be_bytes());
+        for (kind, epoch) in [(0, 7i32), (1, 0), (1, -1)] {
+            bytes.truncate(BATCH_HEADER_BYTES);
+            let head = Descriptor::of_batch(&bytes, false).expect("a good header");
+            assert_eq!((head.control, head.marker), (true, None), "its record is not there");
+            bytes.extend([32, 0, 0, 0, 8, 0, 0, 0, kind, 12, 0, 0]);
+            bytes.extend(epoch.to_be_bytes());
+            bytes.push(0);
+            assert_eq!(bytes.len(), MARKER_BATCH_BYTES);
+            let descriptor = Descriptor::of_batch(&bytes, false).expect("a good batch");
+            let marker = EndMarker { commits: kind == 1, coordinator_epoch: epoch };
+            assert_eq!(descriptor.marker, Some(marker));
+            let crc = crc32c::crc32c(&bytes[UNCOVERED_BYTES..]);
+            let whole = |of: Descriptor| Descriptor { batch_crc: crc, ..of };
+            bytes[17..21].copy_from_slice(&crc.to_be_bytes());
+            let (whole, head) = (whole(descriptor), whole(head));
+            let header_crc = crc32c::crc32c(&bytes[..UNCOVERED_BYTES]);
+            assert!(Descriptor { header_crc, ..whole }.matches(&bytes));
+            assert!(Descriptor { header_crc, ..head }.matches(&bytes), "of the header alone");
+            let other = EndMarker { commits: kind != 1, ..marker };
+            assert!(!Descriptor { header_crc, marker: Some(other), ..whole }.matches(&bytes));
+            assert_eq!(Descriptor::decode(&descriptor.encode()), Ok(descriptor));
+            let mut claims = descriptor.encode();
+            claims[1] &= !FLAG_CONTROL;
+            assert_eq!(Descriptor::decode(&claims), Err(Error::Malformed), "of no control batch");
+        }
+        bytes[BATCH_HEADER_BYTES + 8] = 2;
+        let other = Descriptor::of_batch(&bytes, false).expect("a good batch");
+        assert_eq!((other.control, other.marker), (true, None), "another kind of control record");
     }
 
     #[test]

@@ -70,6 +70,24 @@ pub enum Bug {
     RenewalCutShort,
     /// A replica votes and acknowledges before its disk has what it says.
     SpokenBeforeSync,
+    /// A coordinator of transactions executes what an older connection of a producer still brings.
+    LateRequestTaken,
+    /// A transaction begins before the last one of its producer is marked everywhere.
+    BegunBeforeMarked,
+    /// A transaction counts as over once its end is decided.
+    CompleteBeforeMarked,
+    /// A producer whose transaction is aborted for it keeps its epoch.
+    FencedWithoutEpoch,
+    /// The first batch of a transaction is appended without asking whether it is part of it.
+    TransactionUnverified,
+    /// What a coordinator said before a marker came is believed after it.
+    VoidAnswerTaken,
+    /// A marker that comes late ends whatever transaction is open.
+    LateMarkerTaken,
+    /// A reader of committed records is shown what an open transaction wrote.
+    UnstableShown,
+    /// A reader of committed records is not told which of them were aborted.
+    AbortedNotTold,
     /// What producers sent is remembered though the log was cut before it.
     CutKeepsProducers,
     /// Whoever waits for an entry is not told that another one took its place.
