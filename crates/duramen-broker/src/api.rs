@@ -18,6 +18,7 @@ use crate::node::{Node, Parked};
 use crate::session::{Prepared, RequestContext};
 
 pub(crate) mod acls;
+pub(crate) mod add_partitions_to_txn;
 pub(crate) mod alter_client_quotas;
 pub(crate) mod alter_configs;
 pub(crate) mod alter_partition_reassignments;
@@ -40,8 +41,10 @@ pub(crate) mod describe_producers;
 pub(crate) mod describe_quorum;
 pub(crate) mod describe_replicas;
 pub(crate) mod describe_topic_partitions;
+pub(crate) mod describe_transactions;
 pub(crate) mod describe_user_scram_credentials;
 pub(crate) mod elect_leaders;
+pub(crate) mod end_txn;
 pub(crate) mod fetch;
 pub(crate) mod fetch_sessions;
 pub(crate) mod find_coordinator;
@@ -63,8 +66,10 @@ pub(crate) mod offset_for_leader_epoch;
 pub(crate) mod produce;
 pub(crate) mod settings;
 pub(crate) mod sync_group;
+pub(crate) mod txn_offset_commit;
 pub(crate) mod unregister_broker;
 pub(crate) mod update_features;
+pub(crate) mod write_txn_markers;
 
 /// What somebody wants to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +91,7 @@ pub(crate) enum Resource<'a> {
     Cluster,
     Topic(&'a str),
     Group(&'a str),
+    TransactionalId(&'a str),
 }
 
 /// Whether the principal may. Everybody may everything until access control is built; every
@@ -199,7 +205,34 @@ pub(crate) fn dispatch(
         Request::InitProducerId(request) => {
             init_producer_id::handle(node, now, key, &context, &request, actions);
         }
-        other => dispatch_to_groups(node, now, key, &context, other, actions),
+        other => dispatch_to_coordinators(node, now, key, &context, other, actions),
+    }
+}
+
+/// Serves a request about transactions or groups, now or later.
+fn dispatch_to_coordinators(
+    node: &mut Node,
+    now: Now,
+    key: RequestKey,
+    context: &RequestContext,
+    request: Request,
+    actions: &mut Vec<Action>,
+) {
+    match request {
+        Request::AddPartitionsToTxn(request) => {
+            add_partitions_to_txn::handle(node, now, key, context, request, actions);
+        }
+        Request::AddOffsetsToTxn(request) => {
+            add_partitions_to_txn::handle_offsets(node, now, key, context, request, actions);
+        }
+        Request::EndTxn(request) => end_txn::handle(node, now, key, context, &request, actions),
+        Request::TxnOffsetCommit(request) => {
+            txn_offset_commit::handle(node, now, key, context, request, actions);
+        }
+        Request::WriteTxnMarkers(request) => {
+            write_txn_markers::handle(node, now, key, context, request, actions);
+        }
+        other => dispatch_to_groups(node, now, key, context, other, actions),
     }
 }
 
@@ -289,6 +322,12 @@ fn answer(node: &Node, now: Now, context: &RequestContext, request: Request) -> 
         }
         Request::DescribeTopicPartitions(request) => {
             describe_topic_partitions::answer(node, context, &request).into()
+        }
+        Request::DescribeTransactions(request) => {
+            describe_transactions::answer(node, context, &request).into()
+        }
+        Request::ListTransactions(request) => {
+            describe_transactions::list(node, now, context, &request).into()
         }
         Request::DescribeUserScramCredentials(request) => {
             describe_user_scram_credentials::answer(context, &request).into()
@@ -463,6 +502,12 @@ pub(crate) fn on_timeout(node: &mut Node, key: RequestKey, actions: &mut Vec<Act
             node.reply(key, init_producer_id::refused(code), actions);
         }
         // Their coordinators know how long they wait.
-        Parked::Group { .. } | Parked::OffsetFetch { .. } | Parked::DeleteGroups { .. } => {}
+        Parked::Group { .. }
+        | Parked::OffsetFetch { .. }
+        | Parked::DeleteGroups { .. }
+        | Parked::Transaction { .. }
+        | Parked::Addition { .. }
+        | Parked::TxnOffsets { .. }
+        | Parked::Markers { .. } => {}
     }
 }

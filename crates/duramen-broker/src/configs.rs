@@ -288,6 +288,16 @@ pub struct BrokerSettings {
     pub offsets_topic_replication_factor: i32,
     /// `offsets.topic.segment.bytes`.
     pub offsets_topic_segment_bytes: i32,
+    /// `transaction.max.timeout.ms`.
+    pub transaction_max_timeout_ms: i32,
+    /// `transaction.state.log.num.partitions`.
+    pub transaction_log_num_partitions: i32,
+    /// `transaction.state.log.replication.factor`.
+    pub transaction_log_replication_factor: i32,
+    /// `transaction.state.log.segment.bytes`.
+    pub transaction_log_segment_bytes: i32,
+    /// `transactional.id.expiration.ms`.
+    pub transactional_id_expiration_ms: i32,
 }
 
 impl BrokerSettings {
@@ -394,6 +404,11 @@ impl BrokerSettings {
             offsets_topic_num_partitions: int("offsets.topic.num.partitions"),
             offsets_topic_replication_factor: int("offsets.topic.replication.factor"),
             offsets_topic_segment_bytes: int("offsets.topic.segment.bytes"),
+            transaction_max_timeout_ms: int("transaction.max.timeout.ms"),
+            transaction_log_num_partitions: int("transaction.state.log.num.partitions"),
+            transaction_log_replication_factor: int("transaction.state.log.replication.factor"),
+            transaction_log_segment_bytes: int("transaction.state.log.segment.bytes"),
+            transactional_id_expiration_ms: int("transactional.id.expiration.ms"),
             layers,
         }
     }

@@ -15,7 +15,6 @@
 
 pub(crate) mod consumer;
 pub(crate) mod coordinator;
-mod live;
 mod membership;
 mod offsets;
 pub(crate) mod records;

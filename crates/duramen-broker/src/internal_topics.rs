@@ -8,14 +8,19 @@
 //! Tests:      below; `node/tests/groups.rs`.
 //! Start at:   [`to_make`].
 
+use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::create_topics::{CreatableTopic, CreatableTopicConfig};
 
 use crate::configs::BrokerSettings;
 
 /// Where consumer groups are kept.
 pub(crate) const GROUPS: &str = "__consumer_offsets";
-/// All of them; what the other two are for is not built yet.
-const ALL: [&str; 3] = [GROUPS, "__transaction_state", "__share_group_state"];
+/// Where transactions are kept.
+pub(crate) const TRANSACTIONS: &str = "__transaction_state";
+/// Those whose partitions have coordinators.
+pub(crate) const COORDINATED: [&str; 2] = [GROUPS, TRANSACTIONS];
+/// All of them; what the last one is for is not built yet.
+const ALL: [&str; 3] = [GROUPS, TRANSACTIONS, "__share_group_state"];
 
 /// Whether clients may read a topic and nothing more; and not by pattern.
 pub(crate) fn is_internal(name: &str) -> bool {
@@ -24,8 +29,12 @@ pub(crate) fn is_internal(name: &str) -> bool {
 
 /// How many replicas an internal topic is to have, once there are as many nodes. Others have what they were made with.
 pub(crate) fn replicas(name: &str, settings: &BrokerSettings) -> Option<usize> {
-    (name == GROUPS)
-        .then(|| usize::try_from(settings.offsets_topic_replication_factor).unwrap_or(1))
+    let replicas = match name {
+        GROUPS => settings.offsets_topic_replication_factor,
+        TRANSACTIONS => settings.transaction_log_replication_factor,
+        _ => return None,
+    };
+    Some(usize::try_from(replicas).unwrap_or(1))
 }
 
 /// The topic as it is made without being asked for; `None` if a topic of this name is not, or not yet. The nodes that are
@@ -42,15 +51,19 @@ pub(crate) fn to_make(
         replication_factor: -1,
         ..CreatableTopic::default()
     };
-    if name == GROUPS {
+    if COORDINATED.contains(&name) {
         let wanted = replicas(name, settings)?;
         let replicas = wanted.min(expected.max(there));
         if replicas > there {
             return None;
         }
-        topic.num_partitions = settings.offsets_topic_num_partitions;
+        let (partitions, segment_bytes) = match name {
+            GROUPS => (settings.offsets_topic_num_partitions, settings.offsets_topic_segment_bytes),
+            _ => (settings.transaction_log_num_partitions, settings.transaction_log_segment_bytes),
+        };
+        topic.num_partitions = partitions;
         topic.replication_factor = i16::try_from(replicas).unwrap_or(i16::MAX);
-        let segment_bytes = settings.offsets_topic_segment_bytes.to_string();
+        let segment_bytes = segment_bytes.to_string();
         let configs = [
             ("cleanup.policy", "compact"),
             ("compression.type", "producer"),
@@ -66,10 +79,22 @@ pub(crate) fn to_make(
     Some(topic)
 }
 
-/// The partition of [`GROUPS`] that a group belongs to: the hash of Java's `String`, made positive as Kafka does.
-pub(crate) fn partition_of(group: &str, partitions: usize) -> i32 {
+/// What a client is told when the log did not take a record, as Kafka puts it.
+pub(crate) fn told(code: ErrorCode) -> ErrorCode {
+    match code {
+        ErrorCode::UnknownTopicOrPartition
+        | ErrorCode::NotEnoughReplicas
+        | ErrorCode::RequestTimedOut => ErrorCode::CoordinatorNotAvailable,
+        ErrorCode::NotLeaderOrFollower | ErrorCode::KafkaStorageError => ErrorCode::NotCoordinator,
+        ErrorCode::MessageTooLarge | ErrorCode::RecordListTooLarge => ErrorCode::UnknownServerError,
+        code => code,
+    }
+}
+
+/// The partition of [`GROUPS`] that a group belongs to, or of [`TRANSACTIONS`] a transactional id: the hash of Java's `String`, made positive as Kafka does.
+pub(crate) fn partition_of(name: &str, partitions: usize) -> i32 {
     let add = |hash: i32, unit: u16| hash.wrapping_mul(31).wrapping_add(i32::from(unit));
-    let hash = group.encode_utf16().fold(0, add).checked_abs().unwrap_or(0);
+    let hash = name.encode_utf16().fold(0, add).checked_abs().unwrap_or(0);
     hash % i32::try_from(partitions.max(1)).unwrap_or(i32::MAX)
 }
 
@@ -87,7 +112,9 @@ mod tests {
         assert_eq!(replicas(2, 3), None, "one is not there yet");
         assert_eq!(replicas(3, 3), Some(3));
         assert_eq!(replicas(3, 5), Some(3), "no more are wanted");
-        assert_eq!(to_make("__transaction_state", &settings, 3, 3), None);
+        assert_eq!(to_make("__share_group_state", &settings, 3, 3), None);
+        let transactions = to_make(TRANSACTIONS, &settings, 1, 0).expect("it is needed");
+        assert_eq!(transactions.num_partitions, 50);
         assert!(to_make("any", &settings, 1, 3).is_some(), "others are made by their settings");
     }
 

@@ -19,6 +19,7 @@ mod group;
 pub mod groups;
 mod internal_topics;
 pub mod limits;
+mod live;
 mod node;
 mod partition;
 pub mod peer;
@@ -27,6 +28,7 @@ mod quotas;
 pub mod read_plan;
 pub mod session;
 pub mod survivor;
+mod transactions;
 
 pub use controller::{Founder, METADATA_TOPIC, METADATA_TOPIC_ID};
 pub use event::{Action, ConnectionId, Event, Now, Reply};

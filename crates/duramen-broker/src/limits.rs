@@ -33,6 +33,20 @@ pub const NODE_BYTES_IN_FLIGHT_MAX: u64 = 256 << 20;
 /// test build makes fewer.
 pub(crate) const PARTITION_SEGMENTS: usize = if cfg!(test) { 32 } else { 16 << 10 };
 
+/// How long what has to wait for a transaction to be over is kept; then the client is told to ask again.
+pub(crate) const TRANSACTION_WAIT_US: u64 = 1_000_000;
+/// After this time a coordinator of transactions tries again to write what it could not.
+pub(crate) const TRANSACTION_AGAIN_US: u64 = 500_000;
+/// Time between two looks at what was asked of coordinators and leaders of partitions, and was not answered.
+pub(crate) const TRANSACTION_CALL_US: u64 = 50_000;
+/// So long after it was sent, it is sent again.
+pub(crate) const TRANSACTION_CALL_AGAIN_US: u64 = 250_000;
+/// How long batches wait to be let into their transaction, before their producer is told to send them again.
+pub(crate) const TRANSACTION_CALL_US_MAX: u64 = 5_000_000;
+/// Aborted transactions that are told of with one partition of a fetch; where there are more, less is read. A test build tells
+/// of fewer.
+pub(crate) const FETCH_ABORTED_MAX: usize = if cfg!(test) { 4 } else { 1000 };
+
 /// Entries at or below the applied index that a group keeps in memory.
 pub(crate) const GROUP_APPLIED_KEPT: usize = 64;
 /// Applied entries above which a group drops down to [`GROUP_APPLIED_KEPT`].

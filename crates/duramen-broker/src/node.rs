@@ -17,13 +17,14 @@ use bytes::{Bytes, BytesMut};
 use duramen_protocol::messages::offset_fetch::OffsetFetchResponseGroup;
 use duramen_protocol::messages::{
     DeleteGroupsResponse, DeleteRecordsResponse, ElectLeadersResponse, FindCoordinatorRequest,
-    MetadataRequest, ProduceResponse,
+    MetadataRequest, ProduceResponse, TxnOffsetCommitRequest, WriteTxnMarkersResponse,
 };
 use duramen_protocol::wire::Uuid;
 use duramen_protocol::{ErrorCode, Response};
 use duramen_storage::op::{Done, Op, RecoveredReplica, ReplicaId};
 use duramen_storage::storage::Facts;
 
+use crate::api::add_partitions_to_txn::Place;
 use crate::api::{self, fetch::ParkedFetch, fetch_sessions::FetchSessions};
 use crate::configs::{BrokerSettings, TopicSettings};
 use crate::controller::image::Topic;
@@ -54,6 +55,7 @@ mod stalls;
 mod sweep;
 #[cfg(test)]
 mod tests;
+mod transactions;
 mod undecided;
 
 use coordinators::Coordinators;
@@ -70,6 +72,8 @@ use quotas::Timed;
 use sleepers::Sleepers;
 use stalls::Stalls;
 use sweep::Sweep;
+use transactions::Calls;
+pub(crate) use transactions::FIRST_THAT_ADDS;
 use undecided::Undecided;
 
 /// What a node is opened with.
@@ -147,6 +151,14 @@ pub(crate) enum Parked {
     ProducerId,
     /// For the coordinator of its group.
     Group { version: i16 },
+    /// For the coordinator of its transactional id.
+    Transaction { version: i16 },
+    /// For the coordinators of its transactional ids.
+    Addition { response: Box<Response>, places: Vec<Place>, outstanding: usize, version: i16 },
+    /// For its transaction to be known to commit offsets.
+    TxnOffsets { request: Box<TxnOffsetCommitRequest>, context: RequestContext },
+    /// For its markers to be committed.
+    Markers { response: WriteTxnMarkersResponse, outstanding: usize },
     /// For the coordinators of its groups.
     OffsetFetch { groups: Vec<OffsetFetchResponseGroup>, outstanding: usize, version: i16 },
     /// For the coordinators of its groups.
@@ -168,6 +180,7 @@ enum Timer {
     Offsets,
     Peers,
     Coordinator(ReplicaId),
+    Calls,
     Request(RequestKey),
 }
 
@@ -216,6 +229,7 @@ pub struct Node {
     /// The last topic that was told of other settings of the node; `None` between two sweeps.
     reconfigured: Option<Uuid>,
     coordinators: Coordinators,
+    calls: Calls,
     chance: Prng,
     meters: Meters,
     timed: Timed,
@@ -273,6 +287,7 @@ impl Node {
             producers: Sweep::default(),
             reconfigured: None,
             coordinators: Coordinators::new(&options.settings),
+            calls: Calls::default(),
             chance: Prng::stream(seed, 0x006d_656d_6265_7273),
             meters: Meters::default(),
             timed: Timed::default(),
@@ -372,7 +387,7 @@ impl Node {
                 self.turn_controller(now, actions);
             } else if let Some(replica) = self.dirty.pop_front() {
                 self.turn_partition(replica, now, actions);
-            } else if !self.resume_stalled(now, actions) {
+            } else if !self.send_questions(now, actions) && !self.resume_stalled(now, actions) {
                 break;
             }
         }
@@ -481,7 +496,8 @@ impl Node {
                     self.tick_mends(actions);
                     self.tick_forwards(actions);
                 }
-                Timer::Coordinator(replica) => self.on_group_timer(now, replica, actions),
+                Timer::Coordinator(replica) => self.on_coordinator_timer(now, replica, actions),
+                Timer::Calls => self.on_calls_timer(now, actions),
                 Timer::Request(key) => api::on_timeout(self, key, actions),
             }
         }
@@ -577,13 +593,13 @@ impl Node {
         for finished in effects.finished {
             self.on_finished(now, finished, actions);
         }
-        for (watcher, bytes) in effects.touched {
+        for (watcher, growth) in effects.touched {
             for key in self.sessions.touch(watcher).to_vec() {
-                api::fetch::on_woken(self, key, bytes, actions);
+                api::fetch::on_woken(self, key, growth, actions);
             }
         }
-        for (key, bytes) in effects.woken {
-            api::fetch::on_woken(self, key, bytes, actions);
+        for (key, growth) in effects.woken {
+            api::fetch::on_woken(self, key, growth, actions);
         }
         for key in effects.served {
             self.on_leader(key, actions);
@@ -596,7 +612,11 @@ impl Node {
             Slot::Request { key, topic, partition } => (key, topic, partition),
             Slot::Coordinator { replica, ticket } => {
                 let result = if error.is_none() { Ok(base_offset) } else { Err(error) };
-                return self.on_group_stored(now, replica, ticket, result, actions);
+                return self.on_stored(now, replica, ticket, result, actions);
+            }
+            Slot::Marker { replica, producer_id, commits, asker } => {
+                let marker = (replica, producer_id, commits);
+                return self.on_marker(now, marker, asker, error, actions);
             }
         };
         let Some(waiting) = self.parked.get_mut(&key) else { return };
@@ -908,6 +928,7 @@ impl Node {
                 Err(_) => api::on_timeout(self, key, actions),
             }
         }
+        self.give_producer_ids(now, actions);
     }
 }
 

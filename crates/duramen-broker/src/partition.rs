@@ -25,7 +25,7 @@ use crate::api::fetch_sessions::Watcher;
 use crate::configs::TopicSettings;
 use crate::event::{Action, Now, RequestKey};
 use crate::group::{Doubt, Group, GroupId, Outgoing, PayloadRead, Refused, internal_of};
-use crate::limits::PARTITION_SEGMENTS;
+use crate::limits::{FETCH_ABORTED_MAX, PARTITION_SEGMENTS};
 use crate::session::CheckedBatch;
 use duramen_storage::sabotage::{self, Bug};
 
@@ -33,10 +33,13 @@ pub(crate) mod faults;
 pub(crate) mod internal;
 pub(crate) mod producers;
 pub(crate) mod retention;
+mod transactions;
 
 use faults::Faults;
 use internal::Internal;
-use producers::{ActiveProducer, Producers, Verdict};
+pub(crate) use producers::Verdict;
+use producers::{ActiveProducer, Ending, Producers};
+pub(crate) use transactions::{Aborted, Marker};
 
 /// The largest position an index entry can name, and so a segment can have.
 const SEGMENT_BYTES_MAX: u64 = i32::MAX as u64 - 1;
@@ -46,8 +49,29 @@ const SEGMENT_BYTES_MAX: u64 = i32::MAX as u64 - 1;
 pub(crate) enum Slot {
     /// A part of a parked request.
     Request { key: RequestKey, topic: usize, partition: usize },
-    /// The coordinator that keeps its groups in this partition.
+    /// The coordinator that keeps its state in this partition.
     Coordinator { replica: ReplicaId, ticket: u64 },
+    /// Whoever ended a producer's transaction in this partition.
+    Marker { replica: ReplicaId, producer_id: i64, commits: bool, asker: MarkAsker },
+}
+
+/// Who wants a transaction to be ended in a partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MarkAsker {
+    /// This node, on behalf of a coordinator here.
+    Own { nonce: u64 },
+    /// Another node, on behalf of one there.
+    Node { broker_id: i32, nonce: u64 },
+    /// An administrator: part of a parked request.
+    Request { key: RequestKey, at: usize },
+}
+
+/// How many bytes came to what a fetcher may be shown; `None` if it should look at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Growth {
+    pub committed: Option<u64>,
+    /// To what no open transaction can take back.
+    pub stable: Option<u64>,
 }
 
 /// How a [`Slot`] ended.
@@ -95,10 +119,10 @@ pub(crate) enum Appended {
 #[derive(Debug, Default)]
 pub(crate) struct Effects {
     pub finished: Vec<Finished>,
-    /// Parked fetches, with the bytes that were committed; `None` if they should look at once.
-    pub woken: Vec<(RequestKey, Option<u64>)>,
-    /// Places in fetch sessions where something changed, with the bytes as above.
-    pub touched: Vec<(Watcher, Option<u64>)>,
+    /// Parked fetches, with what came.
+    pub woken: Vec<(RequestKey, Growth)>,
+    /// Places in fetch sessions where something changed, with what came.
+    pub touched: Vec<(Watcher, Growth)>,
     /// Requests that waited for this partition to have a leader.
     pub served: Vec<RequestKey>,
     /// It began to serve, or ceased to.
@@ -128,6 +152,7 @@ struct Active {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Told {
     committed: i64,
+    stable: i64,
     log_start: i64,
     term: u64,
     is_serving: bool,
@@ -260,6 +285,27 @@ impl Partition {
         self.committed
     }
 
+    /// One past the last offset that belongs to no open transaction, nor follows one.
+    pub(crate) fn stable(&self) -> i64 {
+        let open = self.producers.transactions().first_open();
+        open.map_or(self.committed, |first| first.clamp(self.log_start, self.committed))
+    }
+
+    /// The aborted transactions between two offsets, and up to where they are all of them.
+    pub(crate) fn aborted(&self, from: i64, to: i64) -> (Vec<Aborted>, i64) {
+        self.producers.transactions().aborted(from, to, FETCH_ABORTED_MAX)
+    }
+
+    /// The highest epoch that a producer was heard of with.
+    pub(crate) fn producer_epoch(&self, producer_id: i64) -> Option<i16> {
+        self.producers.epoch_of(producer_id)
+    }
+
+    /// Whether a transaction of a producer is open here.
+    pub(crate) fn is_in_transaction(&self, producer_id: i64) -> bool {
+        self.producers.is_open(producer_id)
+    }
+
     /// Bytes of record batches that are committed and not removed.
     pub(crate) fn bytes(&self) -> u64 {
         self.segments.iter().map(|segment| segment.size).sum()
@@ -355,26 +401,40 @@ impl Partition {
         }
         let header = &batch.header;
         let count = header.last_offset_delta.unsigned_abs() + 1;
-        if header.producer_id >= 0 {
+        let verdict = if header.producer_id >= 0 {
             let (id, epoch) = (header.producer_id, header.producer_epoch);
+            let is_stray = !header.attributes.is_transactional() && self.producers.is_open(id);
             match self.producers.check(id, epoch, header.base_sequence, count) {
-                Verdict::Append => {}
-                Verdict::Refuse(code) if acks == Acks::None || self.group.is_alone() => {
-                    return Appended::Refused(code, None);
+                // As Kafka has it, a transaction does not begin in the middle.
+                Verdict::Refuse(ErrorCode::UnknownProducerId)
+                    if header.attributes.is_transactional() =>
+                {
+                    Verdict::Refuse(ErrorCode::OutOfOrderSequenceNumber)
                 }
-                Verdict::Refuse(code) => {
-                    // A producer would give up, though a leader that came after this one may know its sequence.
-                    self.doubted.push((self.group.doubt(), slot, code));
-                    return Appended::Waits { append_time_ms: -1 };
+                // Its transaction is open, and the batch is not of it.
+                Verdict::Append if is_stray => Verdict::Refuse(ErrorCode::InvalidTxnState),
+                verdict => verdict,
+            }
+        } else {
+            Verdict::Append
+        };
+        match verdict {
+            Verdict::Append => {}
+            Verdict::Refuse(code) if acks == Acks::None || self.group.is_alone() => {
+                return Appended::Refused(code, None);
+            }
+            Verdict::Refuse(code) => {
+                // A producer would give up, though a leader that came after this one may know its sequence.
+                self.doubted.push((self.group.doubt(), slot, code));
+                return Appended::Waits { append_time_ms: -1 };
+            }
+            Verdict::Duplicate { mut base_offset, uncommitted } => {
+                if sabotage::is(Bug::DuplicateOffsetWrong) {
+                    base_offset += 1;
                 }
-                Verdict::Duplicate { mut base_offset, uncommitted } => {
-                    if sabotage::is(Bug::DuplicateOffsetWrong) {
-                        base_offset += 1;
-                    }
-                    let waits = uncommitted.filter(|_| acks != Acks::None);
-                    let Some(index) = waits else { return Appended::Done { base_offset } };
-                    return self.wait(index, acks, Waiting { slot, base_offset }, -1);
-                }
+                let waits = uncommitted.filter(|_| acks != Acks::None);
+                let Some(index) = waits else { return Appended::Done { base_offset } };
+                return self.wait(index, acks, Waiting { slot, base_offset }, -1);
             }
         }
         self.append(now, batch, acks, slot)
@@ -394,8 +454,55 @@ impl Partition {
         let Ok(header) = BatchHeader::parse(&bytes) else {
             return Appended::Refused(ErrorCode::CorruptMessage, None);
         };
+        if header.producer_id >= 0
+            && !self.producers.admits(header.producer_id, header.producer_epoch)
+        {
+            return Appended::Refused(ErrorCode::InvalidProducerEpoch, None);
+        }
         let acks = if sabotage::is(Bug::CommittedBeforeStored) { Acks::None } else { Acks::All };
         self.append_bytes(now, bytes, &header, header.max_timestamp, acks, slot)
+    }
+
+    /// What would become of a batch of a producer, as far as its sequence goes.
+    pub(crate) fn verdict(&self, header: &BatchHeader) -> Verdict {
+        let count = header.last_offset_delta.unsigned_abs() + 1;
+        let (id, epoch) = (header.producer_id, header.producer_epoch);
+        self.producers.check(id, epoch, header.base_sequence, count)
+    }
+
+    /// Ends a producer's transaction, if it has one here. True if `slot` now waits for that to be committed.
+    pub(crate) fn mark(&mut self, now: Now, marker: Marker, slot: Slot) -> Result<bool, ErrorCode> {
+        if let Some(code) = self.obstacle() {
+            return Err(code);
+        }
+        let Marker { producer_id, epoch, coordinator_epoch, .. } = marker;
+        match self.producers.check_marker(producer_id, epoch, coordinator_epoch) {
+            Ending::Told(code)
+                if self.group.is_alone() || sabotage::is(Bug::StaleLeaderAnswers) =>
+            {
+                if code.is_none() { Ok(false) } else { Err(code) }
+            }
+            Ending::Told(code) => {
+                // A leader that came after this one may have what is to be ended.
+                self.doubted.push((self.group.doubt(), slot, code));
+                Ok(true)
+            }
+            Ending::Waits(index) => {
+                self.wait(index, Acks::All, Waiting { slot, base_offset: -1 }, -1);
+                Ok(true)
+            }
+            Ending::Append => {
+                let bytes = marker.batch(now.wall_ms);
+                let header = BatchHeader::parse(&bytes).expect("it was just built");
+                match self.append_bytes(now, bytes, &header, header.max_timestamp, Acks::All, slot)
+                {
+                    Appended::Waits { .. } => Ok(true),
+                    Appended::Done { .. } => Ok(false),
+                    Appended::Refused(code, _) => Err(code),
+                    Appended::Faulty(faults) => Err(faults.code),
+                }
+            }
+        }
     }
 
     fn refuse(&self, now: Now, batch: &CheckedBatch) -> Option<Appended> {
@@ -593,7 +700,7 @@ impl Partition {
         if let Some(beginning) = &turn.begun {
             self.begin_anew(beginning, now, effects);
         }
-        let committed_before = self.committed;
+        let before = (self.committed, self.stable());
         for entry in &turn.committed {
             if let Some(op) = self.apply(entry, now) {
                 actions.push(emit(op));
@@ -607,9 +714,9 @@ impl Partition {
             let image = if sabotage::is(Bug::SnapshotWithoutImage) { Bytes::new() } else { image };
             effects.messages.extend(self.group.with_image(snapshot, image));
         }
-        if self.committed > committed_before && !self.fetches.is_empty() {
-            let bytes = self.group.bytes_between(committed_before, self.committed);
-            effects.woken.extend(self.fetches.iter().map(|key| (*key, bytes)));
+        if self.committed > before.0 && !self.fetches.is_empty() {
+            let growth = self.growth(before);
+            effects.woken.extend(self.fetches.iter().map(|key| (*key, growth)));
         }
         self.finish(effects);
         self.refuse_for_certain(effects);
@@ -629,7 +736,7 @@ impl Partition {
         self.segments.clear();
         self.active = None;
         self.trimming = 0;
-        effects.woken.extend(self.fetches.iter().map(|key| (*key, None)));
+        effects.woken.extend(self.fetches.iter().map(|key| (*key, Growth::default())));
     }
 
     /// A newer leader's entries took the place of ours: what was said of them is void.
@@ -659,9 +766,20 @@ impl Partition {
         }
     }
 
+    /// What came since the committed and the stable end were these.
+    fn growth(&self, (committed, stable): (i64, i64)) -> Growth {
+        let between =
+            |from, to| if from == to { Some(0) } else { self.group.bytes_between(from, to) };
+        Growth {
+            committed: between(committed, self.committed),
+            stable: between(stable, self.stable()),
+        }
+    }
+
     fn touch_watchers(&mut self, effects: &mut Effects) {
         let told = Told {
             committed: self.committed,
+            stable: self.stable(),
             log_start: self.log_start,
             term: self.group.term(),
             is_serving: self.group.is_serving(),
@@ -672,12 +790,12 @@ impl Partition {
             return;
         }
         let is_led_alike = (before.term, before.is_serving) == (told.term, told.is_serving);
-        let bytes = if is_led_alike {
-            self.group.bytes_between(before.committed, told.committed)
+        let growth = if is_led_alike {
+            self.growth((before.committed, before.stable))
         } else {
-            None
+            Growth::default()
         };
-        effects.touched.extend(self.watchers.iter().map(|watcher| (*watcher, bytes)));
+        effects.touched.extend(self.watchers.iter().map(|watcher| (*watcher, growth)));
     }
 
     fn apply(&mut self, entry: &LogEntry, now: Now) -> Option<OpKind> {
@@ -711,6 +829,7 @@ impl Partition {
                     return None;
                 }
                 self.log_start = offset;
+                self.producers.trim(offset);
                 self.drop_segments();
                 let is_stored = !sabotage::is(Bug::TrimNotStored);
                 is_stored.then_some(OpKind::Trim { log_start: offset })
@@ -811,7 +930,7 @@ impl Partition {
                 None => ErrorCode::NotLeaderOrFollower,
             };
             self.fail_waiting(0, error, effects);
-            effects.woken.extend(self.fetches.iter().map(|key| (*key, None)));
+            effects.woken.extend(self.fetches.iter().map(|key| (*key, Growth::default())));
         }
         self.trimming = 0;
         self.roll_due = false;
@@ -840,8 +959,8 @@ impl Partition {
             log_start,
         }));
         effects.served.append(&mut self.creators);
-        effects.woken.extend(self.fetches.iter().map(|key| (*key, None)));
-        effects.touched.extend(self.watchers.iter().map(|watcher| (*watcher, None)));
+        effects.woken.extend(self.fetches.iter().map(|key| (*key, Growth::default())));
+        effects.touched.extend(self.watchers.iter().map(|watcher| (*watcher, Growth::default())));
     }
 }
 

@@ -53,6 +53,44 @@ duramen_protocol::message! {
         ranges_given: Vec<RangeGiven> [0..],
         strangers: Vec<RegisterBroker> [0..],
         has_slow_disk: bool [0.., tag 0 in 0..],
+        transaction_asks: Vec<TransactionAsk> [0.., tag 1 in 0..],
+        transaction_answers: Vec<TransactionAnswer> [0.., tag 2 in 0..],
+        marks_wanted: Vec<MarkWanted> [0.., tag 3 in 0..],
+        marked: Vec<Marked> [0.., tag 4 in 0..],
+    }
+    /// Is this partition in this transaction, or may it be added? For the coordinator of the transactional id.
+    pub(crate) struct TransactionAsk {
+        nonce: u64 [0..],
+        transactional_id: String [0..],
+        producer_id: i64 [0..],
+        producer_epoch: i16 [0..],
+        verify_only: bool [0..],
+        version: i16 [0..],
+        topic: String [0..],
+        partition: i32 [0..],
+    }
+    /// The answer to a [`TransactionAsk`].
+    pub(crate) struct TransactionAnswer {
+        nonce: u64 [0..],
+        error_code: i16 [0..],
+    }
+    /// A producer's transaction has ended: for whoever leads the partition in this term. Of two decisions on a transactional
+    /// id the later one has the larger number.
+    pub(crate) struct MarkWanted {
+        nonce: u64 [0..],
+        topic_id: Uuid [0..],
+        partition: i32 [0..],
+        term: i32 [0..],
+        producer_id: i64 [0..],
+        producer_epoch: i16 [0..],
+        coordinator_epoch: i32 [0..],
+        commits: bool [0..],
+        number: i64 [0..],
+    }
+    /// What became of a [`MarkWanted`].
+    pub(crate) struct Marked {
+        nonce: u64 [0..],
+        error_code: i16 [0..],
     }
     /// The sender's replica lacks the batches of these offsets, which are committed: its own are damaged.
     pub(crate) struct RangeWanted {
@@ -208,6 +246,9 @@ impl PeerFrame {
             + (self.0.leads.len() + self.0.moves_wanted.len()) * 64
             + (self.0.registrations.len() + self.0.strangers.len()) * 256
             + self.0.asleep.sleepers.len() * 40
+            + self.0.transaction_asks.len() * 128
+            + self.0.marks_wanted.len() * 80
+            + (self.0.transaction_answers.len() + self.0.marked.len()) * 16
     }
 
     /// CRC-32C of the rest, version, length of the body, the body without payload, the length of each payload, and the

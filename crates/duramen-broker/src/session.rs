@@ -63,7 +63,9 @@ pub struct PreparedProduce {
     pub acks: i16,
     /// As in the request.
     pub timeout_ms: i32,
-    /// Whether a transactional id is named, or a batch says that it is part of a transaction.
+    /// As in the request.
+    pub transactional_id: Option<String>,
+    /// Whether a batch says that it is part of a transaction.
     pub is_transactional: bool,
     /// By topic, in the order of the request.
     pub topics: Vec<PreparedTopic>,
@@ -300,8 +302,8 @@ impl Session {
     /// Looks at every batch; `bytes_max` bounds what their records take together, decompressed.
     fn check_batches(&mut self, produce: &Heavy, bytes_max: usize) -> Checked {
         let Heavy { header, request, .. } = produce;
-        let is_transactional = request.transactional_id.is_some();
-        let mut checked = Checked { batches: Vec::new(), is_transactional, is_too_large: false };
+        let mut checked =
+            Checked { batches: Vec::new(), is_transactional: false, is_too_large: false };
         let mut left = bytes_max;
         for partition in request.topic_data.iter().flat_map(|topic| &topic.partition_data) {
             let limits = records::Limits {
@@ -411,7 +413,9 @@ fn prepare(request: ProduceRequest, checked: Checked) -> PreparedProduce {
         topics.push(PreparedTopic { name: topic.name, id: topic.topic_id, partitions });
     }
     let (acks, timeout_ms) = (request.acks, request.timeout_ms);
-    PreparedProduce { acks, timeout_ms, is_transactional: checked.is_transactional, topics }
+    let transactional_id = request.transactional_id;
+    let is_transactional = checked.is_transactional;
+    PreparedProduce { acks, timeout_ms, transactional_id, is_transactional, topics }
 }
 
 /// Where a request names a partition more than once, the last batch counts and the others are as

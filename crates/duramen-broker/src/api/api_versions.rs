@@ -2,8 +2,15 @@
 
 use duramen_protocol::ErrorCode;
 use duramen_protocol::api::{Api, advertised, advertised_to};
-use duramen_protocol::messages::api_versions::ApiVersion;
+use duramen_protocol::messages::api_versions::{
+    ApiVersion, FinalizedFeatureKey, SupportedFeatureKey,
+};
 use duramen_protocol::messages::{ApiVersionsRequest, ApiVersionsResponse};
+
+/// The feature by whose level producers know which protocol of transactions is spoken.
+pub(crate) const TRANSACTION_VERSION: &str = "transaction.version";
+/// Each transaction has an epoch of its own, and partitions add themselves (KIP-890).
+pub(crate) const TRANSACTION_LEVEL: i16 = 2;
 
 /// The rows for a client that calls itself `software`.
 fn versions(software: &str) -> Vec<ApiVersion> {
@@ -34,8 +41,24 @@ pub(crate) fn answer(request: &ApiVersionsRequest) -> ApiVersionsResponse {
             ..ApiVersionsResponse::default()
         };
     }
-    let api_keys = versions(&request.client_software_name);
-    ApiVersionsResponse { api_keys, ..ApiVersionsResponse::default() }
+    // What all nodes of a cluster do alike: it is not turned up or down, so it never changes.
+    let supported = SupportedFeatureKey {
+        name: TRANSACTION_VERSION.to_owned(),
+        min_version: 0,
+        max_version: TRANSACTION_LEVEL,
+    };
+    let finalized = FinalizedFeatureKey {
+        name: TRANSACTION_VERSION.to_owned(),
+        min_version_level: TRANSACTION_LEVEL,
+        max_version_level: TRANSACTION_LEVEL,
+    };
+    ApiVersionsResponse {
+        api_keys: versions(&request.client_software_name),
+        supported_features: vec![supported],
+        finalized_features_epoch: 0,
+        finalized_features: vec![finalized],
+        ..ApiVersionsResponse::default()
+    }
 }
 
 fn is_software_name(name: &str) -> bool {

@@ -67,8 +67,8 @@ fn add(
         let text = "not allowed to change the topic";
         return Err(Error::new(ErrorCode::TopicAuthorizationFailed, text));
     }
-    if topic.name == internal_topics::GROUPS {
-        let text = "its partitions stay as many as they are: groups would no longer be found";
+    if internal_topics::COORDINATED.contains(&topic.name.as_str()) {
+        let text = "its partitions stay as many as they are: what is kept in them would no longer be found";
         return Err(Error::new(ErrorCode::InvalidPartitions, text));
     }
     node.controller.add_partitions(topic, decided)

@@ -68,9 +68,8 @@ fn active(
         producer_epoch: i32::from(producer.epoch),
         last_sequence: producer.last_sequence,
         last_timestamp: producer.last_timestamp,
-        // Transactions would say more.
-        coordinator_epoch: -1,
-        ..ProducerState::default()
+        coordinator_epoch: producer.coordinator_epoch,
+        current_txn_start_offset: producer.open,
     };
     Ok(partition.active_producers().map(one).collect())
 }

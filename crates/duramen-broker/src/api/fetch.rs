@@ -1,7 +1,9 @@
 //! `Fetch`: records out of logs, as soon as there are enough of them.
 
 use duramen_protocol::ErrorCode;
-use duramen_protocol::messages::fetch::{EpochEndOffset, FetchableTopicResponse, PartitionData};
+use duramen_protocol::messages::fetch::{
+    AbortedTransaction, EpochEndOffset, FetchableTopicResponse, PartitionData,
+};
 use duramen_protocol::messages::{FetchRequest, FetchResponse};
 use duramen_protocol::wire::{RecordData, Uuid};
 use duramen_storage::op::ReplicaId;
@@ -11,7 +13,7 @@ use super::{Operation, Resource, authorize, deadline_us, leaders};
 use crate::controller::image::Topic;
 use crate::event::{Action, FetchPart, FetchPlan, Now, Reply, RequestKey};
 use crate::node::{Node, Parked};
-use crate::partition::Partition;
+use crate::partition::{Aborted, Growth, Partition};
 use crate::quotas::{Quota, QuotaKey};
 use crate::session::RequestContext;
 use duramen_storage::sabotage::{self, Bug};
@@ -54,6 +56,8 @@ struct Found {
     error: ErrorCode,
     /// Committed end and log start.
     ends: Option<(i64, i64)>,
+    /// One past what may be shown to whoever reads committed records only.
+    stable: i64,
     diverging: Option<EpochEndOffset>,
     /// The node to read from instead.
     preferred: Option<i32>,
@@ -158,10 +162,11 @@ impl ParkedFetch {
 pub(crate) fn on_woken(
     node: &mut Node,
     key: RequestKey,
-    bytes: Option<u64>,
+    growth: Growth,
     actions: &mut Vec<Action>,
 ) {
     let Some(Parked::Fetch(parked)) = node.parked_mut(key) else { return };
+    let bytes = if parked.fetch.is_read_committed { growth.stable } else { growth.committed };
     parked.available = bytes.map_or(u64::MAX, |bytes| parked.available.saturating_add(bytes));
     if parked.available >= parked.fetch.bytes_min {
         answer_parked(node, key, actions);
@@ -208,6 +213,7 @@ impl Fetch {
                 replica: None,
                 error,
                 ends: None,
+                stable: -1,
                 diverging: None,
                 preferred: None,
                 available: 0,
@@ -225,7 +231,8 @@ impl Fetch {
                     if let (Some(place), Ok(topic)) = (asked.place, topic) {
                         unwatched.push((place, replica, topic.id));
                     }
-                    let mut found = look_at(partition, asked.wanted).unwrap_or_else(refuse);
+                    let found = look_at(partition, asked.wanted, self.is_read_committed);
+                    let mut found = found.unwrap_or_else(refuse);
                     if found.error.is_none()
                         && let Ok(topic) = topic
                     {
@@ -297,17 +304,27 @@ fn is_absence(error: ErrorCode) -> bool {
     )
 }
 
-fn look_at(partition: &Partition, wanted: Wanted) -> Result<Found, ErrorCode> {
+fn look_at(
+    partition: &Partition,
+    wanted: Wanted,
+    is_read_committed: bool,
+) -> Result<Found, ErrorCode> {
     partition.check_epoch(wanted.leader_epoch)?;
     let (start, mut committed) = (partition.log_start(), partition.committed());
     let leads = partition.group.is_serving();
     if sabotage::is(Bug::UncommittedShown) || !leads && sabotage::is(Bug::FollowerShowsAll) {
         committed = partition.group.end_offset();
     }
+    let mut stable = partition.stable().min(committed);
+    if sabotage::is(Bug::UnstableShown) {
+        stable = committed;
+    }
+    let shown = if is_read_committed { stable } else { committed };
     let mut found = Found {
         replica: Some(partition.group.id()),
         error: ErrorCode::None,
         ends: Some((committed, start)),
+        stable,
         diverging: None,
         preferred: None,
         available: 0,
@@ -326,10 +343,10 @@ fn look_at(partition: &Partition, wanted: Wanted) -> Result<Found, ErrorCode> {
     if wanted.offset < start || leads && wanted.offset > partition.group.end_offset() {
         return Err(ErrorCode::OffsetOutOfRange);
     }
-    if wanted.offset < committed && wanted.bytes_max >= 0 {
+    if wanted.offset < shown && wanted.bytes_max >= 0 {
         // The first batch comes whole, however little was asked for.
         let bytes_max = u64::from(wanted.bytes_max.unsigned_abs()).max(1);
-        let bytes = partition.group.bytes_between(wanted.offset, committed);
+        let bytes = partition.group.bytes_between(wanted.offset, shown);
         // Offsets so old that their sizes are forgotten have enough behind them.
         found.available = bytes.unwrap_or(u64::from(u32::MAX)).min(bytes_max);
         found.first = partition.group.batch_bytes_at(wanted.offset).unwrap_or(0);
@@ -387,8 +404,14 @@ fn respond(
         }
         let rest = &fetch.targets[at..];
         let (topic, partition) = push(&mut response, rest, found, fetch.is_read_committed);
-        let (Some(replica), Some((end, _))) = (found.replica, found.ends) else { continue };
+        let (Some(replica), Some((mut end, _))) = (found.replica, found.ends) else { continue };
         if has_records {
+            if fetch.is_read_committed {
+                let aborted;
+                (aborted, end) = aborted_in(node, replica, wanted.offset, found.stable);
+                let part = &mut response.responses[topic].partitions[partition];
+                part.aborted_transactions = Some(aborted);
+            }
             parts.push(FetchPart {
                 topic,
                 partition,
@@ -413,6 +436,22 @@ fn respond(
     }
     let plan = FetchPlan { response, parts, bytes_max: fetch.bytes_max };
     node.reply_with(key, Reply::Fetch(Box::new(plan)), actions);
+}
+
+/// What a reader of committed records has to leave out between two offsets, and up to where that is all of it.
+fn aborted_in(
+    node: &Node,
+    replica: ReplicaId,
+    from: i64,
+    to: i64,
+) -> (Vec<AbortedTransaction>, i64) {
+    let Some(partition) = node.partitions.get(&replica) else { return (Vec::new(), to) };
+    let (aborted, end) = partition.aborted(from, to);
+    let told = |it: Aborted| AbortedTransaction {
+        producer_id: it.producer_id,
+        first_offset: it.first_offset,
+    };
+    (aborted.into_iter().filter(|_| !sabotage::is(Bug::AbortedNotTold)).map(told).collect(), end)
 }
 
 /// Adds the first of `targets` to the response; partitions of one topic that stand together share
@@ -442,8 +481,7 @@ fn push(
         partition_index: target.partition,
         error_code: found.error.code(),
         high_watermark: end,
-        // Without transactions everything committed is stable.
-        last_stable_offset: end,
+        last_stable_offset: found.stable,
         log_start_offset: start,
         diverging_epoch: found.diverging.clone().unwrap_or_default(),
         preferred_read_replica: found.preferred.unwrap_or(-1),

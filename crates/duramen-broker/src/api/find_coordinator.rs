@@ -1,4 +1,5 @@
-//! `FindCoordinator`: which node coordinates a group; makes the topic that groups are kept in when it is first needed.
+//! `FindCoordinator`: which node coordinates a group, or a transactional id; makes the topic that these are kept in when it is
+//! first needed.
 
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::find_coordinator::Coordinator;
@@ -6,7 +7,7 @@ use duramen_protocol::messages::{FindCoordinatorRequest, FindCoordinatorResponse
 
 use super::{Operation, Resource, authorize, deadline_us};
 use crate::event::{Action, Now, RequestKey};
-use crate::internal_topics::{self, GROUPS};
+use crate::internal_topics::{GROUPS, TRANSACTIONS};
 use crate::node::{Node, Parked};
 use crate::session::RequestContext;
 
@@ -25,14 +26,16 @@ pub(crate) fn handle(
     request: FindCoordinatorRequest,
     actions: &mut Vec<Action>,
 ) {
-    let is_missing = request.key_type == GROUP
-        && authorize(&context.principal, Operation::Create, Resource::Topic(GROUPS))
-        && node.controller.image.topic_named(GROUPS).is_none();
+    let missing = topic_of(request.key_type).filter(|topic| {
+        authorize(&context.principal, Operation::Create, Resource::Topic(topic))
+            && node.controller.image.topic_named(topic).is_none()
+    });
     let leads = node.metadata_leader() == Some(node.options.facts.broker_id);
-    if is_missing && !leads {
-        node.want_topic(GROUPS);
+    if let Some(topic) = missing.filter(|_| !leads) {
+        node.want_topic(topic);
     }
-    if let Some(index) = (is_missing && leads).then(|| make(node, now)).flatten() {
+    let made = missing.filter(|_| leads);
+    if let Some(index) = made.and_then(|topic| make(node, now, topic)) {
         node.controller.wait(index, key);
         let parked = Parked::FindCoordinator { request, context, outstanding: 1 };
         node.park(key, parked, deadline_us(now, CREATION_MS_MAX));
@@ -43,11 +46,11 @@ pub(crate) fn handle(
 }
 
 /// Proposes the topic, unless somebody did. Returns the index to wait for.
-fn make(node: &mut Node, now: Now) -> Option<u64> {
-    if let Some(index) = node.controller.creating(GROUPS) {
+fn make(node: &mut Node, now: Now, name: &str) -> Option<u64> {
+    if let Some(index) = node.controller.creating(name) {
         return Some(index);
     }
-    let topic = node.topic_to_make(GROUPS)?;
+    let topic = node.topic_to_make(name)?;
     let made = node.controller.create_topic(&topic, &node.options.settings);
     let proposed = match made {
         Ok(creation) => {
@@ -61,9 +64,18 @@ fn make(node: &mut Node, now: Now) -> Option<u64> {
             Some(index)
         }
         Err(problem) => {
-            tracing::warn!(problem, "groups cannot be served: {GROUPS} cannot be made");
+            tracing::warn!(problem, "no coordinators can be served: {name} cannot be made");
             None
         }
+    }
+}
+
+/// The topic that a kind of key is kept in.
+fn topic_of(key_type: i8) -> Option<&'static str> {
+    match key_type {
+        GROUP => Some(GROUPS),
+        TRANSACTION => Some(TRANSACTIONS),
+        _ => None,
     }
 }
 
@@ -93,9 +105,22 @@ pub(crate) fn answer(
 fn find(node: &Node, context: &RequestContext, key_type: i8, key: &str) -> Coordinator {
     let key = key.to_owned();
     let found = match key_type {
-        GROUP => coordinator_of(node, context, &key),
-        // Transactions are not built yet. Clients take this code as final, see `init_producer_id`.
-        TRANSACTION => Err(ErrorCode::TransactionalIdAuthorizationFailed),
+        GROUP if !authorize(&context.principal, Operation::Describe, Resource::Group(&key)) => {
+            Err(ErrorCode::GroupAuthorizationFailed)
+        }
+        TRANSACTION
+            if !authorize(
+                &context.principal,
+                Operation::Describe,
+                Resource::TransactionalId(&key),
+            ) =>
+        {
+            Err(ErrorCode::TransactionalIdAuthorizationFailed)
+        }
+        GROUP => node.coordinator_of(GROUPS, &key).ok_or(ErrorCode::CoordinatorNotAvailable),
+        TRANSACTION => {
+            node.coordinator_of(TRANSACTIONS, &key).ok_or(ErrorCode::CoordinatorNotAvailable)
+        }
         // Share groups, and what is not known at all.
         _ => Err(ErrorCode::InvalidRequest),
     };
@@ -122,16 +147,4 @@ fn find(node: &Node, context: &RequestContext, key_type: i8, key: &str) -> Coord
             ..Coordinator::default()
         },
     }
-}
-
-/// The node that coordinates a group.
-fn coordinator_of(node: &Node, context: &RequestContext, group: &str) -> Result<i32, ErrorCode> {
-    if !authorize(&context.principal, Operation::Describe, Resource::Group(group)) {
-        return Err(ErrorCode::GroupAuthorizationFailed);
-    }
-    let topic = node.controller.image.topic_named(GROUPS);
-    let topic = topic.ok_or(ErrorCode::CoordinatorNotAvailable)?;
-    let partition = internal_topics::partition_of(group, topic.partitions.len());
-    let leader = node.leader_of(topic, partition).ok_or(ErrorCode::CoordinatorNotAvailable)?;
-    Ok(leader.0)
 }

@@ -1,8 +1,9 @@
-//! `InitProducerId`: an id for an idempotent producer.
+//! `InitProducerId`: an id and epoch for an idempotent producer, or for one of transactions, whose predecessor is kept out.
 
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::{InitProducerIdRequest, InitProducerIdResponse};
 
+use super::add_partitions_to_txn::admit;
 use super::{Operation, Resource, authorize, deadline_us};
 use crate::event::{Action, Now, RequestKey};
 use crate::node::{Node, Parked};
@@ -10,6 +11,14 @@ use crate::session::RequestContext;
 
 /// How long a producer is kept while a block of ids is allocated.
 const ALLOCATION_MS_MAX: i32 = 5_000;
+/// The first version in which a producer is told that another one has its place.
+const FIRST_FENCED: i16 = 4;
+
+/// What a client of an older version is told.
+pub(crate) fn told(code: i16, version: i16) -> i16 {
+    let is_new = version < FIRST_FENCED && code == ErrorCode::ProducerFenced.code();
+    if is_new { ErrorCode::InvalidProducerEpoch.code() } else { code }
+}
 
 pub(crate) fn handle(
     node: &mut Node,
@@ -19,14 +28,11 @@ pub(crate) fn handle(
     request: &InitProducerIdRequest,
     actions: &mut Vec<Action>,
 ) {
-    if request.transactional_id.is_some() {
-        // Transactions are not built yet. Stock clients take this code as final: the Java client
-        // and librdkafka raise it at once, where they would ask a missing coordinator for ever.
-        let code = ErrorCode::TransactionalIdAuthorizationFailed;
-        return node.reply(key, refused(code), actions);
-    }
     if (request.producer_id < 0) != (request.producer_epoch < 0) {
         return node.reply(key, refused(ErrorCode::InvalidRequest), actions);
+    }
+    if let Some(id) = &request.transactional_id {
+        return of_transactions(node, now, key, context, id, request, actions);
     }
     if !authorize(&context.principal, Operation::IdempotentWrite, Resource::Cluster) {
         return node.reply(key, refused(ErrorCode::ClusterAuthorizationFailed), actions);
@@ -36,6 +42,32 @@ pub(crate) fn handle(
         Ok(None) => node.park(key, Parked::ProducerId, deadline_us(now, ALLOCATION_MS_MAX)),
         Err(_) => node.reply(key, refused(ErrorCode::CoordinatorNotAvailable), actions),
     }
+}
+
+fn of_transactions(
+    node: &mut Node,
+    now: Now,
+    key: RequestKey,
+    context: &RequestContext,
+    id: &str,
+    request: &InitProducerIdRequest,
+    actions: &mut Vec<Action>,
+) {
+    let longest_ms = node.options.settings.transaction_max_timeout_ms;
+    let admitted = admit(node, context, id).and_then(|()| {
+        let is_possible = (1..=longest_ms).contains(&request.transaction_timeout_ms);
+        if is_possible { Ok(()) } else { Err(ErrorCode::InvalidTransactionTimeout) }
+    });
+    if let Err(code) = admitted {
+        return node.reply(key, refused(code), actions);
+    }
+    let expected = (request.producer_id, request.producer_epoch);
+    let expected = (expected.0 >= 0).then_some(expected);
+    node.park(key, Parked::Transaction { version: context.version }, u64::MAX);
+    let asked = node.coordinate_transaction(now, id, actions, |it| {
+        it.init_producer_id(id, key, request.transaction_timeout_ms, expected, now);
+    });
+    debug_assert!(asked.is_ok(), "it was admitted");
 }
 
 pub(crate) fn granted(producer_id: i64) -> InitProducerIdResponse {

@@ -12,6 +12,8 @@ use crate::node::Node;
 use crate::partition::Partition;
 use crate::session::RequestContext;
 
+const READ_COMMITTED: i8 = 1;
+
 const LATEST: i64 = -1;
 const EARLIEST: i64 = -2;
 const MAX_TIMESTAMP: i64 = -3;
@@ -48,6 +50,7 @@ pub(crate) fn handle(
 ) {
     let mut response = ListOffsetsResponse::default();
     let mut parts = Vec::new();
+    let is_read_committed = request.isolation_level == READ_COMMITTED;
     let with_epochs = context.version >= FIRST_VERSION_WITH_EPOCHS;
     let named = request.topics.iter().flat_map(|topic| {
         topic.partitions.iter().map(|asked| (topic.name.as_str(), asked.partition_index))
@@ -64,7 +67,7 @@ pub(crate) fn handle(
                 // Nobody could tell the answers apart.
                 Err(ErrorCode::InvalidRequest)
             } else {
-                one(node, context, &topic.name, asked)
+                one(node, context, &topic.name, asked, is_read_committed)
             };
             match found {
                 Err(code) => answer.error_code = code.code(),
@@ -100,6 +103,7 @@ fn one<'a>(
     context: &RequestContext,
     name: &str,
     asked: &ListOffsetsPartition,
+    is_read_committed: bool,
 ) -> Result<(&'a Partition, Answer), ErrorCode> {
     if !authorize(&context.principal, Operation::Describe, Resource::Topic(name)) {
         return Err(ErrorCode::TopicAuthorizationFailed);
@@ -111,7 +115,8 @@ fn one<'a>(
     let topic = topic.ok_or(ErrorCode::UnknownTopicOrPartition)?;
     let partition = node.serving(topic, asked.partition_index)?;
     partition.check_epoch(asked.current_leader_epoch)?;
-    let (start, end) = (partition.log_start(), partition.committed());
+    let start = partition.log_start();
+    let end = if is_read_committed { partition.stable() } else { partition.committed() };
     let offset = |offset| Answer::Offset { offset, epoch: partition.epoch_at(offset) };
     let answer = match asked.timestamp {
         LATEST => offset(end),

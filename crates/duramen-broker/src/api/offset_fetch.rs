@@ -30,6 +30,7 @@ pub(crate) fn handle(
     actions: &mut Vec<Action>,
 ) {
     let version = context.version;
+    let stable = request.require_stable;
     let asked = if version >= FIRST_OF_SEVERAL { request.groups } else { vec![sole(request)] };
     let named = |it: &OffsetFetchRequestGroup| OffsetFetchResponseGroup {
         group_id: it.group_id.clone(),
@@ -45,7 +46,7 @@ pub(crate) fn handle(
             refuse_topics(node, key, context, part, &mut group);
             let spare = (version < FIRST_WITH_GROUP_ERROR).then(|| group.clone());
             let fetch = node.coordinate_part(now, &id, actions, |it, _| {
-                it.offset_fetch(key, part, group);
+                it.offset_fetch(key, part, group, stable);
             });
             fetch.map_err(|code| (code, spare))
         } else {

@@ -12,7 +12,7 @@ use duramen_storage::sabotage::{self, Bug};
 use super::{Operation, Resource, authorize, deadline_us, leaders};
 use crate::event::{Action, Now, Reply, RequestKey};
 use crate::internal_topics::is_internal;
-use crate::node::{Node, Parked};
+use crate::node::{FIRST_THAT_ADDS, Node, Parked};
 use crate::partition::faults::Faults;
 use crate::partition::{Acks, Appended, Slot};
 use crate::quotas::QuotaKey;
@@ -20,6 +20,8 @@ use crate::session::{
     CheckedBatch, PreparedPartition, PreparedProduce, PreparedTopic, Rejection, RequestContext,
 };
 
+/// The first version whose clients know that a transaction can be aborted, and nothing else.
+const FIRST_ABORTABLE: i16 = 11;
 /// How long a produce waits that gives no time.
 const UNTIMED_MS: i32 = 1_000;
 
@@ -107,10 +109,17 @@ pub(crate) fn append(
         -1 => Ok(Acks::All),
         _ => Err(ErrorCode::InvalidRequiredAcks),
     };
+    let id = request.transactional_id.as_deref();
+    let may_transact = id.is_some_and(|id| {
+        authorize(&context.principal, Operation::Write, Resource::TransactionalId(id))
+    });
     let acks = match acks {
-        Ok(_) if request.is_transactional => Err(ErrorCode::TransactionalIdAuthorizationFailed),
+        Ok(_) if request.is_transactional && !may_transact => {
+            Err(ErrorCode::TransactionalIdAuthorizationFailed)
+        }
         acks => acks,
     };
+    let transactional_id = id.unwrap_or("").to_owned();
     let quota = node.quota(QuotaKey::ProducerByteRate, context);
     let rest_ms = quota.map_or(0, |quota| node.use_up(&quota, bytes_of(&request)));
     let mut response = ProduceResponse { throttle_time_ms: rest_ms, ..ProduceResponse::default() };
@@ -128,7 +137,8 @@ pub(crate) fn append(
                 (_, Err(code), _) => refused(index, *code, None),
                 (_, _, Err(Rejection { code, message })) => refused(index, code, Some(message)),
                 (Ok(acks), Ok(topic), Ok(batch)) => {
-                    one(node, now, *topic, index, batch, acks, slot)
+                    let transaction = (transactional_id.as_str(), context);
+                    one(node, now, transaction, (*topic, index), batch, acks, slot)
                 }
             };
             answers.push(match outcome {
@@ -194,8 +204,8 @@ fn resolve(node: &Node, context: &RequestContext, name: &str, id: Uuid) -> Resul
 fn one(
     node: &mut Node,
     now: Now,
-    topic: Uuid,
-    index: i32,
+    transaction: (&str, &RequestContext),
+    (topic, index): (Uuid, i32),
     batch: CheckedBatch,
     acks: Acks,
     slot: Slot,
@@ -204,7 +214,15 @@ fn one(
         Ok(replica) => replica,
         Err(code) => return refused(index, code, None),
     };
-    let (appended, log_start_offset) = node.append(now, replica, batch, acks, slot);
+    let (appended, log_start_offset) = if batch.header.attributes.is_transactional() {
+        node.append_in_transaction(now, replica, transaction, batch, acks, slot)
+    } else {
+        node.append(now, replica, batch, acks, slot)
+    };
+    outcome_of(index, appended, log_start_offset)
+}
+
+fn outcome_of(index: i32, appended: Appended, log_start_offset: i64) -> Outcome {
     match appended {
         Appended::Waits { append_time_ms } => Outcome::Waits { append_time_ms },
         Appended::Done { base_offset } => {
@@ -230,6 +248,50 @@ fn one(
                 ..blank(index)
             })
         }
+    }
+}
+
+/// What became of a batch that waited for its transaction.
+pub(crate) fn settle_part(
+    node: &mut Node,
+    slot: Slot,
+    appended: Appended,
+    log_start: i64,
+    actions: &mut Vec<Action>,
+) {
+    let Slot::Request { key, topic, partition } = slot else { return };
+    let Some(Parked::Produce { response, outstanding, version }) = node.parked_mut(key) else {
+        return;
+    };
+    let part = &mut response.responses[topic].partition_responses[partition];
+    match outcome_of(part.index, appended, log_start) {
+        Outcome::Waits { append_time_ms } => part.log_append_time_ms = append_time_ms,
+        Outcome::Done(answer) => {
+            *part = answer;
+            *outstanding -= 1;
+            if *outstanding == 0 {
+                let version = *version;
+                if let Some(Parked::Produce { response, .. }) = node.unpark(key) {
+                    self::answer(node, key, response, version, actions);
+                }
+            }
+        }
+    }
+}
+
+/// What a producer is told when its batch may not be part of its transaction.
+pub(crate) fn judged(code: ErrorCode, version: i16) -> ErrorCode {
+    match code {
+        ErrorCode::TransactionAbortable if version < FIRST_ABORTABLE => ErrorCode::InvalidTxnState,
+        ErrorCode::ProducerFenced => ErrorCode::InvalidProducerEpoch,
+        // Producers of the first protocol do not expect it here.
+        ErrorCode::ConcurrentTransactions if version < FIRST_THAT_ADDS => {
+            ErrorCode::NotEnoughReplicas
+        }
+        ErrorCode::CoordinatorNotAvailable
+        | ErrorCode::CoordinatorLoadInProgress
+        | ErrorCode::NotCoordinator => ErrorCode::NotEnoughReplicas,
+        code => code,
     }
 }
 

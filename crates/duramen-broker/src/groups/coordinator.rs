@@ -32,15 +32,18 @@ use std::sync::Arc;
 
 use duramen_protocol::messages::delete_groups::DeletableGroupResult;
 use duramen_protocol::messages::offset_fetch::{OffsetFetchRequestGroup, OffsetFetchResponseGroup};
-use duramen_protocol::messages::{OffsetCommitResponse, OffsetDeleteResponse};
+use duramen_protocol::messages::{
+    OffsetCommitResponse, OffsetDeleteResponse, TxnOffsetCommitResponse,
+};
 use duramen_protocol::{ErrorCode, Response};
 
 use super::consumer::{Answer, ConsumerGroup};
-use super::live::{Key, Live};
 use super::membership::{self, Effect, Membership, Rules, State};
 use super::offsets::{Committed, Offsets};
 use super::records::{Fact, FactValue, GroupMetadataValue, GroupRecord, NEVER, OffsetCommitKey};
 use crate::event::{Now, RequestKey};
+use crate::internal_topics::told;
+use crate::live::Live;
 
 mod consumer;
 mod requests;
@@ -49,6 +52,23 @@ use consumer::Asked;
 
 /// The number of an [`Output::Append`].
 pub(crate) type Ticket = u64;
+
+/// A key of the log that may have a value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Key {
+    Group(Arc<str>),
+    Offset {
+        group: Arc<str>,
+        topic: Arc<str>,
+        partition: i32,
+    },
+    Consumer {
+        group: Arc<str>,
+        fact: Fact,
+    },
+    /// An offset that a transaction has yet to commit: it cannot be written anew.
+    Pending,
+}
 
 /// What follows from what happened.
 #[derive(Debug, PartialEq)]
@@ -59,8 +79,16 @@ pub(crate) enum Output {
     Fetched { key: RequestKey, part: usize, group: Box<OffsetFetchResponseGroup> },
     /// One group's part of the answer to a `DeleteGroups`.
     Deleted { key: RequestKey, part: usize, result: DeletableGroupResult },
-    /// Append these records as one batch, then call [`Coordinator::on_appended`].
-    Append(Ticket, Vec<GroupRecord>),
+    /// Append these records as one batch, then call [`Coordinator::on_appended`]; as part of this producer's transaction,
+    /// if it is one's.
+    Append(Ticket, Vec<GroupRecord>, Option<Transactor>),
+}
+
+/// The producer whose transaction commits offsets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Transactor {
+    pub producer_id: i64,
+    pub epoch: i16,
 }
 
 /// What is done when it is known what became of an append.
@@ -68,6 +96,7 @@ pub(crate) enum Output {
 enum Then {
     Nothing,
     Commit(RequestKey, OffsetCommitResponse),
+    CommitInTransaction(RequestKey, TxnOffsetCommitResponse),
     DeleteOffsets(RequestKey, OffsetDeleteResponse),
     /// A group was deleted, by a request or because there is nothing left of it.
     DeleteGroup(Option<(RequestKey, usize)>),
@@ -91,6 +120,8 @@ struct Flight {
     /// The group that asked for it. None if records of many are written anew.
     group: Option<Arc<str>>,
     then: Then,
+    /// Whose transaction they are part of.
+    transactor: Option<Transactor>,
     /// Where the records did not fit one batch: the last batch, which does what comes then.
     last: Ticket,
     /// Why an earlier batch of the same was not appended.
@@ -104,7 +135,12 @@ struct Reader {
     key: RequestKey,
     part: usize,
     request: OffsetFetchRequestGroup,
+    /// It wants no offset that an open transaction may change.
+    stable: bool,
 }
+
+/// A group, a topic and a partition.
+type Place = (Arc<str>, Arc<str>, i32);
 
 /// One group.
 #[derive(Debug, Default)]
@@ -169,14 +205,22 @@ impl Group {
     }
 
     /// A record of it is in the log, and durable. The only place where what is durable changes.
-    fn apply(&mut self, live: &mut Live, at: i64, record: GroupRecord) {
+    fn apply(&mut self, live: &mut Live<Key>, at: i64, record: GroupRecord) {
         let bytes = record.bytes();
         let before = match record {
             GroupRecord::Offset { key: OffsetCommitKey { group, topic, partition }, value } => {
                 let topic = self.offsets.name(&topic);
                 let committed = value.map(|value| Committed { at, value });
-                if committed.is_some() {
-                    live.put(at, Key::Offset { group, topic: topic.clone(), partition }, bytes);
+                match &committed {
+                    Some(_) => {
+                        let key = Key::Offset { group, topic: topic.clone(), partition };
+                        live.put(at, key, bytes);
+                    }
+                    None => {
+                        for pending in self.offsets.release_all(&topic, partition) {
+                            live.remove(pending.at);
+                        }
+                    }
                 }
                 self.offsets.put(&topic, partition, committed).map(|before| before.at)
             }
@@ -203,6 +247,39 @@ impl Group {
         }
     }
 
+    /// An offset of an open transaction is in the log, and durable.
+    fn hold(&mut self, live: &mut Live<Key>, at: i64, record: GroupRecord, producer_id: i64) {
+        let bytes = record.bytes();
+        let GroupRecord::Offset { key, value: Some(value) } = record else { return };
+        let topic = self.offsets.name(&key.topic);
+        live.put(at, Key::Pending, bytes);
+        let before = self.offsets.hold(&topic, key.partition, producer_id, Committed { at, value });
+        if let Some(before) = before {
+            live.remove(before.at);
+        }
+    }
+
+    /// The transaction that an offset was part of has ended.
+    fn release(
+        &mut self,
+        live: &mut Live<Key>,
+        key: OffsetCommitKey,
+        producer_id: i64,
+        commits: bool,
+    ) {
+        let topic = self.offsets.name(&key.topic);
+        let Some(pending) = self.offsets.release(&topic, key.partition, producer_id) else {
+            return;
+        };
+        live.remove(pending.at);
+        let slot = self.offsets.slot(&topic, key.partition);
+        let newer = slot.and_then(|slot| slot.committed.as_ref());
+        if commits && newer.is_none_or(|newer| newer.at < pending.at) {
+            let (at, value) = (pending.at, Some(pending.value));
+            self.apply(live, at, GroupRecord::Offset { key, value });
+        }
+    }
+
     /// What became of a record of it is known.
     fn land(&mut self, record: &GroupRecord) {
         match record {
@@ -217,12 +294,14 @@ impl Group {
 #[derive(Debug, Default)]
 pub(crate) struct Coordinator {
     groups: BTreeMap<Arc<str>, Group>,
-    live: Live,
+    live: Live<Key>,
     /// When groups are due at the earliest. A sign of life moves that later, which is noticed only then.
     due: BTreeSet<(u64, Arc<str>)>,
     /// Groups of the consumer protocol for which [`Coordinator::go_on`] has something to do.
     ready: BTreeSet<Arc<str>>,
     flights: BTreeMap<Ticket, Flight>,
+    /// What open transactions are to commit, by their producers.
+    in_transactions: BTreeMap<i64, BTreeSet<Place>>,
     next_ticket: Ticket,
     next_life: u64,
     outputs: Vec<Output>,
@@ -231,23 +310,21 @@ pub(crate) struct Coordinator {
 /// About as many bytes of records go into one batch, where records can be parted.
 const BATCH_BYTES: usize = if cfg!(test) { 512 } else { 256 << 10 };
 
-/// What a client is told when the log did not take a record, as Kafka puts it.
-fn told(code: ErrorCode) -> ErrorCode {
-    match code {
-        ErrorCode::UnknownTopicOrPartition
-        | ErrorCode::NotEnoughReplicas
-        | ErrorCode::RequestTimedOut => ErrorCode::CoordinatorNotAvailable,
-        ErrorCode::NotLeaderOrFollower | ErrorCode::KafkaStorageError => ErrorCode::NotCoordinator,
-        ErrorCode::MessageTooLarge | ErrorCode::RecordListTooLarge => ErrorCode::UnknownServerError,
-        code => code,
-    }
-}
-
 /// Coming and going.
 impl Coordinator {
     /// Knows nothing yet.
     pub(crate) fn new() -> Self {
         Self::default()
+    }
+
+    /// The log says that an offset was to be committed by a producer's transaction.
+    pub(crate) fn replay_in_transaction(
+        &mut self,
+        offset: i64,
+        record: GroupRecord,
+        producer: i64,
+    ) {
+        self.hold(offset, record, producer);
     }
 
     /// What the log says, in its order, before anything is asked.
@@ -397,7 +474,19 @@ impl Coordinator {
     /// Appends records as one batch.
     fn append(&mut self, name: Option<&Arc<str>>, records: Vec<GroupRecord>, then: Then) {
         let ticket = self.next_ticket;
-        self.launch(name, records, then, ticket);
+        self.launch(name, records, then, ticket, None);
+    }
+
+    /// Appends offsets as part of a producer's transaction.
+    fn append_in_transaction(
+        &mut self,
+        name: &Arc<str>,
+        records: Vec<GroupRecord>,
+        then: Then,
+        transactor: Transactor,
+    ) {
+        let ticket = self.next_ticket;
+        self.launch(Some(name), records, then, ticket, Some(transactor));
     }
 
     /// Appends records as so many batches as it takes. What comes then comes after the last, whose ticket this is, and
@@ -416,9 +505,9 @@ impl Coordinator {
         let last = self.next_ticket + batches.len() as u64 - 1;
         let final_batch = batches.pop().unwrap_or_default();
         for batch in batches {
-            self.launch(Some(name), batch, Then::Nothing, last);
+            self.launch(Some(name), batch, Then::Nothing, last, None);
         }
-        self.launch(Some(name), final_batch, then, last);
+        self.launch(Some(name), final_batch, then, last, None);
         last
     }
 
@@ -428,6 +517,7 @@ impl Coordinator {
         records: Vec<GroupRecord>,
         then: Then,
         last: Ticket,
+        transactor: Option<Transactor>,
     ) {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
@@ -442,9 +532,9 @@ impl Coordinator {
                 self.group_mut(record.group()).launch(record);
             }
         }
-        self.outputs.push(Output::Append(ticket, records.clone()));
-        let group = name.cloned();
-        self.flights.insert(ticket, Flight { records, group, then, last, spoiled: None });
+        self.outputs.push(Output::Append(ticket, records.clone(), transactor));
+        let (group, spoiled) = (name.cloned(), None);
+        self.flights.insert(ticket, Flight { records, group, then, transactor, last, spoiled });
     }
 
     fn group_mut(&mut self, name: &Arc<str>) -> &mut Group {
@@ -455,7 +545,7 @@ impl Coordinator {
         self.groups.get_mut(name).expect("it is there now")
     }
 
-    fn group_and_live(&mut self, name: &Arc<str>) -> (&mut Group, &mut Live) {
+    fn group_and_live(&mut self, name: &Arc<str>) -> (&mut Group, &mut Live<Key>) {
         self.group_mut(name);
         (self.groups.get_mut(name).expect("it is there now"), &mut self.live)
     }
@@ -469,7 +559,7 @@ impl Coordinator {
     /// Successes come in the order of the log.
     pub(crate) fn on_appended(&mut self, ticket: Ticket, result: Result<i64, ErrorCode>, now: Now) {
         let Some(flight) = self.flights.remove(&ticket) else { return };
-        let Flight { records, group, then, last, spoiled } = flight;
+        let Flight { records, group, then, transactor, last, spoiled } = flight;
         if let (Err(code), Some(flight)) = (result, self.flights.get_mut(&last)) {
             flight.spoiled.get_or_insert(code);
         }
@@ -484,14 +574,16 @@ impl Coordinator {
             }
             return;
         };
-        let (group, live) = self.group_and_live(&name);
         for (record, delta) in records.into_iter().zip(0..) {
+            let (group, live) = self.group_and_live(&name);
             group.land(&record);
-            if let Ok(base) = result {
-                group.apply(live, base + delta, record);
+            match (result, transactor) {
+                (Ok(base), None) => group.apply(live, base + delta, record),
+                (Ok(base), Some(it)) => self.hold(base + delta, record, it.producer_id),
+                (Err(_), _) => {}
             }
         }
-        group.flying.remove(&ticket);
+        self.group_mut(&name).flying.remove(&ticket);
         let result = result.map(|_| ()).and(spoiled.map_or(Ok(()), Err)).map_err(told);
         // Time passes for members only where something happened to them.
         let is_of_members =
@@ -563,6 +655,13 @@ impl Coordinator {
                 }
                 self.reply(key, answer);
             }
+            Then::CommitInTransaction(key, mut answer) => {
+                let partitions = answer.topics.iter_mut().flat_map(|topic| &mut topic.partitions);
+                for partition in partitions.filter(|it| it.error_code == ErrorCode::None.code()) {
+                    partition.error_code = code.code();
+                }
+                self.reply(key, answer);
+            }
             Then::DeleteOffsets(key, mut answer) => {
                 if code != ErrorCode::None {
                     answer = OffsetDeleteResponse {
@@ -593,7 +692,7 @@ impl Coordinator {
         let ready: Vec<Reader> = group.readers.extract_if(.., is_ready).collect();
         for reader in ready {
             let group = self.groups.get(name);
-            let answer = Self::fetched(name, group, &reader.request);
+            let answer = Self::fetched(name, group, &reader.request, reader.stable);
             self.push_fetched(reader.key, reader.part, answer);
         }
     }
@@ -618,6 +717,29 @@ impl Coordinator {
         }
     }
 
+    /// An offset of an open transaction is in the log, and durable.
+    fn hold(&mut self, at: i64, record: GroupRecord, producer_id: i64) {
+        let name = record.group().clone();
+        if let GroupRecord::Offset { key, .. } = &record {
+            let held = self.in_transactions.entry(producer_id).or_default();
+            held.insert((name.clone(), key.topic.clone(), key.partition));
+        }
+        let (group, live) = self.group_and_live(&name);
+        group.hold(live, at, record, producer_id);
+    }
+
+    /// A producer's transaction has ended in this log: what it was to commit counts now, or never will.
+    pub(crate) fn on_marker(&mut self, producer_id: i64, commits: bool) {
+        let held = self.in_transactions.remove(&producer_id).unwrap_or_default();
+        for (group, topic, partition) in held {
+            if let Some(it) = self.groups.get_mut(&group) {
+                let key = OffsetCommitKey { group: group.clone(), topic, partition };
+                it.release(&mut self.live, key, producer_id, commits);
+            }
+            self.forget_if_idle(&group);
+        }
+    }
+
     fn forget_if_idle(&mut self, name: &Arc<str>) {
         if self.groups.get(name).is_some_and(Group::is_idle) {
             self.schedule(name, None);
@@ -639,8 +761,9 @@ impl Coordinator {
     }
 
     /// Writes records anew that still say something and lie before an offset: the oldest, up to about so many bytes.
-    /// False if there are none to be written. What is being written in any case is left out.
-    pub(crate) fn renew(&mut self, before: i64, bytes_max: usize) -> bool {
+    /// Returns the ticket of that; none
+    /// if there is nothing to be written. What is being written in any case is left out.
+    pub(crate) fn renew(&mut self, before: i64, bytes_max: usize) -> Option<Ticket> {
         let mut records = Vec::new();
         let mut left = bytes_max;
         for (key, bytes) in self.live.before(before) {
@@ -651,11 +774,11 @@ impl Coordinator {
             left = left.saturating_sub(bytes);
             records.push(record);
         }
-        let is_any = !records.is_empty();
-        if is_any {
+        let ticket = self.next_ticket;
+        (!records.is_empty()).then(|| {
             self.append(None, records, Then::Nothing);
-        }
-        is_any
+            ticket
+        })
     }
 
     /// A live key's record, unless a newer one is under way: written anew, it would come after that.
@@ -672,6 +795,7 @@ impl Coordinator {
                 let (group, fact) = (name.clone(), fact.clone());
                 Some(GroupRecord::Consumer { group, fact, value: Some(value.clone()) })
             }
+            Key::Pending => None,
             Key::Offset { group, topic, partition } => {
                 let slot = self.groups.get(group)?.offsets.slot(topic, *partition)?;
                 let committed = slot.committed.as_ref().filter(|_| slot.flying == 0)?;

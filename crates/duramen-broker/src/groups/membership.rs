@@ -419,6 +419,7 @@ impl Membership {
         id: &str,
         instance: Option<&str>,
         generation: i32,
+        is_transactional: bool,
         now_us: u64,
     ) -> Result<(), ErrorCode> {
         self.now_us = now_us;
@@ -428,8 +429,12 @@ impl Membership {
         if generation < 0 && self.state == State::Empty {
             return Ok(());
         }
+        // A producer need not say for which member it commits, and its transaction may outlast a rebalance.
+        if is_transactional && generation < 0 && id.is_empty() && instance.is_none() {
+            return Ok(());
+        }
         self.check(id, instance, generation)?;
-        if self.state == State::CompletingRebalance {
+        if self.state == State::CompletingRebalance && !is_transactional {
             return Err(ErrorCode::RebalanceInProgress);
         }
         self.beat(id);

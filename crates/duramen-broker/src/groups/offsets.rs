@@ -1,10 +1,13 @@
 //! # Room card: offsets
 //!
 //! Purpose:    the committed offsets of one group.
-//! Owns:       [`Offsets`]: what is durable, where in the log, and which writes are under way; what has expired.
+//! Owns:       [`Offsets`]: what is durable, where in the log, and which writes are under way; what waits for the end of its
+//!             transaction; what has expired.
 //! Interface:  [`Offsets::launch`] and [`Offsets::land`] around every write, [`Offsets::put`] for what is durable,
-//!             [`Offsets::fetch`], [`Offsets::keys`], [`Offsets::expired`].
-//! Invariants: only durable offsets are told; a slot is there while it has an offset or a write is under way.
+//!             [`Offsets::hold`] and [`Offsets::release`] for what is in a transaction, [`Offsets::fetch`],
+//!             [`Offsets::keys`], [`Offsets::expired`].
+//! Invariants: only durable offsets are told; a slot is there while it has an offset, or a write is under way, or an open
+//!             transaction has one for it. Of several offsets the one whose record is later in the log counts.
 //! Never:      members, answers, who may commit.
 //! Tests:      below, and `coordinator/tests.rs`.
 //! Start at:   [`Offsets`].
@@ -29,6 +32,14 @@ pub(crate) struct Slot {
     pub committed: Option<Committed>,
     /// Records of this key that were appended and are not known to be durable, or not to be.
     pub flying: u32,
+    /// Offsets that count once the transactions of these producers commit.
+    pub pending: BTreeMap<i64, Committed>,
+}
+
+impl Slot {
+    fn is_empty(&self) -> bool {
+        self.committed.is_none() && self.flying == 0 && self.pending.is_empty()
+    }
 }
 
 /// The committed offsets of one group.
@@ -66,14 +77,9 @@ impl Offsets {
         (!is_other).then_some(value)
     }
 
-    /// Every durable offset, by topic.
-    pub(crate) fn committed(
-        &self,
-    ) -> impl Iterator<Item = (&Arc<str>, impl Iterator<Item = (i32, &Committed)>)> {
-        self.topics.iter().map(|(topic, slots)| {
-            let slots = slots.iter();
-            (topic, slots.filter_map(|(it, slot)| Some((*it, slot.committed.as_ref()?))))
-        })
+    /// All that is known of partitions, by topic.
+    pub(crate) fn slots(&self) -> impl Iterator<Item = (&Arc<str>, &BTreeMap<i32, Slot>)> {
+        self.topics.iter()
     }
 
     /// Every partition that has an offset, or will have if a write under way succeeds.
@@ -120,6 +126,33 @@ impl Offsets {
         self.edit(topic, partition, |slot| std::mem::replace(&mut slot.committed, committed))
     }
 
+    /// An offset of an open transaction is durable. Answers with the one before it of the same transaction.
+    pub(crate) fn hold(
+        &mut self,
+        topic: &Arc<str>,
+        partition: i32,
+        producer_id: i64,
+        committed: Committed,
+    ) -> Option<Committed> {
+        self.edit(topic, partition, |slot| slot.pending.insert(producer_id, committed))
+    }
+
+    /// A producer's transaction has ended. Answers with what it had for this partition.
+    pub(crate) fn release(
+        &mut self,
+        topic: &Arc<str>,
+        partition: i32,
+        producer_id: i64,
+    ) -> Option<Committed> {
+        self.edit(topic, partition, |slot| slot.pending.remove(&producer_id))
+    }
+
+    /// The partition is said to have no offset: that goes for those of open transactions, too.
+    pub(crate) fn release_all(&mut self, topic: &Arc<str>, partition: i32) -> Vec<Committed> {
+        let pending = self.edit(topic, partition, |slot| std::mem::take(&mut slot.pending));
+        pending.into_values().collect()
+    }
+
     fn edit<T>(
         &mut self,
         topic: &Arc<str>,
@@ -129,14 +162,14 @@ impl Offsets {
         // Most edits find their slot: no new reference to the name is needed then.
         if let Some(slot) = self.topics.get_mut(topic).and_then(|slots| slots.get_mut(&partition)) {
             let result = edit(slot);
-            if slot.committed.is_none() && slot.flying == 0 {
+            if slot.is_empty() {
                 self.forget(topic, partition);
             }
             return result;
         }
         let mut slot = Slot::default();
         let result = edit(&mut slot);
-        if slot != Slot::default() {
+        if !slot.is_empty() {
             self.topics.entry(topic.clone()).or_default().insert(partition, slot);
         }
         result
@@ -171,7 +204,8 @@ impl Offsets {
         for (topic, slots) in &self.topics {
             let is_kept = is_subscribed(topic);
             for (partition, slot) in slots {
-                if !is_kept && slot.flying == 0 && has_expired(slot) {
+                let is_at_rest = slot.flying == 0 && slot.pending.is_empty();
+                if !is_kept && is_at_rest && has_expired(slot) {
                     expired.push((topic.clone(), *partition));
                 } else {
                     all = false;

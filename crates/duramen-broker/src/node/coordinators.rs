@@ -1,18 +1,21 @@
 //! # Room card: coordinators
 //!
-//! Purpose:    the coordinators of groups whose partitions of `__consumer_offsets` this node leads.
+//! Purpose:    the coordinators whose partitions this node leads: of groups, in `__consumer_offsets`, and of transactions, in
+//!             `__transaction_state`.
 //! Owns:       their loading, what they append and when they are told of it, their timers, the size of their logs.
-//! Interface:  [`Node::coordinate`] for requests; the rest is called by the node as things happen.
+//! Interface:  [`Node::coordinate`] for requests about groups, [`Node::coordinate_transaction`] for those about
+//!             transactions; the rest is called by the node as things happen.
 //! Invariants: a coordinator answers only after it has seen all of its log; what it asked to store and what came of
 //!             that are in order; a log that cannot be read is never passed over; no log grows without bound.
-//! Never:      what groups are (see `groups`); files.
+//! Never:      what groups and transactions are (see `groups`, `transactions`), how nodes speak of transactions (see
+//!             `node/transactions.rs`); files.
 //! Tests:      `node/tests/groups.rs`, `node/tests/coordinators.rs`; `duramen-sim`.
 //! Start at:   [`Node::coordinate`], then `settle`.
 //!
 //! The log of a coordinator is its image, too: once it is much larger than what it says, the coordinator appends again
 //! what it says in old places, slice by slice, beginning a segment with that, and then everything before is trimmed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -20,8 +23,9 @@ use duramen_protocol::batch::batches;
 use duramen_protocol::messages::ListGroupsRequest;
 use duramen_protocol::messages::list_groups::ListedGroup;
 use duramen_protocol::records::{BatchBuilder, NewRecord, Records};
-use duramen_protocol::wire::Uuid;
+use duramen_protocol::wire::{DecodeError, EncodeError, Uuid};
 use duramen_protocol::{ErrorCode, Response};
+use duramen_storage::Descriptor;
 use duramen_storage::op::ReplicaId;
 use duramen_storage::sabotage::{self, Bug};
 
@@ -32,15 +36,17 @@ use crate::configs::BrokerSettings;
 use crate::controller::image::{Image, Topic};
 use crate::event::{Action, LogRead, Now, ReadLog, RequestKey};
 use crate::groups::consumer::Topics;
-use crate::groups::coordinator::{Coordinator, Output};
-use crate::groups::records::GroupRecord;
+use crate::groups::coordinator::{Coordinator, Output, Transactor};
+use crate::groups::records::{Encoded, GroupRecord};
 use crate::groups::{Assignor, ConsumerRules, Migration, Rules};
-use crate::internal_topics::{self, GROUPS};
+use crate::internal_topics::{self, GROUPS, TRANSACTIONS};
 use crate::limits::{
     DECOMPRESSED_BYTES_MAX, GROUP_LOG_AGAIN_US, GROUP_LOG_BYTES_MIN, GROUP_LOG_READ_BYTES,
     GROUP_LOG_SLICE_BYTES, SWEEP_PAUSE_US, SWEEP_SLICE,
 };
 use crate::partition::{Appended, Partition, Slot};
+use crate::transactions::coordinator as transactions;
+use crate::transactions::records::TransactionRecord;
 
 /// How far a coordinator is.
 #[derive(Debug)]
@@ -63,9 +69,114 @@ struct Renewal {
     is_trimming: bool,
 }
 
+/// What a coordinator coordinates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Groups,
+    Transactions,
+}
+
+impl Kind {
+    /// That of the coordinators of a topic's partitions, if they have any.
+    pub(super) fn of(topic: &str) -> Option<Self> {
+        match topic {
+            GROUPS => Some(Self::Groups),
+            TRANSACTIONS => Some(Self::Transactions),
+            _ => None,
+        }
+    }
+
+    fn topic(self) -> &'static str {
+        match self {
+            Self::Groups => GROUPS,
+            Self::Transactions => TRANSACTIONS,
+        }
+    }
+}
+
+/// A coordinator, as far as its log goes.
+#[derive(Debug)]
+enum View {
+    Groups(Coordinator),
+    Transactions(transactions::Coordinator),
+}
+
+impl View {
+    fn new(kind: Kind) -> Self {
+        match kind {
+            Kind::Groups => Self::Groups(Coordinator::new()),
+            Kind::Transactions => Self::Transactions(transactions::Coordinator::default()),
+        }
+    }
+
+    fn unload(&mut self) {
+        match self {
+            Self::Groups(it) => it.unload(),
+            Self::Transactions(it) => it.unload(),
+        }
+    }
+
+    fn deadline_us(&self) -> Option<u64> {
+        match self {
+            Self::Groups(it) => it.deadline_us(),
+            Self::Transactions(it) => it.deadline_us(),
+        }
+    }
+
+    fn on_time(&mut self, now: Now) {
+        match self {
+            Self::Groups(it) => it.on_time(now),
+            Self::Transactions(it) => it.on_time(now),
+        }
+    }
+
+    fn on_appended(&mut self, now: Now, ticket: u64, result: Result<i64, ErrorCode>) {
+        match self {
+            Self::Groups(it) => it.on_appended(ticket, result, now),
+            Self::Transactions(it) => it.on_appended(ticket, result, now),
+        }
+    }
+
+    fn live_size(&self) -> (usize, usize) {
+        match self {
+            Self::Groups(it) => it.live_size(),
+            Self::Transactions(it) => it.live_size(),
+        }
+    }
+
+    fn first_live(&self) -> Option<i64> {
+        match self {
+            Self::Groups(it) => it.first_live(),
+            Self::Transactions(it) => it.first_live(),
+        }
+    }
+
+    /// Writes anew what lies before an offset. Returns the ticket of that, if there was anything to be written.
+    fn renew(&mut self, before: i64) -> Option<u64> {
+        match self {
+            Self::Groups(it) => it.renew(before, GROUP_LOG_SLICE_BYTES),
+            Self::Transactions(it) => it.renew(before, GROUP_LOG_SLICE_BYTES),
+        }
+    }
+
+    fn groups(&mut self) -> Option<&mut Coordinator> {
+        match self {
+            Self::Groups(it) => Some(it),
+            Self::Transactions(_) => None,
+        }
+    }
+
+    fn transactions(&mut self) -> Option<&mut transactions::Coordinator> {
+        match self {
+            Self::Groups(_) => None,
+            Self::Transactions(it) => Some(it),
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Shard {
-    coordinator: Coordinator,
+    view: View,
     stage: Stage,
     timer_us: Option<u64>,
     renewal: Option<Renewal>,
@@ -97,12 +208,12 @@ impl Shard {
     fn due_us(&self) -> Option<u64> {
         match self.stage {
             Stage::Failed { again_us } => again_us,
-            Stage::Loading { .. } | Stage::Serving => self.coordinator.deadline_us(),
+            Stage::Loading { .. } | Stage::Serving => self.view.deadline_us(),
         }
     }
 
     fn on_stored(&mut self, now: Now, ticket: u64, result: Result<i64, ErrorCode>) {
-        self.coordinator.on_appended(ticket, result, now);
+        self.view.on_appended(now, ticket, result);
         if let Some(renewal) = &mut self.renewal
             && renewal.ticket == Some(ticket)
         {
@@ -125,12 +236,14 @@ struct GroupSweep {
 /// See the room card.
 #[derive(Debug)]
 pub(super) struct Coordinators {
-    /// The replicas here of the topic that groups are kept in.
-    replicas: BTreeSet<ReplicaId>,
+    /// The replicas here of the topics that have coordinators.
+    replicas: BTreeMap<ReplicaId, Kind>,
     /// Those that lead.
     shards: BTreeMap<ReplicaId, Shard>,
     /// What holds for all groups.
     rules: Rules,
+    /// How long a transactional id is kept that is not used.
+    transactional_id_expiration_ms: i64,
     sweep: GroupSweep,
     /// Rises with every topic that is made, grows or goes.
     topics_version: u64,
@@ -162,8 +275,14 @@ impl Coordinators {
             retention_ms: i64::from(settings.offsets_retention_minutes) * 60_000,
             consumer: consumer_rules(settings),
         };
-        let (replicas, shards) = (BTreeSet::new(), BTreeMap::new());
-        Self { replicas, shards, rules, sweep: GroupSweep::default(), topics_version: 0 }
+        Self {
+            replicas: BTreeMap::new(),
+            shards: BTreeMap::new(),
+            rules,
+            transactional_id_expiration_ms: i64::from(settings.transactional_id_expiration_ms),
+            sweep: GroupSweep::default(),
+            topics_version: 0,
+        }
     }
 
     /// How many of them cannot read their logs.
@@ -174,14 +293,15 @@ impl Coordinators {
 
 /// Leading and loading.
 impl Node {
-    /// A replica of the topic of groups was made or found. Its coordinator begins when it leads.
-    pub(super) fn note_group_replica(
+    /// A replica of a topic that has coordinators was made or found. Its coordinator begins when it leads.
+    pub(super) fn note_coordinated(
         &mut self,
         now: Now,
         replica: ReplicaId,
+        kind: Kind,
         actions: &mut Vec<Action>,
     ) {
-        if !self.coordinators.replicas.insert(replica) {
+        if self.coordinators.replicas.insert(replica, kind).is_some() {
             return;
         }
         let partition = self.partitions.get(&replica);
@@ -198,7 +318,10 @@ impl Node {
         serves: bool,
         actions: &mut Vec<Action>,
     ) {
-        if !self.coordinators.replicas.contains(&replica) {
+        if !serves {
+            self.forget_calls(now, replica, actions);
+        }
+        if !self.coordinators.replicas.contains_key(&replica) {
             return;
         }
         if serves {
@@ -209,35 +332,37 @@ impl Node {
     }
 
     /// A replica is gone.
-    pub(super) fn forget_group_replica(
+    pub(super) fn forget_coordinated(
         &mut self,
         now: Now,
         replica: ReplicaId,
         actions: &mut Vec<Action>,
     ) {
-        if self.coordinators.replicas.remove(&replica) {
+        if self.coordinators.replicas.remove(&replica).is_some() {
             self.end_coordinating(now, replica, actions);
         }
     }
 
     fn begin_coordinating(&mut self, now: Now, replica: ReplicaId, actions: &mut Vec<Action>) {
         let Some(partition) = self.partitions.get(&replica) else { return };
+        let Some(&kind) = self.coordinators.replicas.get(&replica) else { return };
         let (at, mut end) = (partition.log_start(), partition.committed());
         if sabotage::is(Bug::LoadEndsEarly) {
             end = at.max(end - 1);
         }
-        let (coordinator, stage) = (Coordinator::new(), Stage::Loading { at, end });
+        let (view, stage) = (View::new(kind), Stage::Loading { at, end });
         let failed = self.coordinators.shards.remove(&replica);
         let deleted = failed.map(|shard| shard.deleted).unwrap_or_default();
-        let shard = Shard { coordinator, stage, timer_us: None, renewal: None, deleted };
+        let shard = Shard { view, stage, timer_us: None, renewal: None, deleted };
         self.coordinators.shards.insert(replica, shard);
         self.go_on_loading(now, replica, actions);
     }
 
     fn end_coordinating(&mut self, now: Now, replica: ReplicaId, actions: &mut Vec<Action>) {
         let Some(shard) = self.coordinators.shards.get_mut(&replica) else { return };
-        shard.coordinator.unload();
+        shard.view.unload();
         self.settle(now, replica, actions);
+        self.forget_wanted(replica);
         let Some(shard) = self.coordinators.shards.remove(&replica) else { return };
         if let Some(at) = shard.timer_us {
             self.timers.remove(&(at, Timer::Coordinator(replica)));
@@ -260,10 +385,19 @@ impl Node {
             }));
             return;
         }
-        shard.coordinator.loaded(&self.coordinators.rules, now);
         shard.stage = Stage::Serving;
-        for (name, id) in std::mem::take(&mut shard.deleted) {
-            shard.coordinator.forget_topic(&name, id);
+        let deleted = std::mem::take(&mut shard.deleted);
+        match &mut shard.view {
+            View::Groups(groups) => {
+                groups.loaded(&self.coordinators.rules, now);
+                for (name, id) in deleted {
+                    groups.forget_topic(&name, id);
+                }
+            }
+            View::Transactions(transactions) => {
+                let epoch = self.partitions.get(&replica).map_or(0, |it| it.group.epoch());
+                transactions.loaded(epoch, now);
+            }
         }
         self.settle(now, replica, actions);
         self.keep_small(now, replica, actions);
@@ -278,7 +412,7 @@ impl Node {
             return;
         }
         let replayed = batches.map_err(Problem::Read).and_then(|batches| {
-            replay(&mut shard.coordinator, batches, at, end).map_err(Problem::Content)
+            replay(&mut shard.view, batches, at, end).map_err(Problem::Content)
         });
         let (problem, again_us) = match replayed {
             Ok(at) => {
@@ -288,20 +422,22 @@ impl Node {
             Err(Problem::Read(problem)) => (problem, Some(now.mono_us + GROUP_LOG_AGAIN_US)),
             Err(Problem::Content(problem)) => (problem, None),
         };
+        let topic = self.coordinators.replicas.get(&replica).map_or("", |kind| kind.topic());
         tracing::error!(
             replica = replica.0,
+            topic,
             from,
             problem,
             is_tried_again = again_us.is_some(),
-            "groups of a partition of {GROUPS} are not served: its log cannot be read"
+            "what a partition of this topic keeps is not served: its log cannot be read"
         );
         shard.stage = Stage::Failed { again_us };
-        self.set_group_timer(replica);
+        self.set_coordinator_timer(replica);
     }
 }
 
 /// Gives a coordinator the records of whole batches from offset `at` on, but below `end`. Returns the offset after them.
-fn replay(coordinator: &mut Coordinator, bytes: Bytes, at: i64, end: i64) -> Result<i64, String> {
+fn replay(view: &mut View, bytes: Bytes, at: i64, end: i64) -> Result<i64, String> {
     let mut next = at;
     for batch in batches(bytes) {
         let batch = batch.map_err(|error| error.to_string())?;
@@ -309,8 +445,18 @@ fn replay(coordinator: &mut Coordinator, bytes: Bytes, at: i64, end: i64) -> Res
         if header.base_offset > next {
             return Err(format!("offset {next} is missing"));
         }
-        if header.attributes.is_transactional() || header.attributes.is_control() {
-            return Err(format!("the batch at {} is of a transaction", header.base_offset));
+        let described = Descriptor::of_batch(batch.bytes(), false).map_err(|it| it.to_string())?;
+        let producer = described.transactional.then_some(described.producer_id);
+        if described.control {
+            let marker = described.marker.filter(|_| producer.is_some());
+            let (View::Groups(groups), Some(marker)) = (&mut *view, marker) else {
+                return Err(format!("the control batch at {} is none of ours", header.base_offset));
+            };
+            if header.base_offset >= at && header.end_offset() <= end {
+                groups.on_marker(described.producer_id, marker.commits);
+            }
+            next = header.end_offset();
+            continue;
         }
         let records = Records::of(&batch, DECOMPRESSED_BYTES_MAX).map_err(|it| it.to_string())?;
         for record in &records {
@@ -323,9 +469,24 @@ fn replay(coordinator: &mut Coordinator, bytes: Bytes, at: i64, end: i64) -> Res
             let copy = |part: Option<&[u8]>| part.map(Bytes::copy_from_slice);
             let key =
                 copy(record.key).ok_or_else(|| format!("the record at {offset} has no key"))?;
-            let known = GroupRecord::decode(key, copy(record.value))
-                .map_err(|error| format!("the record at {offset}: {error}"))?;
-            coordinator.replay(offset, known);
+            let value = copy(record.value);
+            let wrong = |error: DecodeError| format!("the record at {offset}: {error}");
+            match (&mut *view, producer) {
+                (View::Groups(groups), None) => {
+                    groups.replay(offset, GroupRecord::decode(key, value).map_err(wrong)?);
+                }
+                (View::Groups(groups), Some(producer)) => {
+                    let record = GroupRecord::decode(key, value).map_err(wrong)?;
+                    groups.replay_in_transaction(offset, record, producer);
+                }
+                (View::Transactions(transactions), None) => {
+                    let record = TransactionRecord::decode(key, value).map_err(wrong)?;
+                    transactions.replay(offset, record);
+                }
+                (View::Transactions(_), Some(_)) => {
+                    return Err(format!("the record at {offset} is of a transaction"));
+                }
+            }
         }
         next = header.end_offset();
     }
@@ -334,10 +495,11 @@ fn replay(coordinator: &mut Coordinator, bytes: Bytes, at: i64, end: i64) -> Res
 
 /// Requests, and what follows from them.
 impl Node {
-    /// The coordinator of a group, or what a client is told that asks here.
-    pub(super) fn shard_of(&self, group: &str) -> Result<ReplicaId, ErrorCode> {
-        let topic = self.controller.image.topic_named(GROUPS).ok_or(ErrorCode::NotCoordinator)?;
-        let partition = internal_topics::partition_of(group, topic.partitions.len());
+    /// The coordinator of a group or a transactional id, or what a client is told that asks here.
+    pub(super) fn shard_of(&self, kind: Kind, name: &str) -> Result<ReplicaId, ErrorCode> {
+        let topic = self.controller.image.topic_named(kind.topic());
+        let topic = topic.ok_or(ErrorCode::NotCoordinator)?;
+        let partition = internal_topics::partition_of(name, topic.partitions.len());
         let replica = self.local_replica(topic, partition).ok_or(ErrorCode::NotCoordinator)?;
         // That another leads may have been heard of in this turn, of which the coordinator is told at its end.
         let leads = |partition: &Partition| partition.group.is_serving();
@@ -355,8 +517,84 @@ impl Node {
 
     /// The coordinator of a group, for whoever only looks.
     pub(crate) fn coordinator(&self, group: &str) -> Result<&Coordinator, ErrorCode> {
-        let replica = self.shard_of(group)?;
-        Ok(&self.coordinators.shards[&replica].coordinator)
+        let replica = self.shard_of(Kind::Groups, group)?;
+        match &self.coordinators.shards[&replica].view {
+            View::Groups(groups) => Ok(groups),
+            View::Transactions(_) => Err(ErrorCode::NotCoordinator),
+        }
+    }
+
+    /// The coordinator of a transactional id, for whoever only looks.
+    pub(crate) fn transaction_coordinator(
+        &self,
+        id: &str,
+    ) -> Result<&transactions::Coordinator, ErrorCode> {
+        let replica = self.shard_of(Kind::Transactions, id)?;
+        match &self.coordinators.shards[&replica].view {
+            View::Transactions(transactions) => Ok(transactions),
+            View::Groups(_) => Err(ErrorCode::NotCoordinator),
+        }
+    }
+
+    /// All coordinators of transactions here; those that load could know more.
+    pub(crate) fn transaction_coordinators(
+        &self,
+    ) -> Result<Vec<&transactions::Coordinator>, ErrorCode> {
+        let mut all = Vec::new();
+        for shard in self.coordinators.shards.values() {
+            let View::Transactions(transactions) = &shard.view else { continue };
+            match shard.stage {
+                Stage::Loading { .. } => return Err(ErrorCode::CoordinatorLoadInProgress),
+                Stage::Serving => all.push(transactions),
+                Stage::Failed { .. } => {}
+            }
+        }
+        Ok(all)
+    }
+
+    /// Lets the coordinator of a transactional id do something.
+    pub(crate) fn coordinate_transaction(
+        &mut self,
+        now: Now,
+        id: &str,
+        actions: &mut Vec<Action>,
+        ask: impl FnOnce(&mut transactions::Coordinator),
+    ) -> Result<(), ErrorCode> {
+        let replica = self.shard_of(Kind::Transactions, id)?;
+        self.with_transactions(now, replica, actions, ask);
+        Ok(())
+    }
+
+    /// Lets a coordinator of transactions do something, if it is here still.
+    pub(super) fn with_transactions(
+        &mut self,
+        now: Now,
+        replica: ReplicaId,
+        actions: &mut Vec<Action>,
+        ask: impl FnOnce(&mut transactions::Coordinator),
+    ) {
+        let shard = self.coordinators.shards.get_mut(&replica);
+        if let Some(transactions) = shard.and_then(|shard| shard.view.transactions()) {
+            ask(transactions);
+            self.settle(now, replica, actions);
+        }
+    }
+
+    /// A transaction has ended in a partition, which may be one that keeps groups.
+    pub(super) fn tell_groups_of_marker(
+        &mut self,
+        now: Now,
+        replica: ReplicaId,
+        producer_id: i64,
+        commits: bool,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(shard) = self.coordinators.shards.get_mut(&replica) else { return };
+        if let (View::Groups(groups), Stage::Serving) = (&mut shard.view, &shard.stage) {
+            groups.on_marker(producer_id, commits);
+            self.settle(now, replica, actions);
+            self.keep_small(now, replica, actions);
+        }
     }
 
     /// The groups of all coordinators that a client asks for; those that load could have more.
@@ -367,11 +605,12 @@ impl Node {
     ) -> Result<Vec<ListedGroup>, ErrorCode> {
         let mut groups = Vec::new();
         for shard in self.coordinators.shards.values() {
+            let View::Groups(coordinator) = &shard.view else { continue };
             match shard.stage {
                 Stage::Loading { .. } => return Err(ErrorCode::CoordinatorLoadInProgress),
                 Stage::Serving => {
                     let rules = &self.coordinators.rules;
-                    groups.append(&mut shard.coordinator.list(rules, request, now));
+                    groups.append(&mut coordinator.list(rules, request, now));
                 }
                 Stage::Failed { .. } => {}
             }
@@ -389,7 +628,7 @@ impl Node {
         actions: &mut Vec<Action>,
         ask: impl FnOnce(&mut Coordinator, Sight<'_>),
     ) -> Result<(), ErrorCode> {
-        self.shard_of(group)?;
+        self.shard_of(Kind::Groups, group)?;
         self.park(key, Parked::Group { version }, u64::MAX);
         self.coordinate_part(now, group, actions, ask)
     }
@@ -402,18 +641,20 @@ impl Node {
         actions: &mut Vec<Action>,
         ask: impl FnOnce(&mut Coordinator, Sight<'_>),
     ) -> Result<(), ErrorCode> {
-        let replica = self.shard_of(group)?;
+        let replica = self.shard_of(Kind::Groups, group)?;
         let shard = self.coordinators.shards.get_mut(&replica).expect("it was just found");
         let image = &self.controller.image;
         let topics = Topics { image, version: self.coordinators.topics_version };
         let sight = Sight { rules: &self.coordinators.rules, image, topics };
-        ask(&mut shard.coordinator, sight);
+        if let Some(groups) = shard.view.groups() {
+            ask(groups, sight);
+        }
         self.settle(now, replica, actions);
         Ok(())
     }
 
     /// What a coordinator asked to store is stored, or known not to be.
-    pub(super) fn on_group_stored(
+    pub(super) fn on_stored(
         &mut self,
         now: Now,
         replica: ReplicaId,
@@ -427,7 +668,7 @@ impl Node {
         self.keep_small(now, replica, actions);
     }
 
-    pub(super) fn on_group_timer(
+    pub(super) fn on_coordinator_timer(
         &mut self,
         now: Now,
         replica: ReplicaId,
@@ -438,7 +679,7 @@ impl Node {
         if matches!(shard.stage, Stage::Failed { .. }) {
             return self.begin_coordinating(now, replica, actions);
         }
-        shard.coordinator.on_time(now);
+        shard.view.on_time(now);
         self.settle(now, replica, actions);
     }
 
@@ -448,16 +689,27 @@ impl Node {
             let Coordinators { shards, rules, topics_version, .. } = &mut self.coordinators;
             let Some(shard) = shards.get_mut(&replica) else { return };
             let topics = Topics { image: &self.controller.image, version: *topics_version };
-            if matches!(shard.stage, Stage::Serving) {
-                shard.coordinator.go_on(rules, topics, now);
+            match &mut shard.view {
+                View::Groups(groups) => {
+                    if matches!(shard.stage, Stage::Serving) {
+                        groups.go_on(rules, topics, now);
+                    }
+                    let outputs = groups.take_outputs();
+                    if outputs.is_empty() {
+                        break;
+                    }
+                    self.carry_out(now, replica, outputs, actions);
+                }
+                View::Transactions(transactions) => {
+                    let outputs = transactions.take_outputs();
+                    if outputs.is_empty() {
+                        break;
+                    }
+                    self.carry_out_transactions(now, replica, outputs, actions);
+                }
             }
-            let outputs = shard.coordinator.take_outputs();
-            if outputs.is_empty() {
-                break;
-            }
-            self.carry_out(now, replica, outputs, actions);
         }
-        self.set_group_timer(replica);
+        self.set_coordinator_timer(replica);
     }
 
     fn carry_out(
@@ -486,33 +738,52 @@ impl Node {
                     let code = result.error_code;
                     api::delete_groups::on_deleted(self, key, part, code, actions);
                 }
-                Output::Append(ticket, records) => {
-                    let appended = self.append_group(now, replica, ticket, &records);
-                    if let Some(result) = appended.transpose() {
-                        let shard = self.coordinators.shards.get_mut(&replica);
-                        let shard = shard.expect("nothing here ends a coordinator");
-                        shard.on_stored(now, ticket, result);
-                    }
+                Output::Append(ticket, records, transactor) => {
+                    let records: Result<Vec<_>, _> =
+                        records.iter().map(GroupRecord::encode).collect();
+                    self.append_records(now, replica, ticket, records, transactor);
                 }
             }
         }
     }
 
-    /// Appends a batch. Says where it is, if that is the end of it already.
-    fn append_group(
+    /// Appends what a coordinator asked to store, as one batch.
+    pub(super) fn append_records(
         &mut self,
         now: Now,
         replica: ReplicaId,
         ticket: u64,
-        records: &[GroupRecord],
+        records: Result<Vec<Encoded>, EncodeError>,
+        transactor: Option<Transactor>,
+    ) {
+        // Kafka answers so where a text does not fit its field.
+        let records = records.map_err(|_| ErrorCode::UnknownServerError);
+        let appended = records
+            .and_then(|records| self.append_batch(now, replica, ticket, &records, transactor));
+        if let Some(result) = appended.transpose() {
+            let shard = self.coordinators.shards.get_mut(&replica);
+            let shard = shard.expect("nothing here ends a coordinator");
+            shard.on_stored(now, ticket, result);
+        }
+    }
+
+    /// Says where the batch is, if that is the end of it already.
+    fn append_batch(
+        &mut self,
+        now: Now,
+        replica: ReplicaId,
+        ticket: u64,
+        records: &[Encoded],
+        transactor: Option<Transactor>,
     ) -> Result<Option<i64>, ErrorCode> {
         if self.is_disk_full() {
             return Err(ErrorCode::KafkaStorageError);
         }
         let mut batch = BatchBuilder::new();
-        for record in records {
-            // Kafka answers so where a text does not fit its field.
-            let (key, value) = record.encode().map_err(|_| ErrorCode::UnknownServerError)?;
+        if let Some(Transactor { producer_id, epoch }) = transactor {
+            batch = batch.producer(producer_id, epoch, -1).transactional();
+        }
+        for (key, value) in records {
             let (key, value) = (Some(&key[..]), value.as_deref());
             let record = NewRecord { timestamp: now.wall_ms, key, value, ..NewRecord::default() };
             batch.push(&record).map_err(|error| error.code())?;
@@ -527,7 +798,7 @@ impl Node {
         }
     }
 
-    fn set_group_timer(&mut self, replica: ReplicaId) {
+    fn set_coordinator_timer(&mut self, replica: ReplicaId) {
         let Some(shard) = self.coordinators.shards.get_mut(&replica) else { return };
         let due_us = shard.due_us();
         if shard.timer_us == due_us {
@@ -565,9 +836,10 @@ impl Node {
         let replicas: Vec<_> = self.coordinators.shards.keys().copied().collect();
         for replica in replicas {
             let shard = self.coordinators.shards.get_mut(&replica).expect("it is listed");
+            let Some(groups) = shard.view.groups() else { continue };
             match shard.stage {
                 Stage::Serving => {
-                    shard.coordinator.forget_topic(&topic.name, topic.id);
+                    groups.forget_topic(&topic.name, topic.id);
                     self.settle(now, replica, actions);
                 }
                 Stage::Loading { .. } | Stage::Failed { again_us: Some(_) } => {
@@ -586,7 +858,7 @@ impl Node {
             return;
         }
         let Some(renewal) = &mut shard.renewal else {
-            let (_, live) = shard.coordinator.live_size();
+            let (_, live) = shard.view.live_size();
             let segment = u64::try_from(partition.settings.segment_bytes).unwrap_or(0);
             if partition.bytes() > segment.min(GROUP_LOG_BYTES_MIN).max(3 * live as u64) {
                 let before = partition.roll();
@@ -606,24 +878,19 @@ impl Node {
             return;
         }
         let before = renewal.before;
-        let is_said = shard.coordinator.first_live().is_none_or(|first| first >= before);
+        let is_said = shard.view.first_live().is_none_or(|first| first >= before);
         if is_said || sabotage::is(Bug::RenewalCutShort) {
             renewal.is_trimming = partition.trim(before, None).is_ok();
             self.mark_dirty(replica);
             return;
         }
-        if shard.coordinator.renew(before, GROUP_LOG_SLICE_BYTES) {
-            let outputs = shard.coordinator.take_outputs();
-            renewal.ticket = outputs.iter().find_map(|output| match output {
-                Output::Append(ticket, _) => Some(*ticket),
-                _ => None,
-            });
-            self.carry_out(now, replica, outputs, actions);
+        renewal.ticket = shard.view.renew(before);
+        if renewal.ticket.is_some() {
             self.settle(now, replica, actions);
         }
     }
 
-    /// Forgets committed offsets that nobody uses, some groups at a time. The clock is looked at each time.
+    /// Forgets committed offsets and transactional ids that nobody uses, some at a time. The clock is looked at each time.
     pub(super) fn sweep_offsets(&mut self, now: Now, actions: &mut Vec<Action>) {
         let interval_us = interval_us(self.options.settings.offsets_retention_check_interval_ms);
         let pause_us =
@@ -633,16 +900,21 @@ impl Node {
 
     /// False if it was the last of this sweep.
     fn sweep_some_offsets(&mut self, now: Now, actions: &mut Vec<Action>) -> bool {
-        let Coordinators { shards, rules, sweep, .. } = &mut self.coordinators;
+        let Coordinators { shards, rules, transactional_id_expiration_ms, sweep, .. } =
+            &mut self.coordinators;
         let (from, after) = sweep.at.take().unwrap_or((ReplicaId(0), None));
         let Some((&replica, shard)) = shards.range_mut(from..).next() else { return false };
         if !self.clock.believes(now) {
             return false;
         }
         let after = after.filter(|_| replica == from);
-        let seen = match shard.stage {
-            Stage::Serving => shard.coordinator.expire(rules, now, after.as_ref(), SWEEP_SLICE),
-            Stage::Loading { .. } | Stage::Failed { .. } => None,
+        let after = after.as_ref();
+        let seen = match (&shard.stage, &mut shard.view) {
+            (Stage::Serving, View::Groups(it)) => it.expire(rules, now, after, SWEEP_SLICE),
+            (Stage::Serving, View::Transactions(it)) => {
+                it.expire(*transactional_id_expiration_ms, now, after, SWEEP_SLICE)
+            }
+            (Stage::Loading { .. } | Stage::Failed { .. }, _) => None,
         };
         sweep.at = Some(match seen {
             Some(group) => (replica, Some(group)),

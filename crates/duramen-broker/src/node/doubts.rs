@@ -8,6 +8,7 @@ use duramen_storage::op::ReplicaId;
 use duramen_storage::sabotage::{self, Bug};
 
 use super::Node;
+use super::coordinators::Kind;
 use crate::api;
 use crate::event::{Action, ConnectionId, Now, RequestKey};
 use crate::group::Doubt;
@@ -61,7 +62,7 @@ impl Node {
     }
 
     /// Asks the followers of a replica, if it seems to lead some.
-    fn doubt_that_leads(&mut self, replica: ReplicaId) -> Option<Doubt> {
+    pub(super) fn doubt_that_leads(&mut self, replica: ReplicaId) -> Option<Doubt> {
         let group = self.group(replica)?;
         if group.is_alone() || !group.is_serving() {
             return None;
@@ -127,7 +128,17 @@ impl Node {
             Request::OffsetFetch(request) => {
                 let asked = request.groups.iter().map(|group| group.group_id.as_str());
                 let asked = asked.chain([request.group_id.as_str()]);
-                asked.filter_map(|group| self.shard_of(group).ok()).collect()
+                asked.filter_map(|group| self.shard_of(Kind::Groups, group).ok()).collect()
+            }
+            // It may be refused at once, by a producer that another leader knows of.
+            Request::TxnOffsetCommit(request) => {
+                let replica = self.shard_of(Kind::Groups, &request.group_id).ok();
+                let partition = |id: &ReplicaId| self.partitions.get(id);
+                let is_refused = |id: &ReplicaId| {
+                    let (producer, epoch) = (request.producer_id, request.producer_epoch);
+                    partition(id).is_some_and(|it| it.producer_epoch(producer) > Some(epoch))
+                };
+                replica.into_iter().filter(is_refused).collect()
             }
             // It may be refused at once, by what another leader has changed.
             decided if api::is_decided_by_controller(decided) => {
@@ -145,6 +156,7 @@ impl Node {
         replica: ReplicaId,
         actions: &mut Vec<Action>,
     ) {
+        self.settle_doubted_answers(now, replica, actions);
         let Some(mut waiting) = self.doubts.by_replica.remove(&replica) else { return };
         let group = self.group(replica);
         let is_sure = |doubt: Doubt| group.is_none_or(|group| group.led_at(doubt).is_some());

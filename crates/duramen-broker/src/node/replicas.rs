@@ -15,6 +15,7 @@ use duramen_protocol::wire::Uuid;
 use duramen_storage::op::{Identity, Op, OpKind, ReplicaId};
 
 use super::Node;
+use super::coordinators::Kind;
 use crate::configs::TopicSettings;
 use crate::controller::image::{Change, Topic};
 use crate::event::{Action, Now};
@@ -76,7 +77,7 @@ impl Node {
         }
         let voters = self.controller.image.voters_at_birth(topic_id, partition);
         let settings = self.settings_of(topic);
-        let is_of_groups = topic.name == internal_topics::GROUPS;
+        let kind = Kind::of(&topic.name);
         let identity = Identity { topic: topic.name.clone(), topic_id: topic_id.0, partition };
         let seed = self.options.seed;
         let is_added = !voters.contains(&id.0);
@@ -94,8 +95,8 @@ impl Node {
         self.sleepers.begin(id);
         self.partitions.insert(id, made);
         self.mark_dirty(id);
-        if is_of_groups {
-            self.note_group_replica(now, id, actions);
+        if let Some(kind) = kind {
+            self.note_coordinated(now, id, kind, actions);
         }
         Some(id)
     }
@@ -128,7 +129,7 @@ impl Node {
         self.peers.forget(replica, partition.id);
         self.sleepers.forget(replica);
         self.bytes_in_flight -= partition.group.bytes_in_flight();
-        self.forget_group_replica(now, replica, actions);
+        self.forget_coordinated(now, replica, actions);
         let mut effects = Effects::default();
         partition.close(&mut effects);
         self.settle_doubts(now, replica, actions);
@@ -178,9 +179,14 @@ impl Node {
         for topic_id in ids {
             self.configure(topic_id);
         }
-        let groups = self.controller.image.topic_named(internal_topics::GROUPS);
-        for replica in groups.map_or(Vec::new(), |topic| own_replicas(topic, own)) {
-            self.note_group_replica(now, replica, actions);
+        for name in internal_topics::COORDINATED {
+            let topic = self.controller.image.topic_named(name);
+            let replicas = topic.map_or(Vec::new(), |topic| own_replicas(topic, own));
+            for (replica, kind) in replicas.into_iter().zip(std::iter::repeat(Kind::of(name))) {
+                if let Some(kind) = kind {
+                    self.note_coordinated(now, replica, kind, actions);
+                }
+            }
         }
     }
 }

@@ -98,6 +98,7 @@ impl Node {
                 if partition.is_some_and(|partition| partition.expire_producers(before_us)) {
                     self.mark_dirty(*replica);
                 }
+                self.forget_executed(*replica);
             }
         }
         self.producers.at = slice.last().copied().filter(|_| slice.len() == SWEEP_SLICE);

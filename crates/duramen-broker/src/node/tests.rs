@@ -26,5 +26,6 @@ mod sleepers;
 mod stalls;
 mod survivor;
 mod topics;
+mod transactions;
 mod trio;
 mod versions;

@@ -1,10 +1,12 @@
 //! # Room card: producers
 //!
-//! Purpose:    idempotence: each batch of a producer lands once, in order.
-//! Owns:       the last batches of every producer, committed and not; the image's bytes.
-//! Interface:  [`Producers::check`], [`Producers::propose`], [`Producers::apply`], [`Producers::image`].
+//! Purpose:    idempotence: each batch of a producer lands once, in order; and in which transaction.
+//! Owns:       the last batches of every producer, committed and not; its open transaction; the image's bytes.
+//! Interface:  [`Producers::check`], [`Producers::propose`], [`Producers::apply`], [`Producers::image`];
+//!             [`Producers::is_open`], [`Producers::check_marker`], [`Producers::transactions`].
 //! Invariants: a batch is checked against committed and uncommitted state together; the committed
-//!             state is a function of the log alone, and ends only by `ExpireProducers`.
+//!             state is a function of the log alone, and ends only by `ExpireProducers`. One whose transaction is open
+//!             does not expire.
 //! Never:      clocks in what is replicated: the time of last use is this node's own.
 //! Tests:      below, against a model.
 //! Start at:   [`Producers::check`].
@@ -14,16 +16,21 @@ use std::collections::{BTreeMap, VecDeque};
 use bytes::Bytes;
 use duramen_protocol::ErrorCode;
 use duramen_storage::Descriptor;
+use duramen_storage::descriptor::EndMarker;
 
+use super::transactions::Transactions;
 use crate::limits::PRODUCER_BATCHES_KEPT;
 use duramen_storage::sabotage::{self, Bug};
 
-const IMAGE_VERSION: u8 = 3;
+const IMAGE_VERSION: u8 = 4;
+/// It knew of no transactions.
+const IMAGE_VERSION_WITHOUT_TRANSACTIONS: u8 = 3;
 /// It did not say up to which index it goes: that was the index it was stored under.
 const IMAGE_VERSION_WITHOUT_INDEX: u8 = 2;
 /// It had no time of a producer's last batch either.
 const IMAGE_VERSION_WITHOUT_TIMES: u8 = 1;
 const IMAGE_PRODUCER_BYTES: usize = 8 + 2 + 1;
+const IMAGE_TRANSACTION_BYTES: usize = 8 + 8 + 4;
 const IMAGE_BATCH_BYTES: usize = 4 + 4 + 8;
 
 /// One batch of a producer, in brief.
@@ -34,14 +41,29 @@ struct Sent {
     base_offset: i64,
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct Producer {
     epoch: i16,
     /// At most five, of `epoch`, oldest first.
     batches: VecDeque<Sent>,
     /// The largest time in its last batch; -1 if an image of version 1 told of it.
     last_timestamp: i64,
+    /// Where its last batch or marker begins; -1 if there is none.
+    last_offset: i64,
+    /// Where its open transaction begins.
+    open: Option<i64>,
+    /// That of its last marker; -1 if there is none.
+    coordinator_epoch: i32,
     used_us: u64,
+}
+
+impl Producer {
+    fn new(epoch: i16) -> Self {
+        let batches = VecDeque::new();
+        let (last_timestamp, last_offset, coordinator_epoch) = (-1, -1, -1);
+        let (open, used_us) = (None, 0);
+        Self { epoch, batches, last_timestamp, last_offset, open, coordinator_epoch, used_us }
+    }
 }
 
 /// What a producer did last, as administrators are told.
@@ -51,6 +73,20 @@ pub(crate) struct ActiveProducer {
     pub epoch: i16,
     pub last_sequence: i32,
     pub last_timestamp: i64,
+    pub coordinator_epoch: i32,
+    /// Where its open transaction begins; -1 if none is.
+    pub open: i64,
+}
+
+/// What a producer's batch is to its log.
+#[derive(Clone, Copy, Debug)]
+enum Part {
+    /// Records with sequences.
+    Sent(Sent),
+    /// Records of a transaction that have none: the broker wrote them for it.
+    Unnumbered,
+    /// The end of its transaction.
+    End(EndMarker),
 }
 
 /// A batch proposed and not committed.
@@ -58,7 +94,8 @@ pub(crate) struct ActiveProducer {
 struct Proposed {
     index: u64,
     epoch: i16,
-    sent: Sent,
+    is_transactional: bool,
+    part: Part,
 }
 
 /// What to do with a batch.
@@ -77,6 +114,17 @@ pub(crate) enum Verdict {
     Refuse(ErrorCode),
 }
 
+/// What a marker would do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// It ends a transaction, or keeps out who wrote with an older epoch.
+    Append,
+    /// Nothing that is not under way already: once the entry at this index is committed, it is done.
+    Waits(u64),
+    /// Nothing: there is nothing to be ended; or another producer has taken its place, or another coordinator its one's.
+    Told(ErrorCode),
+}
+
 /// All producers of one partition.
 #[derive(Debug, Default)]
 pub(crate) struct Producers {
@@ -85,6 +133,7 @@ pub(crate) struct Producers {
     as_of: u64,
     committed: BTreeMap<i64, Producer>,
     proposed: BTreeMap<i64, Vec<Proposed>>,
+    transactions: Transactions,
 }
 
 /// The sequence number `steps` after `sequence`; after 2^31-1 comes 0.
@@ -93,11 +142,15 @@ fn advance(sequence: i32, steps: u32) -> i32 {
     i32::try_from(sum & i64::from(i32::MAX)).expect("31 bits fit")
 }
 
-fn sent_of(batch: &Descriptor) -> Sent {
-    Sent {
-        first_sequence: batch.first_sequence,
-        last_sequence: advance(batch.first_sequence, batch.count - 1),
-        base_offset: batch.base_offset,
+fn part_of(batch: &Descriptor) -> Part {
+    match batch.marker {
+        Some(marker) => Part::End(marker),
+        None if batch.first_sequence < 0 => Part::Unnumbered,
+        None => Part::Sent(Sent {
+            first_sequence: batch.first_sequence,
+            last_sequence: advance(batch.first_sequence, batch.count - 1),
+            base_offset: batch.base_offset,
+        }),
     }
 }
 
@@ -123,7 +176,10 @@ impl Producers {
             };
         }
         let newest_first = proposed.iter().rev().take_while(|it| it.epoch == epoch);
-        let newest_first = newest_first.map(|it| (it.sent, Some(it.index)));
+        let newest_first = newest_first.filter_map(|it| match it.part {
+            Part::Sent(sent) => Some((sent, Some(it.index))),
+            Part::Unnumbered | Part::End(_) => None,
+        });
         let committed = committed.filter(|producer| producer.epoch == epoch);
         let older = committed.into_iter().flat_map(|producer| producer.batches.iter().rev());
         let mut recent = newest_first.chain(older.map(|sent| (*sent, None)));
@@ -143,10 +199,66 @@ impl Producers {
         }
     }
 
+    /// The highest epoch that a producer was heard of with.
+    pub(crate) fn epoch_of(&self, id: i64) -> Option<i16> {
+        let proposed = self.proposed.get(&id).and_then(|all| all.last()).map(|it| it.epoch);
+        proposed.or_else(|| self.committed.get(&id).map(|it| it.epoch))
+    }
+
+    /// Whether a transaction of a producer is open, as far as anything was appended.
+    pub(crate) fn is_open(&self, id: i64) -> bool {
+        let proposed = self.proposed.get(&id).into_iter().flatten().rev();
+        let mut newest = proposed.filter(|it| it.is_transactional);
+        match newest.next() {
+            Some(it) => !matches!(it.part, Part::End(_)),
+            None => self.committed.get(&id).is_some_and(|it| it.open.is_some()),
+        }
+    }
+
+    /// What a marker with this epoch of the producer would do.
+    pub(crate) fn check_marker(&self, id: i64, epoch: i16, coordinator_epoch: i32) -> Ending {
+        let Some(known) = self.epoch_of(id) else { return Ending::Told(ErrorCode::None) };
+        let proposed = self.proposed.get(&id).map_or(&[][..], Vec::as_slice);
+        let last = proposed.iter().rev().filter_map(|it| match it.part {
+            Part::End(marker) => Some(marker.coordinator_epoch),
+            Part::Sent(_) | Part::Unnumbered => None,
+        });
+        let committed = self.committed.get(&id).map(|it| it.coordinator_epoch);
+        let last = last.chain(committed).next().unwrap_or(-1);
+        if coordinator_epoch < last {
+            return Ending::Told(ErrorCode::TransactionCoordinatorFenced);
+        }
+        if epoch < known {
+            return Ending::Told(ErrorCode::InvalidProducerEpoch);
+        }
+        match proposed.last() {
+            // One of a newer coordinator is remembered, so that nobody takes the older one's.
+            _ if self.is_open(id) || epoch > known || coordinator_epoch > last => Ending::Append,
+            Some(last) => Ending::Waits(last.index),
+            None => Ending::Told(ErrorCode::None),
+        }
+    }
+
+    /// Whether a producer of this epoch may write.
+    pub(crate) fn admits(&self, id: i64, epoch: i16) -> bool {
+        self.epoch_of(id).is_none_or(|known| epoch >= known)
+    }
+
+    /// The transactions that are committed to the log, open ones and aborted ones.
+    pub(crate) fn transactions(&self) -> &Transactions {
+        &self.transactions
+    }
+
+    /// The log begins at this offset now.
+    pub(crate) fn trim(&mut self, log_start: i64) {
+        self.transactions.trim(log_start);
+    }
+
     /// A batch was proposed at `index`.
     pub(crate) fn propose(&mut self, index: u64, batch: &Descriptor) {
         if batch.producer_id >= 0 {
-            let proposed = Proposed { index, epoch: batch.producer_epoch, sent: sent_of(batch) };
+            let (epoch, is_transactional) = (batch.producer_epoch, batch.transactional);
+            let proposed = Proposed { index, epoch, is_transactional, part: part_of(batch) };
             self.proposed.entry(batch.producer_id).or_default().push(proposed);
         }
     }
@@ -173,25 +285,43 @@ impl Producers {
         if index <= self.as_of && !sabotage::is(Bug::ImageAppliedTwice) {
             return;
         }
-        let producer = self.committed.entry(batch.producer_id).or_default();
-        if producer.epoch != batch.producer_epoch {
-            producer.epoch = batch.producer_epoch;
+        let epoch = batch.producer_epoch;
+        let new = || Producer::new(epoch);
+        let producer = self.committed.entry(batch.producer_id).or_insert_with(new);
+        if producer.epoch != epoch {
+            producer.epoch = epoch;
             producer.batches.clear();
         }
         producer.last_timestamp = batch.max_timestamp;
+        producer.last_offset = batch.base_offset;
         producer.used_us = now_us;
-        if producer.batches.len() == PRODUCER_BATCHES_KEPT {
-            producer.batches.pop_front();
+        match part_of(batch) {
+            Part::Sent(sent) => {
+                if producer.batches.len() == PRODUCER_BATCHES_KEPT {
+                    producer.batches.pop_front();
+                }
+                producer.batches.push_back(sent);
+            }
+            Part::Unnumbered => {}
+            Part::End(marker) => {
+                producer.coordinator_epoch = marker.coordinator_epoch;
+                if let Some(first) = producer.open.take() {
+                    let (id, last) = (batch.producer_id, batch.base_offset);
+                    self.transactions.end(id, first, last, marker.commits);
+                }
+                return;
+            }
         }
-        producer.batches.push_back(sent_of(batch));
+        if batch.transactional && producer.open.is_none() {
+            producer.open = Some(batch.base_offset);
+            self.transactions.open(batch.base_offset);
+        }
     }
 
     /// An `ExpireProducers` entry is committed.
     pub(crate) fn expire(&mut self, index: u64, before: i64) {
         if index > self.as_of {
-            let stays =
-                |it: &Producer| it.batches.back().is_some_and(|it| it.base_offset >= before);
-            self.committed.retain(|_, producer| stays(producer));
+            self.committed.retain(|_, it| it.last_offset >= before || it.open.is_some());
         }
     }
 
@@ -205,13 +335,13 @@ impl Producers {
     /// The offset before which only batches of producers begin that were last used before `before_us` and have nothing
     /// under way; `None` if there is none. `end` is one past the last committed offset.
     pub(crate) fn unused_before(&self, before_us: u64, end: i64) -> Option<i64> {
-        let last = |producer: &Producer| producer.batches.back().map(|sent| sent.base_offset);
         let is_used =
             |id: &i64, it: &Producer| it.used_us >= before_us || self.proposed.contains_key(id);
-        let used = self.committed.iter().filter(|(id, producer)| is_used(id, producer));
-        let before = used.filter_map(|(_, producer)| last(producer)).min().unwrap_or(end);
-        let mut all = self.committed.values().filter_map(last);
-        all.any(|offset| offset < before).then_some(before)
+        // Those with an open transaction stay in any case.
+        let all = || self.committed.iter().filter(|(_, it)| it.open.is_none());
+        let used = all().filter(|(id, producer)| is_used(id, producer));
+        let before = used.map(|(_, producer)| producer.last_offset).min().unwrap_or(end);
+        all().any(|(_, it)| it.last_offset < before).then_some(before)
     }
 
     /// How many there are.
@@ -219,24 +349,32 @@ impl Producers {
         self.committed.len()
     }
 
-    /// The committed state after the entry at `applied`, versioned: version, the index up to which it goes, then for
-    /// each producer its id, epoch, time and batches.
+    /// The committed state after the entry at `applied`, versioned: version, the index up to which it goes, how many
+    /// producers there are; for each its id, epoch, time, last offset, open transaction (or -1), coordinator and
+    /// batches; then the aborted transactions.
     pub(crate) fn image(&self, applied: u64) -> Bytes {
-        let size = IMAGE_PRODUCER_BYTES + PRODUCER_BATCHES_KEPT * IMAGE_BATCH_BYTES;
-        let mut out = Vec::with_capacity(1 + 8 + self.committed.len() * size);
+        let size = IMAGE_PRODUCER_BYTES + IMAGE_TRANSACTION_BYTES;
+        let size = size + 8 + PRODUCER_BATCHES_KEPT * IMAGE_BATCH_BYTES;
+        let mut out = Vec::with_capacity(1 + 8 + 4 + self.committed.len() * size);
         out.push(IMAGE_VERSION);
         out.extend_from_slice(&self.as_of.max(applied).to_be_bytes());
+        let count = u32::try_from(self.committed.len()).expect("an id is of 8 bytes of memory");
+        out.extend_from_slice(&count.to_be_bytes());
         for (id, producer) in &self.committed {
             out.extend_from_slice(&id.to_be_bytes());
             out.extend_from_slice(&producer.epoch.to_be_bytes());
             out.push(u8::try_from(producer.batches.len()).expect("at most five"));
             out.extend_from_slice(&producer.last_timestamp.to_be_bytes());
+            out.extend_from_slice(&producer.last_offset.to_be_bytes());
+            out.extend_from_slice(&producer.open.unwrap_or(-1).to_be_bytes());
+            out.extend_from_slice(&producer.coordinator_epoch.to_be_bytes());
             for batch in &producer.batches {
                 out.extend_from_slice(&batch.first_sequence.to_be_bytes());
                 out.extend_from_slice(&batch.last_sequence.to_be_bytes());
                 out.extend_from_slice(&batch.base_offset.to_be_bytes());
             }
         }
+        self.transactions.write_aborted(&mut out);
         out.into()
     }
 
@@ -253,33 +391,54 @@ impl Producers {
             rest = tail;
             producers.as_of = u64::from_be_bytes(*as_of);
         }
-        while !rest.is_empty() {
+        let mut left = u32::MAX;
+        if version > IMAGE_VERSION_WITHOUT_TRANSACTIONS {
+            let (count, tail) = rest.split_first_chunk::<4>()?;
+            (left, rest) = (u32::from_be_bytes(*count), tail);
+        }
+        while left > 0 && !(rest.is_empty() && version <= IMAGE_VERSION_WITHOUT_TRANSACTIONS) {
+            left -= 1;
             let (head, tail) = rest.split_first_chunk::<IMAGE_PRODUCER_BYTES>()?;
             let (id, head) = head.split_first_chunk::<8>()?;
             let count = usize::from(head[2]);
             rest = tail;
-            let epoch = i16::from_be_bytes([head[0], head[1]]);
-            let mut last_timestamp = -1;
+            let mut producer = Producer::new(i16::from_be_bytes([head[0], head[1]]));
+            producer.used_us = now_us;
             if version != IMAGE_VERSION_WITHOUT_TIMES {
                 let (time, tail) = rest.split_first_chunk::<8>()?;
                 rest = tail;
-                last_timestamp = i64::from_be_bytes(*time);
+                producer.last_timestamp = i64::from_be_bytes(*time);
             }
-            let batches = VecDeque::new();
-            let mut producer = Producer { epoch, batches, last_timestamp, used_us: now_us };
+            if version > IMAGE_VERSION_WITHOUT_TRANSACTIONS {
+                let (state, tail) = rest.split_first_chunk::<IMAGE_TRANSACTION_BYTES>()?;
+                let (last_offset, state) = state.split_first_chunk::<8>()?;
+                let (open, coordinator_epoch) = state.split_first_chunk::<8>()?;
+                rest = tail;
+                producer.last_offset = i64::from_be_bytes(*last_offset);
+                let open = i64::from_be_bytes(*open);
+                producer.open = (open >= 0).then_some(open);
+                producer.coordinator_epoch =
+                    i32::from_be_bytes(*coordinator_epoch.first_chunk::<4>()?);
+            }
             for _ in 0..count {
                 let (batch, tail) = rest.split_first_chunk::<IMAGE_BATCH_BYTES>()?;
                 rest = tail;
                 let (first_sequence, batch) = batch.split_first_chunk::<4>()?;
                 let (last_sequence, base_offset) = batch.split_first_chunk::<4>()?;
+                let base_offset = i64::from_be_bytes(*base_offset.first_chunk::<8>()?);
                 producer.batches.push_back(Sent {
                     first_sequence: i32::from_be_bytes(*first_sequence),
                     last_sequence: i32::from_be_bytes(*last_sequence),
-                    base_offset: i64::from_be_bytes(*base_offset.first_chunk::<8>()?),
+                    base_offset,
                 });
+                producer.last_offset = producer.last_offset.max(base_offset);
+            }
+            if let Some(first) = producer.open {
+                producers.transactions.open(first);
             }
             producers.committed.insert(i64::from_be_bytes(*id), producer);
         }
+        producers.transactions.read_aborted(rest)?;
         Some(producers)
     }
 
@@ -290,10 +449,12 @@ impl Producers {
             epoch: producer.epoch,
             last_sequence: producer.batches.back().map_or(-1, |sent| sent.last_sequence),
             last_timestamp: producer.last_timestamp,
+            coordinator_epoch: producer.coordinator_epoch,
+            open: producer.open.unwrap_or(-1),
         })
     }
 
-    /// The committed state in words, a line for each producer.
+    /// The committed state in words, a line for each producer and each aborted transaction.
     pub(crate) fn lines(&self) -> Vec<String> {
         let sent = |Sent { first_sequence, last_sequence, base_offset }: &Sent| {
             format!("  sequences {first_sequence}..{last_sequence} at offset {base_offset}")
@@ -304,9 +465,12 @@ impl Producers {
                 -1 => String::new(),
                 time => format!("  time {time}"),
             };
-            format!("producer {id}  epoch {}{time}{batches}", producer.epoch)
+            let open = producer.open.map(|first| format!("  transaction open from {first}"));
+            let open = open.unwrap_or_default();
+            format!("producer {id}  epoch {}{time}{open}{batches}", producer.epoch)
         };
-        self.committed.iter().map(line).collect()
+        let lines = self.committed.iter().map(line);
+        lines.chain(self.transactions.lines()).collect()
     }
 }
 
@@ -329,8 +493,14 @@ mod tests {
             starts_segment: false,
             transactional: false,
             control: false,
+            marker: None,
             log_append_time: false,
         }
+    }
+
+    fn active(epoch: i16, last_sequence: i32, last_timestamp: i64) -> ActiveProducer {
+        let (coordinator_epoch, open) = (-1, -1);
+        ActiveProducer { id: 7, epoch, last_sequence, last_timestamp, coordinator_epoch, open }
     }
 
     fn append(producers: &mut Producers, index: u64, it: &Descriptor) {
@@ -402,7 +572,7 @@ mod tests {
         let copy = Producers::from_image(&producers.image(0), 5).expect("our own version");
         assert_eq!(copy.image(0), producers.image(0));
         assert_eq!(copy.check(7, 1, 9, 1), Verdict::Append);
-        let last = ActiveProducer { id: 7, epoch: 1, last_sequence: 8, last_timestamp: 1_000 };
+        let last = active(1, 8, 1_000);
         assert_eq!(copy.active().collect::<Vec<_>>(), [last]);
         assert!(Producers::from_image(&[9], 0).is_none(), "an unknown version is refused");
         assert!(Producers::from_image(&producers.image(0)[..20], 0).is_none());
@@ -436,7 +606,7 @@ mod tests {
         let sent = [&3i32.to_be_bytes()[..], &4i32.to_be_bytes(), &9i64.to_be_bytes()].concat();
         let image = [&[1][..], &producer, &sent].concat();
         let producers = Producers::from_image(&image, 0).expect("an older version of ours");
-        let last = ActiveProducer { id: 7, epoch: 1, last_sequence: 4, last_timestamp: -1 };
+        let last = active(1, 4, -1);
         assert_eq!(producers.active().collect::<Vec<_>>(), [last]);
         let known = Verdict::Duplicate { base_offset: 9, uncommitted: None };
         assert_eq!(producers.check(7, 1, 3, 2), known);

@@ -8,8 +8,7 @@ use duramen_protocol::messages::describe_groups::DescribedGroup;
 use duramen_protocol::messages::leave_group::{MemberIdentity, MemberResponse};
 use duramen_protocol::messages::list_groups::ListedGroup;
 use duramen_protocol::messages::offset_commit::{
-    OffsetCommitRequestPartition, OffsetCommitRequestTopic, OffsetCommitResponsePartition,
-    OffsetCommitResponseTopic,
+    OffsetCommitRequestTopic, OffsetCommitResponsePartition, OffsetCommitResponseTopic,
 };
 use duramen_protocol::messages::offset_delete::{
     OffsetDeleteResponsePartition, OffsetDeleteResponseTopic,
@@ -18,18 +17,23 @@ use duramen_protocol::messages::offset_fetch::{
     OffsetFetchRequestGroup, OffsetFetchResponseGroup, OffsetFetchResponsePartitions,
     OffsetFetchResponseTopics,
 };
+use duramen_protocol::messages::txn_offset_commit::{
+    TxnOffsetCommitResponsePartition, TxnOffsetCommitResponseTopic,
+};
 use duramen_protocol::messages::{
     HeartbeatRequest, HeartbeatResponse, JoinGroupRequest, JoinGroupResponse, LeaveGroupRequest,
     LeaveGroupResponse, ListGroupsRequest, OffsetCommitRequest, OffsetCommitResponse,
     OffsetDeleteRequest, OffsetDeleteResponse, SyncGroupRequest, SyncGroupResponse,
+    TxnOffsetCommitRequest, TxnOffsetCommitResponse,
 };
 use duramen_protocol::wire::Uuid;
 
 use super::consumer::Classic;
-use super::{Asked, Coordinator, Group, Reader, Then};
+use super::{Asked, Coordinator, Group, Reader, Then, Transactor};
 use crate::event::{Now, RequestKey};
 use crate::groups::consumer::{CONSUMER, CommitRight, ConsumerGroup};
 use crate::groups::membership::{Caller, Membership, Rules, State};
+use crate::groups::offsets::Slot;
 use crate::groups::records::{
     Fact, FactValue, GroupRecord, NEVER, OffsetCommitKey, OffsetCommitValue,
 };
@@ -213,6 +217,7 @@ impl Coordinator {
             };
             for it in partitions {
                 let partition_index = it.partition_index;
+                let metadata = it.committed_metadata.as_deref();
                 let refused = refused(&topic, partition_index).or_else(|| match &right {
                     Ok(right) => right.refuses(topic.topic_id, partition_index),
                     Err(code) => Some(*code),
@@ -220,7 +225,9 @@ impl Coordinator {
                 let code = match (refused, &admitted, &name) {
                     (Some(code), _, _) => code,
                     (None, Err(code), _) => *code,
-                    _ if is_too_long(&it, rules.metadata_max) => ErrorCode::OffsetMetadataTooLarge,
+                    _ if is_too_long(metadata, rules.metadata_max) => {
+                        ErrorCode::OffsetMetadataTooLarge
+                    }
                     (None, Ok(group), Some(name)) => {
                         let (group, topic_name) = (group.clone(), name.clone());
                         let key = OffsetCommitKey {
@@ -281,7 +288,100 @@ impl Coordinator {
         if group.consumer.is_some() {
             return Ok(name);
         }
-        group.members.check_commit(id, instance, generation, now.mono_us)?;
+        group.members.check_commit(id, instance, generation, false, now.mono_us)?;
+        self.hasten(&name, id);
+        Ok(name)
+    }
+
+    /// A `TxnOffsetCommit`, with ids for all topics that there are. `refused` says why a partition's offset may not be
+    /// committed, if so. That the producer's transaction is open, and this partition part of it, is known.
+    pub(crate) fn txn_offset_commit(
+        &mut self,
+        rules: &Rules,
+        key: RequestKey,
+        request: TxnOffsetCommitRequest,
+        refused: impl Fn(&str, i32) -> Result<Uuid, ErrorCode>,
+        now: Now,
+    ) {
+        let admitted = self.admit_txn_commit(&request, now);
+        let right = match &admitted {
+            Ok(group) => self.right_to_commit_in_transaction(group, &request),
+            Err(code) => Err(*code),
+        };
+        let mut records = Vec::new();
+        let mut answer = TxnOffsetCommitResponse::default();
+        for topic in request.topics {
+            let mut answers = Vec::with_capacity(topic.partitions.len());
+            let name: Arc<str> = topic.name.as_str().into();
+            for it in topic.partitions {
+                let partition = it.partition_index;
+                let metadata = it.committed_metadata.as_deref();
+                let judged = refused(&topic.name, partition).and_then(|id| match &right {
+                    Ok(right) => right.refuses(id, partition).map_or(Ok(id), Err),
+                    Err(code) => Err(*code),
+                });
+                let code = match (judged, &admitted) {
+                    (Err(ErrorCode::StaleMemberEpoch), _) => ErrorCode::IllegalGeneration,
+                    (Err(code), _) => code,
+                    (Ok(_), Err(code)) => *code,
+                    _ if is_too_long(metadata, rules.metadata_max) => {
+                        ErrorCode::OffsetMetadataTooLarge
+                    }
+                    (Ok(topic_id), Ok(group)) => {
+                        let (group, topic) = (group.clone(), name.clone());
+                        let key = OffsetCommitKey { group, topic, partition };
+                        let value = OffsetCommitValue {
+                            offset: it.committed_offset,
+                            leader_epoch: it.committed_leader_epoch,
+                            metadata: it.committed_metadata.map_or_else(Arc::default, Arc::from),
+                            commit_timestamp: now.wall_ms,
+                            expire_timestamp: NEVER,
+                            topic_id,
+                        };
+                        records.push(GroupRecord::Offset { key, value: Some(value) });
+                        ErrorCode::None
+                    }
+                };
+                answers.push(TxnOffsetCommitResponsePartition {
+                    partition_index: partition,
+                    error_code: code.code(),
+                });
+            }
+            let (name, partitions) = (topic.name, answers);
+            answer.topics.push(TxnOffsetCommitResponseTopic { name, partitions });
+        }
+        match admitted {
+            Ok(name) if !records.is_empty() => {
+                let (producer_id, epoch) = (request.producer_id, request.producer_epoch);
+                let then = Then::CommitInTransaction(key, answer);
+                let transactor = Transactor { producer_id, epoch };
+                self.append_in_transaction(&name, records, then, transactor);
+            }
+            admitted => {
+                self.reply(key, answer);
+                if let Ok(name) = admitted {
+                    self.settle(&name, now);
+                }
+            }
+        }
+    }
+
+    fn admit_txn_commit(
+        &mut self,
+        request: &TxnOffsetCommitRequest,
+        now: Now,
+    ) -> Result<Arc<str>, ErrorCode> {
+        let generation = request.generation_id;
+        if !self.exists(&request.group_id) && generation >= 0 {
+            return Err(ErrorCode::IllegalGeneration);
+        }
+        let name = self.known_or_new(&request.group_id);
+        let (id, instance) = (request.member_id.as_str(), request.group_instance_id.as_deref());
+        let group = self.group_mut(&name);
+        if group.consumer.is_some() {
+            return Ok(name);
+        }
+        group.members.check_commit(id, instance, generation, true, now.mono_us)?;
         self.hasten(&name, id);
         Ok(name)
     }
@@ -300,6 +400,20 @@ impl Coordinator {
         }
     }
 
+    /// The same for a transaction, whose producer need not say for which member it commits.
+    fn right_to_commit_in_transaction(
+        &self,
+        name: &Arc<str>,
+        request: &TxnOffsetCommitRequest,
+    ) -> Result<CommitRight<'_>, ErrorCode> {
+        let (id, epoch) = (request.member_id.as_str(), request.generation_id);
+        let is_anonymous = epoch < 0 && id.is_empty() && request.group_instance_id.is_none();
+        match &self.groups[name].consumer {
+            Some(consumer) if !is_anonymous => consumer.check_commit(i16::MAX, id, epoch),
+            _ => Ok(CommitRight::All),
+        }
+    }
+
     /// One group's part of an `OffsetFetch`, with names for all topics that are known by their ids. It sees every
     /// commit that came before it.
     pub(crate) fn offset_fetch(
@@ -307,15 +421,16 @@ impl Coordinator {
         key: RequestKey,
         part: usize,
         request: OffsetFetchRequestGroup,
+        stable: bool,
     ) {
         if let Some(group) = self.groups.get_mut(request.group_id.as_str())
             && let Some(&until) = group.flying.last()
         {
-            group.readers.push(Reader { until, key, part, request });
+            group.readers.push(Reader { until, key, part, request, stable });
             return;
         }
         let group = self.groups.get(request.group_id.as_str());
-        let answer = Self::fetched(&request.group_id, group, &request);
+        let answer = Self::fetched(&request.group_id, group, &request, stable);
         self.push_fetched(key, part, answer);
     }
 
@@ -345,19 +460,27 @@ impl Coordinator {
         name: &str,
         group: Option<&Group>,
         request: &OffsetFetchRequestGroup,
+        stable: bool,
     ) -> OffsetFetchResponseGroup {
         if let Some(Err(code)) = group.map(|group| Self::check_fetch(group, request)) {
             return Self::not_fetched(request, code);
         }
-        let answer = |partition_index, value: Option<&OffsetCommitValue>| {
+        let is_unstable = |topic: &str, partition| {
+            let slot = group.and_then(|it| it.offsets.slot(topic, partition));
+            stable && slot.is_some_and(|slot| !slot.pending.is_empty())
+        };
+        let answer = |topic: &str, partition_index, value: Option<&OffsetCommitValue>| {
+            let is_unstable = is_unstable(topic, partition_index);
+            let value = value.filter(|_| !is_unstable);
             let none = || OffsetCommitValue { offset: -1, ..OffsetCommitValue::default() };
             let value = value.cloned().unwrap_or_else(none);
+            let code = if is_unstable { ErrorCode::UnstableOffsetCommit } else { ErrorCode::None };
             OffsetFetchResponsePartitions {
                 partition_index,
                 committed_offset: value.offset,
                 committed_leader_epoch: value.leader_epoch,
                 metadata: Some(value.metadata.as_ref().to_owned()),
-                error_code: ErrorCode::None.code(),
+                error_code: code.code(),
             }
         };
         let mut topics = Vec::new();
@@ -370,13 +493,17 @@ impl Coordinator {
                 topics.push(OffsetFetchResponseTopics {
                     name: topic.name.clone(),
                     topic_id: topic.topic_id,
-                    partitions: partitions.map(|it| answer(*it, value(*it))).collect(),
+                    partitions: partitions.map(|it| answer(&topic.name, *it, value(*it))).collect(),
                 });
             }
         } else if let Some(group) = group {
-            for (topic, committed) in group.offsets.committed() {
-                let partitions =
-                    committed.map(|(it, committed)| answer(it, Some(&committed.value)));
+            for (topic, slots) in group.offsets.slots() {
+                let is_told =
+                    |it: &i32, slot: &Slot| slot.committed.is_some() || is_unstable(topic, *it);
+                let told = slots.iter().filter(|(it, slot)| is_told(it, slot));
+                let partitions = told.map(|(it, slot)| {
+                    answer(topic, *it, slot.committed.as_ref().map(|it| &it.value))
+                });
                 let partitions: Vec<_> = partitions.collect();
                 if !partitions.is_empty() {
                     let (name, topic_id) = (topic.as_ref().to_owned(), Uuid::default());
@@ -393,7 +520,7 @@ impl Coordinator {
         request: &OffsetFetchRequestGroup,
         code: ErrorCode,
     ) -> OffsetFetchResponseGroup {
-        let mut answer = Self::fetched(&request.group_id, None, request);
+        let mut answer = Self::fetched(&request.group_id, None, request, false);
         answer.error_code = code.code();
         for partition in answer.topics.iter_mut().flat_map(|topic| &mut topic.partitions) {
             partition.error_code = code.code();
@@ -662,7 +789,6 @@ fn tombstone(group: &Arc<str>, topic: &Arc<str>, partition: i32) -> GroupRecord 
 }
 
 /// Kafka counts in UTF-16.
-fn is_too_long(partition: &OffsetCommitRequestPartition, max: usize) -> bool {
-    let length = |metadata: &String| metadata.encode_utf16().count();
-    partition.committed_metadata.as_ref().is_some_and(|it| it.len() > max && length(it) > max)
+fn is_too_long(metadata: Option<&str>, max: usize) -> bool {
+    metadata.is_some_and(|it| it.len() > max && it.encode_utf16().count() > max)
 }

@@ -32,6 +32,7 @@ mod chance;
 mod consumers;
 mod consumers_by_chance;
 mod scenarios;
+mod transactions;
 
 const SECOND: u64 = 1_000_000;
 const HOUR_MS: i64 = 3_600_000;
@@ -45,8 +46,14 @@ struct Play {
     log: BTreeMap<i64, GroupRecord>,
     end: i64,
     /// Appends that nothing has become of yet.
-    waiting: VecDeque<(Ticket, Vec<GroupRecord>)>,
+    waiting: VecDeque<(Ticket, Vec<GroupRecord>, Option<Transactor>)>,
+    /// Whose transaction a record of the log is part of.
+    transactors: BTreeMap<i64, i64>,
+    /// The ends of transactions: whose, and whether it was committed.
+    markers: BTreeMap<i64, (i64, bool)>,
     appends_at_once: bool,
+    /// Fetches want no offset that may change.
+    is_stable: bool,
     asked: u64,
     version: i16,
     replies: BTreeMap<RequestKey, Response>,
@@ -128,7 +135,10 @@ impl Play {
             log: BTreeMap::new(),
             end: 0,
             waiting: VecDeque::new(),
+            transactors: BTreeMap::new(),
+            markers: BTreeMap::new(),
             appends_at_once: true,
+            is_stable: false,
             asked: 0,
             version: 9,
             replies: BTreeMap::new(),
@@ -177,8 +187,8 @@ impl Play {
             self.coordinator.go_on(&self.rules, topics, self.now);
             for output in self.coordinator.take_outputs() {
                 let before = match output {
-                    Output::Append(ticket, records) => {
-                        self.waiting.push_back((ticket, records));
+                    Output::Append(ticket, records, transactor) => {
+                        self.waiting.push_back((ticket, records, transactor));
                         false
                     }
                     Output::Reply(key, answer) => self.replies.insert(key, *answer).is_some(),
@@ -199,17 +209,26 @@ impl Play {
 
     /// The oldest append becomes durable.
     fn land(&mut self) -> bool {
-        let Some((ticket, records)) = self.waiting.pop_front() else { return false };
+        let Some((ticket, records, transactor)) = self.waiting.pop_front() else { return false };
         let base = self.end;
         for record in records {
             let (key, value) = record.encode().expect("all fits");
             let read = GroupRecord::decode(key, value).expect("it was just written");
             assert_eq!(read, record, "the log says what was meant");
             self.log.insert(self.end, read);
+            self.transactors.extend(transactor.map(|it| (self.end, it.producer_id)));
             self.end += 1;
         }
         self.coordinator.on_appended(ticket, Ok(base), self.now);
         true
+    }
+
+    /// A transaction ends in the log.
+    fn mark(&mut self, producer_id: i64, commits: bool) {
+        self.markers.insert(self.end, (producer_id, commits));
+        self.end += 1;
+        self.coordinator.on_marker(producer_id, commits);
+        self.settle();
     }
 
     fn land_all(&mut self) {
@@ -221,7 +240,7 @@ impl Play {
 
     /// The oldest append will never be in the log.
     fn fail(&mut self, code: ErrorCode) {
-        let (ticket, _) = self.waiting.pop_front().expect("something waits");
+        let (ticket, ..) = self.waiting.pop_front().expect("something waits");
         self.coordinator.on_appended(ticket, Err(code), self.now);
         self.settle();
     }
@@ -229,8 +248,15 @@ impl Play {
     /// What a coordinator makes of the log.
     fn reloaded(&self) -> Coordinator {
         let mut coordinator = Coordinator::new();
-        for (offset, record) in &self.log {
-            coordinator.replay(*offset, record.clone());
+        for offset in 0..self.end {
+            if let Some((producer_id, commits)) = self.markers.get(&offset) {
+                coordinator.on_marker(*producer_id, *commits);
+            }
+            let Some(record) = self.log.get(&offset) else { continue };
+            match self.transactors.get(&offset) {
+                Some(id) => coordinator.replay_in_transaction(offset, record.clone(), *id),
+                None => coordinator.replay(offset, record.clone()),
+            }
         }
         coordinator
     }
@@ -295,7 +321,7 @@ impl Play {
             topics: topics.map(|topics| topics.iter().map(topic).collect()),
             ..OffsetFetchRequestGroup::default()
         };
-        self.coordinator.offset_fetch(key, 0, request);
+        self.coordinator.offset_fetch(key, 0, request, self.is_stable);
         self.settle();
         key
     }
@@ -461,12 +487,18 @@ type Facts = BTreeMap<Fact, (i64, FactValue)>;
 type Image = BTreeMap<Arc<str>, (Stored, Facts, Vec<(String, Committed)>)>;
 
 /// All that is durable: groups, offsets, and where the log says so.
-fn image(coordinator: &Coordinator) -> (Image, Live) {
+fn image(coordinator: &Coordinator) -> (Image, Live<Key>) {
     let mut groups = BTreeMap::new();
     for (name, group) in &coordinator.groups {
         let mut offsets = Vec::new();
-        for (topic, committed) in group.offsets.committed() {
-            offsets.extend(committed.map(|(it, value)| (format!("{topic}-{it}"), value.clone())));
+        for (topic, slots) in group.offsets.slots() {
+            for (it, slot) in slots {
+                let told = slot.committed.iter().map(|value| (format!("{topic}-{it}"), value));
+                offsets.extend(told.map(|(place, value)| (place, value.clone())));
+                let pending = slot.pending.iter();
+                let told = pending.map(|(id, value)| (format!("{topic}-{it} of {id}"), value));
+                offsets.extend(told.map(|(place, value)| (place, value.clone())));
+            }
         }
         if group.stored.is_some() || !offsets.is_empty() || !group.facts.is_empty() {
             groups.insert(name.clone(), (group.stored.clone(), group.facts.clone(), offsets));

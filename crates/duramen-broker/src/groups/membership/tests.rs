@@ -369,7 +369,7 @@ fn one_who_joins_makes_the_others_join_again_and_older_generations_are_refused()
     let now_us = play.now_us;
     let stale = play.group.heartbeat(&ids[0], None, 1, now_us);
     assert_eq!(stale, Err(ErrorCode::IllegalGeneration));
-    let stale = play.group.check_commit(&ids[0], None, 1, now_us);
+    let stale = play.group.check_commit(&ids[0], None, 1, false, now_us);
     assert_eq!(stale, Err(ErrorCode::IllegalGeneration));
     let stranger = play.group.heartbeat("nobody", None, 2, now_us);
     assert_eq!(stranger, Err(ErrorCode::UnknownMemberId));
@@ -389,7 +389,11 @@ fn a_cooperative_follower_keeps_its_generation_unless_what_it_says_changes() {
     assert!(play.waits(revoked));
     assert_eq!(play.beat(&leader), Err(ErrorCode::RebalanceInProgress));
     let now_us = play.now_us;
-    assert_eq!(play.group.check_commit(&leader, None, 1, now_us), Ok(()), "it may still commit");
+    assert_eq!(
+        play.group.check_commit(&leader, None, 1, false, now_us),
+        Ok(()),
+        "it may still commit"
+    );
     let again = play.join(&range(&leader, None));
     assert_eq!(play.joined(again).members[1].metadata, bytes("owns less"));
     play.share(&ids);
@@ -477,7 +481,7 @@ fn a_static_member_comes_back_without_a_rebalance_and_fences_its_former_self() {
         let now_us = play.now_us;
         let former = play.group.heartbeat(&ids[0], Some("a"), 1, now_us);
         assert_eq!(former, Err(ErrorCode::FencedInstanceId));
-        let former = play.group.check_commit(&ids[0], Some("a"), 1, now_us);
+        let former = play.group.check_commit(&ids[0], Some("a"), 1, false, now_us);
         assert_eq!(former, Err(ErrorCode::FencedInstanceId));
         let former = play.join(&range(&ids[0], Some("a")));
         assert_eq!(play.join_code(former), ErrorCode::FencedInstanceId);
@@ -639,19 +643,26 @@ fn a_full_group_and_wrong_timeouts_are_refused() {
 #[test]
 fn offsets_are_committed_by_members_of_the_generation_or_if_there_are_none_by_anybody() {
     let mut play = Play::new();
-    assert_eq!(play.group.check_commit("", None, -1, 0), Ok(()));
-    assert_eq!(play.group.check_commit("x", None, 1, 0), Err(ErrorCode::UnknownMemberId));
+    assert_eq!(play.group.check_commit("", None, -1, false, 0), Ok(()));
+    assert_eq!(play.group.check_commit("x", None, 1, false, 0), Err(ErrorCode::UnknownMemberId));
     let (id, _) = play.enter();
     play.pass(3 * SECOND);
     let now_us = play.now_us;
-    let completing = play.group.check_commit(&id, None, 1, now_us);
+    let completing = play.group.check_commit(&id, None, 1, false, now_us);
     assert_eq!(completing, Err(ErrorCode::RebalanceInProgress));
     play.share(std::slice::from_ref(&id));
-    assert_eq!(play.group.check_commit("", None, -1, now_us), Err(ErrorCode::UnknownMemberId));
+    assert_eq!(
+        play.group.check_commit("", None, -1, false, now_us),
+        Err(ErrorCode::UnknownMemberId)
+    );
     for _ in 0..4 {
         play.pass(5 * SECOND);
         let now_us = play.now_us;
-        assert_eq!(play.group.check_commit(&id, None, 1, now_us), Ok(()), "a sign of life, too");
+        assert_eq!(
+            play.group.check_commit(&id, None, 1, false, now_us),
+            Ok(()),
+            "a sign of life, too"
+        );
     }
 }
 

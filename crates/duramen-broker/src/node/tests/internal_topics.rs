@@ -76,7 +76,6 @@ fn coordinators_of_what_is_not_built_are_refused_for_good() {
         let response = found(it.ask(several_keys(key_type, &["k"]), version));
         ErrorCode::from_code(response.coordinators[0].error_code).expect("a code")
     };
-    assert_eq!(code(1, 6), ErrorCode::TransactionalIdAuthorizationFailed);
     assert_eq!(code(2, 5), ErrorCode::InvalidRequest);
     assert_eq!(code(2, 6), ErrorCode::InvalidRequest);
     assert_eq!(code(9, 6), ErrorCode::InvalidRequest);
@@ -88,7 +87,7 @@ fn metadata_makes_the_topic_as_the_search_does() {
     let mut it = Harness::new(&[("offsets.topic.num.partitions", "4"), ("num.partitions", "9")]);
     let name =
         |name: &str| MetadataRequestTopic { name: Some(name.to_owned()), ..Default::default() };
-    let topics = Some(vec![name(GROUPS), name("__transaction_state")]);
+    let topics = Some(vec![name(GROUPS), name("__share_group_state")]);
     let request = MetadataRequest { topics, allow_auto_topic_creation: true, ..Default::default() };
     let Response::Metadata(response) = it.ask(request, 12) else { panic!("other") };
     assert_eq!((response.topics[0].error_code, response.topics[0].partitions.len()), (0, 4));

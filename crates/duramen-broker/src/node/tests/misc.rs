@@ -1,9 +1,8 @@
 use bytes::Bytes;
+use duramen_protocol::Response;
 use duramen_protocol::messages::{
-    ApiVersionsRequest, ApiVersionsResponse, DescribeClusterRequest, InitProducerIdRequest,
-    MetadataRequest,
+    ApiVersionsRequest, ApiVersionsResponse, DescribeClusterRequest, MetadataRequest,
 };
-use duramen_protocol::{ErrorCode, Response};
 
 use super::harness::{Harness, ONE};
 use crate::session::{Session, SessionStep};
@@ -53,20 +52,6 @@ fn the_cluster_is_described() {
     assert_eq!(response.topics.len(), 1, "in version 0 an empty list means all");
     let Response::Metadata(response) = it.ask(all, 1) else { panic!("other") };
     assert!(response.topics.is_empty());
-}
-
-#[test]
-fn a_transactional_producer_is_refused_for_good() {
-    let mut it = Harness::new(&[]);
-    let request = InitProducerIdRequest {
-        transactional_id: Some("tx".to_owned()),
-        transaction_timeout_ms: 1000,
-        ..Default::default()
-    };
-    let Response::InitProducerId(response) = it.ask(request, 4) else { panic!("other") };
-    let code = ErrorCode::from_code(response.error_code).expect("a code");
-    assert_eq!(code, ErrorCode::TransactionalIdAuthorizationFailed);
-    assert!(!code.is_retriable());
 }
 
 #[test]

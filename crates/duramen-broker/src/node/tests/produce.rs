@@ -304,14 +304,3 @@ fn a_closed_connection_is_forgotten() {
     assert_eq!(it.node.metrics().parked, 0);
     assert_eq!(it.fetch("t", 0).high_watermark, 1);
 }
-
-#[test]
-fn a_transactional_id_is_refused() {
-    let mut it = Harness::new(&[]);
-    it.create("t", &[]);
-    let mut request = produce_request("t", batch(&["a"]), -1);
-    request.transactional_id = Some("tx".to_owned());
-    let id = it.send(request, 9);
-    let code = it.produced(id).expect("answered").error_code;
-    assert_eq!(code, ErrorCode::TransactionalIdAuthorizationFailed.code());
-}

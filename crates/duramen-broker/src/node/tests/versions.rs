@@ -13,18 +13,20 @@ use duramen_protocol::messages::offset_for_leader_epoch::{
     OffsetForLeaderPartition, OffsetForLeaderTopic,
 };
 use duramen_protocol::messages::{
-    AlterClientQuotasRequest, AlterConfigsRequest, AlterPartitionReassignmentsRequest,
-    AlterReplicaLogDirsRequest, ApiVersionsRequest, CreateAclsRequest,
-    CreateDelegationTokenRequest, CreatePartitionsRequest, CreateTopicsRequest, DeleteAclsRequest,
-    DeleteRecordsRequest, DeleteTopicsRequest, DescribeAclsRequest, DescribeClientQuotasRequest,
-    DescribeClusterRequest, DescribeConfigsRequest, DescribeDelegationTokenRequest,
-    DescribeLogDirsRequest, DescribeProducersRequest, DescribeQuorumRequest,
-    DescribeReplicasRequest, DescribeTopicPartitionsRequest, DescribeUserScramCredentialsRequest,
-    ElectLeadersRequest, ExpireDelegationTokenRequest, IncrementalAlterConfigsRequest,
-    InitProducerIdRequest, ListConfigResourcesRequest, ListOffsetsRequest,
-    ListPartitionReassignmentsRequest, MetadataRequest, OffsetForLeaderEpochRequest,
-    RenewDelegationTokenRequest, UnregisterBrokerRequest, UpdateFeaturesRequest,
-    incremental_alter_configs,
+    AddOffsetsToTxnRequest, AddPartitionsToTxnRequest, AlterClientQuotasRequest,
+    AlterConfigsRequest, AlterPartitionReassignmentsRequest, AlterReplicaLogDirsRequest,
+    ApiVersionsRequest, CreateAclsRequest, CreateDelegationTokenRequest, CreatePartitionsRequest,
+    CreateTopicsRequest, DeleteAclsRequest, DeleteRecordsRequest, DeleteTopicsRequest,
+    DescribeAclsRequest, DescribeClientQuotasRequest, DescribeClusterRequest,
+    DescribeConfigsRequest, DescribeDelegationTokenRequest, DescribeLogDirsRequest,
+    DescribeProducersRequest, DescribeQuorumRequest, DescribeReplicasRequest,
+    DescribeTopicPartitionsRequest, DescribeTransactionsRequest,
+    DescribeUserScramCredentialsRequest, ElectLeadersRequest, EndTxnRequest,
+    ExpireDelegationTokenRequest, IncrementalAlterConfigsRequest, InitProducerIdRequest,
+    ListConfigResourcesRequest, ListOffsetsRequest, ListPartitionReassignmentsRequest,
+    ListTransactionsRequest, MetadataRequest, OffsetForLeaderEpochRequest,
+    RenewDelegationTokenRequest, TxnOffsetCommitRequest, UnregisterBrokerRequest,
+    UpdateFeaturesRequest, WriteTxnMarkersRequest, incremental_alter_configs,
 };
 use duramen_protocol::wire::Uuid;
 use duramen_protocol::{ApiKey, Request};
@@ -98,9 +100,24 @@ fn request(api: ApiKey, version: i16, id: Uuid) -> Request {
         }
         ApiKey::DescribeClientQuotas => DescribeClientQuotasRequest::default().into(),
         other => groups::any_request(other, version, id)
+            .or_else(|| of_transactions(other))
             .or_else(|| of_the_cluster(other))
             .unwrap_or_else(|| alteration(other, name)),
     }
+}
+
+/// A request about transactions, of an API that is served.
+fn of_transactions(api: ApiKey) -> Option<Request> {
+    Some(match api {
+        ApiKey::AddOffsetsToTxn => AddOffsetsToTxnRequest::default().into(),
+        ApiKey::AddPartitionsToTxn => AddPartitionsToTxnRequest::default().into(),
+        ApiKey::DescribeTransactions => DescribeTransactionsRequest::default().into(),
+        ApiKey::EndTxn => EndTxnRequest::default().into(),
+        ApiKey::ListTransactions => ListTransactionsRequest::default().into(),
+        ApiKey::TxnOffsetCommit => TxnOffsetCommitRequest::default().into(),
+        ApiKey::WriteTxnMarkers => WriteTxnMarkersRequest::default().into(),
+        _ => return None,
+    })
 }
 
 /// A request about the cluster, of an API that is served.

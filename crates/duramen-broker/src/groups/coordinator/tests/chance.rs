@@ -46,7 +46,9 @@ fn said(coordinator: &Coordinator) -> BTreeMap<Vec<u8>, GroupRecord> {
             let record = GroupRecord::Group { group: name.clone(), value };
             said.insert(Oracle::key(&record), record);
         }
-        for (topic, committed) in group.offsets.committed() {
+        for (topic, slots) in group.offsets.slots() {
+            let committed =
+                slots.iter().filter_map(|(it, slot)| Some((*it, slot.committed.as_ref()?)));
             for (partition, committed) in committed {
                 let (group, topic) = (name.clone(), topic.clone());
                 let key = OffsetCommitKey { group, topic, partition };
@@ -101,7 +103,7 @@ impl Chaos {
 
     /// Whatever was appended since the last call says something new, or not.
     fn note(&mut self, news: bool) {
-        for (ticket, _) in &self.play.waiting {
+        for (ticket, ..) in &self.play.waiting {
             self.oracle.is_news.entry(*ticket).or_insert(news);
         }
     }
@@ -167,7 +169,7 @@ impl Chaos {
     /// What becomes of some appends.
     fn become_known(&mut self) {
         for _ in 0..self.below(4) {
-            let Some((ticket, records)) = self.play.waiting.front().cloned() else { return };
+            let Some((ticket, records, _)) = self.play.waiting.front().cloned() else { return };
             if self.below(6) == 0 {
                 self.oracle.is_news.remove(&ticket);
                 self.play.fail(ErrorCode::NotEnoughReplicas);
@@ -209,8 +211,8 @@ impl Chaos {
             .play
             .waiting
             .iter()
-            .filter(|(ticket, records)| news[ticket] && records.iter().any(writes));
-        let owed = owed.map(|(ticket, _)| *ticket).collect();
+            .filter(|(ticket, records, _)| news[ticket] && records.iter().any(writes));
+        let owed = owed.map(|(ticket, ..)| *ticket).collect();
         let key = self.play.fetch_as(&name, None);
         self.owed.insert(key, owed);
     }
@@ -263,7 +265,7 @@ impl Chaos {
         self.play.settle();
         self.answered("after the end");
         for _ in 0..self.below(3) {
-            let Some((ticket, records)) = self.play.waiting.front().cloned() else { break };
+            let Some((ticket, records, _)) = self.play.waiting.front().cloned() else { break };
             self.oracle.land(ticket, &records);
             self.play.land();
         }

@@ -481,7 +481,7 @@ fn offsets_are_fetched_by_members_of_this_epoch() {
             member_epoch,
             ..OffsetFetchRequestGroup::default()
         };
-        play.coordinator.offset_fetch(key, 0, request);
+        play.coordinator.offset_fetch(key, 0, request, false);
         play.settle();
         code_of(play.fetched[&key].error_code)
     };
@@ -561,7 +561,7 @@ fn a_group_that_is_being_deleted_is_joined_afterwards() {
 #[test]
 fn the_log_of_a_group_is_written_anew() {
     let (mut play, _) = with_two();
-    while play.coordinator.renew(play.end, 100) {
+    while play.coordinator.renew(play.end, 100).is_some() {
         play.settle();
         if play.coordinator.first_live().is_none_or(|first| first > 40) {
             break;

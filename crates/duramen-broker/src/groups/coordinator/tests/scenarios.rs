@@ -528,7 +528,7 @@ fn the_log_may_be_trimmed_when_what_still_counts_was_written_anew() {
     let end = play.end;
     let before = play.offsets("simple");
     let mut slices = 0;
-    while play.coordinator.renew(end, 50) {
+    while play.coordinator.renew(end, 50).is_some() {
         play.settle();
         slices += 1;
     }
@@ -552,8 +552,8 @@ fn what_is_written_anew_never_undoes_a_newer_value() {
     // Under way before: left out.
     play.commit("g", &[("t", 0, 2)]);
     play.delete_offsets("g", "t", 1);
-    assert!(play.coordinator.renew(play.end, 1000));
-    assert!(!play.coordinator.renew(play.end, 1000), "once is enough");
+    assert!(play.coordinator.renew(play.end, 1000).is_some());
+    assert!(play.coordinator.renew(play.end, 1000).is_none(), "once is enough");
     play.settle();
     // Comes after: lands after.
     play.commit("g", &[("t", 2, 2)]);
@@ -562,11 +562,11 @@ fn what_is_written_anew_never_undoes_a_newer_value() {
     play.check_log();
     // What could not be written anew is tried again, and holds the trim up until then.
     let first = play.coordinator.first_live();
-    assert!(play.coordinator.renew(play.end, 1000));
+    assert!(play.coordinator.renew(play.end, 1000).is_some());
     play.settle();
     play.fail(ErrorCode::NotEnoughReplicas);
     assert_eq!(play.coordinator.first_live(), first);
-    assert!(play.coordinator.renew(play.end, 1000));
+    assert!(play.coordinator.renew(play.end, 1000).is_some());
 }
 
 #[test]
@@ -593,7 +593,7 @@ fn all_that_waits_is_answered_when_groups_are_coordinated_elsewhere() {
     assert_eq!(play.coordinator.deadline_us(), None);
     // What becomes of the appends is no news any more, even if the log is read again.
     play.commit("g", &[("t", 0, 9)]);
-    let (ticket, _) = play.waiting.pop_front().expect("an old one");
+    let (ticket, ..) = play.waiting.pop_front().expect("an old one");
     play.coordinator.on_appended(ticket, Ok(0), play.now);
     play.settle();
     assert_eq!(play.coordinator.live_size().0, 0);

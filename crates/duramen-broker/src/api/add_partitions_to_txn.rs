@@ -1,0 +1,301 @@
+//! `AddPartitionsToTxn`: partitions that a transaction will write to. Also serves `AddOffsetsToTxn`, which is the same for the
+//! partition that a group is kept in.
+
+use std::collections::BTreeMap;
+
+use duramen_protocol::messages::add_partitions_to_txn::{
+    AddPartitionsToTxnPartitionResult, AddPartitionsToTxnResult, AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTopicResult,
+};
+use duramen_protocol::messages::{
+    AddOffsetsToTxnRequest, AddOffsetsToTxnResponse, AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+};
+use duramen_protocol::{ErrorCode, Response};
+
+use super::{Operation, Resource, authorize};
+use crate::event::{Action, Now, RequestKey};
+use crate::internal_topics::{self, GROUPS, is_internal};
+use crate::node::{Node, Parked};
+use crate::session::RequestContext;
+use crate::transactions::coordinator::{Addition, Asker};
+use crate::transactions::records::Partitions;
+
+/// The first version that asks for several transactions at once; clients speak those before.
+const FIRST_BATCHED: i16 = 4;
+/// The first version in which a producer is told that another one has its place.
+const FIRST_FENCED: i16 = 2;
+
+/// What a client of an older version is told.
+fn told(code: ErrorCode, version: i16) -> ErrorCode {
+    match code {
+        ErrorCode::ProducerFenced if version < FIRST_FENCED => ErrorCode::InvalidProducerEpoch,
+        code => code,
+    }
+}
+
+/// What of an answer a coordinator decides: a transaction of the request, all of it or one partition.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    at: usize,
+    partition: Option<(String, i32)>,
+}
+
+/// One transaction of a request.
+struct Part {
+    id: String,
+    addition: Addition,
+    topics: Vec<AddPartitionsToTxnTopic>,
+}
+
+pub(crate) fn handle(
+    node: &mut Node,
+    now: Now,
+    key: RequestKey,
+    context: &RequestContext,
+    request: AddPartitionsToTxnRequest,
+    actions: &mut Vec<Action>,
+) {
+    let part = |id, producer_id, epoch, verify_only, topics| Part {
+        id,
+        addition: Addition {
+            producer_id,
+            epoch,
+            partitions: Partitions::new(),
+            verify_only,
+            version: 1,
+        },
+        topics,
+    };
+    let parts: Vec<Part> = if context.version >= FIRST_BATCHED {
+        let all = request.transactions.into_iter().map(|it| {
+            part(it.transactional_id, it.producer_id, it.producer_epoch, it.verify_only, it.topics)
+        });
+        all.collect()
+    } else {
+        vec![part(
+            request.v3_and_below_transactional_id,
+            request.v3_and_below_producer_id,
+            request.v3_and_below_producer_epoch,
+            false,
+            request.v3_and_below_topics,
+        )]
+    };
+    let mut results = Vec::with_capacity(parts.len());
+    let mut asked = Vec::new();
+    for (at, Part { id, mut addition, topics }) in parts.into_iter().enumerate() {
+        let admitted = admit(node, context, &id);
+        let codes = judge(node, context, &topics);
+        let is_whole = codes.values().all(|code| code.is_none());
+        let told = |code: ErrorCode| match admitted {
+            Err(refused) => refused,
+            Ok(()) if !is_whole && code.is_none() => ErrorCode::OperationNotAttempted,
+            Ok(()) => code,
+        };
+        let may_be_asked = admitted.is_ok() && is_whole && !codes.is_empty();
+        for (topic, partition) in codes.keys().filter(|_| may_be_asked) {
+            let place = ((*topic).to_owned(), *partition);
+            if addition.verify_only {
+                // Of each it is told whether it is in the transaction.
+                let partitions = [(place.0.clone(), [place.1].into())].into();
+                let addition = Addition { partitions, ..addition.clone() };
+                asked.push((Place { at, partition: Some(place) }, id.clone(), addition));
+            } else {
+                addition.partitions.entry(place.0).or_default().insert(place.1);
+            }
+        }
+        if may_be_asked && !addition.verify_only {
+            asked.push((Place { at, partition: None }, id.clone(), addition));
+        }
+        results.push(AddPartitionsToTxnResult {
+            transactional_id: id,
+            topic_results: in_order(&codes, told),
+        });
+    }
+    let response = if context.version >= FIRST_BATCHED {
+        AddPartitionsToTxnResponse { results_by_transaction: results, ..Default::default() }
+    } else {
+        let results_by_topic_v3_and_below = results.remove(0).topic_results;
+        AddPartitionsToTxnResponse { results_by_topic_v3_and_below, ..Default::default() }
+    };
+    ask(node, now, key, context.version, response.into(), asked, actions);
+}
+
+/// Asks the coordinators here about all parts, and answers when they have.
+fn ask(
+    node: &mut Node,
+    now: Now,
+    key: RequestKey,
+    version: i16,
+    response: Response,
+    asked: Vec<(Place, String, Addition)>,
+    actions: &mut Vec<Action>,
+) {
+    if asked.is_empty() {
+        return node.reply(key, response, actions);
+    }
+    let (response, outstanding) = (Box::new(response), asked.len());
+    let places = asked.iter().map(|(place, ..)| place.clone()).collect();
+    node.park(key, Parked::Addition { response, places, outstanding, version }, u64::MAX);
+    for (part, (_, id, addition)) in asked.into_iter().enumerate() {
+        let by = Asker::Request { key, part };
+        let given = node.coordinate_transaction(now, &id, actions, |it| {
+            it.add_partitions(&id, by, addition, now);
+        });
+        if let Err(code) = given {
+            on_judged(node, key, part, code, actions);
+        }
+    }
+}
+
+/// A coordinator has answered for one part.
+pub(crate) fn on_judged(
+    node: &mut Node,
+    key: RequestKey,
+    part: usize,
+    code: ErrorCode,
+    actions: &mut Vec<Action>,
+) {
+    let Some(Parked::Addition { response, places, outstanding, version }) = node.parked_mut(key)
+    else {
+        return;
+    };
+    let code = told(code, *version).code();
+    let Place { at, partition } = &places[part];
+    match &mut **response {
+        Response::AddOffsetsToTxn(answer) => answer.error_code = code,
+        Response::AddPartitionsToTxn(answer) => {
+            let topics = match answer.results_by_transaction.get_mut(*at) {
+                Some(result) => &mut result.topic_results,
+                None => &mut answer.results_by_topic_v3_and_below,
+            };
+            for topic in topics {
+                let is_it = |index: i32| {
+                    partition.as_ref().is_none_or(|it| it.0 == topic.name && it.1 == index)
+                };
+                let results = topic.results_by_partition.iter_mut();
+                for it in results.filter(|it| is_it(it.partition_index)) {
+                    it.partition_error_code = code;
+                }
+            }
+        }
+        _ => {}
+    }
+    *outstanding -= 1;
+    if *outstanding == 0
+        && let Some(Parked::Addition { response, .. }) = node.unpark(key)
+    {
+        node.reply(key, *response, actions);
+    }
+}
+
+/// Whether the id may be used, and is coordinated here.
+pub(super) fn admit(node: &Node, context: &RequestContext, id: &str) -> Result<(), ErrorCode> {
+    if id.is_empty() {
+        return Err(ErrorCode::InvalidRequest);
+    }
+    if !authorize(&context.principal, Operation::Write, Resource::TransactionalId(id)) {
+        return Err(ErrorCode::TransactionalIdAuthorizationFailed);
+    }
+    node.coordinates(id)
+}
+
+type Codes<'a> = BTreeMap<(&'a str, i32), ErrorCode>;
+
+/// Which of the partitions may be written to.
+fn judge<'a>(
+    node: &Node,
+    context: &RequestContext,
+    topics: &'a [AddPartitionsToTxnTopic],
+) -> Codes<'a> {
+    let mut codes = Codes::new();
+    for topic in topics {
+        let name = topic.name.as_str();
+        let may = authorize(&context.principal, Operation::Write, Resource::Topic(name));
+        let known = node.controller.image.topic_named(name);
+        for &partition in &topic.partitions {
+            let is_there = known.is_some_and(|it| {
+                usize::try_from(partition).is_ok_and(|at| at < it.partitions.len())
+            });
+            let code = match () {
+                () if !may || is_internal(name) => ErrorCode::TopicAuthorizationFailed,
+                () if !is_there => ErrorCode::UnknownTopicOrPartition,
+                () => ErrorCode::None,
+            };
+            codes.insert((name, partition), code);
+        }
+    }
+    codes
+}
+
+/// Those that fail come first, as from Kafka.
+fn in_order(
+    codes: &Codes<'_>,
+    told: impl Fn(ErrorCode) -> ErrorCode,
+) -> Vec<AddPartitionsToTxnTopicResult> {
+    let mut all: Vec<_> = codes.iter().collect();
+    all.sort_by_key(|(_, code)| code.is_none());
+    let mut topics: Vec<AddPartitionsToTxnTopicResult> = Vec::new();
+    for (&(name, partition_index), &code) in all {
+        let partition_error_code = told(code).code();
+        let result = AddPartitionsToTxnPartitionResult { partition_index, partition_error_code };
+        match topics.iter_mut().find(|topic| topic.name == name) {
+            Some(topic) => topic.results_by_partition.push(result),
+            None => topics.push(AddPartitionsToTxnTopicResult {
+                name: name.to_owned(),
+                results_by_partition: vec![result],
+            }),
+        }
+    }
+    topics
+}
+
+/// `AddOffsetsToTxn`.
+pub(crate) fn handle_offsets(
+    node: &mut Node,
+    now: Now,
+    key: RequestKey,
+    context: &RequestContext,
+    request: AddOffsetsToTxnRequest,
+    actions: &mut Vec<Action>,
+) {
+    let id = request.transactional_id;
+    let admitted = admit(node, context, &id).and_then(|()| {
+        let group = request.group_id.as_str();
+        let may = authorize(&context.principal, Operation::Read, Resource::Group(group));
+        if may { Ok(()) } else { Err(ErrorCode::GroupAuthorizationFailed) }
+    });
+    let partition = admitted.and_then(|()| {
+        let topic = node.controller.image.topic_named(GROUPS);
+        let topic = topic.ok_or(ErrorCode::CoordinatorNotAvailable)?;
+        Ok(internal_topics::partition_of(&request.group_id, topic.partitions.len()))
+    });
+    let partition = match partition {
+        Ok(partition) => partition,
+        Err(code) => {
+            if node.controller.image.topic_named(GROUPS).is_none() {
+                node.want_topic(GROUPS);
+            }
+            let error_code = told(code, context.version).code();
+            let response = AddOffsetsToTxnResponse { error_code, ..Default::default() };
+            return node.reply(key, response, actions);
+        }
+    };
+    let addition = Addition {
+        producer_id: request.producer_id,
+        epoch: request.producer_epoch,
+        partitions: [(GROUPS.to_owned(), [partition].into())].into(),
+        verify_only: false,
+        version: 1,
+    };
+    let response = AddOffsetsToTxnResponse::default().into();
+    ask(
+        node,
+        now,
+        key,
+        context.version,
+        response,
+        vec![(Place { at: 0, partition: None }, id, addition)],
+        actions,
+    );
+}

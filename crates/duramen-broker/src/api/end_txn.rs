@@ -1,0 +1,46 @@
+//! `EndTxn`: commit a transaction, or abort it. Answered once that is decided and durable.
+
+use duramen_protocol::ErrorCode;
+use duramen_protocol::messages::{EndTxnRequest, EndTxnResponse};
+
+use super::add_partitions_to_txn::admit;
+use crate::event::{Action, Now, RequestKey};
+use crate::node::{Node, Parked};
+use crate::session::RequestContext;
+use crate::transactions::coordinator::End;
+
+/// The first version in which each transaction has an epoch of its own (KIP-890).
+const FIRST_WITH_EPOCHS: i16 = 5;
+/// The first version in which a producer is told that another one has its place.
+const FIRST_FENCED: i16 = 2;
+
+/// What a client of an older version is told.
+pub(crate) fn told(code: i16, version: i16) -> i16 {
+    let is_new = version < FIRST_FENCED && code == ErrorCode::ProducerFenced.code();
+    if is_new { ErrorCode::InvalidProducerEpoch.code() } else { code }
+}
+
+pub(crate) fn handle(
+    node: &mut Node,
+    now: Now,
+    key: RequestKey,
+    context: &RequestContext,
+    request: &EndTxnRequest,
+    actions: &mut Vec<Action>,
+) {
+    let id = request.transactional_id.as_str();
+    if let Err(code) = admit(node, context, id) {
+        let error_code = told(code.code(), context.version);
+        let response = EndTxnResponse { error_code, ..EndTxnResponse::default() };
+        return node.reply(key, response, actions);
+    }
+    let end = End {
+        producer_id: request.producer_id,
+        epoch: request.producer_epoch,
+        commits: request.committed,
+        version: if context.version >= FIRST_WITH_EPOCHS { 2 } else { 1 },
+    };
+    node.park(key, Parked::Transaction { version: context.version }, u64::MAX);
+    let ended = node.coordinate_transaction(now, id, actions, |it| it.end(id, key, end, now));
+    debug_assert!(ended.is_ok(), "it was admitted");
+}

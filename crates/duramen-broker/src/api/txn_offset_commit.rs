@@ -1,0 +1,141 @@
+//! `TxnOffsetCommit`: how far a group has come, once a transaction commits.
+
+use duramen_protocol::ErrorCode;
+use duramen_protocol::messages::txn_offset_commit::{
+    TxnOffsetCommitRequestPartition, TxnOffsetCommitRequestTopic, TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+};
+use duramen_protocol::messages::{TxnOffsetCommitRequest, TxnOffsetCommitResponse};
+use duramen_protocol::wire::Uuid;
+
+use super::{Operation, Resource, admit_to_group, authorize};
+use crate::controller::image::Image;
+use crate::event::{Action, Now, RequestKey};
+use crate::internal_topics::GROUPS;
+use crate::node::{Node, Parked};
+use crate::session::RequestContext;
+
+/// The first version whose clients are told that their transaction can only be aborted.
+const FIRST_ABORTABLE: i16 = 4;
+
+pub(crate) fn handle(
+    node: &mut Node,
+    now: Now,
+    key: RequestKey,
+    context: &RequestContext,
+    request: TxnOffsetCommitRequest,
+    actions: &mut Vec<Action>,
+) {
+    let id = request.transactional_id.as_str();
+    let may_transact =
+        authorize(&context.principal, Operation::Write, Resource::TransactionalId(id));
+    let admitted = if may_transact {
+        admit_to_group(context, Operation::Read, &request.group_id)
+    } else {
+        Err(ErrorCode::TransactionalIdAuthorizationFailed)
+    };
+    let found = admitted.and_then(|()| node.group_partition(&request.group_id));
+    let (replica, partition) = match found {
+        Ok(found) => found,
+        Err(code) => return node.reply(key, refused(&request, code), actions),
+    };
+    let image = &node.controller.image;
+    let topics = request.topics.iter();
+    let mut all = topics.flat_map(|it| it.partitions.iter().map(|at| (&it.name, at)));
+    let is_any = all
+        .any(|(topic, at)| problem(image, &context.principal, topic, at.partition_index).is_ok());
+    if !is_any {
+        // Nothing would be committed, so the transaction need not know.
+        let principal = &context.principal;
+        let answer = answer(&request, |topic, it| problem(image, principal, topic, it).err());
+        return node.reply(key, answer, actions);
+    }
+    match node.check_transactor(replica, request.producer_id, request.producer_epoch) {
+        Err(code) => node.reply(key, refused(&request, code), actions),
+        Ok(true) => commit(node, now, key, context, request, actions),
+        Ok(false) => {
+            node.judge_offsets(now, key, context, request, (GROUPS, partition));
+        }
+    }
+}
+
+/// The transaction's coordinator has said whether the group's partition is in the transaction.
+pub(crate) fn on_judged(
+    node: &mut Node,
+    now: Now,
+    key: RequestKey,
+    code: ErrorCode,
+    actions: &mut Vec<Action>,
+) {
+    // Whoever asked may be gone.
+    let Some(Parked::TxnOffsets { .. }) = node.parked_mut(key) else { return };
+    let Some(Parked::TxnOffsets { request, context }) = node.unpark(key) else { return };
+    if code.is_none() {
+        return commit(node, now, key, &context, *request, actions);
+    }
+    let code = match code {
+        ErrorCode::TransactionAbortable if context.version < FIRST_ABORTABLE => {
+            ErrorCode::InvalidTxnState
+        }
+        ErrorCode::ProducerFenced => ErrorCode::InvalidProducerEpoch,
+        // Old clients do not expect it here, and ask again in either case.
+        ErrorCode::ConcurrentTransactions if context.version < 5 => {
+            ErrorCode::CoordinatorLoadInProgress
+        }
+        code => code,
+    };
+    node.reply(key, refused(&request, code), actions);
+}
+
+fn commit(
+    node: &mut Node,
+    now: Now,
+    key: RequestKey,
+    context: &RequestContext,
+    request: TxnOffsetCommitRequest,
+    actions: &mut Vec<Action>,
+) {
+    let group = request.group_id.clone();
+    let mut request = Some(request);
+    let asked = node.coordinate(now, key, context.version, &group, actions, |it, sight| {
+        let judge =
+            |topic: &str, partition| problem(sight.image, &context.principal, topic, partition);
+        let request = request.take().expect("it is asked once");
+        it.txn_offset_commit(sight.rules, key, request, judge, now);
+    });
+    if let (Err(code), Some(request)) = (asked, request) {
+        node.reply(key, refused(&request, code), actions);
+    }
+}
+
+/// The topic's id, or why the offset of a partition may not be committed.
+fn problem(image: &Image, principal: &str, topic: &str, partition: i32) -> Result<Uuid, ErrorCode> {
+    if !authorize(principal, Operation::Read, Resource::Topic(topic)) {
+        return Err(ErrorCode::TopicAuthorizationFailed);
+    }
+    let known = image.topic_named(topic).ok_or(ErrorCode::UnknownTopicOrPartition)?;
+    let is_there = usize::try_from(partition).is_ok_and(|it| it < known.partitions.len());
+    if is_there { Ok(known.id) } else { Err(ErrorCode::UnknownTopicOrPartition) }
+}
+
+fn refused(request: &TxnOffsetCommitRequest, code: ErrorCode) -> TxnOffsetCommitResponse {
+    answer(request, |_, _| Some(code))
+}
+
+fn answer(
+    request: &TxnOffsetCommitRequest,
+    code: impl Fn(&str, i32) -> Option<ErrorCode>,
+) -> TxnOffsetCommitResponse {
+    let topic = |topic: &TxnOffsetCommitRequestTopic| {
+        let partition = |it: &TxnOffsetCommitRequestPartition| TxnOffsetCommitResponsePartition {
+            partition_index: it.partition_index,
+            error_code: code(&topic.name, it.partition_index).unwrap_or(ErrorCode::None).code(),
+        };
+        TxnOffsetCommitResponseTopic {
+            name: topic.name.clone(),
+            partitions: topic.partitions.iter().map(partition).collect(),
+        }
+    };
+    let topics = request.topics.iter().map(topic).collect();
+    TxnOffsetCommitResponse { topics, ..TxnOffsetCommitResponse::default() }
+}

@@ -1,0 +1,96 @@
+//! `WriteTxnMarkers`: administrators end a transaction in a partition where nobody else will.
+
+use duramen_protocol::ErrorCode;
+use duramen_protocol::messages::write_txn_markers::{
+    WritableTxnMarkerPartitionResult, WritableTxnMarkerResult, WritableTxnMarkerTopicResult,
+};
+use duramen_protocol::messages::{WriteTxnMarkersRequest, WriteTxnMarkersResponse};
+
+use super::{Operation, Resource, authorize};
+use crate::event::{Action, Now, RequestKey};
+use crate::node::{Node, Parked};
+use crate::partition::{MarkAsker, Marker};
+use crate::session::RequestContext;
+
+pub(crate) fn handle(
+    node: &mut Node,
+    now: Now,
+    key: RequestKey,
+    context: &RequestContext,
+    request: WriteTxnMarkersRequest,
+    actions: &mut Vec<Action>,
+) {
+    let may = authorize(&context.principal, Operation::Alter, Resource::Cluster);
+    let mut response = WriteTxnMarkersResponse::default();
+    let mut asked = Vec::new();
+    let mut at = 0;
+    for marker in request.markers {
+        let wanted = Marker {
+            producer_id: marker.producer_id,
+            epoch: marker.producer_epoch,
+            coordinator_epoch: marker.coordinator_epoch,
+            commits: marker.transaction_result,
+        };
+        let mut topics = Vec::with_capacity(marker.topics.len());
+        for topic in marker.topics {
+            let mut partitions = Vec::with_capacity(topic.partition_indexes.len());
+            for partition_index in topic.partition_indexes {
+                let code = match node.controller.image.topic_named(&topic.name) {
+                    _ if !may => ErrorCode::ClusterAuthorizationFailed,
+                    None => ErrorCode::UnknownTopicOrPartition,
+                    Some(known) => match node.serving(known, partition_index) {
+                        Err(code) => code,
+                        // A producer of version 2 has another epoch after each transaction.
+                        Ok(it)
+                            if marker.transaction_version >= 2
+                                && it.is_in_transaction(wanted.producer_id)
+                                && it.producer_epoch(wanted.producer_id) >= Some(wanted.epoch) =>
+                        {
+                            ErrorCode::InvalidProducerEpoch
+                        }
+                        Ok(it) => {
+                            asked.push((at, it.group.id(), wanted));
+                            ErrorCode::None
+                        }
+                    },
+                };
+                let error_code = code.code();
+                partitions.push(WritableTxnMarkerPartitionResult { partition_index, error_code });
+                at += 1;
+            }
+            topics.push(WritableTxnMarkerTopicResult { name: topic.name, partitions });
+        }
+        let producer_id = marker.producer_id;
+        response.markers.push(WritableTxnMarkerResult { producer_id, topics });
+    }
+    if asked.is_empty() {
+        return node.reply(key, response, actions);
+    }
+    let outstanding = asked.len();
+    node.park(key, Parked::Markers { response, outstanding }, u64::MAX);
+    for (at, replica, marker) in asked {
+        node.mark(now, replica, marker, None, MarkAsker::Request { key, at }, actions);
+    }
+}
+
+/// What became of one marker, by its place among all of the request.
+pub(crate) fn on_marked(
+    node: &mut Node,
+    key: RequestKey,
+    at: usize,
+    code: ErrorCode,
+    actions: &mut Vec<Action>,
+) {
+    let Some(Parked::Markers { response, outstanding }) = node.parked_mut(key) else { return };
+    let topics = response.markers.iter_mut().flat_map(|marker| &mut marker.topics);
+    let mut partitions = topics.flat_map(|topic| &mut topic.partitions);
+    if let Some(partition) = partitions.nth(at) {
+        partition.error_code = code.code();
+    }
+    *outstanding -= 1;
+    if *outstanding == 0
+        && let Some(Parked::Markers { response, .. }) = node.unpark(key)
+    {
+        node.reply(key, response, actions);
+    }
+}

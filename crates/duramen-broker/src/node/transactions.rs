@@ -1,0 +1,799 @@
+//! # Room card: transactions in the node
+//!
+//! Purpose:    what coordinators of transactions and leaders of partitions say to each other, here and between nodes.
+//! Owns:       batches that wait until it is known whether their partition is in their transaction; what was asked for them,
+//!             and which markers are to be written, until it is answered.
+//! Interface:  [`Node::append_in_transaction`], [`Node::judge_for`], [`Node::mark`]; the rest is called as things happen.
+//! Invariants: the first batch of a transaction is appended only after its coordinator has said that the partition is in it,
+//!             and only if no marker came in between; a marker is asked for until it is written, or can no longer be;
+//!             one that comes late, after its transaction was over, does nothing.
+//! Never:      what transactions are (see `transactions`), what logs hold (see `partition`).
+//! Tests:      `node/tests/transactions.rs`; `duramen-sim`.
+//! Start at:   [`Node::append_in_transaction`], then [`Node::on_judged`].
+//!
+//! Frames may be lost, late, and come twice. Questions may be asked again: they change nothing that was so. Markers carry the
+//! term of the leader that they are for, so that a later one does not execute what an earlier one was asked; and the place
+//! of the decision in the coordinator's log, of which a leader remembers the last for each producer.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use duramen_protocol::messages::{EndTxnResponse, TxnOffsetCommitRequest};
+use duramen_protocol::{ErrorCode, Response};
+use duramen_storage::op::ReplicaId;
+use duramen_storage::sabotage::{self, Bug};
+
+use super::coordinators::Kind;
+use super::{Node, Parked, Timer};
+use crate::api;
+use crate::controller::image::Topic;
+use crate::event::{Action, Now, RequestKey};
+use crate::group::Doubt;
+use crate::internal_topics::{TRANSACTIONS, partition_of};
+use crate::limits::{TRANSACTION_CALL_AGAIN_US, TRANSACTION_CALL_US, TRANSACTION_CALL_US_MAX};
+use crate::partition::{Acks, Appended, MarkAsker, Marker, Slot, Verdict};
+use crate::peer::{Frame, MarkWanted, Marked, TransactionAnswer, TransactionAsk};
+use crate::session::{CheckedBatch, RequestContext};
+use crate::transactions::coordinator::{Addition, Asker, Mark, Output};
+use crate::transactions::records::TransactionRecord;
+
+/// A batch whose partition may or may not be in its transaction.
+#[derive(Debug)]
+struct HeldBatch {
+    batch: CheckedBatch,
+    acks: Acks,
+    slot: Slot,
+    /// Of its request.
+    version: i16,
+}
+
+/// The batches of one producer for one partition.
+#[derive(Debug)]
+struct Held {
+    batches: Vec<HeldBatch>,
+    /// The term in which the leader asked.
+    term: u64,
+    /// A marker came meanwhile: what is answered may be of the transaction that it has ended.
+    is_void: bool,
+}
+
+/// For whom it is asked.
+#[derive(Debug)]
+enum For {
+    Batches(ReplicaId, i64),
+    Offsets(RequestKey),
+}
+
+/// A question to a coordinator of transactions.
+#[derive(Debug)]
+struct Question {
+    id: Arc<str>,
+    addition: Addition,
+    of: For,
+    /// The node that was asked last, and when.
+    to: Option<(i32, u64)>,
+    until_us: u64,
+}
+
+/// A marker that a coordinator here wants to be written.
+#[derive(Debug)]
+struct Wanted {
+    coordinator: ReplicaId,
+    mark: Mark,
+    /// The node and term of the leader that was asked last, and when.
+    to: Option<(i32, i32, u64)>,
+}
+
+/// What a coordinator says.
+#[derive(Debug)]
+enum Answer {
+    Reply(RequestKey, Box<Response>),
+    Judged(Asker, ErrorCode),
+}
+
+impl Answer {
+    /// It was none.
+    fn withdrawn(self) -> Self {
+        let code = ErrorCode::NotCoordinator;
+        match self {
+            Self::Judged(asker, _) => Self::Judged(asker, code),
+            Self::Reply(key, mut response) => {
+                match &mut *response {
+                    Response::EndTxn(it) => {
+                        let error_code = code.code();
+                        *it = EndTxnResponse { error_code, ..EndTxnResponse::default() };
+                    }
+                    Response::InitProducerId(it) => *it = api::init_producer_id::refused(code),
+                    _ => {}
+                }
+                Self::Reply(key, response)
+            }
+        }
+    }
+}
+
+/// See the room card.
+#[derive(Debug, Default)]
+pub(super) struct Calls {
+    held: BTreeMap<(ReplicaId, i64), Held>,
+    questions: BTreeMap<u64, Question>,
+    /// Those that nobody was asked yet.
+    unsent: Vec<u64>,
+    wanted: BTreeMap<u64, Wanted>,
+    /// The place of the last decision that was executed here, by partition and producer. Only leaders have any.
+    executed: BTreeMap<ReplicaId, BTreeMap<i64, i64>>,
+    /// Markers that are being written, and the place of the decision.
+    numbers: BTreeMap<(ReplicaId, i64), i64>,
+    /// Answers of coordinators that may have a successor.
+    doubted: BTreeMap<ReplicaId, Vec<(Doubt, Answer)>>,
+    /// Transactional ids that wait for a producer id, with their coordinators.
+    ids_wanted: BTreeSet<(ReplicaId, Arc<str>)>,
+    is_timed: bool,
+}
+
+/// What partitions ask.
+impl Node {
+    /// Gives a partition a batch of a transaction, or keeps it until that is known to be right. Returns the partition's first
+    /// offset kept, too.
+    pub(crate) fn append_in_transaction(
+        &mut self,
+        now: Now,
+        replica: ReplicaId,
+        (id, context): (&str, &RequestContext),
+        batch: CheckedBatch,
+        acks: Acks,
+        slot: Slot,
+    ) -> (Appended, i64) {
+        let partition = self.partitions.get(&replica).expect("it was just found");
+        let log_start = partition.log_start();
+        let (producer_id, epoch) = (batch.header.producer_id, batch.header.producer_epoch);
+        let held = HeldBatch { batch, acks, slot, version: context.version };
+        if let Some(waiting) = self.calls.held.get_mut(&(replica, producer_id)) {
+            waiting.batches.push(held);
+            return (Appended::Waits { append_time_ms: -1 }, log_start);
+        }
+        let is_open = partition.is_in_transaction(producer_id);
+        let is_known = match partition.verdict(&held.batch.header) {
+            Verdict::Duplicate { .. } | Verdict::Refuse(ErrorCode::InvalidProducerEpoch) => true,
+            _ => is_open && partition.producer_epoch(producer_id) == Some(epoch),
+        };
+        if is_known || sabotage::is(Bug::TransactionUnverified) {
+            return self.append(now, replica, held.batch, acks, slot);
+        }
+        let topic =
+            self.controller.image.topic(duramen_protocol::wire::Uuid(partition.id.topic_id));
+        let Some(topic) = topic else {
+            return (Appended::Refused(ErrorCode::UnknownTopicOrPartition, None), log_start);
+        };
+        // From this version on producers leave it to the partition to say that it takes part.
+        let is_second = context.version >= FIRST_THAT_ADDS;
+        let partitions = [(topic.name.clone(), [partition.id.partition].into())].into();
+        let addition = Addition {
+            producer_id,
+            epoch,
+            partitions,
+            verify_only: !is_second,
+            version: if is_second { 2 } else { 1 },
+        };
+        let term = partition.group.term();
+        let waiting = Held { batches: vec![held], term, is_void: false };
+        self.calls.held.insert((replica, producer_id), waiting);
+        self.question(now, id, addition, For::Batches(replica, producer_id));
+        (Appended::Waits { append_time_ms: -1 }, log_start)
+    }
+
+    /// Asks whether offsets of a group may be committed by a transaction.
+    pub(crate) fn judge_offsets(
+        &mut self,
+        now: Now,
+        key: RequestKey,
+        context: &RequestContext,
+        request: TxnOffsetCommitRequest,
+        (topic, partition): (&str, i32),
+    ) {
+        let is_second = context.version >= 5;
+        let addition = Addition {
+            producer_id: request.producer_id,
+            epoch: request.producer_epoch,
+            partitions: [(topic.to_owned(), [partition].into())].into(),
+            verify_only: !is_second,
+            version: if is_second { 2 } else { 1 },
+        };
+        let id = request.transactional_id.clone();
+        let parked = Parked::TxnOffsets { request: Box::new(request), context: context.clone() };
+        self.park(key, parked, u64::MAX);
+        self.question(now, &id, addition, For::Offsets(key));
+    }
+
+    fn question(&mut self, now: Now, id: &str, addition: Addition, of: For) {
+        let nonce = self.chance.next();
+        let until_us = now.mono_us.saturating_add(TRANSACTION_CALL_US_MAX);
+        let question = Question { id: id.into(), addition, of, to: None, until_us };
+        self.calls.questions.insert(nonce, question);
+        // Whoever asks is about to be parked; the answer may be at hand.
+        self.calls.unsent.push(nonce);
+        self.time_calls(now);
+    }
+
+    /// Sends what was asked in this turn.
+    pub(super) fn send_questions(&mut self, now: Now, actions: &mut Vec<Action>) -> bool {
+        let unsent = std::mem::take(&mut self.calls.unsent);
+        for nonce in &unsent {
+            self.send_question(now, *nonce, actions);
+        }
+        !unsent.is_empty()
+    }
+
+    /// Puts a question to whoever coordinates the transactional id, if that is known.
+    fn send_question(&mut self, now: Now, nonce: u64, actions: &mut Vec<Action>) {
+        let Some(question) = self.calls.questions.get(&nonce) else { return };
+        let id = question.id.clone();
+        if id.is_empty() {
+            return self.on_judged(now, nonce, ErrorCode::InvalidRequest, actions);
+        }
+        let is_kept = self.controller.image.topic_named(TRANSACTIONS).is_some();
+        if !is_kept && !self.is_clustered() {
+            return self.on_judged(now, nonce, ErrorCode::InvalidTxnState, actions);
+        }
+        let Some(leader) = self.coordinator_of(TRANSACTIONS, &id) else { return };
+        let question = self.calls.questions.get_mut(&nonce).expect("it was just there");
+        let is_due = |(to, at): (i32, u64)| {
+            to != leader || now.mono_us >= at.saturating_add(TRANSACTION_CALL_AGAIN_US)
+        };
+        if !question.to.is_none_or(is_due) {
+            return;
+        }
+        question.to = Some((leader, now.mono_us));
+        let addition = question.addition.clone();
+        if leader == self.options.facts.broker_id {
+            let asker = Asker::Own { nonce };
+            let given = self.coordinate_transaction(now, &id, actions, |it| {
+                it.add_partitions(&id, asker, addition, now);
+            });
+            if let Err(code) = given {
+                self.on_judged(now, nonce, code, actions);
+            }
+            return;
+        }
+        let topics = addition.partitions.iter();
+        let all = topics.flat_map(|(topic, all)| all.iter().map(move |it| (topic, *it)));
+        let frame = self.peers.frame_to(leader);
+        frame.transaction_asks.extend(all.map(|(topic, partition)| TransactionAsk {
+            nonce,
+            transactional_id: id.as_ref().to_owned(),
+            producer_id: addition.producer_id,
+            producer_epoch: addition.epoch,
+            verify_only: addition.verify_only,
+            version: addition.version,
+            topic: topic.clone(),
+            partition,
+        }));
+    }
+
+    /// The node that coordinates what is kept in a topic.
+    pub(crate) fn coordinator_of(&self, topic: &str, name: &str) -> Option<i32> {
+        let topic = self.controller.image.topic_named(topic)?;
+        let partition = partition_of(name, topic.partitions.len());
+        self.leader_of(topic, partition).map(|leader| leader.0)
+    }
+
+    /// A question is answered.
+    fn on_judged(&mut self, now: Now, nonce: u64, code: ErrorCode, actions: &mut Vec<Action>) {
+        let is_elsewhere = matches!(
+            code,
+            ErrorCode::NotCoordinator
+                | ErrorCode::CoordinatorLoadInProgress
+                | ErrorCode::CoordinatorNotAvailable
+        );
+        if is_elsewhere {
+            // It may be here again, or elsewhere, at the next look.
+            if let Some(question) = self.calls.questions.get_mut(&nonce) {
+                question.to = None;
+            }
+            return;
+        }
+        let Some(question) = self.calls.questions.remove(&nonce) else { return };
+        self.end_question(now, &question.of, code, actions);
+    }
+
+    fn end_question(&mut self, now: Now, of: &For, code: ErrorCode, actions: &mut Vec<Action>) {
+        match *of {
+            For::Batches(replica, producer_id) => {
+                self.release(now, replica, producer_id, code, actions);
+            }
+            For::Offsets(key) => api::txn_offset_commit::on_judged(self, now, key, code, actions),
+        }
+    }
+
+    /// Appends the batches that waited, or tells their producer why not.
+    fn release(
+        &mut self,
+        now: Now,
+        replica: ReplicaId,
+        producer_id: i64,
+        code: ErrorCode,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(held) = self.calls.held.remove(&(replica, producer_id)) else { return };
+        let term = self.partitions.get(&replica).map(|it| it.group.term());
+        let is_void = held.is_void && !sabotage::is(Bug::VoidAnswerTaken);
+        let code = match code {
+            _ if term != Some(held.term) => ErrorCode::NotLeaderOrFollower,
+            ErrorCode::None if is_void => ErrorCode::NotEnoughReplicas,
+            code => code,
+        };
+        for HeldBatch { batch, acks, slot, version } in held.batches {
+            let refused = match self.partitions.get(&replica) {
+                None => Some(ErrorCode::UnknownTopicOrPartition),
+                Some(_) if !code.is_none() => Some(api::produce::judged(code, version)),
+                Some(it) => it.obstacle().or_else(|| {
+                    (acks == Acks::All && it.lacks_replicas())
+                        .then_some(ErrorCode::NotEnoughReplicas)
+                }),
+            };
+            let (appended, log_start) = match refused {
+                Some(code) => (Appended::Refused(code, None), -1),
+                None => self.append(now, replica, batch, acks, slot),
+            };
+            api::produce::settle_part(self, slot, appended, log_start, actions);
+        }
+    }
+
+    /// A replica leads no more, or is gone: what it held is for others.
+    pub(super) fn forget_calls(&mut self, now: Now, replica: ReplicaId, actions: &mut Vec<Action>) {
+        self.calls.executed.remove(&replica);
+        self.calls.numbers.retain(|(of, _), _| *of != replica);
+        let held = self.calls.held.range((replica, i64::MIN)..=(replica, i64::MAX));
+        let producers: Vec<i64> = held.map(|((_, producer), _)| *producer).collect();
+        for producer_id in producers {
+            self.release(now, replica, producer_id, ErrorCode::NotLeaderOrFollower, actions);
+        }
+        let of_it =
+            |question: &Question| matches!(question.of, For::Batches(of, _) if of == replica);
+        self.calls.questions.retain(|_, question| !of_it(question));
+    }
+}
+
+/// The first version of `Produce` whose clients leave it to partitions to say that they take part in a transaction.
+pub(crate) const FIRST_THAT_ADDS: i16 = 12;
+
+/// What coordinators want.
+impl Node {
+    /// Does what a coordinator of transactions wants done.
+    pub(super) fn carry_out_transactions(
+        &mut self,
+        now: Now,
+        replica: ReplicaId,
+        outputs: Vec<Output>,
+        actions: &mut Vec<Action>,
+    ) {
+        for output in outputs {
+            match output {
+                Output::Reply { key, response, is_written } => {
+                    let answer = Answer::Reply(key, response);
+                    self.tell_for_certain(now, replica, answer, is_written, actions);
+                }
+                Output::Judged { asker, code, is_written } => {
+                    let answer = Answer::Judged(asker, code);
+                    self.tell_for_certain(now, replica, answer, is_written, actions);
+                }
+                Output::TooLate(key) => {
+                    self.unpark(key);
+                    let reason = "its producer has used a newer connection for its transactions";
+                    actions.push(Action::Close { connection: key.0, reason: reason.to_owned() });
+                }
+                Output::Append(ticket, records) => {
+                    let records: Result<Vec<_>, _> =
+                        records.iter().map(TransactionRecord::encode).collect();
+                    self.append_records(now, replica, ticket, records, None);
+                }
+                Output::WantProducerId(name) => {
+                    self.calls.ids_wanted.insert((replica, name));
+                    self.give_producer_ids(now, actions);
+                    self.time_calls(now);
+                }
+                Output::Mark(mark) => {
+                    let nonce = self.chance.next();
+                    let wanted = Wanted { coordinator: replica, mark, to: None };
+                    self.calls.wanted.insert(nonce, wanted);
+                    self.send_mark(now, nonce, actions);
+                    self.time_calls(now);
+                }
+            }
+        }
+    }
+
+    /// Another node may coordinate by now, and know better; what was just written proves that none did.
+    fn tell_for_certain(
+        &mut self,
+        now: Now,
+        replica: ReplicaId,
+        answer: Answer,
+        is_written: bool,
+        actions: &mut Vec<Action>,
+    ) {
+        let is_doubtful =
+            !is_written && self.is_clustered() && !sabotage::is(Bug::StaleLeaderAnswers);
+        match self.doubt_that_leads(replica).filter(|_| is_doubtful) {
+            Some(doubt) => {
+                self.calls.doubted.entry(replica).or_default().push((doubt, answer));
+            }
+            None => self.tell(now, answer, actions),
+        }
+    }
+
+    /// A coordinator may have become sure that it is one, or is none any more.
+    pub(super) fn settle_doubted_answers(
+        &mut self,
+        now: Now,
+        replica: ReplicaId,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(mut waiting) = self.calls.doubted.remove(&replica) else { return };
+        let group = self.partitions.get(&replica).map(|it| &it.group);
+        let led = |doubt: Doubt| group.map_or(Some(false), |group| group.led_at(doubt));
+        let known = waiting.extract_if(.., |(doubt, _)| led(*doubt).is_some());
+        let known: Vec<_> = known.map(|(doubt, answer)| (led(doubt), answer)).collect();
+        if !waiting.is_empty() {
+            self.calls.doubted.insert(replica, waiting);
+        }
+        for (led, answer) in known {
+            let answer = if led == Some(true) { answer } else { answer.withdrawn() };
+            self.tell(now, answer, actions);
+        }
+    }
+
+    fn tell(&mut self, now: Now, answer: Answer, actions: &mut Vec<Action>) {
+        match answer {
+            Answer::Reply(key, response) => self.answer_transaction(key, response, actions),
+            Answer::Judged(Asker::Own { nonce }, code) => {
+                self.on_judged(now, nonce, code, actions);
+            }
+            Answer::Judged(Asker::Node { broker_id, nonce }, code) => {
+                let answer = TransactionAnswer { nonce, error_code: code.code() };
+                self.peers.frame_to(broker_id).transaction_answers.push(answer);
+            }
+            Answer::Judged(Asker::Request { key, part }, code) => {
+                api::add_partitions_to_txn::on_judged(self, key, part, code, actions);
+            }
+        }
+    }
+
+    fn answer_transaction(
+        &mut self,
+        key: RequestKey,
+        mut response: Box<Response>,
+        actions: &mut Vec<Action>,
+    ) {
+        // Whoever asked may be gone.
+        let Some(&mut Parked::Transaction { version }) = self.parked_mut(key) else { return };
+        self.unpark(key);
+        match &mut *response {
+            Response::EndTxn(answer) => {
+                answer.error_code = api::end_txn::told(answer.error_code, version);
+            }
+            Response::InitProducerId(answer) => {
+                answer.error_code = api::init_producer_id::told(answer.error_code, version);
+            }
+            _ => {}
+        }
+        self.reply_boxed(key, response, actions);
+    }
+
+    /// Gives producer ids to transactional ids that wait for one, as far as there are any.
+    pub(super) fn give_producer_ids(&mut self, now: Now, actions: &mut Vec<Action>) {
+        while let Some((replica, name)) = self.calls.ids_wanted.first().cloned() {
+            let result = match self.next_producer_id(now) {
+                Ok(Some(producer_id)) => Ok(producer_id),
+                Ok(None) => return,
+                Err(_) => Err(ErrorCode::CoordinatorNotAvailable),
+            };
+            self.calls.ids_wanted.remove(&(replica, name.clone()));
+            self.with_transactions(now, replica, actions, |it| {
+                it.on_producer_id(&name, result, now);
+            });
+        }
+    }
+
+    /// Lets the leader of a partition know that a transaction has ended, if it is known who leads.
+    fn send_mark(&mut self, now: Now, nonce: u64, actions: &mut Vec<Action>) {
+        let Some(wanted) = self.calls.wanted.get(&nonce) else { return };
+        let Mark { topic, partition, marker, number, .. } = &wanted.mark;
+        let (partition, marker, number) = (*partition, *marker, *number);
+        let Some(found) = self.controller.image.topic_named(topic) else {
+            // Its records went with it.
+            return self.on_marked(now, nonce, ErrorCode::None, actions);
+        };
+        if usize::try_from(partition).is_ok_and(|it| it >= found.partitions.len()) {
+            return self.on_marked(now, nonce, ErrorCode::None, actions);
+        }
+        let topic_id = found.id;
+        let Some((leader, term)) = self.leader_of(found, partition) else { return };
+        let replica = self.local_replica(found, partition);
+        let wanted = self.calls.wanted.get_mut(&nonce).expect("it was just there");
+        let is_due = |(to, of, at): (i32, i32, u64)| {
+            (to, of) != (leader, term)
+                || now.mono_us >= at.saturating_add(TRANSACTION_CALL_AGAIN_US)
+        };
+        if !wanted.to.is_none_or(is_due) {
+            return;
+        }
+        wanted.to = Some((leader, term, now.mono_us));
+        if leader != self.options.facts.broker_id {
+            self.peers.frame_to(leader).marks_wanted.push(MarkWanted {
+                nonce,
+                topic_id,
+                partition,
+                term,
+                producer_id: marker.producer_id,
+                producer_epoch: marker.epoch,
+                coordinator_epoch: marker.coordinator_epoch,
+                commits: marker.commits,
+                number,
+            });
+        } else if let Some(replica) = replica {
+            self.mark(now, replica, marker, Some(number), MarkAsker::Own { nonce }, actions);
+        }
+    }
+
+    /// What became of a marker that a coordinator here wanted.
+    fn on_marked(&mut self, now: Now, nonce: u64, code: ErrorCode, actions: &mut Vec<Action>) {
+        let is_over = matches!(
+            code,
+            // Another producer has its place there, or another coordinator this one's: there is nothing left to be ended.
+            ErrorCode::None
+                | ErrorCode::InvalidProducerEpoch
+                | ErrorCode::TransactionCoordinatorFenced
+        );
+        if !is_over {
+            // It is asked for again at the next look.
+            return;
+        }
+        let Some(Wanted { coordinator, mark, .. }) = self.calls.wanted.remove(&nonce) else {
+            return;
+        };
+        self.with_transactions(now, coordinator, actions, |it| {
+            it.on_marked(&mark.id, &mark.topic, mark.partition, mark.number);
+        });
+    }
+
+    /// A coordinator here is one no more: whoever comes next asks for its markers.
+    pub(super) fn forget_wanted(&mut self, coordinator: ReplicaId) {
+        self.calls.wanted.retain(|_, wanted| wanted.coordinator != coordinator);
+        self.calls.ids_wanted.retain(|(of, _)| *of != coordinator);
+    }
+}
+
+/// Leaders of partitions.
+impl Node {
+    /// Ends a producer's transaction in a partition here, and says so to whoever asked.
+    pub(crate) fn mark(
+        &mut self,
+        now: Now,
+        replica: ReplicaId,
+        marker: Marker,
+        number: Option<i64>,
+        asker: MarkAsker,
+        actions: &mut Vec<Action>,
+    ) {
+        let Marker { producer_id, commits, .. } = marker;
+        let slot = Slot::Marker { replica, producer_id, commits, asker };
+        let executed = self.calls.executed.get(&replica).and_then(|all| all.get(&producer_id));
+        let is_old = number.is_some_and(|it| executed.is_some_and(|last| it <= *last));
+        if is_old && !sabotage::is(Bug::LateMarkerTaken) {
+            return self.tell_asker(now, asker, ErrorCode::None, actions);
+        }
+        if self.is_disk_full() {
+            return self.tell_asker(now, asker, ErrorCode::KafkaStorageError, actions);
+        }
+        let Some(partition) = self.partitions.get_mut(&replica) else {
+            return self.tell_asker(now, asker, ErrorCode::NotLeaderOrFollower, actions);
+        };
+        let in_flight = partition.group.bytes_in_flight();
+        let result = partition.mark(now, marker, slot);
+        self.bytes_in_flight += partition.group.bytes_in_flight() - in_flight;
+        self.mark_dirty(replica);
+        if let Some(held) = self.calls.held.get_mut(&(replica, producer_id)) {
+            held.is_void = true;
+        }
+        match result {
+            Ok(true) => {
+                if let Some(number) = number {
+                    self.calls.numbers.insert((replica, producer_id), number);
+                }
+            }
+            Ok(false) => {
+                self.note_executed(replica, producer_id, number);
+                self.tell_asker(now, asker, ErrorCode::None, actions);
+            }
+            Err(code) => self.tell_asker(now, asker, code, actions),
+        }
+    }
+
+    fn note_executed(&mut self, replica: ReplicaId, producer_id: i64, number: Option<i64>) {
+        if let Some(number) = number {
+            let last = self.calls.executed.entry(replica).or_default();
+            let last = last.entry(producer_id).or_insert(number);
+            *last = number.max(*last);
+        }
+    }
+
+    /// A marker is in its log, or will not be.
+    pub(super) fn on_marker(
+        &mut self,
+        now: Now,
+        (replica, producer_id, commits): (ReplicaId, i64, bool),
+        asker: MarkAsker,
+        error: ErrorCode,
+        actions: &mut Vec<Action>,
+    ) {
+        let number = self.calls.numbers.remove(&(replica, producer_id));
+        if error.is_none() {
+            self.note_executed(replica, producer_id, number);
+            self.tell_groups_of_marker(now, replica, producer_id, commits, actions);
+        }
+        self.tell_asker(now, asker, error, actions);
+    }
+
+    fn tell_asker(
+        &mut self,
+        now: Now,
+        asker: MarkAsker,
+        code: ErrorCode,
+        actions: &mut Vec<Action>,
+    ) {
+        match asker {
+            MarkAsker::Own { nonce } => self.on_marked(now, nonce, code, actions),
+            MarkAsker::Node { broker_id, nonce } => {
+                let marked = Marked { nonce, error_code: code.code() };
+                self.peers.frame_to(broker_id).marked.push(marked);
+            }
+            MarkAsker::Request { key, at } => {
+                api::write_txn_markers::on_marked(self, key, at, code, actions);
+            }
+        }
+    }
+
+    /// Producers that a partition has forgotten need not be remembered here.
+    pub(super) fn forget_executed(&mut self, replica: ReplicaId) {
+        let (Some(all), Some(partition)) =
+            (self.calls.executed.get_mut(&replica), self.partitions.get(&replica))
+        else {
+            return;
+        };
+        all.retain(|producer_id, _| partition.producer_epoch(*producer_id).is_some());
+    }
+}
+
+/// Other nodes.
+impl Node {
+    pub(super) fn on_transaction_calls(
+        &mut self,
+        now: Now,
+        frame: &Frame,
+        actions: &mut Vec<Action>,
+    ) {
+        let broker_id = frame.broker_id;
+        for ask in &frame.transaction_asks {
+            let asker = Asker::Node { broker_id, nonce: ask.nonce };
+            let addition = Addition {
+                producer_id: ask.producer_id,
+                epoch: ask.producer_epoch,
+                partitions: [(ask.topic.clone(), [ask.partition].into())].into(),
+                verify_only: ask.verify_only,
+                version: ask.version,
+            };
+            let id = &ask.transactional_id;
+            let given = self.coordinate_transaction(now, id, actions, |it| {
+                it.add_partitions(id, asker, addition, now);
+            });
+            if let Err(code) = given {
+                let answer = TransactionAnswer { nonce: ask.nonce, error_code: code.code() };
+                self.peers.frame_to(broker_id).transaction_answers.push(answer);
+            }
+        }
+        for wanted in &frame.marks_wanted {
+            let asker = MarkAsker::Node { broker_id, nonce: wanted.nonce };
+            match self.marked_replica(wanted) {
+                Some(replica) => {
+                    let marker = Marker {
+                        producer_id: wanted.producer_id,
+                        epoch: wanted.producer_epoch,
+                        coordinator_epoch: wanted.coordinator_epoch,
+                        commits: wanted.commits,
+                    };
+                    self.mark(now, replica, marker, Some(wanted.number), asker, actions);
+                }
+                None => self.tell_asker(now, asker, ErrorCode::NotLeaderOrFollower, actions),
+            }
+        }
+        for answer in &frame.transaction_answers {
+            let code = ErrorCode::from_code(answer.error_code);
+            self.on_judged(
+                now,
+                answer.nonce,
+                code.unwrap_or(ErrorCode::UnknownServerError),
+                actions,
+            );
+        }
+        for marked in &frame.marked {
+            let code = ErrorCode::from_code(marked.error_code);
+            self.on_marked(
+                now,
+                marked.nonce,
+                code.unwrap_or(ErrorCode::UnknownServerError),
+                actions,
+            );
+        }
+    }
+
+    /// The replica here that leads in the term that a marker is for.
+    fn marked_replica(&self, wanted: &MarkWanted) -> Option<ReplicaId> {
+        let topic: &Topic = self.controller.image.topic(wanted.topic_id)?;
+        let partition = self.serving(topic, wanted.partition).ok()?;
+        let is_of_term = partition.group.epoch() == wanted.term;
+        (is_of_term || sabotage::is(Bug::LateMarkerTaken)).then(|| partition.group.id())
+    }
+
+    /// Looks again in a while, as long as anything is open.
+    fn time_calls(&mut self, now: Now) {
+        let calls = &self.calls;
+        let is_open =
+            !calls.questions.is_empty() || !calls.wanted.is_empty() || !calls.ids_wanted.is_empty();
+        if is_open && !self.calls.is_timed {
+            self.calls.is_timed = true;
+            let at = now.mono_us.saturating_add(TRANSACTION_CALL_US);
+            self.timers.insert((at, Timer::Calls));
+        }
+    }
+
+    /// Asks again what was not answered, and gives up what has waited too long.
+    pub(super) fn on_calls_timer(&mut self, now: Now, actions: &mut Vec<Action>) {
+        self.calls.is_timed = false;
+        let nonces: Vec<u64> = self.calls.questions.keys().copied().collect();
+        for nonce in nonces {
+            let Some(question) = self.calls.questions.get(&nonce) else { continue };
+            if question.until_us > now.mono_us {
+                self.send_question(now, nonce, actions);
+            } else if let Some(question) = self.calls.questions.remove(&nonce) {
+                let code = ErrorCode::CoordinatorNotAvailable;
+                self.end_question(now, &question.of, code, actions);
+            }
+        }
+        let nonces: Vec<u64> = self.calls.wanted.keys().copied().collect();
+        for nonce in nonces {
+            self.send_mark(now, nonce, actions);
+        }
+        self.give_producer_ids(now, actions);
+        self.time_calls(now);
+    }
+
+    /// The replica and the partition that a group is kept in, if it is coordinated here.
+    pub(crate) fn group_partition(&self, group: &str) -> Result<(ReplicaId, i32), ErrorCode> {
+        let replica = self.shard_of(Kind::Groups, group)?;
+        let partition = self.partitions.get(&replica).ok_or(ErrorCode::NotCoordinator)?;
+        Ok((replica, partition.id.partition))
+    }
+
+    /// Whether a producer's transaction is open in the partition that a group is kept in. An error if another producer has
+    /// taken its place.
+    pub(crate) fn check_transactor(
+        &self,
+        replica: ReplicaId,
+        producer_id: i64,
+        epoch: i16,
+    ) -> Result<bool, ErrorCode> {
+        let partition = self.partitions.get(&replica).ok_or(ErrorCode::NotCoordinator)?;
+        let known = partition.producer_epoch(producer_id);
+        let is_open = partition.is_in_transaction(producer_id);
+        if known > Some(epoch) || is_open && known != Some(epoch) {
+            return Err(ErrorCode::InvalidProducerEpoch);
+        }
+        Ok(is_open)
+    }
+
+    /// Whether a transactional id may be coordinated here.
+    pub(crate) fn coordinates(&self, id: &str) -> Result<(), ErrorCode> {
+        self.shard_of(Kind::Transactions, id).map(|_| ())
+    }
+}

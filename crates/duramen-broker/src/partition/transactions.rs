@@ -1,0 +1,216 @@
+//! # Room card: transactions of a partition
+//!
+//! Purpose:    which transactions are open in one log, and which were aborted: what readers of committed records need.
+//! Owns:       [`Transactions`]: first offsets of open transactions; aborted ones; their part of the image. [`Marker`], the
+//!             end of one, and its bytes.
+//! Interface:  [`Transactions::open`], [`Transactions::end`], [`Transactions::first_open`], [`Transactions::aborted`].
+//! Invariants: a function of the committed log alone. No record at or after [`Transactions::first_open`] is stable.
+//! Never:      producers' epochs and sequences (see `producers`), why a transaction ended.
+//! Tests:      below; `producers.rs`.
+//! Start at:   [`Transactions::end`].
+
+use std::collections::{BTreeSet, VecDeque};
+
+use bytes::BytesMut;
+use duramen_protocol::records::{BatchBuilder, NewRecord};
+
+/// The end of a producer's transaction in one partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Marker {
+    pub producer_id: i64,
+    pub epoch: i16,
+    pub coordinator_epoch: i32,
+    pub commits: bool,
+}
+
+impl Marker {
+    /// The control batch that says it, as Kafka writes it.
+    pub(super) fn batch(&self, timestamp: i64) -> BytesMut {
+        let key = [0, 0, 0, u8::from(self.commits)];
+        let mut value = [0; 6];
+        value[2..].copy_from_slice(&self.coordinator_epoch.to_be_bytes());
+        let (key, value) = (Some(&key[..]), Some(&value[..]));
+        let mut batch = BatchBuilder::new().producer(self.producer_id, self.epoch, -1);
+        batch = batch.transactional().control();
+        let record = NewRecord { timestamp, key, value, ..NewRecord::default() };
+        let built = batch.push(&record).and_then(|()| batch.build_mut());
+        built.expect("a record of a few bytes")
+    }
+}
+
+/// A transaction whose records nobody is shown who reads committed ones, as Kafka's transaction index has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Aborted {
+    pub producer_id: i64,
+    pub first_offset: i64,
+    /// Its marker's.
+    pub last_offset: i64,
+    /// The last stable offset once it had ended: whatever ends later begins there or after it.
+    pub stable: i64,
+}
+
+const ABORTED_BYTES: usize = 4 * 8;
+
+/// See the room card.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Transactions {
+    open: BTreeSet<i64>,
+    /// In the order of their markers.
+    aborted: VecDeque<Aborted>,
+}
+
+impl Transactions {
+    /// A transaction begins with the record at this offset.
+    pub(crate) fn open(&mut self, first_offset: i64) {
+        self.open.insert(first_offset);
+    }
+
+    /// The transaction that began at `first_offset` ends with the marker at `last_offset`.
+    pub(crate) fn end(
+        &mut self,
+        producer_id: i64,
+        first_offset: i64,
+        last_offset: i64,
+        commits: bool,
+    ) {
+        self.open.remove(&first_offset);
+        if !commits {
+            let stable = self.first_open().unwrap_or(last_offset + 1);
+            self.aborted.push_back(Aborted { producer_id, first_offset, last_offset, stable });
+        }
+    }
+
+    /// Where the first open transaction begins.
+    pub(crate) fn first_open(&self) -> Option<i64> {
+        self.open.first().copied()
+    }
+
+    /// The log begins at this offset now.
+    pub(crate) fn trim(&mut self, log_start: i64) {
+        while self.aborted.front().is_some_and(|it| it.last_offset < log_start) {
+            self.aborted.pop_front();
+        }
+    }
+
+    /// The aborted transactions that have records from `from` up to, not including, `to`, by their first offsets; and up
+    /// to where they are all of them, if they would be more than `max`.
+    pub(crate) fn aborted(&self, from: i64, to: i64, max: usize) -> (Vec<Aborted>, i64) {
+        let at = self.aborted.partition_point(|it| it.last_offset < from);
+        let later = self.aborted.range(at..);
+        let mut found = Vec::new();
+        let mut end = to;
+        for aborted in later.filter(|it| it.first_offset < to) {
+            found.push(*aborted);
+            if found.len() > max && aborted.stable > from {
+                end = end.min(aborted.stable);
+            }
+            if aborted.stable >= end {
+                break;
+            }
+        }
+        found.retain(|it| it.first_offset < end);
+        found.sort_unstable_by_key(|it| it.first_offset);
+        (found, end)
+    }
+
+    /// How many are remembered as aborted.
+    #[cfg(test)]
+    pub(crate) fn aborted_len(&self) -> usize {
+        self.aborted.len()
+    }
+
+    /// The aborted ones in words.
+    pub(crate) fn lines(&self) -> impl Iterator<Item = String> {
+        self.aborted.iter().map(|it| {
+            let Aborted { producer_id, first_offset, last_offset, .. } = it;
+            format!("aborted  producer {producer_id}  offsets {first_offset}..{last_offset}")
+        })
+    }
+
+    /// The aborted ones as the image has them: ids, first offsets, markers' offsets and stable ones. Which are open is said
+    /// with their producers.
+    pub(crate) fn write_aborted(&self, out: &mut Vec<u8>) {
+        out.reserve(self.aborted.len() * ABORTED_BYTES);
+        for it in &self.aborted {
+            for number in [it.producer_id, it.first_offset, it.last_offset, it.stable] {
+                out.extend_from_slice(&number.to_be_bytes());
+            }
+        }
+    }
+
+    /// Reads [`Self::write_aborted`]: all bytes there are.
+    pub(crate) fn read_aborted(&mut self, bytes: &[u8]) -> Option<()> {
+        let (all, rest) = bytes.as_chunks::<ABORTED_BYTES>();
+        for one in all {
+            let (numbers, _) = one.as_chunks::<8>();
+            let [producer_id, first_offset, last_offset, stable] =
+                [0, 1, 2, 3].map(|at: usize| i64::from_be_bytes(numbers[at]));
+            self.aborted.push_back(Aborted { producer_id, first_offset, last_offset, stable });
+        }
+        rest.is_empty().then_some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::prng::Prng;
+
+    /// The model keeps all transactions and looks at each.
+    #[test]
+    fn what_a_reader_is_told_is_what_a_scan_of_the_log_finds() {
+        for seed in 0..300 {
+            let mut chance = Prng::stream(seed, 0);
+            let mut index = Transactions::default();
+            let mut running: Vec<(i64, i64)> = Vec::new();
+            let mut ended: Vec<Aborted> = Vec::new();
+            let mut offset = 0;
+            for _ in 0..80 {
+                let id = i64::try_from(chance.below(6)).expect("small");
+                if let Some(at) = running.iter().position(|it| it.0 == id) {
+                    if chance.below(2) == 0 {
+                        let (id, first_offset) = running.remove(at);
+                        let commits = chance.below(2) == 0;
+                        index.end(id, first_offset, offset, commits);
+                        if !commits {
+                            let (producer_id, last_offset, stable) = (id, offset, 0);
+                            ended.push(Aborted { producer_id, first_offset, last_offset, stable });
+                        }
+                    }
+                } else {
+                    index.open(offset);
+                    running.push((id, offset));
+                }
+                offset += 1;
+            }
+            assert_eq!(index.first_open(), running.iter().map(|it| it.1).min());
+            let stable = index.first_open().unwrap_or(offset);
+            let mut copy = Transactions::default();
+            let mut bytes = Vec::new();
+            index.write_aborted(&mut bytes);
+            copy.read_aborted(&bytes).expect("our own");
+            for (_, first_offset) in &running {
+                copy.open(*first_offset);
+            }
+            assert_eq!(copy, index);
+            for from in 0..stable {
+                let max = usize::try_from(chance.below(5)).expect("small");
+                let (told, end) = index.aborted(from, stable, max);
+                assert!(end > from && end <= stable, "seed {seed}: a reader gets on");
+                let mut expected: Vec<_> = ended
+                    .iter()
+                    .filter(|it| it.last_offset >= from && it.first_offset < end)
+                    .map(|it| (it.first_offset, it.producer_id))
+                    .collect();
+                expected.sort_unstable();
+                let told: Vec<_> =
+                    told.iter().map(|it| (it.first_offset, it.producer_id)).collect();
+                assert_eq!(told, expected, "seed {seed}: from {from} to {end}");
+            }
+            let start = i64::try_from(chance.below(80)).expect("small");
+            index.trim(start);
+            let left = ended.iter().filter(|it| it.last_offset >= start).count();
+            assert_eq!(index.aborted_len(), left);
+        }
+    }
+}

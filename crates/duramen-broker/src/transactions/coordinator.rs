@@ -1,0 +1,936 @@
+//! # Room card: transaction coordinator
+//!
+//! Purpose:    all transactional ids that live in one partition of `__transaction_state`.
+//! Owns:       [`Coordinator`]: what is durable of each id, what is being appended for it, who waits, which partitions
+//!             are still to be told how a transaction ended.
+//! Interface:  a function a request, answered by an [`Output`] now or later; [`Coordinator::replay`] and
+//!             [`Coordinator::loaded`] first; [`Coordinator::on_appended`], [`Coordinator::on_producer_id`],
+//!             [`Coordinator::on_marked`]; [`Coordinator::on_time`] at [`Coordinator::deadline_us`];
+//!             [`Coordinator::expire`] now and then; [`Coordinator::renew`] and [`Coordinator::first_live`] to keep the log
+//!             short.
+//! Invariants: what is durable changes only by a record that is in the log, one at a time for each id; a partition is marked
+//!             only for a decision that is durable; no transaction begins before the last one of its id is marked
+//!             everywhere; a request is answered once.
+//! Never:      clocks, chance, I/O, which topics exist: all that is handed in.
+//! Tests:      `coordinator/tests.rs`, by scenario and by chance; `node/tests/transactions.rs`.
+//! Start at:   [`Coordinator::add_partitions`], then `decide`, `land`, [`Coordinator::on_marked`].
+//!
+//! Protocols. A producer of version 1 keeps its epoch over its transactions, and says itself which partitions it adds. Of
+//! version 2 (KIP-890), each end of a transaction gives it another epoch, and the partitions ask for themselves: what comes late
+//! of an earlier transaction is told apart by its epoch, everywhere. Of version 1 it is told apart here by the connection: once
+//! a newer one was used for an id, what an older one still brings is not executed. (Jepsen found such writes in 2024, in all
+//! that speaks version 1: the client has given up on a request and sent it again, and its first copy comes after all.)
+//!
+//! What has to wait for a transaction to be over waits here, for a while: Kafka sends producers away, to ask again.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::mem;
+use std::sync::Arc;
+
+use duramen_protocol::messages::describe_transactions::{TopicData, TransactionState};
+use duramen_protocol::messages::list_transactions::TransactionState as Listed;
+use duramen_protocol::messages::{EndTxnResponse, InitProducerIdResponse};
+use duramen_protocol::{ErrorCode, Response};
+use duramen_storage::sabotage::{self, Bug};
+
+use super::records::{Partitions, Status, Transaction, TransactionRecord};
+use crate::event::{ConnectionId, Now, RequestKey};
+use crate::internal_topics::told;
+use crate::limits::{TRANSACTION_AGAIN_US, TRANSACTION_WAIT_US};
+use crate::live::Live;
+use crate::partition::Marker;
+
+/// The number of an [`Output::Append`].
+pub(crate) type Ticket = u64;
+
+/// Who is told whether partitions are in a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asker {
+    /// A producer, in a part of its request.
+    Request { key: RequestKey, part: usize },
+    /// A partition of this node.
+    Own { nonce: u64 },
+    /// One of another node.
+    Node { broker_id: i32, nonce: u64 },
+}
+
+/// The end of a transaction in one partition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Mark {
+    pub id: Arc<str>,
+    pub topic: String,
+    pub partition: i32,
+    pub marker: Marker,
+    /// Where the decision stands in the log: of two decisions on an id, the later one has the larger number.
+    pub number: i64,
+}
+
+/// What follows from what happened.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Output {
+    /// Answer this request; if nothing was written for it, once it is certain that nobody else coordinates by now.
+    Reply { key: RequestKey, response: Box<Response>, is_written: bool },
+    /// Tell whoever asked, likewise.
+    Judged { asker: Asker, code: ErrorCode, is_written: bool },
+    /// This request came on a connection that its producer has given up: close it.
+    TooLate(RequestKey),
+    /// Append this record, then call [`Coordinator::on_appended`].
+    Append(Ticket, Vec<TransactionRecord>),
+    /// Get a producer id, then call [`Coordinator::on_producer_id`].
+    WantProducerId(Arc<str>),
+    /// Write this marker, then call [`Coordinator::on_marked`].
+    Mark(Mark),
+}
+
+/// Who wants to write to a partition, or to commit offsets, in a transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Addition {
+    pub producer_id: i64,
+    pub epoch: i16,
+    pub partitions: Partitions,
+    /// They should be in it already.
+    pub verify_only: bool,
+    /// The protocol of the producer.
+    pub version: i16,
+}
+
+/// Whose end of a transaction, and which.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct End {
+    pub producer_id: i64,
+    pub epoch: i16,
+    pub commits: bool,
+    pub version: i16,
+}
+
+/// What somebody wants of an id.
+#[derive(Clone, Debug)]
+enum Ask {
+    Init { key: RequestKey, timeout_ms: i32, expected: Option<(i64, i16)> },
+    Add { asker: Asker, addition: Addition },
+    End { key: RequestKey, end: End },
+}
+
+/// What is done when it is known what became of an append.
+#[derive(Debug)]
+enum Then {
+    Nothing,
+    /// The record was written for this.
+    Answer(Ask),
+}
+
+/// What is to be done about an [`Ask`].
+enum Decision {
+    /// It is told this, and that is all.
+    Answer(ErrorCode),
+    /// It is told this once the record is durable.
+    Write(Transaction),
+    /// The transaction is aborted first.
+    Fence,
+    /// A producer id is needed first.
+    NeedId,
+    /// It waits until the transaction is over.
+    Wait,
+    TooLate,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    ask: Ask,
+    until_us: u64,
+}
+
+/// One transactional id.
+#[derive(Debug, Default)]
+struct Id {
+    /// What is durable, and the offset of its record.
+    stored: Option<(i64, Arc<Transaction>)>,
+    /// Its next record is on its way.
+    flying: Option<Ticket>,
+    /// Records of it that only say again what is durable.
+    renewing: u32,
+    /// The epoch that a retried request may still name, of the producer that has the present one; -1 is none.
+    last_epoch: i16,
+    /// A producer id that nobody uses yet, or that it waits for.
+    spare: Option<i64>,
+    awaits_spare: bool,
+    /// Where the decision stands that is being executed, and the partitions that do not have it yet.
+    number: i64,
+    unmarked: BTreeSet<(String, i32)>,
+    waiting: VecDeque<Waiting>,
+    /// The newest connection that its producer used.
+    connection: Option<ConnectionId>,
+    /// When the open transaction is aborted.
+    expires_us: Option<u64>,
+    /// When what failed is tried again; nothing is due before.
+    again_us: Option<u64>,
+    /// Where it stands in [`Coordinator::due`].
+    due_us: Option<u64>,
+}
+
+impl Id {
+    fn is_idle(&self) -> bool {
+        self.stored.is_none()
+            && self.flying.is_none()
+            && self.renewing == 0
+            && !self.awaits_spare
+            && self.waiting.is_empty()
+    }
+
+    fn transaction(&self) -> Option<&Transaction> {
+        self.stored.as_ref().map(|(_, it)| &**it)
+    }
+
+    fn deadline_us(&self) -> Option<u64> {
+        let waiting = self.waiting.iter().map(|it| it.until_us).min();
+        let due_us = self.again_us.or(self.expires_us).filter(|_| self.flying.is_none());
+        due_us.into_iter().chain(waiting).min()
+    }
+}
+
+#[derive(Debug)]
+struct Flight {
+    records: Vec<TransactionRecord>,
+    /// The id whose next record it is; none if records are only written anew.
+    id: Option<Arc<str>>,
+    then: Then,
+}
+
+/// See the room card.
+#[derive(Debug, Default)]
+pub(crate) struct Coordinator {
+    ids: BTreeMap<Arc<str>, Id>,
+    live: Live<Arc<str>>,
+    due: BTreeSet<(u64, Arc<str>)>,
+    flights: BTreeMap<Ticket, Flight>,
+    next_ticket: Ticket,
+    /// The term in which it coordinates.
+    epoch: i32,
+    outputs: Vec<Output>,
+}
+
+/// The last epoch that a producer is given; the one above is for the end of its last transaction.
+const LAST_EPOCH: i16 = i16::MAX - 1;
+
+/// Coming and going.
+impl Coordinator {
+    /// What the log says, in its order, before anything is asked.
+    pub(crate) fn replay(&mut self, offset: i64, record: TransactionRecord) {
+        self.apply(offset, record);
+    }
+
+    /// The log was read to its end. What was decided is executed.
+    pub(crate) fn loaded(&mut self, epoch: i32, now: Now) {
+        self.epoch = epoch;
+        let names: Vec<Arc<str>> = self.ids.keys().cloned().collect();
+        for name in names {
+            self.take_up(&name, now);
+        }
+    }
+
+    /// Another node coordinates now. Whoever waits asks there.
+    pub(crate) fn unload(&mut self) {
+        let flights = mem::take(&mut self.flights).into_values();
+        let flying = flights.filter_map(|flight| match flight.then {
+            Then::Answer(ask) => Some(ask),
+            Then::Nothing => None,
+        });
+        let waiting = mem::take(&mut self.ids).into_values().flat_map(|id| id.waiting);
+        let asks: Vec<Ask> = flying.chain(waiting.map(|it| it.ask)).collect();
+        for ask in asks {
+            self.answer(None, &ask, ErrorCode::NotCoordinator, false);
+        }
+        let (next_ticket, outputs) = (self.next_ticket, mem::take(&mut self.outputs));
+        *self = Self { next_ticket, outputs, ..Self::default() };
+    }
+
+    /// What follows from all that happened since the last call.
+    pub(crate) fn take_outputs(&mut self) -> Vec<Output> {
+        mem::take(&mut self.outputs)
+    }
+}
+
+/// Requests.
+impl Coordinator {
+    /// An `InitProducerId`. Who names the id and epoch that it has gets the next epoch of it.
+    pub(crate) fn init_producer_id(
+        &mut self,
+        name: &str,
+        key: RequestKey,
+        timeout_ms: i32,
+        expected: Option<(i64, i16)>,
+        now: Now,
+    ) {
+        self.ask(name, Ask::Init { key, timeout_ms, expected }, now);
+    }
+
+    /// Partitions are to be in a transaction, or should be.
+    pub(crate) fn add_partitions(
+        &mut self,
+        name: &str,
+        asker: Asker,
+        addition: Addition,
+        now: Now,
+    ) {
+        self.ask(name, Ask::Add { asker, addition }, now);
+    }
+
+    /// An `EndTxn`.
+    pub(crate) fn end(&mut self, name: &str, key: RequestKey, end: End, now: Now) {
+        self.ask(name, Ask::End { key, end }, now);
+    }
+
+    /// A transactional id as `DescribeTransactions` tells it.
+    pub(crate) fn describe(&self, name: &str) -> TransactionState {
+        let transactional_id = name.to_owned();
+        let Some(it) = self.ids.get(name).and_then(Id::transaction) else {
+            let error_code = ErrorCode::TransactionalIdNotFound.code();
+            return TransactionState { error_code, transactional_id, ..Default::default() };
+        };
+        let topics = it.partitions.iter().map(|(topic, partitions)| TopicData {
+            topic: topic.clone(),
+            partitions: partitions.iter().copied().collect(),
+        });
+        TransactionState {
+            error_code: ErrorCode::None.code(),
+            transactional_id,
+            transaction_state: it.status.name().to_owned(),
+            transaction_timeout_ms: it.timeout_ms,
+            transaction_start_time_ms: it.started_ms,
+            producer_id: it.producer_id,
+            producer_epoch: it.epoch,
+            topics: topics.collect(),
+        }
+    }
+
+    /// The transactional ids of which `is_wanted` says so.
+    pub(crate) fn list(&self, is_wanted: impl Fn(&str, &Transaction) -> bool) -> Vec<Listed> {
+        let listed = |(name, id): (&Arc<str>, &Id)| {
+            let it = id.transaction().filter(|it| is_wanted(name, it))?;
+            Some(Listed {
+                transactional_id: name.as_ref().to_owned(),
+                producer_id: it.producer_id,
+                transaction_state: it.status.name().to_owned(),
+            })
+        };
+        self.ids.iter().filter_map(listed).collect()
+    }
+
+    fn ask(&mut self, name: &str, ask: Ask, now: Now) {
+        let is_new = !self.ids.contains_key(name);
+        if is_new && !matches!(ask, Ask::Init { .. }) {
+            return self.answer(None, &ask, ErrorCode::InvalidProducerIdMapping, false);
+        }
+        let known = self.ids.get_key_value(name).map(|(name, _)| name.clone());
+        let name = known.unwrap_or_else(|| name.into());
+        if is_new {
+            self.ids.insert(name.clone(), Id { last_epoch: -1, ..Id::default() });
+        }
+        let until_us = now.mono_us.saturating_add(TRANSACTION_WAIT_US);
+        self.id_mut(&name).waiting.push_back(Waiting { ask, until_us });
+        self.go_on(&name, now);
+    }
+
+    fn id_mut(&mut self, name: &Arc<str>) -> &mut Id {
+        self.ids.get_mut(name).expect("it is known")
+    }
+
+    /// Decides on all that waits and can be decided on, in its order.
+    fn go_on(&mut self, name: &Arc<str>, now: Now) {
+        let mut at = 0;
+        loop {
+            let Some(id) = self.ids.get_mut(name) else { return };
+            if id.flying.is_some() || id.awaits_spare {
+                break;
+            }
+            let Some(waiting) = id.waiting.get(at) else { break };
+            let decision = match waiting.ask.clone() {
+                Ask::Init { key, timeout_ms, expected } => {
+                    id.decide_init(key, timeout_ms, expected, now)
+                }
+                Ask::Add { asker, addition } => id.decide_addition(asker, &addition, now),
+                Ask::End { key, end } => id.decide_end(key, end, now),
+            };
+            match decision {
+                Decision::Wait => at += 1,
+                Decision::NeedId => {
+                    id.awaits_spare = true;
+                    self.outputs.push(Output::WantProducerId(name.clone()));
+                }
+                Decision::Fence => self.fence(name, now),
+                Decision::Answer(code) => {
+                    if let Some(Waiting { ask, .. }) = id.waiting.remove(at) {
+                        self.answer(Some(name), &ask, code, false);
+                    }
+                }
+                Decision::TooLate => {
+                    if let Some(Waiting { ask, .. }) = id.waiting.remove(at)
+                        && let Some(key) = ask.key()
+                    {
+                        self.outputs.push(Output::TooLate(key));
+                    }
+                }
+                Decision::Write(transaction) => {
+                    if let Some(Waiting { ask, .. }) = id.waiting.remove(at) {
+                        self.write(name, Some(transaction), Then::Answer(ask));
+                    }
+                }
+            }
+        }
+        self.settle(name);
+    }
+
+    /// Tells whoever asked. What was written for it proves that nobody else coordinates.
+    fn answer(&mut self, name: Option<&Arc<str>>, ask: &Ask, code: ErrorCode, is_written: bool) {
+        let now = name.and_then(|name| self.ids.get(name)).and_then(Id::transaction);
+        let of_now = now.filter(|_| code.is_none());
+        match *ask {
+            Ask::Add { asker, .. } => {
+                self.outputs.push(Output::Judged { asker, code, is_written });
+            }
+            Ask::Init { key, .. } => {
+                let mut answer = InitProducerIdResponse {
+                    error_code: code.code(),
+                    producer_id: -1,
+                    producer_epoch: -1,
+                    ..InitProducerIdResponse::default()
+                };
+                if let Some(it) = of_now {
+                    (answer.producer_id, answer.producer_epoch) = (it.producer_id, it.epoch);
+                }
+                let response = Box::new(answer.into());
+                self.outputs.push(Output::Reply { key, response, is_written });
+            }
+            Ask::End { key, end } => {
+                let mut answer =
+                    EndTxnResponse { error_code: code.code(), ..EndTxnResponse::default() };
+                if let Some(it) = of_now.filter(|_| end.version >= 2) {
+                    (answer.producer_id, answer.producer_epoch) = match it.next_producer_id {
+                        -1 => (it.producer_id, it.epoch),
+                        next => (next, 0),
+                    };
+                }
+                let response = Box::new(answer.into());
+                self.outputs.push(Output::Reply { key, response, is_written });
+            }
+        }
+    }
+}
+
+impl Ask {
+    fn key(&self) -> Option<RequestKey> {
+        match self {
+            Self::Init { key, .. }
+            | Self::End { key, .. }
+            | Self::Add { asker: Asker::Request { key, .. }, .. } => Some(*key),
+            Self::Add { .. } => None,
+        }
+    }
+}
+
+/// Decisions: pure, but for the connection that is noted.
+impl Id {
+    fn decide_init(
+        &mut self,
+        key: RequestKey,
+        timeout_ms: i32,
+        expected: Option<(i64, i16)>,
+        now: Now,
+    ) -> Decision {
+        let Some(it) = self.stored.as_ref().map(|(_, it)| it.clone()) else {
+            let Some(producer_id) = self.spare.take() else { return Decision::NeedId };
+            self.connection = Some(key.0);
+            return Decision::Write(Transaction {
+                producer_id,
+                previous_producer_id: -1,
+                next_producer_id: -1,
+                epoch: 0,
+                timeout_ms,
+                status: Status::Empty,
+                partitions: Partitions::new(),
+                updated_ms: now.wall_ms,
+                started_ms: -1,
+                version: 0,
+            });
+        };
+        // The producer's own retry, after its id was replaced.
+        let is_of_before =
+            |(id, epoch): (i64, i16)| id == it.previous_producer_id && epoch >= LAST_EPOCH;
+        if let Some(expected) = expected
+            && expected.0 != it.producer_id
+            && !is_of_before(expected)
+        {
+            return Decision::Answer(ErrorCode::ProducerFenced);
+        }
+        match it.status {
+            Status::PrepareCommit | Status::PrepareAbort => return Decision::Wait,
+            Status::Ongoing => {
+                let is_own = expected.is_none_or(|is| is == (it.producer_id, it.epoch));
+                let fenced = Decision::Answer(ErrorCode::ProducerFenced);
+                return if is_own { Decision::Fence } else { fenced };
+            }
+            Status::Empty | Status::CompleteCommit | Status::CompleteAbort => {}
+        }
+        let last_epoch = match expected {
+            None => -1,
+            Some(expected) if is_of_before(expected) => {
+                return Decision::Answer(ErrorCode::None);
+            }
+            Some((_, epoch)) if epoch == it.epoch => epoch,
+            Some((_, epoch)) if epoch >= 0 && epoch == self.last_epoch => {
+                self.connection = Some(key.0);
+                return Decision::Answer(ErrorCode::None);
+            }
+            Some(_) => return Decision::Answer(ErrorCode::ProducerFenced),
+        };
+        let mut next = Transaction {
+            timeout_ms,
+            status: Status::Empty,
+            partitions: Partitions::new(),
+            updated_ms: now.wall_ms,
+            started_ms: -1,
+            ..(*it).clone()
+        };
+        if it.epoch >= LAST_EPOCH {
+            let Some(producer_id) = self.spare.take() else { return Decision::NeedId };
+            next.previous_producer_id = it.producer_id;
+            (next.producer_id, next.epoch) = (producer_id, 0);
+        } else {
+            next.epoch = it.epoch + 1;
+        }
+        self.last_epoch = last_epoch;
+        self.connection = Some(key.0);
+        Decision::Write(next)
+    }
+
+    /// Whether a request comes on a connection that its producer has given up.
+    fn is_late(&mut self, key: RequestKey) -> bool {
+        let is_late = self.connection.is_some_and(|newest| key.0 < newest);
+        self.connection = self.connection.max(Some(key.0));
+        is_late && !sabotage::is(Bug::LateRequestTaken)
+    }
+
+    fn decide_addition(&mut self, asker: Asker, addition: &Addition, now: Now) -> Decision {
+        let Some(it) = self.stored.as_ref().map(|(_, it)| it.clone()) else {
+            return Decision::Answer(ErrorCode::InvalidProducerIdMapping);
+        };
+        let is_next = it.next_producer_id >= 0
+            && (addition.producer_id, addition.epoch) == (it.next_producer_id, 0);
+        if is_next {
+            return Decision::Wait;
+        }
+        if addition.producer_id != it.producer_id {
+            return Decision::Answer(ErrorCode::InvalidProducerIdMapping);
+        }
+        if addition.epoch != it.epoch {
+            return Decision::Answer(ErrorCode::ProducerFenced);
+        }
+        if let Asker::Request { key, .. } = asker
+            && self.is_late(key)
+        {
+            return Decision::TooLate;
+        }
+        if it.status.decided().is_some() && !sabotage::is(Bug::BegunBeforeMarked) {
+            return Decision::Wait;
+        }
+        let is_open = it.status == Status::Ongoing;
+        let is_in = |(topic, partitions): (&String, &BTreeSet<i32>)| {
+            it.partitions.get(topic).is_some_and(|known| partitions.is_subset(known))
+        };
+        if is_open && addition.partitions.iter().all(is_in) {
+            return Decision::Answer(ErrorCode::None);
+        }
+        if addition.verify_only {
+            return Decision::Answer(ErrorCode::TransactionAbortable);
+        }
+        let mut next = (*it).clone();
+        if !is_open {
+            next.partitions.clear();
+            next.started_ms = now.wall_ms;
+        }
+        next.status = Status::Ongoing;
+        next.updated_ms = now.wall_ms;
+        next.version = addition.version;
+        for (topic, partitions) in &addition.partitions {
+            next.partitions.entry(topic.clone()).or_default().extend(partitions);
+        }
+        Decision::Write(next)
+    }
+
+    fn decide_end(&mut self, key: RequestKey, end: End, now: Now) -> Decision {
+        let Some(it) = self.stored.as_ref().map(|(_, it)| it.clone()) else {
+            return Decision::Answer(ErrorCode::InvalidProducerIdMapping);
+        };
+        let End { producer_id, epoch, commits, version } = end;
+        let is_current = (producer_id, epoch) == (it.producer_id, it.epoch);
+        // The end that has brought the present epoch, once more.
+        let is_repeated = version >= 2
+            && (producer_id == it.producer_id && epoch.checked_add(1) == Some(it.epoch)
+                || producer_id == it.previous_producer_id && epoch >= LAST_EPOCH && it.epoch == 0);
+        if !is_repeated {
+            if producer_id != it.producer_id {
+                return Decision::Answer(ErrorCode::InvalidProducerIdMapping);
+            }
+            if !is_current {
+                return Decision::Answer(ErrorCode::ProducerFenced);
+            }
+        }
+        if self.is_late(key) {
+            return Decision::TooLate;
+        }
+        let wrong = Decision::Answer(ErrorCode::InvalidTxnState);
+        let completed = match it.status {
+            Status::PrepareCommit | Status::PrepareAbort => return Decision::Wait,
+            Status::Ongoing | Status::Empty if is_repeated => {
+                return Decision::Answer(ErrorCode::ProducerFenced);
+            }
+            Status::Ongoing => {
+                let status = if commits { Status::PrepareCommit } else { Status::PrepareAbort };
+                let mut next = Transaction { status, version, ..(*it).clone() };
+                next.updated_ms = now.wall_ms;
+                return match self.advance_epoch(next) {
+                    Some(next) => Decision::Write(next),
+                    None => Decision::NeedId,
+                };
+            }
+            Status::Empty => None,
+            Status::CompleteCommit => Some(true),
+            Status::CompleteAbort => Some(false),
+        };
+        if version < 2 || is_repeated {
+            return if completed == Some(commits) {
+                Decision::Answer(ErrorCode::None)
+            } else {
+                wrong
+            };
+        }
+        if commits {
+            return wrong;
+        }
+        // Nothing was begun, but what is under way of it is to be kept out.
+        let status = Status::CompleteAbort;
+        let mut next = Transaction { status, version, ..(*it).clone() };
+        next.updated_ms = now.wall_ms;
+        match self.advance_epoch(next) {
+            Some(next) => Decision::Write(next.completed()),
+            None => Decision::NeedId,
+        }
+    }
+
+    /// The next epoch, for a producer that has one for each transaction. None if an id is needed for it first.
+    fn advance_epoch(&mut self, mut next: Transaction) -> Option<Transaction> {
+        if next.version >= 2 {
+            if next.epoch >= LAST_EPOCH {
+                next.next_producer_id = self.spare.take()?;
+            }
+            next.epoch = next.epoch.saturating_add(1);
+            self.last_epoch = -1;
+        }
+        Some(next)
+    }
+}
+
+impl Transaction {
+    /// The same, after all was done that was decided.
+    fn completed(mut self) -> Self {
+        self.status = match self.status {
+            Status::PrepareCommit => Status::CompleteCommit,
+            Status::PrepareAbort => Status::CompleteAbort,
+            status => status,
+        };
+        self.partitions.clear();
+        if self.next_producer_id >= 0 {
+            self.previous_producer_id = self.producer_id;
+            self.producer_id = self.next_producer_id;
+            (self.next_producer_id, self.epoch) = (-1, 0);
+        }
+        self
+    }
+}
+
+/// Records.
+impl Coordinator {
+    fn write(&mut self, name: &Arc<str>, value: Option<Transaction>, then: Then) {
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        let id = self.id_mut(name);
+        id.flying = Some(ticket);
+        let record = TransactionRecord { id: name.clone(), value: value.map(Arc::new) };
+        self.outputs.push(Output::Append(ticket, vec![record.clone()]));
+        let id = Some(name.clone());
+        self.flights.insert(ticket, Flight { records: vec![record], id, then });
+    }
+
+    /// Aborts an open transaction, and keeps its producer out.
+    fn fence(&mut self, name: &Arc<str>, now: Now) {
+        let id = self.id_mut(name);
+        let Some(it) = id.stored.as_ref().map(|(_, it)| it.clone()) else { return };
+        let status = Status::PrepareAbort;
+        let mut next = Transaction { status, updated_ms: now.wall_ms, ..(*it).clone() };
+        next.epoch = it.epoch.saturating_add(1);
+        if sabotage::is(Bug::FencedWithoutEpoch) {
+            next.epoch = it.epoch;
+        }
+        id.last_epoch = it.epoch;
+        self.write(name, Some(next), Then::Nothing);
+    }
+
+    /// What became of an [`Output::Append`]: its records are durable from this offset on, or will never be in the log.
+    /// Successes come in the order of the log.
+    pub(crate) fn on_appended(&mut self, ticket: Ticket, result: Result<i64, ErrorCode>, now: Now) {
+        let Some(Flight { records, id, then }) = self.flights.remove(&ticket) else { return };
+        for (record, delta) in records.into_iter().zip(0..) {
+            if id.is_none() {
+                self.id_mut(&record.id).renewing -= 1;
+            }
+            if let Ok(base) = result {
+                self.apply(base + delta, record);
+            }
+        }
+        let Some(name) = id else { return };
+        self.id_mut(&name).flying = None;
+        let code = result.err().map_or(ErrorCode::None, told);
+        if let Then::Answer(ask) = then {
+            self.answer(Some(&name), &ask, code, result.is_ok());
+        }
+        if result.is_ok() {
+            self.take_up(&name, now);
+        } else {
+            // Whatever is due is tried again by and by.
+            self.id_mut(&name).again_us = Some(now.mono_us.saturating_add(TRANSACTION_AGAIN_US));
+        }
+        self.go_on(&name, now);
+    }
+
+    /// A record is in the log, and durable. The only place where what is durable changes.
+    fn apply(&mut self, at: i64, record: TransactionRecord) {
+        let bytes = record.bytes();
+        let TransactionRecord { id: name, value } = record;
+        if value.is_none() && !self.ids.contains_key(&name) {
+            return;
+        }
+        let id =
+            self.ids.entry(name.clone()).or_insert_with(|| Id { last_epoch: -1, ..Id::default() });
+        if let Some((before, _)) = id.stored.take() {
+            self.live.remove(before);
+        }
+        match value {
+            Some(value) => {
+                id.stored = Some((at, value));
+                self.live.put(at, name, bytes);
+            }
+            None if id.is_idle() => {
+                self.ids.remove(&name);
+            }
+            None => {}
+        }
+    }
+
+    /// What a new state asks for: a decision is executed, an open transaction has a time.
+    fn take_up(&mut self, name: &Arc<str>, now: Now) {
+        let epoch = self.epoch;
+        let Some(id) = self.ids.get_mut(name) else { return };
+        id.again_us = None;
+        let Some((at, it)) = id.stored.clone() else { return };
+        if it.status != Status::Ongoing {
+            id.expires_us = None;
+        } else if id.expires_us.is_none() {
+            // The wall clock is looked at once; it may leap.
+            let timeout_ms = i64::from(it.timeout_ms.max(0));
+            let left_ms = it.started_ms.saturating_add(timeout_ms).saturating_sub(now.wall_ms);
+            let rest_ms = left_ms.clamp(0, timeout_ms).unsigned_abs();
+            id.expires_us = Some(now.mono_us.saturating_add(rest_ms * 1000));
+        }
+        let Some(commits) = it.status.decided() else { return self.settle(name) };
+        id.number = at;
+        for (topic, partitions) in &it.partitions {
+            for &partition in partitions {
+                id.unmarked.insert((topic.clone(), partition));
+                let (producer_id, coordinator_epoch) = (it.producer_id, epoch);
+                let marker = Marker { producer_id, epoch: it.epoch, coordinator_epoch, commits };
+                self.outputs.push(Output::Mark(Mark {
+                    id: name.clone(),
+                    topic: topic.clone(),
+                    partition,
+                    marker,
+                    number: at,
+                }));
+            }
+        }
+        if id.unmarked.is_empty() || sabotage::is(Bug::CompleteBeforeMarked) {
+            id.unmarked.clear();
+            self.complete(name);
+        }
+        self.settle(name);
+    }
+
+    /// All partitions have what was decided.
+    fn complete(&mut self, name: &Arc<str>) {
+        let id = self.id_mut(name);
+        if id.flying.is_some() {
+            return;
+        }
+        if let Some(it) = id.transaction().filter(|it| it.status.decided().is_some()) {
+            let next = it.clone().completed();
+            self.write(name, Some(next), Then::Nothing);
+        }
+    }
+
+    /// A partition has the marker of this decision, or needs none.
+    pub(crate) fn on_marked(&mut self, name: &Arc<str>, topic: &str, partition: i32, number: i64) {
+        let Some(id) = self.ids.get_mut(name).filter(|id| id.number == number) else { return };
+        if id.unmarked.remove(&(topic.to_owned(), partition)) && id.unmarked.is_empty() {
+            self.complete(name);
+        }
+    }
+
+    /// The producer id that was asked for, or why there is none.
+    pub(crate) fn on_producer_id(
+        &mut self,
+        name: &Arc<str>,
+        producer_id: Result<i64, ErrorCode>,
+        now: Now,
+    ) {
+        let Some(id) = self.ids.get_mut(name).filter(|id| id.awaits_spare) else { return };
+        id.awaits_spare = false;
+        match producer_id {
+            Ok(producer_id) => id.spare = Some(producer_id),
+            Err(code) => {
+                let needs = |it: &Waiting| matches!(it.ask, Ask::Init { .. } | Ask::End { .. });
+                let at = id.waiting.iter().position(needs);
+                let refused = at.and_then(|at| id.waiting.remove(at));
+                if let Some(Waiting { ask, .. }) = refused {
+                    self.answer(None, &ask, code, false);
+                }
+            }
+        }
+        self.go_on(name, now);
+    }
+}
+
+/// Time.
+impl Coordinator {
+    /// When [`Self::on_time`] is due next, if nothing else happens before.
+    pub(crate) fn deadline_us(&self) -> Option<u64> {
+        self.due.first().map(|(due_us, _)| *due_us)
+    }
+
+    /// Time has passed: whatever is due by now happens.
+    pub(crate) fn on_time(&mut self, now: Now) {
+        let due = self.due.iter().take_while(|(due_us, _)| *due_us <= now.mono_us);
+        let due: Vec<Arc<str>> = due.map(|(_, name)| name.clone()).collect();
+        for name in due {
+            let id = self.id_mut(&name);
+            let waiting = mem::take(&mut id.waiting).into_iter();
+            let (over, stays) = waiting.partition(|it: &Waiting| it.until_us <= now.mono_us);
+            id.waiting = stays;
+            for Waiting { ask, .. } in Vec::from(over) {
+                self.answer(Some(&name), &ask, ErrorCode::ConcurrentTransactions, false);
+            }
+            let id = self.id_mut(&name);
+            id.again_us = id.again_us.filter(|at| *at > now.mono_us);
+            if id.flying.is_none() && id.again_us.is_none() {
+                let has_expired = id.expires_us.is_some_and(|at| at <= now.mono_us);
+                let is_marked = id.unmarked.is_empty();
+                match id.transaction().map(|it| it.status) {
+                    Some(Status::Ongoing) if has_expired => self.fence(&name, now),
+                    Some(Status::PrepareCommit | Status::PrepareAbort) if is_marked => {
+                        self.complete(&name);
+                    }
+                    _ => {}
+                }
+            }
+            self.go_on(&name, now);
+        }
+    }
+
+    /// Its place among those that are due, or its end.
+    fn settle(&mut self, name: &Arc<str>) {
+        let Some(id) = self.ids.get_mut(name) else { return };
+        let is_idle = id.is_idle();
+        let due_us = if is_idle { None } else { id.deadline_us() };
+        if id.due_us != due_us {
+            if let Some(before_us) = mem::replace(&mut id.due_us, due_us) {
+                self.due.remove(&(before_us, name.clone()));
+            }
+            if let Some(due_us) = due_us {
+                self.due.insert((due_us, name.clone()));
+            }
+        }
+        if is_idle {
+            self.ids.remove(name);
+        }
+    }
+
+    /// Forgets ids that were not used for so long, some at a time after this one, and says where it stopped, unless it saw
+    /// all.
+    pub(crate) fn expire(
+        &mut self,
+        expiration_ms: i64,
+        now: Now,
+        after: Option<&Arc<str>>,
+        ids_max: usize,
+    ) -> Option<Arc<str>> {
+        use std::ops::Bound::{Excluded, Unbounded};
+        let from = after.map_or(Unbounded, Excluded);
+        let names = self.ids.range::<Arc<str>, _>((from, Unbounded));
+        let names: Vec<Arc<str>> = names.map(|(name, _)| name.clone()).take(ids_max).collect();
+        for name in &names {
+            let id = self.id_mut(name);
+            let is_free = id.flying.is_none() && id.renewing == 0 && id.waiting.is_empty();
+            let is_old = id.transaction().is_some_and(|it| {
+                let is_at_rest = it.status != Status::Ongoing && it.status.decided().is_none();
+                is_at_rest && now.wall_ms.saturating_sub(it.updated_ms) >= expiration_ms
+            });
+            if is_free && is_old {
+                self.write(name, None, Then::Nothing);
+            }
+        }
+        names.last().filter(|_| names.len() == ids_max).cloned()
+    }
+}
+
+/// Keeping the log short.
+impl Coordinator {
+    /// The first record of the log that still says something.
+    pub(crate) fn first_live(&self) -> Option<i64> {
+        self.live.first()
+    }
+
+    /// How many records of the log still say something, and about how many bytes they take.
+    pub(crate) fn live_size(&self) -> (usize, usize) {
+        self.live.size()
+    }
+
+    /// Writes records anew that still say something and lie before an offset, up to about so many bytes. What is being
+    /// written in any case is left out. Returns the ticket of that; none if there is nothing to be written.
+    pub(crate) fn renew(&mut self, before: i64, bytes_max: usize) -> Option<Ticket> {
+        let mut records = Vec::new();
+        let mut left = bytes_max;
+        for (name, bytes) in self.live.before(before) {
+            let Some(id) = self.ids.get(name).filter(|id| id.flying.is_none()) else { continue };
+            let Some((_, value)) = id.stored.as_ref().filter(|_| id.renewing == 0) else {
+                continue;
+            };
+            if bytes > left && !records.is_empty() {
+                break;
+            }
+            left = left.saturating_sub(bytes);
+            records.push(TransactionRecord { id: name.clone(), value: Some(value.clone()) });
+        }
+        if records.is_empty() {
+            return None;
+        }
+        for record in &records {
+            self.id_mut(&record.id).renewing += 1;
+        }
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        self.outputs.push(Output::Append(ticket, records.clone()));
+        self.flights.insert(ticket, Flight { records, id: None, then: Then::Nothing });
+        Some(ticket)
+    }
+}
+
+#[cfg(test)]
+mod tests;
