@@ -7,7 +7,8 @@ The rules, for every produced batch that was answered without an error:
 3. If the file, or a directory above it, was made or renamed within the trace, a sync of the directory that holds its name,
    begun after that, had ended as well.
 4. If only a file of bulk data holds them, the journal was written and synced between the request and the answer, too.
-The same (1 to 3) for the name of every topic whose creation was acknowledged.
+The same (1 to 3) for the name of every topic whose creation was acknowledged; and for every step of a transaction: its id, or
+the group whose offset it commits, was written between the request and the answer, and that write was synced.
 
 The bytes are recognised by cells: 32-byte marks that fill the payload and occur once. One cell whose neighbours were
 found may be missing, because a file format may cut a payload with a header of its own.
@@ -29,6 +30,16 @@ from trace import SENDS, SYNCS, WRITES, READS
 CELL = re.compile(rb"<([0-9a-f]{20})([0-9a-f]{10})>")
 CELL_SIZE = 32
 PRODUCE, CREATE_TOPICS = 0, 19
+# The steps of a transaction, and the field that is written down with each.
+STEPS = {
+    "InitProducerId": "TransactionalId",
+    "AddPartitionsToTxn": "V3AndBelowTransactionalId",
+    "AddOffsetsToTxn": "TransactionalId",
+    "TxnOffsetCommit": "GroupId",
+    "EndTxn": "TransactionalId",
+}
+STEP_OF_KEY = {schema.layout(name + "Request")["apiKey"]: name for name in STEPS}
+LOOKED_INTO = {PRODUCE: "Produce", CREATE_TOPICS: "CreateTopics", **STEP_OF_KEY}
 
 
 def cells(message_id, size):
@@ -85,9 +96,11 @@ class Ack:
     what: str
     asked: int
     answered: int
-    # The bytes to look for: a batch's cells, or a topic's name.
+    # The bytes to look for: a batch's cells, a topic's name, or whom a step of a transaction concerns.
     needles: list
-    is_batch: bool
+    is_batch: bool = False
+    # Such bytes were written before, too, and what counts is what was written for this request.
+    is_step: bool = False
 
 
 class Audit:
@@ -159,6 +172,9 @@ class Audit:
                     found += _produce_acks(line, answered, request, parse_response("Produce", version, payload))
                 elif key == CREATE_TOPICS:
                     found += _creation_acks(line, answered, parse_response("CreateTopics", version, payload))
+                else:
+                    name = STEP_OF_KEY[key]
+                    found += _step_acks(name, line, answered, request, parse_response(name, version, payload))
         return found
 
     def _answers(self, connection):
@@ -188,7 +204,7 @@ class Audit:
         return wrong
 
     def _problem(self, ack):
-        if not ack.is_batch and self.layout.metadata is None:
+        if not ack.is_batch and not ack.is_step and self.layout.metadata is None:
             return None
         found = 0
         uncovered = None
@@ -215,8 +231,10 @@ class Audit:
         if ack.is_batch:
             pattern, candidates = self.layout.payload, self.cells.get(needle, [])
         else:
-            pattern, candidates = self.layout.metadata, [write for write in self.writes if needle in write.data]
-        return [write for write in candidates if write.began < ack.answered and self._is_a(pattern, write)]
+            pattern = self.layout.payload if ack.is_step else self.layout.metadata
+            candidates = [write for write in self.writes if needle in write.data]
+        after = ack.asked if ack.is_step else -1
+        return [write for write in candidates if after < write.began < ack.answered and self._is_a(pattern, write)]
 
     def _is_a(self, pattern, write):
         return re.fullmatch(pattern, os.path.relpath(write.path, self.data_dir)) is not None
@@ -271,9 +289,9 @@ def _requests(received):
         frame = stream[at + 4 : at + 4 + size]
         at += 4 + size
         key, version, correlation_id = struct.unpack_from(">hhi", frame)
-        if key not in (PRODUCE, CREATE_TOPICS) or at > len(stream):
+        if key not in LOOKED_INTO or at > len(stream):
             continue
-        name = "ProduceRequest" if key == PRODUCE else "CreateTopicsRequest"
+        name = LOOKED_INTO[key] + "Request"
         _, header_size = schema.decode("RequestHeader", 2 if schema.is_flexible(name, version) else 1, frame)
         body, _ = schema.decode(name, version, frame[header_size:])
         yield min(line for end, line in ends if end >= at), key, version, correlation_id, body
@@ -292,10 +310,27 @@ def _produce_acks(asked, answered, request, response):
                 yield Ack(what, asked, answered, needles, is_batch=True)
 
 
+def _step_acks(name, asked, answered, request, response):
+    id = request.get(STEPS[name])
+    if id and not _errors(response):
+        yield Ack(f"{name} of {id}", asked, answered, [id.encode()], is_step=True)
+
+
+def _errors(message):
+    """Every code but 0, wherever it is in a response."""
+    found = []
+    for name, value in message.items():
+        if name.endswith("ErrorCode"):
+            found += [value] if value else []
+        elif isinstance(value, list):
+            found += [code for each in value if isinstance(each, dict) for code in _errors(each)]
+    return found
+
+
 def _creation_acks(asked, answered, response):
     for topic in response["Topics"]:
         if topic["ErrorCode"] == 0:
-            yield Ack(f"the creation of {topic['Name']}", asked, answered, [topic["Name"].encode()], is_batch=False)
+            yield Ack(f"the creation of {topic['Name']}", asked, answered, [topic["Name"].encode()])
 
 
 def _topic(entry):

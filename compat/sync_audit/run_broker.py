@@ -2,7 +2,7 @@
 
 Duramen runs under strace three times: on an empty directory; killed, again on what it left; and with its syncs taken away,
 which the audit must find. confluent-kafka produces small, middle and large batches with acks=all to several partitions over
-several connections.
+several connections; transactions go step by step over another one.
 
 Kafka is there to try the audit on another broker: told to sync before it answers it must pass, and as it comes it must not.
 """
@@ -23,8 +23,11 @@ import calls
 from audit import CELL, LAYOUTS, Audit, cells
 from broker import free_port, start
 from trace import events, strace, wait_for_end
+from transactional import Transactional, until_settled
 
 PARTITIONS = 8
+TRANSACTIONS = 10
+ADD_PARTITIONS_TO_TXN = 24
 # How many messages of how many bytes; the last kind is far above what fits a journal's record.
 MESSAGES = [(300, 200), (150, 3_000), (40, 40_000), (12, 800_000)]
 SYNCING_KAFKA = {"flush.messages": "1", "broker.session.timeout.ms": "6000"}
@@ -72,6 +75,25 @@ def produce(bootstrap, topic, first_id):
     return acknowledged
 
 
+def go_through_transactions(connection, first_id):
+    """By hand, so that each step waits for its answer. Returns the ids of the messages, and the number of steps."""
+    topic = calls.new_topic(connection)
+    connection.call("FindCoordinator", 6, {"KeyType": 0, "CoordinatorKeys": ["any"]})
+    until_settled(lambda: connection.call("FindCoordinator", 6, {"KeyType": 1, "CoordinatorKeys": ["any"]})["Coordinators"][0])
+    message_ids, steps = set(), 0
+    for version in (1, 2):
+        for number in range(TRANSACTIONS):
+            producer = Transactional(connection, version, f"transaction-{first_id}-{version}-{number}").init()
+            message_id = first_id + 500_000 + len(message_ids)
+            producer.send(topic, [cells(message_id, 1_000)])
+            message_ids.add(message_id)
+            producer.send_offset(f"group-{first_id}-{version}-{number}", topic, number)
+            producer.finish(number % 2 == 0)
+            # The first one, its offset and its end; and the older protocol adds partition and group.
+            steps += {1: 5, 2: 3}[version]
+    return message_ids, steps
+
+
 def audited_run(kind, run, directory, phase):
     """Runs the broker under strace once and returns what is wrong."""
     data_dir, trace = directory / "data", directory / f"trace-{phase}"
@@ -79,7 +101,9 @@ def audited_run(kind, run, directory, phase):
     broker = start(kind, free_port(), data_dir, run.settings, wrapper=strace(trace, run.syncs_taken_away))
     with calls.connect(broker.bootstrap) as connection:
         topic = calls.new_topic(connection, PARTITIONS)
-    acknowledged = produce(broker.bootstrap, topic, first_id=phase * 1_000_000)
+        served = broker.serves(ADD_PARTITIONS_TO_TXN)
+        acknowledged, steps = go_through_transactions(connection, phase * 1_000_000) if served else (set(), 0)
+    acknowledged |= produce(broker.bootstrap, topic, first_id=phase * 1_000_000)
     time.sleep(0.5)  # so that strace sees the end of the last send as well
     broker.kill9()
     wait_for_end(trace)
@@ -90,8 +114,10 @@ def audited_run(kind, run, directory, phase):
     wrong = audit.violations(acks)
     if not acknowledged <= seen:
         wrong.append(f"{len(acknowledged - seen)} messages were acknowledged, but the audit did not see it")
-    if all(ack.is_batch for ack in acks):
+    if all(ack.is_batch or ack.is_step for ack in acks):
         wrong.append("the audit saw no topic created")
+    if sum(ack.is_step for ack in acks) < steps:
+        wrong.append(f"transactions had {steps} steps, but the audit saw {sum(ack.is_step for ack in acks)}")
     size_mb = trace.stat().st_size / 1e6
     in_bulk = sum(audit.is_in_bulk_only(ack) for ack in acks if ack.is_batch)
     print(f"run {phase}: {len(acks)} acknowledgements for {len(seen)} messages audited, {in_bulk} held by segments alone, trace of {size_mb:.0f} MB")

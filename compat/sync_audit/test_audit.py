@@ -126,6 +126,20 @@ def bulk_data_in_a_segment_needs_a_journal_record_too():
         equal(bool(trace.violations()), not with_journal)
 
 
+@test
+def a_step_of_a_transaction_must_be_written_after_it_was_asked_for():
+    record = b"state of some-transaction"
+    for written in ("before", "between", "between, not synced", "after"):
+        trace = EndOfTransaction()
+        write = [f"pwrite64({trace.journal}, {hexed(record)}, {len(record)}, 0) = {len(record)}"]
+        write += [f"fdatasync({trace.journal}) = 0"] if written != "between, not synced" else []
+        for at, step in (("before", trace.request), ("between", trace.response), ("after", lambda _: None)):
+            for line in write if written.startswith(at) else []:
+                trace.line(1, line)
+            step(1)
+        equal(bool(trace.violations()), written != "between", written)
+
+
 class Trace:
     """A trace written by hand, for orders of events that a small server cannot be made to show."""
 
@@ -156,6 +170,19 @@ class Trace:
         acks = audit.acks()
         equal(len(acks), 1)
         return audit.violations(acks)
+
+
+class EndOfTransaction(Trace):
+    def request(self, thread):
+        body = schema.encode("EndTxnRequest", 5, {"TransactionalId": "some-transaction", "Committed": True})
+        payload = request_header("EndTxn", 5, 1) + body
+        frame = len(payload).to_bytes(4, "big") + payload
+        self.line(thread, f"recvfrom({self.socket}, {hexed(frame)}, 65536, 0, NULL, NULL) = {len(frame)}")
+
+    def response(self, thread):
+        payload = (1).to_bytes(4, "big") + b"\0" + schema.encode("EndTxnResponse", 5, {})
+        data = len(payload).to_bytes(4, "big") + payload
+        self.line(thread, f"sendto({self.socket}, {hexed(data)}, {len(data)}, MSG_NOSIGNAL, NULL, 0) = {len(data)}")
 
 
 def hexed(data):
