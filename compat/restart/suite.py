@@ -25,11 +25,13 @@ from batch import batch, batches
 from broker import free_port, start
 from harness import equal
 from members import Member, python_member
+from test_transactional_log import visible, write
+from transactional import Transactional, describe, settle, until_settled
 
 # Kafka waits for the session of the broker that was killed; a shorter one makes it wait less.
 SETTINGS = {"kafka": {"broker.session.timeout.ms": "1500", "broker.heartbeat.interval.ms": "300"}, "duramen": {}}
 COORDINATOR_NOT_AVAILABLE = 15
-OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH = 45, 47
+OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, PRODUCER_FENCED = 45, 47, 90
 ENDS = ("kill", "stop")
 
 tests = []
@@ -242,6 +244,113 @@ def committed(connection, group, topic, partition):
     equal(answer["ErrorCode"], 0)
     [found] = answer["Topics"][0]["Partitions"]
     return found["CommittedOffset"], found["CommittedLeaderEpoch"], found["Metadata"]
+
+
+BOTH_PROTOCOLS = (1, 2)
+
+
+def transactional(connection, version, id=None):
+    """A transactional producer by hand, whose coordinator is there."""
+    until_settled(lambda: connection.call("FindCoordinator", 6, {"KeyType": 1, "CoordinatorKeys": ["any"]})["Coordinators"][0])
+    return Transactional(connection, version, id).init()
+
+
+@test
+def an_open_transaction_stays_open_goes_on_and_is_committed_whole(connection):
+    topic = calls.new_topic(connection, partitions=2)
+    producers = [transactional(connection, version) for version in BOTH_PROTOCOLS]
+    for partition, producer in enumerate(producers):
+        write(producer, topic, b"begun", partition=partition)
+    for end in ENDS:
+        connection = yield topic, 2
+        for partition, producer in enumerate(producers):
+            producer.connection = connection
+            found = calls.fetch(connection, topic, partition=partition, IsolationLevel=1)
+            equal((found["LastStableOffset"], found["Records"]), (0, b""), f"after a {end}")
+            equal(describe(producer)["TransactionState"], "Ongoing")
+            write(producer, topic, end.encode(), partition=partition)
+    for partition, producer in enumerate(producers):
+        producer.commit()
+        settle(producer)
+        equal(visible(connection, topic, partition=partition), [b"begun", b"kill", b"stop"])
+
+
+@test
+def what_was_committed_or_aborted_stays_so(connection):
+    topic = calls.new_topic(connection)
+    kept = []
+    producers = [transactional(connection, version) for version in BOTH_PROTOCOLS]
+    for number in range(10):
+        producer = producers[number % 2]
+        write(producer, topic, b"%d" % number)
+        producer.finish(number % 3 != 1)
+        kept += [b"%d" % number] if number % 3 != 1 else []
+    for each in producers:
+        settle(each)
+    named = calls.fetch(connection, topic, IsolationLevel=1)["AbortedTransactions"]
+    for end in ENDS:
+        connection = yield topic, 1
+        equal(visible(connection, topic), kept, f"after a {end}")
+        equal(calls.fetch(connection, topic, IsolationLevel=1)["AbortedTransactions"], named, f"after a {end}")
+
+
+@test
+def an_end_that_was_answered_stays_the_end_with_all_its_markers(connection):
+    topic = calls.new_topic(connection, partitions=8)
+    producers = {(version, commits): transactional(connection, version) for version in BOTH_PROTOCOLS for commits in (True, False)}
+    answers = {}
+    for (version, commits), producer in producers.items():
+        for partition in range(8):
+            write(producer, topic, b"%d %d" % (version, commits), partition=partition)
+        # Its markers may or may not be written when the broker is killed.
+        answers[producer] = producer.end(commits)
+        equal(answers[producer]["ErrorCode"], 0)
+    for _ in ENDS:
+        connection = yield topic, 8
+        for (_, commits), producer in producers.items():
+            producer.connection = connection
+            equal(settle(producer), "CompleteCommit" if commits else "CompleteAbort")
+            equal(producer.end(commits), answers[producer], "asked again, it is told the same")
+        for partition in range(8):
+            equal(visible(connection, topic, partition=partition), [b"1 1", b"2 1"])
+
+
+@test
+def pending_offsets_stay_pending_until_their_transaction_ends(connection):
+    topic = calls.new_topic(connection)
+    groups = {version: harness.unique("group") for version in BOTH_PROTOCOLS}
+    connection.call("FindCoordinator", 4, {"KeyType": 0, "CoordinatorKeys": list(groups.values())})
+    producers = {version: transactional(connection, version) for version in BOTH_PROTOCOLS}
+    for version, producer in producers.items():
+        producer.send_offset(groups[version], topic, 7)
+    for end in ENDS:
+        connection = yield topic, 1
+        for version, producer in producers.items():
+            producer.connection = connection
+            equal(committed(connection, groups[version], topic, 0)[0], -1, f"after a {end}")
+            equal(describe(producer)["TransactionState"], "Ongoing")
+    for version, producer in producers.items():
+        producer.commit()
+        settle(producer)
+        harness.eventually("it is committed", lambda: committed(connection, groups[version], topic, 0)[0] == 7)
+
+
+@test
+def a_fenced_producer_stays_fenced_and_its_successors_have_later_epochs(connection):
+    topic = calls.new_topic(connection)
+    firsts = [transactional(connection, version) for version in BOTH_PROTOCOLS]
+    lasts = [transactional(connection, first.version, first.id) for first in firsts]
+    for _ in ENDS:
+        connection = yield topic, 1
+        for first, last in zip(firsts, lasts):
+            first.connection = last.connection = connection
+            equal(until_settled(lambda: first.add(topic)), [PRODUCER_FENCED])
+            before = last.epoch
+            last.init()
+            equal(last.epoch, before + 1)
+            write(last, topic, b"goes on")
+            last.commit()
+            settle(last)
 
 
 class Run:
