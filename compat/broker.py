@@ -190,17 +190,6 @@ class Broker:
             self.kill9()
             raise BrokerFailed(f"{self.kind} did not end within {timeout_s} s of SIGTERM\n{self.log_tail()}") from None
 
-    def serves(self, api_key):
-        """Asks by ApiVersions v0."""
-        request = struct.pack(">hhih", 18, 0, 1, -1)
-        with socket.create_connection((HOST, self.port), timeout=5) as connection:
-            connection.sendall(struct.pack(">i", len(request)) + request)
-            answer = b""
-            while len(answer) < 4 or len(answer) < 4 + struct.unpack_from(">i", answer)[0]:
-                answer += connection.recv(65536)
-        keys = struct.iter_unpack(">hhh", answer[14:])
-        return api_key in {key for key, _, _ in keys}
-
     def wipe(self):
         """Its disk is replaced by an empty one, while it is stopped."""
         shutil.rmtree(self.data_dir)

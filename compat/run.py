@@ -20,8 +20,6 @@ CLIENTS = [
 ]  # fmt: skip
 # Suites that start and kill brokers of their own.
 OWN_BROKERS = ["restart", "cluster-tools", "groups", "transactions", "kill9", "sync_audit", "faults", "hostile"]
-# By this API it is known whether a broker serves transactions.
-ADD_PARTITIONS_TO_TXN = 24
 # What only one of the brokers promises.
 ONLY = {"faults": "duramen", "hostile": "duramen"}
 # The delay is Kafka's default; brokers here have none otherwise, so that the first member of a group is served at once.
@@ -84,8 +82,6 @@ def run_clients(kind, suites):
                 "STRICT_BOOTSTRAP": strict.bootstrap,
                 "DATA_DIR": str(broker.data_dir),
             }
-            if not broker.serves(ADD_PARTITIONS_TO_TXN):
-                environment["WITHOUT_TRANSACTIONS"] = "1"
             for suite in suites:
                 counts = run_suite(kind, suite, [broker.bootstrap], environment)
                 failures += counts[1]

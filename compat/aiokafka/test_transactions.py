@@ -8,11 +8,10 @@ from aiokafka.errors import KafkaError, ProducerFenced
 
 import harness
 from client import coroutine_test, new_topic, produce, started
-from harness import equal, needs_transactions
+from harness import equal
 
 
 def transactional(id=None):
-    needs_transactions()
     id = id or harness.unique("transactional")
     return started(AIOKafkaProducer(bootstrap_servers=harness.bootstrap(), transactional_id=id))
 

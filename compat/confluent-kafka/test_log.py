@@ -4,8 +4,8 @@ import threading
 import time
 
 from confluent_kafka import (
-    OFFSET_BEGINNING, TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME, IsolationLevel, KafkaError, KafkaException, Producer,
-    TopicCollection, TopicPartition,
+    OFFSET_BEGINNING, TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME, IsolationLevel, KafkaError, TopicCollection,
+    TopicPartition,
 )  # fmt: skip
 from confluent_kafka.admin import OffsetSpec
 
@@ -273,19 +273,3 @@ def read_committed_reads_what_was_not_part_of_a_transaction():
     topic = new_topic()
     produce(topic, [{"value": b"v"}] * 3).offsets()
     equal(len(consume(topic, 3, isolation_level="read_committed")), 3)
-
-
-@test
-def a_transactional_producer_is_refused_by_duramen():
-    """Until transactions land: a clear error at once, not a time-out, and not an acknowledgement."""
-    if harness.broker_kind() == "kafka":
-        return
-    transactional = Producer({"bootstrap.servers": harness.bootstrap(), "transactional.id": "t", "transaction.timeout.ms": 5000})
-    started = time.monotonic()
-    try:
-        transactional.init_transactions(15)
-    except KafkaException as error:
-        assert error.args[0].code() != KafkaError._TIMED_OUT, error
-        assert time.monotonic() - started < 14
-    else:
-        raise AssertionError("a transactional id was accepted")

@@ -4,13 +4,12 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 import harness
 from client import admin, consume, consumer, error_code, new_topic, produce, producer
-from harness import equal, needs_transactions, test, test_that_waits
+from harness import equal, test, test_that_waits
 
 TIMEOUT_S = 20
 
 
 def transactional(id=None, **settings):
-    needs_transactions()
     made = producer(transactional_id=id or harness.unique("transactional"), **settings)
     made.init_transactions(TIMEOUT_S)
     return made
@@ -86,7 +85,6 @@ def a_second_producer_of_the_same_id_fences_the_first():
 
 @test
 def a_timeout_above_the_brokers_maximum_is_refused():
-    needs_transactions()
     made = producer(transactional_id=harness.unique("transactional"), transaction_timeout_ms=900_001)
     equal(error_code(lambda: made.init_transactions(TIMEOUT_S)), KafkaError.INVALID_TRANSACTION_TIMEOUT)
 

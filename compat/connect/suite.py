@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 import harness
 from broker import free_port
-from harness import equal, main, needs_transactions, test
+from harness import equal, main, test
 
 PATIENCE_S = 40
 
@@ -154,7 +154,6 @@ def a_file_goes_through_a_topic_into_another_file_and_goes_on_after_a_restart():
 
 @test
 def a_killed_worker_s_source_writes_each_line_once():
-    needs_transactions()
     with tempfile.TemporaryDirectory(prefix="duramen-connect-") as directory:
         worker = OfACluster(Path(directory))
         worker.append(range(1000))

@@ -35,10 +35,9 @@ var tests = []Test{
 	{Name: "producing_to_an_unknown_topic_creates_it_only_where_client_and_broker_allow_that", Run: autoCreation},
 	{Name: "deleted_records_are_out_of_range", Run: deletedRecords},
 	{Name: "every_topic_is_listed_with_its_offsets", Run: listing},
-	{Name: "a_transactional_producer_is_refused_by_duramen", Run: transactionsRefused},
 }
 
-func main() { Main(append(append(tests, groupTests...), WithTransactions(transactionTests)...)) }
+func main() { Main(append(append(tests, groupTests...), transactionTests...)) }
 
 // What the tests are made of.
 
@@ -372,21 +371,4 @@ func listing(ctx context.Context) {
 	ends := Must(client.ListEndOffsets(ctx)).Offsets()
 	end, _ := ends.Lookup(topic, 0)
 	Check(end.At == 5, "the end is %d", end.At)
-}
-
-// Until transactions land: a clear error, not an acknowledgement and not a time-out.
-func transactionsRefused(ctx context.Context) {
-	if IsKafka {
-		return
-	}
-	topic := newTopic(ctx, 1)
-	producer := client(kgo.TransactionalID("t"), kgo.RecordRetries(2))
-	defer producer.Close()
-	short, cancel := context.WithTimeout(ctx, 15*time.Second)
-	defer cancel()
-	err := producer.BeginTransaction()
-	if err == nil {
-		err = producer.ProduceSync(short, message(topic, "v")).FirstErr()
-	}
-	Check(err != nil && short.Err() == nil, "a transactional id was accepted, or never answered: %v", err)
 }

@@ -31,14 +31,6 @@ type Test struct {
 	Run  func(ctx context.Context)
 }
 
-// WithTransactions leaves these tests out where run.py has found that the broker does not serve transactions.
-func WithTransactions(tests []Test) []Test {
-	if os.Getenv("WITHOUT_TRANSACTIONS") != "" {
-		return nil
-	}
-	return tests
-}
-
 // Main runs the tests whose names contain one of the arguments after the bootstrap address, or all, and ends the process.
 func Main(tests []Test) {
 	wanted := os.Args[2:]

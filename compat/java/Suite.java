@@ -86,7 +86,7 @@ public class Suite {
         // Members of groups and readers of committed records mostly wait; so these run all at once.
         Map<Test, Future<Integer>> running = new LinkedHashMap<>();
         Stream<Test> groups = Stream.concat(tests(Groups.class), tests(ConsumerGroups.class));
-        for (Test test : Stream.concat(groups, Transactions.tests()).filter(wanted).toList()) {
+        for (Test test : Stream.concat(groups, tests(Transactions.class)).filter(wanted).toList()) {
             running.put(test, runner.submit(() -> run(test, runner)));
         }
         for (Future<Integer> each : running.values()) {
@@ -512,19 +512,5 @@ public class Suite {
             equal(cluster.controller().get().idString(), cluster.nodes().get().iterator().next().idString(), "the controller");
             check(!cluster.clusterId().get().isEmpty(), "a cluster id");
         }
-    }
-
-    /** Until transactions land: a clear error, not an acknowledgement and not a time-out. */
-    public void aTransactionalProducerIsRefusedByDuramen() {
-        if (isKafka) {
-            return;
-        }
-        try (var producer = producer("transactional.id", "t", "max.block.ms", "15000")) {
-            producer.initTransactions();
-        } catch (Exception failure) {
-            check(!(failure instanceof TimeoutException), "a time-out instead of an answer: " + failure);
-            return;
-        }
-        throw new AssertionError("a transactional id was accepted");
     }
 }

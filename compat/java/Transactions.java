@@ -33,28 +33,10 @@ import org.apache.kafka.common.KafkaException;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.errors.InvalidProducerEpochException;
 import org.apache.kafka.common.errors.ProducerFencedException;
-import org.apache.kafka.common.errors.UnsupportedVersionException;
 
 /** Transactional producers, and readers of what they committed. */
 public class Transactions extends Groups {
     static final String[] COMMITTED = {"isolation.level", "read_committed"};
-
-    /** All of them, or none where transactions are not served. */
-    static Stream<Test> tests() {
-        return tests(Transactions.class).map(test -> new Test(test.name(), () -> areServed() ? test.body().call() : "not yet"));
-    }
-
-    static boolean areServed() throws Exception {
-        try (Admin admin = admin()) {
-            admin.listTransactions().all().get();
-            return true;
-        } catch (ExecutionException failure) {
-            if (isKafka || !(failure.getCause() instanceof UnsupportedVersionException)) {
-                throw failure;
-            }
-            return false;
-        }
-    }
 
     // What the tests are made of.
 

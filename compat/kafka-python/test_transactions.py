@@ -6,11 +6,10 @@ from kafka.structs import OffsetAndMetadata
 
 import harness
 from client import consume, new_topic, produce
-from harness import equal, needs_transactions, test
+from harness import equal, test
 
 
 def transactional(id=None):
-    needs_transactions()
     producer = KafkaProducer(bootstrap_servers=harness.bootstrap(), transactional_id=id or harness.unique("transactional"))
     producer.init_transactions()
     return producer

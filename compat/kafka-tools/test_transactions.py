@@ -9,7 +9,7 @@ sys.path.append(str(Path(__file__).resolve().parent.parent / "wire"))
 import calls
 import harness
 from console import contains, new_topic, produce, refused, same, tool
-from harness import equal, needs_transactions, test
+from harness import equal, test
 from test_groups import partition_of
 from test_records import segment_directory
 from transactional import Transactional, served, settle
@@ -114,7 +114,6 @@ def the_console_consumer_reads_what_is_committed_or_all():
 
 @test
 def the_perf_tools_send_and_read_by_transactions():
-    needs_transactions()
     topic = new_topic()
     size = ("--num-records", 5000, "--record-size", 200, "--throughput", -1)
     said = tool("kafka-producer-perf-test", "--topic", topic, *size, "--transactional-id", harness.unique("perf"), "--transaction-duration-ms", 50)

@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
 import harness
 from broker import free_port, start
-from harness import equal, main, needs_transactions, test
+from harness import equal, main, test
 
 TOPIC, GROUP = "orders", "readers"
 PARTITIONS = 2
@@ -171,7 +171,6 @@ def key_at(topic, offset):
 
 @test
 def topics_groups_and_settings_arrive_and_each_record_once_though_it_is_killed():
-    needs_transactions()
     with tempfile.TemporaryDirectory(prefix="duramen-mirror-") as directory:
         directory = Path(directory)
         kafka = start("kafka", free_port(), directory / "kafka") if harness.broker_kind() != "kafka" else nullcontext()

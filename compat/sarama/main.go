@@ -39,7 +39,7 @@ var tests = []Test{
 
 func main() {
 	sarama.Logger = log.New(io.Discard, "", 0)
-	Main(append(append(tests, groupTests...), WithTransactions(transactionTests)...))
+	Main(append(append(tests, groupTests...), transactionTests...))
 }
 
 // What the tests are made of.

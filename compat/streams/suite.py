@@ -20,7 +20,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import harness
-from harness import equal, eventually, main, needs_transactions, test
+from harness import equal, eventually, main, test
 
 PARTITIONS = 3
 USERS = 7
@@ -154,7 +154,6 @@ def write_users(name):
 
 @test
 def every_record_is_counted_and_joined_once_through_kills():
-    needs_transactions()
     name = harness.unique("streams")
     create(name)
     write_users(name)

@@ -60,21 +60,6 @@ DIFFERENCES = {
         {0, INVALID_RECORD, 32},
         "Kafka clears the bit and writes a new CRC; to refuse the batch is right too, to show it to consumers is not.",
     ),
-    "produce with a transactional id": (
-        {19, 48, 49, 59, 90},
-        {42, 48, 53},
-        "Transactions have not landed; Kafka asks its coordinator, whose answer depends on whether it has started.",
-    ),
-    "transactional batch without a transactional id": (
-        {53},
-        {42, 48, 53, INVALID_RECORD},
-        "Transactions have not landed; every refusal that a client does not repeat for ever will do.",
-    ),
-    "empty transactional id": (
-        {42},
-        {42, 53},
-        "Transactions have not landed; every transactional id is refused alike.",
-    ),
     "repeat older than five batches": (
         {45},
         {45, 46},

@@ -16,7 +16,7 @@ from differences import check
 from harness import equal, test
 
 CORRUPT_MESSAGE, UNKNOWN_TOPIC_OR_PARTITION, MESSAGE_TOO_LARGE, INVALID_TIMESTAMP = 2, 3, 10, 32
-OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, INVALID_RECORD = 45, 47, 87
+OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, TRANSACTIONAL_ID_AUTHORIZATION_FAILED, INVALID_RECORD = 45, 47, 53, 87
 DAY_MS = 24 * 3600 * 1000
 
 
@@ -246,13 +246,13 @@ def control_batches_from_a_client_are_an_invalid_record():
 
 
 @test
-def a_transactional_batch_without_a_transaction_is_refused():
+def a_transactional_batch_without_a_transactional_id_is_refused():
     with connect() as connection:
         topic = new_topic(connection)
         producer_id, epoch = new_producer_id(connection)
         for attributes in (TRANSACTIONAL, TRANSACTIONAL | CONTROL):
             bad = batch([b"v"], attributes=attributes, producer_id=producer_id, epoch=epoch, sequence=0)
-            check(produce(connection, topic, bad)["ErrorCode"], "transactional batch without a transactional id")
+            equal(produce(connection, topic, bad)["ErrorCode"], TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         equal(fetch(connection, topic)["HighWatermark"], 0)
 
 
@@ -381,17 +381,6 @@ def one_bad_partition_does_not_hold_up_the_good_ones():
         equal(fetched_values(connection, topic), [b"good"])
 
 
-@test
-def a_produce_request_with_a_transactional_id_is_refused():
-    with connect() as connection:
-        topic = new_topic(connection)
-        producer_id, epoch = new_producer_id(connection)
-        records = batch([b"v"], attributes=TRANSACTIONAL, producer_id=producer_id, epoch=epoch, sequence=0)
-        answer = produce(connection, topic, records, transactional_id="never-initialised")
-        check(answer["ErrorCode"], "produce with a transactional id")
-        equal(fetch(connection, topic)["HighWatermark"], 0)
-
-
 # Idempotent producers.
 
 
@@ -413,14 +402,6 @@ def init_producer_id_with_an_old_id_and_no_transactional_id_gives_a_new_id():
         answer = init_producer_id(connection, 4, ProducerId=producer_id, ProducerEpoch=epoch)
         equal((answer["ErrorCode"], answer["ProducerEpoch"]), (0, 0))
         assert answer["ProducerId"] != producer_id
-
-
-@test
-def an_empty_transactional_id_is_refused():
-    with connect() as connection:
-        answer = init_producer_id(connection, 4, TransactionalId="")
-        check(answer["ErrorCode"], "empty transactional id")
-        equal(answer["ProducerId"], -1)
 
 
 class Producer:

@@ -37,9 +37,9 @@ def offsets(answer):
     return [each.base_offset for each in batches(answer["Records"])]
 
 
-def visible(connection, topic, offset=0):
+def visible(connection, topic, offset=0, partition=0):
     """The values that a reader of committed records takes out of one fetch, found as its client would find them."""
-    answer = committed(connection, topic, offset)
+    answer = committed(connection, topic, offset, partition=partition)
     open_aborts = sorted((first, id) for id, first in aborted(answer))
     of_aborted, values = set(), []
     for each in batches(answer["Records"]):

@@ -3,12 +3,10 @@
 import time
 
 import harness
-from batch import batch
-from calls import connect, new_topic, produce, produce_body, topic_id
-from differences import check
+from calls import new_topic, produce_body, topic_id
 from harness import equal, eventually, test, test_that_waits
 from transactional import (
-    ADD_PARTITIONS_1, CONCURRENT_TRANSACTIONS, END_TXN_1, END_TXN_2, PRODUCE_1, Transactional, describe, served, settle, until_settled,
+    CONCURRENT_TRANSACTIONS, END_TXN_1, END_TXN_2, PRODUCE_1, Transactional, describe, served, settle, until_settled,
 )  # fmt: skip
 
 UNKNOWN_TOPIC_OR_PARTITION, INVALID_REQUEST = 3, 42

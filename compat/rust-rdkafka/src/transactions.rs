@@ -9,11 +9,7 @@ use suite::{unique, until};
 
 use crate::{PATIENCE, assigned, config, consume, must_produce, new_topic, numbered, refused};
 
-/// None where run.py has found that the broker does not serve transactions.
 pub fn tests() -> Vec<suite::Test> {
-    if std::env::var_os("WITHOUT_TRANSACTIONS").is_some() {
-        return Vec::new();
-    }
     suite::tests![
         what_is_committed_is_seen_and_what_is_aborted_is_not,
         a_second_producer_of_the_same_id_fences_the_first,
