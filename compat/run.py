@@ -28,7 +28,7 @@ STRICT_SETTINGS = {
     "message.max.bytes": str(11 << 20),
     "group.initial.rebalance.delay.ms": "3000",
 }
-KILL9_SECONDS = {"duramen": 60, "kafka": 20}
+KILL9_SECONDS = {"duramen": 45, "kafka": 15}
 SUITE_TIMEOUT_S = 300
 OUTPUT_LINES_ON_FAILURE = 300
 

@@ -32,7 +32,7 @@ harness.TEST_TIMEOUT_S = 120
 NUMBERS = 40_000
 TARGET_PARTITIONS = 2
 # Of kills on one node, and of one of three.
-SECONDS = {"duramen": (15, 15), "kafka": (8, 8)}[KIND]
+SECONDS = {"duramen": (12, 12), "kafka": (8, 8)}[KIND]
 ALIVE_S = (0.3, 3.0)
 LOOP_KILL_CHANCE = 0.3
 PATIENCE_S = 60
