@@ -1,7 +1,8 @@
 """What every client's consumer groups must do: share partitions, replace the dead, let a static member come back.
 
 A member is a process, so that it can be killed: `member.py BOOTSTRAP GROUP TOPIC [SETTING=VALUE]...` in the client's
-directory; Java's is GroupMember. Settings are `assignor` (range or cooperative), `instance` (a static member's name), `session_ms`. It prints
+directory; Java's is GroupMember. Settings are `assignor` (range or cooperative), `protocol` (consumer, where the client has KIP-848),
+`instance` (a static member's name), `session_ms`. It prints
 `owns PARTITION...` when its share has changed and `read VALUE...` when the commit of what it has read was acknowledged;
 what it could not commit it does not print. It leaves the group when its input ends.
 
@@ -146,9 +147,9 @@ class Scenarios:
         # Until it leaves it always has some, and never fewer than it has in the end.
         assert min(len(share) for share in first.shares[first.shares.index(set(range(PARTITIONS))) : -1]) >= 2, first.shares
 
-    def a_dead_member_is_replaced(self):
+    def a_dead_member_is_replaced(self, **settings):
         self.begin()
-        first, second = self.two_members()
+        first, second = self.two_members(settings, settings)
         self.send()
         self.all_is_read_once()
         second.kill()
@@ -159,6 +160,21 @@ class Scenarios:
         assert SESSION_MS / 1000 - 3.5 < waited < SESSION_MS / 1000 + 5, f"replaced after {waited:.1f} s"
         self.all_is_read_once()
         first.leave()
+
+    def members_of_both_protocols_share_while_the_group_changes_its_kind(self):
+        self.begin()
+        old = self.member(assignor="cooperative")
+        self.shared_by(old)
+        self.send()
+        new = self.member(protocol="consumer")
+        self.shared_by(old, new)
+        self.send()
+        self.all_is_read_once()
+        new.leave()
+        self.shared_by(old)
+        self.send()
+        self.all_is_read_once()
+        old.leave()
 
     def a_static_member_that_comes_back_causes_no_rebalance(self):
         self.begin()

@@ -42,16 +42,22 @@ def read_and_commit(consumer):
 
 def main():
     static = {"group.instance.id": settings["instance"]} if "instance" in settings else {}
+    # Of the newer protocol the broker says how often, and who is to have what.
+    protocol = {"group.protocol": "consumer"}
+    if settings.get("protocol") != "consumer":
+        protocol = {
+            "session.timeout.ms": int(settings["session_ms"]),
+            "heartbeat.interval.ms": 200,
+            "partition.assignment.strategy": {"cooperative": "cooperative-sticky"}.get(settings.get("assignor"), "range"),
+        }
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
             "group.id": group,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
-            "session.timeout.ms": int(settings["session_ms"]),
-            "heartbeat.interval.ms": 200,
             "fetch.wait.max.ms": 100,
-            "partition.assignment.strategy": {"cooperative": "cooperative-sticky"}.get(settings.get("assignor"), "range"),
+            **protocol,
             **static,
         }
     )

@@ -38,6 +38,21 @@ def a_killed_member_is_replaced_when_its_session_is_over():
 
 
 @test_that_waits
+def members_of_the_newer_protocol_share_partitions_anew():
+    scenarios().partitions_are_shared_anew_when_members_join_and_leave(protocol="consumer")
+
+
+@test_that_waits
+def a_killed_member_of_the_newer_protocol_is_replaced_when_its_session_is_over():
+    scenarios().a_dead_member_is_replaced(protocol="consumer")
+
+
+@test_that_waits
+def members_of_both_protocols_share_while_the_group_changes_its_kind():
+    scenarios().members_of_both_protocols_share_while_the_group_changes_its_kind()
+
+
+@test_that_waits
 def a_static_member_that_comes_back_causes_no_rebalance():
     scenarios().a_static_member_that_comes_back_causes_no_rebalance()
 

@@ -18,6 +18,7 @@ import (
 
 var groupTests = []Test{
 	{Name: "members_share_partitions_as_they_join_and_leave_with_every_balancer", Run: everyBalancer},
+	{Name: "members_of_the_newer_protocol_share_partitions_as_the_broker_decides", Run: serverSide},
 	{Name: "a_cooperative_rebalance_takes_away_only_what_moves", Run: cooperativeKeeps},
 	{Name: "committed_offsets_are_found_by_the_next_member", Run: committedOffsets},
 	{Name: "a_static_member_comes_back_without_a_rebalance", Run: staticMember},
@@ -151,25 +152,39 @@ func everyBalancer(ctx context.Context) {
 	balancers := []kgo.GroupBalancer{
 		kgo.RangeBalancer(), kgo.RoundRobinBalancer(), kgo.StickyBalancer(), kgo.CooperativeStickyBalancer(),
 	}
-	AtOnce(balancers, func(balancer kgo.GroupBalancer) {
-		name := balancer.ProtocolName()
-		topic, group := newTopic(ctx, 4), Unique("franz-group")
-		first := join(group, topic, kgo.Balancers(balancer))
-		shared(ctx, []*member{first}, 4)
-		second := join(group, topic, kgo.Balancers(balancer))
-		shared(ctx, []*member{first, second}, 2, 2)
-		spread(ctx, topic, 0, 40)
-		allConsumed(ctx, 0, 40, first, second)
-		Check(len(second.consumed()) == 20, "%s: the second consumed %v", name, second.consumed())
-		first.leave()
-		shared(ctx, []*member{second}, 4)
-		spread(ctx, topic, 40, 80)
-		allConsumed(ctx, 0, 80, first, second)
-		second.leave()
-		for _, m := range []*member{first, second} {
-			Check(len(m.errors) == 0 && m.lost == 0, "%s: errors %v, %d partitions lost", name, m.errors, m.lost)
-		}
+	AtOnce(balancers, func(balancer kgo.GroupBalancer) { comeAndGo(ctx, balancer, "classic", kgo.Balancers(balancer)) })
+}
+
+// serverSide is the same with KIP-848: the balancer names what the broker decides by.
+func serverSide(ctx context.Context) {
+	AtOnce([]kgo.GroupBalancer{kgo.RangeBalancer(), kgo.StickyBalancer()}, func(balancer kgo.GroupBalancer) {
+		comeAndGo(ctx, balancer, "consumer", kgo.Balancers(balancer), kgo.ServerSideBalancer())
 	})
+}
+
+func comeAndGo(ctx context.Context, balancer kgo.GroupBalancer, kind string, options ...kgo.Opt) {
+	name := balancer.ProtocolName()
+	topic, group := newTopic(ctx, 4), Unique("franz-group")
+	first := join(group, topic, options...)
+	shared(ctx, []*member{first}, 4)
+	second := join(group, topic, options...)
+	shared(ctx, []*member{first, second}, 2, 2)
+	client := admin()
+	defer client.Close()
+	listed := Must(client.ListGroupsByType(ctx, []string{kind}))
+	_, isOfKind := listed[group]
+	Check(isOfKind, "%s: not among the groups of type %s", name, kind)
+	spread(ctx, topic, 0, 40)
+	allConsumed(ctx, 0, 40, first, second)
+	Check(len(second.consumed()) == 20, "%s: the second consumed %v", name, second.consumed())
+	first.leave()
+	shared(ctx, []*member{second}, 4)
+	spread(ctx, topic, 40, 80)
+	allConsumed(ctx, 0, 80, first, second)
+	second.leave()
+	for _, m := range []*member{first, second} {
+		Check(len(m.errors) == 0 && m.lost == 0, "%s: errors %v, %d partitions lost", name, m.errors, m.lost)
+	}
 }
 
 func cooperativeKeeps(ctx context.Context) {

@@ -201,6 +201,16 @@ impl ConsumerGroup {
         self.deadlines.get(id).map(|deadlines| deadlines.first())
     }
 
+    /// For so long nobody was heard, or answered, while something was appended: that is no fault of members.
+    pub(crate) fn hold(&mut self, us: u64) {
+        for Deadlines { session, revoking, joining, syncing } in self.deadlines.values_mut() {
+            *session += us;
+            for other in [revoking, joining, syncing].into_iter().flatten() {
+                *other += us;
+            }
+        }
+    }
+
     /// Time has passed: who is silent for too long is out, and what regular expressions stand for is looked for.
     pub(crate) fn on_time(&mut self, topics: Topics<'_>, now: Now) {
         let is_due = |(_, deadlines): &(&Arc<str>, &Deadlines)| deadlines.first() <= now.mono_us;

@@ -168,6 +168,8 @@ struct Group {
     consumer: Option<Box<ConsumerGroup>>,
     /// What it decided is being appended. Until that is known to be durable, or not to be, others wait.
     is_deciding: bool,
+    /// Since when.
+    deciding_since_us: u64,
     waiting: VecDeque<Asked>,
     /// Where it stands in [`Coordinator::due`].
     due_us: Option<u64>,

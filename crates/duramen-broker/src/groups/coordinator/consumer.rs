@@ -356,7 +356,7 @@ impl Coordinator {
             }
             return;
         }
-        group.is_deciding = true;
+        (group.is_deciding, group.deciding_since_us) = (true, now.mono_us);
         let was_classic = group.stored.is_some() || group.stored_flying > 0;
         let mut records = Vec::with_capacity(facts.len() + 1);
         if was_classic {
@@ -405,6 +405,9 @@ impl Coordinator {
     pub(super) fn on_decided(&mut self, name: &Arc<str>, is_durable: bool, now: Now) {
         let group = self.group_mut(name);
         group.is_deciding = false;
+        if let Some(consumer) = &mut group.consumer {
+            consumer.hold(now.mono_us.saturating_sub(group.deciding_since_us));
+        }
         let is_classic = group.facts.is_empty() && group.stored.is_some();
         if !is_durable || is_classic {
             group.consumer = None;

@@ -406,13 +406,25 @@ impl Play {
     }
 
     fn sync(&mut self, group: &str, id: &str, generation: i32) -> RequestKey {
-        let key = self.key();
         let assignment = Bytes::from_static(b"all");
+        let all = SyncGroupRequestAssignment { member_id: id.to_owned(), assignment };
+        self.sync_as(group, id, generation, vec![all])
+    }
+
+    /// What a leader says, or another member without assignments.
+    fn sync_as(
+        &mut self,
+        group: &str,
+        id: &str,
+        generation: i32,
+        assignments: Vec<SyncGroupRequestAssignment>,
+    ) -> RequestKey {
+        let key = self.key();
         let request = SyncGroupRequest {
             group_id: group.to_owned(),
             generation_id: generation,
             member_id: id.to_owned(),
-            assignments: vec![SyncGroupRequestAssignment { member_id: id.to_owned(), assignment }],
+            assignments,
             ..SyncGroupRequest::default()
         };
         self.coordinator.sync_group(key, &request, self.now);
@@ -440,6 +452,15 @@ impl Play {
     }
 
     fn beat(&mut self, group: &str, id: &str, generation: i32) -> ErrorCode {
+        let key = self.ask_beat(group, id, generation);
+        match self.replies.get(&key) {
+            Some(Response::Heartbeat(answer)) => code_of(answer.error_code),
+            other => panic!("{key:?}: {other:?}"),
+        }
+    }
+
+    /// A heartbeat that may be answered later.
+    fn ask_beat(&mut self, group: &str, id: &str, generation: i32) -> RequestKey {
         let key = self.key();
         let request = HeartbeatRequest {
             group_id: group.to_owned(),
@@ -449,13 +470,19 @@ impl Play {
         };
         self.coordinator.heartbeat(key, &request, self.now);
         self.settle();
+        key
+    }
+
+    fn leave(&mut self, group: &str, id: &str) -> LeaveGroupResponse {
+        let key = self.leave_in_time(group, id);
         match self.replies.get(&key) {
-            Some(Response::Heartbeat(answer)) => code_of(answer.error_code),
+            Some(Response::LeaveGroup(answer)) => answer.clone(),
             other => panic!("{key:?}: {other:?}"),
         }
     }
 
-    fn leave(&mut self, group: &str, id: &str) -> LeaveGroupResponse {
+    /// A member leaves, which may be answered later.
+    fn leave_in_time(&mut self, group: &str, id: &str) -> RequestKey {
         let key = self.key();
         let member = MemberIdentity { member_id: id.to_owned(), ..MemberIdentity::default() };
         let request = LeaveGroupRequest {
@@ -465,10 +492,7 @@ impl Play {
         };
         self.coordinator.leave_group(key, self.version, &request, self.now);
         self.settle();
-        match self.replies.get(&key) {
-            Some(Response::LeaveGroup(answer)) => answer.clone(),
-            other => panic!("{key:?}: {other:?}"),
-        }
+        key
     }
 
     fn states(&self, states: &[&str], types: &[&str]) -> Vec<(String, String, String)> {

@@ -1,9 +1,15 @@
 //! Groups of the consumer protocol by chance: members that join, lag, die and come back, topics that grow, a log that
-//! takes records late or not at all, coordinators that end and begin anew.
+//! takes records late or not at all, coordinators that end and begin anew. In every second run some members speak the
+//! classic protocol, and the group changes its kind as the others come and go.
 //!
 //! What must be so at any time: no two members use a partition; epochs never go back; a commit is taken only where
 //! nobody else uses the partition; what is durable is what the log says; every request is answered once. And when
 //! faults end, every partition is used by one member.
+
+use duramen_protocol::messages::consumer_protocol::{
+    self, ConsumerProtocolAssignment, ConsumerProtocolSubscription, TopicPartition,
+};
+use duramen_protocol::messages::join_group::JoinGroupResponseMember;
 
 use super::consumers::{Parts, joining, staying, topic_partitions};
 use super::*;
@@ -25,8 +31,21 @@ struct Client {
     /// Until when it can know that nobody else uses what it uses: its session, and the time to give something up.
     valid_us: u64,
     give_up_us: Option<u64>,
+    /// When it asked first what it never heard an answer to, or a bad one: what was decided then it is told only if it says all.
+    unheard_us: Option<u64>,
     topics: Vec<&'static str>,
     is_dead: bool,
+    /// It speaks the classic protocol, and gives up all that it has before it joins.
+    classic: Option<Classic>,
+}
+
+/// How far a classic client is in its generation, which is its epoch.
+#[derive(Clone, Default)]
+struct Classic {
+    /// It has joined, and wants its share.
+    has_joined: bool,
+    /// What it says as the leader: who is to have what.
+    shares: Vec<SyncGroupRequestAssignment>,
 }
 
 /// A heartbeat on its way.
@@ -42,12 +61,12 @@ struct Chaos {
     chance: Prng,
     clients: Vec<Client>,
     made: u64,
-    group_epoch: i32,
     asked: BTreeSet<RequestKey>,
     is_calm: bool,
 }
 
 const SESSION_US: u64 = 45 * SECOND;
+const CLASSIC_SESSION_US: u64 = SESSION_MS as u64 * 1000;
 const REBALANCE_US: u64 = 60 * SECOND;
 
 impl Chaos {
@@ -61,9 +80,13 @@ impl Chaos {
         if chance.below(3) == 0 {
             play.rules.consumer.assignors.reverse();
         }
-        let clients = (0..5).map(|_| Client::default()).collect();
+        let client = |it: u64| {
+            let classic = (seed % 2 == 1 && it > seed / 2 % 3).then(Classic::default);
+            Client { classic, ..Client::default() }
+        };
+        let clients = (0..5).map(client).collect();
         let asked = BTreeSet::new();
-        Self { play, chance, clients, made: 0, group_epoch: 0, asked, is_calm: false }
+        Self { play, chance, clients, made: 0, asked, is_calm: false }
     }
 
     fn below(&mut self, bound: u64) -> u64 {
@@ -142,8 +165,10 @@ impl Chaos {
             0 => vec!["t"],
             _ => vec!["t", "u"],
         };
-        self.clients[at] =
-            Client { id: format!("m{}", self.made), instance, topics, ..Client::default() };
+        let classic = self.clients[at].classic.as_ref().map(|_| Classic::default());
+        // A classic client is told its id.
+        let id = if classic.is_some() { String::new() } else { format!("m{}", self.made) };
+        self.clients[at] = Client { id, instance, topics, classic, ..Client::default() };
     }
 
     /// A client does the next thing.
@@ -160,10 +185,15 @@ impl Chaos {
             if now_us < question.sent_us + 30 * SECOND {
                 return;
             }
+            let sent_us = question.sent_us;
+            self.clients[at].unheard_us.get_or_insert(sent_us);
             self.clients[at].asked = None;
         }
-        if self.clients[at].id.is_empty() {
+        if self.clients[at].topics.is_empty() {
             self.become_somebody(at);
+        }
+        if self.clients[at].classic.is_some() {
+            return self.act_classic(at);
         }
         let client = &self.clients[at];
         if !self.is_calm && self.chance.below(40) == 0 {
@@ -176,7 +206,7 @@ impl Chaos {
             let client = &mut self.clients[at];
             client.uses.clear();
             client.wanted.clear();
-            client.give_up_us = None;
+            (client.give_up_us, client.unheard_us) = (None, None);
             let mut request = joining("g", &client.id, &client.topics);
             request.instance_id.clone_from(&client.instance);
             request
@@ -192,8 +222,8 @@ impl Chaos {
             let mut request = staying("g", &client.id, client.epoch);
             request.instance_id.clone_from(&client.instance);
             request.topic_partitions = Some(topic_partitions(&parts(&client.uses)));
-            if self.chance.below(10) == 0 {
-                // It says all again, as after an error.
+            if client.unheard_us.is_some() || self.chance.below(10) == 0 {
+                // It says all again.
                 let all = joining("g", &client.id, &client.topics);
                 request.rebalance_timeout_ms = all.rebalance_timeout_ms;
                 request.subscribed_topic_names = all.subscribed_topic_names;
@@ -204,6 +234,97 @@ impl Chaos {
         let key = self.play.ask(request);
         self.asked.insert(key);
         self.clients[at].asked = Some(Question { key, sent_us: now_us, is_leaving });
+    }
+
+    /// A classic client does the next thing.
+    fn act_classic(&mut self, at: usize) {
+        let client = self.clients[at].clone();
+        let classic = client.classic.clone().expect("it is one");
+        let key = if !self.is_calm && self.chance.below(40) == 0 {
+            self.clients[at].uses.clear();
+            if self.chance.below(2) == 0 {
+                self.play.leave_in_time("g", &client.id);
+            }
+            self.clients[at].is_dead = true;
+            return;
+        } else if classic.has_joined {
+            self.play.sync_as("g", &client.id, client.epoch, classic.shares)
+        } else if client.is_in {
+            self.play.ask_beat("g", &client.id, client.epoch)
+        } else {
+            self.clients[at].uses.clear();
+            let subscription = ConsumerProtocolSubscription {
+                topics: client.topics.iter().map(|it| (*it).to_owned()).collect(),
+                ..ConsumerProtocolSubscription::default()
+            };
+            let metadata = consumer_protocol::encode(&subscription, 1).expect("all fits");
+            self.play.join("g", &client.id, "consumer", metadata)
+        };
+        self.asked.insert(key);
+        let question = Question { key, sent_us: self.now_us(), is_leaving: false };
+        self.clients[at].asked = Some(question);
+    }
+
+    fn hear_classic(&mut self, at: usize) {
+        let Some(question) = self.clients[at].asked.clone() else { return };
+        let Some(answer) = self.play.replies.get(&question.key).cloned() else { return };
+        let now_us = self.now_us();
+        let client = &mut self.clients[at];
+        client.asked = None;
+        let classic = client.classic.as_mut().expect("it is one");
+        let code = match &answer {
+            Response::JoinGroup(answer) => answer.error_code,
+            Response::SyncGroup(answer) => answer.error_code,
+            Response::Heartbeat(answer) => answer.error_code,
+            other => panic!("{other:?}"),
+        };
+        // Members that wait for others send no heartbeats: their session begins with the answer.
+        let begins_us =
+            if matches!(answer, Response::Heartbeat(_)) { question.sent_us } else { now_us };
+        match (code_of(code), answer) {
+            (ErrorCode::None, Response::JoinGroup(answer)) => {
+                client.id.clone_from(&answer.member_id);
+                client.epoch = answer.generation_id;
+                classic.has_joined = true;
+                classic.shares = shared_out(&answer.members, &self.play.image);
+                (client.is_in, client.valid_us) = (true, begins_us + CLASSIC_SESSION_US);
+            }
+            (ErrorCode::None, Response::SyncGroup(answer)) => {
+                *classic = Classic::default();
+                client.valid_us = begins_us + CLASSIC_SESSION_US;
+                client.uses = used(&answer.assignment, &self.play.image);
+                client.wanted.clone_from(&client.uses);
+            }
+            (ErrorCode::None, _) => {
+                client.valid_us = begins_us + CLASSIC_SESSION_US;
+                // The answer may be old: it cannot know what became of its share.
+                if now_us >= client.valid_us {
+                    client.is_in = false;
+                    client.uses.clear();
+                }
+            }
+            (ErrorCode::MemberIdRequired, Response::JoinGroup(answer)) => {
+                client.id = answer.member_id;
+            }
+            (ErrorCode::RebalanceInProgress | ErrorCode::IllegalGeneration, _) => {
+                *classic = Classic::default();
+                client.is_in = false;
+                client.uses.clear();
+            }
+            (ErrorCode::UnknownMemberId | ErrorCode::InconsistentGroupProtocol, _) => {
+                *classic = Classic::default();
+                (client.is_in, client.id) = (false, String::new());
+                client.uses.clear();
+            }
+            (ErrorCode::CoordinatorNotAvailable | ErrorCode::NotCoordinator, answer) => {
+                if !matches!(answer, Response::Heartbeat(_)) {
+                    *classic = Classic::default();
+                    client.is_in = false;
+                    client.uses.clear();
+                }
+            }
+            (other, _) => panic!("{other:?}"),
+        }
     }
 
     fn leaving(&mut self, at: usize) -> duramen_protocol::messages::ConsumerGroupHeartbeatRequest {
@@ -217,6 +338,10 @@ impl Chaos {
 
     fn hear_all(&mut self) {
         for at in 0..self.clients.len() {
+            if self.clients[at].classic.is_some() {
+                self.hear_classic(at);
+                continue;
+            }
             let Some(question) = self.clients[at].asked.clone() else { continue };
             let Some(answer) = self.play.heard(question.key).cloned() else { continue };
             let now_us = self.now_us();
@@ -239,6 +364,7 @@ impl Chaos {
                     client.epoch = answer.member_epoch;
                     client.is_in = true;
                     client.valid_us = question.sent_us + SESSION_US;
+                    let since_us = client.unheard_us.take().unwrap_or(question.sent_us);
                     if let Some(assignment) = answer.assignment {
                         let topics = assignment.topic_partitions.into_iter();
                         client.wanted = topics
@@ -248,7 +374,7 @@ impl Chaos {
                             .collect();
                         client.uses.extend(client.wanted.iter().copied());
                         if client.uses != client.wanted {
-                            client.give_up_us.get_or_insert(question.sent_us + REBALANCE_US);
+                            client.give_up_us.get_or_insert(since_us + REBALANCE_US);
                         }
                     }
                     // The answer may be old.
@@ -256,7 +382,9 @@ impl Chaos {
                         client.uses.clear();
                     }
                 }
-                ErrorCode::CoordinatorNotAvailable | ErrorCode::NotCoordinator => {}
+                ErrorCode::CoordinatorNotAvailable | ErrorCode::NotCoordinator => {
+                    client.unheard_us.get_or_insert(question.sent_us);
+                }
                 ErrorCode::UnknownMemberId
                 | ErrorCode::FencedMemberEpoch
                 | ErrorCode::UnreleasedInstanceId
@@ -315,10 +443,22 @@ impl Chaos {
             }
         }
         let described = self.play.describe_consumers("g");
-        if described.error_code == 0 {
-            assert!(described.group_epoch >= self.group_epoch, "the group's epoch went back");
-            assert!(described.assignment_epoch <= described.group_epoch);
-            self.group_epoch = described.group_epoch;
+        assert!(described.assignment_epoch <= described.group_epoch);
+    }
+
+    /// The log says what is durable, and epochs never go back while there is a group of this kind.
+    fn check_log(&self) {
+        self.play.check_log();
+        let mut last = 0;
+        for record in self.play.log.values() {
+            let GroupRecord::Consumer { fact: Fact::Epoch, value, .. } = record else { continue };
+            last = match value {
+                Some(FactValue::Epoch(value)) => {
+                    assert!(value.epoch >= last, "the group's epoch went back");
+                    value.epoch
+                }
+                _ => 0,
+            };
         }
     }
 
@@ -334,15 +474,21 @@ impl Chaos {
             self.play.settle();
             self.hear_all();
             for at in 0..self.clients.len() {
-                self.clients[at].asked = None;
+                // Who waits for others asks nothing else.
+                if self.clients[at].classic.is_none() {
+                    self.clients[at].asked = None;
+                    let now_us = self.now_us();
+                    self.clients[at].unheard_us.get_or_insert(now_us);
+                }
                 self.act(at);
                 self.hear_all();
                 self.check();
             }
             self.play.pass(3 * SECOND);
+            self.hear_all();
         }
         for key in &self.asked {
-            assert!(self.play.heard(*key).is_some(), "{key:?} was never answered");
+            assert!(self.play.replies.contains_key(key), "{key:?} was never answered");
         }
         let described = self.play.describe_consumers("g");
         assert_eq!(described.group_state, "Stable");
@@ -354,7 +500,7 @@ impl Chaos {
         for client in &self.clients {
             assert!(client.is_in && client.uses == client.wanted, "{} has not arrived", client.id);
         }
-        self.play.check_log();
+        self.check_log();
     }
 
     fn run(seed: u64) {
@@ -362,11 +508,51 @@ impl Chaos {
         for step in 0..400 {
             chaos.step();
             if step % 10 == 0 {
-                chaos.play.check_log();
+                chaos.check_log();
             }
         }
         chaos.calm_down();
     }
+}
+
+/// What the leader of a classic group decides: each topic's partitions in turn.
+fn shared_out(
+    members: &[JoinGroupResponseMember],
+    image: &Metadata,
+) -> Vec<SyncGroupRequestAssignment> {
+    let mut shares: Vec<BTreeMap<String, Vec<i32>>> = vec![BTreeMap::new(); members.len()];
+    let mut wanted: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    for (at, member) in members.iter().enumerate() {
+        let subscription: ConsumerProtocolSubscription =
+            consumer_protocol::decode(member.metadata.clone()).expect("a subscription");
+        for topic in subscription.topics {
+            wanted.entry(topic).or_default().push(at);
+        }
+    }
+    for (topic, them) in wanted {
+        let count = image.topic_named(&topic).map_or(0, |it| it.partitions.len());
+        for (partition, at) in (0..).zip(them.iter().cycle().take(count)) {
+            shares[*at].entry(topic.clone()).or_default().push(partition);
+        }
+    }
+    let assignment = |(member, share): (&JoinGroupResponseMember, BTreeMap<String, Vec<i32>>)| {
+        let part = |(topic, partitions)| TopicPartition { topic, partitions };
+        let assigned_partitions = share.into_iter().map(part).collect();
+        let share = ConsumerProtocolAssignment { assigned_partitions, user_data: None };
+        let assignment = consumer_protocol::encode(&share, 1).expect("all fits");
+        SyncGroupRequestAssignment { member_id: member.member_id.clone(), assignment }
+    };
+    members.iter().zip(shares).map(assignment).collect()
+}
+
+fn used(assignment: &Bytes, image: &Metadata) -> Used {
+    let share: ConsumerProtocolAssignment =
+        consumer_protocol::decode(assignment.clone()).expect("an assignment");
+    let known = share.assigned_partitions.into_iter().filter_map(|it| {
+        let id = image.topic_named(&it.topic)?.id;
+        Some(it.partitions.into_iter().map(move |part| (id, part)))
+    });
+    known.flatten().collect()
 }
 
 fn parts(used: &Used) -> Parts {

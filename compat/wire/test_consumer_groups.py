@@ -1,0 +1,201 @@
+"""The consumer protocol of groups (KIP-848), for what its clients hide: epochs, who is who, what is refused and how it is put."""
+
+import uuid
+
+import harness
+from calls import new_topic, topic_id
+from harness import equal, test
+from test_groups import GROUP_ID_NOT_FOUND, NONEMPTY_GROUP, UNKNOWN_MEMBER_ID, coordinator, until_ready
+
+INVALID_REQUEST, UNSUPPORTED_VERSION, INCONSISTENT_GROUP_PROTOCOL = 42, 35, 23
+FENCED_INSTANCE_ID, FENCED_MEMBER_EPOCH, UNRELEASED_INSTANCE_ID = 82, 110, 111
+UNSUPPORTED_ASSIGNOR, STALE_MEMBER_EPOCH, INVALID_REGULAR_EXPRESSION = 112, 113, 128
+
+
+def heartbeat(connection, group, member, epoch, version=1, **fields):
+    body = {"GroupId": group, "MemberId": member, "MemberEpoch": epoch, "InstanceId": None, "RackId": None, "RebalanceTimeoutMs": -1}
+    body |= {"SubscribedTopicNames": None, "ServerAssignor": None, "TopicPartitions": None}
+    body |= {"SubscribedTopicRegex": None} if version >= 1 else {}
+    return until_ready(lambda: connection.call("ConsumerGroupHeartbeat", version, {**body, **fields}))
+
+
+def join(connection, group, member, topics, version=1, **fields):
+    first = {"RebalanceTimeoutMs": 10_000, "SubscribedTopicNames": topics, "TopicPartitions": []}
+    return heartbeat(connection, group, member, 0, version, **{**first, **fields})
+
+
+def share(answer):
+    """The partitions of a member that is told some, of one topic."""
+    topics = answer["Assignment"]["TopicPartitions"]
+    return sorted(partition for topic in topics for partition in topic["Partitions"])
+
+
+def having(connection, topic, partitions):
+    return [{"TopicId": topic_id(connection, topic), "Partitions": partitions}]
+
+
+def is_refused(answer, code, message):
+    equal((answer["ErrorCode"], answer["ErrorMessage"]), (code, message))
+
+
+def member_id():
+    return str(uuid.uuid4())
+
+
+@test
+def a_partition_is_given_only_after_it_was_given_up():
+    connection, group = coordinator()
+    topic = new_topic(connection, 4)
+    first, second = member_id(), member_id()
+    joined = join(connection, group, first, [topic])
+    equal((joined["ErrorCode"], joined["MemberId"], share(joined)), (0, first, [0, 1, 2, 3]))
+    epoch = joined["MemberEpoch"]
+    equal(heartbeat(connection, group, first, epoch)["Assignment"], None, "nothing has changed")
+    # Between two decisions passes a second.
+    waits = join(connection, group, second, [topic])
+    equal(share(waits), [])
+    kept = until(lambda: heartbeat(connection, group, first, epoch), lambda it: it["Assignment"] is not None)
+    equal((kept["MemberEpoch"], len(share(kept))), (epoch, 2), "it keeps its epoch until it has given up")
+    waits = heartbeat(connection, group, second, waits["MemberEpoch"])
+    assert not waits["Assignment"] or share(waits) == [], waits
+    done = heartbeat(connection, group, first, epoch, TopicPartitions=having(connection, topic, share(kept)))
+    equal((done["MemberEpoch"] > epoch, done["Assignment"]), (True, None))
+    gets = heartbeat(connection, group, second, waits["MemberEpoch"])
+    equal(sorted(share(gets) + share(kept)), [0, 1, 2, 3])
+
+
+def until(ask, is_so):
+    import time
+
+    for _ in range(100):
+        answer = ask()
+        equal(answer["ErrorCode"], 0)
+        if is_so(answer):
+            return answer
+        time.sleep(0.05)
+    raise AssertionError(f"never so: {answer}")
+
+
+@test
+def what_is_wrong_with_a_request_is_said():
+    connection, group = coordinator()
+    ask = lambda **fields: join(connection, **{"group": group, "member": member_id(), "topics": ["t"], **fields})
+    is_refused(ask(member=""), INVALID_REQUEST, "MemberId can't be empty.")
+    is_refused(ask(group=""), INVALID_REQUEST, "GroupId can't be empty.")
+    is_refused(ask(InstanceId=""), INVALID_REQUEST, "InstanceId can't be empty.")
+    is_refused(ask(RackId=""), INVALID_REQUEST, "RackId can't be empty.")
+    is_refused(ask(RebalanceTimeoutMs=-1), INVALID_REQUEST, "RebalanceTimeoutMs must be provided in first request.")
+    is_refused(ask(TopicPartitions=None), INVALID_REQUEST, "TopicPartitions must be empty when (re-)joining.")
+    neither = "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining."
+    is_refused(ask(topics=None), INVALID_REQUEST, neither)
+    is_refused(heartbeat(connection, group, "m", -2), INVALID_REQUEST, "InstanceId can't be null.")
+    is_refused(heartbeat(connection, group, "m", -3), INVALID_REQUEST, "MemberEpoch is invalid.")
+    unsupported = "ServerAssignor sticky is not supported. Supported assignors: uniform, range."
+    is_refused(ask(ServerAssignor="sticky"), UNSUPPORTED_ASSIGNOR, unsupported)
+    equal(ask(topics=None, SubscribedTopicRegex="[")["ErrorCode"], INVALID_REGULAR_EXPRESSION)
+
+
+@test
+def who_is_no_member_or_in_another_epoch_is_told():
+    connection, group = coordinator()
+    topic, member = new_topic(connection), member_id()
+    is_refused(heartbeat(connection, group, member, 1), GROUP_ID_NOT_FOUND, f"Consumer group {group} not found.")
+    is_refused(heartbeat(connection, group, member, -1), GROUP_ID_NOT_FOUND, f"Group {group} not found.")
+    epoch = join(connection, group, member, [topic])["MemberEpoch"]
+    nobody = f"Member nobody is not a member of group {group}."
+    is_refused(heartbeat(connection, group, "nobody", 1), UNKNOWN_MEMBER_ID, nobody)
+    is_refused(heartbeat(connection, group, "nobody", -1), UNKNOWN_MEMBER_ID, nobody)
+    greater = f"The consumer group member has a greater member epoch ({epoch + 1}) than the one known by the group coordinator ({epoch}). "
+    is_refused(heartbeat(connection, group, member, epoch + 1), FENCED_MEMBER_EPOCH, greater + "The member must abandon all its partitions and rejoin.")
+    again = join(connection, group, member, [topic])
+    equal((again["ErrorCode"], again["MemberEpoch"], share(again)), (0, epoch, [0]), "it may join again")
+    left = heartbeat(connection, group, member, -1)
+    equal((left["ErrorCode"], left["MemberId"], left["MemberEpoch"], left["HeartbeatIntervalMs"]), (0, member, -1, 0))
+
+
+@test
+def version_0_gives_members_their_ids():
+    connection, group = coordinator()
+    topic = new_topic(connection)
+    joined = join(connection, group, "", [topic], version=0)
+    equal((joined["ErrorCode"], len(joined["MemberId"]), share(joined)), (0, 22, [0]))
+    equal(heartbeat(connection, group, joined["MemberId"], joined["MemberEpoch"], version=0)["ErrorCode"], 0)
+
+
+@test
+def a_static_name_belongs_to_one_member_until_that_lets_go():
+    connection, group = coordinator()
+    topic, one, other = new_topic(connection), member_id(), member_id()
+    epoch = join(connection, group, one, [topic], InstanceId="name")["MemberEpoch"]
+    taken = f"Static member {other} with instance id name cannot join the group because the instance id is owned by {one} member."
+    is_refused(join(connection, group, other, [topic], InstanceId="name"), UNRELEASED_INSTANCE_ID, taken)
+    fenced = f"Static member {other} with instance id name was fenced by member {one}."
+    is_refused(heartbeat(connection, group, other, epoch, InstanceId="name"), FENCED_INSTANCE_ID, fenced)
+    is_refused(heartbeat(connection, group, one, epoch, InstanceId="none"), UNKNOWN_MEMBER_ID, "Instance id none is unknown.")
+    away = heartbeat(connection, group, one, -2, InstanceId="name")
+    equal((away["ErrorCode"], away["MemberEpoch"]), (0, -2))
+    back = join(connection, group, other, [topic], InstanceId="name")
+    equal((back["ErrorCode"], back["MemberEpoch"], share(back)), (0, epoch, [0]), "what it had, in the epoch that it had")
+
+
+def commit(connection, group, member, epoch, topic, partition, version=9):
+    partitions = [{"PartitionIndex": partition, "CommittedOffset": 3, "CommittedLeaderEpoch": -1, "CommittedMetadata": ""}]
+    body = {"GroupId": group, "GenerationIdOrMemberEpoch": epoch, "MemberId": member, "GroupInstanceId": None}
+    body["Topics"] = [{"Name": topic, "Partitions": partitions}]
+    return connection.call("OffsetCommit", version, body)["Topics"][0]["Partitions"][0]["ErrorCode"]
+
+
+@test
+def offsets_are_committed_and_fetched_by_members_in_their_epochs():
+    connection, group = coordinator()
+    topic, member = new_topic(connection, 2), member_id()
+    epoch = join(connection, group, member, [topic])["MemberEpoch"]
+    equal(commit(connection, group, member, epoch, topic, 0), 0)
+    equal(commit(connection, group, member, epoch, topic, 0, version=8), UNSUPPORTED_VERSION)
+    equal(commit(connection, group, member, epoch + 1, topic, 0), STALE_MEMBER_EPOCH)
+    equal(commit(connection, group, "nobody", epoch, topic, 0), UNKNOWN_MEMBER_ID)
+    equal(commit(connection, group, "", -1, topic, 0), UNKNOWN_MEMBER_ID, "somebody is in it")
+
+    def fetch(member, epoch):
+        asked = {"GroupId": group, "MemberId": member, "MemberEpoch": epoch, "Topics": None}
+        return connection.call("OffsetFetch", 9, {"Groups": [asked], "RequireStable": False})["Groups"][0]["ErrorCode"]
+
+    equal([fetch(None, -1), fetch(member, epoch), fetch(member, epoch + 1)], [0, 0, STALE_MEMBER_EPOCH])
+    equal(fetch("nobody", epoch), UNKNOWN_MEMBER_ID)
+
+
+@test
+def groups_of_either_protocol_are_described_by_their_own_request():
+    connection, group = coordinator()
+    topic, member = new_topic(connection), member_id()
+    join(connection, group, member, [topic])
+    asked = {"GroupIds": [group, "nobody"], "IncludeAuthorizedOperations": False}
+    answers = {each["GroupId"]: each for each in connection.call("ConsumerGroupDescribe", 1, asked)["Groups"]}
+    equal((answers["nobody"]["ErrorCode"], answers["nobody"]["ErrorMessage"]), (GROUP_ID_NOT_FOUND, "Group nobody not found."))
+    found = answers[group]
+    equal((found["ErrorCode"], found["GroupState"], found["AssignorName"]), (0, "Stable", "uniform"))
+    [one] = found["Members"]
+    equal((one["MemberId"], one["MemberType"], one["SubscribedTopicNames"]), (member, 1, [topic]))
+    equal(one["Assignment"], {"TopicPartitions": [{"TopicId": topic_id(connection, topic), "TopicName": topic, "Partitions": [0]}]})
+    equal(one["Assignment"], one["TargetAssignment"])
+    [other] = connection.call("DescribeGroups", 6, {"Groups": [group], "IncludeAuthorizedOperations": False})["Groups"]
+    equal((other["ErrorCode"], other["ErrorMessage"], other["GroupState"]), (GROUP_ID_NOT_FOUND, f"Group {group} is not a classic group.", "Dead"))
+    [listed] = [it for it in connection.call("ListGroups", 5, {"StatesFilter": [], "TypesFilter": ["consumer"]})["Groups"] if it["GroupId"] == group]
+    equal((listed["ProtocolType"], listed["GroupState"], listed["GroupType"]), ("consumer", "Stable", "consumer"))
+    [deleted] = connection.call("DeleteGroups", 2, {"GroupsNames": [group]})["Results"]
+    equal(deleted["ErrorCode"], NONEMPTY_GROUP)
+    heartbeat(connection, group, member, -1)
+    [deleted] = connection.call("DeleteGroups", 2, {"GroupsNames": [group]})["Results"]
+    equal(deleted["ErrorCode"], 0)
+
+
+@test
+def a_regular_expression_that_quotes_is_understood():
+    connection, group = coordinator()
+    topic = new_topic(connection)
+    joined = join(connection, group, member_id(), None, SubscribedTopicRegex=rf"\Q{topic}\E|none")
+    equal(joined["ErrorCode"], 0)
+    member, epoch = joined["MemberId"], joined["MemberEpoch"]
+
+    got = until(lambda: heartbeat(connection, group, member, epoch), lambda it: it["Assignment"] is not None)
+    equal((share(got), got["MemberEpoch"] > epoch), ([0], True), "its topics are looked for after it has joined")
