@@ -217,6 +217,10 @@ impl Chaos {
             // It gives up what it is told to, sooner or later, and takes what it is told to at once.
             if self.is_calm || self.chance.below(3) == 0 {
                 client.uses.retain(|it| client.wanted.contains(it));
+                // Too late: it is out, and will hear so.
+                if client.give_up_us.is_some_and(|us| now_us >= us) {
+                    client.uses.clear();
+                }
                 client.give_up_us = None;
             }
             let mut request = staying("g", &client.id, client.epoch);
