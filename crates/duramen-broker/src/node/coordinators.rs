@@ -18,14 +18,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use bytes::Bytes;
-use duramen_protocol::batch::batches;
 use duramen_protocol::messages::ListGroupsRequest;
 use duramen_protocol::messages::list_groups::ListedGroup;
-use duramen_protocol::records::{BatchBuilder, NewRecord, Records};
-use duramen_protocol::wire::{DecodeError, EncodeError, Uuid};
+use duramen_protocol::records::{BatchBuilder, NewRecord};
+use duramen_protocol::wire::{EncodeError, Uuid};
 use duramen_protocol::{ErrorCode, Response};
-use duramen_storage::Descriptor;
 use duramen_storage::op::ReplicaId;
 use duramen_storage::sabotage::{self, Bug};
 
@@ -39,14 +36,17 @@ use crate::groups::consumer::Topics;
 use crate::groups::coordinator::{Coordinator, Output, Transactor};
 use crate::groups::records::{Encoded, GroupRecord};
 use crate::groups::{Assignor, ConsumerRules, Migration, Rules};
-use crate::internal_topics::{self, GROUPS, TRANSACTIONS};
+use crate::internal_topics;
 use crate::limits::{
-    DECOMPRESSED_BYTES_MAX, GROUP_LOG_AGAIN_US, GROUP_LOG_BYTES_MIN, GROUP_LOG_READ_BYTES,
-    GROUP_LOG_SLICE_BYTES, SWEEP_PAUSE_US, SWEEP_SLICE,
+    GROUP_LOG_AGAIN_US, GROUP_LOG_BYTES_MIN, GROUP_LOG_READ_BYTES, SWEEP_PAUSE_US, SWEEP_SLICE,
 };
 use crate::partition::{Appended, Partition, Slot};
 use crate::transactions::coordinator as transactions;
-use crate::transactions::records::TransactionRecord;
+
+mod view;
+
+pub(super) use view::Kind;
+use view::{View, replay};
 
 /// How far a coordinator is.
 #[derive(Debug)]
@@ -67,111 +67,6 @@ struct Renewal {
     ticket: Option<u64>,
     /// All was said; what is before is being trimmed.
     is_trimming: bool,
-}
-
-/// What a coordinator coordinates.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    Groups,
-    Transactions,
-}
-
-impl Kind {
-    /// That of the coordinators of a topic's partitions, if they have any.
-    pub(super) fn of(topic: &str) -> Option<Self> {
-        match topic {
-            GROUPS => Some(Self::Groups),
-            TRANSACTIONS => Some(Self::Transactions),
-            _ => None,
-        }
-    }
-
-    fn topic(self) -> &'static str {
-        match self {
-            Self::Groups => GROUPS,
-            Self::Transactions => TRANSACTIONS,
-        }
-    }
-}
-
-/// A coordinator, as far as its log goes.
-#[derive(Debug)]
-enum View {
-    Groups(Coordinator),
-    Transactions(transactions::Coordinator),
-}
-
-impl View {
-    fn new(kind: Kind) -> Self {
-        match kind {
-            Kind::Groups => Self::Groups(Coordinator::new()),
-            Kind::Transactions => Self::Transactions(transactions::Coordinator::default()),
-        }
-    }
-
-    fn unload(&mut self) {
-        match self {
-            Self::Groups(it) => it.unload(),
-            Self::Transactions(it) => it.unload(),
-        }
-    }
-
-    fn deadline_us(&self) -> Option<u64> {
-        match self {
-            Self::Groups(it) => it.deadline_us(),
-            Self::Transactions(it) => it.deadline_us(),
-        }
-    }
-
-    fn on_time(&mut self, now: Now) {
-        match self {
-            Self::Groups(it) => it.on_time(now),
-            Self::Transactions(it) => it.on_time(now),
-        }
-    }
-
-    fn on_appended(&mut self, now: Now, ticket: u64, result: Result<i64, ErrorCode>) {
-        match self {
-            Self::Groups(it) => it.on_appended(ticket, result, now),
-            Self::Transactions(it) => it.on_appended(ticket, result, now),
-        }
-    }
-
-    fn live_size(&self) -> (usize, usize) {
-        match self {
-            Self::Groups(it) => it.live_size(),
-            Self::Transactions(it) => it.live_size(),
-        }
-    }
-
-    fn first_live(&self) -> Option<i64> {
-        match self {
-            Self::Groups(it) => it.first_live(),
-            Self::Transactions(it) => it.first_live(),
-        }
-    }
-
-    /// Writes anew what lies before an offset. Returns the ticket of that, if there was anything to be written.
-    fn renew(&mut self, before: i64) -> Option<u64> {
-        match self {
-            Self::Groups(it) => it.renew(before, GROUP_LOG_SLICE_BYTES),
-            Self::Transactions(it) => it.renew(before, GROUP_LOG_SLICE_BYTES),
-        }
-    }
-
-    fn groups(&mut self) -> Option<&mut Coordinator> {
-        match self {
-            Self::Groups(it) => Some(it),
-            Self::Transactions(_) => None,
-        }
-    }
-
-    fn transactions(&mut self) -> Option<&mut transactions::Coordinator> {
-        match self {
-            Self::Groups(_) => None,
-            Self::Transactions(it) => Some(it),
-        }
-    }
 }
 
 #[derive(Debug)]
@@ -434,63 +329,6 @@ impl Node {
         shard.stage = Stage::Failed { again_us };
         self.set_coordinator_timer(replica);
     }
-}
-
-/// Gives a coordinator the records of whole batches from offset `at` on, but below `end`. Returns the offset after them.
-fn replay(view: &mut View, bytes: Bytes, at: i64, end: i64) -> Result<i64, String> {
-    let mut next = at;
-    for batch in batches(bytes) {
-        let batch = batch.map_err(|error| error.to_string())?;
-        let header = batch.header();
-        if header.base_offset > next {
-            return Err(format!("offset {next} is missing"));
-        }
-        let described = Descriptor::of_batch(batch.bytes(), false).map_err(|it| it.to_string())?;
-        let producer = described.transactional.then_some(described.producer_id);
-        if described.control {
-            let marker = described.marker.filter(|_| producer.is_some());
-            let (View::Groups(groups), Some(marker)) = (&mut *view, marker) else {
-                return Err(format!("the control batch at {} is none of ours", header.base_offset));
-            };
-            if header.base_offset >= at && header.end_offset() <= end {
-                groups.on_marker(described.producer_id, marker.commits);
-            }
-            next = header.end_offset();
-            continue;
-        }
-        let records = Records::of(&batch, DECOMPRESSED_BYTES_MAX).map_err(|it| it.to_string())?;
-        for record in &records {
-            let record = record.map_err(|error| error.to_string())?;
-            let offset = records.offset(&record);
-            if !(at..end).contains(&offset) {
-                continue;
-            }
-            // Copied, so that what is kept of a record does not keep all that was read with it.
-            let copy = |part: Option<&[u8]>| part.map(Bytes::copy_from_slice);
-            let key =
-                copy(record.key).ok_or_else(|| format!("the record at {offset} has no key"))?;
-            let value = copy(record.value);
-            let wrong = |error: DecodeError| format!("the record at {offset}: {error}");
-            match (&mut *view, producer) {
-                (View::Groups(groups), None) => {
-                    groups.replay(offset, GroupRecord::decode(key, value).map_err(wrong)?);
-                }
-                (View::Groups(groups), Some(producer)) => {
-                    let record = GroupRecord::decode(key, value).map_err(wrong)?;
-                    groups.replay_in_transaction(offset, record, producer);
-                }
-                (View::Transactions(transactions), None) => {
-                    let record = TransactionRecord::decode(key, value).map_err(wrong)?;
-                    transactions.replay(offset, record);
-                }
-                (View::Transactions(_), Some(_)) => {
-                    return Err(format!("the record at {offset} is of a transaction"));
-                }
-            }
-        }
-        next = header.end_offset();
-    }
-    if next <= at { Err(format!("there is no batch at offset {at}")) } else { Ok(next) }
 }
 
 /// Requests, and what follows from them.
