@@ -16,6 +16,7 @@ pub mod alter_client_quotas;
 pub mod alter_configs;
 pub mod alter_partition_reassignments;
 pub mod alter_replica_log_dirs;
+pub mod alter_share_group_offsets;
 pub mod api_versions;
 pub mod consumer_group_describe;
 pub mod consumer_group_heartbeat;
@@ -27,6 +28,8 @@ pub mod create_topics;
 pub mod delete_acls;
 pub mod delete_groups;
 pub mod delete_records;
+pub mod delete_share_group_offsets;
+pub mod delete_share_group_state;
 pub mod delete_topics;
 pub mod describe_acls;
 pub mod describe_client_quotas;
@@ -38,6 +41,7 @@ pub mod describe_log_dirs;
 pub mod describe_producers;
 pub mod describe_quorum;
 pub mod describe_replicas;
+pub mod describe_share_group_offsets;
 pub mod describe_topic_partitions;
 pub mod describe_transactions;
 pub mod describe_user_scram_credentials;
@@ -49,6 +53,7 @@ pub mod find_coordinator;
 pub mod heartbeat;
 pub mod incremental_alter_configs;
 pub mod init_producer_id;
+pub mod initialize_share_group_state;
 pub mod join_group;
 pub mod leave_group;
 pub mod list_config_resources;
@@ -62,12 +67,19 @@ pub mod offset_delete;
 pub mod offset_fetch;
 pub mod offset_for_leader_epoch;
 pub mod produce;
+pub mod read_share_group_state;
+pub mod read_share_group_state_summary;
 pub mod renew_delegation_token;
 pub mod sasl_handshake;
+pub mod share_acknowledge;
+pub mod share_fetch;
+pub mod share_group_describe;
+pub mod share_group_heartbeat;
 pub mod sync_group;
 pub mod txn_offset_commit;
 pub mod unregister_broker;
 pub mod update_features;
+pub mod write_share_group_state;
 pub mod write_txn_markers;
 
 pub use add_offsets_to_txn::{AddOffsetsToTxnRequest, AddOffsetsToTxnResponse};
@@ -78,6 +90,9 @@ pub use alter_partition_reassignments::{
     AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse,
 };
 pub use alter_replica_log_dirs::{AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse};
+pub use alter_share_group_offsets::{
+    AlterShareGroupOffsetsRequest, AlterShareGroupOffsetsResponse,
+};
 pub use api_versions::{ApiVersionsRequest, ApiVersionsResponse};
 pub use consumer_group_describe::{ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse};
 pub use consumer_group_heartbeat::{ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse};
@@ -88,6 +103,10 @@ pub use create_topics::{CreateTopicsRequest, CreateTopicsResponse};
 pub use delete_acls::{DeleteAclsRequest, DeleteAclsResponse};
 pub use delete_groups::{DeleteGroupsRequest, DeleteGroupsResponse};
 pub use delete_records::{DeleteRecordsRequest, DeleteRecordsResponse};
+pub use delete_share_group_offsets::{
+    DeleteShareGroupOffsetsRequest, DeleteShareGroupOffsetsResponse,
+};
+pub use delete_share_group_state::{DeleteShareGroupStateRequest, DeleteShareGroupStateResponse};
 pub use delete_topics::{DeleteTopicsRequest, DeleteTopicsResponse};
 pub use describe_acls::{DescribeAclsRequest, DescribeAclsResponse};
 pub use describe_client_quotas::{DescribeClientQuotasRequest, DescribeClientQuotasResponse};
@@ -101,6 +120,9 @@ pub use describe_log_dirs::{DescribeLogDirsRequest, DescribeLogDirsResponse};
 pub use describe_producers::{DescribeProducersRequest, DescribeProducersResponse};
 pub use describe_quorum::{DescribeQuorumRequest, DescribeQuorumResponse};
 pub use describe_replicas::{DescribeReplicasRequest, DescribeReplicasResponse};
+pub use describe_share_group_offsets::{
+    DescribeShareGroupOffsetsRequest, DescribeShareGroupOffsetsResponse,
+};
 pub use describe_topic_partitions::{
     DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse,
 };
@@ -118,6 +140,9 @@ pub use incremental_alter_configs::{
     IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse,
 };
 pub use init_producer_id::{InitProducerIdRequest, InitProducerIdResponse};
+pub use initialize_share_group_state::{
+    InitializeShareGroupStateRequest, InitializeShareGroupStateResponse,
+};
 pub use join_group::{JoinGroupRequest, JoinGroupResponse};
 pub use leave_group::{LeaveGroupRequest, LeaveGroupResponse};
 pub use list_config_resources::{ListConfigResourcesRequest, ListConfigResourcesResponse};
@@ -133,12 +158,21 @@ pub use offset_delete::{OffsetDeleteRequest, OffsetDeleteResponse};
 pub use offset_fetch::{OffsetFetchRequest, OffsetFetchResponse};
 pub use offset_for_leader_epoch::{OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse};
 pub use produce::{ProduceRequest, ProduceResponse};
+pub use read_share_group_state::{ReadShareGroupStateRequest, ReadShareGroupStateResponse};
+pub use read_share_group_state_summary::{
+    ReadShareGroupStateSummaryRequest, ReadShareGroupStateSummaryResponse,
+};
 pub use renew_delegation_token::{RenewDelegationTokenRequest, RenewDelegationTokenResponse};
 pub use sasl_handshake::{SaslHandshakeRequest, SaslHandshakeResponse};
+pub use share_acknowledge::{ShareAcknowledgeRequest, ShareAcknowledgeResponse};
+pub use share_fetch::{ShareFetchRequest, ShareFetchResponse};
+pub use share_group_describe::{ShareGroupDescribeRequest, ShareGroupDescribeResponse};
+pub use share_group_heartbeat::{ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse};
 pub use sync_group::{SyncGroupRequest, SyncGroupResponse};
 pub use txn_offset_commit::{TxnOffsetCommitRequest, TxnOffsetCommitResponse};
 pub use unregister_broker::{UnregisterBrokerRequest, UnregisterBrokerResponse};
 pub use update_features::{UpdateFeaturesRequest, UpdateFeaturesResponse};
+pub use write_share_group_state::{WriteShareGroupStateRequest, WriteShareGroupStateResponse};
 pub use write_txn_markers::{WriteTxnMarkersRequest, WriteTxnMarkersResponse};
 
 /// [`message!`](crate::message), and in tests also a way to make random values.
@@ -161,6 +195,7 @@ macro_rules! for_each_api {
             AlterConfigs(AlterConfigsRequest, AlterConfigsResponse)
             AlterPartitionReassignments(AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse)
             AlterReplicaLogDirs(AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse)
+            AlterShareGroupOffsets(AlterShareGroupOffsetsRequest, AlterShareGroupOffsetsResponse)
             ApiVersions(ApiVersionsRequest, ApiVersionsResponse)
             ConsumerGroupDescribe(ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse)
             ConsumerGroupHeartbeat(ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse)
@@ -171,6 +206,8 @@ macro_rules! for_each_api {
             DeleteAcls(DeleteAclsRequest, DeleteAclsResponse)
             DeleteGroups(DeleteGroupsRequest, DeleteGroupsResponse)
             DeleteRecords(DeleteRecordsRequest, DeleteRecordsResponse)
+            DeleteShareGroupOffsets(DeleteShareGroupOffsetsRequest, DeleteShareGroupOffsetsResponse)
+            DeleteShareGroupState(DeleteShareGroupStateRequest, DeleteShareGroupStateResponse)
             DeleteTopics(DeleteTopicsRequest, DeleteTopicsResponse)
             DescribeAcls(DescribeAclsRequest, DescribeAclsResponse)
             DescribeClientQuotas(DescribeClientQuotasRequest, DescribeClientQuotasResponse)
@@ -182,6 +219,7 @@ macro_rules! for_each_api {
             DescribeProducers(DescribeProducersRequest, DescribeProducersResponse)
             DescribeQuorum(DescribeQuorumRequest, DescribeQuorumResponse)
             DescribeReplicas(DescribeReplicasRequest, DescribeReplicasResponse)
+            DescribeShareGroupOffsets(DescribeShareGroupOffsetsRequest, DescribeShareGroupOffsetsResponse)
             DescribeTopicPartitions(DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse)
             DescribeTransactions(DescribeTransactionsRequest, DescribeTransactionsResponse)
             DescribeUserScramCredentials(DescribeUserScramCredentialsRequest, DescribeUserScramCredentialsResponse)
@@ -193,6 +231,7 @@ macro_rules! for_each_api {
             Heartbeat(HeartbeatRequest, HeartbeatResponse)
             IncrementalAlterConfigs(IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse)
             InitProducerId(InitProducerIdRequest, InitProducerIdResponse)
+            InitializeShareGroupState(InitializeShareGroupStateRequest, InitializeShareGroupStateResponse)
             JoinGroup(JoinGroupRequest, JoinGroupResponse)
             LeaveGroup(LeaveGroupRequest, LeaveGroupResponse)
             ListConfigResources(ListConfigResourcesRequest, ListConfigResourcesResponse)
@@ -206,12 +245,19 @@ macro_rules! for_each_api {
             OffsetFetch(OffsetFetchRequest, OffsetFetchResponse)
             OffsetForLeaderEpoch(OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse)
             Produce(ProduceRequest, ProduceResponse)
+            ReadShareGroupState(ReadShareGroupStateRequest, ReadShareGroupStateResponse)
+            ReadShareGroupStateSummary(ReadShareGroupStateSummaryRequest, ReadShareGroupStateSummaryResponse)
             RenewDelegationToken(RenewDelegationTokenRequest, RenewDelegationTokenResponse)
             SaslHandshake(SaslHandshakeRequest, SaslHandshakeResponse)
+            ShareAcknowledge(ShareAcknowledgeRequest, ShareAcknowledgeResponse)
+            ShareFetch(ShareFetchRequest, ShareFetchResponse)
+            ShareGroupDescribe(ShareGroupDescribeRequest, ShareGroupDescribeResponse)
+            ShareGroupHeartbeat(ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse)
             SyncGroup(SyncGroupRequest, SyncGroupResponse)
             TxnOffsetCommit(TxnOffsetCommitRequest, TxnOffsetCommitResponse)
             UnregisterBroker(UnregisterBrokerRequest, UnregisterBrokerResponse)
             UpdateFeatures(UpdateFeaturesRequest, UpdateFeaturesResponse)
+            WriteShareGroupState(WriteShareGroupStateRequest, WriteShareGroupStateResponse)
             WriteTxnMarkers(WriteTxnMarkersRequest, WriteTxnMarkersResponse)
         }
     };

@@ -70,6 +70,26 @@ macro_rules! throttle_time_ms {
         let _ = $response;
         None
     }};
+    (InitializeShareGroupState $response:ident) => {{
+        let _ = $response;
+        None
+    }};
+    (ReadShareGroupState $response:ident) => {{
+        let _ = $response;
+        None
+    }};
+    (WriteShareGroupState $response:ident) => {{
+        let _ = $response;
+        None
+    }};
+    (DeleteShareGroupState $response:ident) => {{
+        let _ = $response;
+        None
+    }};
+    (ReadShareGroupStateSummary $response:ident) => {{
+        let _ = $response;
+        None
+    }};
     ($api:ident $response:ident) => {
         Some(&mut $response.throttle_time_ms)
     };

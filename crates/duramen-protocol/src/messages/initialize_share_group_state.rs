@@ -1,0 +1,43 @@
+//! `InitializeShareGroupState` (key 83): begin the kept state of a share group's partitions.
+
+use crate::messages::declare;
+use crate::wire::Uuid;
+
+declare! {
+    /// Request of `InitializeShareGroupState`.
+    pub struct InitializeShareGroupStateRequest: versions 0..=0, flexible 0.. {
+        group_id: String [0..],
+        topics: Vec<InitializeStateData> [0..],
+    }
+
+    /// Stands in [`InitializeShareGroupStateRequest::topics`].
+    pub struct InitializeStateData {
+        topic_id: Uuid [0..],
+        partitions: Vec<PartitionData> [0..],
+    }
+
+    /// Stands in [`InitializeStateData::partitions`].
+    pub struct PartitionData {
+        partition: i32 [0..],
+        state_epoch: i32 [0..],
+        start_offset: i64 [0..],
+    }
+
+    /// Response of `InitializeShareGroupState`.
+    pub struct InitializeShareGroupStateResponse: versions 0..=0, flexible 0.. {
+        results: Vec<InitializeStateResult> [0..],
+    }
+
+    /// Stands in [`InitializeShareGroupStateResponse::results`].
+    pub struct InitializeStateResult {
+        topic_id: Uuid [0..],
+        partitions: Vec<PartitionResult> [0..],
+    }
+
+    /// Stands in [`InitializeStateResult::partitions`].
+    pub struct PartitionResult {
+        partition: i32 [0..],
+        error_code: i16 [0..],
+        error_message: Option<String> [0.., nullable 0..],
+    }
+}
