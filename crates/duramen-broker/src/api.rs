@@ -65,6 +65,7 @@ pub(crate) mod offset_fetch;
 pub(crate) mod offset_for_leader_epoch;
 pub(crate) mod produce;
 pub(crate) mod settings;
+pub(crate) mod share_states;
 pub(crate) mod sync_group;
 pub(crate) mod txn_offset_commit;
 pub(crate) mod unregister_broker;
@@ -83,6 +84,7 @@ pub(crate) enum Operation {
     Describe,
     DescribeConfigs,
     IdempotentWrite,
+    ClusterAction,
 }
 
 /// To what.
@@ -209,7 +211,7 @@ pub(crate) fn dispatch(
     }
 }
 
-/// Serves a request about transactions or groups, now or later.
+/// Serves a request about transactions, what is kept of share groups, or groups, now or later.
 fn dispatch_to_coordinators(
     node: &mut Node,
     now: Now,
@@ -231,6 +233,21 @@ fn dispatch_to_coordinators(
         }
         Request::WriteTxnMarkers(request) => {
             write_txn_markers::handle(node, now, key, context, request, actions);
+        }
+        Request::InitializeShareGroupState(request) => {
+            share_states::initialize(node, now, key, context, request, actions);
+        }
+        Request::ReadShareGroupState(request) => {
+            share_states::read(node, now, key, context, request, actions);
+        }
+        Request::WriteShareGroupState(request) => {
+            share_states::write(node, now, key, context, request, actions);
+        }
+        Request::DeleteShareGroupState(request) => {
+            share_states::delete(node, now, key, context, request, actions);
+        }
+        Request::ReadShareGroupStateSummary(request) => {
+            share_states::summarize(node, now, key, context, request, actions);
         }
         other => dispatch_to_groups(node, now, key, context, other, actions),
     }
@@ -508,6 +525,7 @@ pub(crate) fn on_timeout(node: &mut Node, key: RequestKey, actions: &mut Vec<Act
         | Parked::Transaction { .. }
         | Parked::Addition { .. }
         | Parked::TxnOffsets { .. }
-        | Parked::Markers { .. } => {}
+        | Parked::Markers { .. }
+        | Parked::ShareStates { .. } => {}
     }
 }

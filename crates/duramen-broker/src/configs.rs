@@ -288,6 +288,14 @@ pub struct BrokerSettings {
     pub offsets_topic_replication_factor: i32,
     /// `offsets.topic.segment.bytes`.
     pub offsets_topic_segment_bytes: i32,
+    /// `share.coordinator.snapshot.update.records.per.snapshot`.
+    pub share_updates_per_snapshot: i32,
+    /// `share.coordinator.state.topic.num.partitions`.
+    pub share_state_num_partitions: i32,
+    /// `share.coordinator.state.topic.replication.factor`.
+    pub share_state_replication_factor: i32,
+    /// `share.coordinator.state.topic.segment.bytes`.
+    pub share_state_segment_bytes: i32,
     /// `transaction.max.timeout.ms`.
     pub transaction_max_timeout_ms: i32,
     /// `transaction.state.log.num.partitions`.
@@ -404,6 +412,12 @@ impl BrokerSettings {
             offsets_topic_num_partitions: int("offsets.topic.num.partitions"),
             offsets_topic_replication_factor: int("offsets.topic.replication.factor"),
             offsets_topic_segment_bytes: int("offsets.topic.segment.bytes"),
+            share_updates_per_snapshot: int(
+                "share.coordinator.snapshot.update.records.per.snapshot",
+            ),
+            share_state_num_partitions: int("share.coordinator.state.topic.num.partitions"),
+            share_state_replication_factor: int("share.coordinator.state.topic.replication.factor"),
+            share_state_segment_bytes: int("share.coordinator.state.topic.segment.bytes"),
             transaction_max_timeout_ms: int("transaction.max.timeout.ms"),
             transaction_log_num_partitions: int("transaction.state.log.num.partitions"),
             transaction_log_replication_factor: int("transaction.state.log.replication.factor"),

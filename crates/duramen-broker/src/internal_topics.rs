@@ -17,14 +17,14 @@ use crate::configs::BrokerSettings;
 pub(crate) const GROUPS: &str = "__consumer_offsets";
 /// Where transactions are kept.
 pub(crate) const TRANSACTIONS: &str = "__transaction_state";
-/// Those whose partitions have coordinators.
-pub(crate) const COORDINATED: [&str; 2] = [GROUPS, TRANSACTIONS];
-/// All of them; what the last one is for is not built yet.
-const ALL: [&str; 3] = [GROUPS, TRANSACTIONS, "__share_group_state"];
+/// Where it is kept how far share groups are.
+pub(crate) const SHARES: &str = "__share_group_state";
+/// Those whose partitions have coordinators: all of them.
+pub(crate) const COORDINATED: [&str; 3] = [GROUPS, TRANSACTIONS, SHARES];
 
 /// Whether clients may read a topic and nothing more; and not by pattern.
 pub(crate) fn is_internal(name: &str) -> bool {
-    ALL.contains(&name)
+    COORDINATED.contains(&name)
 }
 
 /// How many replicas an internal topic is to have, once there are as many nodes. Others have what they were made with.
@@ -32,12 +32,13 @@ pub(crate) fn replicas(name: &str, settings: &BrokerSettings) -> Option<usize> {
     let replicas = match name {
         GROUPS => settings.offsets_topic_replication_factor,
         TRANSACTIONS => settings.transaction_log_replication_factor,
+        SHARES => settings.share_state_replication_factor,
         _ => return None,
     };
     Some(usize::try_from(replicas).unwrap_or(1))
 }
 
-/// The topic as it is made without being asked for; `None` if a topic of this name is not, or not yet. The nodes that are
+/// The topic as it is made without being asked for; `None` if a topic of this name is not yet. The nodes that are
 /// `there` bound its replicas; while there are fewer than are `expected` at least, what would have too few waits for them.
 pub(crate) fn to_make(
     name: &str,
@@ -59,13 +60,16 @@ pub(crate) fn to_make(
         }
         let (partitions, segment_bytes) = match name {
             GROUPS => (settings.offsets_topic_num_partitions, settings.offsets_topic_segment_bytes),
+            SHARES => (settings.share_state_num_partitions, settings.share_state_segment_bytes),
             _ => (settings.transaction_log_num_partitions, settings.transaction_log_segment_bytes),
         };
+        // What a snapshot and the updates after it say has several keys.
+        let policy = if name == SHARES { "delete" } else { "compact" };
         topic.num_partitions = partitions;
         topic.replication_factor = i16::try_from(replicas).unwrap_or(i16::MAX);
         let segment_bytes = segment_bytes.to_string();
         let configs = [
-            ("cleanup.policy", "compact"),
+            ("cleanup.policy", policy),
             ("compression.type", "producer"),
             ("segment.bytes", &segment_bytes),
         ];
@@ -73,8 +77,12 @@ pub(crate) fn to_make(
             name: name.to_owned(),
             value: Some(value.to_owned()),
         }));
-    } else if is_internal(name) {
-        return None;
+        if name == SHARES {
+            topic.configs.push(CreatableTopicConfig {
+                name: "retention.ms".to_owned(),
+                value: Some("-1".to_owned()),
+            });
+        }
     }
     Some(topic)
 }
@@ -91,7 +99,8 @@ pub(crate) fn told(code: ErrorCode) -> ErrorCode {
     }
 }
 
-/// The partition of [`GROUPS`] that a group belongs to, or of [`TRANSACTIONS`] a transactional id: the hash of Java's `String`, made positive as Kafka does.
+/// The partition of [`GROUPS`] that a group belongs to, of [`TRANSACTIONS`] a transactional id, of [`SHARES`] a group with one
+/// of its partitions: the hash of Java's `String`, made positive as Kafka does.
 pub(crate) fn partition_of(name: &str, partitions: usize) -> i32 {
     let add = |hash: i32, unit: u16| hash.wrapping_mul(31).wrapping_add(i32::from(unit));
     let hash = name.encode_utf16().fold(0, add).checked_abs().unwrap_or(0);
@@ -112,7 +121,8 @@ mod tests {
         assert_eq!(replicas(2, 3), None, "one is not there yet");
         assert_eq!(replicas(3, 3), Some(3));
         assert_eq!(replicas(3, 5), Some(3), "no more are wanted");
-        assert_eq!(to_make("__share_group_state", &settings, 3, 3), None);
+        let shares = to_make(SHARES, &settings, 3, 3).expect("it is needed");
+        assert_eq!((shares.num_partitions, shares.replication_factor), (50, 3));
         let transactions = to_make(TRANSACTIONS, &settings, 1, 0).expect("it is needed");
         assert_eq!(transactions.num_partitions, 50);
         assert!(to_make("any", &settings, 1, 3).is_some(), "others are made by their settings");

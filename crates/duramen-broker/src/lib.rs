@@ -27,6 +27,7 @@ mod prng;
 mod quotas;
 pub mod read_plan;
 pub mod session;
+mod shares;
 pub mod survivor;
 mod transactions;
 

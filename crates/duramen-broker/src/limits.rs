@@ -43,6 +43,12 @@ pub(crate) const TRANSACTION_CALL_US: u64 = 50_000;
 pub(crate) const TRANSACTION_CALL_AGAIN_US: u64 = 250_000;
 /// How long batches wait to be let into their transaction, before their producer is told to send them again.
 pub(crate) const TRANSACTION_CALL_US_MAX: u64 = 5_000_000;
+/// Time between two looks at what was asked of coordinators of share groups' states, and was not answered.
+pub(crate) const SHARE_CALL_US: u64 = 50_000;
+/// So long after it was sent, it is sent again.
+pub(crate) const SHARE_CALL_AGAIN_US: u64 = 250_000;
+/// How long a leader is kept waiting for an answer.
+pub(crate) const SHARE_CALL_US_MAX: u64 = 10_000_000;
 /// Aborted transactions that are told of with one partition of a fetch; where there are more, less is read. A test build tells
 /// of fewer.
 pub(crate) const FETCH_ABORTED_MAX: usize = if cfg!(test) { 4 } else { 1000 };

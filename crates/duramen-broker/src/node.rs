@@ -50,6 +50,7 @@ mod peers;
 mod quotas;
 mod reassignments;
 mod replicas;
+mod share_calls;
 mod sleepers;
 mod stalls;
 mod sweep;
@@ -69,6 +70,7 @@ use moves::Moves;
 pub(crate) use moves::{Election, ElectionWanted};
 pub(crate) use peers::Peers;
 use quotas::Timed;
+use share_calls::ShareCalls;
 use sleepers::Sleepers;
 use stalls::Stalls;
 use sweep::Sweep;
@@ -157,6 +159,8 @@ pub(crate) enum Parked {
     Addition { response: Box<Response>, places: Vec<Place>, outstanding: usize, version: i16 },
     /// For its transaction to be known to commit offsets.
     TxnOffsets { request: Box<TxnOffsetCommitRequest>, context: RequestContext },
+    /// For the coordinators of what is kept of share groups.
+    ShareStates { response: Box<Response>, outstanding: usize },
     /// For its markers to be committed.
     Markers { response: WriteTxnMarkersResponse, outstanding: usize },
     /// For the coordinators of its groups.
@@ -181,6 +185,7 @@ enum Timer {
     Peers,
     Coordinator(ReplicaId),
     Calls,
+    ShareCalls,
     Request(RequestKey),
 }
 
@@ -230,6 +235,7 @@ pub struct Node {
     reconfigured: Option<Uuid>,
     coordinators: Coordinators,
     calls: Calls,
+    share_calls: ShareCalls,
     chance: Prng,
     meters: Meters,
     timed: Timed,
@@ -288,6 +294,7 @@ impl Node {
             reconfigured: None,
             coordinators: Coordinators::new(&options.settings),
             calls: Calls::default(),
+            share_calls: ShareCalls::default(),
             chance: Prng::stream(seed, 0x006d_656d_6265_7273),
             meters: Meters::default(),
             timed: Timed::default(),
@@ -387,7 +394,10 @@ impl Node {
                 self.turn_controller(now, actions);
             } else if let Some(replica) = self.dirty.pop_front() {
                 self.turn_partition(replica, now, actions);
-            } else if !self.send_questions(now, actions) && !self.resume_stalled(now, actions) {
+            } else if !self.send_questions(now, actions)
+                && !self.send_share_calls(now, actions)
+                && !self.resume_stalled(now, actions)
+            {
                 break;
             }
         }
@@ -498,6 +508,7 @@ impl Node {
                 }
                 Timer::Coordinator(replica) => self.on_coordinator_timer(now, replica, actions),
                 Timer::Calls => self.on_calls_timer(now, actions),
+                Timer::ShareCalls => self.on_share_calls_timer(now, actions),
                 Timer::Request(key) => api::on_timeout(self, key, actions),
             }
         }

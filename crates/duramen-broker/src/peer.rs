@@ -57,6 +57,39 @@ duramen_protocol::message! {
         transaction_answers: Vec<TransactionAnswer> [0.., tag 2 in 0..],
         marks_wanted: Vec<MarkWanted> [0.., tag 3 in 0..],
         marked: Vec<Marked> [0.., tag 4 in 0..],
+        share_asks: Vec<ShareAsk> [0.., tag 5 in 0..],
+        share_answers: Vec<ShareAnswer> [0.., tag 6 in 0..],
+    }
+    /// Something is wanted of what is kept for a share group and a partition: for whoever coordinates that. What a kind does not
+    /// need is -1.
+    pub(crate) struct ShareAsk {
+        nonce: u64 [0..],
+        kind: i8 [0..],
+        group_id: String [0..],
+        topic_id: Uuid [0..],
+        partition: i32 [0..],
+        state_epoch: i32 [0..],
+        leader_epoch: i32 [0..],
+        start: i64 [0..],
+        complete: i32 [0..],
+        batches: Vec<ShareBatch> [0..],
+    }
+    /// The answer to a [`ShareAsk`]: what is kept now. Without an epoch that is nothing.
+    pub(crate) struct ShareAnswer {
+        nonce: u64 [0..],
+        error_code: i16 [0..],
+        state_epoch: i32 [0..],
+        leader_epoch: i32 [0..],
+        start: i64 [0..],
+        complete: i32 [0..],
+        batches: Vec<ShareBatch> [0..],
+    }
+    /// A run of offsets with one delivery state.
+    pub(crate) struct ShareBatch {
+        first: i64 [0..],
+        last: i64 [0..],
+        state: i8 [0..],
+        count: i16 [0..],
     }
     /// Is this partition in this transaction, or may it be added? For the coordinator of the transactional id.
     pub(crate) struct TransactionAsk {
@@ -249,6 +282,8 @@ impl PeerFrame {
             + self.0.transaction_asks.len() * 128
             + self.0.marks_wanted.len() * 80
             + (self.0.transaction_answers.len() + self.0.marked.len()) * 16
+            + self.0.share_asks.iter().map(|it| 128 + it.batches.len() * 20).sum::<usize>()
+            + self.0.share_answers.iter().map(|it| 48 + it.batches.len() * 20).sum::<usize>()
     }
 
     /// CRC-32C of the rest, version, length of the body, the body without payload, the length of each payload, and the

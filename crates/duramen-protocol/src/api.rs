@@ -265,11 +265,11 @@ apis! {
     80 AddRaftVoter: versions 0..=1, flexible 0, NotYet;
     81 RemoveRaftVoter: versions 0..=0, flexible 0, NotYet;
     82 UpdateRaftVoter: versions 0..=0, flexible 0, Refused(INTERNAL);
-    83 InitializeShareGroupState: versions 0..=0, flexible 0, NotYet;
-    84 ReadShareGroupState: versions 0..=0, flexible 0, NotYet;
-    85 WriteShareGroupState: versions 0..=1, flexible 0, NotYet;
-    86 DeleteShareGroupState: versions 0..=0, flexible 0, NotYet;
-    87 ReadShareGroupStateSummary: versions 0..=1, flexible 0, NotYet;
+    83 InitializeShareGroupState: versions 0..=0, flexible 0, Served;
+    84 ReadShareGroupState: versions 0..=0, flexible 0, Served;
+    85 WriteShareGroupState: versions 0..=1, flexible 0, Served;
+    86 DeleteShareGroupState: versions 0..=0, flexible 0, Served;
+    87 ReadShareGroupStateSummary: versions 0..=1, flexible 0, Served;
     88 StreamsGroupHeartbeat: versions 0..=0, flexible 0, NotYet;
     89 StreamsGroupDescribe: versions 0..=0, flexible 0, NotYet;
     90 DescribeShareGroupOffsets: versions 0..=1, flexible 0, NotYet;

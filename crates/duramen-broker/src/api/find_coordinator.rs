@@ -1,4 +1,4 @@
-//! `FindCoordinator`: which node coordinates a group, or a transactional id; makes the topic that these are kept in when it is
+//! `FindCoordinator`: which node coordinates a group, a transactional id, or what is kept of a share group; makes the topic that these are kept in when it is
 //! first needed.
 
 use duramen_protocol::ErrorCode;
@@ -7,12 +7,17 @@ use duramen_protocol::messages::{FindCoordinatorRequest, FindCoordinatorResponse
 
 use super::{Operation, Resource, authorize, deadline_us};
 use crate::event::{Action, Now, RequestKey};
-use crate::internal_topics::{GROUPS, TRANSACTIONS};
+use crate::internal_topics::{GROUPS, SHARES, TRANSACTIONS};
 use crate::node::{Node, Parked};
 use crate::session::RequestContext;
+use crate::shares::ShareKey;
 
 const GROUP: i8 = 0;
 const TRANSACTION: i8 = 1;
+/// A share group with one of its partitions.
+const SHARE: i8 = 2;
+/// The first version that asks for those.
+const FIRST_OF_SHARES: i16 = 6;
 /// The first version that asks for several at once.
 const FIRST_BATCHED: i16 = 4;
 /// How long a client is kept while the topic is made. It asks again by itself.
@@ -26,7 +31,7 @@ pub(crate) fn handle(
     request: FindCoordinatorRequest,
     actions: &mut Vec<Action>,
 ) {
-    let missing = topic_of(request.key_type).filter(|topic| {
+    let missing = topic_of(&context, &request).filter(|topic| {
         authorize(&context.principal, Operation::Create, Resource::Topic(topic))
             && node.controller.image.topic_named(topic).is_none()
     });
@@ -70,11 +75,15 @@ fn make(node: &mut Node, now: Now, name: &str) -> Option<u64> {
     }
 }
 
-/// The topic that a kind of key is kept in.
-fn topic_of(key_type: i8) -> Option<&'static str> {
-    match key_type {
+/// The topic that is asked about.
+fn topic_of(context: &RequestContext, request: &FindCoordinatorRequest) -> Option<&'static str> {
+    let is_key = |name: &String| ShareKey::named(name).is_some();
+    match request.key_type {
         GROUP => Some(GROUPS),
         TRANSACTION => Some(TRANSACTIONS),
+        SHARE if context.version >= FIRST_OF_SHARES => {
+            request.coordinator_keys.iter().any(is_key).then_some(SHARES)
+        }
         _ => None,
     }
 }
@@ -121,7 +130,17 @@ fn find(node: &Node, context: &RequestContext, key_type: i8, key: &str) -> Coord
         TRANSACTION => {
             node.coordinator_of(TRANSACTIONS, &key).ok_or(ErrorCode::CoordinatorNotAvailable)
         }
-        // Share groups, and what is not known at all.
+        SHARE if context.version >= FIRST_OF_SHARES => {
+            if authorize(&context.principal, Operation::ClusterAction, Resource::Cluster) {
+                let known = ShareKey::named(&key).ok_or(ErrorCode::InvalidRequest);
+                known.and_then(|it| {
+                    let found = node.coordinator_of(SHARES, &it.to_string());
+                    found.ok_or(ErrorCode::CoordinatorNotAvailable)
+                })
+            } else {
+                Err(ErrorCode::ClusterAuthorizationFailed)
+            }
+        }
         _ => Err(ErrorCode::InvalidRequest),
     };
     let located = found.and_then(|broker_id| {

@@ -157,6 +157,12 @@ impl Image {
         self.topics.get(&id)
     }
 
+    /// Whether a topic of this id has this partition.
+    pub(crate) fn has_partition(&self, id: Uuid, partition: i32) -> bool {
+        let topic = self.topic(id);
+        topic.is_some_and(|it| usize::try_from(partition).is_ok_and(|at| at < it.partitions.len()))
+    }
+
     /// The nodes that belong to the cluster and are not on their way out.
     pub(crate) fn staying(&self) -> impl Iterator<Item = (i32, &RegisterBroker)> {
         let all = self.brokers.iter().map(|(&id, broker)| (id, broker));

@@ -1,14 +1,14 @@
 //! # Room card: coordinators
 //!
-//! Purpose:    the coordinators whose partitions this node leads: of groups, in `__consumer_offsets`, and of transactions, in
-//!             `__transaction_state`.
+//! Purpose:    the coordinators whose partitions this node leads: of groups, in `__consumer_offsets`, of transactions, in
+//!             `__transaction_state`, and of how far share groups are, in `__share_group_state`.
 //! Owns:       their loading, what they append and when they are told of it, their timers, the size of their logs.
 //! Interface:  [`Node::coordinate`] for requests about groups, [`Node::coordinate_transaction`] for those about
-//!             transactions; the rest is called by the node as things happen.
+//!             transactions (for those of shares see `node/share_calls.rs`); the rest is called by the node as things happen.
 //! Invariants: a coordinator answers only after it has seen all of its log; what it asked to store and what came of
 //!             that are in order; a log that cannot be read is never passed over; no log grows without bound.
-//! Never:      what groups and transactions are (see `groups`, `transactions`), how nodes speak of transactions (see
-//!             `node/transactions.rs`); files.
+//! Never:      what groups, transactions and shares are (see `groups`, `transactions`, `shares`), how nodes speak of them (see
+//!             `node/transactions.rs`, `node/share_calls.rs`); files.
 //! Tests:      `node/tests/groups.rs`, `node/tests/coordinators.rs`; `duramen-sim`.
 //! Start at:   [`Node::coordinate`], then `settle`.
 //!
@@ -41,6 +41,7 @@ use crate::limits::{
     GROUP_LOG_AGAIN_US, GROUP_LOG_BYTES_MIN, GROUP_LOG_READ_BYTES, SWEEP_PAUSE_US, SWEEP_SLICE,
 };
 use crate::partition::{Appended, Partition, Slot};
+use crate::shares::coordinator as shares;
 use crate::transactions::coordinator as transactions;
 
 mod view;
@@ -139,6 +140,8 @@ pub(super) struct Coordinators {
     rules: Rules,
     /// How long a transactional id is kept that is not used.
     transactional_id_expiration_ms: i64,
+    /// Updates of a share group's state between two snapshots.
+    share_updates_max: u32,
     sweep: GroupSweep,
     /// Rises with every topic that is made, grows or goes.
     topics_version: u64,
@@ -175,6 +178,7 @@ impl Coordinators {
             shards: BTreeMap::new(),
             rules,
             transactional_id_expiration_ms: i64::from(settings.transactional_id_expiration_ms),
+            share_updates_max: u32::try_from(settings.share_updates_per_snapshot).unwrap_or(0),
             sweep: GroupSweep::default(),
             topics_version: 0,
         }
@@ -215,6 +219,7 @@ impl Node {
     ) {
         if !serves {
             self.forget_calls(now, replica, actions);
+            self.forget_share_calls(replica);
         }
         if !self.coordinators.replicas.contains_key(&replica) {
             return;
@@ -245,7 +250,8 @@ impl Node {
         if sabotage::is(Bug::LoadEndsEarly) {
             end = at.max(end - 1);
         }
-        let (view, stage) = (View::new(kind), Stage::Loading { at, end });
+        let view = View::new(kind, self.coordinators.share_updates_max);
+        let stage = Stage::Loading { at, end };
         let failed = self.coordinators.shards.remove(&replica);
         let deleted = failed.map(|shard| shard.deleted).unwrap_or_default();
         let shard = Shard { view, stage, timer_us: None, renewal: None, deleted };
@@ -292,6 +298,11 @@ impl Node {
             View::Transactions(transactions) => {
                 let epoch = self.partitions.get(&replica).map_or(0, |it| it.group.epoch());
                 transactions.loaded(epoch, now);
+            }
+            View::Shares(shares) => {
+                for (_, id) in deleted {
+                    shares.forget_topic(id, now);
+                }
             }
         }
         self.settle(now, replica, actions);
@@ -358,7 +369,7 @@ impl Node {
         let replica = self.shard_of(Kind::Groups, group)?;
         match &self.coordinators.shards[&replica].view {
             View::Groups(groups) => Ok(groups),
-            View::Transactions(_) => Err(ErrorCode::NotCoordinator),
+            View::Transactions(_) | View::Shares(_) => Err(ErrorCode::NotCoordinator),
         }
     }
 
@@ -370,7 +381,7 @@ impl Node {
         let replica = self.shard_of(Kind::Transactions, id)?;
         match &self.coordinators.shards[&replica].view {
             View::Transactions(transactions) => Ok(transactions),
-            View::Groups(_) => Err(ErrorCode::NotCoordinator),
+            View::Groups(_) | View::Shares(_) => Err(ErrorCode::NotCoordinator),
         }
     }
 
@@ -414,6 +425,21 @@ impl Node {
         let shard = self.coordinators.shards.get_mut(&replica);
         if let Some(transactions) = shard.and_then(|shard| shard.view.transactions()) {
             ask(transactions);
+            self.settle(now, replica, actions);
+        }
+    }
+
+    /// Lets a coordinator of share groups' states do something, if it is here still.
+    pub(super) fn with_shares(
+        &mut self,
+        now: Now,
+        replica: ReplicaId,
+        actions: &mut Vec<Action>,
+        ask: impl FnOnce(&mut shares::Coordinator),
+    ) {
+        let shard = self.coordinators.shards.get_mut(&replica);
+        if let Some(shares) = shard.and_then(|shard| shard.view.shares()) {
+            ask(shares);
             self.settle(now, replica, actions);
         }
     }
@@ -545,6 +571,13 @@ impl Node {
                     }
                     self.carry_out_transactions(now, replica, outputs, actions);
                 }
+                View::Shares(shares) => {
+                    let outputs = shares.take_outputs();
+                    if outputs.is_empty() {
+                        break;
+                    }
+                    self.carry_out_shares(now, replica, outputs, actions);
+                }
             }
         }
         self.set_coordinator_timer(replica);
@@ -674,10 +707,13 @@ impl Node {
         let replicas: Vec<_> = self.coordinators.shards.keys().copied().collect();
         for replica in replicas {
             let shard = self.coordinators.shards.get_mut(&replica).expect("it is listed");
-            let Some(groups) = shard.view.groups() else { continue };
             match shard.stage {
                 Stage::Serving => {
-                    groups.forget_topic(&topic.name, topic.id);
+                    match &mut shard.view {
+                        View::Groups(it) => it.forget_topic(&topic.name, topic.id),
+                        View::Shares(it) => it.forget_topic(topic.id, now),
+                        View::Transactions(_) => continue,
+                    }
                     self.settle(now, replica, actions);
                 }
                 Stage::Loading { .. } | Stage::Failed { again_us: Some(_) } => {
@@ -752,7 +788,8 @@ impl Node {
             (Stage::Serving, View::Transactions(it)) => {
                 it.expire(*transactional_id_expiration_ms, now, after, SWEEP_SLICE)
             }
-            (Stage::Loading { .. } | Stage::Failed { .. }, _) => None,
+            (Stage::Serving, View::Shares(_))
+            | (Stage::Loading { .. } | Stage::Failed { .. }, _) => None,
         };
         sweep.at = Some(match seen {
             Some(group) => (replica, Some(group)),

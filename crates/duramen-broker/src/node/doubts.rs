@@ -157,6 +157,7 @@ impl Node {
         actions: &mut Vec<Action>,
     ) {
         self.settle_doubted_answers(now, replica, actions);
+        self.settle_doubted_shares(replica, actions);
         let Some(mut waiting) = self.doubts.by_replica.remove(&replica) else { return };
         let group = self.group(replica);
         let is_sure = |doubt: Doubt| group.is_none_or(|group| group.led_at(doubt).is_some());

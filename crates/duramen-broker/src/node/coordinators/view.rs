@@ -10,8 +10,10 @@ use duramen_storage::Descriptor;
 use crate::event::Now;
 use crate::groups::coordinator::Coordinator;
 use crate::groups::records::GroupRecord;
-use crate::internal_topics::{GROUPS, TRANSACTIONS};
+use crate::internal_topics::{GROUPS, SHARES, TRANSACTIONS};
 use crate::limits::{DECOMPRESSED_BYTES_MAX, GROUP_LOG_SLICE_BYTES};
+use crate::shares::coordinator as shares;
+use crate::shares::records::ShareRecord;
 use crate::transactions::coordinator as transactions;
 use crate::transactions::records::TransactionRecord;
 
@@ -20,6 +22,7 @@ use crate::transactions::records::TransactionRecord;
 pub(in crate::node) enum Kind {
     Groups,
     Transactions,
+    Shares,
 }
 
 impl Kind {
@@ -28,6 +31,7 @@ impl Kind {
         match topic {
             GROUPS => Some(Self::Groups),
             TRANSACTIONS => Some(Self::Transactions),
+            SHARES => Some(Self::Shares),
             _ => None,
         }
     }
@@ -36,6 +40,7 @@ impl Kind {
         match self {
             Self::Groups => GROUPS,
             Self::Transactions => TRANSACTIONS,
+            Self::Shares => SHARES,
         }
     }
 }
@@ -45,13 +50,15 @@ impl Kind {
 pub(super) enum View {
     Groups(Coordinator),
     Transactions(transactions::Coordinator),
+    Shares(shares::Coordinator),
 }
 
 impl View {
-    pub(super) fn new(kind: Kind) -> Self {
+    pub(super) fn new(kind: Kind, share_updates_max: u32) -> Self {
         match kind {
             Kind::Groups => Self::Groups(Coordinator::new()),
             Kind::Transactions => Self::Transactions(transactions::Coordinator::default()),
+            Kind::Shares => Self::Shares(shares::Coordinator::new(share_updates_max)),
         }
     }
 
@@ -59,6 +66,7 @@ impl View {
         match self {
             Self::Groups(it) => it.unload(),
             Self::Transactions(it) => it.unload(),
+            Self::Shares(it) => it.unload(),
         }
     }
 
@@ -66,6 +74,7 @@ impl View {
         match self {
             Self::Groups(it) => it.deadline_us(),
             Self::Transactions(it) => it.deadline_us(),
+            Self::Shares(_) => None,
         }
     }
 
@@ -73,6 +82,7 @@ impl View {
         match self {
             Self::Groups(it) => it.on_time(now),
             Self::Transactions(it) => it.on_time(now),
+            Self::Shares(_) => {}
         }
     }
 
@@ -80,6 +90,7 @@ impl View {
         match self {
             Self::Groups(it) => it.on_appended(ticket, result, now),
             Self::Transactions(it) => it.on_appended(ticket, result, now),
+            Self::Shares(it) => it.on_appended(ticket, result, now),
         }
     }
 
@@ -87,6 +98,7 @@ impl View {
         match self {
             Self::Groups(it) => it.live_size(),
             Self::Transactions(it) => it.live_size(),
+            Self::Shares(it) => it.live_size(),
         }
     }
 
@@ -94,6 +106,7 @@ impl View {
         match self {
             Self::Groups(it) => it.first_live(),
             Self::Transactions(it) => it.first_live(),
+            Self::Shares(it) => it.first_live(),
         }
     }
 
@@ -102,20 +115,28 @@ impl View {
         match self {
             Self::Groups(it) => it.renew(before, GROUP_LOG_SLICE_BYTES),
             Self::Transactions(it) => it.renew(before, GROUP_LOG_SLICE_BYTES),
+            Self::Shares(it) => it.renew(before, GROUP_LOG_SLICE_BYTES),
         }
     }
 
     pub(super) fn groups(&mut self) -> Option<&mut Coordinator> {
         match self {
             Self::Groups(it) => Some(it),
-            Self::Transactions(_) => None,
+            Self::Transactions(_) | Self::Shares(_) => None,
         }
     }
 
     pub(super) fn transactions(&mut self) -> Option<&mut transactions::Coordinator> {
         match self {
-            Self::Groups(_) => None,
+            Self::Groups(_) | Self::Shares(_) => None,
             Self::Transactions(it) => Some(it),
+        }
+    }
+
+    pub(super) fn shares(&mut self) -> Option<&mut shares::Coordinator> {
+        match self {
+            Self::Groups(_) | Self::Transactions(_) => None,
+            Self::Shares(it) => Some(it),
         }
     }
 }
@@ -167,7 +188,10 @@ pub(super) fn replay(view: &mut View, bytes: Bytes, at: i64, end: i64) -> Result
                     let record = TransactionRecord::decode(key, value).map_err(wrong)?;
                     transactions.replay(offset, record);
                 }
-                (View::Transactions(_), Some(_)) => {
+                (View::Shares(shares), None) => {
+                    shares.replay(offset, ShareRecord::decode(key, value).map_err(wrong)?);
+                }
+                (View::Transactions(_) | View::Shares(_), Some(_)) => {
                     return Err(format!("the record at {offset} is of a transaction"));
                 }
             }

@@ -16,17 +16,19 @@ use duramen_protocol::messages::{
     AddOffsetsToTxnRequest, AddPartitionsToTxnRequest, AlterClientQuotasRequest,
     AlterConfigsRequest, AlterPartitionReassignmentsRequest, AlterReplicaLogDirsRequest,
     ApiVersionsRequest, CreateAclsRequest, CreateDelegationTokenRequest, CreatePartitionsRequest,
-    CreateTopicsRequest, DeleteAclsRequest, DeleteRecordsRequest, DeleteTopicsRequest,
-    DescribeAclsRequest, DescribeClientQuotasRequest, DescribeClusterRequest,
+    CreateTopicsRequest, DeleteAclsRequest, DeleteRecordsRequest, DeleteShareGroupStateRequest,
+    DeleteTopicsRequest, DescribeAclsRequest, DescribeClientQuotasRequest, DescribeClusterRequest,
     DescribeConfigsRequest, DescribeDelegationTokenRequest, DescribeLogDirsRequest,
     DescribeProducersRequest, DescribeQuorumRequest, DescribeReplicasRequest,
     DescribeTopicPartitionsRequest, DescribeTransactionsRequest,
     DescribeUserScramCredentialsRequest, ElectLeadersRequest, EndTxnRequest,
     ExpireDelegationTokenRequest, IncrementalAlterConfigsRequest, InitProducerIdRequest,
-    ListConfigResourcesRequest, ListOffsetsRequest, ListPartitionReassignmentsRequest,
-    ListTransactionsRequest, MetadataRequest, OffsetForLeaderEpochRequest,
+    InitializeShareGroupStateRequest, ListConfigResourcesRequest, ListOffsetsRequest,
+    ListPartitionReassignmentsRequest, ListTransactionsRequest, MetadataRequest,
+    OffsetForLeaderEpochRequest, ReadShareGroupStateRequest, ReadShareGroupStateSummaryRequest,
     RenewDelegationTokenRequest, TxnOffsetCommitRequest, UnregisterBrokerRequest,
-    UpdateFeaturesRequest, WriteTxnMarkersRequest, incremental_alter_configs,
+    UpdateFeaturesRequest, WriteShareGroupStateRequest, WriteTxnMarkersRequest,
+    incremental_alter_configs,
 };
 use duramen_protocol::wire::Uuid;
 use duramen_protocol::{ApiKey, Request};
@@ -116,6 +118,18 @@ fn of_transactions(api: ApiKey) -> Option<Request> {
         ApiKey::ListTransactions => ListTransactionsRequest::default().into(),
         ApiKey::TxnOffsetCommit => TxnOffsetCommitRequest::default().into(),
         ApiKey::WriteTxnMarkers => WriteTxnMarkersRequest::default().into(),
+        _ => return of_shares(api),
+    })
+}
+
+/// A request about share groups, of an API that is served.
+fn of_shares(api: ApiKey) -> Option<Request> {
+    Some(match api {
+        ApiKey::InitializeShareGroupState => InitializeShareGroupStateRequest::default().into(),
+        ApiKey::ReadShareGroupState => ReadShareGroupStateRequest::default().into(),
+        ApiKey::WriteShareGroupState => WriteShareGroupStateRequest::default().into(),
+        ApiKey::DeleteShareGroupState => DeleteShareGroupStateRequest::default().into(),
+        ApiKey::ReadShareGroupStateSummary => ReadShareGroupStateSummaryRequest::default().into(),
         _ => return None,
     })
 }

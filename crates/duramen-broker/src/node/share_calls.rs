@@ -1,0 +1,432 @@
+//! # Room card: share calls
+//!
+//! Purpose:    what leaders of partitions ask of the coordinators of share groups' states, here and on other nodes.
+//! Owns:       what was asked, until it is answered; answers of coordinators that may have a successor.
+//! Interface:  [`Node::read_share_state`], [`Node::write_share_state`] and [`Node::take_share_answers`] for leaders,
+//!             [`Node::coordinate_share`] for clients; the rest is called as things happen.
+//! Invariants: a call is asked for again until it is answered, or given up; a leader that leads no more hears no answer;
+//!             what was not written is told only once it is certain that nobody else coordinates.
+//! Never:      what is kept (see `shares`), what leaders do with it.
+//! Tests:      `node/tests/shares.rs`.
+//! Start at:   [`Node::send_share_call`], then [`Node::on_share_answer`].
+//!
+//! Frames may be lost, late, and come twice: whatever is asked may be (see `shares/coordinator.rs`).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use duramen_protocol::ErrorCode;
+use duramen_storage::op::ReplicaId;
+
+use super::coordinators::Kind;
+use super::{Node, Timer};
+use crate::api;
+use crate::event::{Action, Now};
+use crate::group::Doubt;
+use crate::internal_topics::SHARES;
+use crate::limits::{SHARE_CALL_AGAIN_US, SHARE_CALL_US, SHARE_CALL_US_MAX};
+use crate::peer::{Frame, ShareAnswer, ShareAsk, ShareBatch};
+use crate::shares::coordinator::{Answer, Ask, Asker, Output};
+use crate::shares::records::ShareRecord;
+use crate::shares::{ShareKey, ShareState, ShareWrite, StateBatch};
+
+/// Who is told what became of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Caller {
+    /// The leader of the key's partition.
+    Leader(ReplicaId),
+}
+
+#[derive(Debug)]
+struct Call {
+    caller: Caller,
+    key: ShareKey,
+    ask: Ask,
+    /// The node that was asked last, and when.
+    to: Option<(i32, u64)>,
+    until_us: u64,
+}
+
+/// See the room card.
+#[derive(Debug, Default)]
+pub(super) struct ShareCalls {
+    calls: BTreeMap<u64, Call>,
+    /// Those that nobody was asked yet.
+    unsent: Vec<u64>,
+    /// Answers of coordinators that may have a successor.
+    doubted: BTreeMap<ReplicaId, Vec<(Doubt, Asker, Answer)>>,
+    /// What leaders have not heard yet.
+    told: Vec<ShareTold>,
+    is_timed: bool,
+}
+
+/// What became of a leader's call. What was written is durable; what is told of it are the epochs, and more only by chance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ShareTold {
+    pub replica: ReplicaId,
+    pub key: ShareKey,
+    pub call: u64,
+    pub answer: Result<Arc<ShareState>, ErrorCode>,
+}
+
+/// Whoever asks.
+impl Node {
+    /// A leader wants to know what is kept. Its term goes along: what earlier leaders want is refused from now on. Returns the
+    /// number of the call.
+    #[cfg_attr(not(test), expect(dead_code, reason = "leaders do not share their partitions yet"))]
+    pub(crate) fn read_share_state(&mut self, now: Now, replica: ReplicaId, key: ShareKey) -> u64 {
+        let leader_epoch = self.partitions.get(&replica).map_or(0, |it| it.group.epoch());
+        self.call_shares(now, Caller::Leader(replica), key, Ask::Read { leader_epoch })
+    }
+
+    /// A leader wants something to be kept. Returns the number of the call.
+    #[cfg_attr(not(test), expect(dead_code, reason = "leaders do not share their partitions yet"))]
+    pub(crate) fn write_share_state(
+        &mut self,
+        now: Now,
+        replica: ReplicaId,
+        key: ShareKey,
+        write: ShareWrite,
+    ) -> u64 {
+        let leader_epoch = self.partitions.get(&replica).map_or(0, |it| it.group.epoch());
+        self.call_shares(now, Caller::Leader(replica), key, Ask::Write { leader_epoch, write })
+    }
+
+    /// What became of calls of leaders since the last time.
+    #[cfg_attr(not(test), expect(dead_code, reason = "leaders do not share their partitions yet"))]
+    pub(super) fn take_share_answers(&mut self) -> Vec<ShareTold> {
+        std::mem::take(&mut self.share_calls.told)
+    }
+
+    /// Asks the coordinator of a key, whoever that is.
+    fn call_shares(&mut self, now: Now, caller: Caller, key: ShareKey, ask: Ask) -> u64 {
+        let nonce = self.chance.next();
+        let until_us = now.mono_us.saturating_add(SHARE_CALL_US_MAX);
+        self.share_calls.calls.insert(nonce, Call { caller, key, ask, to: None, until_us });
+        // Whoever asks has more to do with this; the answer may be at hand.
+        self.share_calls.unsent.push(nonce);
+        self.time_share_calls(now);
+        nonce
+    }
+
+    /// Sends what was asked in this turn.
+    pub(super) fn send_share_calls(&mut self, now: Now, actions: &mut Vec<Action>) -> bool {
+        let unsent = std::mem::take(&mut self.share_calls.unsent);
+        for nonce in &unsent {
+            self.send_share_call(now, *nonce, actions);
+        }
+        !unsent.is_empty()
+    }
+
+    fn send_share_call(&mut self, now: Now, nonce: u64, actions: &mut Vec<Action>) {
+        let Some(call) = self.share_calls.calls.get(&nonce) else { return };
+        let Some(leader) = self.coordinator_of(SHARES, &call.key.to_string()) else { return };
+        let own = self.options.facts.broker_id;
+        let call = self.share_calls.calls.get_mut(&nonce).expect("it was just there");
+        // Here each question is answered.
+        let is_due = |(to, at): (i32, u64)| {
+            to != leader || to != own && now.mono_us >= at.saturating_add(SHARE_CALL_AGAIN_US)
+        };
+        if !call.to.is_none_or(is_due) {
+            return;
+        }
+        call.to = Some((leader, now.mono_us));
+        let (key, ask) = (call.key.clone(), call.ask.clone());
+        if leader == own {
+            let asker = Asker::Own { nonce };
+            if let Err(code) = self.coordinate_share(now, &key, asker, ask, actions) {
+                self.on_share_answer(nonce, Err(code));
+            }
+            return;
+        }
+        self.peers.frame_to(leader).share_asks.push(said(nonce, &key, ask));
+    }
+
+    /// A call is answered.
+    fn on_share_answer(&mut self, nonce: u64, answer: Answer) {
+        let Some(call) = self.share_calls.calls.get_mut(&nonce) else { return };
+        let is_elsewhere = matches!(
+            answer,
+            Err(ErrorCode::NotCoordinator
+                | ErrorCode::CoordinatorLoadInProgress
+                | ErrorCode::CoordinatorNotAvailable)
+        );
+        // It may be there before the coordinator hears of it.
+        let is_known = answer == Err(ErrorCode::UnknownTopicOrPartition)
+            && self.controller.image.has_partition(call.key.topic_id, call.key.partition);
+        if is_elsewhere {
+            call.to = None;
+        }
+        if is_elsewhere || is_known {
+            // It is asked for again at the next look.
+            return;
+        }
+        let Some(call) = self.share_calls.calls.remove(&nonce) else { return };
+        self.end_share_call(nonce, call, answer);
+    }
+
+    fn end_share_call(&mut self, nonce: u64, call: Call, answer: Answer) {
+        match call.caller {
+            Caller::Leader(replica) => {
+                let answer = answer.and_then(|it| it.ok_or(ErrorCode::InvalidRequest));
+                let told = ShareTold { replica, key: call.key, call: nonce, answer };
+                self.share_calls.told.push(told);
+            }
+        }
+    }
+
+    /// A replica leads no more, or is gone: nobody waits for what it asked.
+    pub(super) fn forget_share_calls(&mut self, replica: ReplicaId) {
+        self.share_calls.calls.retain(|_, call| call.caller != Caller::Leader(replica));
+        self.share_calls.told.retain(|it| it.replica != replica);
+    }
+
+    /// Looks again in a while, as long as anything is open.
+    fn time_share_calls(&mut self, now: Now) {
+        if !self.share_calls.calls.is_empty() && !self.share_calls.is_timed {
+            self.share_calls.is_timed = true;
+            let at = now.mono_us.saturating_add(SHARE_CALL_US);
+            self.timers.insert((at, Timer::ShareCalls));
+        }
+    }
+
+    /// Asks again what was not answered, and gives up what has waited too long.
+    pub(super) fn on_share_calls_timer(&mut self, now: Now, actions: &mut Vec<Action>) {
+        self.share_calls.is_timed = false;
+        let nonces: Vec<u64> = self.share_calls.calls.keys().copied().collect();
+        for nonce in nonces {
+            let Some(call) = self.share_calls.calls.get(&nonce) else { continue };
+            if call.until_us > now.mono_us {
+                self.send_share_call(now, nonce, actions);
+            } else if let Some(call) = self.share_calls.calls.remove(&nonce) {
+                let answer = Err(ErrorCode::CoordinatorNotAvailable);
+                self.end_share_call(nonce, call, answer);
+            }
+        }
+        self.time_share_calls(now);
+    }
+}
+
+/// Coordinators.
+impl Node {
+    /// Puts a question to the coordinator of a key, if it is here.
+    pub(crate) fn coordinate_share(
+        &mut self,
+        now: Now,
+        key: &ShareKey,
+        asker: Asker,
+        ask: Ask,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), ErrorCode> {
+        let replica = self.shard_of(Kind::Shares, &key.to_string())?;
+        if !self.controller.image.has_partition(key.topic_id, key.partition) {
+            return Err(ErrorCode::UnknownTopicOrPartition);
+        }
+        self.with_shares(now, replica, actions, |it| it.ask(key, asker, ask, now));
+        Ok(())
+    }
+
+    /// Does what a coordinator wants done.
+    pub(super) fn carry_out_shares(
+        &mut self,
+        now: Now,
+        replica: ReplicaId,
+        outputs: Vec<Output>,
+        actions: &mut Vec<Action>,
+    ) {
+        for output in outputs {
+            match output {
+                Output::Answered { asker, answer, is_written } => {
+                    let is_doubtful = !is_written && self.is_clustered();
+                    match self.doubt_that_leads(replica).filter(|_| is_doubtful) {
+                        Some(doubt) => {
+                            let doubted = self.share_calls.doubted.entry(replica).or_default();
+                            doubted.push((doubt, asker, answer));
+                        }
+                        None => self.tell_share_asker(asker, answer, actions),
+                    }
+                }
+                Output::Append(ticket, records) => {
+                    let records: Result<Vec<_>, _> =
+                        records.iter().map(ShareRecord::encode).collect();
+                    self.append_records(now, replica, ticket, records, None);
+                }
+            }
+        }
+    }
+
+    /// A coordinator may have become sure that it is one, or is none any more.
+    pub(super) fn settle_doubted_shares(&mut self, replica: ReplicaId, actions: &mut Vec<Action>) {
+        let Some(mut waiting) = self.share_calls.doubted.remove(&replica) else { return };
+        let group = self.partitions.get(&replica).map(|it| &it.group);
+        let led = |doubt: Doubt| group.map_or(Some(false), |group| group.led_at(doubt));
+        let known = waiting.extract_if(.., |(doubt, ..)| led(*doubt).is_some());
+        let known: Vec<_> =
+            known.map(|(doubt, asker, answer)| (led(doubt), asker, answer)).collect();
+        if !waiting.is_empty() {
+            self.share_calls.doubted.insert(replica, waiting);
+        }
+        for (led, asker, answer) in known {
+            let answer = if led == Some(true) { answer } else { Err(ErrorCode::NotCoordinator) };
+            self.tell_share_asker(asker, answer, actions);
+        }
+    }
+
+    fn tell_share_asker(&mut self, asker: Asker, answer: Answer, actions: &mut Vec<Action>) {
+        match asker {
+            Asker::Own { nonce } => self.on_share_answer(nonce, answer),
+            Asker::Node { broker_id, nonce } => {
+                let answer = answered(nonce, answer);
+                self.peers.frame_to(broker_id).share_answers.push(answer);
+            }
+            Asker::Request { key, part } => {
+                api::share_states::on_answer(self, key, part, &answer, actions);
+            }
+            Asker::Nobody => {}
+        }
+    }
+}
+
+/// Other nodes.
+impl Node {
+    pub(super) fn on_share_frames(&mut self, now: Now, frame: &Frame, actions: &mut Vec<Action>) {
+        let broker_id = frame.broker_id;
+        for said in &frame.share_asks {
+            let Some((key, ask)) = understood(said) else { continue };
+            let asker = Asker::Node { broker_id, nonce: said.nonce };
+            if let Err(code) = self.coordinate_share(now, &key, asker, ask, actions) {
+                let answer = answered(said.nonce, Err(code));
+                self.peers.frame_to(broker_id).share_answers.push(answer);
+            }
+        }
+        for said in &frame.share_answers {
+            self.on_share_answer(said.nonce, heard(said));
+        }
+    }
+}
+
+/// Kinds of [`ShareAsk`].
+const READ: i8 = 0;
+const WRITE: i8 = 1;
+const BEGIN: i8 = 2;
+const RESET: i8 = 3;
+const LOOK: i8 = 4;
+const DELETE: i8 = 5;
+
+/// A question as it is sent.
+fn said(nonce: u64, key: &ShareKey, ask: Ask) -> ShareAsk {
+    let mut said = ShareAsk {
+        nonce,
+        kind: LOOK,
+        group_id: key.group.as_ref().to_owned(),
+        topic_id: key.topic_id,
+        partition: key.partition,
+        state_epoch: -1,
+        leader_epoch: -1,
+        start: -1,
+        complete: -1,
+        batches: Vec::new(),
+    };
+    match ask {
+        Ask::Look => {}
+        // Clients ask where the coordinator is.
+        Ask::Begin | Ask::Initialize { .. } => said.kind = BEGIN,
+        Ask::Reset { of, start } => {
+            (said.kind, said.state_epoch, said.start) = (RESET, of.unwrap_or(-1), start);
+        }
+        Ask::Read { leader_epoch } => (said.kind, said.leader_epoch) = (READ, leader_epoch),
+        Ask::Write { leader_epoch, write } => {
+            (said.kind, said.leader_epoch) = (WRITE, leader_epoch);
+            (said.state_epoch, said.start) = (write.state_epoch, write.start);
+            said.complete = write.complete;
+            said.batches = to_said(&write.batches);
+        }
+        Ask::Delete { of } => (said.kind, said.state_epoch) = (DELETE, of.unwrap_or(-1)),
+    }
+    said
+}
+
+/// None if a later build asks something that this one does not know.
+fn understood(said: &ShareAsk) -> Option<(ShareKey, Ask)> {
+    let key = ShareKey {
+        group: said.group_id.as_str().into(),
+        topic_id: said.topic_id,
+        partition: said.partition,
+    };
+    let of = (said.state_epoch != -1).then_some(said.state_epoch);
+    let ask = match said.kind {
+        READ => Ask::Read { leader_epoch: said.leader_epoch },
+        WRITE => {
+            let write = ShareWrite {
+                state_epoch: said.state_epoch,
+                start: said.start,
+                complete: said.complete,
+                batches: from_said(&said.batches),
+            };
+            Ask::Write { leader_epoch: said.leader_epoch, write }
+        }
+        BEGIN => Ask::Begin,
+        RESET => Ask::Reset { of, start: said.start },
+        LOOK => Ask::Look,
+        DELETE => Ask::Delete { of },
+        _ => return None,
+    };
+    Some((key, ask))
+}
+
+fn answered(nonce: u64, answer: Answer) -> ShareAnswer {
+    let mut said = ShareAnswer {
+        nonce,
+        error_code: ErrorCode::None.code(),
+        state_epoch: -1,
+        leader_epoch: -1,
+        start: -1,
+        complete: -1,
+        batches: Vec::new(),
+    };
+    match answer {
+        Err(code) => said.error_code = code.code(),
+        Ok(None) => {}
+        Ok(Some(state)) => {
+            (said.state_epoch, said.leader_epoch) = (state.state_epoch, state.leader_epoch);
+            (said.start, said.complete) = (state.start, state.complete);
+            said.batches = to_said(&state.batches);
+        }
+    }
+    said
+}
+
+fn heard(said: &ShareAnswer) -> Answer {
+    let code = ErrorCode::from_code(said.error_code).unwrap_or(ErrorCode::UnknownServerError);
+    if !code.is_none() {
+        return Err(code);
+    }
+    let state = ShareState {
+        state_epoch: said.state_epoch,
+        leader_epoch: said.leader_epoch,
+        start: said.start,
+        complete: said.complete,
+        batches: from_said(&said.batches),
+    };
+    Ok((said.state_epoch != -1).then(|| Arc::new(state)))
+}
+
+fn to_said(batches: &[StateBatch]) -> Vec<ShareBatch> {
+    let one = |it: &StateBatch| ShareBatch {
+        first: it.first,
+        last: it.last,
+        state: it.state,
+        count: it.count,
+    };
+    batches.iter().map(one).collect()
+}
+
+fn from_said(batches: &[ShareBatch]) -> Vec<StateBatch> {
+    let one = |it: &ShareBatch| StateBatch {
+        first: it.first,
+        last: it.last,
+        state: it.state,
+        count: it.count,
+    };
+    batches.iter().map(one).collect()
+}

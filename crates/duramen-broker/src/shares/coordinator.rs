@@ -1,0 +1,545 @@
+//! # Room card: share coordinator
+//!
+//! Purpose:    all that is kept of share groups in one partition of `__share_group_state`.
+//! Owns:       [`Coordinator`]: what is durable of each group and partition, what is being appended for it, who waits.
+//! Interface:  [`Coordinator::ask`], answered by an [`Output`] now or later; [`Coordinator::replay`] first;
+//!             [`Coordinator::on_appended`]; [`Coordinator::forget_topic`]; [`Coordinator::renew`] and
+//!             [`Coordinator::first_live`] to keep the log short.
+//! Invariants: what is durable changes only by a record that is in the log, one at a time for each key; what is told is
+//!             durable; a question is answered once; asked twice, or late, it changes nothing that was asked after it.
+//! Never:      clocks, chance, I/O, which topics exist: all that is handed in.
+//! Tests:      `coordinator/tests.rs`, by scenario and by chance; `node/tests/shares.rs`.
+//! Start at:   [`Coordinator::ask`], then `decide`, `apply`.
+//!
+//! Late questions. A leader names the epoch of the state and its own term. Both rise: the term is raised by the read that each
+//! leader begins with, and the epoch of the state whenever a group begins anew or its offsets are set. Kafka takes the group's
+//! epoch for that, which begins anew, too, when a group of the same name does; here it comes from a counter that is never set
+//! back, which is kept under a key of its own. What coordinators of groups want done names the epoch that they know.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::mem;
+use std::sync::{Arc, LazyLock};
+
+use duramen_protocol::ErrorCode;
+use duramen_protocol::wire::Uuid;
+
+use super::records::{ShareRecord, Snapshot, Update};
+use super::{ShareKey, ShareState, ShareWrite, StateBatch, combined};
+use crate::event::{Now, RequestKey};
+use crate::internal_topics::told;
+use crate::live::Live;
+
+/// The number of an [`Output::Append`].
+pub(crate) type Ticket = u64;
+
+/// Who is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asker {
+    /// A client, in a part of its request.
+    Request { key: RequestKey, part: usize },
+    /// This node.
+    Own { nonce: u64 },
+    /// Another one.
+    Node { broker_id: i32, nonce: u64 },
+    /// A topic was deleted.
+    Nobody,
+}
+
+/// What is wanted for a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Ask {
+    /// Keep something for it from now on, unless that is so.
+    Begin,
+    /// Begin anew at an offset, if this is the epoch of the state; none if nothing is kept.
+    Reset { of: Option<i32>, start: i64 },
+    /// Begin anew, as Kafka's brokers would have it.
+    Initialize { epoch: i32, start: i64 },
+    /// What is kept? Leaders before this one have nothing to say any more; -1 is none.
+    Read { leader_epoch: i32 },
+    /// What is kept?
+    Look,
+    /// Keep this.
+    Write { leader_epoch: i32, write: ShareWrite },
+    /// Keep nothing any more, if this is the epoch of the state or none is named.
+    Delete { of: Option<i32> },
+}
+
+/// What is kept now, if anything is; or why it was not done.
+pub(crate) type Answer = Result<Option<Arc<ShareState>>, ErrorCode>;
+
+/// What follows from what happened.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Output {
+    /// Tell whoever asked; if nothing was written for it, once it is certain that nobody else coordinates by now.
+    Answered { asker: Asker, answer: Answer, is_written: bool },
+    /// Append these records, then call [`Coordinator::on_appended`].
+    Append(Ticket, Vec<ShareRecord>),
+}
+
+/// What is durable of a key.
+#[derive(Debug)]
+struct Kept {
+    state: Arc<ShareState>,
+    number: i32,
+    created_ms: i64,
+    written_ms: i64,
+    /// Where the snapshot is, and how many updates come after it; about how many bytes all of that takes.
+    at: i64,
+    updates: u32,
+    bytes: usize,
+}
+
+#[derive(Debug, Default)]
+struct Entry {
+    kept: Option<Kept>,
+    /// Records of it are on their way.
+    flying: bool,
+    waiting: VecDeque<(Asker, Ask)>,
+}
+
+#[derive(Debug)]
+struct Flight {
+    records: Vec<ShareRecord>,
+    /// Whose they are.
+    keys: Vec<ShareKey>,
+    /// Who waits for them.
+    askers: Vec<Asker>,
+}
+
+/// What is to be done about what waits.
+enum Decision {
+    Answer(Answer),
+    Write(Vec<ShareRecord>),
+}
+
+/// See the room card.
+#[derive(Debug)]
+pub(crate) struct Coordinator {
+    /// After so many updates a snapshot is written.
+    updates_max: u32,
+    entries: BTreeMap<ShareKey, Entry>,
+    live: Live<ShareKey>,
+    /// The largest epoch that was taken from the counter and is durable, and where that is.
+    counted: Option<(i64, i32)>,
+    /// The largest that was taken.
+    taken: i32,
+    flights: BTreeMap<Ticket, Flight>,
+    next_ticket: Ticket,
+    outputs: Vec<Output>,
+}
+
+/// What the counter is kept under: no group has this name.
+static COUNTER: LazyLock<ShareKey> =
+    LazyLock::new(|| ShareKey { group: "".into(), topic_id: Uuid::ZERO, partition: 0 });
+
+/// Coming and going.
+impl Coordinator {
+    /// Of a log that was not read yet.
+    pub(crate) fn new(updates_max: u32) -> Self {
+        Self {
+            updates_max,
+            entries: BTreeMap::new(),
+            live: Live::default(),
+            counted: None,
+            taken: 0,
+            flights: BTreeMap::new(),
+            next_ticket: 0,
+            outputs: Vec::new(),
+        }
+    }
+
+    /// What the log says, in its order, before anything is asked.
+    pub(crate) fn replay(&mut self, offset: i64, record: ShareRecord) {
+        self.apply(offset, record);
+    }
+
+    /// Another node coordinates now. Whoever waits asks there.
+    pub(crate) fn unload(&mut self) {
+        let flights = mem::take(&mut self.flights).into_values().flat_map(|it| it.askers);
+        let waiting = mem::take(&mut self.entries).into_values().flat_map(|it| it.waiting);
+        let askers: Vec<Asker> = flights.chain(waiting.map(|(asker, _)| asker)).collect();
+        for asker in askers {
+            self.answer(asker, Err(ErrorCode::NotCoordinator), false);
+        }
+        let (next_ticket, outputs) = (self.next_ticket, mem::take(&mut self.outputs));
+        *self = Self { next_ticket, outputs, ..Self::new(self.updates_max) };
+    }
+
+    /// What follows from all that happened since the last call.
+    pub(crate) fn take_outputs(&mut self) -> Vec<Output> {
+        mem::take(&mut self.outputs)
+    }
+}
+
+/// Questions.
+impl Coordinator {
+    /// Something is wanted for a key, of a topic that exists.
+    pub(crate) fn ask(&mut self, key: &ShareKey, asker: Asker, ask: Ask, now: Now) {
+        if *key == *COUNTER {
+            return self.answer(asker, Err(ErrorCode::InvalidRequest), false);
+        }
+        if let Ask::Write { write, .. } = &ask
+            && !write.batches.iter().all(StateBatch::is_sound)
+        {
+            return self.answer(asker, Err(ErrorCode::InvalidRequest), false);
+        }
+        self.entries.entry(key.clone()).or_default().waiting.push_back((asker, ask));
+        self.go_on(key, now);
+    }
+
+    /// A topic is gone, and so is what was kept for it.
+    pub(crate) fn forget_topic(&mut self, topic_id: Uuid, now: Now) {
+        let of_it = self.entries.keys().filter(|key| key.topic_id == topic_id);
+        for key in of_it.cloned().collect::<Vec<_>>() {
+            self.ask(&key, Asker::Nobody, Ask::Delete { of: None }, now);
+        }
+    }
+
+    fn answer(&mut self, asker: Asker, answer: Answer, is_written: bool) {
+        self.outputs.push(Output::Answered { asker, answer, is_written });
+    }
+
+    /// Decides on all that waits, in its order, until something is to be written.
+    fn go_on(&mut self, key: &ShareKey, now: Now) {
+        while let Some(entry) = self.entries.get_mut(key).filter(|it| !it.flying) {
+            let Some((asker, ask)) = entry.waiting.pop_front() else { break };
+            let mut askers = vec![asker];
+            let ask = entry.with_more(ask, &mut askers);
+            let entry = &self.entries[key];
+            match self.decide(key, entry, ask, now) {
+                Decision::Answer(answer) => {
+                    for asker in askers {
+                        self.answer(asker, answer.clone(), false);
+                    }
+                }
+                Decision::Write(records) => {
+                    let epochs = records.iter().filter_map(|it| match it {
+                        ShareRecord::Snapshot(_, it) => Some(it.state.state_epoch),
+                        _ => None,
+                    });
+                    self.taken = epochs.fold(self.taken, i32::max);
+                    self.append(records, vec![key.clone()], askers);
+                }
+            }
+        }
+        if self.entries.get(key).is_some_and(|it| it.kept.is_none() && !it.flying) {
+            self.entries.remove(key);
+        }
+    }
+
+    fn decide(&self, key: &ShareKey, entry: &Entry, ask: Ask, now: Now) -> Decision {
+        let kept = entry.kept.as_ref();
+        let state = kept.map(|it| &*it.state);
+        let known = || Decision::Answer(Ok(kept.map(|it| it.state.clone())));
+        let refuse = |code| Decision::Answer(Err(code));
+        let epoch = state.map(|it| it.state_epoch);
+        match ask {
+            Ask::Begin if kept.is_some() => known(),
+            Ask::Look => known(),
+            Ask::Begin => self.begin(key, kept, None, -1, now),
+            Ask::Reset { of, .. } if of != epoch => refuse(ErrorCode::FencedStateEpoch),
+            Ask::Reset { start, .. } => self.begin(key, kept, None, start, now),
+            Ask::Initialize { epoch: wanted, .. } if wanted != -1 && epoch > Some(wanted) => {
+                refuse(ErrorCode::FencedStateEpoch)
+            }
+            Ask::Initialize { epoch, start } => self.begin(key, kept, Some(epoch), start, now),
+            Ask::Delete { of: Some(of) } if epoch.is_some_and(|it| it != of) => {
+                refuse(ErrorCode::FencedStateEpoch)
+            }
+            Ask::Delete { .. } if kept.is_none() => known(),
+            Ask::Delete { .. } => Decision::Write(vec![ShareRecord::Gone(key.clone())]),
+            Ask::Read { leader_epoch } => {
+                let Some(kept) = kept else { return refuse(ErrorCode::InvalidRequest) };
+                if kept.state.is_from_before(leader_epoch) {
+                    return refuse(ErrorCode::FencedLeaderEpoch);
+                }
+                if leader_epoch == -1 || leader_epoch == kept.state.leader_epoch {
+                    return known();
+                }
+                let update = Update {
+                    number: kept.number,
+                    leader_epoch,
+                    start: kept.state.start,
+                    complete: kept.state.complete,
+                    batches: Vec::new(),
+                };
+                self.update(key, kept, update, now)
+            }
+            Ask::Write { leader_epoch, write } => {
+                let Some(kept) = kept else { return refuse(ErrorCode::InvalidRequest) };
+                if kept.state.is_from_before(leader_epoch) {
+                    return refuse(ErrorCode::FencedLeaderEpoch);
+                }
+                if write.state_epoch != -1 && epoch > Some(write.state_epoch) {
+                    return refuse(ErrorCode::FencedStateEpoch);
+                }
+                // A leader's writes may come in another order.
+                let start = if write.start > kept.state.start { write.start } else { -1 };
+                let update = Update {
+                    number: kept.number,
+                    leader_epoch: kept.state.leader_epoch,
+                    start,
+                    complete: write.complete,
+                    batches: combined(write.batches.iter().copied(), start),
+                };
+                let after = kept.state.updated(&update);
+                let is_said =
+                    (after.start, &after.batches) == (kept.state.start, &kept.state.batches);
+                // It came before; or late, and a later one said more.
+                if is_said { known() } else { self.update(key, kept, update, now) }
+            }
+        }
+    }
+
+    /// A snapshot of a state in which nothing has happened yet.
+    fn begin(
+        &self,
+        key: &ShareKey,
+        kept: Option<&Kept>,
+        epoch: Option<i32>,
+        start: i64,
+        now: Now,
+    ) -> Decision {
+        let of_before = kept.map_or(i32::MIN, |it| it.state.state_epoch);
+        let counted = self.taken.max(of_before).checked_add(1);
+        let Some(state_epoch) = epoch.or(counted) else {
+            return Decision::Answer(Err(ErrorCode::UnknownServerError));
+        };
+        let state = ShareState {
+            state_epoch,
+            leader_epoch: kept.map_or(0, |it| it.state.leader_epoch),
+            start,
+            complete: if start == -1 { -1 } else { 0 },
+            batches: Vec::new(),
+        };
+        let number = kept.map_or(0, |it| it.number.saturating_add(1));
+        let snapshot = |number, state| Snapshot {
+            number,
+            state: Arc::new(state),
+            created_ms: now.wall_ms,
+            written_ms: now.wall_ms,
+        };
+        let mut records = vec![ShareRecord::Snapshot(key.clone(), snapshot(number, state))];
+        if epoch.is_none() {
+            records.push(counter(state_epoch));
+        }
+        Decision::Write(records)
+    }
+
+    /// What has changed, or all if that was not said for long.
+    fn update(&self, key: &ShareKey, kept: &Kept, update: Update, now: Now) -> Decision {
+        if kept.updates < self.updates_max {
+            return Decision::Write(vec![ShareRecord::Update(key.clone(), update)]);
+        }
+        let snapshot = Snapshot {
+            number: kept.number.saturating_add(1),
+            state: Arc::new(kept.state.updated(&update)),
+            created_ms: now.wall_ms,
+            written_ms: now.wall_ms,
+        };
+        Decision::Write(vec![ShareRecord::Snapshot(key.clone(), snapshot)])
+    }
+}
+
+/// The counter of epochs stands at this one.
+fn counter(epoch: i32) -> ShareRecord {
+    let state = ShareState {
+        state_epoch: epoch,
+        leader_epoch: 0,
+        start: -1,
+        complete: -1,
+        batches: Vec::new(),
+    };
+    let state = Arc::new(state);
+    let snapshot = Snapshot { number: 0, state, created_ms: 0, written_ms: 0 };
+    ShareRecord::Snapshot(COUNTER.clone(), snapshot)
+}
+
+impl Entry {
+    /// The writes of one leader that wait together are one.
+    fn with_more(&mut self, ask: Ask, askers: &mut Vec<Asker>) -> Ask {
+        let Ask::Write { leader_epoch, mut write } = ask else { return ask };
+        let is_one = |leader: i32, other: &ShareWrite| {
+            (leader, other.state_epoch) == (leader_epoch, write.state_epoch)
+        };
+        while let Some((_, Ask::Write { leader_epoch: leader, write: other })) =
+            self.waiting.front()
+            && is_one(*leader, other)
+        {
+            let Some((asker, Ask::Write { write: other, .. })) = self.waiting.pop_front() else {
+                break;
+            };
+            askers.push(asker);
+            write.start = write.start.max(other.start);
+            write.complete = other.complete;
+            write.batches.extend(other.batches);
+        }
+        Ask::Write { leader_epoch, write }
+    }
+}
+
+impl ShareState {
+    /// Whether somebody of this term has no say any more.
+    fn is_from_before(&self, leader_epoch: i32) -> bool {
+        leader_epoch != -1 && self.leader_epoch > leader_epoch
+    }
+
+    fn updated(&self, update: &Update) -> Self {
+        let start = if update.start == -1 { self.start } else { update.start };
+        let leader_epoch =
+            if update.leader_epoch == -1 { self.leader_epoch } else { update.leader_epoch };
+        let batches = self.batches.iter().chain(&update.batches).copied();
+        Self {
+            state_epoch: self.state_epoch,
+            leader_epoch,
+            start,
+            complete: update.complete,
+            batches: combined(batches, start),
+        }
+    }
+}
+
+/// Records.
+impl Coordinator {
+    fn append(
+        &mut self,
+        records: Vec<ShareRecord>,
+        keys: Vec<ShareKey>,
+        askers: Vec<Asker>,
+    ) -> Ticket {
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        for key in &keys {
+            self.entries.get_mut(key).expect("it is known").flying = true;
+        }
+        self.outputs.push(Output::Append(ticket, records.clone()));
+        self.flights.insert(ticket, Flight { records, keys, askers });
+        ticket
+    }
+
+    /// What became of an [`Output::Append`]: its records are durable from this offset on, or will never be in the log.
+    /// Successes come in the order of the log.
+    pub(crate) fn on_appended(&mut self, ticket: Ticket, result: Result<i64, ErrorCode>, now: Now) {
+        let Some(Flight { records, keys, askers }) = self.flights.remove(&ticket) else { return };
+        if let Ok(base) = result {
+            for (record, at) in records.into_iter().zip(base..) {
+                self.apply(at, record);
+            }
+        }
+        for key in &keys {
+            let entry = self.entries.get_mut(key).expect("what flies is known");
+            entry.flying = false;
+        }
+        if let [key] = &keys[..] {
+            let kept = self.entries.get(key).and_then(|it| it.kept.as_ref());
+            let answer = match result {
+                Ok(_) => Ok(kept.map(|it| it.state.clone())),
+                Err(code) => Err(told(code)),
+            };
+            for asker in askers {
+                self.answer(asker, answer.clone(), result.is_ok());
+            }
+        }
+        for key in &keys {
+            self.go_on(key, now);
+        }
+    }
+
+    /// A record is in the log, and durable. The only place where what is durable changes.
+    fn apply(&mut self, at: i64, record: ShareRecord) {
+        let bytes = record.bytes();
+        match record {
+            ShareRecord::Snapshot(key, it) if key == *COUNTER => {
+                let epoch = it.state.state_epoch;
+                self.taken = self.taken.max(epoch);
+                // Two may have come in another order than they were taken in.
+                if self.counted.is_none_or(|(_, counted)| counted <= epoch) {
+                    if let Some((before, _)) = self.counted.replace((at, epoch)) {
+                        self.live.remove(before);
+                    }
+                    self.live.put(at, key, bytes);
+                }
+            }
+            ShareRecord::Snapshot(key, it) => {
+                self.taken = self.taken.max(it.state.state_epoch);
+                let entry = self.entries.entry(key.clone()).or_default();
+                let Snapshot { number, state, created_ms, written_ms } = it;
+                let kept = Kept { state, number, created_ms, written_ms, at, updates: 0, bytes };
+                if let Some(before) = entry.kept.replace(kept) {
+                    self.live.remove(before.at);
+                }
+                self.live.put(at, key, bytes);
+            }
+            ShareRecord::Update(key, update) => {
+                // One whose snapshot was let go of: a later one says it all.
+                let entry = self.entries.get_mut(&key);
+                let Some(kept) = entry.and_then(|it| it.kept.as_mut()) else { return };
+                kept.state = Arc::new(kept.state.updated(&update));
+                kept.updates += 1;
+                kept.bytes += bytes;
+                self.live.remove(kept.at);
+                self.live.put(kept.at, key, kept.bytes);
+            }
+            ShareRecord::Gone(key) => {
+                let Some(entry) = self.entries.get_mut(&key) else { return };
+                if let Some(before) = entry.kept.take() {
+                    self.live.remove(before.at);
+                }
+                if !entry.flying && entry.waiting.is_empty() {
+                    self.entries.remove(&key);
+                }
+            }
+        }
+    }
+}
+
+/// Keeping the log short.
+impl Coordinator {
+    /// The first record of the log that still says something.
+    pub(crate) fn first_live(&self) -> Option<i64> {
+        self.live.first()
+    }
+
+    /// How many keys the log still says something of, and about how many bytes that takes.
+    pub(crate) fn live_size(&self) -> (usize, usize) {
+        self.live.size()
+    }
+
+    /// Writes snapshots of what lies before an offset, up to about so many bytes. What is being written in any case is left
+    /// out. Returns the ticket of that; none if there is nothing to be written.
+    pub(crate) fn renew(&mut self, before: i64, bytes_max: usize) -> Option<Ticket> {
+        let mut records: Vec<ShareRecord> = Vec::new();
+        let mut left = bytes_max;
+        let keys: BTreeSet<&ShareKey> = self.live.before(before).map(|(key, _)| key).collect();
+        for key in keys {
+            let record = if *key == *COUNTER {
+                counter(self.counted.map_or(0, |(_, epoch)| epoch))
+            } else {
+                let Some(entry) = self.entries.get(key).filter(|it| !it.flying) else { continue };
+                let Some(kept) = &entry.kept else { continue };
+                let snapshot = Snapshot {
+                    number: kept.number.saturating_add(1),
+                    state: kept.state.clone(),
+                    created_ms: kept.created_ms,
+                    written_ms: kept.written_ms,
+                };
+                ShareRecord::Snapshot(key.clone(), snapshot)
+            };
+            let bytes = record.bytes();
+            if bytes > left && !records.is_empty() {
+                break;
+            }
+            left = left.saturating_sub(bytes);
+            records.push(record);
+        }
+        if records.is_empty() {
+            return None;
+        }
+        let keys = records.iter().map(ShareRecord::key).filter(|key| **key != *COUNTER);
+        let keys = keys.cloned().collect();
+        Some(self.append(records, keys, Vec::new()))
+    }
+}
+
+#[cfg(test)]
+mod tests;
