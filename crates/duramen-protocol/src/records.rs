@@ -2,7 +2,7 @@
 //!
 //! Purpose:    the records inside a batch: reading them, checking a producer's batch, building new ones.
 //! Owns:       [`Record`], [`Records`], [`validate`] and [`sole_batch`] (what a produce must satisfy),
-//!             [`BatchBuilder`], lookup by timestamp.
+//!             [`BatchBuilder`], [`retain`] (what compaction leaves), lookup by timestamp.
 //! Interface:  [`sole_batch`] then [`validate`] on produce; [`Records::of`] to read; [`find_timestamp`].
 //! Invariants: records of an uncompressed batch are read in place, without copies and without allocation; those of
 //!             a compressed one after one bounded decompression.
@@ -18,11 +18,13 @@ use crate::error_code::ErrorCode;
 
 mod builder;
 mod lookup;
+mod retain;
 mod validate;
 mod walk;
 
 pub use builder::{BatchBuilder, NewRecord};
 pub use lookup::{Found, find_max_timestamp, find_timestamp};
+pub use retain::{Retained, retain};
 pub use validate::{Limits, Places, RecordSummary, sole_batch, validate, validate_with};
 pub use walk::{Header, HeaderWalk, Headers, Record, Walk};
 

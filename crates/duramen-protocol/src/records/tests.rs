@@ -8,8 +8,8 @@ use proptest::prelude::*;
 
 use super::golden;
 use super::{
-    BatchBuilder, Found, Limits, NewRecord, RecordError, Records, find_max_timestamp,
-    find_timestamp, sole_batch, validate,
+    BatchBuilder, Found, Limits, NewRecord, RecordError, Records, Retained, find_max_timestamp,
+    find_timestamp, retain, sole_batch, validate,
 };
 use crate::batch::{BatchView, CHECKSUMMED_FROM, HEADER_BYTES, batches, restamp_log_append_time};
 use crate::compression::Codec;
@@ -187,6 +187,53 @@ proptest! {
             }
             let seen = Records::of(&batch, LIMIT).map(|records| records.iter().count());
             prop_assert!(seen.unwrap_or(0) <= LIMIT);
+        }
+    }
+
+    #[test]
+    fn what_is_retained_keeps_its_place_time_and_bytes(
+        records in some_owned(),
+        kept in prop::collection::vec(any::<bool>(), 30),
+        is_restamped in any::<bool>(),
+    ) {
+        for codec in Codec::ALL {
+            let mut bytes = BytesMut::from(build(codec, &records));
+            if is_restamped {
+                restamp_log_append_time(&mut bytes, 77);
+            }
+            let batch = parse(&bytes.freeze());
+            let seen = |batch: &BatchView| {
+                let all = Records::of(batch, LIMIT).expect("readable");
+                let offsets: Vec<i64> =
+                    all.iter().map(|it| all.offset(&it.expect("well-formed"))).collect();
+                offsets.into_iter().zip(read(batch)).collect::<Vec<_>>()
+            };
+            let is_kept = |offset: i64| kept[usize::try_from(offset).expect("small")];
+            let expected: Vec<_> =
+                seen(&batch).into_iter().filter(|(offset, _)| is_kept(*offset)).collect();
+            match retain(&batch, LIMIT, |offset, _| is_kept(offset)).expect("readable") {
+                Retained::All => prop_assert_eq!(expected.len(), records.len()),
+                Retained::Nothing => prop_assert!(expected.is_empty()),
+                Retained::Part(bytes) => {
+                    let part = parse(&bytes);
+                    prop_assert!(part.crc_matches() && part.bytes().len() == bytes.len());
+                    prop_assert_eq!(seen(&part), expected.clone());
+                    let (old, new) = (*batch.header(), *part.header());
+                    let latest = expected.iter().map(|(_, record)| record.timestamp).max();
+                    prop_assert_eq!(Some(new.max_timestamp), latest);
+                    let same = crate::batch::BatchHeader {
+                        batch_length: old.batch_length,
+                        crc: old.crc,
+                        max_timestamp: old.max_timestamp,
+                        record_count: old.record_count,
+                        ..new
+                    };
+                    prop_assert_eq!(same, old);
+                    // Once more changes nothing.
+                    let again = retain(&part, LIMIT, |offset, _| is_kept(offset));
+                    prop_assert_eq!(again, Ok(Retained::All));
+                }
+            }
         }
     }
 

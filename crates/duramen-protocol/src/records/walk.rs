@@ -94,6 +94,11 @@ impl<'a> Walk<'a> {
     pub(super) fn new(payload: &'a [u8], count: i32) -> Self {
         Self { cursor: Cursor { left: payload }, left: count, done: false }
     }
+
+    /// What was not walked over yet.
+    pub(super) fn bytes_left(&self) -> usize {
+        self.cursor.left.len()
+    }
 }
 
 impl<'a> Iterator for Walk<'a> {
