@@ -21,8 +21,8 @@ use duramen_protocol::records::{BatchBuilder, NewRecord};
 use duramen_protocol::{Request, RequestHeader, Response, encode_request};
 use duramen_storage::history::History;
 use duramen_storage::op::{
-    Content, Done, HardState, LogEntry, Op, OpKind, RecoveredReplica, ReplicaId, SegmentMeta,
-    TermRun,
+    Compacted, Content, Done, HardState, LogEntry, Op, OpKind, RecoveredReplica, ReplicaId,
+    SegmentMeta, TermRun,
 };
 use duramen_storage::storage::Facts;
 
@@ -54,6 +54,7 @@ impl Store {
                     term_runs: Vec::new(),
                     log_start: 0,
                     end_offset: 0,
+                    compacted: Compacted::default(),
                     history: History::new(1, 1, 0),
                     image: Bytes::new(),
                     segments: Vec::new(),
@@ -211,7 +212,7 @@ impl Bench {
                 Action::Close { reason, .. } | Action::Fatal(reason) => panic!("{reason}"),
                 Action::Send { to, .. } => panic!("there is no node {to}"),
                 Action::Nodes(_) => {}
-                Action::Mend(_) | Action::Drained => panic!("nobody asked"),
+                Action::Mend(_) | Action::Compact(_) | Action::Drained => panic!("nobody asked"),
             }
         }
         !self.store.done.is_empty()

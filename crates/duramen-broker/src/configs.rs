@@ -454,7 +454,7 @@ impl BrokerSettings {
 }
 
 /// A topic's settings, resolved.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct TopicSettings {
     /// `max.message.bytes`.
     pub max_message_bytes: i32,
@@ -462,6 +462,14 @@ pub struct TopicSettings {
     pub compact: bool,
     /// `cleanup.policy` has `delete`.
     pub delete: bool,
+    /// `min.cleanable.dirty.ratio`.
+    pub min_cleanable_dirty_ratio: f64,
+    /// `min.compaction.lag.ms`.
+    pub min_compaction_lag_ms: i64,
+    /// `max.compaction.lag.ms`.
+    pub max_compaction_lag_ms: i64,
+    /// `delete.retention.ms`.
+    pub delete_retention_ms: i64,
     /// `retention.ms`.
     pub retention_ms: i64,
     /// `retention.bytes`.
@@ -481,6 +489,11 @@ pub struct TopicSettings {
 }
 
 impl TopicSettings {
+    /// How old a segment may be before the next one is begun: what is to be compacted by some time must not be in the last.
+    pub(crate) fn roll_ms(&self) -> i64 {
+        if self.compact { self.segment_ms.min(self.max_compaction_lag_ms) } else { self.segment_ms }
+    }
+
     /// The settings of a topic with these values of its own, which were checked before.
     pub fn resolve(own: &BTreeMap<String, String>, broker: &BrokerSettings) -> Self {
         let value = |name: &str| effective(name, own, broker).map_or("", |(value, _)| value);
@@ -491,6 +504,13 @@ impl TopicSettings {
             max_message_bytes: int("max.message.bytes"),
             compact: policy.contains(&"compact"),
             delete: policy.contains(&"delete"),
+            min_cleanable_dirty_ratio: value("min.cleanable.dirty.ratio")
+                .trim()
+                .parse()
+                .expect("checked, or a default"),
+            min_compaction_lag_ms: long("min.compaction.lag.ms"),
+            max_compaction_lag_ms: long("max.compaction.lag.ms"),
+            delete_retention_ms: long("delete.retention.ms"),
             retention_ms: long("retention.ms"),
             retention_bytes: long("retention.bytes"),
             segment_bytes: int("segment.bytes"),

@@ -10,12 +10,13 @@
 
 use bytes::Bytes;
 use duramen_storage::ReplicaId;
+use duramen_storage::op::Compacted;
 
 use crate::controller::METADATA_REPLICA;
 use crate::controller::image::Image;
 use crate::group::internal_of;
 use crate::partition::internal::Internal;
-use crate::partition::producers::Producers;
+use crate::partition::view_of;
 
 /// The replica of the metadata log, whose image is another than that of a partition.
 pub const METADATA: ReplicaId = METADATA_REPLICA;
@@ -26,7 +27,12 @@ pub fn image(replica: ReplicaId, bytes: &Bytes) -> Option<Vec<String>> {
         let records = Image::records_of(bytes)?;
         Some(records.iter().map(|record| format!("{record:?}")).collect())
     } else {
-        Some(Producers::from_image(bytes, 0)?.lines())
+        let (decided, producers) = view_of(bytes, 0)?;
+        let compacted = (decided.index > 0).then(|| {
+            let Compacted { index, below, tombstones_below } = decided.wanted();
+            format!("compacted below {below}  tombstones below {tombstones_below}  entry {index}")
+        });
+        Some(compacted.into_iter().chain(producers.lines()).collect())
     }
 }
 

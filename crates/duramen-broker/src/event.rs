@@ -10,6 +10,7 @@
 
 use bytes::Bytes;
 use duramen_protocol::Response;
+use duramen_storage::compaction::Order;
 use duramen_storage::mending::{Damage, Mend};
 use duramen_storage::op::{Done, Op, ReplicaId};
 
@@ -90,6 +91,9 @@ pub enum Action {
     /// Copy a segment and fill its damaged ranges, where it does no harm to wait, and let storage switch to the copy:
     /// [`duramen_storage::mending`]. Answered by [`Done::Mended`], in any case.
     Mend(Mend),
+    /// Compact a log, where it does no harm to wait, and let storage switch to what was made:
+    /// [`duramen_storage::compaction`]. Answered by [`Done::Compacted`], in any case.
+    Compact(Order),
     /// Give this to another node. It may be lost, and come late, twice, or in another order.
     Send {
         /// Its id.
@@ -235,6 +239,9 @@ pub struct FetchPart {
     pub bytes_max: u32,
     /// An incremental session leaves the partition out of the response if no bytes are found.
     pub omit_if_empty: bool,
+    /// Whoever is told of aborted transactions must read the log as it was when they were looked up: compacted last by this
+    /// entry.
+    pub compaction: Option<u64>,
 }
 
 /// A `ListOffsets` response some of whose offsets are found off the node's thread.

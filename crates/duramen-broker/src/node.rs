@@ -472,6 +472,7 @@ impl Node {
             Done::DiskFull(is_full) => self.on_disk_full(is_full),
             Done::Cut { replica, segment } => self.mends.forget(replica, segment),
             Done::Mended { replica, segment, is_done } => self.on_mended(replica, segment, is_done),
+            Done::Compacted { replica, ref done } => self.on_compacted(replica, done.as_ref()),
         }
     }
 

@@ -29,12 +29,15 @@ use crate::limits::{FETCH_ABORTED_MAX, PARTITION_SEGMENTS};
 use crate::session::CheckedBatch;
 use duramen_storage::sabotage::{self, Bug};
 
+mod compaction;
 pub(crate) mod faults;
 pub(crate) mod internal;
 pub(crate) mod producers;
 pub(crate) mod retention;
 mod transactions;
 
+use compaction::Compacting;
+pub(crate) use compaction::view_of;
 use faults::Faults;
 use internal::Internal;
 pub(crate) use producers::Verdict;
@@ -173,6 +176,7 @@ pub(crate) struct Partition {
     pub(crate) watchers: Vec<Watcher>,
     told: Told,
     producers: Producers,
+    compacting: Compacting,
     committed: i64,
     log_start: i64,
     segments: Vec<SegmentMeta>,
@@ -227,12 +231,13 @@ impl Partition {
         seed: u64,
     ) -> Self {
         let mut group = Group::recover(found, seed);
-        let producers = Producers::from_image(&found.image, now.mono_us);
-        if producers.is_none() {
+        let view = view_of(&found.image, now.mono_us);
+        if view.is_none() {
             group.fail("the image of its producers cannot be read by this version".to_owned());
         }
         let mut partition = Self::over(id_of(&found.identity), group, settings);
-        partition.producers = producers.unwrap_or_default();
+        partition.take_view(view.unwrap_or_default());
+        partition.note_compacted(found.compacted);
         if sabotage::is(Bug::DedupNotRebuilt) {
             partition.producers = Producers::default();
         }
@@ -260,6 +265,7 @@ impl Partition {
             watchers: Vec::new(),
             told: Told::default(),
             producers: Producers::default(),
+            compacting: Compacting::default(),
             committed: 0,
             log_start: 0,
             segments: Vec::new(),
@@ -293,6 +299,8 @@ impl Partition {
 
     /// The aborted transactions between two offsets, and up to where they are all of them.
     pub(crate) fn aborted(&self, from: i64, to: i64) -> (Vec<Aborted>, i64) {
+        // Below that nothing is left of them.
+        let from = from.max(self.compacting.done.below);
         self.producers.transactions().aborted(from, to, FETCH_ABORTED_MAX)
     }
 
@@ -603,7 +611,7 @@ impl Partition {
         } else {
             now.wall_ms.saturating_sub(active.opened_ms)
         };
-        let is_old = waited_ms > self.settings.segment_ms && !has_many;
+        let is_old = waited_ms > self.settings.roll_ms() && !has_many;
         // A log that was trimmed to its end lets go of its last segment by starting a new one.
         let is_trimmed = self.log_start >= batch.base_offset && active.base_offset < self.log_start;
         is_full || last_relative > i64::from(i32::MAX) || is_old || is_trimmed
@@ -684,7 +692,7 @@ impl Partition {
         if sabotage::is(Bug::ImageWithoutProducers) {
             return OpKind::Image { index, image: Producers::default().image(index) };
         }
-        OpKind::Image { index, image: self.producers.image(index) }
+        OpKind::Image { index, image: self.view_image(index) }
     }
 
     /// Collects what the group has ready, executes what was committed, and says who is to be told.
@@ -710,7 +718,7 @@ impl Partition {
         // The image says that it holds all that was applied, so it is made after that.
         for snapshot in turn.snapshots {
             let claimed = self.group.applied() + u64::from(sabotage::is(Bug::ImageClaimsMore));
-            let image = self.producers.image(claimed);
+            let image = self.view_image(claimed);
             let image = if sabotage::is(Bug::SnapshotWithoutImage) { Bytes::new() } else { image };
             effects.messages.extend(self.group.with_image(snapshot, image));
         }
@@ -718,6 +726,7 @@ impl Partition {
             let growth = self.growth(before);
             effects.woken.extend(self.fetches.iter().map(|key| (*key, growth)));
         }
+        actions.extend(self.order().into_iter().flatten());
         self.finish(effects);
         self.refuse_for_certain(effects);
         self.note_leadership(now, effects);
@@ -727,8 +736,8 @@ impl Partition {
     /// This replica's log begins anew, as its leader's does: all that was here is gone.
     fn begin_anew(&mut self, beginning: &Beginning, now: Now, effects: &mut Effects) {
         self.fail_waiting(0, ErrorCode::NotLeaderOrFollower, effects);
-        match Producers::from_image(&beginning.image, now.mono_us) {
-            Some(producers) => self.producers = producers,
+        match view_of(&beginning.image, now.mono_us) {
+            Some(view) => self.take_view(view),
             None => self.group.fail("an image came that this version cannot read".to_owned()),
         }
         let end = beginning.end_offset;
@@ -834,6 +843,11 @@ impl Partition {
                 let is_stored = !sabotage::is(Bug::TrimNotStored);
                 is_stored.then_some(OpKind::Trim { log_start: offset })
             }
+            Some(Internal::Compact { below, tombstones_below, at_ms }) => {
+                self.compacting.decided.apply(index, below, tombstones_below, at_ms);
+                self.group.compact(below);
+                None
+            }
             Some(Internal::ExpireProducers { before }) => {
                 self.producers.expire(index, before);
                 None
@@ -933,6 +947,7 @@ impl Partition {
             effects.woken.extend(self.fetches.iter().map(|key| (*key, Growth::default())));
         }
         self.trimming = 0;
+        self.compacting.proposed = None;
         self.roll_due = false;
         if serves.is_some() && !self.group.is_alone() && !sabotage::is(Bug::StaleSegment) {
             // What others appended meanwhile is applied by now, and nothing else was appended.

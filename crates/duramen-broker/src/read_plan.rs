@@ -35,8 +35,9 @@ pub fn fetch_ranges<D: Disk>(
 ) -> (FetchResponse, Vec<FileRange<D::File>>) {
     let mut ranges = Vec::new();
     let response = fetch(plan, |part, bytes_max, first_whole| {
-        let range = reader.locate(part.replica, part.offset, part.end, bytes_max, first_whole)?;
-        let Some(mut range) = range else { return Ok(None) };
+        let Some(mut range) = locate(reader, part, bytes_max, first_whole)? else {
+            return Ok(None);
+        };
         // Rot is found before the response is promised, not in the middle of it.
         if !range.verified {
             reader.verify(part.replica, &range)?;
@@ -53,10 +54,23 @@ pub fn fetch_ranges<D: Disk>(
 /// Reads the bytes of a fetch into memory.
 pub fn fetch_bytes<D: Disk>(reader: &Reader<D>, plan: FetchPlan) -> FetchResponse {
     fetch(plan, |part, bytes_max, first_whole| {
-        let range = reader.locate(part.replica, part.offset, part.end, bytes_max, first_whole)?;
-        let Some(range) = range else { return Ok(None) };
+        let Some(range) = locate(reader, part, bytes_max, first_whole)? else { return Ok(None) };
         Ok(Some(RecordData::Bytes(reader.read(part.replica, &range)?)))
     })
+}
+
+fn locate<D: Disk>(
+    reader: &Reader<D>,
+    part: &FetchPart,
+    bytes_max: u32,
+    first_whole: bool,
+) -> Result<Option<FileRange<D::File>>, ReadError> {
+    let found = reader.locate(part.replica, part.offset, part.end, bytes_max, first_whole)?;
+    let is_other = |range: &FileRange<D::File>| {
+        part.compaction.is_some_and(|compaction| compaction != range.compaction)
+    };
+    // It was compacted since: what the client is told of aborted transactions may say too much now.
+    if found.as_ref().is_some_and(is_other) { Err(ReadError::Removed) } else { Ok(found) }
 }
 
 fn fetch(

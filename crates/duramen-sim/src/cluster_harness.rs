@@ -590,7 +590,7 @@ impl World {
                     let what = format!("machine {at} gives up: {reason}");
                     return Err(Failure::correctness(what));
                 }
-                Action::Storage(_) | Action::ReadLog(_) | Action::Mend(_) => {
+                Action::Storage(_) | Action::ReadLog(_) | Action::Mend(_) | Action::Compact(_) => {
                     unreachable!("the machine keeps them")
                 }
             }

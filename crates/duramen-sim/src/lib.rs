@@ -11,6 +11,7 @@
 
 pub mod batch;
 pub mod cluster_harness;
+mod compacting;
 pub mod disk;
 pub mod disk_suite;
 pub mod failure;

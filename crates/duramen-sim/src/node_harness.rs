@@ -24,6 +24,7 @@ use duramen_storage::op::OpKind;
 use duramen_storage::storage::{Error, Facts, Options, SyncId, SyncRequest};
 use duramen_storage::{Done, Storage};
 
+use crate::compacting::Compactor;
 use crate::disk::{Counters, Faults, SimDisk, SimFile};
 use crate::failure::Failure;
 use crate::planted::{Bug, NodeBug};
@@ -52,6 +53,8 @@ pub struct Report {
     pub acked: u64,
     /// Records read.
     pub shown: u64,
+    /// Logs compacted.
+    pub compactions: u64,
 }
 
 struct Profile {
@@ -71,6 +74,7 @@ struct Life {
     segments_due: bool,
     /// Reads of logs that the node wants and that were not carried out yet.
     reads: Vec<ReadLog>,
+    compactor: Compactor,
     to_run: Vec<(SyncRequest<SimFile>, bool)>,
     ran: Vec<(SyncId, bool, io::Result<()>)>,
 }
@@ -163,7 +167,12 @@ impl World {
             },
             disk,
             life: None,
-            clients: Clients::new(seed, profile.leaps),
+            clients: {
+                let mut clients = Clients::new(seed, profile.leaps);
+                // What years of records stand for has no keys.
+                clients.oracle.has_keyed &= !profile.ages;
+                clients
+            },
             profile,
             chance: Prng::new(seed, "node schedule"),
             mono_us: 0,
@@ -268,6 +277,7 @@ impl World {
         if !self.life().reads.is_empty() && self.chance.chance(300) {
             return self.read_log();
         }
+        self.compact()?;
         match self.chance.below(8) {
             0 => {
                 let now = self.now();
@@ -298,6 +308,19 @@ impl World {
                 }
             }
         }
+    }
+
+    /// A piece of the work at what is at rest.
+    fn compact(&mut self) -> Result<(), Failure> {
+        let life = self.life();
+        let Some(done) = life.compactor.step(&mut life.storage) else { return Ok(()) };
+        if self.disk.is_dead() {
+            return Ok(());
+        }
+        let now = self.now();
+        let mut actions = Vec::new();
+        self.life().node.step(now, Event::Storage(done), &mut actions);
+        self.act(actions)
     }
 
     /// One of the reads that the node asked for comes to its end.
@@ -400,6 +423,11 @@ impl World {
             if let Done::Persisted { ticket, .. } = done {
                 self.trace.mix(ticket);
             }
+            if let Done::Compacted { done: Some((compacted, _)), .. } = &done {
+                self.trace.mix(compacted.index);
+                self.report.compactions += 1;
+                self.clients.compactions += 1;
+            }
             self.life().node.step(now, Event::Storage(done), &mut actions);
         }
         self.act(actions)
@@ -420,6 +448,7 @@ impl World {
                     self.life().storage.submit(op);
                 }
                 Action::ReadLog(wanted) => self.life().reads.push(wanted),
+                Action::Compact(order) => self.life().compactor.push(order),
                 Action::Reply { connection, sequence, reply } => {
                     let reader = self.life().storage.reader();
                     let response = match reply {
@@ -584,7 +613,9 @@ impl World {
         let mut actions = Vec::new();
         let node = Node::open(options, found.replicas, self.now(), &mut actions);
         let (reads, to_run, ran) = (Vec::new(), Vec::new(), Vec::new());
-        self.life = Some(Life { storage, node, segments_due: false, reads, to_run, ran });
+        let compactor = Compactor::new(self.seed, self.options.free_bytes_min);
+        let segments_due = false;
+        self.life = Some(Life { storage, node, segments_due, reads, compactor, to_run, ran });
         self.clients.connect();
         self.act(actions)
     }

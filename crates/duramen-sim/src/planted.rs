@@ -122,6 +122,8 @@ pub const BUGS: &[(&str, Bug)] = &[
     #[cfg(feature = "sabotage")]
     ("trim not stored", Bug::Broker(Inside::TrimNotStored)),
     #[cfg(feature = "sabotage")]
+    ("compaction leaves the oldest record", Bug::Broker(Inside::OldestStays)),
+    #[cfg(feature = "sabotage")]
     ("offsets acknowledged before they are stored", Bug::Broker(Inside::CommittedBeforeStored)),
     #[cfg(feature = "sabotage")]
     ("the log of groups loaded without its end", Bug::Broker(Inside::LoadEndsEarly)),

@@ -94,12 +94,13 @@ impl Scenario {
             }),
             Self::Node => node_harness::run(seed, None).map(|report| {
                 format!(
-                    "trace {:016x}, {} requests, {} acknowledged, {} records read, {} starts, \
-                     {} power losses, {} kills, {} faults",
+                    "trace {:016x}, {} requests, {} acknowledged, {} records read, \
+                     {} logs compacted, {} starts, {} power losses, {} kills, {} faults",
                     report.trace.hash(),
                     report.requests,
                     report.acked,
                     report.shown,
+                    report.compactions,
                     report.starts,
                     report.disk.power_losses,
                     report.disk.kills,

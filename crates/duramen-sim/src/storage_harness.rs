@@ -379,7 +379,9 @@ impl World {
                     self.on_persisted(replica, ticket)?;
                 }
                 Done::WantImage { replica } => self.wants.push(replica),
-                Done::Mended { .. } | Done::Cut { .. } => unreachable!("nothing is mended here"),
+                Done::Mended { .. } | Done::Cut { .. } | Done::Compacted { .. } => {
+                    unreachable!("nothing is mended or compacted here")
+                }
                 Done::DiskFull(full) => {
                     self.trace.mix(u64::from(full));
                     self.full = full;

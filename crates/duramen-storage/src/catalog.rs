@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use crate::format::segment_name;
+use crate::format::segment_stem;
 use crate::op::TermRun;
 use crate::reader::ReadError;
 use crate::replica_state::{IndexEntry, SegmentState, TimeEntry};
@@ -44,16 +44,28 @@ pub(crate) struct Catalog<D: Disk> {
 /// The segments of one replica, oldest first.
 #[derive(Debug)]
 pub(crate) struct LogFiles<D: Disk> {
-    segments: RwLock<Vec<Arc<Segment<D>>>>,
+    listing: RwLock<Listing<D>>,
     /// Start offset and term of each term run.
     terms: RwLock<Vec<(i64, u64)>>,
+}
+
+/// All segments, and the entry by which the log was compacted last: both change at once.
+#[derive(Debug)]
+struct Listing<D: Disk> {
+    segments: Vec<Arc<Segment<D>>>,
+    compaction: u64,
 }
 
 /// One segment, as readers see it.
 #[derive(Debug)]
 pub(crate) struct Segment<D: Disk> {
     pub(crate) base_offset: i64,
-    dir: String,
+    /// The entry by which compaction made it, or 0.
+    pub(crate) generation: u64,
+    /// Of such a one: the CRC of its index.
+    index_crc: u32,
+    /// What the names of its files begin with.
+    stem: String,
     file: Mutex<Handle<D::File>>,
     view: Mutex<View>,
 }
@@ -88,6 +100,8 @@ struct View {
     is_damaged: bool,
     /// The file of its index was of no use.
     is_index_bad: bool,
+    /// Of one that compaction made: its index was compared with its CRC.
+    is_index_checked: bool,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -169,7 +183,7 @@ impl<D: Disk> Catalog<D> {
 
     pub(crate) fn insert(&self, replica: ReplicaId) -> Arc<LogFiles<D>> {
         let files = Arc::new(LogFiles {
-            segments: RwLock::new(Vec::new()),
+            listing: RwLock::new(Listing { segments: Vec::new(), compaction: 0 }),
             terms: RwLock::new(Vec::new()),
         });
         let mut logs = self.logs.write().unwrap_or_else(PoisonError::into_inner);
@@ -226,14 +240,34 @@ impl<D: Disk> Catalog<D> {
 
 impl<D: Disk> LogFiles<D> {
     pub(crate) fn segments(&self) -> Vec<Arc<Segment<D>>> {
-        self.segments.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.listing.read().unwrap_or_else(PoisonError::into_inner).segments.clone()
     }
 
     /// The segment whose range of offsets `offset` falls in.
     pub(crate) fn segment_of(&self, offset: i64) -> Option<Arc<Segment<D>>> {
-        let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);
-        let after = segments.partition_point(|segment| segment.base_offset <= offset);
-        segments.get(after.checked_sub(1)?).cloned()
+        self.place_of(offset).map(|(segment, _)| segment)
+    }
+
+    /// The same, with the entry by which the log was compacted last.
+    pub(crate) fn place_of(&self, offset: i64) -> Option<(Arc<Segment<D>>, u64)> {
+        let listing = self.listing.read().unwrap_or_else(PoisonError::into_inner);
+        let after = listing.segments.partition_point(|segment| segment.base_offset <= offset);
+        Some((listing.segments.get(after.checked_sub(1)?).cloned()?, listing.compaction))
+    }
+
+    /// The log was compacted by an entry: these take the place of all segments below.
+    pub(crate) fn replace(&self, below: i64, made: Vec<Arc<Segment<D>>>, compaction: u64) {
+        let mut listing = self.listing.write().unwrap_or_else(PoisonError::into_inner);
+        let after = listing.segments.partition_point(|segment| segment.base_offset < below);
+        for old in listing.segments.splice(..after, made) {
+            *lock(&old.file) = Handle::Gone;
+        }
+        listing.compaction = compaction;
+    }
+
+    /// By which entry it was compacted, as recovery found it.
+    pub(crate) fn set_compaction(&self, compaction: u64) {
+        self.listing.write().unwrap_or_else(PoisonError::into_inner).compaction = compaction;
     }
 
     /// Tells readers the term runs, if they are not what they were.
@@ -271,19 +305,19 @@ impl<D: Disk> LogFiles<D> {
     }
 
     pub(crate) fn last(&self) -> Option<Arc<Segment<D>>> {
-        self.segments.read().unwrap_or_else(PoisonError::into_inner).last().cloned()
+        self.listing.read().unwrap_or_else(PoisonError::into_inner).segments.last().cloned()
     }
 
     /// Shows a new segment. `state` may already hold more than is written: only what
     /// [`Segment::extend`] adds is shown.
     pub(crate) fn push(&self, segment: Arc<Segment<D>>) {
-        self.segments.write().unwrap_or_else(PoisonError::into_inner).push(segment);
+        self.listing.write().unwrap_or_else(PoisonError::into_inner).segments.push(segment);
     }
 
     /// Hides, and closes, the segments whose base offset is not to be kept.
     pub(crate) fn retain(&self, keep: impl Fn(i64) -> bool) {
-        let mut segments = self.segments.write().unwrap_or_else(PoisonError::into_inner);
-        segments.retain(|segment| {
+        let mut listing = self.listing.write().unwrap_or_else(PoisonError::into_inner);
+        listing.segments.retain(|segment| {
             let kept = keep(segment.base_offset);
             if !kept {
                 *lock(&segment.file) = Handle::Gone;
@@ -298,7 +332,9 @@ impl<D: Disk> Segment<D> {
     pub(crate) fn new(dir: &str, base_offset: i64, file: D::File) -> Arc<Self> {
         Arc::new(Self {
             base_offset,
-            dir: dir.to_owned(),
+            generation: 0,
+            index_crc: 0,
+            stem: format!("{dir}/{}", segment_stem(base_offset, ReplicaId(0), 0)),
             file: Mutex::new(Handle::Open(file)),
             view: Mutex::new(View {
                 size: 0,
@@ -314,6 +350,7 @@ impl<D: Disk> Segment<D> {
                 cuts: 0,
                 is_damaged: false,
                 is_index_bad: false,
+                is_index_checked: false,
             }),
         })
     }
@@ -321,6 +358,7 @@ impl<D: Disk> Segment<D> {
     /// A segment as recovery found it: what this process wrote is good, from `good_from` on.
     pub(crate) fn recovered(
         dir: &str,
+        replica: ReplicaId,
         state: &SegmentState,
         end_offset: i64,
         good_from: u64,
@@ -328,7 +366,9 @@ impl<D: Disk> Segment<D> {
         let verified = (good_from < state.size).then_some((good_from, state.size));
         Arc::new(Self {
             base_offset: state.base_offset,
-            dir: dir.to_owned(),
+            generation: state.generation,
+            index_crc: state.index_crc,
+            stem: format!("{dir}/{}", segment_stem(state.base_offset, replica, state.generation)),
             file: Mutex::new(Handle::Closed),
             view: Mutex::new(View {
                 size: state.size,
@@ -344,8 +384,29 @@ impl<D: Disk> Segment<D> {
                 cuts: 0,
                 is_damaged: false,
                 is_index_bad: false,
+                is_index_checked: false,
             }),
         })
+    }
+
+    /// Whether batches follow each other without a gap. In one that compaction made they need not.
+    pub(crate) fn is_dense(&self) -> bool {
+        self.generation == 0
+    }
+
+    /// The CRC of the index of a segment that compaction made, if it was not compared with it yet.
+    pub(crate) fn unchecked_index(&self) -> Option<u32> {
+        (!self.is_dense() && !lock(&self.view).is_index_checked).then_some(self.index_crc)
+    }
+
+    /// The index is what it was written as.
+    pub(crate) fn set_index_checked(&self) {
+        lock(&self.view).is_index_checked = true;
+    }
+
+    /// All its files.
+    pub(crate) fn paths(&self) -> impl Iterator<Item = String> {
+        ["log", "index", "timeindex"].into_iter().map(|extension| self.sibling(extension))
     }
 
     pub(crate) fn path(&self) -> String {
@@ -353,7 +414,7 @@ impl<D: Disk> Segment<D> {
     }
 
     pub(crate) fn sibling(&self, extension: &str) -> String {
-        format!("{}/{}", self.dir, segment_name(self.base_offset, extension))
+        format!("{}.{extension}", self.stem)
     }
 
     /// Bytes in the file, and one past the last offset in it.

@@ -14,7 +14,7 @@ use std::io;
 
 use bytes::BufMut;
 
-use crate::format::{INDEX_ENTRY_BYTES, TIME_ENTRY_BYTES, segment_name};
+use crate::format::{INDEX_ENTRY_BYTES, TIME_ENTRY_BYTES};
 use crate::journal::disk_error;
 use crate::record::Record;
 use crate::replica::Replica;
@@ -269,8 +269,8 @@ impl<D: Disk> Replica<D> {
         at: usize,
         (index, times): (usize, usize),
     ) -> io::Result<Vec<SyncStep<D::File>>> {
-        let dir = self.state.dir();
         let segment = &self.state.segments[at];
+        let stem = self.stem_of(segment);
         let mut index_bytes = Vec::with_capacity(index * INDEX_ENTRY_BYTES);
         for entry in &segment.index_tail[..index] {
             index_bytes.put_u32(entry.offset_delta);
@@ -291,7 +291,7 @@ impl<D: Disk> Replica<D> {
             if bytes.is_empty() {
                 continue;
             }
-            let path = format!("{dir}/{}", segment_name(base_offset, extension));
+            let path = format!("{stem}.{extension}");
             let names = &mut self.names;
             let file = reserve.when_full(disk, || {
                 let file = match disk.open(&path) {

@@ -11,9 +11,9 @@
 use bytes::Bytes;
 
 use crate::history::PastEntry;
-use crate::op::{ConfState, Content, HardState, Identity, LogEntry, TermRun};
+use crate::op::{Compacted, ConfState, Content, HardState, Identity, LogEntry, TermRun};
 use crate::record::{self, ImageSource, Record};
-use crate::replica_state::{ReplicaState, SegmentState};
+use crate::replica_state::{Replacement, ReplicaState, SegmentState};
 
 /// Named values, in the order of the format.
 pub type Fields = Vec<(&'static str, Value)>;
@@ -114,6 +114,13 @@ fn of_record(record: &Record) -> Description {
         Record::Delete { .. } => ("delete", Vec::new()),
         Record::Gone { .. } => ("gone", Vec::new()),
         Record::Synced { index, .. } => ("synced", vec![("index", (*index).into())]),
+        Record::Compacted { replacement, .. } => {
+            let Replacement { compacted, last, segments } = &**replacement;
+            let mut fields = of_compacted(compacted);
+            fields.extend([("last_index", last.0.into()), ("last_term", last.1.into())]);
+            fields.push(("segments", segments.iter().map(of_segment).collect()));
+            ("compacted", fields)
+        }
     };
     Description { kind, replica: record.replica().0, fields }
 }
@@ -207,6 +214,16 @@ fn of_state(state: &ReplicaState) -> Fields {
         ("history_term", state.history.term.into()),
         ("history_end", state.history.end_offset.into()),
         ("history", state.history.internal().map(of_past_entry).collect()),
+        ("compacted", of_compacted(&state.compacted).into()),
+    ]
+}
+
+fn of_compacted(compacted: &Compacted) -> Fields {
+    let Compacted { index, below, tombstones_below } = *compacted;
+    vec![
+        ("index", index.into()),
+        ("below", below.into()),
+        ("tombstones_below", tombstones_below.into()),
     ]
 }
 
@@ -237,6 +254,7 @@ fn of_segment(segment: &SegmentState) -> Fields {
         ("image_max_delta", segment.image_max_delta.into()),
         ("index_tail", indexed.collect()),
         ("times_tail", timed.collect()),
+        ("generation", segment.generation.into()),
     ]
 }
 

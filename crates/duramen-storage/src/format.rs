@@ -10,6 +10,8 @@
 
 use bytes::{Buf, Bytes, TryGetError};
 
+use crate::ReplicaId;
+
 /// Begins every journal round: "DJR" and the version of the round format.
 pub(crate) const ROUND_MAGIC: u32 = u32::from_be_bytes(*b"DJR1");
 /// Size of a round's header.
@@ -34,9 +36,13 @@ pub(crate) const TIME_ENTRY_BYTES: usize = 12;
 
 const _: () = assert!(ROUND_HEADER_BYTES < ROUND_ALIGN && ROUND_ALIGN.is_power_of_two());
 
-/// Name of a segment's file: its base offset in 20 digits, as Kafka's.
-pub(crate) fn segment_name(base_offset: i64, extension: &str) -> String {
-    format!("{base_offset:020}.{extension}")
+/// Name of a segment's files without their extension: its base offset in 20 digits, as Kafka's. That of one that compaction
+/// has made has behind it who made it, and from which entry: no two files ever have the same.
+pub(crate) fn segment_stem(base_offset: i64, replica: ReplicaId, generation: u64) -> String {
+    if generation == 0 {
+        return format!("{base_offset:020}");
+    }
+    format!("{base_offset:020}.{:x}-{generation}", replica.0)
 }
 
 /// Bytes that cannot be read as what they should be.

@@ -13,6 +13,7 @@
 
 mod catalog;
 mod checkpoint;
+pub mod compaction;
 pub mod describe;
 pub mod descriptor;
 pub mod disk;

@@ -102,6 +102,9 @@ impl<D: Disk> Reader<D> {
         let files = self.catalog().get(mend.replica).map_err(|_| MendError::Changed)?;
         let segment = files.segment_of(mend.segment).filter(|it| it.base_offset == mend.segment);
         let segment = segment.ok_or(MendError::Changed)?;
+        if !segment.is_dense() {
+            return Err(MendError::Unfit("what was compacted has no other copy yet"));
+        }
         let cuts = segment.cuts();
         let settled = segment.settled().0;
         for (range, batches) in &mend.patches {
@@ -237,7 +240,7 @@ fn check<D: Disk>(
     while !rest.is_empty() {
         let batch = Descriptor::of_batch(rest, at == 0).map_err(|_| "there is no batch")?;
         let bytes = rest.get(..batch.length as usize).ok_or("a batch is cut short")?;
-        if let Some(fault) = fault_of(files, &batch, bytes, offset) {
+        if let Some(fault) = fault_of(files, &batch, bytes, (offset, true)) {
             return Err(fault);
         }
         rest = &rest[bytes.len()..];

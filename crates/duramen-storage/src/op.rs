@@ -209,6 +209,14 @@ pub enum Done {
         /// Its file was replaced. Else it was not, and may be tried again.
         is_done: bool,
     },
+    /// What became of a compaction ([`crate::compaction`]).
+    Compacted {
+        /// Whose.
+        replica: ReplicaId,
+        /// The segments that took the place of all below, durable and shown to readers. `None` if nothing has changed: it
+        /// may be tried again.
+        done: Option<(Compacted, Vec<SegmentMeta>)>,
+    },
 }
 
 /// A run of log entries of one term, for `OffsetForLeaderEpoch` and Raft's `term(index)`.
@@ -233,6 +241,17 @@ pub struct SegmentMeta {
     pub size: u64,
     /// Largest record timestamp in it; -1 if none.
     pub max_timestamp: i64,
+}
+
+/// How far a log is compacted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Compacted {
+    /// The entry that decided it; 0 if it never was.
+    pub index: u64,
+    /// Below this offset one record of each key is left.
+    pub below: i64,
+    /// Below this one no tombstones are left, and no markers of transactions.
+    pub tombstones_below: i64,
 }
 
 /// A replica as recovery found it: what Raft and the views start from.
@@ -262,6 +281,8 @@ pub struct RecoveredReplica {
     pub end_offset: i64,
     /// What is remembered of entries up to `prev_index`.
     pub history: History,
+    /// How far it is compacted.
+    pub compacted: Compacted,
     /// The view's image at `prev_index`; empty if there never was one.
     pub image: Bytes,
     /// All segments, oldest first; the last is the active one.

@@ -33,6 +33,11 @@ const WINDOW_BYTES: usize = 32 * 1024;
 /// Records of a compressed batch may take this much memory while their times are looked at.
 const RECORD_BYTES_MAX: usize = 1 << 30;
 
+/// Read at once of an index.
+const INDEX_CHUNK_BYTES: usize = 1 << 20;
+/// What is wrong with a batch that its segment's index does not have.
+pub(crate) const NOT_AS_INDEXED: &str = "a batch is not where, or what, the index says";
+
 /// Bytes of one segment that answer a read.
 #[derive(Clone, Debug)]
 pub struct FileRange<F> {
@@ -48,6 +53,11 @@ pub struct FileRange<F> {
     /// not, [`Reader::read`] or [`Reader::verify`] them first, off the node's thread: the disk
     /// may have rotted.
     pub verified: bool,
+    /// The entry by which the log was compacted last when it was found, or 0: what is known of aborted transactions must be of
+    /// the same state of the log.
+    pub compaction: u64,
+    /// The entry by which compaction made the segment, or 0.
+    pub(crate) generation: u64,
 }
 
 /// Why a read could not be answered.
@@ -135,15 +145,31 @@ impl<D: Disk> Reader<D> {
             return if offset == end { Ok(None) } else { Err(ReadError::OutOfRange) };
         }
         let files = self.catalog.get(replica)?;
-        let segment = files.segment_of(offset).ok_or(ReadError::OutOfRange)?;
+        let (segment, compaction, file, (at, first_bytes)) = {
+            let mut from = offset;
+            loop {
+                let (segment, compaction) = files.place_of(from).ok_or(ReadError::OutOfRange)?;
+                let (_, written_end) = segment.written();
+                if from >= written_end || from >= end {
+                    return Ok(None);
+                }
+                let file = self.file(&segment)?;
+                if let Some(place) = self.position_of(&segment, &file, from)? {
+                    break (segment, compaction, file, place);
+                }
+                // All from there to its end was compacted away.
+                from = written_end;
+            }
+        };
         let (size, written_end) = segment.written();
-        if offset >= written_end {
+        let limit = if end >= written_end {
+            size
+        } else {
+            self.position_of(&segment, &file, end)?.map_or(size, |(at, _)| at)
+        };
+        if at >= limit && !segment.is_dense() {
             return Ok(None);
         }
-        let file = self.file(&segment)?;
-        let limit =
-            if end >= written_end { size } else { self.position_of(&segment, &file, end)?.0 };
-        let (at, first_bytes) = self.position_of(&segment, &file, offset)?;
         let available = u32::try_from(limit.saturating_sub(at)).unwrap_or(u32::MAX);
         let mut len = available.min(bytes_max);
         if first_bytes > available {
@@ -157,7 +183,8 @@ impl<D: Disk> Reader<D> {
             len = first_bytes;
         }
         let verified = segment.is_verified(at, at + u64::from(len));
-        Ok(Some(FileRange { file, segment: segment.base_offset, at, len, verified }))
+        let (generation, segment) = (segment.generation, segment.base_offset);
+        Ok(Some(FileRange { file, segment, at, len, verified, compaction, generation }))
     }
 
     /// The offset that so many batches further begins at, if `offset` is where one begins. All that is passed is checked,
@@ -177,7 +204,8 @@ impl<D: Disk> Reader<D> {
                 return Err(ReadError::OutOfRange);
             }
             let file = self.file(&segment)?;
-            let (at, _) = self.position_of(&segment, &file, at_offset)?;
+            let place = self.position_of(&segment, &file, at_offset)?;
+            let (at, _) = place.ok_or(ReadError::OutOfRange)?;
             let mut walk = Walk::new(self, &files, &segment, &file, (at, at_offset));
             while left > 0 && walk.at < size {
                 let place = walk.step()?;
@@ -201,7 +229,7 @@ impl<D: Disk> Reader<D> {
         if !range.verified {
             self.verify_now(replica, range)?;
         }
-        let segment = self.segment(replica, range.segment)?;
+        let segment = self.segment(replica, range)?;
         self.read_file(&segment.path(), &range.file, range.at, range.len as usize)
     }
 
@@ -214,7 +242,7 @@ impl<D: Disk> Reader<D> {
 
     fn verify_now(&self, replica: ReplicaId, range: &FileRange<D::File>) -> Result<(), ReadError> {
         let files = self.catalog.get(replica)?;
-        let segment = self.segment(replica, range.segment)?;
+        let segment = self.segment(replica, range)?;
         let end = range.at + u64::from(range.len);
         let anchor = self.anchor(&segment, &range.file, range.at)?;
         let mut walk = Walk::new(self, &files, &segment, &range.file, anchor);
@@ -340,9 +368,15 @@ impl<D: Disk> Reader<D> {
         &self.disk
     }
 
-    fn segment(&self, replica: ReplicaId, base_offset: i64) -> Result<Arc<Segment<D>>, ReadError> {
+    /// The segment of a range. Another one may have taken its place, and says nothing of the range's file.
+    fn segment(
+        &self,
+        replica: ReplicaId,
+        range: &FileRange<D::File>,
+    ) -> Result<Arc<Segment<D>>, ReadError> {
         let files = self.catalog.get(replica)?;
-        files.segment_of(base_offset).ok_or(ReadError::OutOfRange)
+        let segment = files.segment_of(range.segment).ok_or(ReadError::OutOfRange)?;
+        if segment.generation == range.generation { Ok(segment) } else { Err(ReadError::Removed) }
     }
 
     /// The offsets and timestamps of a batch's records, its CRC checked first.
@@ -358,7 +392,7 @@ impl<D: Disk> Reader<D> {
         if !batch.matches(&bytes) {
             return Err(damaged("a batch's CRC does not match"));
         }
-        if batch.log_append_time || batch.control {
+        if (batch.log_append_time && segment.is_dense()) || batch.control {
             let offsets = batch.base_offset..batch.end_offset();
             return Ok(offsets.map(|offset| (offset, batch.max_timestamp)).collect());
         }
@@ -435,6 +469,7 @@ impl<D: Disk> Reader<D> {
             offset_delta: be_u32(bytes, 0),
             position: be_u32(bytes, 4),
         };
+        self.check_index(segment)?;
         if segment.is_index_bad() {
             return Ok(None);
         }
@@ -449,6 +484,63 @@ impl<D: Disk> Reader<D> {
         }
     }
 
+    /// The index of a segment that compaction made is compared with its CRC before it is believed.
+    fn check_index(&self, segment: &Segment<D>) -> Result<(), ReadError> {
+        let Some(expected) = segment.unchecked_index() else { return Ok(()) };
+        let bytes = segment.index_flushed() as usize * INDEX_ENTRY_BYTES;
+        let path = segment.sibling("index");
+        let mut crc = 0;
+        if bytes > 0 {
+            let file = match self.disk.open(&path) {
+                Err(source) if source.kind() == io::ErrorKind::NotFound => {
+                    if segment.is_gone() {
+                        return Err(ReadError::Removed);
+                    }
+                    segment.distrust_index();
+                    return Ok(());
+                }
+                opened => {
+                    opened.map_err(|source| ReadError::Disk { path: path.clone(), source })?
+                }
+            };
+            for at in (0..bytes).step_by(INDEX_CHUNK_BYTES) {
+                let len = (bytes - at).min(INDEX_CHUNK_BYTES);
+                match self.read_file(&path, &file, at as u64, len) {
+                    Err(ReadError::Damaged { .. }) => {
+                        segment.distrust_index();
+                        return Ok(());
+                    }
+                    chunk => crc = crc32c::crc32c_append(crc, &chunk?),
+                }
+            }
+        }
+        if crc == expected {
+            segment.set_index_checked();
+        } else {
+            segment.distrust_index();
+        }
+        Ok(())
+    }
+
+    /// Whether a batch belongs where it is. In a segment that compaction made its predecessor does not tell, and its index, of
+    /// all batches, does.
+    pub(crate) fn belongs(
+        &self,
+        segment: &Segment<D>,
+        at: u64,
+        batch: &Descriptor,
+    ) -> Result<bool, ReadError> {
+        if segment.is_dense() {
+            return Ok(true);
+        }
+        let entry = self.search_index(segment, |entry| u64::from(entry.position) <= at)?;
+        let is_it = entry.is_some_and(|entry| {
+            let last = segment.base_offset + i64::from(entry.offset_delta);
+            u64::from(entry.position) == at && batch.end_offset() == last + 1
+        });
+        Ok(is_it || segment.is_index_bad())
+    }
+
     fn header(&self, path: &str, file: &D::File, at: u64) -> Result<Descriptor, ReadError> {
         let bytes = self.read_file(path, file, at, BATCH_HEADER_BYTES)?;
         Descriptor::of_batch(&bytes, at == 0).map_err(|_| ReadError::Damaged {
@@ -458,20 +550,23 @@ impl<D: Disk> Reader<D> {
         })
     }
 
-    /// Position and length of the batch that holds `offset`.
+    /// Position and length of the batch that holds `offset`; in a segment that compaction made, of the first that ends behind
+    /// it, if there is one.
     fn position_of(
         &self,
         segment: &Segment<D>,
         file: &D::File,
         offset: i64,
-    ) -> Result<(u64, u32), ReadError> {
+    ) -> Result<Option<(u64, u32)>, ReadError> {
         if let Some(place) = segment.recent_place(offset) {
-            return Ok(place);
+            return Ok(Some(place));
         }
         let from = self.floor(segment, offset)?;
         match self.position_from(segment, file, offset, from) {
             // An index has no checksum. What it says is not needed to find a batch.
-            Err(ReadError::Damaged { .. }) if from > 0 && !segment.is_damaged() => {
+            Err(ReadError::Damaged { .. })
+                if from > 0 && segment.is_dense() && !segment.is_damaged() =>
+            {
                 let found = self.position_from(segment, file, offset, 0)?;
                 segment.distrust_index();
                 Ok(found)
@@ -487,13 +582,16 @@ impl<D: Disk> Reader<D> {
         file: &D::File,
         offset: i64,
         mut at: u64,
-    ) -> Result<(u64, u32), ReadError> {
+    ) -> Result<Option<(u64, u32)>, ReadError> {
         let path = segment.path();
         let (size, _) = segment.written();
         let mut window = Bytes::new();
         let mut window_at = at;
         loop {
             let damaged = |what| ReadError::Damaged { path: path.clone(), at, what };
+            if at >= size && !segment.is_dense() {
+                return Ok(None);
+            }
             if at >= size {
                 return Err(damaged("the batch that holds the offset is missing"));
             }
@@ -509,11 +607,14 @@ impl<D: Disk> Reader<D> {
             }
             let batch = Descriptor::of_batch(&window[skip..], at == 0)
                 .map_err(|_| damaged("there is no batch header"))?;
-            if offset < batch.base_offset {
+            if offset < batch.base_offset && segment.is_dense() {
                 return Err(damaged("the batch that holds the offset is missing"));
             }
+            if !self.belongs(segment, at, &batch)? {
+                return Err(damaged(NOT_AS_INDEXED));
+            }
             if offset < batch.end_offset() {
-                return Ok((at, batch.length));
+                return Ok(Some((at, batch.length)));
             }
             at += u64::from(batch.length);
         }
@@ -613,6 +714,10 @@ impl<'a, D: Disk> Walk<'a, D> {
         let batch = self.reader.header(&self.path, self.file, at)?;
         let end = at + u64::from(batch.length);
         if !self.segment.is_verified(at, end) {
+            if !self.reader.belongs(self.segment, at, &batch)? {
+                let path = self.path.clone();
+                return Err(ReadError::Damaged { path, at, what: NOT_AS_INDEXED });
+            }
             self.check(&batch, end)?;
             self.segment.set_verified(at, end);
         }
@@ -629,18 +734,20 @@ impl<'a, D: Disk> Walk<'a, D> {
         }
         let length = batch.length as usize;
         let bytes = self.reader.read_file(&self.path, self.file, at, length)?;
-        fault_of(self.files, batch, &bytes, self.offset).map_or(Ok(()), damaged)
+        let place = (self.offset, self.segment.is_dense());
+        fault_of(self.files, batch, &bytes, place).map_or(Ok(()), damaged)
     }
 }
 
-/// What is wrong with a batch that should begin at `offset`: its checksum, or what that leaves out.
+/// What is wrong with a batch that should begin at an offset, or not before it where there may be gaps: its checksum, or
+/// what that leaves out.
 pub(crate) fn fault_of<D: Disk>(
     files: &LogFiles<D>,
     batch: &Descriptor,
     bytes: &[u8],
-    offset: i64,
+    (offset, is_dense): (i64, bool),
 ) -> Option<&'static str> {
-    if batch.base_offset != offset {
+    if batch.base_offset < offset || is_dense && batch.base_offset != offset {
         return Some("a batch's base offset does not follow its predecessor's");
     }
     if !batch.matches(bytes) {

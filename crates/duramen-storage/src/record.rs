@@ -15,7 +15,7 @@ use crate::Descriptor;
 use crate::descriptor;
 use crate::format::{Malformed, count, take};
 use crate::op::{ConfState, Content, HardState, Identity, LogEntry, ReplicaId};
-use crate::replica_state::{ReplicaState, StateVersion};
+use crate::replica_state::{Replacement, ReplicaState, StateVersion};
 
 const CREATE: u8 = 1;
 const APPEND: u8 = 2;
@@ -28,7 +28,9 @@ const STATE_1: u8 = 8;
 const DELETE: u8 = 9;
 const GONE: u8 = 10;
 const SYNCED: u8 = 11;
-const STATE: u8 = 12;
+const STATE_2: u8 = 12;
+const STATE_3: u8 = 13;
+const COMPACTED: u8 = 14;
 
 const CONF_AUTO_LEAVE: u8 = 1;
 const CONF_MOVED: u8 = 2;
@@ -73,6 +75,8 @@ pub(crate) enum Record {
     Gone { replica: ReplicaId },
     /// The synced mark: payload up to this index is durable in its segments.
     Synced { replica: ReplicaId, index: u64 },
+    /// The log was compacted: these segments, which are durable, take the place of all below.
+    Compacted { replica: ReplicaId, replacement: Box<Replacement> },
 }
 
 impl Record {
@@ -88,7 +92,8 @@ impl Record {
             | Self::Image { replica, .. }
             | Self::Delete { replica }
             | Self::Gone { replica }
-            | Self::Synced { replica, .. } => *replica,
+            | Self::Synced { replica, .. }
+            | Self::Compacted { replica, .. } => *replica,
             Self::State { state, .. } => state.replica,
         }
     }
@@ -103,10 +108,15 @@ impl Record {
             Self::HardState { .. } => HARD_STATE,
             Self::Conf { .. } => CONF,
             Self::Image { .. } => IMAGE,
-            Self::State { .. } => STATE,
+            Self::State { state, .. } => match state.version() {
+                StateVersion::One => STATE_1,
+                StateVersion::Two => STATE_2,
+                StateVersion::Three => STATE_3,
+            },
             Self::Delete { .. } => DELETE,
             Self::Gone { .. } => GONE,
             Self::Synced { .. } => SYNCED,
+            Self::Compacted { .. } => COMPACTED,
         };
         let start = out.len();
         out.put_u8(kind);
@@ -143,6 +153,7 @@ impl Record {
             }
             Self::Delete { .. } | Self::Gone { .. } => {}
             Self::Synced { index, .. } => out.put_u64(*index),
+            Self::Compacted { replacement, .. } => replacement.encode(out),
         }
     }
 
@@ -163,15 +174,22 @@ impl Record {
                 let index = body.try_get_u64()?;
                 Self::Image { replica, index, image: ImageSource::decode(body)? }
             }
-            STATE_1 | STATE => {
+            STATE_1 | STATE_2 | STATE_3 => {
                 let as_of = body.try_get_u64()?;
-                let version = if kind == STATE { StateVersion::Two } else { StateVersion::One };
+                let version = match kind {
+                    STATE_1 => StateVersion::One,
+                    STATE_2 => StateVersion::Two,
+                    _ => StateVersion::Three,
+                };
                 let state = ReplicaState::decode(replica, version, body)?;
                 Self::State { as_of, state: Box::new(state) }
             }
             DELETE => Self::Delete { replica },
             GONE => Self::Gone { replica },
             SYNCED => Self::Synced { replica, index: body.try_get_u64()? },
+            COMPACTED => {
+                Self::Compacted { replica, replacement: Box::new(Replacement::decode(body)?) }
+            }
             _ => return Err(Malformed("a journal record is of a kind this version does not know")),
         };
         if body.is_empty() { Ok(record) } else { Err(Malformed("a record is too long")) }

@@ -19,7 +19,7 @@ use bytes::Bytes;
 use crate::catalog::{Catalog, Segment};
 use crate::format::{
     DELETED, INDEX_ENTRY_BYTES, JOURNAL_DIR, MANIFEST, RESERVE, ROUND_HEADER_BYTES,
-    TIME_ENTRY_BYTES, segment_name,
+    TIME_ENTRY_BYTES, segment_stem,
 };
 use crate::journal::{self, Journal, Round, Scan, disk_error, extent_path};
 use crate::manifest::Manifest;
@@ -304,6 +304,20 @@ fn apply(it: &mut Replaying, record: &Record, options: &Options, lsn: u64) -> Re
         Record::Conf { conf, .. } => state.set_conf(conf),
         Record::Image { index, image, .. } => state.set_image(*index, image.clone()),
         Record::Synced { index, .. } => state.synced_index = state.synced_index.max(*index),
+        Record::Compacted { replacement, .. } => {
+            if !state.replace(replacement) {
+                let (index, id) = (replacement.compacted.index, state.replica.0);
+                return Err(Error::Damaged {
+                    path: JOURNAL_DIR.into(),
+                    at: 0,
+                    what: format!(
+                        "in round {lsn}, what entry {index} of replica {id} compacted does not fit"
+                    ),
+                });
+            }
+            // What was replayed into the segments before is in none any more.
+            it.places.retain(|_, place| place.segment >= replacement.compacted.below);
+        }
         Record::Delete { .. } => it.deleted = true,
         Record::Create { .. } | Record::State { .. } | Record::Gone { .. } => {}
     }
@@ -431,8 +445,9 @@ fn restore<D: Disk>(
         let next = it.state.segments.get(at + 1);
         let end = next.map_or(it.state.end_offset, |next| next.base_offset);
         let good_from = good_from(&it, segment, mark);
-        files.push(Segment::recovered(&dir, segment, end, good_from));
+        files.push(Segment::recovered(&dir, id, segment, end, good_from));
     }
+    files.set_compaction(it.state.compacted.index);
     if let Some(damage) = &damage {
         tracing::error!(replica = id.0, dir, damage, "durable data is damaged");
     }
@@ -459,11 +474,19 @@ fn is_ours(state: &ReplicaState, name: &str) -> bool {
     let large = matches!(state.image, ImageSource::File { .. });
     (large && name == image)
         || state.segments.iter().any(|segment| {
-            name == segment_name(segment.base_offset, "log")
-                || (segment.index_flushed > 0 && name == segment_name(segment.base_offset, "index"))
-                || (segment.times_flushed > 0
-                    && name == segment_name(segment.base_offset, "timeindex"))
+            let extension = name.strip_prefix(stem_of(state, segment).as_str());
+            match extension {
+                Some(".log") => true,
+                Some(".index") => segment.index_flushed > 0,
+                Some(".timeindex") => segment.times_flushed > 0,
+                _ => false,
+            }
         })
+}
+
+/// What the names of a segment's files begin with, in its directory.
+fn stem_of(state: &ReplicaState, segment: &SegmentState) -> String {
+    segment_stem(segment.base_offset, state.replica, segment.generation)
 }
 
 fn read_image<D: Disk>(
@@ -513,7 +536,9 @@ fn find_tear<D: Disk>(
         }
         let Some(entry) = state.entries.get(entry_position(state, *index)) else { continue };
         let Content::Batch(batch) = &entry.content else { continue };
-        let path = format!("{}/{}", state.dir(), segment_name(place.segment, "log"));
+        // Nothing is appended to a segment that compaction made.
+        let stem = segment_stem(place.segment, state.replica, 0);
+        let path = format!("{}/{stem}.log", state.dir());
         if open.as_ref().is_none_or(|(base, _)| *base != place.segment) {
             open = match disk.open(&path) {
                 Ok(file) => Some((place.segment, file)),
@@ -571,7 +596,7 @@ fn restore_segments<D: Disk>(
         reserve.when_full(disk, || disk.create_dir(&dir)).map_err(dir_failed)?;
     }
     for segment in &it.state.segments {
-        let name = segment_name(segment.base_offset, "log");
+        let name = format!("{}.log", stem_of(&it.state, segment));
         let path = format!("{dir}/{name}");
         let failed = |source| disk_error("recovering", &path, source);
         let places: Vec<&Place> =
@@ -609,7 +634,7 @@ fn restore_segments<D: Disk>(
         if !places.is_empty() || len > segment.size {
             disk.sync(&file).map_err(failed)?;
         }
-        cut_indexes(disk, &dir, segment, names).map_err(failed)?;
+        cut_indexes(disk, &dir, &it.state, segment, names).map_err(failed)?;
     }
     disk.sync_dir(&dir).map_err(dir_failed)
 }
@@ -632,6 +657,7 @@ fn may_be_mended(state: &ReplicaState, segment: &SegmentState) -> bool {
 fn cut_indexes<D: Disk>(
     disk: &D,
     dir: &str,
+    state: &ReplicaState,
     segment: &SegmentState,
     names: &[String],
 ) -> io::Result<()> {
@@ -642,7 +668,7 @@ fn cut_indexes<D: Disk>(
         ("timeindex", times_bytes, segment.times_tail.is_empty()),
     ];
     for (extension, bytes, is_whole) in files {
-        let name = segment_name(segment.base_offset, extension);
+        let name = format!("{}.{extension}", stem_of(state, segment));
         if is_whole || bytes == 0 || !names.contains(&name) {
             continue;
         }

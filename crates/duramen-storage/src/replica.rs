@@ -15,7 +15,7 @@ use std::io;
 use std::sync::Arc;
 
 use crate::catalog::{LogFiles, Segment, WrittenPart};
-use crate::format::{DELETED, segment_name};
+use crate::format::{DELETED, segment_stem};
 use crate::manifest::hex;
 use crate::op::HardState;
 use crate::replica_state::{ReplicaState, SegmentState};
@@ -162,11 +162,15 @@ impl<D: Disk> Replica<D> {
         format!("{}/image-{index:020}", self.state.dir())
     }
 
-    pub(crate) fn segment_paths(&self, base_offset: i64) -> impl Iterator<Item = String> {
-        let dir = self.state.dir();
-        ["log", "index", "timeindex"]
-            .into_iter()
-            .map(move |extension| format!("{dir}/{}", segment_name(base_offset, extension)))
+    /// What the names of a segment's files begin with.
+    pub(crate) fn stem_of(&self, segment: &SegmentState) -> String {
+        let SegmentState { base_offset, generation, .. } = *segment;
+        format!("{}/{}", self.state.dir(), segment_stem(base_offset, self.id(), generation))
+    }
+
+    pub(crate) fn segment_paths(&self, segment: &SegmentState) -> impl Iterator<Item = String> {
+        let stem = self.stem_of(segment);
+        ["log", "index", "timeindex"].into_iter().map(move |it| format!("{stem}.{it}"))
     }
 
     pub(crate) fn make_dir(&mut self, disk: &D) -> io::Result<()> {
@@ -185,7 +189,7 @@ impl<D: Disk> Replica<D> {
         }
         self.make_dir(disk)?;
         let dir = self.state.dir();
-        let path = format!("{dir}/{}", segment_name(base_offset, "log"));
+        let path = format!("{dir}/{}.log", segment_stem(base_offset, self.id(), 0));
         let file = disk.create(&path)?;
         self.names += 1;
         if let Some(sealed) = self.files.last()
@@ -382,7 +386,7 @@ impl<D: Disk> Replica<D> {
         for segment in self.files.segments() {
             if !keep.contains(&segment.base_offset) {
                 self.dirty.remove(&segment.base_offset);
-                for path in self.segment_paths(segment.base_offset) {
+                for path in segment.paths() {
                     match disk.remove_file(&path) {
                         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                         _ => {}

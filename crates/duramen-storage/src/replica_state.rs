@@ -17,8 +17,8 @@ use crate::Descriptor;
 use crate::format::{Malformed, count};
 use crate::history::{self, History, PastEntry};
 use crate::op::{
-    Beginning, ConfState, Content, HardState, Identity, LogEntry, RecoveredReplica, ReplicaId,
-    SegmentMeta, TermRun,
+    Beginning, Compacted, ConfState, Content, HardState, Identity, LogEntry, RecoveredReplica,
+    ReplicaId, SegmentMeta, TermRun,
 };
 use crate::record::{self, ImageSource};
 use crate::sabotage::{self, Bug};
@@ -58,11 +58,17 @@ pub(crate) struct SegmentState {
     /// The same two up to the image, where no cut reaches.
     pub(crate) image_max_timestamp: i64,
     pub(crate) image_max_delta: u32,
+    /// The entry by which compaction made it; 0 if it is as it was appended.
+    pub(crate) generation: u64,
+    /// Of one that compaction made: the CRC of its whole index, which has every batch.
+    pub(crate) index_crc: u32,
 }
 
 impl SegmentState {
-    fn new(base_offset: i64, first_index: u64) -> Self {
+    pub(crate) fn new(base_offset: i64, first_index: u64) -> Self {
         Self {
+            generation: 0,
+            index_crc: 0,
             base_offset,
             first_index,
             size: 0,
@@ -89,11 +95,12 @@ impl SegmentState {
         let positions = self.index_tail.iter().map(|entry| entry.position);
         let mut at = self.flushed_position;
         let forward = positions.into_iter().all(|next| std::mem::replace(&mut at, next) <= next);
-        let size = u64::from(at) < self.size && self.size < 1 << 32;
+        let is_emptied = self.generation > 0 && self.size == 0;
+        let size = (u64::from(at) < self.size || is_emptied) && self.size < 1 << 32;
         (0..end).contains(&self.base_offset) && self.reaches(end) && forward && size
     }
 
-    fn delta(&self, offset: i64) -> u32 {
+    pub(crate) fn delta(&self, offset: i64) -> u32 {
         u32::try_from(offset - self.base_offset).expect("the leader rolls before deltas overflow")
     }
 
@@ -110,6 +117,16 @@ impl SegmentState {
             self.index_time();
         }
         self.size += u64::from(batch.length);
+    }
+
+    /// What the node needs to know of it.
+    pub(crate) fn meta(&self) -> SegmentMeta {
+        SegmentMeta {
+            base_offset: self.base_offset,
+            first_index: self.first_index,
+            size: self.size,
+            max_timestamp: self.max_timestamp,
+        }
     }
 
     fn index_time(&mut self) {
@@ -148,6 +165,17 @@ pub(crate) enum StateVersion {
     /// Without [`History`].
     One,
     Two,
+    /// Of a log that is compacted.
+    Three,
+}
+
+/// That a log was compacted: segments that take the place of all below.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Replacement {
+    pub(crate) compacted: Compacted,
+    /// The last entry below, and its term.
+    pub(crate) last: (u64, u64),
+    pub(crate) segments: Vec<SegmentState>,
 }
 
 /// All that is durable of a replica, but for the bytes in its segments.
@@ -170,6 +198,8 @@ pub(crate) struct ReplicaState {
     pub(crate) synced_index: u64,
     /// Of the entries up to the image.
     pub(crate) history: History,
+    /// How far it is compacted.
+    pub(crate) compacted: Compacted,
 }
 
 impl ReplicaState {
@@ -206,6 +236,7 @@ impl ReplicaState {
             segments: Vec::new(),
             synced_index: index,
             history: History::new(index, term, end_offset),
+            compacted: Compacted::default(),
         }
     }
 
@@ -380,6 +411,34 @@ impl ReplicaState {
         history::forget_runs(&mut self.term_runs, self.history.index.min(first.first_index));
     }
 
+    /// The last entry before the segment that begins at an offset, and its term; `None` if there is none, or a Raft conflict
+    /// could still reach it.
+    pub(crate) fn last_below(&self, offset: i64) -> Option<(u64, u64)> {
+        let next = self.segments.iter().find(|it| it.base_offset == offset)?;
+        if offset >= self.prev_end_offset {
+            return None;
+        }
+        let last = next.first_index - 1;
+        let run = self.term_runs.iter().rev().find(|run| run.first_index <= last);
+        Some((last, run.map_or(self.history.term, |run| run.term)))
+    }
+
+    /// Segments that compaction made take the place of all before. False, and nothing is changed, if they do not fit.
+    pub(crate) fn replace(&mut self, replacement: &Replacement) -> bool {
+        let Replacement { compacted, last, segments } = replacement;
+        let first = segments.first().map(|it| it.base_offset);
+        let is_same_start =
+            first.is_some() && first == self.segments.first().map(|it| it.base_offset);
+        if self.last_below(compacted.below) != Some(*last) || !is_same_start {
+            return false;
+        }
+        let after = self.segments.partition_point(|it| it.base_offset < compacted.below);
+        self.segments.splice(..after, segments.iter().cloned());
+        self.compacted = *compacted;
+        self.history.begin_after(last.0, last.1, compacted.below);
+        true
+    }
+
     /// Whether a dead segment stays only until there is an image behind it.
     pub(crate) fn removal_waits_for_image(&self) -> bool {
         self.segments.get(1).is_some_and(|next| next.base_offset <= self.log_start)
@@ -400,16 +459,8 @@ impl ReplicaState {
             end_offset: self.end_offset,
             history: self.history.clone(),
             image,
-            segments: self
-                .segments
-                .iter()
-                .map(|segment| SegmentMeta {
-                    base_offset: segment.base_offset,
-                    first_index: segment.first_index,
-                    size: segment.size,
-                    max_timestamp: segment.max_timestamp,
-                })
-                .collect(),
+            compacted: self.compacted,
+            segments: self.segments.iter().map(SegmentState::meta).collect(),
             damage,
             lacks_room: false,
         }
@@ -442,6 +493,16 @@ impl ReplicaState {
             segment.encode(out);
         }
         self.encode_history(out);
+        if self.version() == StateVersion::Three {
+            put_compacted(out, &self.compacted);
+            let made = self.segments.iter().filter(|it| it.generation > 0);
+            put_made(out, made);
+        }
+    }
+
+    /// How it is written.
+    pub(crate) fn version(&self) -> StateVersion {
+        if self.compacted == Compacted::default() { StateVersion::Two } else { StateVersion::Three }
     }
 
     fn encode_history(&self, out: &mut Vec<u8>) {
@@ -519,7 +580,12 @@ impl ReplicaState {
             segments,
             synced_index,
             history,
+            compacted: Compacted::default(),
         };
+        if version == StateVersion::Three {
+            state.compacted = get_compacted(from)?;
+            get_made(from, &mut state.segments)?;
+        }
         if !state.holds_together() {
             return Err(Malformed("a State contradicts itself"));
         }
@@ -588,10 +654,15 @@ impl ReplicaState {
                 }
             }
             let all = self.prev_end_offset <= segment.base_offset;
-            let whole = left.is_some_and(|left| (left == 0) == all);
+            let whole = left.is_some_and(|left| (left == 0) == all) || segment.generation > 0;
             if !whole || !segment.holds_together(end) {
                 return false;
             }
+        }
+        let is_below =
+            |it: &SegmentState| it.generation == 0 || it.base_offset < self.compacted.below;
+        if !self.segments.iter().all(is_below) || self.compacted.below > self.prev_end_offset {
+            return false;
         }
         let first = self.segments.first().map_or(self.end_offset, |first| first.base_offset);
         self.log_start >= first && self.prev_end_offset >= first && self.history.end_offset >= first
@@ -644,6 +715,73 @@ impl SegmentState {
             segment.times_tail.push(TimeEntry { timestamp, offset_delta });
         }
         Ok(segment)
+    }
+}
+
+pub(crate) fn put_compacted(out: &mut Vec<u8>, compacted: &Compacted) {
+    out.put_u64(compacted.index);
+    out.put_i64(compacted.below);
+    out.put_i64(compacted.tombstones_below);
+}
+
+pub(crate) fn get_compacted(from: &mut Bytes) -> Result<Compacted, Malformed> {
+    let (index, below) = (from.try_get_u64()?, from.try_get_i64()?);
+    let tombstones_below = from.try_get_i64()?;
+    if index == 0 || below <= 0 || !(0..=below).contains(&tombstones_below) {
+        return Err(Malformed("a compaction that cannot be"));
+    }
+    Ok(Compacted { index, below, tombstones_below })
+}
+
+/// What is to be known beside of segments that compaction made.
+pub(crate) fn put_made<'a>(out: &mut Vec<u8>, made: impl Iterator<Item = &'a SegmentState>) {
+    let made: Vec<_> = made.collect();
+    record::put_count(out, made.len());
+    for segment in made {
+        out.put_i64(segment.base_offset);
+        out.put_u64(segment.generation);
+        out.put_u32(segment.index_crc);
+    }
+}
+
+/// Reads [`put_made`].
+pub(crate) fn get_made(from: &mut Bytes, segments: &mut [SegmentState]) -> Result<(), Malformed> {
+    for _ in 0..count(from, 20)? {
+        let base_offset = from.try_get_i64()?;
+        let segment = segments.iter_mut().find(|it| it.base_offset == base_offset);
+        let segment = segment.ok_or(Malformed("a segment that is none was compacted"))?;
+        segment.generation = from.try_get_u64()?;
+        segment.index_crc = from.try_get_u32()?;
+    }
+    Ok(())
+}
+
+impl Replacement {
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        put_compacted(out, &self.compacted);
+        out.put_u64(self.last.0);
+        out.put_u64(self.last.1);
+        record::put_count(out, self.segments.len());
+        for segment in &self.segments {
+            segment.encode(out);
+        }
+        put_made(out, self.segments.iter());
+    }
+
+    pub(crate) fn decode(from: &mut Bytes) -> Result<Self, Malformed> {
+        let compacted = get_compacted(from)?;
+        let last = (from.try_get_u64()?, from.try_get_u64()?);
+        let mut segments = (0..count(from, 76)?)
+            .map(|_| SegmentState::decode(from))
+            .collect::<Result<Vec<_>, _>>()?;
+        get_made(from, &mut segments)?;
+        let ends = segments.iter().skip(1).map(|it| it.base_offset).chain([compacted.below]);
+        let mut each = segments.iter().zip(ends);
+        let fits = each.all(|(it, end)| it.generation > 0 && it.holds_together(end));
+        if segments.is_empty() || !fits {
+            return Err(Malformed("compacted segments contradict each other"));
+        }
+        Ok(Self { compacted, last, segments })
     }
 }
 

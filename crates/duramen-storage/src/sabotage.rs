@@ -144,6 +144,14 @@ pub enum Bug {
     MendUnchecked,
     /// A mended segment takes its name before it is on disk.
     MendNotSynced,
+    /// Compacted segments take the place of others before they are on disk.
+    CompactedNotSynced,
+    /// Compaction drops tombstones as soon as it meets them.
+    TombstonesGoEarly,
+    /// Compaction leaves the oldest record of a key.
+    OldestStays,
+    /// Readers are shown compacted segments before it is durable that they are the log's.
+    CompactedShownEarly,
 }
 
 #[cfg(feature = "sabotage")]

@@ -220,13 +220,15 @@ impl<D: Disk> Inspection<D> {
         let is_short = bytes.len() < len;
         let mut rest = &bytes[..];
         let is_bad = loop {
-            match self.look(rest) {
+            match self.look(reader, rest) {
                 Look::Good(batch) => {
                     rest = &rest[batch.length as usize..];
                     self.at += u64::from(batch.length);
                     self.offset = batch.end_offset();
                     if self.at == self.size {
-                        break self.offset != self.end_offset;
+                        let is_dense = self.segment.is_dense();
+                        break self.offset > self.end_offset
+                            || is_dense && self.offset != self.end_offset;
                     }
                 }
                 Look::Bad => break true,
@@ -258,7 +260,7 @@ impl<D: Disk> Inspection<D> {
     }
 
     /// Looks at the batch that should begin at the current position.
-    fn look(&self, bytes: &[u8]) -> Look {
+    fn look(&self, reader: &Reader<D>, bytes: &[u8]) -> Look {
         let left = self.size - self.at;
         if left < BATCH_HEADER_BYTES as u64 {
             return Look::Bad;
@@ -273,9 +275,12 @@ impl<D: Disk> Inspection<D> {
         let Some(bytes) = bytes.get(..batch.length as usize) else {
             return Look::More(batch.length as usize);
         };
-        match fault_of(&self.files, &batch, bytes, self.offset) {
-            None => Look::Good(batch),
-            Some(_) => Look::Bad,
+        let place = (self.offset, self.segment.is_dense());
+        // Of an index that cannot be read nothing is known: the batch is looked at by itself.
+        let belongs = reader.belongs(&self.segment, self.at, &batch).unwrap_or(true);
+        match fault_of(&self.files, &batch, bytes, place) {
+            None if belongs => Look::Good(batch),
+            _ => Look::Bad,
         }
     }
 
@@ -300,7 +305,8 @@ impl<D: Disk> Inspection<D> {
             let Ok(bytes) = bytes else { continue };
             read += bytes.len() as u64;
             let is_it = batch.end_offset() == last + 1 && batch.base_offset >= self.offset;
-            if is_it && fault_of(&self.files, &batch, &bytes, batch.base_offset).is_none() {
+            let place = (batch.base_offset, true);
+            if is_it && fault_of(&self.files, &batch, &bytes, place).is_none() {
                 return ((at, batch.base_offset), read);
             }
         }

@@ -17,6 +17,7 @@ use bytes::Bytes;
 
 use crate::catalog::{Catalog, WrittenPart};
 use crate::checkpoint::Checkpoints;
+use crate::compaction::Made;
 use crate::format::{JOURNAL_DIR, MANIFEST, ROUND_HEADER_BYTES};
 use crate::journal::{Journal, disk_error};
 use crate::manifest::Manifest;
@@ -28,6 +29,7 @@ use crate::reserve::{Reserve, is_full};
 use crate::sabotage::{self, Bug};
 use crate::{Disk, Reader, ReplicaId, manifest, recovery};
 
+mod compacting;
 mod round;
 
 /// Sizes and facts that storage is opened with.
@@ -246,8 +248,8 @@ struct Cut {
 }
 
 /// The round in flight.
-#[derive(Debug, Default)]
-struct Round {
+#[derive(Debug)]
+struct Round<D: Disk> {
     lsn: u64,
     tail: u64,
     replicas: BTreeSet<ReplicaId>,
@@ -261,10 +263,33 @@ struct Round {
     removals: Vec<String>,
     /// Files that it makes dirty.
     files: usize,
+    /// Compactions: readers are shown what they made when the round is durable.
+    installs: Vec<Made<D>>,
     /// It is synced.
     durable: bool,
     has_content: bool,
     closing: bool,
+}
+
+impl<D: Disk> Round<D> {
+    fn new(lsn: u64) -> Self {
+        Self {
+            lsn,
+            tail: 0,
+            replicas: BTreeSet::new(),
+            writes: VecDeque::new(),
+            cuts: Vec::new(),
+            states: Vec::new(),
+            deleted: Vec::new(),
+            gone: Vec::new(),
+            removals: Vec::new(),
+            files: 0,
+            installs: Vec::new(),
+            durable: false,
+            has_content: false,
+            closing: false,
+        }
+    }
 }
 
 /// All replicas of one node on one disk.
@@ -296,7 +321,9 @@ pub struct Storage<D: Disk> {
     urgent: VecDeque<Record>,
     /// Replicas with hard state, or a synced mark, that may ride with the next round.
     riders: BTreeSet<ReplicaId>,
-    round: Option<Round>,
+    round: Option<Round<D>>,
+    /// What compactions made, for the next round.
+    installing: VecDeque<Made<D>>,
     /// The last round's bytes, for their memory.
     buffer: Vec<u8>,
     syncs: BTreeMap<SyncId, Purpose>,
@@ -344,6 +371,7 @@ impl<D: Disk> Storage<D> {
             urgent: VecDeque::new(),
             riders: BTreeSet::new(),
             round: None,
+            installing: VecDeque::new(),
             buffer: Vec::new(),
             syncs: BTreeMap::new(),
             requests: Vec::new(),
@@ -440,6 +468,7 @@ impl<D: Disk> Storage<D> {
         self.take_images()?;
         let wanted = !self.queue.is_empty()
             || !self.urgent.is_empty()
+            || !self.installing.is_empty()
             || self.closing
             || self.journal.tail_unpublished();
         if self.round.is_some() || !wanted {
@@ -450,12 +479,13 @@ impl<D: Disk> Storage<D> {
         if full && free == 0 {
             return Ok(None); // even a checkpoint must wait until a file has been made
         }
-        let mut round = Round { lsn: self.journal.next_lsn(), ..Round::default() };
+        let mut round = Round::new(self.journal.next_lsn());
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.clear();
         buffer.resize(ROUND_HEADER_BYTES, 0);
         self.take_urgent(&mut round, &mut buffer);
         if (!full || free > 1) && self.dirty_files() < self.options.dirty_files_max() {
+            self.take_installing(&mut round, &mut buffer);
             self.take_queue(&mut round, &mut buffer)?;
         } else if buffer.len() == ROUND_HEADER_BYTES && !self.journal.tail_unpublished() {
             return Ok(None); // checkpoints come first: they free the journal, and close files
@@ -795,7 +825,9 @@ impl<D: Disk> Storage<D> {
     /// The round is durable: tells of it once all of its payload is in the segments.
     fn end_round(&mut self) -> Result<(), Error> {
         let Some(round) = &mut self.round else { return Ok(()) };
+        let installs = std::mem::take(&mut round.installs);
         let cuts = std::mem::take(&mut round.cuts);
+        self.finish_installs(installs);
         self.perform_cuts(cuts)?;
         self.perform_writes()?;
         let Some(round) = self.round.take_if(|round| round.writes.is_empty()) else {
@@ -876,6 +908,7 @@ impl<D: Disk> Storage<D> {
             && self.queue.is_empty()
             && self.images.is_empty()
             && self.urgent.is_empty()
+            && self.installing.is_empty()
             && self.riders.is_empty()
             && self.syncs.is_empty()
             && self.requests.is_empty()

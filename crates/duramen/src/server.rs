@@ -21,7 +21,6 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 use duramen_broker::limits::{FRAME_BYTES_MAX, GROUP_QUIET_TICKS, Memory};
 use duramen_broker::{Action, Event, Founder, METADATA_TOPIC, Node, NodeOptions, read_plan};
-use duramen_storage::mending::{Mend, Mended};
 use duramen_storage::op::RecoveredReplica;
 use duramen_storage::storage::{Facts, Recovered, Voter};
 use duramen_storage::{Options, Reader, Storage};
@@ -66,7 +65,7 @@ use inbox::Inbox;
 use listener::Listener;
 use metrics::Metrics;
 use peers::{Links, Peers, Place};
-use scrubbing::Scrubbing;
+use scrubbing::{Chore, Ready, Scrubbing};
 use seats::{SeatLimits, Seats};
 use settings::ServerSettings;
 use storage_worker::Work;
@@ -127,8 +126,8 @@ pub struct Common {
     pub node: Arc<Inbox<Input>>,
     /// What waits for the storage thread.
     pub work: Arc<Inbox<Work>>,
-    /// What waits for the thread that looks for rot: segments to be mended.
-    pub mends: Arc<Inbox<Mend>>,
+    /// What waits for the thread that works on what is at rest.
+    pub chores: Arc<Inbox<Chore>>,
     /// What all count.
     pub metrics: Arc<Metrics>,
     /// What they say of themselves.
@@ -169,12 +168,12 @@ pub fn start(config: &Config) -> anyhow::Result<Server> {
     let Opened { storage, links, node, actions, clock, facts, formatted, recovered } = opened;
     let reader = storage.reader();
     let reads = Reads { runtime: runtime.handle().clone(), reader: reader.clone() };
-    let mended = Arc::default();
+    let made = Arc::default();
     let threads = vec![
         core_loop::start(node, actions, clock, reads, links, parts.clone())?,
-        storage_worker::start(storage, Arc::clone(&mended), parts.clone())?,
+        storage_worker::start(storage, Arc::clone(&made), parts.clone())?,
     ];
-    start_scrubbing(&settings, reader.clone(), mended, parts.clone())?;
+    start_scrubbing(&settings, reader.clone(), made, parts.clone())?;
     let http_address = http.as_ref().map(TcpListener::local_addr).transpose()?;
     if let Some(http) = http {
         let (metrics, health) = (Arc::clone(&parts.metrics), Arc::clone(&parts.health));
@@ -392,11 +391,15 @@ fn free_bytes_min(settings: &ServerSettings) -> u64 {
 fn start_scrubbing(
     settings: &ServerSettings,
     reader: Reader<RealDisk>,
-    mended: Arc<Inbox<Mended<RealDisk>>>,
+    ready: Arc<Inbox<Ready<RealDisk>>>,
     common: Common,
 ) -> std::io::Result<()> {
     let (interval, free_bytes_min) = (settings.scrub_interval, free_bytes_min(settings));
-    scrubbing::start(Scrubbing { reader, interval, free_bytes_min, mended, common })?;
+    let random: [u8; 16] = random().map_err(std::io::Error::other)?;
+    let (one, other) = random.split_at(8);
+    let number = |half: &[u8]| u64::from_le_bytes(half.try_into().expect("half of sixteen"));
+    let hash_key = (number(one), number(other));
+    scrubbing::start(Scrubbing { reader, interval, hash_key, free_bytes_min, ready, common })?;
     Ok(())
 }
 

@@ -406,7 +406,9 @@ fn respond(
         let (topic, partition) = push(&mut response, rest, found, fetch.is_read_committed);
         let (Some(replica), Some((mut end, _))) = (found.replica, found.ends) else { continue };
         if has_records {
+            let mut compaction = None;
             if fetch.is_read_committed {
+                compaction = node.partitions.get(&replica).map(Partition::compaction);
                 let aborted;
                 (aborted, end) = aborted_in(node, replica, wanted.offset, found.stable);
                 let part = &mut response.responses[topic].partitions[partition];
@@ -420,6 +422,7 @@ fn respond(
                 end,
                 bytes_max: wanted.bytes_max.unsigned_abs(),
                 omit_if_empty: fetch.is_incremental && !is_needed,
+                compaction,
             });
             if budget > 0 {
                 last_served = *place;

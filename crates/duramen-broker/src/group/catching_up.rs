@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use duramen_protocol::batch::batches;
 use duramen_storage::Descriptor;
-use duramen_storage::op::{Content, LogEntry};
+use duramen_storage::op::{Content, LogEntry, SegmentMeta};
 
 use super::log::GroupLog;
 use super::{Group, PayloadRead};
@@ -200,6 +200,19 @@ impl Group {
             self.shipping.reads.push(PayloadRead { peer, from, pass, end, bytes, ticket });
             self.catching_up.note_asked(peer, Asked { ticket, index, term }, ticks);
         }
+    }
+
+    /// The log is to be compacted below an offset: entries there are given to nobody any more.
+    pub(crate) fn compact(&mut self, below: i64) {
+        self.raw.mut_store().compact(below);
+    }
+
+    /// It was: these segments took the place of all below.
+    pub(crate) fn note_compacted(&mut self, below: i64, made: &[SegmentMeta]) {
+        self.compact(below);
+        let segments = &mut self.raw.mut_store().segments;
+        segments.retain(|_, base_offset| *base_offset >= below);
+        segments.extend(made.iter().map(|it| (it.first_index, it.base_offset)));
     }
 
     /// Offsets below are gone: entries that lie wholly below are given to nobody any more.

@@ -189,6 +189,17 @@ impl GroupLog {
         history::forget_runs(&mut self.runs, self.history.index.min(index));
     }
 
+    /// What lies below an offset, where a segment begins, will not be what was appended: entries there are not to be had any
+    /// more. The log is kept from before, so that it cannot be given to a replica that lacks it: see [`Self::can_be_given`].
+    pub(super) fn compact(&mut self, below: i64) {
+        let Some((&first, _)) = self.segments.iter().find(|(_, base)| **base == below) else {
+            return; // it was trimmed meanwhile
+        };
+        if let Some(term) = self.term_of(first - 1) {
+            self.history.begin_after(first - 1, term, below);
+        }
+    }
+
     /// Whether nothing is kept from before the first entry that can be had again: then whoever begins there has all.
     pub(super) fn can_be_given(&self) -> bool {
         let first = self.segments.first_key_value();

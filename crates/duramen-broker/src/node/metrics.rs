@@ -25,6 +25,10 @@ pub struct Metrics {
     pub stalls: u64,
     /// Trim entries proposed by retention.
     pub retention_trims: u64,
+    /// Logs that were compacted.
+    pub compactions: u64,
+    /// Bytes of batches that are gone by that.
+    pub compacted_bytes: u64,
     /// Gauge: requests that wait for something.
     pub parked: u64,
     /// Gauge: bytes of batches between arrival and sync.

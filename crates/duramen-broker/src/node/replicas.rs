@@ -101,10 +101,12 @@ impl Node {
         Some(id)
     }
 
-    pub(super) fn settings_of(&self, topic: &Topic) -> Arc<TopicSettings> {
+    pub(crate) fn settings_of(&self, topic: &Topic) -> Arc<TopicSettings> {
         let mut settings = TopicSettings::resolve(&topic.configs, &self.options.settings);
         // Whoever keeps something in it says what may go, whatever its settings were changed to.
-        settings.delete &= !internal_topics::is_internal(&topic.name);
+        let is_internal = internal_topics::is_internal(&topic.name);
+        settings.delete &= !is_internal;
+        settings.compact &= !is_internal;
         Arc::new(settings)
     }
 

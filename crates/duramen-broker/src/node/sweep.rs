@@ -1,6 +1,8 @@
 //! Work that visits every partition or topic, in slices, so that no turn grows with their number.
 
-use duramen_storage::op::ReplicaId;
+use duramen_storage::op::{Compacted, ReplicaId, SegmentMeta};
+
+use duramen_protocol::wire::Uuid;
 
 use super::{Node, Timer};
 use crate::controller::records::ALL_BROKERS;
@@ -51,6 +53,13 @@ impl Node {
                 self.counters.retention_trims += 1;
                 self.mark_dirty(*replica);
             }
+            let is_only_one = self.is_only_one(*replica);
+            let partition = self.partitions.get_mut(replica).filter(|_| is_only_one);
+            if let Some((partition, wall_ms)) = partition.zip(wall_ms)
+                && partition.sweep_compaction(wall_ms)
+            {
+                self.mark_dirty(*replica);
+            }
         }
         self.retention.at = slice.last().copied().filter(|_| slice.len() == SWEEP_SLICE);
         let pause = match self.retention.at {
@@ -58,6 +67,29 @@ impl Node {
             None => interval_us(self.options.settings.retention_check_interval_ms),
         };
         self.timers.insert((now.mono_us.saturating_add(pause), Timer::Retention));
+    }
+
+    /// Whether a replica here is the only one of its partition, and is to be: another one could not be given what is gone.
+    fn is_only_one(&self, replica: ReplicaId) -> bool {
+        let Some(partition) = self.partitions.get(&replica) else { return false };
+        let place = (Uuid(partition.id.topic_id), partition.id.partition);
+        let is_moved = self.controller.image.reassignments.contains_key(&place);
+        !is_moved && self.placed_all(partition.id).len() == 1
+    }
+
+    /// A log was compacted, or not.
+    pub(super) fn on_compacted(
+        &mut self,
+        replica: ReplicaId,
+        done: Option<&(Compacted, Vec<SegmentMeta>)>,
+    ) {
+        let Some(partition) = self.partitions.get_mut(&replica) else { return };
+        let before = partition.bytes();
+        partition.on_compacted(done);
+        if done.is_some() {
+            self.counters.compactions += 1;
+            self.counters.compacted_bytes += before.saturating_sub(partition.bytes());
+        }
     }
 
     /// Takes what the metadata say of this node's settings.

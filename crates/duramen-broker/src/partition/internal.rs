@@ -15,6 +15,15 @@ pub(crate) enum Internal {
         /// The first that stays.
         before: i64,
     },
+    /// The log is compacted: below an offset one record of each key is left.
+    Compact {
+        /// Below this one: where a segment begins.
+        below: i64,
+        /// Below this one tombstones go, too, and markers of transactions.
+        tombstones_below: i64,
+        /// When it was decided, by its leader's clock.
+        at_ms: i64,
+    },
     /// These producers are forgotten: it is read from older logs, and not written any more.
     ExpireNamed {
         /// Who.
@@ -25,6 +34,7 @@ pub(crate) enum Internal {
 const TRIM: [u8; 2] = [1, 1];
 const EXPIRE_NAMED: [u8; 2] = [2, 1];
 const EXPIRE_PRODUCERS: [u8; 2] = [2, 2];
+const COMPACT: [u8; 2] = [3, 1];
 
 impl Internal {
     /// Kind, version of the kind, body.
@@ -33,6 +43,10 @@ impl Internal {
             Self::Trim { offset } => [&TRIM[..], &offset.to_be_bytes()[..]].concat(),
             Self::ExpireProducers { before } => {
                 [&EXPIRE_PRODUCERS[..], &before.to_be_bytes()[..]].concat()
+            }
+            Self::Compact { below, tombstones_below, at_ms } => {
+                let numbers = [below, tombstones_below, at_ms].map(|it| it.to_be_bytes());
+                [&COMPACT[..], numbers.as_flattened()].concat()
             }
             Self::ExpireNamed { ids } => {
                 let mut out = EXPIRE_NAMED.to_vec();
@@ -56,6 +70,14 @@ impl Internal {
                 let before = i64::from_be_bytes(body.try_into().ok()?);
                 Some(Self::ExpireProducers { before })
             }
+            COMPACT => {
+                let body: &[u8; 24] = body.try_into().ok()?;
+                let (numbers, _) = body.as_chunks::<8>();
+                let [below, tombstones_below, at_ms] =
+                    [0, 1, 2].map(|at: usize| i64::from_be_bytes(numbers[at]));
+                let is_sane = below > 0 && (0..=below).contains(&tombstones_below);
+                is_sane.then_some(Self::Compact { below, tombstones_below, at_ms })
+            }
             EXPIRE_NAMED => {
                 let (ids, rest) = body.as_chunks::<8>();
                 let ids = ids.iter().map(|id| i64::from_be_bytes(*id)).collect();
@@ -74,10 +96,14 @@ mod tests {
     fn entries_survive_their_encoding_and_unknown_kinds_do_not_decode() {
         let named = Internal::ExpireNamed { ids: vec![1, -5, i64::MAX] };
         let expire = Internal::ExpireProducers { before: 9 };
-        for entry in [Internal::Trim { offset: 77 }, named, expire] {
+        let compact = Internal::Compact { below: 9, tombstones_below: 3, at_ms: -1 };
+        for entry in [Internal::Trim { offset: 77 }, named, expire, compact] {
             assert_eq!(Internal::decode(&entry.encode()), Some(entry));
         }
         assert_eq!(Internal::decode(&[3, 1]), None);
+        assert_eq!(Internal::decode(&[4, 1]), None);
+        let odd = Internal::Compact { below: 9, tombstones_below: 10, at_ms: 0 };
+        assert_eq!(Internal::decode(&odd.encode()), None);
         assert_eq!(Internal::decode(&[1, 2, 0, 0, 0, 0, 0, 0, 0, 0]), None);
         assert_eq!(Internal::decode(&[1]), None);
     }

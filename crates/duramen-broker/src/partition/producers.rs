@@ -254,6 +254,11 @@ impl Producers {
         self.transactions.trim(log_start);
     }
 
+    /// Nothing is left of what was aborted before this offset.
+    pub(crate) fn forget_aborted(&mut self, below: i64) {
+        self.transactions.trim(below);
+    }
+
     /// A batch was proposed at `index`.
     pub(crate) fn propose(&mut self, index: u64, batch: &Descriptor) {
         if batch.producer_id >= 0 {

@@ -99,6 +99,9 @@ pub(crate) fn trim_to(
     let mut trim = log_start;
     for (at, segment) in segments.iter().enumerate() {
         let next = segments.get(at + 1).map(|next| next.base_offset);
+        if segment.size == 0 && next.is_some() {
+            continue; // compaction left nothing of it: it goes with the one behind
+        }
         let is_old = wall_ms.is_some_and(|wall_ms| {
             keep.ms >= 0
                 && segment.max_timestamp >= 0
@@ -141,6 +144,14 @@ mod tests {
         let keep = Keep { ms: 500, ..ALL };
         assert_eq!(trim_to(&segments, 0, 12, keep, Some(601)), Some(12));
         assert_eq!(trim_to(&segments, 12, 12, keep, Some(601)), None);
+    }
+
+    #[test]
+    fn a_segment_of_which_compaction_left_nothing_holds_up_no_other() {
+        let segments = [segment(0, 0, -1), segment(5, 10, 100), segment(9, 10, 900)];
+        let keep = Keep { ms: 500, ..ALL };
+        assert_eq!(trim_to(&segments, 0, 12, keep, Some(1000)), Some(9));
+        assert_eq!(trim_to(&segments, 0, 12, keep, Some(500)), None);
     }
 
     #[test]

@@ -85,7 +85,7 @@ impl Transactions {
         self.open.first().copied()
     }
 
-    /// The log begins at this offset now.
+    /// The log begins at this offset now, or nothing is left of what was aborted before it.
     pub(crate) fn trim(&mut self, log_start: i64) {
         while self.aborted.front().is_some_and(|it| it.last_offset < log_start) {
             self.aborted.pop_front();
@@ -111,6 +111,19 @@ impl Transactions {
         found.retain(|it| it.first_offset < end);
         found.sort_unstable_by_key(|it| it.first_offset);
         (found, end)
+    }
+
+    /// Those that begin before an offset.
+    pub(crate) fn aborted_before(
+        &self,
+        offset: i64,
+    ) -> impl Iterator<Item = duramen_storage::compaction::Aborted> {
+        let begun = self.aborted.iter().filter(move |it| it.first_offset < offset);
+        begun.map(|it| duramen_storage::compaction::Aborted {
+            producer_id: it.producer_id,
+            first_offset: it.first_offset,
+            last_offset: it.last_offset,
+        })
     }
 
     /// How many are remembered as aborted.

@@ -28,9 +28,10 @@ use duramen_protocol::wire::{RecordData, Uuid};
 use duramen_protocol::{
     ApiKey, ErrorCode, Request, RequestHeader, Response, decode_response, encode_request,
 };
+use duramen_storage::compaction::{Compaction, CompactionError, Means, Order, Progress};
 use duramen_storage::op::OpKind;
 use duramen_storage::storage::Facts;
-use duramen_storage::{Options, Storage};
+use duramen_storage::{Done, Options, Storage};
 
 mod memory;
 use memory::MemoryDisk;
@@ -111,6 +112,21 @@ impl Broker {
         broker
     }
 
+    fn compact(&mut self, order: Order) {
+        let means = Means { hash_key: (3, 4), keys_max: 1000, free_bytes_min: 0 };
+        let replica = order.replica;
+        let made = Compaction::begin(&self.storage.reader(), order, &means)
+            .and_then(|mut begun| begun.step(u64::MAX));
+        match made {
+            Ok(Progress::Done(made)) => self.storage.install(*made),
+            Ok(Progress::More) => panic!("it was given all it needs"),
+            Err(CompactionError::Unsettled) => {
+                self.read.push(Event::Storage(Done::Compacted { replica, done: None }));
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+
     fn restart(self, seed: u64) -> Self {
         Self::open(self.disk, seed)
     }
@@ -130,6 +146,7 @@ impl Broker {
                 Action::Close { reason, .. } | Action::Fatal(reason) => panic!("{reason}"),
                 Action::Send { to, .. } => panic!("there is no node {to}"),
                 Action::Nodes(_) => {}
+                Action::Compact(order) => self.compact(order),
                 Action::Mend(_) | Action::Drained => panic!("nobody asked"),
             }
         }
@@ -503,4 +520,120 @@ fn the_metadata_log_stays_small_however_many_topics_come_and_go() {
     assert!(largest > LOG_BYTES / 2, "it was filled: {largest}");
     assert!(largest < 2 * LOG_BYTES, "{largest}");
     assert!(last < largest, "and it was trimmed: {last}");
+}
+
+fn keyed(key: &str, value: Option<&str>, timestamp: i64) -> Bytes {
+    let mut builder = BatchBuilder::new();
+    let (key, value) = (Some(key.as_bytes()), value.map(str::as_bytes));
+    builder.push(&NewRecord { timestamp, key, value, ..NewRecord::default() }).expect("a record");
+    builder.build().expect("a batch")
+}
+
+impl Broker {
+    /// So much time passes.
+    fn pass(&mut self, ms: i64) {
+        self.now.wall_ms += ms;
+        self.now.mono_us += ms.unsigned_abs() * 1000;
+        let mut actions = Vec::new();
+        self.node.step(self.now, Event::Tick, &mut actions);
+        self.act(actions);
+        self.run();
+    }
+
+    /// All records of a topic by offset, from an offset on.
+    fn records(&mut self, topic: &str, mut offset: i64) -> BTreeMap<i64, (String, Option<String>)> {
+        let mut all = BTreeMap::new();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        loop {
+            let data = self.fetch(topic, offset);
+            assert_eq!(data.error_code, 0);
+            if offset == data.high_watermark {
+                return all;
+            }
+            let Some(RecordData::Bytes(bytes)) = data.records else { panic!("no bytes") };
+            assert!(!bytes.is_empty(), "there is something behind {offset}");
+            for batch in batches(bytes).map_while(Result::ok) {
+                let records = duramen_protocol::records::Records::of(&batch, 1 << 20);
+                let records = records.expect("readable");
+                for record in &records {
+                    let record = record.expect("readable");
+                    let key = text(record.key.expect("a key"));
+                    all.insert(records.offset(&record), (key, record.value.map(text)));
+                }
+                offset = batch.header().end_offset();
+            }
+        }
+    }
+}
+
+#[test]
+fn of_a_compacted_topic_the_last_record_of_each_key_stays_where_it_was() {
+    let config = |(name, value): (&str, &str)| CreatableTopicConfig {
+        name: name.to_owned(),
+        value: Some(value.to_owned()),
+    };
+    let configs = [
+        ("cleanup.policy", "compact"),
+        ("segment.bytes", "4096"),
+        ("min.cleanable.dirty.ratio", "0.1"),
+        ("delete.retention.ms", "900000"),
+    ];
+    let mut broker = Broker::open(MemoryDisk::default(), 1);
+    broker.create_with("t", configs.map(config).into());
+    let mut last = BTreeMap::new();
+    let mut end = 0;
+    let mut fill = |broker: &mut Broker, last: &mut BTreeMap<String, (i64, Option<String>)>| {
+        for n in 0..150 {
+            let key = format!("key {}", n % 7);
+            let value = (n % 7 != 3).then(|| format!("value {end}"));
+            let offset = broker.produce("t", keyed(&key, value.as_deref(), broker.now.wall_ms));
+            assert_eq!(offset, end);
+            last.insert(key, (end, value));
+            end += 1;
+        }
+        end
+    };
+    fill(&mut broker, &mut last);
+    broker.pass(301_000);
+    broker.pass(301_000);
+    let compacted = broker.node.metrics();
+    assert!(compacted.compactions >= 1 && compacted.compacted_bytes > 5000, "{compacted:?}");
+    let all = broker.records("t", 0);
+    assert!(all.len() < 60, "{}", all.len());
+    let fits = |all: &BTreeMap<i64, (String, Option<String>)>,
+                last: &BTreeMap<String, (i64, Option<String>)>| {
+        for (key, (offset, value)) in last {
+            assert_eq!(all.get(offset), Some(&(key.clone(), value.clone())));
+        }
+    };
+    fits(&all, &last);
+    // From any offset on a reader gets what is behind it.
+    for from in 0..150 {
+        let behind: BTreeMap<_, _> = all.range(from..).map(|(at, it)| (*at, it.clone())).collect();
+        let mut found = broker.records("t", from);
+        found.retain(|at, _| *at >= from);
+        assert_eq!(found, behind, "from {from}");
+    }
+    let first = *all.first_key_value().expect("some are left").0;
+    assert!(first > 0);
+    assert_eq!(broker.offset_at("t", 0).0, first);
+    broker = broker.restart(2);
+    assert_eq!(broker.records("t", 0), all);
+    // Only so much later are tombstones gone, by the next compaction that there is something to do for.
+    broker.pass(1_000_000);
+    let tombstones = |all: &BTreeMap<i64, (String, Option<String>)>| {
+        all.values().filter(|it| it.1.is_none()).count()
+    };
+    assert!(tombstones(&all) > 0);
+    let end = fill(&mut broker, &mut last);
+    last.remove("key 3");
+    for key in ["key 1", "key 3", "key 5"] {
+        broker.produce("t", keyed(key, None, broker.now.wall_ms));
+    }
+    broker.pass(301_000);
+    let all = broker.records("t", 0);
+    assert_eq!(all.range(..150).count(), 0, "{all:?}");
+    assert!(all.len() < 70 && all.contains_key(&(end + 2)));
+    broker = broker.restart(3);
+    assert_eq!(broker.records("t", 0), all);
 }

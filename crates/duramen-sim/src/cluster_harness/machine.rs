@@ -13,6 +13,7 @@ use duramen_storage::{Done, Storage};
 
 use super::rot::{Rot, Rotting};
 use super::space::Told;
+use crate::compacting::Compactor;
 use crate::disk::{Faults, SimDisk, SimFile};
 use crate::failure::Failure;
 use crate::planted::ClusterBug;
@@ -31,6 +32,7 @@ pub(super) struct Life {
     segments_due: bool,
     reads: Vec<ReadLog>,
     pub(super) rot: Rot,
+    compactor: Compactor,
     to_run: Vec<(SyncRequest<SimFile>, bool)>,
     ran: Vec<(SyncId, bool, io::Result<()>)>,
     /// Tickets of a planted bug.
@@ -250,6 +252,11 @@ impl Machine {
         {
             return outcome;
         }
+        let life = self.life.as_mut().expect("it was just there");
+        if let Some(done) = life.compactor.step(&mut life.storage) {
+            let is_dead = self.disk.is_dead();
+            return Ok(if is_dead { Vec::new() } else { self.step(mono_us, Event::Storage(done)) });
+        }
         match self.chance.below(7) {
             0 | 1 => self.begin_round()?,
             2 => self.write_segments()?,
@@ -367,6 +374,7 @@ impl Machine {
                 }
                 Action::ReadLog(wanted) => life.reads.push(wanted),
                 Action::Mend(mend) => life.rot.mends.push(mend),
+                Action::Compact(order) => life.compactor.push(order),
                 other => rest.push(other),
             }
         }
@@ -456,6 +464,7 @@ impl Machine {
             segments_due: false,
             reads: Vec::new(),
             rot: Rot::new(storage_reader),
+            compactor: Compactor::new(self.starts, 0),
             to_run: Vec::new(),
             ran: Vec::new(),
             held_back: Vec::new(),

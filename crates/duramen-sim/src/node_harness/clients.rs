@@ -25,6 +25,7 @@ use duramen_storage::op::Identity;
 
 mod committing;
 mod governing;
+pub(super) mod keyed;
 mod reading;
 mod removing;
 mod requests;
@@ -155,6 +156,8 @@ struct Client {
 pub(crate) struct Clients {
     pub(crate) oracle: Oracle,
     pub(crate) requests: u64,
+    /// Logs that were compacted so far.
+    pub(crate) compactions: u64,
     all: Vec<Client>,
     committer: Committer,
     members: Option<Members>,
@@ -199,12 +202,14 @@ fn session(connection: u64) -> (ConnectionId, Session) {
 impl Clients {
     pub(crate) fn new(seed: u64, leaps: bool) -> Self {
         let mut oracle = Oracle::default();
+        oracle.has_keyed = Prng::new(seed, "keyed").chance(500);
         for name in TOPICS {
             oracle.add_topic(name);
         }
         Self {
             oracle,
             requests: 0,
+            compactions: 0,
             all: Vec::new(),
             committer: Committer::default(),
             members: None,
@@ -238,6 +243,7 @@ impl Clients {
         clients.moves = *Prng::new(seed, "moves").pick(&[0, 10, 40]);
         clients.deletes = *Prng::new(seed, "deletes").pick(&[0, 0, 0, 60, 300]);
         clients.oracle.many = true;
+        clients.oracle.has_keyed = false;
         clients.members = Members::of(seed);
         clients
     }
@@ -593,6 +599,11 @@ impl Clients {
             log_append_time: false,
             codec,
         };
+        let bytes = if self.oracle.is_keyed(&place.0) {
+            keyed::encode(number, &records.timestamps, &records.value, records.producer, codec)
+        } else {
+            Bytes::from(records.encode(0, 0))
+        };
         let acks = match (self.many, idempotent) {
             (true, true) => &[-1][..],
             (true, false) => &[-1, -1, -1, 0],
@@ -606,7 +617,7 @@ impl Clients {
         };
         let version = *self.work.pick(versions);
         self.send(Produce {
-            bytes: Bytes::from(records.encode(0, 0)),
+            bytes,
             count: i32::try_from(count).expect("small"),
             acks,
             version,

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 
 use duramen_protocol::wire::Uuid;
 
+use super::clients::keyed::{self, KEYED, Numbered};
 use crate::failure::Failure;
 
 /// A partition of a topic of this name.
@@ -107,6 +108,8 @@ pub(crate) struct Oracle {
     pub(super) topics: BTreeMap<String, Topic>,
     /// The clock leapt, and the node was started after it: records may be too old now.
     pub(crate) trims_by_time: bool,
+    /// One topic is compacted.
+    pub(super) has_keyed: bool,
     /// There are several nodes, and each may be behind.
     pub(super) many: bool,
     known: BTreeMap<Place, Known>,
@@ -441,6 +444,9 @@ impl Oracle {
             return wrong(format!("{place:?} starts at {start}, but only {asked} was asked for"));
         }
         let known = self.known.entry(place.clone()).or_default();
+        if self.has_keyed && place.0 == KEYED {
+            return self.check_compacted(place, start, end, read);
+        }
         if let Some(missing) = (start..end).find(|offset| !read.contains_key(offset)) {
             return wrong(format!("P3: {place:?} has no offset {missing} of {start}..{end}"));
         }
@@ -461,6 +467,40 @@ impl Oracle {
             }
         }
         Ok(())
+    }
+
+    /// Of a log that is compacted: of each key the last record is there, and none that is older than one that is gone.
+    fn check_compacted(
+        &self,
+        place: &Place,
+        start: i64,
+        end: i64,
+        read: &BTreeMap<i64, Numbered>,
+    ) -> Result<(), Failure> {
+        let known = &self.known[place];
+        if end < known.acked_end() {
+            return wrong(format!("P1: {place:?} ends at {end}, {} was acked", known.acked_end()));
+        }
+        let mut all = known.shown.clone();
+        for (base, (batch, count)) in &known.acked {
+            all.extend((0..*count).map(|within| (base + within, (*batch, within))));
+        }
+        all.retain(|offset, _| *offset >= start);
+        let life = self.topics[&place.0].life;
+        let is_unknown = |it: &Sent| {
+            it.place == *place && it.life == life && it.acked.is_none() && it.seen.is_none()
+        };
+        let unknown = self.sent.iter().filter(|(_, sent)| is_unknown(sent));
+        let unknown = unknown.flat_map(|(batch, sent)| (0..sent.count).map(|it| (*batch, it)));
+        match keyed::fault(read, &all, &unknown.collect::<Vec<_>>()) {
+            Some(fault) => wrong(format!("P1: {place:?}: {fault}")),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether a topic is compacted.
+    pub(super) fn is_keyed(&self, name: &str) -> bool {
+        self.has_keyed && name == KEYED
     }
 
     /// The run is over.

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use twox_hash::xxhash3_128::Hasher;
 
-use super::{ReadError, Reader, be_u32};
+use super::{NOT_AS_INDEXED, ReadError, Reader, fault_of};
 use crate::catalog::LogFiles;
 use crate::descriptor::{BATCH_HEADER_BYTES, Descriptor};
 use crate::{Disk, ReplicaId};
@@ -101,10 +101,12 @@ impl<D: Disk> Reader<D> {
             let error = ReadError::Damaged { path: path.clone(), at, what };
             Stop::Damaged(Damage { offset, what: error.to_string() })
         };
-        let (mut at, _) = match self.position_of(&segment, &file, offset) {
+        let found = match self.position_of(&segment, &file, offset) {
             Err(ReadError::Damaged { at, what, .. }) => return Err(damaged(offset, at, what)),
             found => found?,
         };
+        let is_dense = segment.is_dense();
+        let (mut at, _) = found.unwrap_or((size, 0));
         let (mut chunk, mut chunk_at) = (Bytes::new(), at);
         let mut read = |at: u64, len: usize| {
             let skip = usize::try_from(at - chunk_at).unwrap_or(usize::MAX);
@@ -127,12 +129,11 @@ impl<D: Disk> Reader<D> {
             if u64::from(batch.length) > size - at {
                 return Err(damaged(offset, at, "a batch reaches past the end"));
             }
-            let follows = if made.digest.bytes == 0 {
-                (batch.base_offset..batch.end_offset()).contains(&offset)
-            } else {
-                batch.base_offset == offset
-            };
-            if !follows {
+            if !is_dense && batch.base_offset >= made.to {
+                made.digest.end = made.to;
+                return Ok(());
+            }
+            if !made.is_next(&batch, is_dense) {
                 let what = "a batch's base offset does not follow its predecessor's";
                 return Err(damaged(offset, at, what));
             }
@@ -141,13 +142,9 @@ impl<D: Disk> Reader<D> {
                 return Err(Stop::Enough);
             }
             let bytes = read(batch.length as usize)?;
-            let wrong = if batch.matches(&bytes) {
-                let term = u64::from(be_u32(&bytes, 12));
-                let is_right = files.term_at(batch.base_offset) == Some(term);
-                (!is_right).then_some("a batch's leader epoch is not the term it was appended in")
-            } else {
-                Some("a batch's CRC does not match")
-            };
+            let wrong = fault_of(files, &batch, &bytes, (batch.base_offset, true));
+            let belongs = self.belongs(&segment, at, &batch)?;
+            let wrong = wrong.or((!belongs).then_some(NOT_AS_INDEXED));
             made.take(&batch, &bytes);
             if let Some(Stop::Damaged(damage)) =
                 wrong.map(|what| damaged(batch.base_offset, at, what))
@@ -155,6 +152,10 @@ impl<D: Disk> Reader<D> {
                 made.digest.damage.get_or_insert(damage);
             }
             at += u64::from(batch.length);
+        }
+        if at >= size && !is_dense {
+            // What was behind the last batch was compacted away.
+            made.digest.end = made.digest.end.max(written_end);
         }
         Ok(())
     }
@@ -169,6 +170,18 @@ struct Making {
 }
 
 impl Making {
+    /// Whether a batch is the one that is to come, as far as its predecessor tells.
+    fn is_next(&self, batch: &Descriptor, is_dense: bool) -> bool {
+        let offset = self.digest.end;
+        if !is_dense {
+            return batch.end_offset() > offset;
+        }
+        if self.digest.bytes == 0 {
+            return (batch.base_offset..batch.end_offset()).contains(&offset);
+        }
+        batch.base_offset == offset
+    }
+
     fn take(&mut self, batch: &Descriptor, bytes: &[u8]) {
         let digest = &mut self.digest;
         if digest.bytes == 0 {

@@ -26,7 +26,7 @@ use crate::{Disk, ReplicaId};
 
 impl<D: Disk> Storage<D> {
     /// Our own records go first: they are what frees the journal.
-    pub(super) fn take_urgent(&mut self, round: &mut Round, buffer: &mut Vec<u8>) {
+    pub(super) fn take_urgent(&mut self, round: &mut Round<D>, buffer: &mut Vec<u8>) {
         let most = self.journal.body_bytes_max() / 2;
         let mut implied = false; // what an image implies goes into one round with it
         while buffer.len() < most || implied {
@@ -59,7 +59,7 @@ impl<D: Disk> Storage<D> {
     }
 
     /// The round holds a record of this replica that replay needs.
-    fn touch(&mut self, round: &mut Round, replica: ReplicaId) {
+    pub(super) fn touch(&mut self, round: &mut Round<D>, replica: ReplicaId) {
         round.replicas.insert(replica);
         if let Some(replica) = self.replicas.get_mut(&replica) {
             replica.first_since_capture.get_or_insert(round.lsn);
@@ -68,7 +68,7 @@ impl<D: Disk> Storage<D> {
 
     pub(super) fn take_queue(
         &mut self,
-        round: &mut Round,
+        round: &mut Round<D>,
         buffer: &mut Vec<u8>,
     ) -> Result<(), Error> {
         let most = self.journal.body_bytes_max() / 2;
@@ -101,7 +101,7 @@ impl<D: Disk> Storage<D> {
         first.entry.index <= replica.state.last_index()
     }
 
-    fn take_op(&mut self, op: Op, round: &mut Round, buffer: &mut Vec<u8>) -> Result<(), Error> {
+    fn take_op(&mut self, op: Op, round: &mut Round<D>, buffer: &mut Vec<u8>) -> Result<(), Error> {
         let id = op.replica;
         if let OpKind::Create { ticket, identity, conf } = op.kind {
             return self.take_create(id, ticket, identity, conf, (round, buffer));
@@ -182,7 +182,7 @@ impl<D: Disk> Storage<D> {
         ticket: u64,
         identity: Identity,
         conf: ConfState,
-        (round, buffer): (&mut Round, &mut Vec<u8>),
+        (round, buffer): (&mut Round<D>, &mut Vec<u8>),
     ) -> Result<(), Error> {
         let state = ReplicaState::new(id, identity.clone(), conf.clone());
         let dir = state.dir();
@@ -208,7 +208,7 @@ impl<D: Disk> Storage<D> {
         &mut self,
         id: ReplicaId,
         beginning: Beginning,
-        (round, buffer): (&mut Round, &mut Vec<u8>),
+        (round, buffer): (&mut Round<D>, &mut Vec<u8>),
     ) -> Result<(), Error> {
         if self.replicas.get(&id).is_none_or(|it| it.deleting) {
             return Ok(());
@@ -255,7 +255,7 @@ impl<D: Disk> Storage<D> {
         id: ReplicaId,
         appends: Vec<Append>,
         hard_state: Option<HardState>,
-        (round, buffer): (&mut Round, &mut Vec<u8>),
+        (round, buffer): (&mut Round<D>, &mut Vec<u8>),
     ) {
         let replica = self.replicas.get_mut(&id).expect("the caller found it");
         if let Some(first) = appends.first().map(|append| append.entry.index)
@@ -305,7 +305,7 @@ impl<D: Disk> Storage<D> {
         id: ReplicaId,
         Append { entry, payload }: Append,
         bulk: Option<u64>,
-        round: &mut Round,
+        round: &mut Round<D>,
         buffer: &mut Vec<u8>,
     ) {
         let replica = self.replicas.get_mut(&id).expect("the caller found it");
@@ -401,7 +401,7 @@ impl<D: Disk> Storage<D> {
         id: ReplicaId,
         index: u64,
         image: ImageSource,
-        round: &mut Round,
+        round: &mut Round<D>,
     ) {
         let Some(replica) = self.replicas.get_mut(&id) else { return };
         if let ImageSource::File { .. } = replica.state.image
@@ -483,7 +483,7 @@ impl<D: Disk> Storage<D> {
     }
 
     /// What may ride along: commit indexes, and synced marks.
-    pub(super) fn take_riders(&mut self, round: &mut Round, buffer: &mut Vec<u8>) {
+    pub(super) fn take_riders(&mut self, round: &mut Round<D>, buffer: &mut Vec<u8>) {
         let most = self.journal.body_bytes_max() * 3 / 4;
         while buffer.len() < most {
             let Some(id) = self.riders.pop_first() else { break };
@@ -503,7 +503,7 @@ impl<D: Disk> Storage<D> {
         }
     }
 
-    pub(super) fn remove_dead_segments(&mut self, id: ReplicaId, round: &mut Round) {
+    pub(super) fn remove_dead_segments(&mut self, id: ReplicaId, round: &mut Round<D>) {
         let Some(replica) = self.replicas.get_mut(&id) else { return };
         let dead = replica.state.remove_dead_segments();
         if replica.state.removal_waits_for_image() {
@@ -515,7 +515,7 @@ impl<D: Disk> Storage<D> {
         let Some(replica) = self.replicas.get_mut(&id) else { return };
         for segment in &dead {
             replica.dirty.remove(&segment.base_offset);
-            round.removals.extend(replica.segment_paths(segment.base_offset));
+            round.removals.extend(replica.segment_paths(segment));
         }
         replica.files.retain(|base| dead.iter().all(|segment| segment.base_offset != base));
     }

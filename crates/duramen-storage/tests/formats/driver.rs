@@ -1,8 +1,9 @@
 //! Drives a storage as a node would, and plays the script that the fixture was made by.
 
 use bytes::Bytes;
+use duramen_storage::compaction::{Compaction, Means, Order, Progress};
 use duramen_storage::op::{
-    Append, ConfState, Content, HardState, Identity, LogEntry, RecoveredReplica,
+    Append, Compacted, ConfState, Content, HardState, Identity, LogEntry, RecoveredReplica,
 };
 use duramen_storage::storage::{Facts, SyncRequest};
 use duramen_storage::{Descriptor, Done, Op, OpKind, Options, ReplicaId, Storage};
@@ -117,13 +118,26 @@ impl Driver {
 
     /// A batch; the commit follows one behind.
     pub(crate) fn batch(&mut self, id: u64, starts_segment: bool, producer: Producer, size: usize) {
+        self.keyed_batch(id, starts_segment, producer, size, None);
+    }
+
+    /// The same; all records have this key.
+    pub(crate) fn keyed_batch(
+        &mut self,
+        id: u64,
+        starts_segment: bool,
+        producer: Producer,
+        size: usize,
+        key: Option<&[u8]>,
+    ) {
         let writer = self.writer(id);
         let commit = writer.index;
         writer.index += 1;
         let epoch = i32::try_from(writer.term).expect("small");
         let count = 1 + i32::try_from(writer.index % 3).expect("small");
         let timestamp = 1_000_000 + writer.offset * 10;
-        let payload = layout::batch(writer.offset, epoch, timestamp, producer, count, size);
+        let offset = writer.offset;
+        let payload = layout::keyed_batch(offset, epoch, timestamp, producer, count, size, key);
         let descriptor = Descriptor::of_batch(&payload, starts_segment).expect("a good batch");
         let content = Content::Batch(descriptor);
         let entry = LogEntry { index: writer.index, term: writer.term, content };
@@ -192,6 +206,52 @@ impl Driver {
         let request = self.storage.begin_round().expect("nothing fails here");
         assert!(request.is_some(), "something was queued");
     }
+}
+
+/// Compacts a log by an entry that is applied, up to where a segment begins.
+pub(crate) fn compact(driver: &mut Driver, id: u64, compacted: Compacted) {
+    let (replica, aborted) = (ReplicaId(id), Vec::new());
+    let order = Order { replica, compacted, aborted, segment_bytes: 100_000 };
+    let means = Means { hash_key: (1, 2), keys_max: 100, free_bytes_min: 0 };
+    let begun = Compaction::begin(&driver.storage.reader(), order, &means);
+    match begun.and_then(|mut it| it.step(u64::MAX)).expect("all is settled") {
+        Progress::Done(made) => driver.storage.install(*made),
+        Progress::More => panic!("it was given all it needs"),
+    }
+}
+
+/// What the fixture of version 4 holds: a log that was compacted, with its checkpoint before and after.
+pub(crate) fn compacted_script(disk: &FsDisk) {
+    let mut driver = Driver::open(disk, options());
+    for (id, topic) in [(1, "before"), (2, "after")] {
+        driver.create(id, topic, 0, 10);
+        driver.settle();
+        for step in 0..40 {
+            let key = [b'k', b'0' + step % 3];
+            driver.keyed_batch(id, step % 13 == 0, NOBODY, 100, Some(&key));
+            driver.settle();
+        }
+        driver.image(id);
+        driver.settle();
+    }
+    drop(driver);
+    // At a start all is settled.
+    let mut driver = Driver::open(disk, options());
+    compact(&mut driver, 2, Compacted { index: 41, below: 52, tombstones_below: 0 });
+    driver.settle();
+    // Until it has a checkpoint; then the other.
+    for step in 0..200 {
+        driver.conf(2);
+        driver.batch(2, false, NOBODY, 30);
+        if step % 10 == 0 {
+            driver.image(2);
+        }
+        driver.settle();
+    }
+    compact(&mut driver, 1, Compacted { index: 41, below: 52, tombstones_below: 26 });
+    driver.settle();
+    driver.batch(1, false, NOBODY, 20);
+    driver.die();
 }
 
 /// No idempotent producer.

@@ -144,9 +144,22 @@ pub(crate) fn batch(
     base_offset: i64,
     epoch: i32,
     timestamp: i64,
+    producer: Producer,
+    count: i32,
+    size: usize,
+) -> Vec<u8> {
+    keyed_batch(base_offset, epoch, timestamp, producer, count, size, None)
+}
+
+/// The same; all records have this key.
+pub(crate) fn keyed_batch(
+    base_offset: i64,
+    epoch: i32,
+    timestamp: i64,
     (id, producer_epoch, sequence): Producer,
     count: i32,
     size: usize,
+    key: Option<&[u8]>,
 ) -> Vec<u8> {
     let mut records = Vec::new();
     for delta in 0..count {
@@ -156,7 +169,8 @@ pub(crate) fn batch(
             &[0u8][..],
             &varint(0),
             &varint(i64::from(delta)),
-            &varint(-1),
+            &varint(key.map_or(-1, |key| i64::try_from(key.len()).expect("small"))),
+            key.unwrap_or_default(),
             &varint(i64::try_from(size).expect("small")),
             &value,
             &varint(0),

@@ -1,7 +1,7 @@
 //! The format on disk: exactly the bytes of `docs/format.md`, and readable for ever.
 //!
 //! `tests/fixtures/v1` is a data directory as the first version of the format wrote it, left by a process
-//! that died; `v3` is one with States of version 2. They are never written again. A later version gets a directory of its
+//! that died; `v3` is one with States of version 2, `v4` one with logs that were compacted. They are never written again. A later version gets a directory of its
 //! own, made by `DURAMEN_WRITE_FIXTURES=1 cargo test -p duramen-storage --test formats`. `v2` differs from `v1` in the
 //! manifest alone, so that is all it holds.
 
@@ -72,7 +72,8 @@ fn batches(reader: &Reader<FsDisk>, found: &RecoveredReplica) -> Vec<Vec<u8>> {
         let range = range.expect("it can be read").expect("there is a batch");
         let bytes = reader.read(found.replica, &range).expect("it is good");
         let batch = Descriptor::of_batch(&bytes, false).expect("it is a batch");
-        assert_eq!(batch.base_offset, at, "batches follow each other");
+        let is_compacted = at < found.compacted.below;
+        assert!(batch.base_offset == at || is_compacted, "batches follow each other");
         at = batch.end_offset();
         batches.push(bytes.to_vec());
     }
@@ -117,6 +118,9 @@ fn describe(reader: &Reader<FsDisk>, found: &RecoveredReplica) -> String {
             "  segment {} index {} {} bytes latest {}",
             segment.base_offset, segment.first_index, segment.size, segment.max_timestamp
         ));
+    }
+    if found.compacted.index > 0 {
+        line(format!("  {:?}", found.compacted));
     }
     let history = &found.history;
     line(format!(
@@ -196,6 +200,53 @@ fn opens_with_everything_in_it(version: u32) {
     for line in expected.lines().filter(|line| line.starts_with("  batch")) {
         assert!(again.contains(line), "{line} is gone");
     }
+}
+
+#[test]
+fn the_directory_of_version_4_has_logs_that_were_compacted() {
+    let kept = kept(4);
+    if std::env::var_os("DURAMEN_WRITE_FIXTURES").is_some() && !kept.join("manifest").exists() {
+        driver::compacted_script(&FsDisk::new(&kept));
+        let scratch = Scratch::new("formats-write-4");
+        copy(&kept, &scratch.0);
+        let expected = describe_all(&Driver::open(&FsDisk::new(&scratch.0), options()));
+        fs::write(kept.with_extension("txt"), expected).expect("it can be written");
+    }
+    let scratch = Scratch::new("formats-v4");
+    copy(&kept, &scratch.0);
+    let driver = Driver::open(&FsDisk::new(&scratch.0), options());
+    let expected = fs::read_to_string(kept.with_extension("txt")).expect("it is kept");
+    assert_eq!(describe_all(&driver), expected);
+    // By the document: one log's State says that it is compacted, of the other a record behind its State.
+    let names = ["0000", "0001", "0002", "0003"];
+    let extents = names.map(|name| fs::read(kept.join("journal").join(name)).expect("it is kept"));
+    let rounds = extents.iter().flat_map(|extent| layout::rounds_of(extent));
+    let records: Vec<_> = rounds.flat_map(|(_, records)| records).collect();
+    let of = |kind: u8, id: u64| {
+        let mut found = records.iter().filter(|it| (it.0, it.1) == (kind, id));
+        found.next_back().map(|it| it.2.clone())
+    };
+    let made = |id: u64, topic: &str| {
+        let stem = format!("{topic}-0/00000000000000000000.{id}-41");
+        let index = fs::read(kept.join(format!("{stem}.index"))).expect("it is kept");
+        let log = fs::read(kept.join(format!("{stem}.log"))).expect("it is kept");
+        let mut at = 0;
+        for entry in index.chunks(8) {
+            let batch = Descriptor::of_batch(&log[at..], false).expect("a batch");
+            let delta = u32::try_from(batch.end_offset() - 1).expect("small");
+            let position = u32::try_from(at).expect("small");
+            assert_eq!(entry, Fields::new().u32(delta).u32(position).0, "all batches are in it");
+            at += batch.length as usize;
+        }
+        assert_eq!(at, log.len());
+        Fields::new().u32(1).i64(0).u64(41).u32(crc32c::crc32c(&index))
+    };
+    let head = |tombstones_below: i64| Fields::new().u64(41).i64(52).i64(tombstones_below);
+    let record = of(14, 1).expect("the second log's last record of that kind is live");
+    assert!(record.starts_with(&head(26).u64(27).u64(1).u32(1).i64(0).u64(2).0), "{record:?}");
+    assert!(record.ends_with(&made(1, "before").0), "{record:?}");
+    let state = of(13, 2).expect("the first log has a checkpoint since");
+    assert!(state.ends_with(&head(0).raw(&made(2, "after").0).0), "{state:?}");
 }
 
 #[test]

@@ -34,6 +34,7 @@ use super::disk::RealDisk;
 use super::ending;
 use super::inbox::Inbox;
 use super::peers::Links;
+use super::scrubbing::Chore;
 use super::storage_worker::Work;
 
 /// Events in one turn at most: storage should not wait longer for the first of them.
@@ -248,7 +249,8 @@ impl CoreLoop {
             match action {
                 Action::Storage(op) => ops.push(op),
                 Action::ReadLog(wanted) => self.reads.start(wanted, &self.common.node),
-                Action::Mend(mend) => self.common.mends.push(mend),
+                Action::Mend(mend) => self.common.chores.push(Chore::Mend(mend)),
+                Action::Compact(order) => self.common.chores.push(Chore::Compact(order)),
                 Action::Reply { connection, sequence, reply } => {
                     replies.push((connection, Routed::Reply(sequence, reply)));
                 }

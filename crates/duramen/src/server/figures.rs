@@ -8,7 +8,7 @@ use super::metrics::Figure;
 pub(crate) fn of(metrics: &Metrics) -> Vec<Figure> {
     let counter = |name, value, help| Figure { name, help, is_counter: true, value };
     let gauge = |name, value, help| Figure { name, help, is_counter: false, value };
-    vec![
+    let mut all = vec![
         counter("node_requests", metrics.requests, "Requests that the node took in"),
         counter("node_replies", metrics.replies, "Replies that the node gave"),
         counter("node_batches", metrics.batches, "Record batches that the node appended"),
@@ -57,6 +57,18 @@ pub(crate) fn of(metrics: &Metrics) -> Vec<Figure> {
             metrics.sleep_disputes,
             "Nodes with which it is not agreed which groups they lead asleep with this one",
         ),
+        gauge("producers", metrics.producers, "Producers remembered"),
+        gauge("fetch_sessions", metrics.fetch_sessions, "Incremental fetch sessions"),
+    ];
+    all.extend(at_rest(metrics));
+    all
+}
+
+/// What is done to segments.
+fn at_rest(metrics: &Metrics) -> Vec<Figure> {
+    let counter = |name, value, help| Figure { name, help, is_counter: true, value };
+    let gauge = |name, value, help| Figure { name, help, is_counter: false, value };
+    vec![
         gauge(
             "segments_damaged",
             metrics.segments_damaged,
@@ -73,7 +85,7 @@ pub(crate) fn of(metrics: &Metrics) -> Vec<Figure> {
             metrics.ranges_given,
             "Pieces given to other nodes to mend their segments",
         ),
-        gauge("producers", metrics.producers, "Producers remembered"),
-        gauge("fetch_sessions", metrics.fetch_sessions, "Incremental fetch sessions"),
+        counter("compactions", metrics.compactions, "Logs compacted"),
+        counter("compacted_bytes", metrics.compacted_bytes, "Bytes gone by compaction"),
     ]
 }

@@ -1,11 +1,14 @@
 //! # Room card: scrubbing
 //!
-//! Purpose:    the one thread that looks for rot at rest, and copies segments that are mended.
+//! Purpose:    the one thread that works on what is at rest: it looks for rot, copies segments that are mended, and compacts
+//!             logs.
 //! Owns:       its pace; what of it an operator sees.
 //! Interface:  [`start`], [`Scrubbing`].
 //! Invariants: it writes nothing that has a name which storage knows, and never waits for storage or the node; what has
 //!             its turn is read so slowly that a pass takes the interval, what somebody had trouble with at once.
-//! Never:      what is damaged, what may take its place (`duramen_storage::{scrub, mending}`).
+//!             A log is compacted in pieces, no faster than a part of the disk allows, and nothing else waits for it.
+//! Never:      what is damaged, what may take its place, what stays of a log
+//!             (`duramen_storage::{scrub, mending, compaction}`).
 //! Tests:      `tests/cluster.rs`.
 //! Start at:   [`Scrubbing::run`].
 //!
@@ -19,10 +22,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use duramen_broker::Event;
+use duramen_storage::compaction::{Compaction, CompactionError, Made, Means, Order, Progress};
 use duramen_storage::mending::{Mend, Mended};
 use duramen_storage::op::Done;
 use duramen_storage::scrub::{Found, Scrubber};
-use duramen_storage::{Disk, Reader};
+use duramen_storage::{Disk, Reader, ReplicaId};
 
 use super::core_loop::Input;
 use super::disk::RealDisk;
@@ -39,6 +43,30 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// How often the pace follows what there is to read.
 const PACE_EVERY: Duration = Duration::from_secs(60);
 
+/// What of a log is compacted at once, and in a second.
+const COMPACTION_PIECE_BYTES: u64 = 1 << 20;
+const COMPACTION_RATE: u64 = 64 << 20;
+/// Keys that are kept in memory at once while a log is compacted: about 64 MiB.
+const COMPACTION_KEYS_MAX: usize = 1 << 20;
+
+/// What the thread is told to do.
+#[derive(Debug)]
+pub enum Chore {
+    /// Copy a segment and fill its damaged ranges.
+    Mend(Mend),
+    /// Compact a log.
+    Compact(Order),
+}
+
+/// What it has made, for storage.
+#[derive(Debug)]
+pub enum Ready<D: Disk> {
+    /// A copy of a segment.
+    Mended(Mended<D>),
+    /// Segments of a compacted log.
+    Compacted(Box<Made<D>>),
+}
+
 /// What the thread is started with.
 #[derive(Debug)]
 pub struct Scrubbing {
@@ -46,10 +74,12 @@ pub struct Scrubbing {
     pub reader: Reader<RealDisk>,
     /// How long a pass takes; without it only what somebody had trouble with is looked at.
     pub interval: Option<Duration>,
-    /// A copy of a segment leaves so much free on the disk.
+    /// By which keys are hashed when a log is compacted. Nobody else knows it.
+    pub hash_key: (u64, u64),
+    /// What is made leaves so much free on the disk.
     pub free_bytes_min: u64,
-    /// Copies that are ready to take their segments' place.
-    pub mended: Arc<Inbox<Mended<RealDisk>>>,
+    /// What is ready to take others' place.
+    pub ready: Arc<Inbox<Ready<RealDisk>>>,
     /// What it tells.
     pub common: Common,
 }
@@ -75,11 +105,16 @@ impl Scrubbing {
         let seed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().subsec_nanos();
         let mut scrubber = Scrubber::new(self.reader.clone(), u64::from(seed));
         let mut pass = self.begin(&scrubber);
-        let mut mends = VecDeque::new();
+        let mut compacting = Compacting::default();
+        let mut chores = VecDeque::new();
         loop {
-            for mend in mends.drain(..) {
-                self.mend(&mend);
+            for chore in chores.drain(..) {
+                match chore {
+                    Chore::Mend(mend) => self.mend(&mend),
+                    Chore::Compact(order) => compacting.orders.push_back(order),
+                }
             }
+            self.compact(&mut compacting);
             let is_due = self.interval.is_some() && pass.next_at <= Instant::now();
             if is_due && pass.is_over {
                 pass = self.begin(&scrubber);
@@ -96,7 +131,8 @@ impl Scrubbing {
             let now = Instant::now();
             let until = if scrubber.is_urgent() { now } else { now + LOOK_EVERY };
             let until = if self.interval.is_some() { until.min(pass.next_at) } else { until };
-            self.common.mends.take_all(&mut mends, Some(until));
+            let until = compacting.next_at().map_or(until, |at| until.min(at));
+            self.common.chores.take_all(&mut chores, Some(until));
         }
     }
 
@@ -138,8 +174,8 @@ impl Scrubbing {
     fn mend(&self, mend: &Mend) {
         match self.reader.mend(mend, self.free_bytes_min) {
             Ok(mended) => {
-                self.mended.push(mended);
-                self.common.work.push(Work::Mended);
+                self.ready.push(Ready::Mended(mended));
+                self.common.work.push(Work::Ready);
             }
             Err(error) => {
                 let (replica, segment) = (mend.replica, mend.segment);
@@ -151,18 +187,86 @@ impl Scrubbing {
     }
 }
 
+/// Logs that are to be compacted, one after the other.
+#[derive(Default)]
+struct Compacting {
+    orders: VecDeque<Order>,
+    /// The one at hand, and when to go on with it.
+    current: Option<(Compaction<RealDisk>, Instant)>,
+}
+
+impl Compacting {
+    fn next_at(&self) -> Option<Instant> {
+        let begins = (!self.orders.is_empty()).then(Instant::now);
+        self.current.as_ref().map(|(_, at)| *at).or(begins)
+    }
+}
+
+impl Scrubbing {
+    /// Goes on with the log at hand.
+    fn compact(&self, compacting: &mut Compacting) {
+        if compacting.current.is_none()
+            && let Some(order) = compacting.orders.pop_front()
+        {
+            let means = Means {
+                hash_key: self.hash_key,
+                keys_max: COMPACTION_KEYS_MAX,
+                free_bytes_min: self.free_bytes_min,
+            };
+            let replica = order.replica;
+            match Compaction::begin(&self.reader, order, &means) {
+                Ok(begun) => compacting.current = Some((begun, Instant::now())),
+                Err(error) => self.put_off(replica, &error),
+            }
+        }
+        let Some((compaction, at)) = &mut compacting.current else { return };
+        if *at > Instant::now() {
+            return;
+        }
+        match compaction.step(COMPACTION_PIECE_BYTES) {
+            Ok(Progress::More) => {
+                let rest = COMPACTION_PIECE_BYTES as f64 / COMPACTION_RATE as f64;
+                *at = Instant::now() + Duration::from_secs_f64(rest);
+                return;
+            }
+            Ok(Progress::Done(made)) => {
+                self.ready.push(Ready::Compacted(made));
+                self.common.work.push(Work::Ready);
+            }
+            Err(error) => self.put_off(compaction.replica(), &error),
+        }
+        compacting.current = None;
+    }
+
+    /// It is tried again when the node looks at the log next.
+    fn put_off(&self, replica: ReplicaId, error: &CompactionError) {
+        let waits = matches!(error, CompactionError::Unsettled | CompactionError::Changed);
+        if !waits {
+            tracing::warn!(replica = replica.0, %error, "a log was not compacted");
+        }
+        let done = Done::Compacted { replica, done: None };
+        self.common.node.push(Input::Storage(vec![done]));
+    }
+}
+
 impl Pass {
     fn seconds_of(&self, bytes: u64) -> f64 {
         bytes as f64 / self.rate as f64
     }
 }
 
-/// Hands the copies that are ready to storage.
+/// Hands what is ready to storage.
 pub(super) fn switch<D: Disk>(
     storage: &mut duramen_storage::Storage<D>,
-    mended: &Inbox<Mended<D>>,
+    made: &Inbox<Ready<D>>,
 ) -> Result<(), duramen_storage::storage::Error> {
     let mut ready = VecDeque::new();
-    mended.take_all(&mut ready, Some(Instant::now()));
-    ready.iter().try_for_each(|it| storage.switch(it))
+    made.take_all(&mut ready, Some(Instant::now()));
+    for one in ready {
+        match one {
+            Ready::Mended(mended) => storage.switch(&mended)?,
+            Ready::Compacted(made) => storage.install(*made),
+        }
+    }
+    Ok(())
 }

@@ -21,13 +21,13 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use duramen_storage::mending::Mended;
 use duramen_storage::op::{Op, OpKind};
 use duramen_storage::storage::{Error, SyncId, SyncKind, SyncRequest};
 use duramen_storage::{Disk, Storage};
 
 use super::core_loop::Input;
-use super::{ending, scrubbing};
+use super::ending;
+use super::scrubbing::{self, Ready};
 
 use super::{Common, inbox::Inbox};
 
@@ -49,8 +49,8 @@ pub enum Work {
     Ops(Vec<Op>),
     /// A sync thread is done.
     Synced(SyncId, io::Result<()>),
-    /// Copies of segments are ready to take their place.
-    Mended,
+    /// Segments are ready to take others' place.
+    Ready,
     /// Finish what was given, close the journal, end.
     Stop,
 }
@@ -58,7 +58,7 @@ pub enum Work {
 /// Starts the storage thread and its sync threads. The handle ends after [`Work::Stop`].
 pub fn start<D: Disk>(
     storage: Storage<D>,
-    mended: Arc<Inbox<Mended<D>>>,
+    ready: Arc<Inbox<Ready<D>>>,
     common: Common,
 ) -> io::Result<JoinHandle<()>> {
     let syncs = Arc::new(Inbox::default());
@@ -74,7 +74,7 @@ pub fn start<D: Disk>(
             storage,
             disk,
             common,
-            mended,
+            ready,
             syncs,
             in_flight: 0,
             payload: 0,
@@ -108,7 +108,7 @@ struct Worker<D: Disk> {
     storage: Storage<D>,
     disk: D,
     common: Common,
-    mended: Arc<Inbox<Mended<D>>>,
+    ready: Arc<Inbox<Ready<D>>>,
     syncs: Arc<Inbox<Option<SyncRequest<D::File>>>>,
     /// Syncs that sync threads have.
     in_flight: usize,
@@ -156,7 +156,7 @@ impl<D: Disk> Worker<D> {
                 self.in_flight -= 1;
                 self.storage.on_sync(id, result)?;
             }
-            Work::Mended => scrubbing::switch(&mut self.storage, &self.mended)?,
+            Work::Ready => scrubbing::switch(&mut self.storage, &self.ready)?,
             Work::Stop => self.stopping = true,
         }
         Ok(())

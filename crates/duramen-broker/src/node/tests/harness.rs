@@ -17,11 +17,12 @@ use duramen_protocol::messages::{
 use duramen_protocol::records::{BatchBuilder, NewRecord};
 use duramen_protocol::wire::RecordData;
 use duramen_protocol::{ApiKey, Request, RequestHeader, Response, decode_response, encode_request};
+use duramen_storage::compaction::Order;
 use duramen_storage::history::History;
 use duramen_storage::mending::Mend;
 use duramen_storage::op::{
-    ConfState, Content, Done, HardState, Identity, LogEntry, Op, OpKind, RecoveredReplica,
-    ReplicaId, SegmentMeta, TermRun,
+    Compacted, ConfState, Content, Done, HardState, Identity, LogEntry, Op, OpKind,
+    RecoveredReplica, ReplicaId, SegmentMeta, TermRun,
 };
 use duramen_storage::storage::Facts;
 
@@ -176,6 +177,7 @@ impl Stored {
             entries: self.entries.iter().filter(|it| it.index > prev.0).cloned().collect(),
             term_runs: runs,
             log_start: self.log_start,
+            compacted: Compacted::default(),
             history: History::new(prev.0, prev.1, prev.2),
             end_offset,
             image: self.image.1.clone(),
@@ -219,6 +221,7 @@ pub(super) struct Harness {
     pub are_reads_broken: bool,
     /// Segments that it wants mended.
     pub mends: Vec<Mend>,
+    pub compactions: Vec<Order>,
     /// It has nothing left that others could lead.
     pub is_drained: bool,
     sessions: BTreeMap<ConnectionId, Session>,
@@ -288,6 +291,7 @@ impl Harness {
             sent: Vec::new(),
             are_reads_broken: false,
             mends: Vec::new(),
+            compactions: Vec::new(),
             is_drained: false,
             sessions: BTreeMap::new(),
             asked: BTreeMap::new(),
@@ -338,6 +342,7 @@ impl Harness {
                 Action::Nodes(_) => {}
                 Action::Drained => self.is_drained = true,
                 Action::Mend(mend) => self.mends.push(mend),
+                Action::Compact(order) => self.compactions.push(order),
             }
         }
     }

@@ -17,6 +17,7 @@ use crate::limits::ELECTION_TICKS;
 
 const NOT_NEEDED: i16 = ErrorCode::ElectionNotNeeded.code();
 const NOT_AVAILABLE: i16 = ErrorCode::PreferredLeaderNotAvailable.code();
+const NOT_TO_BE_HAD: i16 = ErrorCode::InvalidReplicaAssignment.code();
 const NOT_LEADER: i16 = ErrorCode::NotLeaderOrFollower.code();
 const NEVER: &[(&str, &str)] = &[("auto.leader.rebalance.enable", "false")];
 
@@ -271,6 +272,10 @@ fn leadership_leaves_a_node_whose_disk_holds_up_the_others() {
 
 /// The partition of `t` is to be on these nodes, or where it was.
 fn reassign(trio: &mut Trio, nodes: Option<&[usize]>) {
+    assert_eq!(try_reassign(trio, nodes), 0);
+}
+
+fn try_reassign(trio: &mut Trio, nodes: Option<&[usize]>) -> i16 {
     let id = |at: &usize| i32::try_from(*at).expect("small");
     let replicas = nodes.map(|nodes| nodes.iter().map(id).collect());
     let partitions = vec![ReassignablePartition { partition_index: 0, replicas }];
@@ -282,7 +287,7 @@ fn reassign(trio: &mut Trio, nodes: Option<&[usize]>) {
     };
     match trio.ask(trio.controller(), request, 1) {
         Response::AlterPartitionReassignments(response) => {
-            assert_eq!(response.responses[0].partitions[0].error_code, 0);
+            response.responses[0].partitions[0].error_code
         }
         other => panic!("{other:?}"),
     }
@@ -304,6 +309,21 @@ fn a_move_that_is_taken_back_does_not_prefer_one_that_goes() {
     assert_eq!(trio.preferred("t", 0), wanted, "it is to lead, once it is there");
     reassign(&mut trio, None);
     assert_eq!(trio.preferred("t", 0), first);
+}
+
+/// It could not be given what compaction leaves out: entries of it cannot be made again.
+#[test]
+fn a_partition_of_one_replica_that_may_be_compacted_gets_no_other_one() {
+    let mut trio = Trio::new(NEVER);
+    let topic = new_topic("t", 1, &[("cleanup.policy", "compact")]);
+    let row = trio.try_create(trio.controller(), topic).topics.remove(0);
+    assert_eq!(row.error_code, 0, "{:?}", row.error_message);
+    trio.pass_ms(3000);
+    let first = trio.preferred("t", 0);
+    for nodes in [vec![(first + 1) % 3], vec![first, (first + 1) % 3]] {
+        assert_eq!(try_reassign(&mut trio, Some(&nodes)), NOT_TO_BE_HAD, "{nodes:?}");
+    }
+    assert_eq!(try_reassign(&mut trio, Some(&[first])), 0);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use duramen_protocol::{ErrorCode, Request};
 
 use super::super::oracle::Standing;
 use super::removing::Remover;
-use super::{Asked, Clients, PARTITIONS, TOPICS, expect_one_of, requests};
+use super::{Asked, Clients, PARTITIONS, TOPICS, expect_one_of, keyed, requests};
 use crate::failure::Failure;
 use crate::trace::tell;
 
@@ -57,7 +57,8 @@ impl Clients {
     fn create(&mut self, name: String) -> (Asked, Request, i16) {
         self.oracle.on_create_sent(&name);
         let replicas = if self.many { REPLICAS } else { 1 };
-        let request = requests::create(&name, PARTITIONS, replicas);
+        let configs = if self.oracle.is_keyed(&name) { &keyed::CONFIGS[..] } else { &[] };
+        let request = requests::create(&name, PARTITIONS, replicas, configs);
         let life = self.oracle.topics[&name].life;
         (Asked::Create { name, life }, request, 7)
     }

@@ -12,7 +12,7 @@ use duramen_protocol::{ErrorCode, Request};
 
 use super::super::oracle::{Place, Standing};
 use super::requests::{self, Patience, Target};
-use super::{Asked, Clients, PARTITIONS};
+use super::{Asked, Clients, PARTITIONS, keyed};
 use crate::failure::Failure;
 use crate::trace::tell;
 
@@ -79,6 +79,8 @@ pub(super) struct Through {
     start: Option<i64>,
     at: i64,
     read: BTreeMap<i64, (u64, i64)>,
+    /// Logs that were compacted when it began.
+    compactions: u64,
     pub(super) done: bool,
 }
 
@@ -236,6 +238,7 @@ impl Clients {
         self.all[at].at.insert((place.clone(), life), offset);
         let through = self.through.entry(place).or_default();
         through.start = Some(offset);
+        through.compactions = self.compactions;
         through.at = offset;
     }
 
@@ -399,7 +402,11 @@ impl Clients {
         if through {
             let done = self.through.entry(place.clone()).or_default();
             done.at = next;
-            if next >= part.high_watermark && !done.done {
+            let is_mixed = done.compactions != self.compactions && self.oracle.is_keyed(&place.0);
+            if next >= part.high_watermark && is_mixed {
+                // What was read is not of one state of the log: once more from its beginning.
+                self.through.remove(place);
+            } else if next >= part.high_watermark && !done.done {
                 done.done = true;
                 let (start, read) = (done.start.unwrap_or(0), std::mem::take(&mut done.read));
                 self.oracle.on_read_through(place, start, next, &read)?;
@@ -416,11 +423,14 @@ impl Clients {
         end: i64,
         kind: Kind,
     ) -> Result<i64, Failure> {
+        let is_keyed = self.oracle.is_keyed(&place.0);
         let mut next = offset;
         let mut first = true;
         for batch in batches(bytes).map_while(Result::ok) {
             let header = *batch.header();
-            let follows = header.base_offset == next || (first && header.base_offset < next);
+            let follows = header.base_offset == next
+                || (first && header.base_offset < next)
+                || (is_keyed && header.base_offset > next);
             if !follows || !batch.crc_matches() || header.end_offset() <= next {
                 return wrong(place, &format!("P3: {} follows {next}", header.base_offset));
             }
@@ -433,13 +443,24 @@ impl Clients {
             let Ok(records) = View::of(&batch, RECORDS_BYTES_MAX) else {
                 return wrong(place, "records cannot be read");
             };
-            for (record, at) in (&records).into_iter().zip(header.base_offset..) {
-                let value = record.ok().and_then(|record| record.value.map(<[u8]>::to_vec));
-                let number = value.as_ref().and_then(|value| value.first_chunk::<8>());
+            for (record, place_in) in (&records).into_iter().zip(0..) {
+                let Ok(record) = record else {
+                    return wrong(place, "a record cannot be read");
+                };
+                let at = records.offset(&record);
+                let number = if is_keyed {
+                    keyed::number_of(&record)
+                } else {
+                    let number = record.value.and_then(|value| value.first_chunk::<8>());
+                    number.map(|it| u64::from_be_bytes(*it)).filter(|_| {
+                        // Where nothing is compacted no place is left out.
+                        record.offset_delta == place_in
+                    })
+                };
                 let Some(number) = number else {
                     return wrong(place, &format!("a record at {at} has no number"));
                 };
-                let shown = (u64::from_be_bytes(*number), at - header.base_offset);
+                let shown = (number, at - header.base_offset);
                 if kind == Kind::Stale {
                     self.oracle.on_shown_of_gone(place, shown.0)?;
                     continue;

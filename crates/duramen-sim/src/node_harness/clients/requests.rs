@@ -5,7 +5,7 @@ use duramen_protocol::Request;
 use duramen_protocol::messages::alter_partition_reassignments::{
     ReassignablePartition, ReassignableTopic,
 };
-use duramen_protocol::messages::create_topics::CreatableTopic;
+use duramen_protocol::messages::create_topics::{CreatableTopic, CreatableTopicConfig};
 use duramen_protocol::messages::delete_records::{DeleteRecordsPartition, DeleteRecordsTopic};
 use duramen_protocol::messages::delete_topics::DeleteTopicState;
 use duramen_protocol::messages::fetch::{FetchPartition, FetchTopic, ForgottenTopic};
@@ -114,11 +114,21 @@ pub(super) fn metadata_of_all() -> Request {
         .into()
 }
 
-pub(super) fn create(name: &str, num_partitions: i32, replication_factor: i16) -> Request {
+pub(super) fn create(
+    name: &str,
+    num_partitions: i32,
+    replication_factor: i16,
+    configs: &[(&str, &str)],
+) -> Request {
+    let config = |(name, value): &(&str, &str)| CreatableTopicConfig {
+        name: (*name).to_owned(),
+        value: Some((*value).to_owned()),
+    };
     let topic = CreatableTopic {
         name: name.to_owned(),
         num_partitions,
         replication_factor,
+        configs: configs.iter().map(config).collect(),
         ..CreatableTopic::default()
     };
     let topics = vec![topic];

@@ -1,0 +1,341 @@
+//! # Room card: compaction of a partition
+//!
+//! Purpose:    decide when a leader's log is compacted, up to where, and which tombstones go.
+//! Owns:       [`Decided`]: what entries have decided, a part of the view; [`decide`].
+//! Interface:  both.
+//! Invariants: what was decided is a function of the committed log alone, and never goes back. Tombstones go only if an
+//!             earlier compaction, decided long enough before, has them in it, and this leader's disk has seen it done. A
+//!             clock that is not believed decides nothing.
+//! Never:      what stays of a log (see storage's `compaction`).
+//! Tests:      below; `node/tests/compaction.rs`; `duramen-sim`, scenario `node`.
+//! Start at:   [`decide`].
+
+use bytes::Bytes;
+use duramen_storage::compaction::Order;
+use duramen_storage::op::{Compacted, Op, SegmentMeta};
+
+use super::Partition;
+use super::internal::Internal;
+use super::producers::Producers;
+use crate::configs::TopicSettings;
+use crate::event::Action;
+
+/// The version of an image that begins with what was decided; that of the producers follows.
+const IMAGE_VERSION: u8 = 5;
+const IMAGE_BYTES: usize = 5 * 8;
+
+/// What an image says of a partition.
+pub(crate) type View = (Decided, Producers);
+
+/// What is decided of a log, and done.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Compacting {
+    pub(super) decided: Decided,
+    pub(super) done: Compacted,
+    /// What storage was told to do, and has not answered.
+    ordered: Option<u64>,
+    /// What was told failed: it is told again when the log is looked at next.
+    is_put_off: bool,
+    /// The entry that was proposed last, in this term.
+    pub(super) proposed: Option<u64>,
+}
+
+/// Reads an image. `None` if this version cannot.
+pub(crate) fn view_of(image: &[u8], now_us: u64) -> Option<View> {
+    let (decided, rest) = match image.split_first() {
+        Some((&IMAGE_VERSION, rest)) => Decided::decode(rest)?,
+        _ => (Decided::default(), image),
+    };
+    Some((decided, Producers::from_image(rest, now_us)?))
+}
+
+impl Partition {
+    pub(super) fn take_view(&mut self, (decided, producers): View) {
+        self.compacting.decided = decided;
+        self.producers = producers;
+    }
+
+    /// The view after the entry at an index.
+    pub(super) fn view_image(&self, index: u64) -> Bytes {
+        let producers = self.producers.image(index);
+        let decided = &self.compacting.decided;
+        if decided.index == 0 {
+            return producers;
+        }
+        [&[IMAGE_VERSION][..], &decided.encode(), &producers].concat().into()
+    }
+
+    /// The entry by which storage compacted the log last, as this view knows it; 0 if none did.
+    pub(crate) fn compaction(&self) -> u64 {
+        self.compacting.done.index
+    }
+
+    /// Proposes to compact the log if it is time, or lets what was put off be tried again. True if there is something to
+    /// do. Several replicas are not compacted: one that lacks what is gone could not be given it.
+    pub(crate) fn sweep_compaction(&mut self, wall_ms: i64) -> bool {
+        if std::mem::take(&mut self.compacting.is_put_off) {
+            return true;
+        }
+        let Compacting { decided, done, proposed, .. } = self.compacting;
+        let is_under_way = proposed.is_some_and(|index| index > decided.index);
+        let may = self.settings.compact && self.group.is_alone() && self.obstacle().is_none();
+        if is_under_way || !may {
+            return false;
+        }
+        let ends = (self.log_start, self.stable());
+        let now = decide(&self.segments, ends, (&decided, &done), &self.settings, wall_ms);
+        let Some((below, tombstones_below)) = now else { return false };
+        let entry = Internal::Compact { below, tombstones_below, at_ms: wall_ms }.encode();
+        let Ok(index) = self.group.propose_internal(&entry) else { return false };
+        self.compacting.proposed = Some(index);
+        true
+    }
+
+    /// What storage is to do now for what was decided: an image behind the entry first, since what is replaced must not be
+    /// needed to make the view again.
+    pub(super) fn order(&mut self) -> Option<[Action; 2]> {
+        let Compacting { decided, done, ordered, is_put_off, .. } = self.compacting;
+        let is_due = decided.index > done.index && ordered.is_none() && !is_put_off;
+        let may = self.group.is_alone() && self.obstacle().is_none();
+        let is_kept = self.log_start < decided.below && decided.below < self.committed;
+        if !is_due || !may || !is_kept {
+            return None;
+        }
+        let compacted = decided.wanted();
+        self.compacting.ordered = Some(compacted.index);
+        let replica = self.group.id();
+        let aborted = self.producers.transactions().aborted_before(compacted.below);
+        let order = Order {
+            replica,
+            compacted,
+            aborted: aborted.collect(),
+            segment_bytes: u64::try_from(self.settings.segment_bytes).unwrap_or(0),
+        };
+        Some([Action::Storage(Op { replica, kind: self.image() }), Action::Compact(order)])
+    }
+
+    /// What became of it.
+    pub(crate) fn on_compacted(&mut self, done: Option<&(Compacted, Vec<SegmentMeta>)>) {
+        self.compacting.ordered = None;
+        let Some((compacted, made)) = done else {
+            self.compacting.is_put_off = true;
+            return;
+        };
+        let after = self.segments.partition_point(|it| it.base_offset < compacted.below);
+        self.segments.splice(..after, made.iter().copied());
+        self.drop_segments();
+        self.group.note_compacted(compacted.below, made);
+        self.note_compacted(*compacted);
+    }
+
+    /// The log is compacted so far: of aborted transactions nothing is left below, and readers must not be told of them any
+    /// more. Their markers may be gone, without which a reader would leave out all that their producers wrote later.
+    pub(super) fn note_compacted(&mut self, compacted: Compacted) {
+        self.compacting.done = compacted;
+        self.producers.forget_aborted(compacted.below);
+    }
+}
+
+/// What Compact entries have decided so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Decided {
+    /// The last one.
+    pub index: u64,
+    pub below: i64,
+    pub tombstones_below: i64,
+    /// The one whose tombstones go next, and when it was decided. Between two such ones others may come.
+    horizon_below: i64,
+    horizon_at_ms: i64,
+}
+
+impl Decided {
+    /// An entry is committed. An image may hold it already.
+    pub(crate) fn apply(&mut self, index: u64, below: i64, tombstones_below: i64, at_ms: i64) {
+        if index <= self.index {
+            return;
+        }
+        if tombstones_below > self.tombstones_below || self.index == 0 {
+            (self.horizon_below, self.horizon_at_ms) = (below, at_ms);
+        }
+        self.index = index;
+        self.below = self.below.max(below);
+        self.tombstones_below = self.tombstones_below.max(tombstones_below);
+    }
+
+    /// What storage is to do for it.
+    pub(crate) fn wanted(&self) -> Compacted {
+        let Self { index, below, tombstones_below, .. } = *self;
+        Compacted { index, below, tombstones_below }
+    }
+
+    /// For the image: as many bytes always.
+    pub(crate) fn encode(&self) -> [u8; IMAGE_BYTES] {
+        let mut out = [0; IMAGE_BYTES];
+        let numbers = [self.below, self.tombstones_below, self.horizon_below, self.horizon_at_ms];
+        out[..8].copy_from_slice(&self.index.to_be_bytes());
+        for (at, number) in numbers.iter().enumerate() {
+            out[8 * (at + 1)..][..8].copy_from_slice(&number.to_be_bytes());
+        }
+        out
+    }
+
+    /// Reads [`Self::encode`] off the front.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<(Self, &[u8])> {
+        let (own, rest) = bytes.split_first_chunk::<IMAGE_BYTES>()?;
+        let (numbers, _) = own.as_chunks::<8>();
+        let number = |at: usize| i64::from_be_bytes(numbers[at]);
+        let decided = Self {
+            index: u64::from_be_bytes(numbers[0]),
+            below: number(1),
+            tombstones_below: number(2),
+            horizon_below: number(3),
+            horizon_at_ms: number(4),
+        };
+        Some((decided, rest))
+    }
+}
+
+/// Up to where a log is to be compacted now, and which tombstones go: `(below, tombstones_below)`. `stable` is one past the
+/// last offset that no open transaction can take back, and below `log_start` nothing is kept; `done` is what this replica's disk has done of what was decided.
+pub(crate) fn decide(
+    segments: &[SegmentMeta],
+    (log_start, stable): (i64, i64),
+    (decided, done): (&Decided, &Compacted),
+    settings: &TopicSettings,
+    wall_ms: i64,
+) -> Option<(i64, i64)> {
+    if done.index != decided.index && log_start < decided.below {
+        return None; // that is to be done first
+    }
+    let age_ms = |segment: &SegmentMeta| wall_ms.saturating_sub(segment.max_timestamp);
+    let may_go = |segment: &&[SegmentMeta]| {
+        let is_old = settings.min_compaction_lag_ms == 0
+            || age_ms(&segment[0]) >= settings.min_compaction_lag_ms;
+        // A reader in a gap finds a later batch that it may be shown.
+        is_old && segment[1].base_offset < stable
+    };
+    let count = segments.windows(2).take_while(may_go).count();
+    let below = segments.get(count)?.base_offset;
+    if count == 0 || below <= decided.below {
+        return None;
+    }
+    let (mut clean, mut dirty, mut is_overdue) = (0, 0, false);
+    for segment in &segments[..count] {
+        if segment.base_offset < decided.below {
+            clean += segment.size;
+        } else {
+            dirty += segment.size;
+            is_overdue |=
+                segment.max_timestamp >= 0 && age_ms(segment) > settings.max_compaction_lag_ms;
+        }
+    }
+    let ratio = dirty as f64 / (clean + dirty).max(1) as f64;
+    if dirty == 0 || !(is_overdue || ratio > settings.min_cleanable_dirty_ratio) {
+        return None;
+    }
+    let is_over = decided.index > 0
+        && wall_ms.saturating_sub(decided.horizon_at_ms) >= settings.delete_retention_ms;
+    let horizon = if is_over { decided.horizon_below } else { 0 };
+    Some((below, horizon.max(decided.tombstones_below)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::configs::BrokerSettings;
+
+    fn settings(own: &[(&str, &str)]) -> TopicSettings {
+        let broker = BrokerSettings::from_pairs(&[]).expect("no mistakes");
+        let own: BTreeMap<_, _> =
+            own.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        TopicSettings::resolve(&own, &broker)
+    }
+
+    fn segment(base_offset: i64, size: u64, max_timestamp: i64) -> SegmentMeta {
+        SegmentMeta { base_offset, first_index: 2, size, max_timestamp }
+    }
+
+    const SEGMENTS: [(i64, u64, i64); 4] = [(0, 100, 10), (5, 100, 20), (9, 100, 30), (20, 7, 40)];
+
+    fn all() -> Vec<SegmentMeta> {
+        SEGMENTS.map(|(base, size, time)| segment(base, size, time)).into()
+    }
+
+    fn done(decided: &Decided) -> Compacted {
+        decided.wanted()
+    }
+
+    #[test]
+    fn all_but_the_last_segment_goes_in_that_no_open_transaction_reaches() {
+        let none = Decided::default();
+        let all = all();
+        let at = |stable| decide(&all, (0, stable), (&none, &done(&none)), &settings(&[]), 1000);
+        assert_eq!(at(21), Some((20, 0)));
+        // One that is at its very beginning stays: what follows is not to be read yet.
+        assert_eq!(at(20), Some((9, 0)));
+        assert_eq!(at(5), None);
+        assert_eq!(decide(&all[..1], (0, 9), (&none, &done(&none)), &settings(&[]), 1000), None);
+    }
+
+    #[test]
+    fn what_is_young_waits_and_what_waited_long_goes_in() {
+        let none = Decided::default();
+        let lag = settings(&[("min.compaction.lag.ms", "980")]);
+        assert_eq!(decide(&all(), (0, 30), (&none, &done(&none)), &lag, 1000), Some((9, 0)));
+        assert_eq!(decide(&all(), (0, 30), (&none, &done(&none)), &lag, 980), None);
+        let mut some = Decided::default();
+        some.apply(7, 9, 0, 0);
+        // A third of it is dirty.
+        let ratio = |ratio: &str, max: &str| {
+            let own = [("min.cleanable.dirty.ratio", ratio), ("max.compaction.lag.ms", max)];
+            decide(&all(), (0, 30), (&some, &done(&some)), &settings(&own), 1000)
+        };
+        assert_eq!(ratio("0.33", "100000"), Some((20, 0)));
+        assert_eq!(ratio("0.34", "100000"), None);
+        assert_eq!(ratio("1.0", "969"), Some((20, 0)));
+        assert_eq!(ratio("1.0", "970"), None);
+    }
+
+    #[test]
+    fn one_compaction_is_done_before_the_next_is_decided() {
+        let mut some = Decided::default();
+        some.apply(7, 5, 0, 0);
+        let at = |done: Compacted| decide(&all(), (0, 30), (&some, &done), &settings(&[]), 1000);
+        assert_eq!(at(Compacted::default()), None);
+        assert_eq!(at(done(&some)), Some((20, 0)));
+        // What was trimmed meanwhile is not to be done any more.
+        let none = Compacted::default();
+        let left = &all()[1..];
+        assert_eq!(decide(left, (5, 30), (&some, &none), &settings(&[]), 1000), Some((20, 0)));
+    }
+
+    #[test]
+    fn tombstones_go_when_what_they_were_in_was_decided_long_enough_ago() {
+        let own = settings(&[("delete.retention.ms", "100"), ("min.cleanable.dirty.ratio", "0")]);
+        let mut some = Decided::default();
+        let at =
+            |some: &Decided, wall_ms| decide(&all(), (0, 30), (some, &done(some)), &own, wall_ms);
+        some.apply(7, 5, 0, 1000);
+        assert_eq!(at(&some, 1099), Some((20, 0)));
+        assert_eq!(at(&some, 1100), Some((20, 5)));
+        // One that comes between does not put it off.
+        some.apply(8, 9, 0, 1050);
+        assert_eq!(at(&some, 1100), Some((20, 5)));
+        some.apply(9, 9, 5, 1100);
+        assert_eq!(at(&some, 1199), Some((20, 5)), "it never falls");
+        assert_eq!(at(&some, 1200), Some((20, 9)));
+    }
+
+    #[test]
+    fn what_was_decided_survives_the_image_and_is_not_decided_twice() {
+        let mut some = Decided::default();
+        some.apply(7, 5, 3, 1000);
+        some.apply(7, 9, 9, 2000);
+        assert_eq!(some.wanted(), Compacted { index: 7, below: 5, tombstones_below: 3 });
+        let bytes = [&some.encode()[..], b"rest"].concat();
+        assert_eq!(Decided::decode(&bytes), Some((some, &b"rest"[..])));
+        assert_eq!(Decided::decode(&bytes[..39]), None);
+    }
+}

@@ -1,0 +1,79 @@
+//! # Room card: compacting
+//!
+//! Purpose:    what a process's thread for data at rest does when logs are to be compacted.
+//! Owns:       orders, the one at hand, what is made and not installed yet.
+//! Interface:  [`Compactor`].
+//! Invariants: it draws from a stream of its own, and only when there is something to do.
+//! Never:      which logs are compacted.
+//! Tests:      scenarios `node` and `cluster`.
+//! Start at:   [`Compactor::step`].
+
+use duramen_storage::compaction::{Compaction, Made, Means, Order, Progress};
+use duramen_storage::{Done, Storage};
+
+use crate::disk::SimDisk;
+use crate::prng::Prng;
+use crate::trace::tell;
+
+/// See the room card.
+pub(crate) struct Compactor {
+    orders: Vec<Order>,
+    current: Option<Compaction<SimDisk>>,
+    made: Vec<Made<SimDisk>>,
+    free_bytes_min: u64,
+    chance: Prng,
+}
+
+impl Compactor {
+    pub(crate) fn new(seed: u64, free_bytes_min: u64) -> Self {
+        let chance = Prng::new(seed, "compaction");
+        Self { orders: Vec::new(), current: None, made: Vec::new(), free_bytes_min, chance }
+    }
+
+    pub(crate) fn push(&mut self, order: Order) {
+        self.orders.push(order);
+    }
+
+    /// Whether there is nothing to do.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.orders.is_empty() && self.current.is_none() && self.made.is_empty()
+    }
+
+    /// Does a piece of it, now and then. What could not be done is answered.
+    pub(crate) fn step(&mut self, storage: &mut Storage<SimDisk>) -> Option<Done> {
+        if self.is_idle() || !self.chance.chance(300) {
+            return None;
+        }
+        if let Some(made) = self.made.pop() {
+            storage.install(made);
+            return None;
+        }
+        if self.current.is_none() {
+            let order = self.orders.remove(self.chance.index(self.orders.len()));
+            let keys_max = *self.chance.pick(&[1, 3, 1000]);
+            let means = Means { hash_key: (5, 6), keys_max, free_bytes_min: self.free_bytes_min };
+            let replica = order.replica;
+            tell(|| format!("compact {order:?}"));
+            match Compaction::begin(&storage.reader(), order, &means) {
+                Ok(begun) => self.current = Some(begun),
+                Err(error) => {
+                    tell(|| format!("not compacted: {error}"));
+                    return Some(Done::Compacted { replica, done: None });
+                }
+            }
+        }
+        let current = self.current.as_mut()?;
+        let replica = current.replica();
+        match current.step(self.chance.between(1, 20_000)) {
+            Ok(Progress::More) => return None,
+            Ok(Progress::Done(made)) => self.made.push(*made),
+            Err(error) => {
+                tell(|| format!("not compacted: {error}"));
+                self.current = None;
+                return Some(Done::Compacted { replica, done: None });
+            }
+        }
+        self.current = None;
+        None
+    }
+}

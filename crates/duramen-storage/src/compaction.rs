@@ -1,0 +1,769 @@
+//! # Room card: compaction
+//!
+//! Purpose:    make segments in which one record of each key is left, of all that a log has below an offset.
+//! Owns:       what stays and what goes; the new files, until storage has them.
+//! Interface:  [`Order`], [`Compaction`] on a thread that may wait, [`Storage::install`] on storage's.
+//! Invariants: the result is a function of the log and of the order alone: no clock, no memory and no place of a segment
+//!             decides anything, so that a log that was compacted twice is the same as one where the first time was left
+//!             out. A record that stays keeps its offset. Nothing is judged that does not rest on the medium, or is damaged.
+//!             New files are whole and synced before storage hears of them.
+//! Never:      when a log is compacted and up to where: an entry says so; pace and threads.
+//! Tests:      `duramen-sim/tests/compaction.rs`, against a model; `duramen-sim`, scenario `node`.
+//! Start at:   [`Compaction::step`], [`Rules`].
+//!
+//! Of each key the record with the highest offset stays, unless it is a tombstone below the order's horizon: then whoever
+//! reads from the beginning has had the time to learn of it. Markers of transactions go like tombstones, records of aborted
+//! ones at once. Records without a key go: there is no saying what they would be the latest of.
+//!
+//! Keys are known by a hash of 128 bits whose key nobody else knows. Their latest offsets are kept in memory for as many as
+//! there may be; if there are more, the log is read and written in several passes, each for a part of all hashes.
+//! Estimate: a pass reads what is not compacted yet twice and the rest once, and takes about 50 bytes a key.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+
+use bytes::{BufMut, Bytes};
+use duramen_protocol::batch::BatchView;
+use duramen_protocol::records::{Record, RecordError, Records, Retained, retain};
+use siphasher::sip128::{Hasher128, SipHasher24};
+use std::hash::Hasher;
+
+use crate::catalog::{LogFiles, Segment};
+use crate::descriptor::{BATCH_HEADER_BYTES, Descriptor};
+use crate::format::segment_stem;
+use crate::op::Compacted;
+use crate::reader::{NOT_AS_INDEXED, ReadError, Reader, fault_of};
+use crate::replica_state::{SegmentState, TimeEntry};
+use crate::reserve::is_full;
+use crate::sabotage::{self, Bug};
+use crate::{Disk, ReplicaId};
+
+/// What the records of one batch may take when decompressed. They were let in with less.
+const RECORD_BYTES_MAX: usize = 1 << 30;
+/// Written at once.
+const BUFFER_BYTES: usize = 256 * 1024;
+/// Bytes of batches for which a segment has an entry in its time index at most.
+const TIME_INTERVAL_BYTES: u64 = 4096;
+
+/// A transaction whose records nobody is to see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Aborted {
+    /// Whose.
+    pub producer_id: i64,
+    /// Where it began.
+    pub first_offset: i64,
+    /// Its marker.
+    pub last_offset: i64,
+}
+
+/// What is to be done to a log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Order {
+    /// Whose.
+    pub replica: ReplicaId,
+    /// Up to where, by which entry.
+    pub compacted: Compacted,
+    /// All aborted transactions that begin below.
+    pub aborted: Vec<Aborted>,
+    /// New segments take in their neighbours up to this size.
+    pub segment_bytes: u64,
+}
+
+/// What it may be done with. None of it changes what comes out.
+#[derive(Clone, Copy, Debug)]
+pub struct Means {
+    /// Of the hash: nobody who sends records may know it.
+    pub hash_key: (u64, u64),
+    /// Keys that are kept in memory at once.
+    pub keys_max: usize,
+    /// So much stays free on the disk.
+    pub free_bytes_min: u64,
+}
+
+/// Why a log was not compacted.
+#[derive(Debug, thiserror::Error)]
+pub enum CompactionError {
+    /// It was trimmed or compacted meanwhile, or deleted.
+    #[error("the log is not what it was")]
+    Changed,
+    /// A checkpoint is to come first.
+    #[error("a segment is not settled yet")]
+    Unsettled,
+    /// A segment is not what was acknowledged.
+    #[error("damaged bytes in {path} at {at}: {what}")]
+    Damaged {
+        /// The file, relative to the data directory.
+        path: String,
+        /// Where.
+        at: u64,
+        /// What does not fit.
+        what: String,
+    },
+    /// Compressed anew, what is left of a segment takes more than a segment may.
+    #[error("a compacted segment would be too large")]
+    TooLarge,
+    /// The new segments would leave too little for appends.
+    #[error("there is no room for the compacted segments")]
+    NoRoom,
+    /// The disk would not do it.
+    #[error("the disk failed at {path}")]
+    Disk {
+        /// The file, relative to the data directory.
+        path: String,
+        /// The disk's answer.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// What a step came to.
+#[derive(Debug)]
+pub enum Progress<D: Disk> {
+    /// There is more to do.
+    More,
+    /// All is made.
+    Done(Box<Made<D>>),
+}
+
+/// Segments that are ready to take the place of all below an offset.
+#[derive(Debug)]
+pub struct Made<D: Disk> {
+    pub(crate) replica: ReplicaId,
+    pub(crate) compacted: Compacted,
+    /// Those whose place they take, and how often each was cut.
+    pub(crate) run: Vec<(Arc<Segment<D>>, u64)>,
+    pub(crate) segments: Vec<SegmentState>,
+    /// All files that were made.
+    pub(crate) paths: Vec<String>,
+}
+
+/// What stays of a batch, in one pass.
+#[derive(Debug)]
+pub(crate) struct Rules {
+    hash_key: (u64, u64),
+    tombstones_below: i64,
+    /// By producer and first offset, the last one.
+    aborted: BTreeMap<(i64, i64), i64>,
+    /// Only keys whose hashes lie between these, both included, are judged.
+    part: (u128, u128),
+    /// Of those that are in what is not compacted yet, the last offset.
+    latest: BTreeMap<u128, i64>,
+    keys_max: usize,
+}
+
+impl Rules {
+    pub(crate) fn new(order: &Order, means: &Means) -> Self {
+        let tombstones_below = if sabotage::is(Bug::TombstonesGoEarly) {
+            order.compacted.below
+        } else {
+            order.compacted.tombstones_below
+        };
+        let aborted = order.aborted.iter();
+        Self {
+            hash_key: means.hash_key,
+            tombstones_below,
+            aborted: aborted
+                .map(|it| ((it.producer_id, it.first_offset), it.last_offset))
+                .collect(),
+            part: (0, u128::MAX),
+            latest: BTreeMap::new(),
+            keys_max: means.keys_max.max(1),
+        }
+    }
+
+    /// Whether the keys after these are to be judged in another pass. This one begins at them.
+    pub(crate) fn next_part(&mut self) -> bool {
+        let Some(from) = self.part.1.checked_add(1) else { return false };
+        self.part = (from, u128::MAX);
+        self.latest.clear();
+        true
+    }
+
+    fn is_last_part(&self) -> bool {
+        self.part.1 == u128::MAX
+    }
+
+    fn hash(&self, key: &[u8]) -> u128 {
+        let mut hasher = SipHasher24::new_with_keys(self.hash_key.0, self.hash_key.1);
+        hasher.write(key);
+        hasher.finish128().as_u128()
+    }
+
+    fn is_aborted(&self, batch: &Descriptor) -> bool {
+        if !batch.transactional || batch.control {
+            return false;
+        }
+        let from = (batch.producer_id, i64::MIN);
+        let upto = (batch.producer_id, batch.base_offset);
+        let mut begun = self.aborted.range(from..=upto);
+        begun.next_back().is_some_and(|(_, last)| batch.base_offset <= *last)
+    }
+
+    /// Takes in the keys of a batch that was not compacted yet. Batches come in their order.
+    pub(crate) fn note(&mut self, batch: &Descriptor, view: &BatchView) -> Result<(), RecordError> {
+        if batch.control || self.is_aborted(batch) {
+            return Ok(());
+        }
+        let records = Records::of(view, RECORD_BYTES_MAX)?;
+        for record in &records {
+            let record = record?;
+            let Some(key) = record.key else { continue };
+            let hash = self.hash(key);
+            let is_kept = sabotage::is(Bug::OldestStays) && self.latest.contains_key(&hash);
+            if (self.part.0..=self.part.1).contains(&hash) && !is_kept {
+                self.latest.insert(hash, records.offset(&record));
+            }
+        }
+        while self.latest.len() > self.keys_max && self.part.0 < self.part.1 {
+            // Half of them wait for the next pass.
+            let (low, high) = self.part;
+            self.part.1 = low + (high - low) / 2;
+            self.latest.split_off(&(self.part.1 + 1));
+        }
+        Ok(())
+    }
+
+    /// What is left of a batch, once all keys are taken in.
+    pub(crate) fn judge(
+        &self,
+        batch: &Descriptor,
+        view: &BatchView,
+    ) -> Result<Retained, RecordError> {
+        if batch.control {
+            let goes = batch.marker.is_some() && batch.base_offset < self.tombstones_below;
+            return Ok(if goes { Retained::Nothing } else { Retained::All });
+        }
+        if self.is_aborted(batch) {
+            return Ok(Retained::Nothing);
+        }
+        retain(view, RECORD_BYTES_MAX, |offset, record| self.stays(offset, record))
+    }
+
+    fn stays(&self, offset: i64, record: &Record<'_>) -> bool {
+        let Some(key) = record.key else { return false };
+        let hash = self.hash(key);
+        if !(self.part.0..=self.part.1).contains(&hash) {
+            return true;
+        }
+        let latest = self.latest.get(&hash);
+        let is_latest = if sabotage::is(Bug::OldestStays) {
+            latest.is_none_or(|latest| offset <= *latest)
+        } else {
+            latest.is_none_or(|latest| offset >= *latest)
+        };
+        // A tombstone must not go before all that it stands for: those are judged in the same pass.
+        is_latest && (record.value.is_some() || offset >= self.tombstones_below)
+    }
+}
+
+/// One file that a pass reads.
+#[derive(Debug)]
+struct Source<D: Disk> {
+    path: String,
+    base_offset: i64,
+    end_offset: i64,
+    size: u64,
+    /// As it was found. If there is none, this compaction made it in the pass before.
+    segment: Option<Arc<Segment<D>>>,
+}
+
+/// Where a pass reads.
+#[derive(Debug)]
+struct Place<D: Disk> {
+    source: usize,
+    at: u64,
+    offset: i64,
+    file: Option<D::File>,
+    window: Bytes,
+    window_at: u64,
+}
+
+impl<D: Disk> Place<D> {
+    fn at_source(source: usize) -> Self {
+        let (window, file) = (Bytes::new(), None);
+        Self { source, at: 0, offset: 0, file, window, window_at: 0 }
+    }
+}
+
+/// A segment that is being written.
+#[derive(Debug)]
+struct Writing<D: Disk> {
+    state: SegmentState,
+    stem: String,
+    is_final: bool,
+    file: D::File,
+    batches: Vec<u8>,
+    batches_at: u64,
+    index_file: Option<D::File>,
+    index: Vec<u8>,
+    index_at: u64,
+    times: Vec<TimeEntry>,
+    timed_at: u64,
+}
+
+/// What a pass is at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Keys,
+    Copy,
+}
+
+/// One log that is being compacted, a slice at a time.
+#[derive(Debug)]
+pub struct Compaction<D: Disk> {
+    reader: Reader<D>,
+    order: Order,
+    files: Arc<LogFiles<D>>,
+    run: Vec<(Arc<Segment<D>>, u64)>,
+    /// From here on it was never compacted.
+    dirty_from: i64,
+    dir: String,
+    rules: Rules,
+    free_bytes_min: u64,
+    pass: u32,
+    stage: Stage,
+    sources: Vec<Source<D>>,
+    place: Place<D>,
+    writing: Option<Writing<D>>,
+    /// Segments of this pass that are written.
+    written: Vec<(SegmentState, String)>,
+    paths: Vec<String>,
+}
+
+impl<D: Disk> Compaction<D> {
+    /// Begins at a log whose segments below the order's offset rest on the medium.
+    pub fn begin(reader: &Reader<D>, order: Order, means: &Means) -> Result<Self, CompactionError> {
+        let files = reader.catalog().get(order.replica).map_err(|_| CompactionError::Changed)?;
+        let below = order.compacted.below;
+        let all = files.segments();
+        let after = all.partition_point(|it| it.base_offset < below);
+        if after == 0 || all.get(after).is_none_or(|next| next.base_offset != below) {
+            return Err(CompactionError::Changed);
+        }
+        let run: Vec<_> = all[..after].iter().map(|it| (Arc::clone(it), it.cuts())).collect();
+        let ends = all[1..=after].iter().map(|next| next.base_offset);
+        let mut sources = Vec::new();
+        for ((segment, _), end_offset) in run.iter().zip(ends) {
+            let (size, written_end) = segment.written();
+            if segment.settled() != (size, written_end) || written_end != end_offset {
+                return Err(CompactionError::Unsettled);
+            }
+            sources.push(Source {
+                path: segment.path(),
+                base_offset: segment.base_offset,
+                end_offset,
+                size,
+                segment: Some(Arc::clone(segment)),
+            });
+        }
+        let bytes: u64 = sources.iter().map(|it| it.size).sum();
+        let dir = sources[0].path.rsplit_once('/').map_or("", |(dir, _)| dir).to_owned();
+        Self::look_for_room(reader, &dir, means.free_bytes_min.saturating_add(bytes))?;
+        let dirty = run.iter().find(|(segment, _)| segment.is_dense());
+        let mut compaction = Self {
+            reader: reader.clone(),
+            rules: Rules::new(&order, means),
+            free_bytes_min: means.free_bytes_min,
+            order,
+            files,
+            dirty_from: dirty.map_or(below, |(segment, _)| segment.base_offset),
+            run,
+            dir,
+            pass: 1,
+            stage: Stage::Keys,
+            sources,
+            place: Place::at_source(0),
+            writing: None,
+            written: Vec::new(),
+            paths: Vec::new(),
+        };
+        compaction.place = Place::at_source(compaction.first_dirty());
+        Ok(compaction)
+    }
+
+    fn look_for_room(reader: &Reader<D>, dir: &str, bytes: u64) -> Result<(), CompactionError> {
+        match reader.disk().available() {
+            Ok(available) if available < bytes => Err(CompactionError::NoRoom),
+            Ok(_) => Ok(()),
+            Err(source) => Err(CompactionError::Disk { path: dir.to_owned(), source }),
+        }
+    }
+
+    /// Whose log it is.
+    pub fn replica(&self) -> ReplicaId {
+        self.order.replica
+    }
+
+    fn first_dirty(&self) -> usize {
+        self.sources.partition_point(|it| it.end_offset <= self.dirty_from)
+    }
+
+    /// Reads about so many bytes, and writes what is left of them. After an error there is nothing left of it but an
+    /// answer.
+    pub fn step(&mut self, bytes_max: u64) -> Result<Progress<D>, CompactionError> {
+        let stepped = self.try_step(bytes_max);
+        if stepped.is_err() {
+            self.discard();
+        }
+        stepped
+    }
+
+    /// Removes what was made.
+    pub fn discard(&mut self) {
+        self.writing = None;
+        for path in self.paths.drain(..) {
+            // Else the next start removes it.
+            let _ = self.reader.disk().remove_file(&path);
+        }
+    }
+
+    fn try_step(&mut self, bytes_max: u64) -> Result<Progress<D>, CompactionError> {
+        // Appends go first, also when it has begun.
+        Self::look_for_room(&self.reader, &self.dir, self.free_bytes_min)?;
+        let mut read = 0;
+        while read < bytes_max {
+            let Some(source) = self.sources.get(self.place.source) else {
+                if self.stage == Stage::Keys {
+                    (self.stage, self.place) = (Stage::Copy, Place::at_source(0));
+                } else if self.end_pass()? {
+                    return self.end().map(Progress::Done);
+                }
+                continue;
+            };
+            if self.place.at == 0 && self.place.file.is_none() {
+                self.begin_source()?;
+                continue;
+            }
+            if self.place.at >= source.size {
+                self.place = Place::at_source(self.place.source + 1);
+                continue;
+            }
+            let (batch, bytes) = self.next_batch()?;
+            read += bytes.len() as u64;
+            self.take(&batch, &bytes)?;
+        }
+        Ok(Progress::More)
+    }
+
+    fn begin_source(&mut self) -> Result<(), CompactionError> {
+        let source = &self.sources[self.place.source];
+        self.place.offset = source.base_offset;
+        let opened = self.reader.disk().open(&source.path);
+        self.place.file = Some(opened.map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => CompactionError::Changed,
+            _ => CompactionError::Disk { path: source.path.clone(), source: error },
+        })?);
+        if self.stage == Stage::Keys {
+            return Ok(());
+        }
+        let (base_offset, end_offset, size) = (source.base_offset, source.end_offset, source.size);
+        let has_room = self.writing.as_ref().is_some_and(|writing| {
+            writing.state.size + size <= self.order.segment_bytes.min(1 << 31)
+                && end_offset - writing.state.base_offset <= i64::from(i32::MAX)
+        });
+        if has_room {
+            return Ok(());
+        }
+        self.end_segment()?;
+        self.begin_segment(base_offset)
+    }
+
+    /// The batch at the current place, whole and checked.
+    fn next_batch(&mut self) -> Result<(Descriptor, Bytes), CompactionError> {
+        let source = &self.sources[self.place.source];
+        let left = usize::try_from(source.size - self.place.at).unwrap_or(usize::MAX);
+        let damaged = |place: &Place<D>, what: &str| CompactionError::Damaged {
+            path: source.path.clone(),
+            at: place.at,
+            what: what.to_owned(),
+        };
+        let mut wanted = BATCH_HEADER_BYTES.min(left);
+        loop {
+            let skip = usize::try_from(self.place.at - self.place.window_at).unwrap_or(usize::MAX);
+            let there = self.place.window.len().saturating_sub(skip);
+            if there < wanted {
+                let len = wanted.max(BUFFER_BYTES).min(left);
+                let file = self.place.file.as_ref().expect("a source is opened first");
+                // What this compaction wrote itself is in memory; all else is read as it rests.
+                let read = if source.segment.is_some() {
+                    self.reader.disk().read_medium(file, self.place.at, len)
+                } else {
+                    let mut bytes = vec![0; len];
+                    let read = self.reader.disk().read_at(file, &mut bytes, self.place.at);
+                    read.map(|read| {
+                        bytes.truncate(read);
+                        bytes
+                    })
+                };
+                let bytes = read.map_err(|error| CompactionError::Disk {
+                    path: source.path.clone(),
+                    source: error,
+                })?;
+                (self.place.window, self.place.window_at) = (bytes.into(), self.place.at);
+                if self.place.window.len() < wanted {
+                    return Err(
+                        self.suspect(damaged(&self.place, "the file is shorter than it was"))
+                    );
+                }
+                continue;
+            }
+            let rest = self.place.window.slice(skip..);
+            let Ok(batch) = Descriptor::of_batch(&rest, self.place.at == 0) else {
+                return Err(self.suspect(damaged(&self.place, "there is no batch")));
+            };
+            let length = batch.length as usize;
+            if length > left || batch.end_offset() > source.end_offset {
+                return Err(self.suspect(damaged(&self.place, "a batch reaches past the end")));
+            }
+            if rest.len() < length {
+                wanted = length;
+                continue;
+            }
+            let bytes = rest.slice(..length);
+            let is_dense = source.segment.as_ref().is_some_and(|it| it.is_dense());
+            let mut fault = fault_of(&self.files, &batch, &bytes, (self.place.offset, is_dense));
+            if let Some(segment) = &source.segment {
+                match self.reader.belongs(segment, self.place.at, &batch) {
+                    Ok(true) => {}
+                    Ok(false) => fault = fault.or(Some(NOT_AS_INDEXED)),
+                    Err(ReadError::Disk { path, source }) => {
+                        return Err(CompactionError::Disk { path, source });
+                    }
+                    Err(_) => return Err(CompactionError::Changed),
+                }
+            }
+            if let Some(what) = fault {
+                return Err(self.suspect(damaged(&self.place, what)));
+            }
+            return Ok((batch, bytes));
+        }
+    }
+
+    /// Lets whoever looks for rot look at the source.
+    fn suspect(&self, error: CompactionError) -> CompactionError {
+        let base_offset = self.sources[self.place.source].base_offset;
+        self.reader.catalog().suspect(self.order.replica, base_offset);
+        error
+    }
+
+    fn take(&mut self, batch: &Descriptor, bytes: &Bytes) -> Result<(), CompactionError> {
+        let (path, at) = (self.sources[self.place.source].path.clone(), self.place.at);
+        let unreadable = |error: &dyn std::fmt::Display| {
+            let (path, what) = (path.clone(), error.to_string());
+            CompactionError::Damaged { path, at, what }
+        };
+        self.place.at += u64::from(batch.length);
+        self.place.offset = batch.end_offset();
+        let view = match BatchView::parse(bytes) {
+            Ok(view) => view,
+            Err(error) => return Err(unreadable(&error)),
+        };
+        // Of a whole batch a marker says how its transaction ended.
+        let whole = Descriptor::of_batch(bytes, false).unwrap_or(*batch);
+        if self.stage == Stage::Keys {
+            if batch.base_offset >= self.dirty_from {
+                self.rules.note(&whole, &view).map_err(|error| unreadable(&error))?;
+            }
+            return Ok(());
+        }
+        match self.rules.judge(&whole, &view).map_err(|error| unreadable(&error))? {
+            Retained::All => self.put(&whole, bytes),
+            Retained::Part(bytes) => {
+                let part = Descriptor::of_batch(&bytes, false);
+                let part = part.map_err(|error| unreadable(&error))?;
+                self.put(&part, &bytes)
+            }
+            Retained::Nothing => Ok(()),
+        }
+    }
+}
+
+/// What is written.
+impl<D: Disk> Compaction<D> {
+    fn failed(path: &str, error: io::Error) -> CompactionError {
+        if is_full(&error) {
+            return CompactionError::NoRoom;
+        }
+        CompactionError::Disk { path: path.to_owned(), source: error }
+    }
+
+    /// Makes a file that was not there.
+    fn create(&mut self, path: &str) -> Result<D::File, CompactionError> {
+        match self.reader.disk().remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(Self::failed(path, error));
+            }
+            _ => {}
+        }
+        self.paths.push(path.to_owned());
+        self.reader.disk().create(path).map_err(|error| Self::failed(path, error))
+    }
+
+    fn begin_segment(&mut self, base_offset: i64) -> Result<(), CompactionError> {
+        let is_final = self.rules.is_last_part();
+        // Storage knows at which index it begins.
+        let mut state = SegmentState::new(base_offset, 0);
+        state.generation = self.order.compacted.index;
+        let name = segment_stem(base_offset, self.order.replica, state.generation);
+        let mut stem = format!("{}/{name}", self.dir);
+        if !is_final {
+            stem = format!("{stem}.pass{}", self.pass);
+        }
+        let file = self.create(&format!("{stem}.log"))?;
+        self.writing = Some(Writing {
+            state,
+            stem,
+            is_final,
+            file,
+            batches: Vec::new(),
+            batches_at: 0,
+            index_file: None,
+            index: Vec::new(),
+            index_at: 0,
+            times: Vec::new(),
+            timed_at: 0,
+        });
+        Ok(())
+    }
+
+    fn put(&mut self, batch: &Descriptor, bytes: &[u8]) -> Result<(), CompactionError> {
+        let writing = self.writing.as_mut().expect("a segment was begun at the source");
+        let state = &mut writing.state;
+        let position = u32::try_from(state.size).map_err(|_| CompactionError::TooLarge)?;
+        let delta = state.delta(batch.end_offset() - 1);
+        if batch.max_timestamp > state.max_timestamp {
+            (state.max_timestamp, state.max_timestamp_delta) = (batch.max_timestamp, delta);
+        }
+        writing.index.put_u32(delta);
+        writing.index.put_u32(position);
+        state.index_flushed += 1;
+        state.flushed_position = position;
+        state.size += u64::from(batch.length);
+        writing.batches.extend_from_slice(bytes);
+        if state.size >= writing.timed_at + TIME_INTERVAL_BYTES {
+            writing.timed_at = state.size;
+            writing.note_time();
+        }
+        if writing.batches.len() >= BUFFER_BYTES || writing.index.len() >= BUFFER_BYTES {
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Writes what is in memory.
+    fn flush(&mut self) -> Result<(), CompactionError> {
+        let Some(mut writing) = self.writing.take() else { return Ok(()) };
+        let disk = self.reader.disk().clone();
+        let path = format!("{}.log", writing.stem);
+        let len = writing.batches.len() as u64;
+        disk.write_at(&writing.file, &[&writing.batches], writing.batches_at)
+            .and_then(|()| disk.start_writeback(&writing.file, writing.batches_at, len))
+            .map_err(|error| Self::failed(&path, error))?;
+        writing.batches_at += len;
+        writing.batches.clear();
+        if writing.is_final && !writing.index.is_empty() {
+            let path = format!("{}.index", writing.stem);
+            let file = match writing.index_file.take() {
+                Some(file) => file,
+                None => self.create(&path)?,
+            };
+            disk.write_at(&file, &[&writing.index], writing.index_at)
+                .map_err(|error| Self::failed(&path, error))?;
+            let state = &mut writing.state;
+            state.index_crc = crc32c::crc32c_append(state.index_crc, &writing.index);
+            writing.index_at += writing.index.len() as u64;
+            writing.index_file = Some(file);
+        }
+        writing.index.clear();
+        self.writing = Some(writing);
+        Ok(())
+    }
+
+    /// The segment that is being written is whole.
+    fn end_segment(&mut self) -> Result<(), CompactionError> {
+        self.flush()?;
+        let Some(mut writing) = self.writing.take() else { return Ok(()) };
+        let disk = self.reader.disk().clone();
+        if writing.is_final {
+            writing.note_time();
+            let mut files = vec![(format!("{}.log", writing.stem), writing.file)];
+            if let Some(file) = writing.index_file {
+                files.push((format!("{}.index", writing.stem), file));
+            }
+            if !writing.times.is_empty() {
+                let path = format!("{}.timeindex", writing.stem);
+                let file = self.create(&path)?;
+                let mut bytes = Vec::new();
+                for entry in &writing.times {
+                    bytes.put_i64(entry.timestamp);
+                    bytes.put_u32(entry.offset_delta);
+                }
+                let written = disk.write_at(&file, &[&bytes], 0);
+                written.map_err(|error| Self::failed(&path, error))?;
+                files.push((path, file));
+            }
+            for (path, file) in files.iter().filter(|_| !sabotage::is(Bug::CompactedNotSynced)) {
+                disk.sync(file).map_err(|error| Self::failed(path, error))?;
+            }
+            let state = &mut writing.state;
+            state.times_flushed = u32::try_from(writing.times.len()).expect("fewer than batches");
+            state.flushed_timestamp = writing.times.last().map_or(-1, |it| it.timestamp);
+            state.image_max_timestamp = state.max_timestamp;
+            state.image_max_delta = state.max_timestamp_delta;
+        }
+        self.written.push((writing.state, format!("{}.log", writing.stem)));
+        Ok(())
+    }
+
+    /// All of this pass is written. Whether it was the last.
+    fn end_pass(&mut self) -> Result<bool, CompactionError> {
+        self.end_segment()?;
+        let old = std::mem::take(&mut self.sources);
+        for source in old.iter().filter(|it| it.segment.is_none()) {
+            let _ = self.reader.disk().remove_file(&source.path);
+            self.paths.retain(|path| *path != source.path);
+        }
+        if !self.rules.next_part() {
+            return Ok(true);
+        }
+        self.pass += 1;
+        let written = std::mem::take(&mut self.written);
+        let ends = written.iter().skip(1).map(|(state, _)| state.base_offset);
+        let ends: Vec<i64> = ends.chain([self.order.compacted.below]).collect();
+        let sources = written.into_iter().zip(ends).map(|((state, path), end_offset)| Source {
+            path,
+            base_offset: state.base_offset,
+            end_offset,
+            size: state.size,
+            segment: None,
+        });
+        self.sources = sources.collect();
+        (self.stage, self.place) = (Stage::Keys, Place::at_source(self.first_dirty()));
+        Ok(false)
+    }
+
+    fn end(&mut self) -> Result<Box<Made<D>>, CompactionError> {
+        let dir = &self.dir;
+        let synced = self.reader.disk().sync_dir(dir);
+        synced.map_err(|error| Self::failed(dir, error))?;
+        let made = Made {
+            replica: self.order.replica,
+            compacted: self.order.compacted,
+            run: std::mem::take(&mut self.run),
+            segments: self.written.drain(..).map(|(state, _)| state).collect(),
+            paths: std::mem::take(&mut self.paths),
+        };
+        Ok(Box::new(made))
+    }
+}
+
+impl<D: Disk> Writing<D> {
+    fn note_time(&mut self) {
+        let timestamp = self.state.max_timestamp;
+        if timestamp > self.times.last().map_or(-1, |it| it.timestamp) {
+            let offset_delta = self.state.max_timestamp_delta;
+            self.times.push(TimeEntry { timestamp, offset_delta });
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! # Room card: compacting
+//!
+//! Purpose:    let segments that compaction made take the place of others.
+//! Owns:       whether they still fit, the record that says so, the switch of readers, what is removed then.
+//! Interface:  [`Storage::install`].
+//! Invariants: one record switches all segments, and only when that is durable are readers shown them, and the old files
+//!             removed: a crash leaves all of the old or all of the new. What they replace can be had from no journal and
+//!             is reached by no Raft conflict: an image of what follows it is durable, or becomes so in the same round.
+//! Never:      I/O, but the removal of what was made in vain.
+//! Tests:      `duramen-sim/tests/compaction.rs`.
+//! Start at:   [`Storage::install`].
+
+use std::sync::Arc;
+
+use super::{Round, Storage, SyncStep};
+use crate::Disk;
+use crate::catalog::Segment;
+use crate::compaction::Made;
+use crate::op::{Compacted, Done};
+use crate::record::Record;
+use crate::replica_state::{Replacement, SegmentState};
+use crate::sabotage::{self, Bug};
+
+impl<D: Disk> Storage<D> {
+    /// Takes what a compaction made, and tells of it by [`Done::Compacted`].
+    pub fn install(&mut self, made: Made<D>) {
+        self.installing.push_back(made);
+    }
+
+    pub(super) fn take_installing(&mut self, round: &mut Round<D>, buffer: &mut Vec<u8>) {
+        let most = self.journal.body_bytes_max() / 2;
+        while buffer.len() < most {
+            let Some(made) = self.installing.pop_front() else { break };
+            let Some(replacement) = self.replacement_of(&made) else {
+                self.decline(&made);
+                continue;
+            };
+            let id = made.replica;
+            let replica = self.replicas.get_mut(&id).expect("it was just found");
+            let is_replaced = replica.state.replace(&replacement);
+            assert!(is_replaced, "what was compacted was just seen to fit");
+            for (old, _) in &made.run {
+                replica.dirty.remove(&old.base_offset);
+            }
+            let replacement = Box::new(replacement);
+            Record::Compacted { replica: id, replacement }.encode(buffer);
+            self.touch(round, id);
+            if sabotage::is(Bug::CompactedShownEarly) {
+                self.finish_installs(vec![made]);
+            } else {
+                round.installs.push(made);
+            }
+        }
+    }
+
+    /// What is to be said of it, if the log is still what was compacted.
+    fn replacement_of(&self, made: &Made<D>) -> Option<Replacement> {
+        let replica = self.replicas.get(&made.replica).filter(|it| !it.deleting)?;
+        let shown = replica.files.segments();
+        let is_shown = |(at, (old, cuts)): (usize, &(Arc<Segment<D>>, u64))| {
+            shown.get(at).is_some_and(|it| Arc::ptr_eq(it, old)) && old.cuts() == *cuts
+        };
+        let below = made.compacted.below;
+        let known: Vec<&SegmentState> =
+            replica.state.segments.iter().take_while(|it| it.base_offset < below).collect();
+        let is_known = known.len() == made.run.len()
+            && known.iter().zip(&made.run).all(|(known, (old, _))| {
+                (known.base_offset, known.generation) == (old.base_offset, old.generation)
+            });
+        if !made.run.iter().enumerate().all(is_shown) || !is_known {
+            return None;
+        }
+        let last = replica.state.last_below(below)?;
+        let mut segments = made.segments.clone();
+        for segment in &mut segments {
+            let known = known.iter().find(|it| it.base_offset == segment.base_offset)?;
+            segment.first_index = known.first_index;
+        }
+        Some(Replacement { compacted: made.compacted, last, segments })
+    }
+
+    /// It was made in vain. Whoever tries again finds nothing of it.
+    fn decline(&mut self, made: &Made<D>) {
+        for path in &made.paths {
+            // Else the next start removes it.
+            let _ = self.disk.remove_file(path);
+        }
+        self.done.push(Done::Compacted { replica: made.replica, done: None });
+    }
+
+    /// It is durable that these are the log's segments.
+    pub(super) fn finish_installs(&mut self, installs: Vec<Made<D>>) {
+        for made in installs {
+            let Some(replica) = self.replicas.get_mut(&made.replica).filter(|it| !it.deleting)
+            else {
+                continue; // its directory goes as a whole
+            };
+            let (id, dir) = (made.replica, replica.state.dir());
+            let Compacted { index, below, .. } = made.compacted;
+            // What was trimmed since is not shown any more.
+            let kept: Vec<&SegmentState> =
+                replica.state.segments.iter().filter(|it| it.generation == index).collect();
+            let mut shown = Vec::with_capacity(kept.len());
+            for segment in &kept {
+                let later =
+                    replica.state.segments.iter().find(|it| it.base_offset > segment.base_offset);
+                let end = later.map_or(below, |next| next.base_offset);
+                shown.push(Segment::recovered(&dir, id, segment, end, segment.size));
+            }
+            let metas = kept.iter().map(|it| it.meta()).collect();
+            replica.files.replace(below, shown, index);
+            for (old, _) in &made.run {
+                self.catalog.note_damaged(id, old.base_offset, false);
+            }
+            let removed =
+                made.run.iter().flat_map(|(old, _)| old.paths()).map(SyncStep::RemoveFile);
+            self.remove_in_background(removed.collect());
+            self.done.push(Done::Compacted { replica: id, done: Some((made.compacted, metas)) });
+        }
+    }
+}
