@@ -800,7 +800,9 @@ impl Coordinator {
             Key::Pending => None,
             Key::Offset { group, topic, partition } => {
                 let slot = self.groups.get(group)?.offsets.slot(topic, *partition)?;
-                let committed = slot.committed.as_ref().filter(|_| slot.flying == 0)?;
+                // What a transaction has yet to commit is older than what is written anew, and must count more.
+                let is_at_rest = slot.flying == 0 && slot.pending.is_empty();
+                let committed = slot.committed.as_ref().filter(|_| is_at_rest)?;
                 let (group, topic, partition) = (group.clone(), topic.clone(), *partition);
                 let key = OffsetCommitKey { group, topic, partition };
                 Some(GroupRecord::Offset { key, value: Some(committed.value.clone()) })

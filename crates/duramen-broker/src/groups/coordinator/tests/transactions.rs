@@ -109,6 +109,20 @@ fn an_open_transaction_keeps_its_records_from_being_trimmed() {
     play.check_log();
 }
 
+#[test]
+fn what_is_written_anew_does_not_outlast_what_a_transaction_was_to_commit() {
+    let mut play = Play::new();
+    play.commit("g", &[("t", 0, 1), ("t", 1, 1)]);
+    play.commit_in(1, "g", ("t", 0, 2));
+    let end = play.end;
+    while play.coordinator.renew(end, 1000).is_some() {
+        play.settle();
+    }
+    play.mark(1, true);
+    assert_eq!(play.offsets("g"), [offset("t", 0, 2), offset("t", 1, 1)]);
+    play.check_log();
+}
+
 /// The model keeps the log, and says what it means by reading all of it.
 #[test]
 fn transactions_and_plain_commits_by_chance_agree_with_the_log() {

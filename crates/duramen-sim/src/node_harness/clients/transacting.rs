@@ -1,0 +1,724 @@
+//! Clients that write in transactions, and one that reads what was committed.
+//!
+//! A producer writes some batches to two partitions, by chance also an offset of a group, each until it is acknowledged, and
+//! then commits, or aborts. It asks again until it knows. When it is kept out, or time is over, it gives up and begins anew. Two
+//! producers may have one transactional id: each keeps the other out.
+//!
+//! The reader is shown whole transactions: all that was acknowledged of one, in each partition, or nothing. What was known to be
+//! committed is shown in the end, what was known to be aborted never. A group's offset is that of the last transaction of its
+//! producer that was shown.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use bytes::Bytes;
+use duramen_protocol::batch::batches;
+use duramen_protocol::messages::add_partitions_to_txn::AddPartitionsToTxnTopic;
+use duramen_protocol::messages::create_topics::{CreatableTopic, CreatableTopicConfig};
+use duramen_protocol::messages::fetch::{FetchPartition, FetchTopic};
+use duramen_protocol::messages::offset_fetch::{OffsetFetchRequestGroup, OffsetFetchRequestTopics};
+use duramen_protocol::messages::produce::{PartitionProduceData, TopicProduceData};
+use duramen_protocol::messages::txn_offset_commit::{
+    TxnOffsetCommitRequestPartition, TxnOffsetCommitRequestTopic,
+};
+use duramen_protocol::messages::{
+    AddOffsetsToTxnRequest, AddPartitionsToTxnRequest, CreateTopicsRequest, EndTxnRequest,
+    FetchRequest, FetchResponse, FindCoordinatorRequest, FindCoordinatorResponse,
+    InitProducerIdRequest, MetadataResponse, OffsetFetchRequest, ProduceRequest,
+    TxnOffsetCommitRequest,
+};
+use duramen_protocol::records::{BatchBuilder, NewRecord, Records};
+use duramen_protocol::wire::RecordData;
+use duramen_protocol::{ErrorCode, Request, Response};
+
+use super::{Asked, requests, unexpected};
+use crate::failure::Failure;
+use crate::prng::Prng;
+use crate::trace::tell;
+
+const TOPIC: &str = "ledger";
+const PARTITIONS: i32 = 2;
+const GROUP: &str = "bank";
+const PRODUCERS: usize = 2;
+/// The one that reads, after the producers.
+const READER: usize = PRODUCERS;
+/// Offsets are committed for this topic: it is always there, once groups are.
+const COMMITTED: &str = "__consumer_offsets";
+
+/// A transaction, as far as its producer knows.
+#[derive(Clone, Debug, Default)]
+struct Transaction {
+    number: u64,
+    /// Batches that are still to be written, after the one that is being written.
+    left: u64,
+    /// Partitions that were added.
+    added: BTreeSet<i32>,
+    has_group: bool,
+    /// The batch that is being written, and where.
+    pending: Option<(i32, Bytes)>,
+    /// An offset is to be committed with it, or was.
+    offset: Option<bool>,
+    /// How it is to end.
+    ends: Option<bool>,
+}
+
+/// What became of a transaction.
+#[derive(Clone, Debug, Default)]
+struct Fate {
+    /// Batches that were acknowledged, by partition.
+    acked: BTreeMap<i32, u64>,
+    has_offset: bool,
+    producer: usize,
+    /// It was committed, or aborted, for certain.
+    known: Option<bool>,
+    /// Batches of it that were shown, and passed over, by partition.
+    shown: BTreeMap<i32, u64>,
+    passed: BTreeMap<i32, u64>,
+}
+
+#[derive(Debug, Default)]
+struct Producer {
+    name: &'static str,
+    version: i16,
+    is: Option<(i64, i16)>,
+    sequences: BTreeMap<i32, i32>,
+    transaction: Option<Transaction>,
+    /// To whom it is connected, as far as it knows; what it has to find.
+    coordinator: Option<i32>,
+    group_coordinator: Option<i32>,
+    leaders: BTreeMap<i32, i32>,
+    at: Option<i32>,
+}
+
+#[derive(Debug, Default)]
+struct Reader {
+    next: BTreeMap<i32, i64>,
+    /// Partitions that were read to their ends in the last phase.
+    done: BTreeSet<i32>,
+    offsets_told: bool,
+    turn: i32,
+}
+
+/// A request on its way.
+#[derive(Clone, Debug)]
+pub(super) enum Question {
+    Create,
+    Overview,
+    Find,
+    FindGroup,
+    Init,
+    Add(i32),
+    AddOffsets,
+    Produce,
+    Offset,
+    End,
+    Read(i32),
+    Offsets,
+}
+
+/// See above.
+#[derive(Debug)]
+pub(super) struct Transactors {
+    producers: Vec<Producer>,
+    reader: Reader,
+    fates: BTreeMap<u64, Fate>,
+    next: u64,
+    is_created: bool,
+    aims: Vec<(usize, i32)>,
+    last_phase: bool,
+}
+
+fn wrong<T>(what: String) -> Result<T, Failure> {
+    Err(Failure::correctness(what))
+}
+
+fn code_of(code: i16) -> ErrorCode {
+    ErrorCode::from_code(code).unwrap_or(ErrorCode::UnknownServerError)
+}
+
+impl Transactors {
+    /// In every fifth seed there are some.
+    pub(super) fn of(seed: u64) -> Option<Self> {
+        let mut shape = Prng::new(seed, "transactions");
+        let is_shared = shape.chance(300);
+        let mut producer = |at: usize| Producer {
+            name: if is_shared { "both" } else { ["one", "two"][at] },
+            version: *shape.pick(&[1, 2, 2]),
+            ..Producer::default()
+        };
+        let producers = (0..PRODUCERS).map(&mut producer).collect();
+        (seed % 5 == 3).then(|| Self {
+            producers,
+            reader: Reader::default(),
+            fates: BTreeMap::new(),
+            next: 0,
+            is_created: false,
+            aims: Vec::new(),
+            last_phase: false,
+        })
+    }
+
+    pub(super) fn len(&self) -> usize {
+        PRODUCERS + 1
+    }
+
+    pub(super) fn begin_last_phase(&mut self) {
+        self.last_phase = true;
+        self.reader.done.clear();
+        self.reader.offsets_told = false;
+    }
+
+    /// Transactions that are known to be committed, and to be aborted.
+    pub(super) fn totals(&self) -> (u64, u64) {
+        let count = |how| self.fates.values().filter(|it| it.known == Some(how)).count() as u64;
+        (count(true), count(false))
+    }
+
+    /// Whether nothing is open, and all was read and compared.
+    pub(super) fn is_done(&self) -> bool {
+        self.producers.iter().all(|it| it.transaction.is_none()) && self.reader.offsets_told
+    }
+
+    pub(super) fn take_aims(&mut self) -> Vec<(usize, i32)> {
+        std::mem::take(&mut self.aims)
+    }
+
+    pub(super) fn choose(&mut self, at: usize, work: &mut Prng) -> Option<(Asked, Request, i16)> {
+        if self.last_phase && self.is_done() {
+            return None;
+        }
+        let (question, request, version) =
+            if at == READER { self.read() } else { self.turn(at, work) }?;
+        Some((Asked::Transactor(question), request, version))
+    }
+
+    /// What a producer does next.
+    fn turn(&mut self, at: usize, work: &mut Prng) -> Option<(Question, Request, i16)> {
+        if !self.is_created {
+            return (at == 0).then(|| (Question::Create, created(), 7));
+        }
+        let last_phase = self.last_phase;
+        let it = &mut self.producers[at];
+        if it.leaders.len() < usize::try_from(PARTITIONS).expect("few") {
+            return Some((Question::Overview, requests::metadata(TOPIC), 12));
+        }
+        for (key_type, known, key, question) in [
+            (1, it.coordinator, it.name, Question::Find),
+            (0, it.group_coordinator, GROUP, Question::FindGroup),
+        ] {
+            if known.is_none() {
+                let coordinator_keys = vec![key.to_owned()];
+                let request =
+                    FindCoordinatorRequest { key_type, coordinator_keys, ..Default::default() };
+                return Some((question, request.into(), 4));
+            }
+        }
+        let Some((producer_id, producer_epoch)) = it.is else {
+            let request = InitProducerIdRequest {
+                transactional_id: Some(it.name.to_owned()),
+                transaction_timeout_ms: *work.pick(&[500, 2_000, 8_000]),
+                ..Default::default()
+            };
+            return self.to(at, self.producers[at].coordinator, Question::Init, request.into(), 4);
+        };
+        if it.transaction.is_none() {
+            if last_phase || !work.chance(700) {
+                return None;
+            }
+            self.next += 1;
+            let offset = work.chance(400).then_some(false);
+            let (number, left) = (self.next, work.between(1, 4));
+            self.fates.insert(number, Fate { producer: at, ..Fate::default() });
+            self.producers[at].transaction =
+                Some(Transaction { number, left, offset, ..Transaction::default() });
+        }
+        let it = &mut self.producers[at];
+        let (name, version) = (it.name.to_owned(), it.version);
+        let (coordinator, group) = (it.coordinator, it.group_coordinator);
+        let open = it.transaction.as_mut().expect("it was just begun");
+        if open.pending.is_none() && open.left > 0 && open.ends.is_none() {
+            open.left -= 1;
+            let partition = i32::try_from(work.below(2)).expect("small");
+            let sequence = *it.sequences.entry(partition).or_default();
+            let batch = batch_of(open.number, (producer_id, producer_epoch, sequence));
+            open.pending = Some((partition, batch));
+        }
+        if let Some((partition, batch)) = open.pending.clone() {
+            if version == 1 && !open.added.contains(&partition) {
+                let topics =
+                    AddPartitionsToTxnTopic { name: TOPIC.to_owned(), partitions: vec![partition] };
+                let request = AddPartitionsToTxnRequest {
+                    v3_and_below_transactional_id: name,
+                    v3_and_below_producer_id: producer_id,
+                    v3_and_below_producer_epoch: producer_epoch,
+                    v3_and_below_topics: vec![topics],
+                    ..Default::default()
+                };
+                return self.to(at, coordinator, Question::Add(partition), request.into(), 3);
+            }
+            let partition_data =
+                vec![PartitionProduceData { index: partition, records: Some(batch) }];
+            let topic_data = vec![TopicProduceData {
+                name: TOPIC.to_owned(),
+                partition_data,
+                ..Default::default()
+            }];
+            let request = ProduceRequest {
+                transactional_id: Some(name),
+                acks: -1,
+                timeout_ms: 10_000,
+                topic_data,
+            };
+            let leader = it.leaders.get(&partition).copied();
+            let version = if version == 1 { 11 } else { 12 };
+            return self.to(at, leader, Question::Produce, request.into(), version);
+        }
+        if open.offset == Some(false) && open.ends.is_none() {
+            if version == 1 && !open.has_group {
+                let request = AddOffsetsToTxnRequest {
+                    transactional_id: name,
+                    producer_id,
+                    producer_epoch,
+                    group_id: GROUP.to_owned(),
+                };
+                return self.to(at, coordinator, Question::AddOffsets, request.into(), 3);
+            }
+            let partition = TxnOffsetCommitRequestPartition {
+                partition_index: i32::try_from(at).expect("few"),
+                committed_offset: i64::try_from(open.number).expect("few"),
+                ..Default::default()
+            };
+            let topic = TxnOffsetCommitRequestTopic {
+                name: COMMITTED.to_owned(),
+                partitions: vec![partition],
+            };
+            let request = TxnOffsetCommitRequest {
+                transactional_id: name,
+                group_id: GROUP.to_owned(),
+                producer_id,
+                producer_epoch,
+                topics: vec![topic],
+                ..Default::default()
+            };
+            let version = if version == 1 { 4 } else { 5 };
+            return self.to(at, group, Question::Offset, request.into(), version);
+        }
+        let committed = *open.ends.get_or_insert_with(|| work.chance(700));
+        let request =
+            EndTxnRequest { transactional_id: name, producer_id, producer_epoch, committed };
+        self.to(at, coordinator, Question::End, request.into(), if version == 1 { 4 } else { 5 })
+    }
+
+    /// Asks a node, if the client is connected to it; else it has to be.
+    fn to(
+        &mut self,
+        at: usize,
+        node: Option<i32>,
+        question: Question,
+        request: Request,
+        version: i16,
+    ) -> Option<(Question, Request, i16)> {
+        let it = &mut self.producers[at];
+        if node.is_some() && it.at != node {
+            it.at = node;
+            self.aims.extend(node.map(|node| (at, node)));
+            return None;
+        }
+        Some((question, request, version))
+    }
+
+    /// The client lost its connection, or went elsewhere by itself: nobody knows to whom it is connected.
+    pub(super) fn on_moved(&mut self, at: usize) {
+        if let Some(it) = self.producers.get_mut(at) {
+            it.at = None;
+        }
+    }
+
+    /// It was sent where it wanted to go.
+    pub(super) fn on_arrived(&mut self, at: usize, node: i32) {
+        if let Some(it) = self.producers.get_mut(at) {
+            it.at = Some(node);
+        }
+    }
+
+    /// The reader.
+    fn read(&mut self) -> Option<(Question, Request, i16)> {
+        if !self.is_created {
+            return None;
+        }
+        let reader = &mut self.reader;
+        reader.turn = (reader.turn + 1) % PARTITIONS;
+        let is_all_read = reader.done.len() == usize::try_from(PARTITIONS).expect("few");
+        let is_settled = self.producers.iter().all(|it| it.transaction.is_none());
+        if self.last_phase && is_settled && is_all_read {
+            let indexes = (0..i32::try_from(PRODUCERS).expect("few")).collect();
+            let topics = vec![OffsetFetchRequestTopics {
+                name: COMMITTED.to_owned(),
+                partition_indexes: indexes,
+                ..Default::default()
+            }];
+            let group = OffsetFetchRequestGroup {
+                group_id: GROUP.to_owned(),
+                topics: Some(topics),
+                ..Default::default()
+            };
+            let request = OffsetFetchRequest {
+                groups: vec![group],
+                require_stable: true,
+                ..Default::default()
+            };
+            return Some((Question::Offsets, request.into(), 9));
+        }
+        let partition = reader.turn;
+        let partitions = vec![FetchPartition {
+            partition,
+            fetch_offset: reader.next.get(&partition).copied().unwrap_or(0),
+            partition_max_bytes: 2_000,
+            ..FetchPartition::default()
+        }];
+        let request = FetchRequest {
+            isolation_level: 1,
+            min_bytes: 1,
+            max_wait_ms: 200,
+            topics: vec![FetchTopic {
+                topic: TOPIC.to_owned(),
+                partitions,
+                ..FetchTopic::default()
+            }],
+            ..FetchRequest::default()
+        };
+        // The last phase is the leader's to answer: others may be behind.
+        let version = if self.last_phase { requests::FETCH_OF_LEADER } else { 12 };
+        Some((Question::Read(partition), request.into(), version))
+    }
+}
+
+/// The topic. Clocks leap, and that is not what is looked at here.
+fn created() -> Request {
+    let settings =
+        [("retention.ms", "-1"), ("message.timestamp.after.max.ms", "9223372036854775807")];
+    let configs = settings.map(|(name, value)| CreatableTopicConfig {
+        name: name.to_owned(),
+        value: Some(value.to_owned()),
+    });
+    let topic = CreatableTopic {
+        name: TOPIC.to_owned(),
+        num_partitions: PARTITIONS,
+        replication_factor: 3,
+        configs: configs.into(),
+        ..CreatableTopic::default()
+    };
+    CreateTopicsRequest { topics: vec![topic], timeout_ms: 10_000, validate_only: false }.into()
+}
+
+/// One record with the number of its transaction.
+fn batch_of(number: u64, (id, epoch, sequence): (i64, i16, i32)) -> Bytes {
+    let mut batch = BatchBuilder::new().producer(id, epoch, sequence).transactional();
+    let value = number.to_be_bytes();
+    let record =
+        NewRecord { timestamp: 1_700_000_000_000, value: Some(&value), ..NewRecord::default() };
+    batch.push(&record).expect("it is small");
+    batch.build().expect("it is small")
+}
+
+/// Answers.
+impl Transactors {
+    pub(super) fn on_response(
+        &mut self,
+        at: usize,
+        question: &Question,
+        came: &Response,
+    ) -> Result<(), Failure> {
+        match (question, came) {
+            (Question::Create, Response::CreateTopics(it)) => {
+                let code = code_of(it.topics[0].error_code);
+                self.is_created = matches!(code, ErrorCode::None | ErrorCode::TopicAlreadyExists);
+                Ok(())
+            }
+            (Question::Overview, Response::Metadata(it)) => {
+                self.on_overview(at, it);
+                Ok(())
+            }
+            (Question::Find, Response::FindCoordinator(it)) => {
+                self.producers[at].coordinator = found(it);
+                Ok(())
+            }
+            (Question::FindGroup, Response::FindCoordinator(it)) => {
+                self.producers[at].group_coordinator = found(it);
+                Ok(())
+            }
+            (Question::Init, Response::InitProducerId(it)) => {
+                let producer = &mut self.producers[at];
+                tell(|| {
+                    format!(
+                        "  producer {at} is {} {} ({})",
+                        it.producer_id, it.producer_epoch, it.error_code
+                    )
+                });
+                if it.error_code == 0 {
+                    producer.is = Some((it.producer_id, it.producer_epoch));
+                    producer.sequences.clear();
+                }
+                self.on_code(at, code_of(it.error_code), "InitProducerId")
+            }
+            (Question::Add(partition), Response::AddPartitionsToTxn(it)) => {
+                let topic = &it.results_by_topic_v3_and_below[0];
+                let code = code_of(topic.results_by_partition[0].partition_error_code);
+                if code.is_none()
+                    && let Some(open) = &mut self.producers[at].transaction
+                {
+                    open.added.insert(*partition);
+                }
+                self.on_code(at, code, "AddPartitionsToTxn")
+            }
+            (Question::AddOffsets, Response::AddOffsetsToTxn(it)) => {
+                let code = code_of(it.error_code);
+                if let Some(open) =
+                    self.producers[at].transaction.as_mut().filter(|_| code.is_none())
+                {
+                    open.has_group = true;
+                }
+                self.on_code(at, code, "AddOffsetsToTxn")
+            }
+            (Question::Produce, Response::Produce(it)) => {
+                self.on_produced(at, code_of(it.responses[0].partition_responses[0].error_code))
+            }
+            (Question::Offset, Response::TxnOffsetCommit(it)) => {
+                let code = code_of(it.topics[0].partitions[0].error_code);
+                let producer = &mut self.producers[at];
+                if let Some(open) = producer.transaction.as_mut().filter(|_| code.is_none()) {
+                    open.offset = Some(true);
+                    self.fates.entry(open.number).or_default().has_offset = true;
+                }
+                self.on_code(at, code, "TxnOffsetCommit")
+            }
+            (Question::End, Response::EndTxn(it)) => {
+                let code = code_of(it.error_code);
+                self.on_ended(at, code, (it.producer_id, it.producer_epoch))
+            }
+            (Question::Read(partition), Response::Fetch(it)) => self.on_read(*partition, it),
+            (Question::Offsets, Response::OffsetFetch(it)) => {
+                let group = &it.groups[0];
+                if group.error_code != 0 {
+                    return Ok(());
+                }
+                let told = group.topics[0].partitions.iter();
+                let told: Vec<(i16, i64)> =
+                    told.map(|it| (it.error_code, it.committed_offset)).collect();
+                self.check_end(&told)
+            }
+            (_, came) => unexpected(came),
+        }
+    }
+
+    fn on_overview(&mut self, at: usize, it: &MetadataResponse) {
+        let topic = &it.topics[0];
+        if topic.error_code != 0 {
+            return;
+        }
+        let led = topic.partitions.iter().filter(|it| it.leader_id >= 0);
+        let leaders = led.map(|it| (it.partition_index, it.leader_id)).collect();
+        self.producers[at].leaders = leaders;
+    }
+
+    /// What was known is not so, or the producer is kept out.
+    fn on_code(&mut self, at: usize, code: ErrorCode, what: &str) -> Result<(), Failure> {
+        tell(|| format!("  producer {at}: {what} {code:?}"));
+        let it = &mut self.producers[at];
+        match code {
+            ErrorCode::None | ErrorCode::ConcurrentTransactions => {}
+            ErrorCode::ProducerFenced
+            | ErrorCode::InvalidProducerEpoch
+            | ErrorCode::InvalidProducerIdMapping
+            | ErrorCode::InvalidTxnState
+            | ErrorCode::TransactionAbortable => {
+                it.is = None;
+                if let Some(open) = it.transaction.take() {
+                    self.note(open.number, open.ends, None)?;
+                }
+            }
+            code if code.is_retriable() => {
+                (it.coordinator, it.group_coordinator) = (None, None);
+                it.leaders.clear();
+            }
+            code => return wrong(format!("producer {at}: {what} is answered with {code:?}")),
+        }
+        Ok(())
+    }
+
+    fn on_produced(&mut self, at: usize, code: ErrorCode) -> Result<(), Failure> {
+        let it = &mut self.producers[at];
+        if code.is_none()
+            && let Some(open) = &mut it.transaction
+            && let Some((partition, _)) = open.pending.take()
+        {
+            *it.sequences.entry(partition).or_default() += 1;
+            open.added.insert(partition);
+            let fate = self.fates.entry(open.number).or_default();
+            *fate.acked.entry(partition).or_default() += 1;
+        }
+        self.on_code(at, code, "Produce")
+    }
+
+    fn on_ended(&mut self, at: usize, code: ErrorCode, next: (i64, i16)) -> Result<(), Failure> {
+        let it = &mut self.producers[at];
+        let Some(open) = it.transaction.clone() else { return Ok(()) };
+        match code {
+            ErrorCode::None => {
+                it.transaction = None;
+                if it.version == 2 {
+                    it.is = Some(next);
+                    it.sequences.clear();
+                }
+                tell(|| format!("  transaction {} has ended: {:?}", open.number, open.ends));
+                self.note(open.number, open.ends, open.ends)
+            }
+            // Its time was over, or it never was.
+            ErrorCode::InvalidTxnState => {
+                it.transaction = None;
+                it.is = None;
+                self.note(open.number, open.ends, Some(false))
+            }
+            code => self.on_code(at, code, "EndTxn"),
+        }
+    }
+
+    /// A transaction is over for its producer, which wanted it to end so, and may know how it did.
+    fn note(
+        &mut self,
+        number: u64,
+        wanted: Option<bool>,
+        known: Option<bool>,
+    ) -> Result<(), Failure> {
+        let fate = self.fates.entry(number).or_default();
+        // Whoever did not ask for a commit knows that there is none.
+        fate.known = known.or(if wanted == Some(true) { None } else { Some(false) });
+        let is_shown = !fate.shown.is_empty();
+        if fate.known == Some(false) && is_shown {
+            return wrong(format!("transaction {number} was shown, and is aborted"));
+        }
+        if fate.known == Some(true) && !fate.passed.is_empty() {
+            return wrong(format!("transaction {number} was passed over, and is committed"));
+        }
+        Ok(())
+    }
+
+    fn on_read(&mut self, partition: i32, it: &FetchResponse) -> Result<(), Failure> {
+        let Some(part) = it.responses.first().and_then(|topic| topic.partitions.first()) else {
+            return Ok(());
+        };
+        if part.error_code != 0 {
+            let code = code_of(part.error_code);
+            let is_expected = code.is_retriable() || code == ErrorCode::UnknownTopicOrPartition;
+            return if is_expected { Ok(()) } else { wrong(format!("{TOPIC}: {code:?}")) };
+        }
+        let mut aborted: VecDeque<(i64, i64)> = part
+            .aborted_transactions
+            .iter()
+            .flatten()
+            .map(|it| (it.first_offset, it.producer_id))
+            .collect();
+        aborted.make_contiguous().sort_unstable();
+        let mut passing = BTreeSet::new();
+        let mut next = self.reader.next.get(&partition).copied().unwrap_or(0);
+        let bytes = match &part.records {
+            Some(RecordData::Bytes(bytes)) => bytes.clone(),
+            _ => Bytes::new(),
+        };
+        for batch in batches(bytes).map_while(Result::ok) {
+            let header = *batch.header();
+            if header.end_offset() <= next {
+                continue;
+            }
+            if header.base_offset != next || header.end_offset() > part.last_stable_offset {
+                let what = format!("{} after {next}", header.base_offset);
+                return wrong(format!(
+                    "{TOPIC}-{partition}: {what} of {}",
+                    part.last_stable_offset
+                ));
+            }
+            next = header.end_offset();
+            while aborted.front().is_some_and(|it| it.0 <= header.base_offset) {
+                passing.extend(aborted.pop_front().map(|it| it.1));
+            }
+            if header.attributes.is_control() {
+                passing.remove(&header.producer_id);
+                continue;
+            }
+            let is_passed = passing.contains(&header.producer_id);
+            self.on_batch(partition, &batch, is_passed)?;
+        }
+        self.reader.next.insert(partition, next);
+        let is_settled = self.producers.iter().all(|it| it.transaction.is_none());
+        if self.last_phase && is_settled && next == part.high_watermark {
+            self.reader.done.insert(partition);
+        }
+        Ok(())
+    }
+
+    fn on_batch(
+        &mut self,
+        partition: i32,
+        batch: &duramen_protocol::batch::BatchView,
+        is_passed: bool,
+    ) -> Result<(), Failure> {
+        let Ok(records) = Records::of(batch, 1 << 20) else {
+            return wrong(format!("{TOPIC}-{partition}: records cannot be read"));
+        };
+        for record in &records {
+            let value = record.ok().and_then(|record| record.value.map(<[u8]>::to_vec));
+            let Some(number) = value.as_ref().and_then(|value| value.first_chunk::<8>()) else {
+                return wrong(format!("{TOPIC}-{partition}: a record has no number"));
+            };
+            let number = u64::from_be_bytes(*number);
+            let Some(fate) = self.fates.get_mut(&number) else {
+                return wrong(format!("{TOPIC}-{partition}: {number} was never written"));
+            };
+            tell(|| format!("  {TOPIC}-{partition}: {number}, passed over: {is_passed}"));
+            let at = if is_passed { &mut fate.passed } else { &mut fate.shown };
+            *at.entry(partition).or_default() += 1;
+            if is_passed && fate.known == Some(true) {
+                return wrong(format!("transaction {number} is committed, and passed over"));
+            }
+            if !is_passed && fate.known == Some(false) {
+                return wrong(format!("transaction {number} is aborted, and shown"));
+            }
+        }
+        Ok(())
+    }
+
+    /// All was read to the end, and nothing is open.
+    fn check_end(&mut self, offsets: &[(i16, i64)]) -> Result<(), Failure> {
+        if offsets.iter().any(|(code, _)| *code == ErrorCode::UnstableOffsetCommit.code()) {
+            return Ok(());
+        }
+        let mut expected = [-1; PRODUCERS];
+        for (number, fate) in &self.fates {
+            let is_shown = !fate.shown.is_empty();
+            if is_shown && !fate.passed.is_empty() {
+                return wrong(format!("transaction {number} is torn: {fate:?}"));
+            }
+            // What was not acknowledged may be there, of a transaction that was given up.
+            let is_whole = fate.acked.iter().all(|(it, count)| fate.shown.get(it) == Some(count));
+            let is_acked = !fate.acked.is_empty();
+            if is_shown && !is_whole || fate.known == Some(true) && is_acked && !is_shown {
+                return wrong(format!("transaction {number} lost records: {fate:?}"));
+            }
+            if is_shown && fate.has_offset {
+                expected[fate.producer] = i64::try_from(*number).expect("few");
+            }
+        }
+        for (at, (code, told)) in offsets.iter().enumerate() {
+            if *code == 0 && *told != expected[at] {
+                let expected = expected[at];
+                return wrong(format!("the offset of producer {at} is {told}, not {expected}"));
+            }
+        }
+        self.reader.offsets_told = offsets.iter().all(|(code, _)| *code == 0);
+        Ok(())
+    }
+}
+
+fn found(it: &FindCoordinatorResponse) -> Option<i32> {
+    let found = &it.coordinators[0];
+    (found.error_code == 0).then_some(found.node_id)
+}
