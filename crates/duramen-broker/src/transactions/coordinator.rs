@@ -696,6 +696,10 @@ impl Coordinator {
         if result.is_ok() {
             self.take_up(&name, now);
         } else {
+            // Who waits would ask for the same at once, and again and again.
+            for Waiting { ask, .. } in std::mem::take(&mut self.id_mut(&name).waiting) {
+                self.answer(Some(&name), &ask, code, false);
+            }
             // Whatever is due is tried again by and by.
             self.id_mut(&name).again_us = Some(now.mono_us.saturating_add(TRANSACTION_AGAIN_US));
         }

@@ -389,6 +389,20 @@ fn a_transaction_that_takes_too_long_is_aborted() {
 }
 
 #[test]
+fn whoever_waits_for_what_cannot_be_written_is_told_so() {
+    let mut play = Play::new();
+    let producer = play.start("x");
+    play.add("x", producer, 0);
+    play.appends_at_once = false;
+    let successor = play.init("x", None);
+    play.fail(ErrorCode::KafkaStorageError);
+    assert!(play.waiting.is_empty(), "it would not end where each append fails at once");
+    assert!(play.begun(successor).is_err_and(ErrorCode::is_retriable));
+    play.appends_at_once = true;
+    assert_eq!(play.start("x").1, producer.1 + 2);
+}
+
+#[test]
 fn what_cannot_be_written_is_tried_again() {
     let mut play = Play::new();
     let producer = play.start("x");
