@@ -27,6 +27,7 @@ pub mod produce;
 pub mod screen;
 pub mod serve;
 pub mod topic;
+pub mod txn;
 
 /// A durable, replicated log that speaks the Kafka protocol.
 #[derive(Debug, Parser)]
@@ -48,6 +49,8 @@ pub enum Command {
     Topic(topic::Topic),
     /// Consumer groups, their members and their offsets
     Group(group::Group),
+    /// Transactional ids and their transactions
+    Txn(txn::Txn),
     /// The nodes of a cluster, their replicas, and where these are
     Cluster(cluster::ClusterCommand),
     /// Append records to a topic
@@ -80,6 +83,7 @@ pub fn main() -> ExitCode {
         Command::Config(command) => command.run(),
         Command::Topic(command) => command.run(),
         Command::Group(command) => command.run(),
+        Command::Txn(command) => command.run(),
         Command::Cluster(command) => command.run(),
         Command::Produce(command) => command.run(),
         Command::Consume(command) => command.run(),
@@ -98,6 +102,13 @@ pub fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Words are compared without case and dashes: `preparing-rebalance` is `PreparingRebalance`.
+fn word(text: &str, known: &[&'static str], what: &str) -> Result<&'static str, String> {
+    let plain = |text: &str| text.replace(['-', '_'], "").to_ascii_lowercase();
+    let found = known.iter().find(|word| plain(word) == plain(text)).copied();
+    found.ok_or_else(|| format!("there is no {what} {text}; there are {}", known.join(", ")))
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {

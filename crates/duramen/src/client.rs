@@ -9,7 +9,7 @@
 //! Invariants: an answer that says "try again" is tried again until [`Options::retry_for`] is over,
 //!             never longer; an [`Appender`] sends its batches in order and never gives one up before
 //!             those in front of it.
-//! Never:      transactions, members of the newer consumer group protocol, printing.
+//! Never:      writing in transactions, members of the newer consumer group protocol, printing.
 //! Tests:      `client/tests.rs` against a scripted broker; `tests/cli.rs` against the real one.
 //! Start at:   [`Client::leader`].
 
@@ -27,6 +27,7 @@ mod member;
 mod partitioner;
 #[cfg(test)]
 mod tests;
+mod transactions;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -52,6 +53,7 @@ pub use fetcher::{FetchOptions, Fetched, Fetcher, whole_batches};
 pub use groups::{ByPartition, Committed, Epochs, Group};
 pub use member::{Member, MemberOptions, Standing};
 pub use partitioner::{murmur2, partition_of_key};
+pub use transactions::TransactionFilter;
 
 /// How long a topic that a broker creates by itself may be unknown. A broker that creates none answers the same.
 const CREATION_TIME: Duration = Duration::from_secs(5);

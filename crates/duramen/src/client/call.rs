@@ -43,8 +43,10 @@ calls! {
     DescribeConfigs DescribeConfigsRequest DescribeConfigsResponse;
     DescribeGroups DescribeGroupsRequest DescribeGroupsResponse;
     DescribeLogDirs DescribeLogDirsRequest DescribeLogDirsResponse;
+    DescribeProducers DescribeProducersRequest DescribeProducersResponse;
     DescribeQuorum DescribeQuorumRequest DescribeQuorumResponse;
     DescribeReplicas DescribeReplicasRequest DescribeReplicasResponse;
+    DescribeTransactions DescribeTransactionsRequest DescribeTransactionsResponse;
     FindCoordinator FindCoordinatorRequest FindCoordinatorResponse;
     Heartbeat HeartbeatRequest HeartbeatResponse;
     IncrementalAlterConfigs IncrementalAlterConfigsRequest IncrementalAlterConfigsResponse;
@@ -54,6 +56,7 @@ calls! {
     ListGroups ListGroupsRequest ListGroupsResponse;
     ListOffsets ListOffsetsRequest ListOffsetsResponse;
     ListPartitionReassignments ListPartitionReassignmentsRequest ListPartitionReassignmentsResponse;
+    ListTransactions ListTransactionsRequest ListTransactionsResponse;
     Metadata MetadataRequest MetadataResponse;
     OffsetDelete OffsetDeleteRequest OffsetDeleteResponse;
     OffsetForLeaderEpoch OffsetForLeaderEpochRequest OffsetForLeaderEpochResponse;

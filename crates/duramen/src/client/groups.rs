@@ -45,6 +45,13 @@ pub struct Committed {
     pub metadata: String,
 }
 
+/// What is coordinated, as `FindCoordinator` counts it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum KeyType {
+    Group = 0,
+    Transaction = 1,
+}
+
 /// Who commits.
 #[derive(Debug, Clone)]
 pub(super) struct Committer {
@@ -162,27 +169,31 @@ impl Client {
 
     /// The broker that coordinates a group, with an open connection to it.
     pub async fn coordinator(&self, group: &str) -> Result<(NodeId, Arc<Connection>), Error> {
-        let node = self.find_coordinator(group).await?;
+        let node = self.find_coordinator(KeyType::Group, group).await?;
         Ok((node, self.node(node).await?))
     }
 
-    pub(super) async fn find_coordinator(&self, group: &str) -> Result<NodeId, Error> {
+    pub(super) async fn find_coordinator(&self, of: KeyType, key: &str) -> Result<NodeId, Error> {
         let connection = self.any().await?;
         let request = if connection.version::<FindCoordinatorRequest>(i16::MAX)? >= 4 {
-            FindCoordinatorRequest { coordinator_keys: vec![group.into()], ..Default::default() }
+            FindCoordinatorRequest { coordinator_keys: vec![key.into()], ..Default::default() }
         } else {
-            FindCoordinatorRequest { key: group.into(), ..Default::default() }
+            FindCoordinatorRequest { key: key.into(), ..Default::default() }
         };
+        let request = FindCoordinatorRequest { key_type: of as i8, ..request };
         let response = connection.call(&request).await?;
         let found = response.coordinators.into_iter().next().unwrap_or(FoundCoordinator {
-            key: group.into(),
+            key: key.into(),
             node_id: response.node_id,
             host: response.host,
             port: response.port,
             error_code: response.error_code,
             error_message: response.error_message,
         });
-        let what = || format!("coordinator of group {group}");
+        let what = || match of {
+            KeyType::Group => format!("coordinator of group {key}"),
+            KeyType::Transaction => format!("coordinator of transactional id {key}"),
+        };
         Error::check(what, found.error_code, found.error_message.as_deref())?;
         let at = address(&found.host, found.port);
         self.shared.state.lock().await.addresses.insert(found.node_id, at);

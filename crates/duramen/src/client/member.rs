@@ -21,7 +21,7 @@ use tokio::sync::{Mutex, watch};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::assignors::{Assignor, Partitions, Subscriber};
-use super::groups::{ByPartition, Committed, Committer, commit_offsets, fetch_offsets};
+use super::groups::{ByPartition, Committed, Committer, KeyType, commit_offsets, fetch_offsets};
 use super::{Backoff, Call, Client, Connection, Error};
 
 /// What groups of consumers call themselves, as opposed to groups of Connect workers and others.
@@ -102,7 +102,7 @@ impl Coordinator {
         if let Some(connection) = slot.as_ref().filter(|connection| connection.is_open()) {
             return Ok(connection.clone());
         }
-        let node = self.client.find_coordinator(&self.group).await?;
+        let node = self.client.find_coordinator(KeyType::Group, &self.group).await?;
         let address = self.client.address(node).await?;
         let mut options = self.client.options().clone();
         options.request_timeout = options.request_timeout.max(self.answer_within);

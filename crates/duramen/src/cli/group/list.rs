@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use crate::cli::bootstrap::Cluster;
 use crate::cli::screen::{self, Table};
+use crate::cli::word;
 
 /// The states of a group as Kafka writes them.
 const STATES: [&str; 7] = [
@@ -48,13 +49,6 @@ struct Listed {
     r#type: Option<String>,
     protocol: String,
     coordinator: i32,
-}
-
-/// Words are compared without case and dashes: `preparing-rebalance` is `PreparingRebalance`.
-fn word(text: &str, known: &[&'static str], what: &str) -> Result<&'static str, String> {
-    let plain = |text: &str| text.replace(['-', '_'], "").to_ascii_lowercase();
-    let found = known.iter().find(|word| plain(word) == plain(text)).copied();
-    found.ok_or_else(|| format!("there is no {what} {text}; there are {}", known.join(", ")))
 }
 
 fn state(text: &str) -> Result<&'static str, String> {

@@ -1,0 +1,63 @@
+//! `duramen txn abort`.
+
+use anyhow::bail;
+use clap::Args;
+use serde::Serialize;
+
+use super::no_such_id;
+use crate::cli::bootstrap::Cluster;
+use crate::cli::screen;
+
+const ONGOING: &str = "Ongoing";
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The id is taken over, as by a new producer: the one that had it is kept out for good, and its
+application has to begin anew. A transaction whose end is decided ends so, whatever is asked for.
+
+Examples:
+  duramen txn abort billing-1
+  duramen txn list --state ongoing --open-for 1h -o json | jq -r '.[].id' | xargs duramen txn abort"
+)]
+pub(super) struct Abort {
+    /// The transactional ids
+    #[arg(value_name = "ID", required = true)]
+    ids: Vec<String>,
+    #[command(flatten)]
+    cluster: Cluster,
+}
+
+#[derive(Debug, Serialize)]
+struct Aborted {
+    id: String,
+    producer_id: i64,
+    /// Partitions in which it had written, or was to.
+    partitions: usize,
+}
+
+impl Abort {
+    pub(super) async fn run(self) -> anyhow::Result<()> {
+        let client = self.cluster.connect().await?;
+        let mut done = Vec::new();
+        for id in &self.ids {
+            let found = client.describe_transaction(id).await?;
+            let (_, found) = found.ok_or_else(|| no_such_id(id))?;
+            if found.transaction_state != ONGOING {
+                let state = found.transaction_state;
+                bail!("transactional id {id} has nothing open: its state is {state}");
+            }
+            client.take_over(id, found.transaction_timeout_ms).await?;
+            let partitions = found.topics.iter().map(|topic| topic.partitions.len()).sum();
+            let aborted = Aborted { id: id.clone(), producer_id: found.producer_id, partitions };
+            if !self.cluster.json() {
+                let plural = if partitions == 1 { "partition" } else { "partitions" };
+                screen::print_line(&format!(
+                    "aborted the transaction of {id} in {partitions} {plural}; producer {} is kept out",
+                    aborted.producer_id
+                ))?;
+            }
+            done.push(aborted);
+        }
+        if self.cluster.json() { screen::print_json(&done) } else { Ok(()) }
+    }
+}

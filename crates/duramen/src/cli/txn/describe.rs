@@ -1,0 +1,142 @@
+//! `duramen txn describe`.
+
+use std::fmt::Write as _;
+
+use clap::Args;
+use duramen_protocol::messages::describe_transactions::TransactionState;
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::{ago, no_such_id};
+use crate::cli::bootstrap::Cluster;
+use crate::cli::screen::{self, Table};
+use crate::client::{Client, NodeId};
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "SINCE is the first offset of the transaction in the partition: readers of committed records wait
+there. It is empty where the transaction has written nothing yet, or has ended already.
+
+Examples:
+  duramen txn describe billing-1
+  duramen txn describe billing-1 --output json | jq '.[0].partitions'"
+)]
+pub(super) struct Describe {
+    /// The transactional ids
+    #[arg(value_name = "ID", required = true)]
+    ids: Vec<String>,
+    #[command(flatten)]
+    cluster: Cluster,
+}
+
+#[derive(Debug, Serialize)]
+struct Described {
+    id: String,
+    state: String,
+    producer_id: i64,
+    producer_epoch: i16,
+    timeout_ms: i32,
+    /// In milliseconds since 1970; absent when nothing is open.
+    began_ms: Option<i64>,
+    coordinator: NodeId,
+    partitions: Vec<Part>,
+}
+
+#[derive(Debug, Serialize)]
+struct Part {
+    topic: String,
+    partition: i32,
+    since: Option<i64>,
+}
+
+impl Describe {
+    pub(super) async fn run(self) -> anyhow::Result<()> {
+        let client = self.cluster.connect().await?;
+        let mut described = Vec::new();
+        for id in &self.ids {
+            let found = client.describe_transaction(id).await?;
+            let (coordinator, found) = found.ok_or_else(|| no_such_id(id))?;
+            described.push(Described::of(&client, coordinator, found).await?);
+        }
+        if self.cluster.json() {
+            return screen::print_json(&described);
+        }
+        let now = Timestamp::now();
+        let text: Vec<_> = described.iter().map(|it| it.text(now)).collect();
+        Ok(screen::print_line(text.join("\n").trim_end())?)
+    }
+}
+
+impl Described {
+    async fn of(
+        client: &Client,
+        coordinator: NodeId,
+        found: TransactionState,
+    ) -> anyhow::Result<Self> {
+        let mut partitions = Vec::new();
+        for topic in found.topics {
+            for partition in topic.partitions {
+                let since = client.open_since(&topic.topic, partition, found.producer_id).await?;
+                partitions.push(Part { topic: topic.topic.clone(), partition, since });
+            }
+        }
+        Ok(Self {
+            id: found.transactional_id,
+            state: found.transaction_state,
+            producer_id: found.producer_id,
+            producer_epoch: found.producer_epoch,
+            timeout_ms: found.transaction_timeout_ms,
+            began_ms: Some(found.transaction_start_time_ms).filter(|ms| *ms >= 0),
+            coordinator,
+            partitions,
+        })
+    }
+
+    fn text(&self, now: Timestamp) -> String {
+        let began = self.began_ms.map(|ms| format!(", began {} ago", ago(ms, now)));
+        let mut text = format!(
+            "{}: {}, producer {} epoch {}, timeout {} ms{}, coordinated by node {}\n",
+            self.id,
+            self.state,
+            self.producer_id,
+            self.producer_epoch,
+            self.timeout_ms,
+            began.unwrap_or_default(),
+            self.coordinator
+        );
+        if self.partitions.is_empty() {
+            return text;
+        }
+        let mut table = Table::new(&["TOPIC", "PARTITION", "SINCE"]);
+        for part in &self.partitions {
+            let since = part.since.map_or_else(String::new, |it| it.to_string());
+            table.row([part.topic.clone(), part.partition.to_string(), since]);
+        }
+        write!(text, "{}", table.render()).expect("a string takes all");
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_open_is_told_with_its_age_and_places() {
+        let part = |partition, since| Part { topic: "t".into(), partition, since };
+        let described = Described {
+            id: "billing-1".into(),
+            state: "Ongoing".into(),
+            producer_id: 4,
+            producer_epoch: 2,
+            timeout_ms: 60_000,
+            began_ms: Some(1_000_000),
+            coordinator: 1,
+            partitions: vec![part(0, Some(17)), part(1, None)],
+        };
+        let now = Timestamp::from_millisecond(1_035_000).unwrap();
+        let expected = "billing-1: Ongoing, producer 4 epoch 2, timeout 60000 ms, began 35s ago, coordinated by node 1\n\
+                        TOPIC  PARTITION  SINCE\nt              0  17\nt              1\n";
+        assert_eq!(described.text(now), expected);
+    }
+}

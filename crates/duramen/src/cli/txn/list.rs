@@ -1,0 +1,104 @@
+//! `duramen txn list`.
+
+use clap::Args;
+use jiff::SignedDuration;
+use serde::Serialize;
+
+use crate::cli::bootstrap::Cluster;
+use crate::cli::screen::{self, Table};
+use crate::cli::word;
+use crate::client::{NodeId, TransactionFilter};
+
+/// The states of a transaction as Kafka writes them.
+const STATES: [&str; 6] =
+    ["Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort"];
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "States: empty (a producer, and nothing begun), ongoing, prepare-commit and prepare-abort (its end is
+decided, and its partitions are being told), complete-commit, complete-abort.
+
+Examples:
+  duramen txn list
+  duramen txn list --state ongoing --open-for 10m
+  duramen txn list --pattern 'billing-.*'
+  duramen txn list --state ongoing -o json | jq -r '.[].id'"
+)]
+pub(super) struct List {
+    /// Only ids in these states
+    #[arg(long, short, value_name = "STATE,...", value_delimiter = ',', value_parser = state)]
+    state: Vec<&'static str>,
+    /// Only ids whose transaction began at least so long ago, such as 10m or 2h
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    open_for: Option<SignedDuration>,
+    /// Only ids that match this regular expression as a whole
+    #[arg(long, short, value_name = "REGEX")]
+    pattern: Option<String>,
+    /// Only the id of this producer id; may be repeated
+    #[arg(long = "producer", value_name = "ID")]
+    producers: Vec<i64>,
+    #[command(flatten)]
+    cluster: Cluster,
+}
+
+#[derive(Debug, Serialize)]
+struct Listed {
+    id: String,
+    state: String,
+    producer_id: i64,
+    coordinator: NodeId,
+}
+
+fn state(text: &str) -> Result<&'static str, String> {
+    word(text, &STATES, "state")
+}
+
+fn time(text: &str) -> Result<SignedDuration, String> {
+    let time = text.parse::<SignedDuration>().ok().filter(|it| !it.is_negative());
+    time.ok_or_else(|| format!("`{text}` is not a time such as 90s, 10m or 2h"))
+}
+
+impl List {
+    pub(super) async fn run(self) -> anyhow::Result<()> {
+        let client = self.cluster.connect().await?;
+        let filter = TransactionFilter {
+            states: self.state.iter().map(|it| (*it).to_owned()).collect(),
+            producer_ids: self.producers,
+            open_for_ms: self.open_for.map(|it| i64::try_from(it.as_millis()).unwrap_or(i64::MAX)),
+            pattern: self.pattern,
+        };
+        let found = client.list_transactions(&filter).await?;
+        let listed = found.into_iter().map(|(coordinator, it)| Listed {
+            id: it.transactional_id,
+            state: it.transaction_state,
+            producer_id: it.producer_id,
+            coordinator,
+        });
+        let mut listed: Vec<Listed> = listed.collect();
+        listed.sort_by(|a, b| a.id.cmp(&b.id));
+        if self.cluster.json() {
+            return screen::print_json(&listed);
+        }
+        if listed.is_empty() {
+            return Ok(screen::print_line("no such transactional ids")?);
+        }
+        let mut table = Table::new(&["ID", "STATE", "PRODUCER", "COORDINATOR"]);
+        for it in listed {
+            table.row([it.id, it.state, it.producer_id.to_string(), it.coordinator.to_string()]);
+        }
+        Ok(table.print()?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states_and_times_are_read() {
+        assert_eq!(state("prepare-commit"), Ok("PrepareCommit"));
+        assert!(state("open").is_err_and(|it| it.contains("Ongoing")));
+        assert_eq!(time("10m"), Ok(SignedDuration::from_mins(10)));
+        assert!(time("-10m").is_err() && time("ten").is_err());
+    }
+}
