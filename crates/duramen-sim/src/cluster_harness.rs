@@ -85,6 +85,8 @@ pub struct Report {
     pub generations: u64,
     /// See above.
     pub fenced: u64,
+    /// Transactions that their producers know to be committed, and to be aborted.
+    pub transacted: (u64, u64),
     /// Machines that were taken out, and that came back with an empty disk.
     pub left: u64,
     /// See above.
@@ -180,6 +182,7 @@ pub fn run(seed: u64, bug: Option<Bug>) -> Result<Report, Failure> {
     (world.report.left, world.report.returned) = (world.leaving.left, world.leaving.returned);
     world.report.deleted = world.clients.oracle.deleted();
     (world.report.generations, world.report.fenced) = world.clients.shared();
+    world.report.transacted = world.clients.transacted();
     world.report.rebuilt = world.made.values().map(|made| made.0).sum();
     world.report.begun = world.made.values().map(|made| made.1).sum();
     (world.report.slept, world.report.roused) = (world.watch.slept, world.watch.roused);
@@ -232,6 +235,9 @@ fn settings(chance: &mut Prng, moves: bool, clocks: &Clocks) -> Result<BrokerSet
         ("offsets.topic.num.partitions", "2"),
         ("offsets.topic.replication.factor", "3"),
         ("offsets.topic.segment.bytes", "8192"),
+        ("transaction.state.log.num.partitions", "2"),
+        ("transaction.state.log.replication.factor", "3"),
+        ("transaction.state.log.segment.bytes", "8192"),
         ("offsets.retention.check.interval.ms", "500"),
         // Who commits would not know what may be gone.
         ("offsets.retention.minutes", if clocks.outlast { &years } else { "10080" }),
@@ -445,6 +451,7 @@ impl World {
             let to = self.machines.iter().position(is_it).expect("a node of the cluster");
             let before = self.connected.remove(&connection);
             if let Some(other) = self.clients.leave(connection) {
+                self.clients.on_arrived(other, node);
                 self.connected.insert(other, to);
             }
             if let Some(at) = before {

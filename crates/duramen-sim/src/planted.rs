@@ -188,6 +188,16 @@ pub const OF_CLUSTERS: &[(&str, Bug, u64)] = &[
     ("members of older generations heard", Bug::Peers(Inside::OldGenerationTaken), 4),
     #[cfg(feature = "sabotage")]
     ("a new coordinator counts generations anew", Bug::Peers(Inside::GenerationForgotten), 2),
+    #[cfg(feature = "sabotage")]
+    ("a transaction is over once it is decided", Bug::Peers(Inside::CompleteBeforeMarked), 23),
+    #[cfg(feature = "sabotage")]
+    ("who is kept out keeps its epoch", Bug::Peers(Inside::FencedWithoutEpoch), 3),
+    #[cfg(feature = "sabotage")]
+    ("a first batch appended without asking", Bug::Peers(Inside::TransactionUnverified), 3),
+    #[cfg(feature = "sabotage")]
+    ("what is open is shown", Bug::Peers(Inside::UnstableShown), 3),
+    #[cfg(feature = "sabotage")]
+    ("readers not told what was aborted", Bug::Peers(Inside::AbortedNotTold), 3),
 ];
 
 /// Bugs that 400 seeds of the cluster did not find: see "What is thin" in `docs/testing.md`.
@@ -197,6 +207,10 @@ pub const MISSED: &[(&str, Bug)] = &[
     ("a new leader goes on in an old segment", Bug::Peers(Inside::StaleSegment)),
     ("what an image holds is applied once more", Bug::Peers(Inside::ImageAppliedTwice)),
     ("a replica votes before it has anything", Bug::Peers(Inside::PromotedAtOnce)),
+    ("an older connection of a producer is still heard", Bug::Peers(Inside::LateRequestTaken)),
+    ("a transaction begins before the last one is marked", Bug::Peers(Inside::BegunBeforeMarked)),
+    ("what was said before a marker believed after it", Bug::Peers(Inside::VoidAnswerTaken)),
+    ("a late marker ends what is open", Bug::Peers(Inside::LateMarkerTaken)),
 ];
 
 /// Runs seeds until one finds `bug`: which one, and what was found.

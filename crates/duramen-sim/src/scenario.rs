@@ -64,7 +64,7 @@ impl Scenario {
                      {} logs begun anew, {} disks lost, {} sleeps, {} of them through a fault, {} nights, \
                      {} bits flipped, {} segments mended, {} leaps of clocks, \
                      {} disks filled, {} produces refused for it, {} topics deleted, \
-                     {} generations, {} commits of members refused, {} machines left, {} of them came back",
+                     {} generations, {} commits of members refused, {} transactions committed, {} aborted, {} machines left, {} of them came back",
                     report.trace.hash(),
                     report.machines,
                     report.requests,
@@ -88,6 +88,8 @@ impl Scenario {
                     report.deleted,
                     report.generations,
                     report.fenced,
+                    report.transacted.0,
+                    report.transacted.1,
                     report.left,
                     report.returned
                 )

@@ -30,12 +30,14 @@ mod reading;
 mod removing;
 mod requests;
 mod sharing;
+mod transacting;
 
 use committing::Committer;
 use reading::{Fetch, FetchSession, Through};
 use removing::Remover;
 use requests::Target;
 use sharing::Members;
+use transacting::{TRANSACTORS, Transactors};
 
 use super::oracle::{Oracle, Place, Standing};
 use crate::batch::Records;
@@ -98,6 +100,7 @@ enum Asked {
     Remove(removing::Question),
     Groups(committing::Question),
     Member(sharing::Question),
+    Transactor(transacting::Question),
 }
 
 /// A batch with where it goes.
@@ -161,6 +164,7 @@ pub(crate) struct Clients {
     all: Vec<Client>,
     committer: Committer,
     members: Option<Members>,
+    transactors: Option<Transactors>,
     work: Prng,
     next_connection: u64,
     next_batch: u64,
@@ -213,6 +217,7 @@ impl Clients {
             all: Vec::new(),
             committer: Committer::default(),
             members: None,
+            transactors: None,
             work: Prng::new(seed, "clients"),
             next_connection: 0,
             next_batch: 0,
@@ -245,6 +250,7 @@ impl Clients {
         clients.oracle.many = true;
         clients.oracle.has_keyed = false;
         clients.members = Members::of(seed);
+        clients.transactors = Transactors::of(seed);
         clients
     }
 
@@ -280,10 +286,30 @@ impl Clients {
 
     /// Who wants to be connected to which node, because it was told so.
     pub(crate) fn take_aims(&mut self) -> Vec<(ConnectionId, i32)> {
-        let aims = self.members.as_mut().map(Members::take_aims).unwrap_or_default();
-        aims.into_iter()
-            .map(|(member, node)| (self.all[CLIENTS + member].connection, node))
-            .collect()
+        let members = self.members.as_mut().map(Members::take_aims).unwrap_or_default();
+        let transactors = self.transactors.as_mut().map(Transactors::take_aims).unwrap_or_default();
+        let first = self.first_transactor();
+        let members = members.into_iter().map(|(at, node)| (CLIENTS + at, node));
+        let all = members.chain(transactors.into_iter().map(|(at, node)| (first + at, node)));
+        all.map(|(at, node)| (self.all[at].connection, node)).collect()
+    }
+
+    fn first_transactor(&self) -> usize {
+        CLIENTS + self.members.as_ref().map_or(0, Members::len)
+    }
+
+    /// A client is connected to the node that it wanted to be connected to.
+    pub(crate) fn on_arrived(&mut self, connection: ConnectionId, node: i32) {
+        let at = self.all.iter().position(|client| client.connection == connection);
+        let at = at.and_then(|at| at.checked_sub(self.first_transactor()));
+        if let (Some(at), Some(transactors)) = (at, &mut self.transactors) {
+            transactors.on_arrived(at, node);
+        }
+    }
+
+    /// Transactions that are known to be committed, and to be aborted.
+    pub(crate) fn transacted(&self) -> (u64, u64) {
+        self.transactors.as_ref().map_or((0, 0), Transactors::totals)
     }
 
     /// A client turns to another node: its new connection.
@@ -350,7 +376,8 @@ impl Clients {
     pub(crate) fn connect(&mut self) {
         self.starts += 1;
         self.on_disk_full(false); // a new process has not been told yet
-        for at in 0..CLIENTS + self.members.as_ref().map_or(0, Members::len) {
+        let transactors = if self.transactors.is_some() { TRANSACTORS } else { 0 };
+        for at in 0..self.first_transactor() + transactors {
             self.next_connection += 1;
             let (connection, session) = session(self.next_connection);
             if let Some(client) = self.all.get_mut(at) {
@@ -411,6 +438,10 @@ impl Clients {
 
     fn reconnect(&mut self, at: usize) -> ConnectionId {
         self.next_connection += 1;
+        let first = self.first_transactor();
+        if let (Some(transactor), Some(all)) = (at.checked_sub(first), &mut self.transactors) {
+            all.on_moved(transactor);
+        }
         let client = &mut self.all[at];
         client.forget();
         let before = client.connection;
@@ -423,6 +454,7 @@ impl Clients {
         self.through.clear();
         self.committer.begin_last_phase();
         self.members.iter_mut().for_each(Members::begin_last_phase);
+        self.transactors.iter_mut().for_each(Transactors::begin_last_phase);
     }
 
     /// Whether nothing is outstanding.
@@ -435,6 +467,7 @@ impl Clients {
         self.is_idle()
             && self.committer.is_done()
             && self.members.as_ref().is_none_or(Members::is_done)
+            && self.transactors.as_ref().is_none_or(Transactors::is_done)
             && !self.is_taking_out()
             // What is said again for no reason may never end.
             && self.all.iter().all(|client| client.retry.as_ref().is_none_or(|it| it.again))
@@ -493,6 +526,9 @@ impl Clients {
         }
         if at == COMMITTER {
             return Some(self.committer.choose(&mut self.work, self.last_phase));
+        }
+        if let Some(transactor) = at.checked_sub(self.first_transactor()) {
+            return self.transactors.as_mut()?.choose(transactor, &mut self.work);
         }
         if let Some(member) = at.checked_sub(CLIENTS) {
             let members = self.members.as_mut()?;
@@ -739,6 +775,11 @@ impl Clients {
             (Asked::Member(question), came) => {
                 let members = self.members.as_mut().expect("one of them asked");
                 members.on_response(at - CLIENTS, question, &came)
+            }
+            (Asked::Transactor(question), came) => {
+                let at = at - self.first_transactor();
+                let transactors = self.transactors.as_mut().expect("one of them asked");
+                transactors.on_response(at, &question, &came)
             }
             (_, came) => unexpected(&came),
         }

@@ -23,8 +23,8 @@ use duramen_protocol::messages::txn_offset_commit::{
 use duramen_protocol::messages::{
     AddOffsetsToTxnRequest, AddPartitionsToTxnRequest, CreateTopicsRequest, EndTxnRequest,
     FetchRequest, FetchResponse, FindCoordinatorRequest, FindCoordinatorResponse,
-    InitProducerIdRequest, MetadataResponse, OffsetFetchRequest, ProduceRequest,
-    TxnOffsetCommitRequest,
+    InitProducerIdRequest, InitProducerIdResponse, MetadataResponse, OffsetFetchRequest,
+    ProduceRequest, TxnOffsetCommitRequest,
 };
 use duramen_protocol::records::{BatchBuilder, NewRecord, Records};
 use duramen_protocol::wire::RecordData;
@@ -41,6 +41,8 @@ const GROUP: &str = "bank";
 const PRODUCERS: usize = 2;
 /// The one that reads, after the producers.
 const READER: usize = PRODUCERS;
+/// All of them.
+pub(super) const TRANSACTORS: usize = PRODUCERS + 1;
 /// Offsets are committed for this topic: it is always there, once groups are.
 const COMMITTED: &str = "__consumer_offsets";
 
@@ -157,10 +159,6 @@ impl Transactors {
         })
     }
 
-    pub(super) fn len(&self) -> usize {
-        PRODUCERS + 1
-    }
-
     pub(super) fn begin_last_phase(&mut self) {
         self.last_phase = true;
         self.reader.done.clear();
@@ -196,116 +194,153 @@ impl Transactors {
         if !self.is_created {
             return (at == 0).then(|| (Question::Create, created(), 7));
         }
-        let last_phase = self.last_phase;
-        let it = &mut self.producers[at];
-        if it.leaders.len() < usize::try_from(PARTITIONS).expect("few") {
-            return Some((Question::Overview, requests::metadata(TOPIC), 12));
+        if let Some(asked) = self.find(at) {
+            return Some(asked);
         }
-        for (key_type, known, key, question) in [
-            (1, it.coordinator, it.name, Question::Find),
-            (0, it.group_coordinator, GROUP, Question::FindGroup),
-        ] {
-            if known.is_none() {
-                let coordinator_keys = vec![key.to_owned()];
-                let request =
-                    FindCoordinatorRequest { key_type, coordinator_keys, ..Default::default() };
-                return Some((question, request.into(), 4));
-            }
-        }
-        let Some((producer_id, producer_epoch)) = it.is else {
+        let it = &self.producers[at];
+        let Some(is) = it.is else {
             let request = InitProducerIdRequest {
                 transactional_id: Some(it.name.to_owned()),
                 transaction_timeout_ms: *work.pick(&[500, 2_000, 8_000]),
                 ..Default::default()
             };
-            return self.to(at, self.producers[at].coordinator, Question::Init, request.into(), 4);
+            return self.to(at, it.coordinator, Question::Init, request.into(), 4);
         };
         if it.transaction.is_none() {
-            if last_phase || !work.chance(700) {
+            if self.last_phase || !work.chance(700) {
                 return None;
             }
-            self.next += 1;
-            let offset = work.chance(400).then_some(false);
-            let (number, left) = (self.next, work.between(1, 4));
-            self.fates.insert(number, Fate { producer: at, ..Fate::default() });
-            self.producers[at].transaction =
-                Some(Transaction { number, left, offset, ..Transaction::default() });
+            self.begin(at, work);
         }
+        let open = self.producers[at].transaction.as_ref().expect("it was just begun");
+        if open.ends.is_none() && (open.pending.is_some() || open.left > 0) {
+            return self.write(at, is, work);
+        }
+        if open.ends.is_none() && open.offset == Some(false) {
+            return self.commit_offset(at, is);
+        }
+        self.end(at, is, work)
+    }
+
+    /// What a producer has to find out first.
+    fn find(&self, at: usize) -> Option<(Question, Request, i16)> {
+        let it = &self.producers[at];
+        if it.leaders.len() < usize::try_from(PARTITIONS).expect("few") {
+            return Some((Question::Overview, requests::metadata(TOPIC), 12));
+        }
+        let (key_type, key, question) = match (it.coordinator, it.group_coordinator) {
+            (None, _) => (1, it.name, Question::Find),
+            (_, None) => (0, GROUP, Question::FindGroup),
+            _ => return None,
+        };
+        let coordinator_keys = vec![key.to_owned()];
+        let request = FindCoordinatorRequest { key_type, coordinator_keys, ..Default::default() };
+        Some((question, request.into(), 4))
+    }
+
+    fn begin(&mut self, at: usize, work: &mut Prng) {
+        self.next += 1;
+        let offset = work.chance(400).then_some(false);
+        let (number, left) = (self.next, work.between(1, 4));
+        self.fates.insert(number, Fate { producer: at, ..Fate::default() });
+        let open = Transaction { number, left, offset, ..Transaction::default() };
+        self.producers[at].transaction = Some(open);
+    }
+
+    /// A batch, its partition first where the protocol wants that.
+    fn write(
+        &mut self,
+        at: usize,
+        (producer_id, producer_epoch): (i64, i16),
+        work: &mut Prng,
+    ) -> Option<(Question, Request, i16)> {
         let it = &mut self.producers[at];
-        let (name, version) = (it.name.to_owned(), it.version);
-        let (coordinator, group) = (it.coordinator, it.group_coordinator);
-        let open = it.transaction.as_mut().expect("it was just begun");
-        if open.pending.is_none() && open.left > 0 && open.ends.is_none() {
-            open.left -= 1;
-            let partition = i32::try_from(work.below(2)).expect("small");
-            let sequence = *it.sequences.entry(partition).or_default();
-            let batch = batch_of(open.number, (producer_id, producer_epoch, sequence));
-            open.pending = Some((partition, batch));
-        }
-        if let Some((partition, batch)) = open.pending.clone() {
-            if version == 1 && !open.added.contains(&partition) {
-                let topics =
-                    AddPartitionsToTxnTopic { name: TOPIC.to_owned(), partitions: vec![partition] };
-                let request = AddPartitionsToTxnRequest {
-                    v3_and_below_transactional_id: name,
-                    v3_and_below_producer_id: producer_id,
-                    v3_and_below_producer_epoch: producer_epoch,
-                    v3_and_below_topics: vec![topics],
-                    ..Default::default()
-                };
-                return self.to(at, coordinator, Question::Add(partition), request.into(), 3);
-            }
-            let partition_data =
-                vec![PartitionProduceData { index: partition, records: Some(batch) }];
-            let topic_data = vec![TopicProduceData {
-                name: TOPIC.to_owned(),
-                partition_data,
-                ..Default::default()
-            }];
-            let request = ProduceRequest {
-                transactional_id: Some(name),
-                acks: -1,
-                timeout_ms: 10_000,
-                topic_data,
-            };
-            let leader = it.leaders.get(&partition).copied();
-            let version = if version == 1 { 11 } else { 12 };
-            return self.to(at, leader, Question::Produce, request.into(), version);
-        }
-        if open.offset == Some(false) && open.ends.is_none() {
-            if version == 1 && !open.has_group {
-                let request = AddOffsetsToTxnRequest {
-                    transactional_id: name,
-                    producer_id,
-                    producer_epoch,
-                    group_id: GROUP.to_owned(),
-                };
-                return self.to(at, coordinator, Question::AddOffsets, request.into(), 3);
-            }
-            let partition = TxnOffsetCommitRequestPartition {
-                partition_index: i32::try_from(at).expect("few"),
-                committed_offset: i64::try_from(open.number).expect("few"),
+        let (name, is_first) = (it.name.to_owned(), it.version == 1);
+        let open = it.transaction.as_mut().expect("there is one");
+        let (partition, batch) = open
+            .pending
+            .get_or_insert_with(|| {
+                open.left -= 1;
+                let partition = i32::try_from(work.below(2)).expect("small");
+                let sequence = *it.sequences.entry(partition).or_default();
+                (partition, batch_of(open.number, (producer_id, producer_epoch, sequence)))
+            })
+            .clone();
+        if is_first && !open.added.contains(&partition) {
+            let topic =
+                AddPartitionsToTxnTopic { name: TOPIC.to_owned(), partitions: vec![partition] };
+            let request = AddPartitionsToTxnRequest {
+                v3_and_below_transactional_id: name,
+                v3_and_below_producer_id: producer_id,
+                v3_and_below_producer_epoch: producer_epoch,
+                v3_and_below_topics: vec![topic],
                 ..Default::default()
             };
-            let topic = TxnOffsetCommitRequestTopic {
-                name: COMMITTED.to_owned(),
-                partitions: vec![partition],
-            };
-            let request = TxnOffsetCommitRequest {
-                transactional_id: name,
-                group_id: GROUP.to_owned(),
-                producer_id,
-                producer_epoch,
-                topics: vec![topic],
-                ..Default::default()
-            };
-            let version = if version == 1 { 4 } else { 5 };
-            return self.to(at, group, Question::Offset, request.into(), version);
+            let coordinator = it.coordinator;
+            return self.to(at, coordinator, Question::Add(partition), request.into(), 3);
         }
+        let topic = TopicProduceData {
+            name: TOPIC.to_owned(),
+            partition_data: vec![PartitionProduceData { index: partition, records: Some(batch) }],
+            ..Default::default()
+        };
+        let request = ProduceRequest {
+            transactional_id: Some(name),
+            acks: -1,
+            timeout_ms: 10_000,
+            topic_data: vec![topic],
+        };
+        let leader = it.leaders.get(&partition).copied();
+        self.to(at, leader, Question::Produce, request.into(), if is_first { 11 } else { 12 })
+    }
+
+    /// An offset, its group first where the protocol wants that.
+    fn commit_offset(
+        &mut self,
+        at: usize,
+        (producer_id, producer_epoch): (i64, i16),
+    ) -> Option<(Question, Request, i16)> {
+        let it = &self.producers[at];
+        let open = it.transaction.as_ref().expect("there is one");
+        let (transactional_id, group_id) = (it.name.to_owned(), GROUP.to_owned());
+        if it.version == 1 && !open.has_group {
+            let request =
+                AddOffsetsToTxnRequest { transactional_id, producer_id, producer_epoch, group_id };
+            return self.to(at, it.coordinator, Question::AddOffsets, request.into(), 3);
+        }
+        let partition = TxnOffsetCommitRequestPartition {
+            partition_index: i32::try_from(at).expect("few"),
+            committed_offset: i64::try_from(open.number).expect("few"),
+            ..Default::default()
+        };
+        let topic =
+            TxnOffsetCommitRequestTopic { name: COMMITTED.to_owned(), partitions: vec![partition] };
+        let request = TxnOffsetCommitRequest {
+            transactional_id,
+            group_id,
+            producer_id,
+            producer_epoch,
+            topics: vec![topic],
+            ..Default::default()
+        };
+        let version = if it.version == 1 { 4 } else { 5 };
+        self.to(at, it.group_coordinator, Question::Offset, request.into(), version)
+    }
+
+    fn end(
+        &mut self,
+        at: usize,
+        (producer_id, producer_epoch): (i64, i16),
+        work: &mut Prng,
+    ) -> Option<(Question, Request, i16)> {
+        let it = &mut self.producers[at];
+        let open = it.transaction.as_mut().expect("there is one");
         let committed = *open.ends.get_or_insert_with(|| work.chance(700));
-        let request =
-            EndTxnRequest { transactional_id: name, producer_id, producer_epoch, committed };
-        self.to(at, coordinator, Question::End, request.into(), if version == 1 { 4 } else { 5 })
+        let transactional_id = it.name.to_owned();
+        let request = EndTxnRequest { transactional_id, producer_id, producer_epoch, committed };
+        let version = if it.version == 1 { 4 } else { 5 };
+        let coordinator = it.coordinator;
+        self.to(at, coordinator, Question::End, request.into(), version)
     }
 
     /// Asks a node, if the client is connected to it; else it has to be.
@@ -446,50 +481,26 @@ impl Transactors {
                 self.producers[at].group_coordinator = found(it);
                 Ok(())
             }
-            (Question::Init, Response::InitProducerId(it)) => {
-                let producer = &mut self.producers[at];
-                tell(|| {
-                    format!(
-                        "  producer {at} is {} {} ({})",
-                        it.producer_id, it.producer_epoch, it.error_code
-                    )
-                });
-                if it.error_code == 0 {
-                    producer.is = Some((it.producer_id, it.producer_epoch));
-                    producer.sequences.clear();
-                }
-                self.on_code(at, code_of(it.error_code), "InitProducerId")
-            }
+            (Question::Init, Response::InitProducerId(it)) => self.on_identity(at, it),
             (Question::Add(partition), Response::AddPartitionsToTxn(it)) => {
                 let topic = &it.results_by_topic_v3_and_below[0];
                 let code = code_of(topic.results_by_partition[0].partition_error_code);
-                if code.is_none()
-                    && let Some(open) = &mut self.producers[at].transaction
-                {
+                self.on_taken(at, code, "AddPartitionsToTxn", |open, _| {
                     open.added.insert(*partition);
-                }
-                self.on_code(at, code, "AddPartitionsToTxn")
+                })
             }
             (Question::AddOffsets, Response::AddOffsetsToTxn(it)) => {
                 let code = code_of(it.error_code);
-                if let Some(open) =
-                    self.producers[at].transaction.as_mut().filter(|_| code.is_none())
-                {
-                    open.has_group = true;
-                }
-                self.on_code(at, code, "AddOffsetsToTxn")
+                self.on_taken(at, code, "AddOffsetsToTxn", |open, _| open.has_group = true)
             }
             (Question::Produce, Response::Produce(it)) => {
                 self.on_produced(at, code_of(it.responses[0].partition_responses[0].error_code))
             }
             (Question::Offset, Response::TxnOffsetCommit(it)) => {
                 let code = code_of(it.topics[0].partitions[0].error_code);
-                let producer = &mut self.producers[at];
-                if let Some(open) = producer.transaction.as_mut().filter(|_| code.is_none()) {
-                    open.offset = Some(true);
-                    self.fates.entry(open.number).or_default().has_offset = true;
-                }
-                self.on_code(at, code, "TxnOffsetCommit")
+                self.on_taken(at, code, "TxnOffsetCommit", |open, fate| {
+                    (open.offset, fate.has_offset) = (Some(true), true);
+                })
             }
             (Question::End, Response::EndTxn(it)) => {
                 let code = code_of(it.error_code);
@@ -508,6 +519,31 @@ impl Transactors {
             }
             (_, came) => unexpected(came),
         }
+    }
+
+    fn on_identity(&mut self, at: usize, it: &InitProducerIdResponse) -> Result<(), Failure> {
+        let (id, epoch) = (it.producer_id, it.producer_epoch);
+        tell(|| format!("  producer {at} is {id} {epoch} ({})", it.error_code));
+        if it.error_code == 0 {
+            let producer = &mut self.producers[at];
+            producer.is = Some((id, epoch));
+            producer.sequences.clear();
+        }
+        self.on_code(at, code_of(it.error_code), "InitProducerId")
+    }
+
+    /// Something of a transaction was taken, or not.
+    fn on_taken(
+        &mut self,
+        at: usize,
+        code: ErrorCode,
+        what: &str,
+        note: impl FnOnce(&mut Transaction, &mut Fate),
+    ) -> Result<(), Failure> {
+        if let Some(open) = self.producers[at].transaction.as_mut().filter(|_| code.is_none()) {
+            note(open, self.fates.entry(open.number).or_default());
+        }
+        self.on_code(at, code, what)
     }
 
     fn on_overview(&mut self, at: usize, it: &MetadataResponse) {
