@@ -209,6 +209,7 @@ impl Bench {
                     self.replies.push(reply);
                 }
                 Action::ReadLog(wanted) => panic!("nothing is kept that could be read: {wanted:?}"),
+                Action::Look(wanted) => panic!("nobody shares anything: {wanted:?}"),
                 Action::Close { reason, .. } | Action::Fatal(reason) => panic!("{reason}"),
                 Action::Send { to, .. } => panic!("there is no node {to}"),
                 Action::Nodes(_) => {}

@@ -65,6 +65,8 @@ pub(crate) mod offset_fetch;
 pub(crate) mod offset_for_leader_epoch;
 pub(crate) mod produce;
 pub(crate) mod settings;
+pub(crate) mod share_acknowledge;
+pub(crate) mod share_fetch;
 pub(crate) mod share_states;
 pub(crate) mod sync_group;
 pub(crate) mod txn_offset_commit;
@@ -248,6 +250,12 @@ fn dispatch_to_coordinators(
         }
         Request::ReadShareGroupStateSummary(request) => {
             share_states::summarize(node, now, key, context, request, actions);
+        }
+        Request::ShareFetch(request) => {
+            share_fetch::handle(node, now, key, context, &request, actions);
+        }
+        Request::ShareAcknowledge(request) => {
+            share_acknowledge::handle(node, now, key, context, &request, actions);
         }
         other => dispatch_to_groups(node, now, key, context, other, actions),
     }
@@ -484,6 +492,7 @@ pub(crate) fn on_timeout(node: &mut Node, key: RequestKey, actions: &mut Vec<Act
     };
     match parked {
         Parked::Fetch(_) => fetch::answer_parked(node, key, actions),
+        Parked::Share(_) => share_fetch::on_timeout(node, key),
         Parked::Metadata { .. } | Parked::FindCoordinator { .. } => {
             node.answer_parked(key, actions);
         }

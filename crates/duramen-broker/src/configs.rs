@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 
 mod tables;
 use tables::LEADER_SELECTOR;
-pub use tables::{BROKER_CONFIGS, TOPIC_CONFIGS};
+pub use tables::{BROKER_CONFIGS, GROUP_CONFIGS, TOPIC_CONFIGS};
 
 /// The type of a value, as `DescribeConfigs` knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,6 +149,8 @@ pub fn find(table: &'static [ConfigKey], name: &str) -> Option<&'static ConfigKe
 pub enum Source {
     /// The topic's own.
     Topic,
+    /// The group's own.
+    Group,
     /// Set for this node, while it ran.
     NodeDynamic,
     /// Set for all nodes, while they ran.
@@ -164,6 +166,7 @@ impl Source {
     pub fn code(self) -> i8 {
         match self {
             Self::Topic => 1,
+            Self::Group => 8,
             Self::NodeDynamic => 2,
             Self::ClusterDynamic => 3,
             Self::Broker => 4,
@@ -523,6 +526,69 @@ impl TopicSettings {
     }
 }
 
+/// A share group's settings, resolved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a setting of its own")]
+pub struct GroupSettings {
+    /// `share.record.lock.duration.ms`.
+    pub record_lock_duration_ms: i32,
+    /// `share.delivery.count.limit`.
+    pub delivery_count_limit: i16,
+    /// `share.partition.max.record.locks`.
+    pub partition_max_record_locks: i32,
+    /// `share.isolation.level` is `read_committed`.
+    pub is_read_committed: bool,
+    /// `share.auto.offset.reset` is `earliest`.
+    pub starts_at_earliest: bool,
+    /// `share.renew.acknowledge.enable`.
+    pub may_renew: bool,
+    /// `share.record.order` is `key`.
+    pub by_key: bool,
+    /// `errors.deadletterqueue.copy.record.enable`.
+    pub copies_dead_letters: bool,
+}
+
+impl GroupSettings {
+    /// The settings of a group with these values of its own, which were checked before.
+    pub fn resolve(own: &Settings, broker: &BrokerSettings) -> Self {
+        let value = |name: &str| effective_of_group(name, own, broker).map_or("", |it| it.0);
+        let int = |name: &str| value(name).parse::<i32>().expect("checked, or a default");
+        Self {
+            record_lock_duration_ms: int("share.record.lock.duration.ms"),
+            delivery_count_limit: i16::try_from(int("share.delivery.count.limit"))
+                .expect("checked, or a default"),
+            partition_max_record_locks: int("share.partition.max.record.locks"),
+            is_read_committed: value("share.isolation.level") == "read_committed",
+            starts_at_earliest: value("share.auto.offset.reset") == "earliest",
+            may_renew: value("share.renew.acknowledge.enable") == "true",
+            by_key: value("share.record.order") == "key",
+            copies_dead_letters: value("errors.deadletterqueue.copy.record.enable") == "true",
+        }
+    }
+}
+
+/// A group setting's value and where it comes from; `None` for a name that does not exist.
+pub fn effective_of_group<'a>(
+    name: &str,
+    own: &'a Settings,
+    broker: &'a BrokerSettings,
+) -> Option<(&'a str, Source)> {
+    let row = find(GROUP_CONFIGS, name)?;
+    if let Some(value) = own.get(name) {
+        return Some((value, Source::Group));
+    }
+    broker.get(row.synonym).or(Some((row.default, Source::Default)))
+}
+
+/// Checks one setting of a group.
+pub fn check_group(name: &str, value: &str) -> Result<(), ConfigError> {
+    let problem = match find(GROUP_CONFIGS, name) {
+        None => Some(unknown(GROUP_CONFIGS, name)),
+        Some(row) => row.problem(value),
+    };
+    problem.map_or(Ok(()), |problem| Err(ConfigError { key: name.to_owned(), problem }))
+}
+
 /// A topic setting's value and where it comes from; `None` for a name that does not exist.
 pub fn effective<'a>(
     name: &str,
@@ -593,11 +659,12 @@ mod tests {
 
     #[test]
     fn every_default_passes_its_own_check() {
-        for row in TOPIC_CONFIGS.iter().chain(BROKER_CONFIGS) {
+        for row in TOPIC_CONFIGS.iter().chain(BROKER_CONFIGS).chain(GROUP_CONFIGS) {
             assert_eq!(row.problem(row.default), None, "{}", row.name);
             assert!(!row.doc.is_empty());
         }
-        for row in TOPIC_CONFIGS.iter().filter(|row| !row.synonym.is_empty()) {
+        let all = TOPIC_CONFIGS.iter().chain(GROUP_CONFIGS);
+        for row in all.filter(|row| !row.synonym.is_empty()) {
             let synonym = find(BROKER_CONFIGS, row.synonym).expect(row.synonym);
             assert_eq!((synonym.default, synonym.kind), (row.default, row.kind), "{}", row.name);
         }

@@ -54,6 +54,10 @@ pub enum Event {
     Storage(Done),
     /// What [`Action::ReadLog`] asked for.
     LogRead(LogRead),
+    /// What [`Look::Survey`] asked for.
+    Surveyed(Surveyed),
+    /// What [`Look::DeadLetters`] asked for.
+    DeadLetters(DeadLettersMade),
     /// A segment was found to be damaged: [`duramen_storage::scrub`].
     Damaged(Damage),
     /// Another node says something. Bytes that are no frame never come here.
@@ -88,6 +92,8 @@ pub enum Action {
     /// Read of a log where it does no harm to wait, and answer with [`Event::LogRead`]:
     /// [`crate::read_plan::log_slice`].
     ReadLog(ReadLog),
+    /// Look at a log for a share group where it does no harm to wait, and answer with what [`crate::read_plan::look`] says.
+    Look(Look),
     /// Copy a segment and fill its damaged ranges, where it does no harm to wait, and let storage switch to the copy:
     /// [`duramen_storage::mending`]. Answered by [`Done::Mended`], in any case.
     Mend(Mend),
@@ -163,6 +169,113 @@ pub struct LogRead {
     pub batches: Result<Bytes, String>,
 }
 
+/// What the node wants to know of a log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// Which batches there are. Answered by [`Event::Surveyed`].
+    Survey(Survey),
+    /// Dead letters of its records. Answered by [`Event::DeadLetters`].
+    DeadLetters(DeadLetters),
+}
+
+/// A part of a log whose batches the node wants to know of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Survey {
+    /// Whose log.
+    pub replica: ReplicaId,
+    /// From which offset.
+    pub from: i64,
+    /// Nothing at or past it is wanted.
+    pub end: i64,
+    /// About how many bytes of batches are looked at; at least one batch is.
+    pub bytes_max: u32,
+    /// The keys of so many records are wanted, too; 0 if none are.
+    pub keys_max: usize,
+    /// Comes back in [`Surveyed`].
+    pub ticket: u64,
+}
+
+/// Records of a log that a share group has given up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadLetters {
+    /// Whose log.
+    pub replica: ReplicaId,
+    /// The first offset.
+    pub from: i64,
+    /// One past the last.
+    pub end: i64,
+    /// The log's committed end.
+    pub committed: i64,
+    /// The group.
+    pub group: String,
+    /// The topic they come from.
+    pub topic: String,
+    /// Its partition.
+    pub partition: i32,
+    /// How often they were given out.
+    pub deliveries: i16,
+    /// Why they are given up.
+    pub reason: &'static str,
+    /// All of them is kept, and not only where they were.
+    pub copies: bool,
+    /// About how many bytes of them make one batch; at least one record does.
+    pub bytes_max: usize,
+    /// Comes back in [`DeadLettersMade`].
+    pub ticket: u64,
+}
+
+/// What was made of [`DeadLetters`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadLettersMade {
+    /// As it was asked for.
+    pub ticket: u64,
+    /// A batch, empty if there are no records, and the offset up to which all are in it; or why there is none.
+    pub made: Result<(Bytes, i64), String>,
+}
+
+/// What was found for a [`Survey`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Surveyed {
+    /// Whose log.
+    pub replica: ReplicaId,
+    /// From which offset.
+    pub from: i64,
+    /// As it was asked for.
+    pub ticket: u64,
+    /// The batches, and the offset up to which they are all there are; or why they are not known.
+    pub found: Result<(Vec<SeenBatch>, i64), String>,
+}
+
+/// A batch as a survey found it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SeenBatch {
+    /// Its first offset.
+    pub base: i64,
+    /// Its last offset.
+    pub last: i64,
+    /// The base offset of its segment.
+    pub segment: i64,
+    /// Its place in the segment.
+    pub at: u64,
+    /// Its length.
+    pub bytes: u64,
+    /// Whose transaction it belongs to, if it does.
+    pub transactional: Option<i64>,
+    /// It ends a transaction.
+    pub is_control: bool,
+    /// The keys of its records, if they were asked for.
+    pub keys: Option<SeenKeys>,
+}
+
+/// The records of a batch by their keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SeenKeys {
+    /// All records before this offset are named.
+    pub end: i64,
+    /// Their offsets, with a hash of each key; those before the survey are left out.
+    pub of: Vec<(i64, Option<u128>)>,
+}
+
 /// An answer, or how to make it off the node's thread.
 #[derive(Debug)]
 pub enum Reply {
@@ -175,6 +288,8 @@ pub enum Reply {
     Response(Box<Response>),
     /// A Fetch whose record bytes are still in the segments.
     Fetch(Box<FetchPlan>),
+    /// A `ShareFetch` whose record bytes are still in the segments.
+    ShareFetch(Box<SharePlan>),
     /// A `ListOffsets` with lookups by time.
     ListOffsets(Box<TimePlan>),
     /// A `DescribeLogDirs` that lacks how large the volume is, and how much of it is free.
@@ -203,6 +318,7 @@ impl Reply {
             Self::Nothing { rest_ms } => Some(rest_ms),
             Self::Response(response) => response.throttle_time_ms(),
             Self::Fetch(plan) => Some(&mut plan.response.throttle_time_ms),
+            Self::ShareFetch(plan) => Some(&mut plan.response.throttle_time_ms),
             Self::ListOffsets(plan) => Some(&mut plan.response.throttle_time_ms),
             Self::LogDirs(response) => Some(&mut response.throttle_time_ms),
             Self::Replicas(plan) => Some(&mut plan.response.throttle_time_ms),
@@ -242,6 +358,33 @@ pub struct FetchPart {
     /// Whoever is told of aborted transactions must read the log as it was when they were looked up: compacted last by this
     /// entry.
     pub compaction: Option<u64>,
+}
+
+/// A `ShareFetch` response whose records are found and sent off the node's thread.
+#[derive(Debug)]
+pub struct SharePlan {
+    /// The response, with empty records where a [`SharePart`] fills them in.
+    pub response: duramen_protocol::messages::ShareFetchResponse,
+    /// The parts, in the order of the response.
+    pub parts: Vec<SharePart>,
+}
+
+/// One partition's share of a [`SharePlan`]: whole batches, all of which have to be there, because a client takes records
+/// that it has acquired and does not see for gaps in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharePart {
+    /// Index of the topic in the response.
+    pub topic: usize,
+    /// Index of the partition in the topic.
+    pub partition: usize,
+    /// Where the records are.
+    pub replica: ReplicaId,
+    /// The first batch holds this offset.
+    pub from: i64,
+    /// One past the last offset of the last batch.
+    pub end: i64,
+    /// How many bytes they were when they were surveyed.
+    pub bytes: u64,
 }
 
 /// A `ListOffsets` response some of whose offsets are found off the node's thread.

@@ -174,6 +174,23 @@ pub(crate) const FETCH_SESSION_PARTITIONS_MAX: usize = 1_000_000;
 /// A fetch session unused for this long may give way to a new one.
 pub(crate) const FETCH_SESSION_IDLE_US: u64 = 120_000_000;
 
+/// Share sessions of a node; Kafka's `group.share.max.share.sessions` default.
+pub(crate) const SHARE_SESSIONS_MAX: usize = 2000;
+/// Partitions in all share sessions together.
+pub(crate) const SHARE_SESSION_PARTITIONS_MAX: usize = 200_000;
+/// Bytes of a log that are looked at at once for a share group.
+pub(crate) const SHARE_SURVEY_BYTES: u32 = 1 << 20;
+/// Bytes of records that are made one batch of dead letters; one record may be more.
+pub(crate) const BURIAL_BYTES: usize = 256 << 10;
+/// Batches of dead letters that a node makes and sends at once.
+pub(crate) const BURIALS_MAX: usize = 16;
+/// Time between two looks at dead letters that are not kept yet.
+pub(crate) const BURIAL_US: u64 = 100_000;
+/// After how long they are tried again.
+pub(crate) const BURIAL_AGAIN_US: u64 = 2_000_000;
+/// After how long what could not be read for a share group is read again.
+pub(crate) const SHARE_AGAIN_US: u64 = 500_000;
+
 /// Bytes of a log of groups below which it is left as it is, unless its segments are smaller.
 pub(crate) const GROUP_LOG_BYTES_MIN: u64 = 4 << 20;
 /// Bytes of it that are said again at once.

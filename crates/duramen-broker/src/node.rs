@@ -39,6 +39,7 @@ use crate::quotas::Meters;
 use crate::session::{CheckedBatch, Prepared, RequestContext};
 use duramen_storage::sabotage::{self, Bug};
 
+mod burials;
 mod coordinators;
 mod doubts;
 mod forwarding;
@@ -51,6 +52,7 @@ mod quotas;
 mod reassignments;
 mod replicas;
 mod share_calls;
+mod shares;
 mod sleepers;
 mod stalls;
 mod sweep;
@@ -59,6 +61,7 @@ mod tests;
 mod transactions;
 mod undecided;
 
+use burials::Burials;
 use coordinators::Coordinators;
 use doubts::Doubts;
 use forwarding::Forwards;
@@ -71,6 +74,8 @@ pub(crate) use moves::{Election, ElectionWanted};
 pub(crate) use peers::Peers;
 use quotas::Timed;
 use share_calls::ShareCalls;
+use shares::Shares;
+pub(crate) use shares::{ShareRequest, Told, Wanted};
 use sleepers::Sleepers;
 use stalls::Stalls;
 use sweep::Sweep;
@@ -167,6 +172,8 @@ pub(crate) enum Parked {
     OffsetFetch { groups: Vec<OffsetFetchResponseGroup>, outstanding: usize, version: i16 },
     /// For the coordinators of its groups.
     DeleteGroups { response: DeleteGroupsResponse, outstanding: usize },
+    /// For records of share partitions, or for decisions on them to be durable.
+    Share(Box<ShareRequest>),
 }
 
 #[derive(Debug)]
@@ -186,6 +193,8 @@ enum Timer {
     Coordinator(ReplicaId),
     Calls,
     ShareCalls,
+    Share(u64),
+    Burials,
     Request(RequestKey),
 }
 
@@ -236,6 +245,8 @@ pub struct Node {
     coordinators: Coordinators,
     calls: Calls,
     share_calls: ShareCalls,
+    pub(crate) shares: Shares,
+    burials: Burials,
     chance: Prng,
     meters: Meters,
     timed: Timed,
@@ -295,6 +306,8 @@ impl Node {
             coordinators: Coordinators::new(&options.settings),
             calls: Calls::default(),
             share_calls: ShareCalls::default(),
+            shares: Shares::default(),
+            burials: Burials::default(),
             chance: Prng::stream(seed, 0x006d_656d_6265_7273),
             meters: Meters::default(),
             timed: Timed::default(),
@@ -375,6 +388,8 @@ impl Node {
             Event::Storage(done) => self.on_storage(&done, actions),
             Event::LogRead(read) if read.peer.is_some() => self.on_payload(read),
             Event::LogRead(read) => self.on_log_read(now, read, actions),
+            Event::Surveyed(surveyed) => self.on_surveyed(now, surveyed),
+            Event::DeadLetters(made) => self.on_dead_letters(now, made, actions),
             Event::Damaged(damage) => self.on_damaged(&damage),
             Event::Peer(frame) => self.on_peer(now, frame.0, actions),
             Event::Drain => self.drain(actions),
@@ -396,6 +411,7 @@ impl Node {
                 self.turn_partition(replica, now, actions);
             } else if !self.send_questions(now, actions)
                 && !self.send_share_calls(now, actions)
+                && !self.flush_shares(now, actions)
                 && !self.resume_stalled(now, actions)
             {
                 break;
@@ -439,6 +455,7 @@ impl Node {
         self.forget_undecided(connection);
         self.forget_doubts(connection);
         self.forget_times(connection);
+        self.forget_share_sessions(connection);
         self.moves.forget(connection);
         self.forwards.forget(connection);
         if let Some(opening) = &mut self.opening {
@@ -510,6 +527,8 @@ impl Node {
                 Timer::Coordinator(replica) => self.on_coordinator_timer(now, replica, actions),
                 Timer::Calls => self.on_calls_timer(now, actions),
                 Timer::ShareCalls => self.on_share_calls_timer(now, actions),
+                Timer::Share(number) => self.on_share_timer(number),
+                Timer::Burials => self.on_burials_timer(now, actions),
                 Timer::Request(key) => api::on_timeout(self, key, actions),
             }
         }
@@ -630,6 +649,7 @@ impl Node {
                 let marker = (replica, producer_id, commits);
                 return self.on_marker(now, marker, asker, error, actions);
             }
+            Slot::Burial(asker) => return self.tell_burial(now, asker, error, actions),
         };
         let Some(waiting) = self.parked.get_mut(&key) else { return };
         let left = match &mut waiting.parked {
@@ -809,8 +829,10 @@ impl Node {
     pub(crate) fn unpark(&mut self, key: RequestKey) -> Option<Parked> {
         let Waiting { parked, deadline_us } = self.parked.remove(&key)?;
         self.timers.remove(&(deadline_us, Timer::Request(key)));
-        if let Parked::Fetch(fetch) = &parked {
-            fetch.forget(key, self);
+        match &parked {
+            Parked::Fetch(fetch) => fetch.forget(key, self),
+            Parked::Share(request) => self.forget_share_request(key, request),
+            _ => {}
         }
         Some(parked)
     }

@@ -27,6 +27,7 @@ use crate::event::{Action, Now, RequestKey};
 use crate::group::{Doubt, Group, GroupId, Outgoing, PayloadRead, Refused, internal_of};
 use crate::limits::{FETCH_ABORTED_MAX, PARTITION_SEGMENTS};
 use crate::session::CheckedBatch;
+use crate::shares::BurialAsker;
 use duramen_storage::sabotage::{self, Bug};
 
 mod compaction;
@@ -56,6 +57,8 @@ pub(crate) enum Slot {
     Coordinator { replica: ReplicaId, ticket: u64 },
     /// Whoever ended a producer's transaction in this partition.
     Marker { replica: ReplicaId, producer_id: i64, commits: bool, asker: MarkAsker },
+    /// Whoever has dead letters of a share group.
+    Burial(BurialAsker),
 }
 
 /// Who wants a transaction to be ended in a partition.
@@ -456,7 +459,10 @@ impl Partition {
         if self.lacks_replicas() {
             return Appended::Refused(ErrorCode::NotEnoughReplicas, None);
         }
-        if bytes.len() > usize::try_from(self.settings.max_message_bytes).unwrap_or(0) {
+        // A record that was taken once is not lost for the headers that say what became of it.
+        let is_bounded = !matches!(slot, Slot::Burial(_));
+        let bytes_max = usize::try_from(self.settings.max_message_bytes).unwrap_or(0);
+        if is_bounded && bytes.len() > bytes_max {
             return Appended::Refused(ErrorCode::MessageTooLarge, None);
         }
         let Ok(header) = BatchHeader::parse(&bytes) else {

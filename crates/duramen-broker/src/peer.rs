@@ -59,6 +59,8 @@ duramen_protocol::message! {
         marked: Vec<Marked> [0.., tag 4 in 0..],
         share_asks: Vec<ShareAsk> [0.., tag 5 in 0..],
         share_answers: Vec<ShareAnswer> [0.., tag 6 in 0..],
+        burials_wanted: Vec<BurialWanted> [0.., tag 7 in 0..],
+        buried: Vec<Buried> [0.., tag 8 in 0..],
     }
     /// Something is wanted of what is kept for a share group and a partition: for whoever coordinates that. What a kind does not
     /// need is -1.
@@ -90,6 +92,18 @@ duramen_protocol::message! {
         last: i64 [0..],
         state: i8 [0..],
         count: i16 [0..],
+    }
+    /// Dead letters of a share group: for whoever leads the partition that they go to.
+    pub(crate) struct BurialWanted {
+        nonce: u64 [0..],
+        topic_id: Uuid [0..],
+        partition: i32 [0..],
+        batch: Bytes [0..],
+    }
+    /// What became of a [`BurialWanted`].
+    pub(crate) struct Buried {
+        nonce: u64 [0..],
+        error_code: i16 [0..],
     }
     /// Is this partition in this transaction, or may it be added? For the coordinator of the transactional id.
     pub(crate) struct TransactionAsk {
@@ -282,6 +296,8 @@ impl PeerFrame {
             + self.0.transaction_asks.len() * 128
             + self.0.marks_wanted.len() * 80
             + (self.0.transaction_answers.len() + self.0.marked.len()) * 16
+            + self.0.burials_wanted.iter().map(|it| 48 + it.batch.len()).sum::<usize>()
+            + self.0.buried.len() * 16
             + self.0.share_asks.iter().map(|it| 128 + it.batches.len() * 20).sum::<usize>()
             + self.0.share_answers.iter().map(|it| 48 + it.batches.len() * 20).sum::<usize>()
     }

@@ -4,7 +4,7 @@
 //! Owns:       how a response's limit of bytes is shared among its partitions.
 //! Interface:  [`fetch_ranges`] for sendfile, [`fetch_bytes`] for everything else, [`list_offsets`],
 //!             [`metadata_tail`] before a node is opened, [`log_slice`] for the node itself, [`digests`] for
-//!             whoever compares replicas.
+//!             whoever compares replicas; [`look`], [`share_ranges`] and [`share_bytes`] for share groups.
 //! Invariants: nothing at or past a part's end is sent; the first non-empty part is never empty for
 //!             want of room; damage is one partition's error and never another's.
 //! Never:      the node's state; which offsets may be seen.
@@ -22,6 +22,11 @@ use duramen_storage::{Descriptor, Disk, Reader};
 
 use crate::controller::is_metadata;
 use crate::event::{FetchPart, FetchPlan, LogRead, ReadLog, ReplicasPlan, TimePlan};
+
+mod shares;
+#[cfg(test)]
+pub(crate) use shares::{letters_of, seen_in};
+pub use shares::{look, share_bytes, share_ranges};
 
 /// The most bytes of the metadata log that one read returns.
 const TAIL_READ_BYTES: u32 = 16 << 20;

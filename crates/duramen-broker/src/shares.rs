@@ -19,7 +19,18 @@ use std::sync::Arc;
 use duramen_protocol::wire::Uuid;
 
 pub(crate) mod coordinator;
+pub(crate) mod partition;
 pub(crate) mod records;
+pub(crate) mod sessions;
+
+/// Who has dead letters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BurialAsker {
+    /// This node.
+    Own { nonce: u64 },
+    /// Another node.
+    Node { broker_id: i32, nonce: u64 },
+}
 
 /// A share group, and one of its partitions.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

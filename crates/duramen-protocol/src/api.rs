@@ -260,8 +260,8 @@ apis! {
     75 DescribeTopicPartitions: versions 0..=0, flexible 0, Served;
     76 ShareGroupHeartbeat: versions 1..=1, flexible 0, NotYet;
     77 ShareGroupDescribe: versions 1..=1, flexible 0, NotYet;
-    78 ShareFetch: versions 1..=2, flexible 0, NotYet;
-    79 ShareAcknowledge: versions 1..=2, flexible 0, NotYet;
+    78 ShareFetch: versions 1..=2, flexible 0, Served;
+    79 ShareAcknowledge: versions 1..=2, flexible 0, Served;
     80 AddRaftVoter: versions 0..=1, flexible 0, NotYet;
     81 RemoveRaftVoter: versions 0..=0, flexible 0, NotYet;
     82 UpdateRaftVoter: versions 0..=0, flexible 0, Refused(INTERNAL);

@@ -559,6 +559,9 @@ impl World {
                         Reply::Nothing { .. } => None,
                         Reply::Response(response) => Some(*response),
                         Reply::Fetch(plan) => Some(read_plan::fetch_bytes(&reader, *plan).into()),
+                        Reply::ShareFetch(plan) => {
+                            Some(read_plan::share_bytes(&reader, *plan).into())
+                        }
                         Reply::ListOffsets(plan) => {
                             Some(read_plan::list_offsets(&reader, *plan).into())
                         }
@@ -597,7 +600,11 @@ impl World {
                     let what = format!("machine {at} gives up: {reason}");
                     return Err(Failure::correctness(what));
                 }
-                Action::Storage(_) | Action::ReadLog(_) | Action::Mend(_) | Action::Compact(_) => {
+                Action::Storage(_)
+                | Action::ReadLog(_)
+                | Action::Look(_)
+                | Action::Mend(_)
+                | Action::Compact(_) => {
                     unreachable!("the machine keeps them")
                 }
             }

@@ -17,7 +17,7 @@ pub(crate) mod oracle;
 use std::io;
 
 use duramen_broker::configs::BrokerSettings;
-use duramen_broker::event::ReadLog;
+use duramen_broker::event::{Look, ReadLog};
 use duramen_broker::limits::{GROUP_QUIET_TICKS, Memory};
 use duramen_broker::{Action, ConnectionId, Event, Node, NodeOptions, Now, Reply, read_plan};
 use duramen_storage::op::OpKind;
@@ -74,6 +74,7 @@ struct Life {
     segments_due: bool,
     /// Reads of logs that the node wants and that were not carried out yet.
     reads: Vec<ReadLog>,
+    looks: Vec<Look>,
     compactor: Compactor,
     to_run: Vec<(SyncRequest<SimFile>, bool)>,
     ran: Vec<(SyncId, bool, io::Result<()>)>,
@@ -278,6 +279,9 @@ impl World {
             return self.read_log();
         }
         self.compact()?;
+        if !self.life().looks.is_empty() && self.chance.chance(300) {
+            return self.look();
+        }
         match self.chance.below(8) {
             0 => {
                 let now = self.now();
@@ -337,6 +341,22 @@ impl World {
         let now = self.now();
         let mut actions = Vec::new();
         self.life().node.step(now, Event::LogRead(read), &mut actions);
+        self.act(actions)
+    }
+
+    /// One of the looks at a log that the node asked for comes to its end.
+    fn look(&mut self) -> Result<(), Failure> {
+        let at = self.life().looks.len();
+        let at = self.chance.index(at);
+        let life = self.life();
+        let wanted = life.looks.swap_remove(at);
+        let event = read_plan::look(&life.storage.reader(), &wanted);
+        if self.disk.is_dead() {
+            return Ok(()); // it was killed while it read
+        }
+        let now = self.now();
+        let mut actions = Vec::new();
+        self.life().node.step(now, event, &mut actions);
         self.act(actions)
     }
 
@@ -449,12 +469,16 @@ impl World {
                 }
                 Action::ReadLog(wanted) => self.life().reads.push(wanted),
                 Action::Compact(order) => self.life().compactor.push(order),
+                Action::Look(wanted) => self.life().looks.push(wanted),
                 Action::Reply { connection, sequence, reply } => {
                     let reader = self.life().storage.reader();
                     let response = match reply {
                         Reply::Nothing { .. } => None,
                         Reply::Response(response) => Some(*response),
                         Reply::Fetch(plan) => Some(read_plan::fetch_bytes(&reader, *plan).into()),
+                        Reply::ShareFetch(plan) => {
+                            Some(read_plan::share_bytes(&reader, *plan).into())
+                        }
                         Reply::ListOffsets(plan) => {
                             Some(read_plan::list_offsets(&reader, *plan).into())
                         }
@@ -612,10 +636,12 @@ impl World {
         self.clients.oracle.trims_by_time |= self.leapt_ms != 0;
         let mut actions = Vec::new();
         let node = Node::open(options, found.replicas, self.now(), &mut actions);
-        let (reads, to_run, ran) = (Vec::new(), Vec::new(), Vec::new());
+        let (reads, looks) = (Vec::new(), Vec::new());
+        let (to_run, ran) = (Vec::new(), Vec::new());
         let compactor = Compactor::new(self.seed, self.options.free_bytes_min);
         let segments_due = false;
-        self.life = Some(Life { storage, node, segments_due, reads, compactor, to_run, ran });
+        self.life =
+            Some(Life { storage, node, segments_due, reads, looks, compactor, to_run, ran });
         self.clients.connect();
         self.act(actions)
     }

@@ -26,6 +26,7 @@ pub mod place;
 pub mod produce;
 pub mod screen;
 pub mod serve;
+pub mod share;
 pub mod topic;
 pub mod txn;
 
@@ -51,6 +52,8 @@ pub enum Command {
     Group(group::Group),
     /// Transactional ids and their transactions
     Txn(txn::Txn),
+    /// Share groups, and the records that they have given up
+    Share(share::Share),
     /// The nodes of a cluster, their replicas, and where these are
     Cluster(cluster::ClusterCommand),
     /// Append records to a topic
@@ -84,6 +87,7 @@ pub fn main() -> ExitCode {
         Command::Topic(command) => command.run(),
         Command::Group(command) => command.run(),
         Command::Txn(command) => command.run(),
+        Command::Share(command) => command.run(),
         Command::Cluster(command) => command.run(),
         Command::Produce(command) => command.run(),
         Command::Consume(command) => command.run(),

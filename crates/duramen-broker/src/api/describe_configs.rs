@@ -13,7 +13,8 @@ use super::settings::broker_named;
 use super::{Operation, Resource, authorize};
 use crate::configs::resource_kind::{BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC};
 use crate::configs::{
-    BROKER_CONFIGS, BrokerSettings, ConfigKey, Kind, Settings, Source, TOPIC_CONFIGS, effective,
+    BROKER_CONFIGS, BrokerSettings, ConfigKey, GROUP_CONFIGS, Kind, Settings, Source,
+    TOPIC_CONFIGS, effective, effective_of_group,
 };
 use crate::controller::records::ALL_BROKERS;
 use crate::controller::{Error, name_problem};
@@ -72,9 +73,14 @@ fn describe(
 ) -> Result<Rows, Error> {
     let kind = resource.resource_type;
     let name = resource.resource_name.as_str();
-    let asked = if kind == TOPIC { Resource::Topic(name) } else { Resource::Cluster };
+    let asked = match kind {
+        TOPIC => Resource::Topic(name),
+        GROUP => Resource::Group(name),
+        _ => Resource::Cluster,
+    };
     if !authorize(&context.principal, Operation::DescribeConfigs, asked) {
         let code = match kind {
+            GROUP => ErrorCode::GroupAuthorizationFailed,
             TOPIC => ErrorCode::TopicAuthorizationFailed,
             _ => ErrorCode::ClusterAuthorizationFailed,
         };
@@ -107,7 +113,10 @@ fn describe(
             let row = |&(name, value, kind)| described(name, value, kind, Source::Default);
             Ok(CLIENT_METRICS_DEFAULTS.iter().map(row).collect())
         }
-        GROUP if !name.is_empty() => Ok(Rows::new()),
+        GROUP if !name.is_empty() => {
+            let own = node.controller.image.group_configs(name);
+            Ok(GROUP_CONFIGS.iter().map(|row| group_row(row, own, settings)).collect())
+        }
         BROKER_LOGGER | CLIENT_METRICS | GROUP => invalid("the resource needs a name".to_owned()),
         other => invalid(format!("there are no resources of type {other}")),
     }
@@ -152,6 +161,20 @@ fn topic_row(
     let found = effective(key.name, own, settings);
     let (value, source) = found.expect("the row is from the table");
     let own = own.get(key.name).map(|value| synonym(key.name, value, Source::Topic));
+    let nodes = settings.values(key.synonym);
+    let nodes = nodes.map(|(value, source)| synonym(key.synonym, value, source));
+    let synonyms = own.into_iter().chain(nodes).collect();
+    DescribeConfigsResourceResult { synonyms, ..row(key, value, source) }
+}
+
+fn group_row(
+    key: &ConfigKey,
+    own: &Settings,
+    settings: &BrokerSettings,
+) -> DescribeConfigsResourceResult {
+    let found = effective_of_group(key.name, own, settings);
+    let (value, source) = found.expect("the row is from the table");
+    let own = own.get(key.name).map(|value| synonym(key.name, value, Source::Group));
     let nodes = settings.values(key.synonym);
     let nodes = nodes.map(|(value, source)| synonym(key.synonym, value, source));
     let synonyms = own.into_iter().chain(nodes).collect();

@@ -165,7 +165,11 @@ pub(crate) fn on_woken(
     growth: Growth,
     actions: &mut Vec<Action>,
 ) {
-    let Some(Parked::Fetch(parked)) = node.parked_mut(key) else { return };
+    let parked = match node.parked_mut(key) {
+        Some(Parked::Fetch(parked)) => parked,
+        Some(Parked::Share(_)) => return node.wake_share(key),
+        _ => return,
+    };
     let bytes = if parked.fetch.is_read_committed { growth.stable } else { growth.committed };
     parked.available = bytes.map_or(u64::MAX, |bytes| parked.available.saturating_add(bytes));
     if parked.available >= parked.fetch.bytes_min {

@@ -4,7 +4,10 @@
 use std::collections::BTreeSet;
 
 use duramen_protocol::ErrorCode;
-use duramen_protocol::messages::{FetchResponse, ProduceResponse, fetch, produce};
+use duramen_protocol::messages::{
+    FetchResponse, ProduceResponse, ShareAcknowledgeResponse, ShareFetchResponse, fetch, produce,
+    share_acknowledge, share_fetch,
+};
 use duramen_protocol::wire::Uuid;
 
 use crate::controller::image::Topic;
@@ -87,4 +90,65 @@ pub(super) fn tell_consumer(node: &Node, response: &mut FetchResponse, version: 
         rack: broker.rack.clone(),
     };
     response.node_endpoints = brokers(node, &named).map(endpoint).collect();
+}
+
+/// Who leads a partition by its topic's id, if it is known, and that somebody is told.
+fn named(
+    node: &Node,
+    topic_id: Uuid,
+    partition: i32,
+    code: i16,
+    named: &mut BTreeSet<i32>,
+) -> Option<(i32, i32)> {
+    if code != ErrorCode::NotLeaderOrFollower.code() {
+        return None;
+    }
+    let topic = node.controller.image.topic(topic_id)?;
+    let leader = node.leader_of(topic, partition)?;
+    named.insert(leader.0);
+    Some(leader)
+}
+
+/// Says in a `ShareFetch` response who leads what this node does not.
+pub(super) fn tell_share_consumer(node: &Node, response: &mut ShareFetchResponse) {
+    let mut ids = BTreeSet::new();
+    for topic in &mut response.responses {
+        for part in &mut topic.partitions {
+            let index = part.partition_index;
+            let codes = [part.error_code, part.acknowledge_error_code];
+            for code in codes {
+                let leader = named(node, topic.topic_id, index, code, &mut ids);
+                let Some((leader_id, leader_epoch)) = leader else { continue };
+                part.current_leader = share_fetch::LeaderIdAndEpoch { leader_id, leader_epoch };
+            }
+        }
+    }
+    let endpoint = |(broker, host, port): (&RegisterBroker, &str, u16)| share_fetch::NodeEndpoint {
+        node_id: broker.broker_id,
+        host: host.to_owned(),
+        port: i32::from(port),
+        rack: broker.rack.clone(),
+    };
+    response.node_endpoints = brokers(node, &ids).map(endpoint).collect();
+}
+
+/// The same in a `ShareAcknowledge` response.
+pub(super) fn tell_share_decider(node: &Node, response: &mut ShareAcknowledgeResponse) {
+    let mut ids = BTreeSet::new();
+    for topic in &mut response.responses {
+        for part in &mut topic.partitions {
+            let (index, code) = (part.partition_index, part.error_code);
+            let leader = named(node, topic.topic_id, index, code, &mut ids);
+            let Some((leader_id, leader_epoch)) = leader else { continue };
+            part.current_leader = share_acknowledge::LeaderIdAndEpoch { leader_id, leader_epoch };
+        }
+    }
+    let endpoint =
+        |(broker, host, port): (&RegisterBroker, &str, u16)| share_acknowledge::NodeEndpoint {
+            node_id: broker.broker_id,
+            host: host.to_owned(),
+            port: i32::from(port),
+            rack: broker.rack.clone(),
+        };
+    response.node_endpoints = brokers(node, &ids).map(endpoint).collect();
 }

@@ -43,7 +43,8 @@ pub(crate) fn answer(
             BROKER | BROKER_LOGGER => {
                 found.extend(image.brokers.keys().map(|id| row(id.to_string())));
             }
-            // Metrics of clients and groups have no settings here.
+            GROUP => found.extend(image.configured_groups().map(|it| row(it.to_owned()))),
+            // Metrics of clients have no settings here.
             _ => {}
         }
     }

@@ -7,10 +7,13 @@ use duramen_protocol::ErrorCode;
 use super::{Operation, Resource, authorize, repeated};
 use crate::configs::resource_kind::{BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC};
 use crate::configs::{
-    BROKER_CONFIGS, Kind, Settings, TOPIC_CONFIGS, check_dynamic, check_topic, effective, find,
+    BROKER_CONFIGS, GROUP_CONFIGS, Kind, Settings, TOPIC_CONFIGS, check_dynamic, check_group,
+    check_topic, effective, find,
 };
 use crate::controller::image::Topic;
-use crate::controller::records::{ALL_BROKERS, MetadataRecord, SetBrokerConfig, SetTopicConfig};
+use crate::controller::records::{
+    ALL_BROKERS, MetadataRecord, SetBrokerConfig, SetGroupConfig, SetTopicConfig,
+};
 use crate::controller::{Error, name_problem};
 use crate::node::Node;
 use crate::session::RequestContext;
@@ -47,10 +50,15 @@ pub(super) fn decide(
 ) -> Vec<Result<Vec<MetadataRecord>, Error>> {
     let twice = repeated(asked.iter().map(|it| (it.kind, it.name)));
     let one = |it: &Asked<'_>| {
-        let resource = if it.kind == TOPIC { Resource::Topic(it.name) } else { Resource::Cluster };
+        let resource = match it.kind {
+            TOPIC => Resource::Topic(it.name),
+            GROUP => Resource::Group(it.name),
+            _ => Resource::Cluster,
+        };
         if !authorize(&context.principal, Operation::AlterConfigs, resource) {
             let code = match it.kind {
                 TOPIC => ErrorCode::TopicAuthorizationFailed,
+                GROUP => ErrorCode::GroupAuthorizationFailed,
                 _ => ErrorCode::ClusterAuthorizationFailed,
             };
             return Err(Error::new(code, "not allowed to alter the settings"));
@@ -104,10 +112,12 @@ enum Owner<'a> {
     Topic(&'a Topic),
     /// One broker, or all; and what is set for it while it runs.
     Broker(i32, &'a Settings),
+    /// A group, which need not be there.
+    Group(&'a str, &'a Settings),
 }
 
 impl<'a> Owner<'a> {
-    fn of(node: &'a Node, asked: &Asked<'_>) -> Result<Self, Error> {
+    fn of(node: &'a Node, asked: &Asked<'a>) -> Result<Self, Error> {
         let name = asked.name;
         match asked.kind {
             TOPIC if name.is_empty() => Err(invalid("there are no settings that all topics share")),
@@ -130,7 +140,7 @@ impl<'a> Owner<'a> {
             }
             CLIENT_METRICS => Err(invalid("metrics of clients are not collected here")),
             GROUP if !name.is_empty() => {
-                Err(Error::new(ErrorCode::InvalidConfig, "groups have no settings here"))
+                Ok(Self::Group(name, node.controller.image.group_configs(name)))
             }
             other => Err(invalid(format!("there is no such resource '{name}' of type {other}"))),
         }
@@ -139,7 +149,7 @@ impl<'a> Owner<'a> {
     fn own(&self) -> &Settings {
         match self {
             Self::Topic(topic) => &topic.configs,
-            Self::Broker(_, own) => own,
+            Self::Broker(_, own) | Self::Group(_, own) => own,
         }
     }
 
@@ -167,6 +177,7 @@ impl<'a> Owner<'a> {
                 let table = match self {
                     Self::Topic(_) => TOPIC_CONFIGS,
                     Self::Broker(..) => BROKER_CONFIGS,
+                    Self::Group(..) => GROUP_CONFIGS,
                 };
                 if !find(table, name).is_some_and(|row| row.kind == Kind::List) {
                     let text = format!("{name}: words are added to and taken from lists only");
@@ -186,7 +197,7 @@ impl<'a> Owner<'a> {
                 let found = effective(name, &topic.configs, &node.options.settings);
                 found.map_or("", |(value, _)| value)
             }
-            Self::Broker(_, own) => {
+            Self::Broker(_, own) | Self::Group(_, own) => {
                 let default = || find(BROKER_CONFIGS, name).map_or("", |row| row.default);
                 own.get(name).map_or_else(default, String::as_str)
             }
@@ -197,6 +208,8 @@ impl<'a> Owner<'a> {
         let refuse = |code, text: String| Err(Error::new(code, text));
         match self {
             Self::Topic(_) => check_topic(name, value)
+                .or_else(|error| refuse(ErrorCode::InvalidConfig, error.to_string())),
+            Self::Group(..) => check_group(name, value)
                 .or_else(|error| refuse(ErrorCode::InvalidConfig, error.to_string())),
             // It says how safe a topic's records are, which must not depend on who leads.
             Self::Broker(0.., _) if name == "min.insync.replicas" => {
@@ -218,6 +231,10 @@ impl<'a> Owner<'a> {
             }
             Self::Broker(broker_id, _) => {
                 MetadataRecord::SetBrokerConfig(SetBrokerConfig { broker_id, name, value })
+            }
+            Self::Group(group, _) => {
+                let group = group.to_owned();
+                MetadataRecord::SetGroupConfig(SetGroupConfig { group, name, value })
             }
         }
     }

@@ -53,6 +53,8 @@ pub const TOPIC_CONFIGS: &[ConfigKey] = &[
         "Level of zstd where the node compresses.").without_effect(),
     row("delete.retention.ms", Long, "86400000", "log.cleaner.delete.retention.ms", AtLeast(0),
         "How long tombstones stay after the first compaction that they went through."),
+    row("errors.deadletterqueue.group.enable", Boolean, "false", "", Any,
+        "Whether share groups may have their dead letters in the topic."),
     row("file.delete.delay.ms", Long, "60000", "log.segment.delete.delay.ms", AtLeast(0),
         "Kept for tools: files go as soon as nobody reads them.").without_effect(),
     row("flush.messages", Long, "9223372036854775807", "log.flush.interval.messages", AtLeast(1),
@@ -107,6 +109,29 @@ pub const TOPIC_CONFIGS: &[ConfigKey] = &[
         "Age at which a segment is rolled."),
     row("unclean.leader.election.enable", Boolean, "false", "unclean.leader.election.enable", Any,
         "Kept for tools: a replica without all committed records never leads.").without_effect(),
+];
+
+/// Settings of a group, by name.
+#[rustfmt::skip]
+pub const GROUP_CONFIGS: &[ConfigKey] = &[
+    row("errors.deadletterqueue.copy.record.enable", Boolean, "true", "", Any,
+        "Whether dead letters are whole records, which duramen share redrive needs, or say only where the records were. Apache Kafka's default is false."),
+    row("errors.deadletterqueue.topic.name", String, "", "", Any,
+        "Where records go that consumers of a share group reject, or that were given out as often as they may be. Empty: nowhere. While that topic is not there, or is none for dead letters, they are kept back."),
+    row("share.auto.offset.reset", String, "latest", "", OneOf(&["latest", "earliest"]),
+        "Where a share group begins in a partition that is new to it."),
+    row("share.delivery.count.limit", Int, "5", "group.share.delivery.count.limit", Between(2, 1000),
+        "How often a record is given to consumers of a share group that do not accept it. What is given out for the last time comes alone."),
+    row("share.isolation.level", String, "read_uncommitted", "", OneOf(&["read_uncommitted", "read_committed"]),
+        "Whether a share group waits for the end of transactions, and passes by what was aborted."),
+    row("share.partition.max.record.locks", Int, "2000", "group.share.partition.max.record.locks", Between(100, 10_000),
+        "Records of one partition that a share group has looked at and is not done with."),
+    row("share.record.lock.duration.ms", Int, "30000", "group.share.record.lock.duration.ms", Between(1000, 3_600_000),
+        "How long a consumer of a share group has a record before others get it."),
+    row("share.record.order", String, "none", "", OneOf(&["none", "key"]),
+        "Ours: with key, one record of a key at a time is out in a partition, and the next one comes when the group is done with it; other keys go on, and records without a key are in no order."),
+    row("share.renew.acknowledge.enable", Boolean, "true", "", Any,
+        "Whether consumers of a share group may hold a record for longer."),
 ];
 
 /// Settings of a node, by name.
@@ -170,6 +195,12 @@ pub const BROKER_CONFIGS: &[ConfigKey] = &[
         "Members of one group."),
     row("group.min.session.timeout.ms", Int, "6000", "", AtLeast(1),
         "The shortest session timeout that a member of a group may ask for."),
+    row("group.share.delivery.count.limit", Int, "5", "", Between(2, 1000),
+        "Default of the group setting share.delivery.count.limit."),
+    row("group.share.partition.max.record.locks", Int, "2000", "", Between(100, 10_000),
+        "Default of the group setting share.partition.max.record.locks."),
+    row("group.share.record.lock.duration.ms", Int, "30000", "", Between(1000, 3_600_000),
+        "Default of the group setting share.record.lock.duration.ms."),
     row("leader.imbalance.check.interval.seconds", Long, "300", "", Between(1, 1_000_000_000),
         "Time between two looks for partitions that another replica should lead."),
     row("log.cleaner.delete.retention.ms", Long, "86400000", "", AtLeast(0),

@@ -20,7 +20,7 @@ use crate::configs::Settings;
 use super::records::{
     AllocatePeerIds, AllocateProducerIds, BearPartition, CreateTopic, MetadataRecord,
     MovePartition, PlacePartition, PlacedReplica, QuotaEntity, RegisterBroker, RetireDirectory,
-    SetBrokerConfig, SetClientQuota, SetFeature, SetTopicConfig, UnregisterBroker,
+    SetBrokerConfig, SetClientQuota, SetFeature, SetGroupConfig, SetTopicConfig, UnregisterBroker,
 };
 use crate::quotas::{EntityType, QuotaKey, QuotaTable};
 use duramen_storage::sabotage::{self, Bug};
@@ -78,6 +78,8 @@ pub(crate) struct Image {
     pub retired: BTreeSet<Uuid>,
     pub features: BTreeMap<String, i16>,
     broker_configs: BTreeMap<i32, Settings>,
+    /// Groups that have settings of their own.
+    group_configs: BTreeMap<String, Settings>,
     pub quotas: QuotaTable,
     topics: BTreeMap<Uuid, Topic>,
     /// Partitions that are being moved.
@@ -106,6 +108,7 @@ impl Image {
             retired: BTreeSet::new(),
             features: BTreeMap::new(),
             broker_configs: BTreeMap::new(),
+            group_configs: BTreeMap::new(),
             quotas: QuotaTable::default(),
             topics: BTreeMap::new(),
             reassignments: BTreeMap::new(),
@@ -139,6 +142,17 @@ impl Image {
     /// The topics that a later image has not any more.
     pub(crate) fn topics_missing_in(&self, later: &Self) -> impl Iterator<Item = &Topic> {
         self.topics.values().filter(|topic| !later.topics.contains_key(&topic.id))
+    }
+
+    /// What is set for a group.
+    pub(crate) fn group_configs(&self, group: &str) -> &Settings {
+        static NONE: Settings = Settings::new();
+        self.group_configs.get(group).unwrap_or(&NONE)
+    }
+
+    /// The groups that have settings of their own.
+    pub(crate) fn configured_groups(&self) -> impl Iterator<Item = &str> {
+        self.group_configs.keys().map(String::as_str)
     }
 
     /// What is set for a node while it runs, or for all of them.
@@ -210,14 +224,7 @@ impl Image {
                 self.topics.insert(topic_id, topic);
                 None
             }
-            MetadataRecord::SetTopicConfig(SetTopicConfig { topic_id, name, value }) => {
-                let configs = &mut self.topics.get_mut(&topic_id)?.configs;
-                match value {
-                    Some(value) => configs.insert(name, value),
-                    None => configs.remove(&name),
-                };
-                Some(Change::Configured { topic_id })
-            }
+            MetadataRecord::SetTopicConfig(set) => self.set_topic_config(set),
             MetadataRecord::PlacePartition(PlacePartition { topic_id, partition, replicas }) => {
                 self.reassignments.remove(&(topic_id, partition));
                 self.place(topic_id, partition, replicas)
@@ -248,6 +255,10 @@ impl Image {
                 self.set_broker_config(set);
                 Some(Change::BrokersConfigured)
             }
+            MetadataRecord::SetGroupConfig(set) => {
+                self.set_group_config(set);
+                None
+            }
             MetadataRecord::SetClientQuota(quota) => {
                 self.set_quota(quota);
                 None
@@ -268,6 +279,28 @@ impl Image {
         };
         if configs.is_empty() {
             self.broker_configs.remove(&broker_id);
+        }
+    }
+
+    fn set_topic_config(&mut self, set: SetTopicConfig) -> Option<Change> {
+        let SetTopicConfig { topic_id, name, value } = set;
+        let configs = &mut self.topics.get_mut(&topic_id)?.configs;
+        match value {
+            Some(value) => configs.insert(name, value),
+            None => configs.remove(&name),
+        };
+        Some(Change::Configured { topic_id })
+    }
+
+    fn set_group_config(&mut self, set: SetGroupConfig) {
+        let SetGroupConfig { group, name, value } = set;
+        let configs = self.group_configs.entry(group.clone()).or_default();
+        match value {
+            Some(value) => configs.insert(name, value),
+            None => configs.remove(&name),
+        };
+        if configs.is_empty() {
+            self.group_configs.remove(&group);
         }
     }
 
@@ -337,6 +370,12 @@ impl Image {
             for (name, value) in configs {
                 let (name, value) = (name.clone(), Some(value.clone()));
                 put(MetadataRecord::SetBrokerConfig(SetBrokerConfig { broker_id, name, value }));
+            }
+        }
+        for (group, configs) in &self.group_configs {
+            for (name, value) in configs {
+                let (group, name, value) = (group.clone(), name.clone(), Some(value.clone()));
+                put(MetadataRecord::SetGroupConfig(SetGroupConfig { group, name, value }));
             }
         }
         for (entity, quotas) in self.quotas.all() {

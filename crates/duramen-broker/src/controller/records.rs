@@ -94,6 +94,12 @@ duramen_protocol::message! {
         name: String [0..],
         value: Option<String> [0.., nullable 0..],
     }
+    /// A setting of a consumer or share group, which need not be there; null takes it back.
+    pub struct SetGroupConfig: versions 0..=0, flexible 0.. {
+        group: String [0..],
+        name: String [0..],
+        value: Option<String> [0.., nullable 0..],
+    }
     /// How fast clients may be: users, client ids or both; taken back if `is_removed`.
     pub struct SetClientQuota: versions 0..=0, flexible 0.. {
         entity: Vec<QuotaEntity> [0..],
@@ -174,6 +180,7 @@ metadata_records! {
     12 BearPartition;
     13 RetireDirectory;
     14 UnregisterBroker;
+    15 SetGroupConfig;
 }
 
 /// The records of the metadata log's batches in `bytes`, by base offset. `None` if one cannot be

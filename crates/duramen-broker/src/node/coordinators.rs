@@ -220,6 +220,7 @@ impl Node {
         if !serves {
             self.forget_calls(now, replica, actions);
             self.forget_share_calls(replica);
+            self.forget_shares(replica);
         }
         if !self.coordinators.replicas.contains_key(&replica) {
             return;

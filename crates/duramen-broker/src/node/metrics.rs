@@ -49,6 +49,14 @@ pub struct Metrics {
     pub producers: u64,
     /// Gauge: incremental fetch sessions.
     pub fetch_sessions: u64,
+    /// Gauge: sessions of consumers of share groups.
+    pub share_sessions: u64,
+    /// Gauge: partitions that share groups use here.
+    pub share_partitions: u64,
+    /// Gauge: their records that were looked at and that the groups are not done with.
+    pub share_records: u64,
+    /// Batches of records that share groups have given up and that are not in their dead-letter topics yet.
+    pub burials: u64,
     /// Frames from a node of another cluster or another directory.
     pub foreign_frames: u64,
     /// Messages in a frame that are not for a replica here, or not from one that is placed where they come from.
@@ -175,6 +183,10 @@ impl Node {
             ),
             producers: count(partitions.map(super::Partition::producers_len).sum()),
             fetch_sessions: count(self.sessions.len()),
+            share_sessions: count(self.shares.sessions.len()),
+            share_partitions: count(self.shares.len()),
+            burials: count(self.burials.len()),
+            share_records: u64::try_from(self.shares.unfinished()).unwrap_or(0),
             segments_damaged: count(self.segments_damaged()),
             clock_holds: self.clock.holds(),
             is_clock_held: self.clock.is_held(),

@@ -491,6 +491,7 @@ impl Node {
         self.on_forwards(now, &frame, actions);
         self.on_ranges(&frame, actions);
         self.on_transaction_calls(now, &frame, actions);
+        self.on_burial_calls(now, &frame, actions);
         self.on_share_frames(now, &frame, actions);
         for letter in frame.letters {
             self.on_letter(frame.broker_id, frame.directory_id, letter);

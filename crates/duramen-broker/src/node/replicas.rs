@@ -132,6 +132,7 @@ impl Node {
         self.sleepers.forget(replica);
         self.bytes_in_flight -= partition.group.bytes_in_flight();
         self.forget_coordinated(now, replica, actions);
+        self.forget_shares(replica);
         let mut effects = Effects::default();
         partition.close(&mut effects);
         self.settle_doubts(now, replica, actions);

@@ -73,14 +73,12 @@ pub(crate) struct ShareTold {
 impl Node {
     /// A leader wants to know what is kept. Its term goes along: what earlier leaders want is refused from now on. Returns the
     /// number of the call.
-    #[cfg_attr(not(test), expect(dead_code, reason = "leaders do not share their partitions yet"))]
     pub(crate) fn read_share_state(&mut self, now: Now, replica: ReplicaId, key: ShareKey) -> u64 {
         let leader_epoch = self.partitions.get(&replica).map_or(0, |it| it.group.epoch());
         self.call_shares(now, Caller::Leader(replica), key, Ask::Read { leader_epoch })
     }
 
     /// A leader wants something to be kept. Returns the number of the call.
-    #[cfg_attr(not(test), expect(dead_code, reason = "leaders do not share their partitions yet"))]
     pub(crate) fn write_share_state(
         &mut self,
         now: Now,
@@ -93,7 +91,6 @@ impl Node {
     }
 
     /// What became of calls of leaders since the last time.
-    #[cfg_attr(not(test), expect(dead_code, reason = "leaders do not share their partitions yet"))]
     pub(super) fn take_share_answers(&mut self) -> Vec<ShareTold> {
         std::mem::take(&mut self.share_calls.told)
     }

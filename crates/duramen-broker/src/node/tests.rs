@@ -22,6 +22,7 @@ mod quotas;
 mod restart;
 mod retention;
 mod settings;
+mod share_groups;
 mod shares;
 mod sleepers;
 mod stalls;

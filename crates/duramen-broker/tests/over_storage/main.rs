@@ -142,6 +142,9 @@ impl Broker {
                     let read = read_plan::log_slice(&self.storage.reader(), &wanted);
                     self.read.push(Event::LogRead(read));
                 }
+                Action::Look(wanted) => {
+                    self.read.push(read_plan::look(&self.storage.reader(), &wanted));
+                }
                 Action::Reply { sequence, reply, .. } => self.reply(sequence, reply),
                 Action::Close { reason, .. } | Action::Fatal(reason) => panic!("{reason}"),
                 Action::Send { to, .. } => panic!("there is no node {to}"),
@@ -158,6 +161,7 @@ impl Broker {
             Reply::Nothing { .. } => None,
             Reply::Response(response) => Some(*response),
             Reply::Fetch(plan) => Some(read_plan::fetch_bytes(&reader, *plan).into()),
+            Reply::ShareFetch(plan) => Some(read_plan::share_bytes(&reader, *plan).into()),
             Reply::ListOffsets(plan) => Some(read_plan::list_offsets(&reader, *plan).into()),
             Reply::LogDirs(response) => Some((*response).into()),
             Reply::Replicas(plan) => Some(read_plan::digests(&reader, *plan).into()),

@@ -4,7 +4,7 @@ use std::io;
 
 use bytes::Bytes;
 use duramen_broker::configs::BrokerSettings;
-use duramen_broker::event::ReadLog;
+use duramen_broker::event::{Look, ReadLog};
 use duramen_broker::limits::Memory;
 use duramen_broker::{Action, Event, Founder, Node, NodeOptions, Now, read_plan};
 use duramen_storage::op::{OpKind, ReplicaId};
@@ -31,6 +31,7 @@ pub(super) struct Life {
     since_us: u64,
     segments_due: bool,
     reads: Vec<ReadLog>,
+    looks: Vec<Look>,
     pub(super) rot: Rot,
     compactor: Compactor,
     to_run: Vec<(SyncRequest<SimFile>, bool)>,
@@ -247,6 +248,15 @@ impl Machine {
             }
             return Ok(self.step(mono_us, Event::LogRead(read)));
         }
+        if !life.looks.is_empty() && self.chance.chance(self.reads) {
+            let at = self.chance.index(life.looks.len());
+            let wanted = life.looks.swap_remove(at);
+            let event = read_plan::look(&life.storage.reader(), &wanted);
+            if self.disk.is_dead() {
+                return Ok(Vec::new()); // it was killed while it read
+            }
+            return Ok(self.step(mono_us, event));
+        }
         if self.rotting.is_on()
             && let Some(outcome) = self.scrub(mono_us)
         {
@@ -373,6 +383,7 @@ impl Machine {
                     life.storage.submit(op);
                 }
                 Action::ReadLog(wanted) => life.reads.push(wanted),
+                Action::Look(wanted) => life.looks.push(wanted),
                 Action::Mend(mend) => life.rot.mends.push(mend),
                 Action::Compact(order) => life.compactor.push(order),
                 other => rest.push(other),
@@ -463,6 +474,7 @@ impl Machine {
             since_us: mono_us,
             segments_due: false,
             reads: Vec::new(),
+            looks: Vec::new(),
             rot: Rot::new(storage_reader),
             compactor: Compactor::new(self.starts, 0),
             to_run: Vec::new(),

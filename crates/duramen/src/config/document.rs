@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use clap::Command;
 use duramen_broker::configs::{
-    BROKER_CONFIGS, Check, ConfigKey, Effect, Kind, TOPIC_CONFIGS, UNITS,
+    BROKER_CONFIGS, Check, ConfigKey, Effect, GROUP_CONFIGS, Kind, TOPIC_CONFIGS, UNITS,
 };
 
 use super::{FILE_KEYS, ServerArgs};
@@ -60,6 +60,16 @@ const TOPIC_HEAD: &str = "
 |---|---|---|---|---|---|
 ";
 
+const GROUP_HEAD: &str = "
+## Settings of a group
+
+By the name of a share group, with IncrementalAlterConfigs (`kafka-configs.sh --entity-type groups`); whether it is there
+does not matter.
+
+| name | type | default | allowed | does it | |
+|---|---|---|---|---|---|
+";
+
 /// The document's text.
 pub(super) fn render() -> String {
     let mut text = String::from(HEAD);
@@ -83,6 +93,10 @@ pub(super) fn render() -> String {
     }
     text.push_str(TOPIC_HEAD);
     for key in TOPIC_CONFIGS {
+        row(&mut text, key, "");
+    }
+    text.push_str(GROUP_HEAD);
+    for key in GROUP_CONFIGS {
         row(&mut text, key, "");
     }
     text

@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use duramen_broker::event::ReadLog;
+use duramen_broker::event::{Look, ReadLog};
 use duramen_broker::peer::PeerFrame;
 use duramen_broker::{Action, ConnectionId, Event, Node, Now, Reply, read_plan};
 use duramen_storage::Reader;
@@ -142,6 +142,13 @@ impl Reads {
             node.push(Input::Event(Event::LogRead(read)));
         });
     }
+
+    fn look(&self, wanted: Look, node: &Arc<Inbox<Input>>) {
+        let (reader, node) = (self.reader.clone(), Arc::clone(node));
+        self.runtime.spawn_blocking(move || {
+            node.push(Input::Event(read_plan::look(&reader, &wanted)));
+        });
+    }
 }
 
 struct CoreLoop {
@@ -249,6 +256,7 @@ impl CoreLoop {
             match action {
                 Action::Storage(op) => ops.push(op),
                 Action::ReadLog(wanted) => self.reads.start(wanted, &self.common.node),
+                Action::Look(wanted) => self.reads.look(wanted, &self.common.node),
                 Action::Mend(mend) => self.common.chores.push(Chore::Mend(mend)),
                 Action::Compact(order) => self.common.chores.push(Chore::Compact(order)),
                 Action::Reply { connection, sequence, reply } => {

@@ -6,6 +6,12 @@ use super::metrics::Figure;
 
 /// What the node counts.
 pub(crate) fn of(metrics: &Metrics) -> Vec<Figure> {
+    let mut all = of_logs(metrics);
+    all.extend(of_shares(metrics));
+    all
+}
+
+fn of_logs(metrics: &Metrics) -> Vec<Figure> {
     let counter = |name, value, help| Figure { name, help, is_counter: true, value };
     let gauge = |name, value, help| Figure { name, help, is_counter: false, value };
     let mut all = vec![
@@ -87,5 +93,23 @@ fn at_rest(metrics: &Metrics) -> Vec<Figure> {
         ),
         counter("compactions", metrics.compactions, "Logs compacted"),
         counter("compacted_bytes", metrics.compacted_bytes, "Bytes gone by compaction"),
+    ]
+}
+
+fn of_shares(metrics: &Metrics) -> Vec<Figure> {
+    let gauge = |name, value, help| Figure { name, help, is_counter: false, value };
+    vec![
+        gauge("share_sessions", metrics.share_sessions, "Sessions of consumers of share groups"),
+        gauge("share_partitions", metrics.share_partitions, "Partitions that share groups use"),
+        gauge(
+            "share_records",
+            metrics.share_records,
+            "Records that share groups have looked at and are not done with",
+        ),
+        gauge(
+            "dead_letters_waiting",
+            metrics.burials,
+            "Batches of records that share groups gave up and that are not in their dead-letter topics yet",
+        ),
     ]
 }

@@ -11,10 +11,11 @@
 
 use std::collections::HashMap;
 
-use duramen_broker::event::{FetchPlan, Reply};
+use duramen_broker::event::{FetchPlan, Reply, SharePlan};
 use duramen_broker::read_plan;
 use duramen_protocol::{ErrorCode, Response};
 use duramen_storage::Reader;
+use duramen_storage::reader::FileRange;
 
 use super::disk::{RealDisk, RealFile};
 use super::sending::{FilePart, READ_AHEAD};
@@ -56,6 +57,7 @@ pub async fn resolve(reader: &Reader<RealDisk>, reply: Reply, trail: &mut Trail)
         Reply::Nothing { .. } => Resolved::default(),
         Reply::Response(response) => Resolved { response: Some(*response), files: Vec::new() },
         Reply::Fetch(plan) => fetch(reader, *plan, trail).await,
+        Reply::ShareFetch(plan) => share(reader, *plan, trail).await,
         Reply::ListOffsets(plan) => {
             let reader = reader.clone();
             let response = waiting(move || read_plan::list_offsets(&reader, *plan)).await;
@@ -97,12 +99,31 @@ async fn fetch(reader: &Reader<RealDisk>, plan: FetchPlan, trail: &mut Trail) ->
         })
         .await
     };
-    let files = ranges.into_iter().map(|range| {
+    Resolved { files: parts(ranges, trail), response: Some(response.into()) }
+}
+
+/// What a consumer of a share group is given was surveyed, and so checked, a moment ago; unless it is given again.
+async fn share(reader: &Reader<RealDisk>, plan: SharePlan, trail: &mut Trail) -> Resolved {
+    let is_checked = plan.parts.iter().all(|part| {
+        let located = reader.locate(part.replica, part.from, part.end, u32::MAX, true);
+        matches!(located, Ok(Some(range)) if range.verified && u64::from(range.len) == part.bytes)
+    });
+    let (response, ranges) = if is_checked {
+        read_plan::share_ranges(reader, plan)
+    } else {
+        let reader = reader.clone();
+        waiting(move || read_plan::share_ranges(&reader, plan)).await
+    };
+    Resolved { files: parts(ranges, trail), response: Some(response.into()) }
+}
+
+fn parts(ranges: Vec<FileRange<RealFile>>, trail: &mut Trail) -> Vec<FilePart> {
+    let part = |range: FileRange<RealFile>| {
         let len = u64::from(range.len);
         let is_sequential = trail.follow(range.file.identity(), range.at, range.at + len);
         FilePart { file: range.file, at: range.at, len, is_sequential }
-    });
-    Resolved { files: files.collect(), response: Some(response.into()) }
+    };
+    ranges.into_iter().map(part).collect()
 }
 
 /// What has to be read and checked before it is sent, with what a sequential reader will want next.

@@ -12,7 +12,7 @@ use duramen_protocol::messages::produce::{
 };
 use duramen_protocol::messages::{
     CreateTopicsRequest, CreateTopicsResponse, FetchRequest, FetchResponse, MetadataRequest,
-    MetadataResponse, ProduceRequest,
+    MetadataResponse, ProduceRequest, ShareFetchResponse,
 };
 use duramen_protocol::records::{BatchBuilder, NewRecord};
 use duramen_protocol::wire::RecordData;
@@ -28,10 +28,14 @@ use duramen_storage::storage::Facts;
 
 use crate::configs::BrokerSettings;
 use crate::controller::METADATA_TOPIC;
-use crate::event::{Action, ConnectionId, Event, FetchPlan, LogRead, Now, ReadLog, Reply};
+use crate::event::{
+    Action, ConnectionId, DeadLettersMade, Event, FetchPlan, LogRead, Look, Now, ReadLog, Reply,
+    SharePlan, Survey, Surveyed,
+};
 use crate::limits::{GROUP_QUIET_TICKS, Memory};
 use crate::node::{Node, NodeOptions};
 use crate::peer::PeerFrame;
+use crate::read_plan::{letters_of, seen_in};
 use crate::session::{Session, SessionStep};
 
 /// One replica as the model of storage keeps it.
@@ -215,6 +219,8 @@ pub(super) struct Harness {
     pub queued: Vec<Op>,
     /// Reads of logs that were not carried out yet.
     pub reads: Vec<ReadLog>,
+    /// Looks at logs that were not carried out yet.
+    pub looks: Vec<Look>,
     /// What it said to other nodes.
     pub sent: Vec<(i32, PeerFrame)>,
     /// What is read cannot be.
@@ -288,6 +294,7 @@ impl Harness {
             is_prompt: false,
             queued: Vec::new(),
             reads: Vec::new(),
+            looks: Vec::new(),
             sent: Vec::new(),
             are_reads_broken: false,
             mends: Vec::new(),
@@ -319,11 +326,13 @@ impl Harness {
             match action {
                 Action::Storage(op) => self.queued.push(op),
                 Action::ReadLog(wanted) => self.reads.push(wanted),
+                Action::Look(wanted) => self.looks.push(wanted),
                 Action::Reply { connection, sequence, reply } => {
                     let response = match reply {
                         Reply::Nothing { .. } => None,
                         Reply::Response(response) => Some(*response),
                         Reply::Fetch(plan) => Some(self.read(*plan).into()),
+                        Reply::ShareFetch(plan) => Some(self.share(*plan).into()),
                         Reply::ListOffsets(plan) => Some(plan.response.into()),
                         Reply::LogDirs(response) => Some((*response).into()),
                         Reply::Replicas(plan) => Some(plan.response.into()),
@@ -374,13 +383,64 @@ impl Harness {
         response
     }
 
+    fn share(&self, plan: SharePlan) -> ShareFetchResponse {
+        let SharePlan { mut response, parts } = plan;
+        for part in parts {
+            let batches = self.store.replicas[&part.replica].batches(part.from, part.end);
+            let bytes = batches.concat();
+            assert_eq!(bytes.len() as u64, part.bytes, "all of it is there");
+            let slot = &mut response.responses[part.topic].partitions[part.partition];
+            slot.records = RecordData::Bytes(bytes.into());
+        }
+        response
+    }
+
+    fn survey(&self, wanted: &Survey) -> Surveyed {
+        let Survey { replica, from, end, ticket, .. } = *wanted;
+        let stored = &self.store.replicas[&replica];
+        let at: u64 = stored.batches(0, from).iter().map(|it| it.len() as u64).sum();
+        let batches = stored.batches(from, end);
+        // One that holds `from` as well as what is before it.
+        let before = stored.batches(0, from).last().cloned();
+        let twice = before.filter(|it| batches.first() == Some(it)).map_or(0, |it| it.len());
+        let found = if batches.is_empty() {
+            Ok((Vec::new(), end))
+        } else {
+            seen_in(wanted, 0, at - twice as u64, batches.concat().into())
+        };
+        Surveyed { replica, from, ticket, found }
+    }
+
+    /// Looks at logs as the node asked for it. False if there was nothing.
+    fn carry_out_looks(&mut self) -> bool {
+        let looks = std::mem::take(&mut self.looks);
+        let any = !looks.is_empty();
+        let mut actions = Vec::new();
+        for look in looks {
+            let event = match look {
+                Look::Survey(wanted) => Event::Surveyed(self.survey(&wanted)),
+                Look::DeadLetters(wanted) => {
+                    let stored = &self.store.replicas[&wanted.replica];
+                    let batches = stored.batches(wanted.from, wanted.committed);
+                    let made = letters_of(&wanted, batches.concat().into());
+                    Event::DeadLetters(DeadLettersMade { ticket: wanted.ticket, made })
+                }
+            };
+            self.node.step(self.now, event, &mut actions);
+        }
+        self.act(actions);
+        any
+    }
+
     /// Turns until nothing more happens.
     pub(super) fn run(&mut self) {
         loop {
             let mut actions = Vec::new();
             self.node.flush(self.now, &mut actions);
             self.act(actions);
-            if !self.is_prompt || !(self.persist() | self.carry_out_reads()) {
+            if !self.is_prompt
+                || !(self.persist() | self.carry_out_reads() | self.carry_out_looks())
+            {
                 break;
             }
         }

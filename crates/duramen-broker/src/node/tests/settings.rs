@@ -12,6 +12,7 @@ use duramen_protocol::messages::{
 use duramen_protocol::{ErrorCode, Response};
 
 use super::harness::{Harness, batch, new_topic};
+use crate::configs::GROUP_CONFIGS;
 
 const TOPIC: i8 = 2;
 const BROKER: i8 = 4;
@@ -236,7 +237,7 @@ fn other_resources_are_described_or_refused() {
         (16, "", ErrorCode::InvalidRequest, 0),
         (16, "s", ErrorCode::None, 3),
         (32, "", ErrorCode::InvalidRequest, 0),
-        (32, "g", ErrorCode::None, 0),
+        (32, "g", ErrorCode::None, GROUP_CONFIGS.len()),
         (9, "t", ErrorCode::InvalidRequest, 0),
     ] {
         let result = describe(&mut it, kind, name, &[]);

@@ -27,7 +27,7 @@ const FEW: [(&str, &str); 2] =
     [("transaction.state.log.num.partitions", "2"), ("offsets.topic.num.partitions", "2")];
 
 /// Where requests go.
-trait Asked {
+pub(super) trait Asked {
     fn ask(&mut self, request: Request, version: i16) -> Response;
 }
 
@@ -38,7 +38,7 @@ impl Asked for Harness {
 }
 
 /// A producer of transactions, of either protocol.
-struct Producer {
+pub(super) struct Producer {
     name: &'static str,
     version: i16,
     id: i64,
@@ -52,7 +52,7 @@ fn code_of(code: i16) -> ErrorCode {
 }
 
 impl Producer {
-    fn new(it: &mut impl Asked, name: &'static str, version: i16) -> Self {
+    pub(super) fn new(it: &mut impl Asked, name: &'static str, version: i16) -> Self {
         find(it, name);
         let mut producer = Self { name, version, id: -1, epoch: -1, sequences: BTreeMap::new() };
         assert_eq!(producer.init(it), ErrorCode::None);
@@ -118,14 +118,14 @@ impl Producer {
     }
 
     /// Writes, as its protocol has it.
-    fn write(&mut self, it: &mut impl Asked, topic: &str, values: &[&str]) -> i64 {
+    pub(super) fn write(&mut self, it: &mut impl Asked, topic: &str, values: &[&str]) -> i64 {
         if self.version == 1 {
             assert_eq!(self.add(it, topic), ErrorCode::None);
         }
         self.produce(it, topic, values).expect("it may")
     }
 
-    fn end(&mut self, it: &mut impl Asked, committed: bool) -> ErrorCode {
+    pub(super) fn end(&mut self, it: &mut impl Asked, committed: bool) -> ErrorCode {
         let request = EndTxnRequest {
             transactional_id: self.name.to_owned(),
             producer_id: self.id,

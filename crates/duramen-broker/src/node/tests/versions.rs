@@ -26,9 +26,9 @@ use duramen_protocol::messages::{
     InitializeShareGroupStateRequest, ListConfigResourcesRequest, ListOffsetsRequest,
     ListPartitionReassignmentsRequest, ListTransactionsRequest, MetadataRequest,
     OffsetForLeaderEpochRequest, ReadShareGroupStateRequest, ReadShareGroupStateSummaryRequest,
-    RenewDelegationTokenRequest, TxnOffsetCommitRequest, UnregisterBrokerRequest,
-    UpdateFeaturesRequest, WriteShareGroupStateRequest, WriteTxnMarkersRequest,
-    incremental_alter_configs,
+    RenewDelegationTokenRequest, ShareAcknowledgeRequest, ShareFetchRequest,
+    TxnOffsetCommitRequest, UnregisterBrokerRequest, UpdateFeaturesRequest,
+    WriteShareGroupStateRequest, WriteTxnMarkersRequest, incremental_alter_configs,
 };
 use duramen_protocol::wire::Uuid;
 use duramen_protocol::{ApiKey, Request};
@@ -125,6 +125,8 @@ fn of_transactions(api: ApiKey) -> Option<Request> {
 /// A request about share groups, of an API that is served.
 fn of_shares(api: ApiKey) -> Option<Request> {
     Some(match api {
+        ApiKey::ShareFetch => ShareFetchRequest::default().into(),
+        ApiKey::ShareAcknowledge => ShareAcknowledgeRequest::default().into(),
         ApiKey::InitializeShareGroupState => InitializeShareGroupStateRequest::default().into(),
         ApiKey::ReadShareGroupState => ReadShareGroupStateRequest::default().into(),
         ApiKey::WriteShareGroupState => WriteShareGroupStateRequest::default().into(),

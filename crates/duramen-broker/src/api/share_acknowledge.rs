@@ -1,0 +1,92 @@
+//! `ShareAcknowledge`: a consumer of a share group decides on records that it holds.
+
+use std::collections::BTreeMap;
+
+use duramen_protocol::ErrorCode;
+use duramen_protocol::messages::share_acknowledge::{PartitionData, ShareAcknowledgeTopicResponse};
+use duramen_protocol::messages::{ShareAcknowledgeRequest, ShareAcknowledgeResponse};
+
+use super::{leaders, share_fetch};
+use crate::event::{Action, Now, RequestKey};
+use crate::node::{Node, ShareRequest};
+use crate::session::RequestContext;
+use crate::shares::partition::Acknowledgement;
+use crate::shares::sessions::{FINAL_EPOCH, Target};
+
+pub(crate) fn handle(
+    node: &mut Node,
+    now: Now,
+    key: RequestKey,
+    context: &RequestContext,
+    request: &ShareAcknowledgeRequest,
+    actions: &mut Vec<Action>,
+) {
+    let (group, member) = (request.group_id.as_deref(), request.member_id.as_deref());
+    let epoch = request.share_session_epoch;
+    let begun = share_fetch::admit(context, group, member).and_then(|member| {
+        let counted = node.shares.sessions.acknowledge(&member, epoch);
+        counted.map_err(|code| (code, "the share session is not as it was said"))?;
+        Ok(member)
+    });
+    let member = match begun {
+        Ok(member) => member,
+        Err((code, text)) => {
+            let response = ShareAcknowledgeResponse {
+                error_code: code.code(),
+                error_message: Some(text.to_owned()),
+                ..ShareAcknowledgeResponse::default()
+            };
+            return node.reply(key, response, actions);
+        }
+    };
+    let mut said = BTreeMap::<Target, Vec<Acknowledgement>>::new();
+    for topic in &request.topics {
+        for partition in &topic.partitions {
+            let all = partition.acknowledgement_batches.iter().map(|it| Acknowledgement {
+                first: it.first_offset,
+                last: it.last_offset,
+                types: it.acknowledge_types.clone(),
+            });
+            said.entry((topic.topic_id, partition.partition_index)).or_default().extend(all);
+        }
+    }
+    let mut waiting = ShareRequest::new(member.clone(), context.principal.clone(), None);
+    for (target, said) in said {
+        node.acknowledge_share(now, key, &mut waiting, target, &said);
+    }
+    if epoch == FINAL_EPOCH {
+        node.end_share_session(&member);
+    }
+    node.wait_for_shares(now, key, waiting, u64::MAX, actions);
+}
+
+/// Answers it: all that was decided is durable, or will not be told of.
+pub(crate) fn answer(
+    node: &mut Node,
+    key: RequestKey,
+    request: ShareRequest,
+    actions: &mut Vec<Action>,
+) {
+    let lock_ms = node.group_settings(&request.member.0).record_lock_duration_ms;
+    let mut response = ShareAcknowledgeResponse {
+        acquisition_lock_timeout_ms: lock_ms,
+        ..ShareAcknowledgeResponse::default()
+    };
+    for ((topic_id, partition_index), told) in request.told {
+        if response.responses.last().is_none_or(|topic| topic.topic_id != topic_id) {
+            let topic = ShareAcknowledgeTopicResponse {
+                topic_id,
+                ..ShareAcknowledgeTopicResponse::default()
+            };
+            response.responses.push(topic);
+        }
+        let topic = response.responses.last_mut().expect("it was just made");
+        topic.partitions.push(PartitionData {
+            partition_index,
+            error_code: told.acknowledged.map_or(0, ErrorCode::code),
+            ..PartitionData::default()
+        });
+    }
+    leaders::tell_share_decider(node, &mut response);
+    node.reply(key, response, actions);
+}

@@ -1,0 +1,317 @@
+//! # Room card: burials
+//!
+//! Purpose:    records that a share group has given up are kept in its dead-letter topic (KIP-1191).
+//! Owns:       what is to be kept, until it is: read, sent to whoever leads the partition it goes to, asked for again.
+//! Interface:  [`Node::bury`]; the rest is called as things happen.
+//! Invariants: a record counts as buried only once its copy is durable where it belongs. What may have been lost on the way is
+//!             sent again: a dead letter may come twice, and is never lost.
+//! Never:      why a record is given up (see `shares::partition`), what a dead letter looks like (see `read_plan`).
+//! Tests:      `node/tests/share_groups.rs`.
+//! Start at:   [`Node::bury`], then `go_on_burying`.
+
+use std::collections::BTreeMap;
+
+use bytes::{Bytes, BytesMut};
+use duramen_protocol::ErrorCode;
+use duramen_storage::op::ReplicaId;
+
+use super::{Node, Timer};
+use crate::controller::image::Topic;
+use crate::event::{Action, DeadLetters, DeadLettersMade, Look, Now};
+use crate::limits::{BURIAL_AGAIN_US, BURIAL_BYTES, BURIAL_US, BURIALS_MAX};
+use crate::partition::{Appended, Slot};
+use crate::peer::{BurialWanted, Buried, Frame};
+use crate::shares::partition::{Dying, Reason};
+use crate::shares::{BurialAsker, ShareKey};
+
+/// How far it is.
+#[derive(Debug)]
+enum Step {
+    /// It waits for its turn, or for another try.
+    Waiting { again_us: u64 },
+    /// The records are being read.
+    Reading,
+    /// A batch with the records before `upto` was sent, to a leader at a time.
+    Sent { batch: Bytes, upto: i64, at_us: u64 },
+}
+
+#[derive(Debug)]
+struct Burial {
+    key: ShareKey,
+    /// The share partition's number: a later one knows nothing of it.
+    number: u64,
+    dying: Dying,
+    /// Records before it are buried.
+    from: i64,
+    step: Step,
+    is_complained_of: bool,
+}
+
+/// See the room card.
+#[derive(Debug, Default)]
+pub(super) struct Burials {
+    open: BTreeMap<u64, Burial>,
+    is_timed: bool,
+}
+
+impl Burials {
+    /// How many are open.
+    pub(super) fn len(&self) -> usize {
+        self.open.len()
+    }
+}
+
+impl Node {
+    /// Sees to it that records of a share partition are kept in the dead-letter topic of its group.
+    pub(super) fn bury(
+        &mut self,
+        now: Now,
+        key: &ShareKey,
+        number: u64,
+        dying: Vec<Dying>,
+        actions: &mut Vec<Action>,
+    ) {
+        for dying in dying {
+            let nonce = self.chance.next();
+            let (key, from, step) = (key.clone(), dying.first, Step::Waiting { again_us: 0 });
+            let burial = Burial { key, number, dying, from, step, is_complained_of: false };
+            self.burials.open.insert(nonce, burial);
+        }
+        self.begin_burials(now, actions);
+    }
+
+    fn begin_burials(&mut self, now: Now, actions: &mut Vec<Action>) {
+        let is_due = |burial: &Burial| matches!(burial.step, Step::Waiting { again_us } if again_us <= now.mono_us);
+        let busy = self.burials.open.values();
+        let busy = busy.filter(|it| !matches!(it.step, Step::Waiting { .. })).count();
+        let waiting = self.burials.open.iter().filter(|(_, burial)| is_due(burial));
+        let room = BURIALS_MAX.saturating_sub(busy);
+        let nonces: Vec<u64> = waiting.map(|(nonce, _)| *nonce).take(room).collect();
+        for nonce in nonces {
+            self.go_on_burying(now, nonce, actions);
+        }
+        if !self.burials.open.is_empty() && !self.burials.is_timed {
+            self.burials.is_timed = true;
+            let at = now.mono_us.saturating_add(BURIAL_US);
+            self.timers.insert((at, Timer::Burials));
+        }
+    }
+
+    pub(super) fn on_burials_timer(&mut self, now: Now, actions: &mut Vec<Action>) {
+        self.burials.is_timed = false;
+        let late = now.mono_us.saturating_sub(BURIAL_AGAIN_US);
+        let is_late = |it: &Burial| matches!(it.step, Step::Sent { at_us, .. } if at_us <= late);
+        let open = self.burials.open.iter().filter(|(_, burial)| is_late(burial));
+        let nonces: Vec<u64> = open.map(|(nonce, _)| *nonce).collect();
+        for nonce in nonces {
+            if let Some(burial) = self.burials.open.get(&nonce) {
+                let (key, number) = (burial.key.clone(), burial.number);
+                self.note_burial_waits(&key, number);
+            }
+            self.send_dead_letters(now, nonce, actions);
+        }
+        self.begin_burials(now, actions);
+    }
+
+    /// The topic that a group's dead letters go to; nothing if it has none any more.
+    fn dead_letter_topic(&self, group: &str) -> Option<Result<&Topic, &'static str>> {
+        let name = self.dead_letters_of(group)?;
+        let Some(topic) = self.controller.image.topic_named(name) else {
+            return Some(Err("there is no such topic"));
+        };
+        let is_one = topic.configs.get("errors.deadletterqueue.group.enable");
+        Some(match is_one.map(String::as_str) {
+            Some("true") => Ok(topic),
+            _ => Err("the topic's errors.deadletterqueue.group.enable is not true"),
+        })
+    }
+
+    /// The next records are read.
+    fn go_on_burying(&mut self, now: Now, nonce: u64, actions: &mut Vec<Action>) {
+        let Some(burial) = self.burials.open.get(&nonce) else { return };
+        let (key, number, dying, from) =
+            (burial.key.clone(), burial.number, burial.dying, burial.from);
+        let Some(replica) = self.shared_replica(&key, number) else {
+            // It is another leader's, or is loaded again: then it is given up again.
+            self.burials.open.remove(&nonce);
+            return;
+        };
+        let problem = match self.dead_letter_topic(&key.group) {
+            None => {
+                self.burials.open.remove(&nonce);
+                return self.note_buried(&key, number, from, dying.last);
+            }
+            Some(found) => found.err(),
+        };
+        if let Some(problem) = problem {
+            return self.bury_later(now, nonce, problem);
+        }
+        let source = self.controller.image.topic(key.topic_id);
+        let (Some(source), Some(partition)) = (source, self.partitions.get(&replica)) else {
+            return;
+        };
+        let settings = self.group_settings(&key.group);
+        let reason = match dying.reason {
+            Reason::Rejected => "it was rejected by a consumer",
+            Reason::Exhausted => "it was given out as often as it may be",
+        };
+        let letters = DeadLetters {
+            replica,
+            from: from.max(partition.log_start()),
+            end: dying.last + 1,
+            committed: partition.committed(),
+            group: key.group.to_string(),
+            topic: source.name.clone(),
+            partition: key.partition,
+            deliveries: dying.deliveries,
+            reason,
+            copies: settings.copies_dead_letters,
+            bytes_max: BURIAL_BYTES,
+            ticket: nonce,
+        };
+        actions.push(Action::Look(Look::DeadLetters(letters)));
+        if let Some(burial) = self.burials.open.get_mut(&nonce) {
+            burial.step = Step::Reading;
+        }
+    }
+
+    fn bury_later(&mut self, now: Now, nonce: u64, problem: &str) {
+        let Some(burial) = self.burials.open.get_mut(&nonce) else { return };
+        if !std::mem::replace(&mut burial.is_complained_of, true) {
+            let group = &*burial.key.group;
+            let offset = burial.from;
+            tracing::warn!(
+                group,
+                offset,
+                problem,
+                "a dead letter cannot be kept yet; it is tried again and again"
+            );
+        }
+        let again_us = now.mono_us.saturating_add(BURIAL_AGAIN_US);
+        burial.step = Step::Waiting { again_us };
+        let (key, number) = (burial.key.clone(), burial.number);
+        self.note_burial_waits(&key, number);
+    }
+
+    pub(super) fn on_dead_letters(
+        &mut self,
+        now: Now,
+        made: DeadLettersMade,
+        actions: &mut Vec<Action>,
+    ) {
+        let DeadLettersMade { ticket: nonce, made } = made;
+        match made {
+            Err(problem) => self.bury_later(now, nonce, &problem),
+            Ok((batch, upto)) => {
+                let Some(burial) = self.burials.open.get_mut(&nonce) else { return };
+                let is_empty = batch.is_empty();
+                burial.step = Step::Sent { batch, upto, at_us: now.mono_us };
+                if is_empty {
+                    // There is no record any more.
+                    return self.on_buried(now, nonce, ErrorCode::None, actions);
+                }
+                self.send_dead_letters(now, nonce, actions);
+            }
+        }
+        self.begin_burials(now, actions);
+    }
+
+    /// Gives a batch to whoever leads the partition that it goes to.
+    fn send_dead_letters(&mut self, now: Now, nonce: u64, actions: &mut Vec<Action>) {
+        let Some(burial) = self.burials.open.get(&nonce) else { return };
+        let Step::Sent { batch, .. } = &burial.step else { return };
+        let (batch, group, partition) =
+            (batch.clone(), burial.key.group.clone(), burial.key.partition);
+        let Some(Ok(topic)) = self.dead_letter_topic(&group) else {
+            return self.bury_later(now, nonce, "its topic is gone");
+        };
+        let count = i32::try_from(topic.partitions.len()).unwrap_or(i32::MAX).max(1);
+        let (topic_id, partition) = (topic.id, partition % count);
+        let Some((leader, _)) = self.leader_of(topic, partition) else {
+            return self.bury_later(now, nonce, "nobody leads the partition that it goes to");
+        };
+        let replica = self.local_replica(topic, partition);
+        if let Some(Burial { step: Step::Sent { at_us, .. }, .. }) =
+            self.burials.open.get_mut(&nonce)
+        {
+            *at_us = now.mono_us;
+        }
+        if leader != self.options.facts.broker_id {
+            let wanted = BurialWanted { nonce, topic_id, partition, batch };
+            self.peers.frame_to(leader).burials_wanted.push(wanted);
+        } else if let Some(replica) = replica {
+            self.append_dead_letters(now, replica, &batch, BurialAsker::Own { nonce }, actions);
+        }
+    }
+
+    fn append_dead_letters(
+        &mut self,
+        now: Now,
+        replica: ReplicaId,
+        batch: &Bytes,
+        asker: BurialAsker,
+        actions: &mut Vec<Action>,
+    ) {
+        if self.is_disk_full() {
+            return self.tell_burial(now, asker, ErrorCode::KafkaStorageError, actions);
+        }
+        let bytes = BytesMut::from(&batch[..]);
+        if let Appended::Refused(code, _) =
+            self.append_own(now, replica, bytes, Slot::Burial(asker))
+        {
+            self.tell_burial(now, asker, code, actions);
+        }
+    }
+
+    pub(super) fn tell_burial(
+        &mut self,
+        now: Now,
+        asker: BurialAsker,
+        code: ErrorCode,
+        actions: &mut Vec<Action>,
+    ) {
+        match asker {
+            BurialAsker::Own { nonce } => self.on_buried(now, nonce, code, actions),
+            BurialAsker::Node { broker_id, nonce } => {
+                let buried = Buried { nonce, error_code: code.code() };
+                self.peers.frame_to(broker_id).buried.push(buried);
+            }
+        }
+    }
+
+    fn on_buried(&mut self, now: Now, nonce: u64, code: ErrorCode, actions: &mut Vec<Action>) {
+        let Some(burial) = self.burials.open.get_mut(&nonce) else { return };
+        let Step::Sent { upto, .. } = burial.step else { return };
+        if !code.is_none() {
+            return self.bury_later(now, nonce, code.name());
+        }
+        let (key, number, first) = (burial.key.clone(), burial.number, burial.from);
+        burial.from = upto;
+        burial.step = Step::Waiting { again_us: 0 };
+        if upto > burial.dying.last {
+            self.burials.open.remove(&nonce);
+        }
+        self.note_buried(&key, number, first, upto - 1);
+        self.begin_burials(now, actions);
+    }
+
+    pub(super) fn on_burial_calls(&mut self, now: Now, frame: &Frame, actions: &mut Vec<Action>) {
+        let broker_id = frame.broker_id;
+        for wanted in &frame.burials_wanted {
+            let asker = BurialAsker::Node { broker_id, nonce: wanted.nonce };
+            let topic = self.controller.image.topic(wanted.topic_id);
+            let here = topic.and_then(|topic| self.serving(topic, wanted.partition).ok());
+            match here.map(|partition| partition.group.id()) {
+                Some(replica) => {
+                    self.append_dead_letters(now, replica, &wanted.batch, asker, actions);
+                }
+                None => self.tell_burial(now, asker, ErrorCode::NotLeaderOrFollower, actions),
+            }
+        }
+        for buried in &frame.buried {
+            let code = ErrorCode::from_code(buried.error_code);
+            let code = code.unwrap_or(ErrorCode::UnknownServerError);
+            self.on_buried(now, buried.nonce, code, actions);
+        }
+    }
+}

@@ -1,0 +1,778 @@
+//! # Room card: share groups in the node
+//!
+//! Purpose:    what the consumers of share groups want of the partitions that this node leads (KIP-932).
+//! Owns:       share partitions while somebody uses them: when their state is read, when it is kept, when their logs are
+//!             looked at; the requests that wait for them; share sessions.
+//! Interface:  [`Node::acknowledge_share`], [`Node::wait_for_shares`], [`Node::end_share_session`] for requests; the rest is
+//!             called by the node as things happen.
+//! Invariants: nothing is given out before the state is known, and no decision is answered before it is durable. A share
+//!             partition is forgotten when its replica leads no more, or its state is another leader's by now.
+//! Never:      which record is whose (see `shares::partition`), where state is kept (see `share_calls`).
+//! Tests:      `node/tests/shares.rs`; `duramen-sim`.
+//! Start at:   [`Node::wait_for_shares`], then `try_share`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use duramen_protocol::ErrorCode;
+use duramen_protocol::wire::Uuid;
+use duramen_storage::op::ReplicaId;
+
+use super::share_calls::ShareTold;
+use super::{Node, Parked, Timer};
+use crate::api::{self, Operation, Resource, authorize};
+use crate::configs::GroupSettings;
+use crate::event::{Action, ConnectionId, Look, Now, RequestKey, SeenBatch, Survey, Surveyed};
+use crate::limits::{SHARE_AGAIN_US, SHARE_SURVEY_BYTES};
+use crate::partition::Partition;
+use crate::shares::partition::{Acknowledgement, Limits, Plan, Rules, Seen, SharePartition, Span};
+use crate::shares::sessions::{Member, ShareSessions, Target};
+use crate::shares::{ShareKey, ShareState, ShareWrite};
+
+/// How far a share partition is.
+#[derive(Debug)]
+enum Stage {
+    /// Its state is being read; or is read again at a time, since there was none yet.
+    Reading { call: Option<u64>, again_us: u64 },
+    /// It is known where it starts.
+    Known {
+        part: Box<SharePartition>,
+        state_epoch: i32,
+        /// What is on its way to the coordinator.
+        writing: Option<u64>,
+        /// The start is kept.
+        is_ready: bool,
+        /// Records are given out in the order of their keys.
+        by_key: bool,
+    },
+}
+
+#[derive(Debug)]
+struct Entry {
+    number: u64,
+    replica: ReplicaId,
+    term: u64,
+    stage: Stage,
+    /// What is being looked at of the log; or when it is looked at again after a read that failed.
+    survey: Option<u64>,
+    survey_again_us: u64,
+    /// Whose sessions have it.
+    members: BTreeSet<Arc<str>>,
+    waiting: BTreeSet<RequestKey>,
+    timer_us: Option<u64>,
+}
+
+impl Entry {
+    fn known(&mut self) -> Option<&mut SharePartition> {
+        match &mut self.stage {
+            Stage::Known { part, .. } => Some(part),
+            Stage::Reading { .. } => None,
+        }
+    }
+
+    fn due_us(&self) -> u64 {
+        let due = match &self.stage {
+            Stage::Reading { call: None, again_us } => *again_us,
+            Stage::Reading { .. } => u64::MAX,
+            Stage::Known { part, .. } => part.deadline_us(),
+        };
+        if self.survey_again_us > 0 { due.min(self.survey_again_us) } else { due }
+    }
+}
+
+/// See the room card.
+#[derive(Debug, Default)]
+pub(crate) struct Shares {
+    entries: BTreeMap<ShareKey, Entry>,
+    by_number: BTreeMap<u64, ShareKey>,
+    pub(crate) sessions: ShareSessions,
+    /// Where something has happened in this turn.
+    dirty: BTreeSet<ShareKey>,
+    /// Decisions that are not durable yet: which request waits for each, and of which of its partitions it is.
+    tickets: BTreeMap<u64, (RequestKey, Target)>,
+    surveys: BTreeMap<u64, ShareKey>,
+    /// Requests that may be answered by now.
+    woken: BTreeSet<RequestKey>,
+    counted: u64,
+}
+
+impl Shares {
+    fn count(&mut self) -> u64 {
+        self.counted += 1;
+        self.counted
+    }
+
+    /// How many share partitions are in use here.
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Records that they look at and that are not done with.
+    pub(super) fn unfinished(&self) -> i64 {
+        let known = self.entries.values().filter_map(|entry| match &entry.stage {
+            Stage::Known { part, .. } => Some(part.unfinished()),
+            Stage::Reading { .. } => None,
+        });
+        known.sum()
+    }
+}
+
+/// What a consumer wants beside decisions.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    pub limits: Limits,
+    pub bytes_min: u64,
+    /// The session is new: all of its partitions are answered for.
+    pub is_full: bool,
+}
+
+/// What one partition of a request is told.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    pub acknowledged: Option<ErrorCode>,
+    pub error: Option<ErrorCode>,
+    pub plan: Option<(ReplicaId, Plan)>,
+}
+
+/// A request of a consumer of a share group, until it is answered.
+#[derive(Debug)]
+pub(crate) struct ShareRequest {
+    pub member: Member,
+    pub principal: Arc<str>,
+    /// Nothing if it only decides.
+    pub wanted: Option<Wanted>,
+    pub told: BTreeMap<Target, Told>,
+    /// Decisions that are not durable yet.
+    pub undecided: usize,
+    /// It has waited long enough for records.
+    pub is_over: bool,
+    /// What wakes it.
+    waits_on: Vec<(ShareKey, ReplicaId)>,
+}
+
+impl ShareRequest {
+    pub(crate) fn new(member: Member, principal: Arc<str>, wanted: Option<Wanted>) -> Self {
+        Self {
+            member,
+            principal,
+            wanted,
+            told: BTreeMap::new(),
+            undecided: 0,
+            is_over: false,
+            waits_on: Vec::new(),
+        }
+    }
+}
+
+/// Requests.
+impl Node {
+    pub(crate) fn group_settings(&self, group: &str) -> GroupSettings {
+        GroupSettings::resolve(self.controller.image.group_configs(group), &self.options.settings)
+    }
+
+    /// The name of the topic that a group's dead letters go to, if it has one.
+    pub(super) fn dead_letters_of(&self, group: &str) -> Option<&str> {
+        let own = self.controller.image.group_configs(group);
+        let name = own.get("errors.deadletterqueue.topic.name").map(String::as_str);
+        name.filter(|name| !name.is_empty())
+    }
+
+    /// The replica of a share partition of this number, if it is still that one.
+    pub(super) fn shared_replica(&self, key: &ShareKey, number: u64) -> Option<ReplicaId> {
+        let entry = self.shares.entries.get(key).filter(|entry| entry.number == number);
+        entry.map(|entry| entry.replica)
+    }
+
+    /// Records that were given up are kept elsewhere.
+    pub(super) fn note_buried(&mut self, key: &ShareKey, number: u64, first: i64, last: i64) {
+        let entry = self.shares.entries.get_mut(key).filter(|entry| entry.number == number);
+        if let Some(part) = entry.and_then(Entry::known) {
+            part.on_buried(first, last);
+            self.shares.dirty.insert(key.clone());
+        }
+    }
+
+    /// They cannot be yet: whoever gave them up waits no longer.
+    pub(super) fn note_burial_waits(&mut self, key: &ShareKey, number: u64) {
+        let entry = self.shares.entries.get_mut(key).filter(|entry| entry.number == number);
+        if let Some(part) = entry.and_then(Entry::known) {
+            part.fail_dying(ErrorCode::CoordinatorNotAvailable);
+            self.shares.dirty.insert(key.clone());
+        }
+    }
+
+    fn share_rules(&self, group: &str) -> Rules {
+        let settings = self.group_settings(group);
+        Rules {
+            lock_us: u64::from(settings.record_lock_duration_ms.unsigned_abs()) * 1000,
+            deliveries_max: settings.delivery_count_limit,
+            unfinished_max: i64::from(settings.partition_max_record_locks),
+            by_key: settings.by_key,
+            has_dead_letters: self.dead_letters_of(group).is_some(),
+            may_renew: settings.may_renew,
+        }
+    }
+
+    /// The local replica that leads a partition, or why a consumer is not served here.
+    fn share_target(
+        &self,
+        principal: &str,
+        group: &Arc<str>,
+        (topic_id, partition): Target,
+    ) -> Result<(ShareKey, ReplicaId), ErrorCode> {
+        let topic = self.controller.image.topic(topic_id).ok_or(ErrorCode::UnknownTopicId)?;
+        if !authorize(principal, Operation::Read, Resource::Topic(&topic.name)) {
+            return Err(ErrorCode::TopicAuthorizationFailed);
+        }
+        let replica = self.serving(topic, partition)?.group.id();
+        Ok((ShareKey { group: Arc::clone(group), topic_id, partition }, replica))
+    }
+
+    /// A consumer decides on records that it holds. The request waits if there is something to wait for.
+    pub(crate) fn acknowledge_share(
+        &mut self,
+        now: Now,
+        request_key: RequestKey,
+        request: &mut ShareRequest,
+        target: Target,
+        said: &[Acknowledgement],
+    ) {
+        let result = self.decide_share(now, request_key, request, target, said);
+        let told = request.told.entry(target).or_default();
+        match result {
+            Ok(true) => request.undecided += 1,
+            Ok(false) => told.acknowledged = Some(ErrorCode::None),
+            Err(code) => told.acknowledged = Some(code),
+        }
+    }
+
+    fn decide_share(
+        &mut self,
+        now: Now,
+        request_key: RequestKey,
+        request: &ShareRequest,
+        target: Target,
+        said: &[Acknowledgement],
+    ) -> Result<bool, ErrorCode> {
+        let (group, member) = &request.member;
+        let (key, replica) = self.share_target(&request.principal, group, target)?;
+        let rules = self.share_rules(group);
+        let log_start = self.partitions.get(&replica).map_or(0, Partition::log_start);
+        let entry = self.shares.entries.get_mut(&key).filter(|entry| entry.replica == replica);
+        // Nobody holds anything of it here.
+        let part = entry.and_then(Entry::known).ok_or(ErrorCode::InvalidRecordState)?;
+        part.trim(log_start);
+        part.expire(now.mono_us, &rules);
+        self.shares.counted += 1;
+        let ticket = self.shares.counted;
+        let waits = part.acknowledge(now.mono_us, member, said, ticket, &rules);
+        self.shares.dirty.insert(key);
+        if waits == Ok(true) {
+            self.shares.tickets.insert(ticket, (request_key, target));
+        }
+        waits
+    }
+
+    /// A session has other partitions now.
+    pub(crate) fn note_share_session(
+        &mut self,
+        (group, member): &Member,
+        added: &[Target],
+        removed: &[Target],
+    ) {
+        for &(topic_id, partition) in removed {
+            let key = ShareKey { group: Arc::clone(group), topic_id, partition };
+            if let Some(entry) = self.shares.entries.get_mut(&key) {
+                entry.members.remove(member);
+                self.shares.dirty.insert(key);
+            }
+        }
+        for &(topic_id, partition) in added {
+            let key = ShareKey { group: Arc::clone(group), topic_id, partition };
+            if let Some(entry) = self.shares.entries.get_mut(&key) {
+                entry.members.insert(Arc::clone(member));
+            }
+        }
+    }
+
+    /// A session begins anew. What its consumer holds it has still, as with Kafka.
+    pub(crate) fn forget_share_session(&mut self, member: &Member) {
+        if let Some(targets) = self.shares.sessions.end(member) {
+            self.note_share_session(member, &[], &targets);
+        }
+    }
+
+    /// A session ends: what its consumer holds is for others.
+    pub(crate) fn end_share_session(&mut self, member: &Member) {
+        let Some(targets) = self.shares.sessions.end(member) else { return };
+        self.note_share_session(member, &[], &targets);
+        let (group, member) = member;
+        let first = ShareKey { group: Arc::clone(group), topic_id: Uuid::ZERO, partition: 0 };
+        let of_group = self.shares.entries.range_mut(first..);
+        // It may hold records of partitions that it does not fetch any more.
+        for (key, entry) in of_group.take_while(|(key, _)| key.group == *group) {
+            if let Some(part) = entry.known() {
+                part.release(member);
+                self.shares.dirty.insert(key.clone());
+            }
+        }
+    }
+
+    /// A connection is gone, and the sessions that it was used for.
+    pub(super) fn forget_share_sessions(&mut self, connection: ConnectionId) {
+        for member in self.shares.sessions.of(connection) {
+            self.end_share_session(&member);
+        }
+    }
+
+    /// Keeps a request until there is something to answer.
+    pub(crate) fn wait_for_shares(
+        &mut self,
+        now: Now,
+        key: RequestKey,
+        request: ShareRequest,
+        deadline_us: u64,
+        actions: &mut Vec<Action>,
+    ) {
+        let mut request = request;
+        request.is_over = deadline_us <= now.mono_us;
+        self.park(key, Parked::Share(Box::new(request)), deadline_us);
+        self.try_share(now, key, actions);
+    }
+
+    /// It is not to be woken any more.
+    pub(super) fn forget_share_request(&mut self, key: RequestKey, request: &ShareRequest) {
+        for (share, replica) in &request.waits_on {
+            if let Some(entry) = self.shares.entries.get_mut(share) {
+                entry.waiting.remove(&key);
+                self.shares.dirty.insert(share.clone());
+            }
+            if let Some(partition) = self.partitions.get_mut(replica) {
+                partition.fetches.remove(&key);
+            }
+        }
+    }
+
+    /// Something was committed in a partition that a request waits on.
+    pub(crate) fn wake_share(&mut self, key: RequestKey) {
+        self.shares.woken.insert(key);
+    }
+
+    /// Answers a request if there is enough, or if its time is over.
+    fn try_share(&mut self, now: Now, key: RequestKey, actions: &mut Vec<Action>) {
+        let Some(Parked::Share(request)) = self.parked_mut(key) else { return };
+        if request.undecided > 0 {
+            return;
+        }
+        let is_over = request.is_over;
+        let (member, principal) = (request.member.clone(), Arc::clone(&request.principal));
+        let Some(wanted) = request.wanted.filter(|it| it.limits.records > 0) else {
+            return self.answer_share(key, actions);
+        };
+        let mut limits = wanted.limits;
+        let (mut found, mut refused, mut waits_on) = (Vec::new(), Vec::new(), Vec::new());
+        let rules = self.share_rules(&member.0);
+        let mut bytes = 0;
+        let targets = self.shares.sessions.targets(&member);
+        for &target in &targets {
+            let (share, replica) = match self.share_target(&principal, &member.0, target) {
+                Ok(found) => found,
+                Err(code) => {
+                    refused.push((target, code));
+                    continue;
+                }
+            };
+            let plan = self.plan_share(now, &share, replica, &member.1, &limits, &rules, actions);
+            waits_on.push((share.clone(), replica));
+            if !plan.pieces.is_empty() && limits.records > 0 && (bytes == 0 || limits.bytes > 0) {
+                bytes += plan.bytes;
+                limits.records -= plan.records;
+                limits.bytes = limits.bytes.saturating_sub(plan.bytes);
+                found.push((target, share, replica, plan));
+            }
+        }
+        let is_enough = !found.is_empty() && bytes >= wanted.bytes_min;
+        let Some(Parked::Share(request)) = self.parked_mut(key) else { return };
+        if !(is_enough || is_over || !refused.is_empty()) {
+            request.waits_on.clone_from(&waits_on);
+            for (share, replica) in waits_on {
+                if let Some(entry) = self.shares.entries.get_mut(&share) {
+                    entry.waiting.insert(key);
+                }
+                if let Some(partition) = self.partitions.get_mut(&replica) {
+                    partition.fetches.insert(key);
+                }
+            }
+            return;
+        }
+        if wanted.is_full {
+            for target in &targets {
+                request.told.entry(*target).or_default();
+            }
+        }
+        for (target, code) in refused {
+            request.told.entry(target).or_default().error = Some(code);
+        }
+        for (target, share, replica, plan) in found {
+            self.shares.sessions.served(&member, &target);
+            if let Some(part) = self.shares.entries.get_mut(&share).and_then(Entry::known) {
+                part.acquire(now.mono_us, &member.1, &plan, &rules);
+                self.shares.dirty.insert(share);
+            }
+            if let Some(Parked::Share(request)) = self.parked_mut(key) {
+                request.told.entry(target).or_default().plan = Some((replica, plan));
+            }
+        }
+        self.answer_share(key, actions);
+    }
+
+    fn answer_share(&mut self, key: RequestKey, actions: &mut Vec<Action>) {
+        let Some(Parked::Share(request)) = self.unpark(key) else { return };
+        match request.wanted {
+            Some(_) => api::share_fetch::answer(self, key, *request, actions),
+            None => api::share_acknowledge::answer(self, key, *request, actions),
+        }
+    }
+}
+
+/// Share partitions.
+impl Node {
+    /// What a consumer would get of a share partition now. What is missing for more is begun.
+    #[expect(clippy::too_many_arguments, reason = "all of it is what a consumer is judged by")]
+    fn plan_share(
+        &mut self,
+        now: Now,
+        key: &ShareKey,
+        replica: ReplicaId,
+        member: &Arc<str>,
+        limits: &Limits,
+        rules: &Rules,
+        actions: &mut Vec<Action>,
+    ) -> Plan {
+        let Some(partition) = self.partitions.get(&replica) else { return Plan::default() };
+        let (term, log_start) = (partition.group.term(), partition.log_start());
+        let is_it = |entry: &Entry| entry.replica == replica && entry.term == term;
+        if !self.shares.entries.get(key).is_some_and(is_it) {
+            self.drop_share(key, ErrorCode::NotLeaderOrFollower);
+            self.read_share(now, key, replica, term);
+        }
+        let Some(entry) = self.shares.entries.get_mut(key) else { return Plan::default() };
+        entry.members.insert(Arc::clone(member));
+        let Stage::Known { part, is_ready, by_key, .. } = &mut entry.stage else {
+            return Plan::default();
+        };
+        part.trim(log_start);
+        if part.expire(now.mono_us, rules) {
+            self.shares.dirty.insert(key.clone());
+        }
+        if *by_key != rules.by_key {
+            // Until nobody holds anything, nothing more is given out.
+            if !part.is_idle() {
+                return Plan::default();
+            }
+            part.begin_anew();
+            *by_key = rules.by_key;
+            entry.survey = None;
+        }
+        if !*is_ready {
+            return Plan::default();
+        }
+        let plan = part.plan(limits, rules);
+        if plan.records < limits.records {
+            self.survey_share(now, key, rules, actions);
+        }
+        plan
+    }
+
+    fn read_share(&mut self, now: Now, key: &ShareKey, replica: ReplicaId, term: u64) {
+        let call = self.read_share_state(now, replica, key.clone());
+        let number = self.shares.count();
+        self.shares.by_number.insert(number, key.clone());
+        let entry = Entry {
+            number,
+            replica,
+            term,
+            stage: Stage::Reading { call: Some(call), again_us: 0 },
+            survey: None,
+            survey_again_us: 0,
+            members: BTreeSet::new(),
+            waiting: BTreeSet::new(),
+            timer_us: None,
+        };
+        self.shares.entries.insert(key.clone(), entry);
+    }
+
+    /// Forgets a share partition. Whoever waits for its decisions is told why; whoever waits for records tries again.
+    fn drop_share(&mut self, key: &ShareKey, code: ErrorCode) {
+        let Some(mut entry) = self.shares.entries.remove(key) else { return };
+        self.shares.by_number.remove(&entry.number);
+        if let Some(ticket) = entry.survey {
+            self.shares.surveys.remove(&ticket);
+        }
+        if let Some(at) = entry.timer_us {
+            self.timers.remove(&(at, Timer::Share(entry.number)));
+        }
+        let waiting = entry.waiting.clone();
+        if let Some(part) = entry.known() {
+            part.fail_tickets(code);
+            for (ticket, code) in part.take_answers() {
+                self.note_decided(ticket, code);
+            }
+        }
+        self.shares.woken.extend(waiting);
+    }
+
+    /// A decision is durable, or whoever waits for it waits no longer.
+    fn note_decided(&mut self, ticket: u64, code: ErrorCode) {
+        let Some((key, target)) = self.shares.tickets.remove(&ticket) else { return };
+        let Some(Parked::Share(request)) = self.parked_mut(key) else { return };
+        request.undecided -= 1;
+        let told = request.told.entry(target).or_default();
+        told.acknowledged = Some(code);
+        if request.undecided == 0 {
+            self.shares.woken.insert(key);
+        }
+    }
+
+    /// Has the log looked at, if there is more and there is room for it.
+    fn survey_share(&mut self, now: Now, key: &ShareKey, rules: &Rules, actions: &mut Vec<Action>) {
+        let is_read_committed = self.group_settings(&key.group).is_read_committed;
+        let Some(entry) = self.shares.entries.get_mut(key) else { return };
+        let Some(partition) = self.partitions.get(&entry.replica) else { return };
+        if entry.survey.is_some() || entry.survey_again_us > now.mono_us {
+            return;
+        }
+        let end = if is_read_committed { partition.stable() } else { partition.committed() };
+        let Some(part) = entry.known() else { return };
+        let Some(from) = part.wants(rules, end) else { return };
+        let room = rules.unfinished_max - part.unfinished();
+        let keys_max = if rules.by_key { usize::try_from(room).unwrap_or(1) } else { 0 };
+        self.shares.counted += 1;
+        let ticket = self.shares.counted;
+        entry.survey = Some(ticket);
+        entry.survey_again_us = 0;
+        let replica = entry.replica;
+        self.shares.surveys.insert(ticket, key.clone());
+        let bytes_max = SHARE_SURVEY_BYTES;
+        let survey = Survey { replica, from, end, bytes_max, keys_max, ticket };
+        actions.push(Action::Look(Look::Survey(survey)));
+    }
+
+    pub(super) fn on_surveyed(&mut self, now: Now, surveyed: Surveyed) {
+        let Surveyed { replica, from, ticket, found } = surveyed;
+        let Some(key) = self.shares.surveys.remove(&ticket) else { return };
+        let rules = self.share_rules(&key.group);
+        let is_read_committed = self.group_settings(&key.group).is_read_committed;
+        let Some(entry) = self.shares.entries.get_mut(&key) else { return };
+        if entry.survey != Some(ticket) {
+            return;
+        }
+        entry.survey = None;
+        let Some(partition) = self.partitions.get(&replica) else { return };
+        match found {
+            Ok((batches, mut to)) => {
+                let mut aborted = Vec::new();
+                if is_read_committed {
+                    (aborted, to) = partition.aborted(from, to);
+                }
+                let is_aborted = |batch: &SeenBatch| {
+                    let of = |it: &crate::partition::Aborted| {
+                        batch.transactional == Some(it.producer_id)
+                            && (it.first_offset..=it.last_offset).contains(&batch.base)
+                    };
+                    aborted.iter().any(of)
+                };
+                let seen = batches.into_iter().filter(|batch| batch.base < to).map(|batch| {
+                    let SeenBatch { base, last, segment, at, bytes, .. } = batch;
+                    let is_nothing = batch.is_control || is_aborted(&batch);
+                    let span = Span { last, segment, at, bytes };
+                    Seen { base, span, is_nothing, keys: batch.keys }
+                });
+                let seen = seen.collect();
+                if let Some(part) = entry.known() {
+                    part.extend(from, seen, to, &rules);
+                }
+            }
+            Err(problem) => {
+                tracing::warn!(
+                    replica = replica.0,
+                    from,
+                    problem,
+                    "a log that a share group reads cannot be read"
+                );
+                entry.survey_again_us = now.mono_us.saturating_add(SHARE_AGAIN_US);
+            }
+        }
+        self.shares.dirty.insert(key);
+    }
+
+    /// What became of a call to the coordinator of share groups.
+    fn on_share_told(&mut self, now: Now, told: ShareTold) {
+        let ShareTold { replica, key, call, answer } = told;
+        let Some(entry) = self.shares.entries.get_mut(&key) else { return };
+        if entry.replica != replica {
+            return;
+        }
+        match &mut entry.stage {
+            Stage::Reading { call: waits, .. } if *waits == Some(call) => {
+                self.on_share_read(now, &key, answer);
+            }
+            Stage::Known { part, writing, is_ready, .. } if *writing == Some(call) => {
+                *writing = None;
+                match answer {
+                    Ok(_) => {
+                        part.on_written();
+                        *is_ready = true;
+                    }
+                    // It may be durable, and is sent again until that is known.
+                    Err(code @ ErrorCode::CoordinatorNotAvailable) => part.fail_tickets(code),
+                    Err(code) => return self.drop_share(&key, refused(code)),
+                }
+            }
+            _ => return,
+        }
+        self.shares.dirty.insert(key);
+    }
+
+    fn on_share_read(
+        &mut self,
+        now: Now,
+        key: &ShareKey,
+        answer: Result<Arc<ShareState>, ErrorCode>,
+    ) {
+        let settings = self.group_settings(&key.group);
+        let Some(entry) = self.shares.entries.get_mut(key) else { return };
+        let Some(partition) = self.partitions.get(&entry.replica) else { return };
+        let state = match answer {
+            Ok(state) => state,
+            Err(ErrorCode::FencedLeaderEpoch) => {
+                return self.drop_share(key, ErrorCode::NotLeaderOrFollower);
+            }
+            Err(code) => {
+                tracing::debug!(share = %key, %code, "the state of a share partition is not known yet");
+                let again_us = now.mono_us.saturating_add(SHARE_AGAIN_US);
+                entry.stage = Stage::Reading { call: None, again_us };
+                return;
+            }
+        };
+        let first = match state.start {
+            0.. => state.start,
+            _ if settings.starts_at_earliest => partition.log_start(),
+            _ if settings.is_read_committed => partition.stable(),
+            _ => partition.committed(),
+        };
+        let mut part =
+            Box::new(SharePartition::new(first.max(partition.log_start()), &state.batches));
+        let is_ready = state.start >= 0;
+        if !is_ready {
+            part.save_start();
+        }
+        let (state_epoch, by_key) = (state.state_epoch, settings.by_key);
+        entry.stage = Stage::Known { part, state_epoch, writing: None, is_ready, by_key };
+    }
+
+    /// Does what follows from all that has happened to share partitions in this turn.
+    pub(super) fn flush_shares(&mut self, now: Now, actions: &mut Vec<Action>) -> bool {
+        // Without share partitions nobody waits for any.
+        if !self.shares.entries.is_empty() {
+            for told in self.take_share_answers() {
+                self.on_share_told(now, told);
+            }
+        }
+        let dirty = std::mem::take(&mut self.shares.dirty);
+        for key in &dirty {
+            self.settle_share(now, key, actions);
+        }
+        let woken = std::mem::take(&mut self.shares.woken);
+        for key in &woken {
+            self.try_share(now, *key, actions);
+        }
+        !dirty.is_empty() || !woken.is_empty()
+    }
+
+    fn settle_share(&mut self, now: Now, key: &ShareKey, actions: &mut Vec<Action>) {
+        let rules = self.share_rules(&key.group);
+        let Some(entry) = self.shares.entries.get_mut(key) else { return };
+        let (replica, number) = (entry.replica, entry.number);
+        let (mut answers, mut dying) = (Vec::new(), Vec::new());
+        let mut write = None;
+        let mut is_unused = entry.members.is_empty() && entry.waiting.is_empty();
+        match &mut entry.stage {
+            Stage::Known { part, state_epoch, writing, .. } => {
+                part.expire(now.mono_us, &rules);
+                answers = part.take_answers();
+                dying = part.take_dying();
+                if writing.is_none() {
+                    let next = part.sent().cloned().or_else(|| part.next_write());
+                    write = next.map(|it| ShareWrite {
+                        state_epoch: *state_epoch,
+                        start: it.start,
+                        complete: it.complete,
+                        batches: it.batches,
+                    });
+                }
+                is_unused &= write.is_none() && part.is_idle();
+            }
+            Stage::Reading { call: None, again_us } if *again_us <= now.mono_us => {
+                // Who waits asks for it again.
+                is_unused = true;
+            }
+            Stage::Reading { .. } => {}
+        }
+        self.shares.woken.extend(entry.waiting.iter().copied());
+        for (ticket, code) in answers {
+            self.note_decided(ticket, code);
+        }
+        if !dying.is_empty() {
+            self.bury(now, key, number, dying, actions);
+        }
+        if is_unused {
+            return self.drop_share(key, ErrorCode::NotLeaderOrFollower);
+        }
+        if let Some(write) = write {
+            let call = self.write_share_state(now, replica, key.clone(), write);
+            if let Some(Entry { stage: Stage::Known { writing, .. }, .. }) =
+                self.shares.entries.get_mut(key)
+            {
+                *writing = Some(call);
+            }
+        }
+        let Some(entry) = self.shares.entries.get_mut(key) else { return };
+        let due = Some(entry.due_us()).filter(|at| *at < u64::MAX);
+        if entry.timer_us != due {
+            if let Some(at) = std::mem::replace(&mut entry.timer_us, due) {
+                self.timers.remove(&(at, Timer::Share(number)));
+            }
+            self.timers.extend(due.map(|at| (at, Timer::Share(number))));
+        }
+    }
+
+    pub(super) fn on_share_timer(&mut self, number: u64) {
+        let Some(key) = self.shares.by_number.get(&number) else { return };
+        if let Some(entry) = self.shares.entries.get_mut(key) {
+            entry.timer_us = None;
+            entry.survey_again_us = 0;
+        }
+        self.shares.dirty.insert(key.clone());
+    }
+
+    /// A replica leads no more, or is gone.
+    pub(super) fn forget_shares(&mut self, replica: ReplicaId) {
+        let of_it = self.shares.entries.iter().filter(|(_, entry)| entry.replica == replica);
+        let keys: Vec<ShareKey> = of_it.map(|(key, _)| key.clone()).collect();
+        for key in keys {
+            self.drop_share(&key, ErrorCode::NotLeaderOrFollower);
+        }
+    }
+}
+
+/// What a client is told of a decision that will not be kept.
+fn refused(code: ErrorCode) -> ErrorCode {
+    match code {
+        ErrorCode::FencedLeaderEpoch | ErrorCode::FencedStateEpoch => {
+            ErrorCode::NotLeaderOrFollower
+        }
+        ErrorCode::InvalidRequest => ErrorCode::GroupIdNotFound,
+        other => other,
+    }
+}

@@ -1,0 +1,273 @@
+//! Reads for share groups: which batches there are, and the bytes of those of which somebody has acquired records.
+
+use bytes::{Bytes, BytesMut};
+use duramen_protocol::batch::{BatchView, batches};
+use duramen_protocol::messages::ShareFetchResponse;
+use duramen_protocol::messages::share_fetch::PartitionData;
+use duramen_protocol::records::{BatchBuilder, NewRecord, Record, Records};
+use duramen_protocol::wire::RecordData;
+use duramen_storage::reader::{FileRange, ReadError};
+use duramen_storage::{Disk, Reader};
+use twox_hash::XxHash3_128;
+
+use super::code_of;
+use crate::event::{
+    DeadLetters, DeadLettersMade, Event, Look, SeenBatch, SeenKeys, SharePart, SharePlan, Survey,
+    Surveyed,
+};
+use crate::limits::DECOMPRESSED_BYTES_MAX;
+
+/// Looks at a log as a node asked for it.
+pub fn look<D: Disk>(reader: &Reader<D>, wanted: &Look) -> Event {
+    match wanted {
+        Look::Survey(wanted) => Event::Surveyed(survey(reader, wanted)),
+        Look::DeadLetters(wanted) => Event::DeadLetters(dead_letters(reader, wanted)),
+    }
+}
+
+/// Looks at the batches of a log, in one segment.
+fn survey<D: Disk>(reader: &Reader<D>, wanted: &Survey) -> Surveyed {
+    let &Survey { replica, from, end, bytes_max, ticket, .. } = wanted;
+    let read = || -> Result<_, ReadError> {
+        let Some(range) = reader.locate(replica, from, end, bytes_max, true)? else {
+            return Ok(None);
+        };
+        Ok(Some((range.segment, range.at, reader.read(replica, &range)?)))
+    };
+    let found = match read() {
+        Ok(None) => Ok((Vec::new(), end)),
+        Ok(Some((segment, at, bytes))) => seen_in(wanted, segment, at, bytes),
+        Err(error) => {
+            let cause = std::error::Error::source(&error).map(ToString::to_string);
+            let text = [Some(error.to_string()), cause].into_iter().flatten();
+            Err(text.collect::<Vec<_>>().join(": "))
+        }
+    };
+    Surveyed { replica, from, ticket, found }
+}
+
+/// The batches in these bytes, which lie there in their segment.
+pub(crate) fn seen_in(
+    wanted: &Survey,
+    segment: i64,
+    mut at: u64,
+    bytes: Bytes,
+) -> Result<(Vec<SeenBatch>, i64), String> {
+    let mut found = Vec::new();
+    let mut to = wanted.from;
+    let mut keys_left = wanted.keys_max;
+    for batch in batches(bytes).map_while(Result::ok) {
+        let header = batch.header();
+        let len = batch.bytes().len() as u64;
+        let transactional = header.attributes.is_transactional().then_some(header.producer_id);
+        let is_control = header.attributes.is_control();
+        let keys = match wanted.keys_max {
+            0 => None,
+            _ if is_control => None,
+            _ => Some(keys_of(&batch, wanted.from, &mut keys_left)?),
+        };
+        let last = header.end_offset() - 1;
+        to = keys.as_ref().map_or(last, |keys| keys.end - 1) + 1;
+        let base = header.base_offset;
+        found.push(SeenBatch {
+            base,
+            last,
+            segment,
+            at,
+            bytes: len,
+            transactional,
+            is_control,
+            keys,
+        });
+        at += len;
+        if to <= last {
+            break;
+        }
+    }
+    if found.is_empty() {
+        Err(format!("there is no batch at {}", wanted.from))
+    } else {
+        Ok((found, to))
+    }
+}
+
+/// The keys of at most so many records of a batch.
+fn keys_of(batch: &BatchView, from: i64, left: &mut usize) -> Result<SeenKeys, String> {
+    let mut of = Vec::new();
+    let records = Records::of(batch, DECOMPRESSED_BYTES_MAX).map_err(|it| it.to_string())?;
+    for record in &records {
+        let record = record.map_err(|error| error.to_string())?;
+        let offset = records.offset(&record);
+        if offset < from {
+            continue;
+        }
+        if *left == 0 {
+            return Ok(SeenKeys { end: offset, of });
+        }
+        *left -= 1;
+        of.push((offset, record.key.map(XxHash3_128::oneshot)));
+    }
+    Ok(SeenKeys { end: batch.header().end_offset(), of })
+}
+
+/// Makes a batch of dead letters: the records as they were, with headers that say what became of them (KIP-1191).
+fn dead_letters<D: Disk>(reader: &Reader<D>, wanted: &DeadLetters) -> DeadLettersMade {
+    let DeadLetters { replica, from, end, committed, ticket, .. } = *wanted;
+    let read = || -> Result<Option<Bytes>, ReadError> {
+        let bytes_max = u32::try_from(wanted.bytes_max).unwrap_or(u32::MAX);
+        match reader.locate(replica, from, committed, bytes_max, true)? {
+            Some(range) => Ok(Some(reader.read(replica, &range)?)),
+            None => Ok(None),
+        }
+    };
+    let made = match read() {
+        Ok(Some(bytes)) => letters_of(wanted, bytes),
+        Ok(None) => Ok((Bytes::new(), end)),
+        Err(error) => Err(error.to_string()),
+    };
+    DeadLettersMade { ticket, made }
+}
+
+/// The same of the batches in these bytes.
+pub(crate) fn letters_of(wanted: &DeadLetters, bytes: Bytes) -> Result<(Bytes, i64), String> {
+    let mut letters = BatchBuilder::new();
+    let mut upto = wanted.from;
+    'batches: for batch in batches(bytes).map_while(Result::ok) {
+        let end = batch.header().end_offset();
+        if batch.header().base_offset >= wanted.end {
+            upto = wanted.end;
+            break;
+        }
+        let records = Records::of(&batch, DECOMPRESSED_BYTES_MAX).map_err(|it| it.to_string())?;
+        for record in &records {
+            let record = record.map_err(|error| error.to_string())?;
+            let offset = records.offset(&record);
+            if !(wanted.from..wanted.end).contains(&offset)
+                || batch.header().attributes.is_control()
+            {
+                continue;
+            }
+            if letters.plain_bytes() >= wanted.bytes_max {
+                upto = offset;
+                break 'batches;
+            }
+            push_letter(&mut letters, wanted, offset, records.timestamp(&record), &record)?;
+        }
+        upto = end.min(wanted.end);
+    }
+    if upto <= wanted.from {
+        return Err(format!("there is no batch at {}", wanted.from));
+    }
+    if letters.count() == 0 {
+        return Ok((Bytes::new(), upto));
+    }
+    Ok((letters.build().map_err(|error| error.to_string())?, upto))
+}
+
+fn push_letter(
+    letters: &mut BatchBuilder,
+    wanted: &DeadLetters,
+    offset: i64,
+    timestamp: i64,
+    record: &Record<'_>,
+) -> Result<(), String> {
+    let said = [
+        ("__dlq.errors.topic", wanted.topic.clone()),
+        ("__dlq.errors.partition", wanted.partition.to_string()),
+        ("__dlq.errors.offset", offset.to_string()),
+        ("__dlq.errors.group", wanted.group.clone()),
+        ("__dlq.errors.delivery.count", wanted.deliveries.to_string()),
+        ("__dlq.errors.message", wanted.reason.to_owned()),
+    ];
+    let own = record.headers.into_iter().filter(|_| wanted.copies);
+    let own: Vec<_> = own.map(|it| (String::from_utf8_lossy(it.key), it.value)).collect();
+    let mut headers: Vec<(&str, Option<&[u8]>)> =
+        own.iter().map(|(key, value)| (&**key, *value)).collect();
+    headers.extend(said.iter().map(|(key, value)| (*key, Some(value.as_bytes()))));
+    let (key, value) = if wanted.copies { (record.key, record.value) } else { (None, None) };
+    let letter = NewRecord { timestamp, key, value, headers: &headers };
+    letters.push(&letter).map_err(|error| error.to_string())
+}
+
+/// Finds the bytes of a share fetch. The records of the response are [`RecordData::External`] whose id is the index into
+/// the returned ranges, all of which are verified; or bytes, where they do not lie together any more.
+pub fn share_ranges<D: Disk>(
+    reader: &Reader<D>,
+    plan: SharePlan,
+) -> (ShareFetchResponse, Vec<FileRange<D::File>>) {
+    let mut ranges = Vec::new();
+    let response = share(plan, |part| {
+        let Some(mut range) = located(reader, part)? else { return whole(reader, part) };
+        if !range.verified {
+            reader.verify(part.replica, &range)?;
+            range.verified = true;
+        }
+        let id = u32::try_from(ranges.len()).expect("a request has fewer partitions");
+        let len = range.len;
+        ranges.push(range);
+        Ok(RecordData::External { len, id })
+    });
+    (response, ranges)
+}
+
+/// Reads the bytes of a share fetch into memory.
+pub fn share_bytes<D: Disk>(reader: &Reader<D>, plan: SharePlan) -> ShareFetchResponse {
+    share(plan, |part| whole(reader, part))
+}
+
+/// Where all of a part lies, if it lies as it was surveyed.
+fn located<D: Disk>(
+    reader: &Reader<D>,
+    part: &SharePart,
+) -> Result<Option<FileRange<D::File>>, ReadError> {
+    let range = reader.locate(part.replica, part.from, part.end, u32::MAX, true)?;
+    Ok(range.filter(|range| u64::from(range.len) == part.bytes))
+}
+
+/// All of a part, from however many segments.
+fn whole<D: Disk>(reader: &Reader<D>, part: &SharePart) -> Result<RecordData, ReadError> {
+    let mut all = BytesMut::new();
+    let mut at = part.from;
+    while at < part.end {
+        let Some(range) = reader.locate(part.replica, at, part.end, u32::MAX, true)? else { break };
+        let bytes = reader.read(part.replica, &range)?;
+        let last = batches(bytes.clone()).map_while(Result::ok).last();
+        let next = last.map_or(at, |batch| batch.header().end_offset());
+        if next <= at {
+            return Err(ReadError::OutOfRange);
+        }
+        all.extend_from_slice(&bytes);
+        at = next;
+    }
+    Ok(RecordData::Bytes(all.freeze()))
+}
+
+fn share(
+    plan: SharePlan,
+    mut read: impl FnMut(&SharePart) -> Result<RecordData, ReadError>,
+) -> ShareFetchResponse {
+    let SharePlan { mut response, parts } = plan;
+    for part in &parts {
+        let slot = &mut response.responses[part.topic].partitions[part.partition];
+        match read(part) {
+            Ok(records) => slot.records = records,
+            Err(error) => refuse(slot, part, &error),
+        }
+    }
+    response
+}
+
+/// What was acquired comes again when its lock ends.
+fn refuse(slot: &mut PartitionData, part: &SharePart, error: &ReadError) {
+    let cause = std::error::Error::source(error).map(ToString::to_string);
+    tracing::warn!(replica = part.replica.0, from = part.from, %error, cause, "a read for a share group failed");
+    slot.error_code = match code_of(error) {
+        // The log was trimmed since, which no consumer of a share group has to know.
+        duramen_protocol::ErrorCode::OffsetOutOfRange => {
+            duramen_protocol::ErrorCode::NotLeaderOrFollower
+        }
+        code => code,
+    }
+    .code();
+    slot.acquired_records.clear();
+}

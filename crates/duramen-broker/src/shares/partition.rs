@@ -1,0 +1,873 @@
+//! # Room card: share partition
+//!
+//! Purpose:    one partition as the consumers of one share group share it: who has which record, how often it was given
+//!             out, and what became of it (KIP-932).
+//! Owns:       the window between the first offset that is not done with and the last that was looked at; locks; counts
+//!             of deliveries; the order of keys; what has to be kept by the coordinator of share groups, and when.
+//! Interface:  [`SharePartition::extend`], [`SharePartition::plan`], [`SharePartition::acquire`],
+//!             [`SharePartition::acknowledge`], [`SharePartition::expire`], [`SharePartition::next_write`],
+//!             [`SharePartition::on_written`].
+//! Invariants: a record has one holder at most, and only its holder decides on it. What was decided is so, and is answered,
+//!             once it is durable; the start passes nothing else. No record is given out more often than it may be. With
+//!             keys in order, only the first record of a key that is not done with is given out.
+//! Never:      logs, files, clocks, sessions, how the coordinator is reached.
+//! Tests:      `partition/tests.rs`, and by chance `partition/tests/chance.rs`.
+//! Start at:   [`SharePartition::plan`].
+//!
+//! All offsets of the window are in runs that share one state. Those that are done with are kept as such until the start
+//! passes them, and merge; so memory goes with the records that are not done with, which are bounded.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use duramen_protocol::ErrorCode;
+
+use super::StateBatch;
+use crate::event::SeenKeys;
+
+mod keeping;
+
+/// Offsets, both included.
+type Range = (i64, i64);
+
+/// Bytes of batches without anything to acquire that are sent between two that have something.
+const SKIPPED_BYTES_MAX: u64 = 64 << 10;
+
+/// What holds for the group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rules {
+    /// For how long a record is given to a consumer.
+    pub lock_us: u64,
+    /// How often.
+    pub deliveries_max: i16,
+    /// Records that are looked at and not done with.
+    pub unfinished_max: i64,
+    /// Records of one key go one after the other.
+    pub by_key: bool,
+    /// Records that nobody can process are kept elsewhere first.
+    pub has_dead_letters: bool,
+    /// Locks may be renewed.
+    pub may_renew: bool,
+}
+
+/// Where a record batch lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Span {
+    pub last: i64,
+    /// Its segment, and its place there.
+    pub segment: i64,
+    pub at: u64,
+    pub bytes: u64,
+}
+
+/// A record batch that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Seen {
+    pub base: i64,
+    pub span: Span,
+    /// None of its records is for consumers: it is of an aborted transaction, or a marker.
+    pub is_nothing: bool,
+    /// The keys of its records, if they were read.
+    pub keys: Option<SeenKeys>,
+}
+
+/// What a decision makes of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Available,
+    Acknowledged,
+    Archived,
+}
+
+impl Outcome {
+    fn code(self) -> i8 {
+        match self {
+            Self::Available => 0,
+            Self::Acknowledged => 2,
+            Self::Archived => 4,
+        }
+    }
+}
+
+/// Why a record is given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reason {
+    /// A consumer said that it can not be processed.
+    Rejected,
+    /// It was given out as often as it may be.
+    Exhausted,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Phase {
+    Available,
+    Acquired {
+        holder: Arc<str>,
+        until_us: u64,
+    },
+    /// It is decided what becomes of it: so it will be once that is durable.
+    Settling {
+        to: Outcome,
+        ticket: Option<u64>,
+    },
+    /// It is given up, and has to be kept elsewhere first.
+    Dying {
+        reason: Reason,
+        ticket: Option<u64>,
+        is_asked: bool,
+    },
+    Done,
+}
+
+/// Whether the coordinator knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Saved {
+    Yes,
+    /// It is to be told.
+    Due,
+    /// It was told, and has not answered.
+    Sent,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Run {
+    last: i64,
+    phase: Phase,
+    deliveries: i16,
+    saved: Saved,
+}
+
+/// What is to be made durable, all at once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Write {
+    pub start: i64,
+    /// Offsets from the start on that are done with.
+    pub complete: i32,
+    pub batches: Vec<StateBatch>,
+}
+
+/// How much a consumer wants.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub records: i64,
+    pub bytes: u64,
+    /// Not one record more; else the last batch is taken whole.
+    pub is_strict: bool,
+}
+
+/// Records that a consumer gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    pub first: i64,
+    pub last: i64,
+    /// This one included.
+    pub deliveries: i16,
+}
+
+/// What a consumer would get, and where that lies in the log: whole batches, all of one segment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Plan {
+    pub pieces: Vec<Piece>,
+    pub records: i64,
+    /// The first offset of the first batch.
+    pub from: i64,
+    /// One past the last batch's last offset.
+    pub end: i64,
+    pub bytes: u64,
+}
+
+/// What a consumer says of records.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Acknowledgement {
+    pub first: i64,
+    pub last: i64,
+    /// One for all, or one for each.
+    pub types: Vec<i8>,
+}
+
+const GAP: i8 = 0;
+const ACCEPT: i8 = 1;
+const RELEASE: i8 = 2;
+const REJECT: i8 = 3;
+const RENEW: i8 = 4;
+
+/// Records to be kept elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Dying {
+    pub first: i64,
+    pub last: i64,
+    pub deliveries: i16,
+    pub reason: Reason,
+}
+
+/// See the room card.
+#[derive(Debug)]
+pub(crate) struct SharePartition {
+    start: i64,
+    end: i64,
+    runs: BTreeMap<i64, Run>,
+    /// What was kept of offsets that were not looked at yet.
+    kept: BTreeMap<i64, StateBatch>,
+    spans: BTreeMap<i64, Span>,
+    /// Records of the window that are not done with.
+    unfinished: i64,
+    /// No record before it is available.
+    scan_from: i64,
+    /// No lock ends before it.
+    earliest_us: u64,
+    /// Places where something is due.
+    due: Vec<Range>,
+    /// The start is to be told even if nothing else is.
+    is_start_due: bool,
+    sent: Option<(Write, Vec<Range>)>,
+    /// How many records each decision still waits for.
+    tickets: BTreeMap<u64, i64>,
+    answers: Vec<(u64, ErrorCode)>,
+    /// Something is to be kept elsewhere that nobody was asked for yet.
+    is_dying: bool,
+    /// With records in the order of their keys: which key each has, and the records of each that are not done with.
+    keys: BTreeMap<i64, u128>,
+    queues: BTreeMap<u128, VecDeque<i64>>,
+}
+
+/// From what was kept, and what the window needs.
+impl SharePartition {
+    /// As the coordinator keeps it: `start` is known, and nothing of the log is gone at or after it.
+    pub(crate) fn new(start: i64, kept: &[StateBatch]) -> Self {
+        let later = kept.iter().filter(|batch| batch.last >= start);
+        Self {
+            start,
+            end: start,
+            runs: BTreeMap::new(),
+            kept: later.map(|batch| (batch.first.max(start), *batch)).collect(),
+            spans: BTreeMap::new(),
+            unfinished: 0,
+            scan_from: start,
+            earliest_us: u64::MAX,
+            due: Vec::new(),
+            is_start_due: false,
+            sent: None,
+            tickets: BTreeMap::new(),
+            answers: Vec::new(),
+            is_dying: false,
+            keys: BTreeMap::new(),
+            queues: BTreeMap::new(),
+        }
+    }
+
+    /// The start was found here, and has to be kept before anything is given out.
+    pub(crate) fn save_start(&mut self) {
+        self.is_start_due = true;
+    }
+
+    /// The first offset that is not done with.
+    #[cfg(test)]
+    pub(crate) fn start(&self) -> i64 {
+        self.start
+    }
+
+    /// Records that were looked at and are not done with.
+    pub(crate) fn unfinished(&self) -> i64 {
+        self.unfinished
+    }
+
+    /// Nobody holds anything, and nothing waits: it may be forgotten, and loaded again.
+    pub(crate) fn is_idle(&self) -> bool {
+        let is_still = |run: &Run| {
+            run.saved == Saved::Yes && matches!(run.phase, Phase::Available | Phase::Done)
+        };
+        !self.is_start_due && self.sent.is_none() && self.runs.values().all(is_still)
+    }
+
+    /// Forgets what was looked at, but not what became of it: it is looked at in another way from now on.
+    pub(crate) fn begin_anew(&mut self) {
+        debug_assert!(self.is_idle(), "nobody holds anything");
+        let known = self.runs.iter().map(|(&first, run)| {
+            let is_done = run.phase == Phase::Done;
+            let state = if is_done { Outcome::Archived } else { Outcome::Available }.code();
+            StateBatch { first, last: run.last, state, count: run.deliveries }
+        });
+        let later =
+            self.kept.values().map(|it| StateBatch { first: it.first.max(self.end), ..*it });
+        let kept: Vec<StateBatch> = known.chain(later).collect();
+        *self = Self::new(self.start, &kept);
+    }
+
+    /// From where the log is to be looked at, if there is room for more and there is more, below `end`.
+    pub(crate) fn wants(&self, rules: &Rules, end: i64) -> Option<i64> {
+        (self.unfinished < rules.unfinished_max && self.end < end).then_some(self.end)
+    }
+
+    /// Takes in what was seen of the log from `from`, which [`Self::wants`] said, up to `to`. What lies between batches is
+    /// nothing.
+    pub(crate) fn extend(&mut self, from: i64, seen: Vec<Seen>, to: i64, rules: &Rules) {
+        if from > self.end {
+            return;
+        }
+        for batch in seen {
+            let Seen { base, span, is_nothing, keys } = batch;
+            if span.last < self.end {
+                continue;
+            }
+            if self.unfinished >= rules.unfinished_max {
+                return;
+            }
+            if base > self.end {
+                self.append_done(base - 1);
+            }
+            if is_nothing {
+                self.append_done(span.last);
+                continue;
+            }
+            self.spans.insert(base, span);
+            match keys {
+                None => self.append(span.last, rules),
+                Some(keys) => {
+                    if !self.append_keys(&keys.of, span.last.min(keys.end - 1), rules) {
+                        return;
+                    }
+                }
+            }
+        }
+        if to > self.end {
+            self.append_done(to - 1);
+        }
+    }
+
+    /// Takes a batch in record by record, as far as there is room. Whether it is in.
+    fn append_keys(&mut self, keys: &[(i64, Option<u128>)], last: i64, rules: &Rules) -> bool {
+        for &(offset, key) in keys {
+            if offset < self.end {
+                continue;
+            }
+            if self.unfinished >= rules.unfinished_max {
+                return false;
+            }
+            if offset > self.end {
+                self.append_done(offset - 1);
+            }
+            let before = self.unfinished;
+            self.append(offset, rules);
+            if let Some(key) = key.filter(|_| self.unfinished > before) {
+                self.keys.insert(offset, key);
+                self.queues.entry(key).or_default().push_back(offset);
+            }
+        }
+        if last >= self.end {
+            self.append_done(last);
+        }
+        true
+    }
+
+    fn append_done(&mut self, last: i64) {
+        let first = self.end;
+        self.push(last, Phase::Done, 0, Saved::Yes);
+        self.forget_kept(last);
+        self.forget_spans(first);
+        self.advance();
+    }
+
+    /// The window goes on to `last`, with what was kept.
+    fn append(&mut self, last: i64, rules: &Rules) {
+        while self.end <= last {
+            let kept = self.kept.range(..=self.end).next_back().map(|(_, it)| *it);
+            let kept = kept.filter(|it| it.last >= self.end);
+            let next = self.kept.range(self.end + 1..).next().map_or(i64::MAX, |(first, _)| *first);
+            let (upto, deliveries, is_done) = match kept {
+                None => (last.min(next - 1), 0, false),
+                Some(it) => (last.min(it.last), it.count, it.state != Outcome::Available.code()),
+            };
+            let first = self.end;
+            if is_done {
+                self.push(upto, Phase::Done, 0, Saved::Yes);
+                self.forget_spans(first);
+            } else {
+                self.unfinished += upto - first + 1;
+                self.push(upto, Phase::Available, deliveries, Saved::Yes);
+                if deliveries >= rules.deliveries_max {
+                    self.give_up((first, upto), Reason::Exhausted, None, rules);
+                } else {
+                    self.scan_from = self.scan_from.min(first);
+                }
+            }
+        }
+        self.forget_kept(last);
+        self.advance();
+    }
+
+    fn push(&mut self, last: i64, phase: Phase, deliveries: i16, saved: Saved) {
+        let first = self.end;
+        self.runs.insert(first, Run { last, phase, deliveries, saved });
+        self.end = last + 1;
+        self.merge(first, last);
+    }
+
+    fn forget_kept(&mut self, last: i64) {
+        while let Some(first) = self.kept.first_entry() {
+            if first.get().last > last {
+                break;
+            }
+            first.remove();
+        }
+    }
+
+    /// Batches without a record that is not done with need not be known any more.
+    fn forget_spans(&mut self, at: i64) {
+        let Some((&from, run)) = self.runs.range(..=at).next_back() else { return };
+        if run.phase != Phase::Done || run.last < at {
+            return;
+        }
+        let (last, start) = (run.last, self.start);
+        let first = self.spans.range(..=from).next_back().map_or(from, |(base, _)| *base);
+        let is_over = |base: i64, span: &Span| span.last <= last && base.max(start) >= from;
+        let inside = self.spans.range(first..=last);
+        let gone: Vec<i64> =
+            inside.filter(|(base, span)| is_over(**base, span)).map(|(base, _)| *base).collect();
+        for base in gone {
+            self.spans.remove(&base);
+        }
+    }
+
+    /// The start passes what is done with.
+    fn advance(&mut self) {
+        while let Some(first) = self.runs.first_entry() {
+            if first.get().phase != Phase::Done {
+                break;
+            }
+            self.start = first.remove().last + 1;
+        }
+        while let Some(first) = self.spans.first_entry() {
+            if first.get().last >= self.start {
+                break;
+            }
+            first.remove();
+        }
+        self.scan_from = self.scan_from.max(self.start);
+    }
+
+    /// The log begins at this offset now: what was before is gone.
+    pub(crate) fn trim(&mut self, log_start: i64) {
+        if log_start <= self.start {
+            return;
+        }
+        if log_start > self.end {
+            self.append_done(log_start - 1);
+        }
+        let inside = (self.start, log_start - 1);
+        if inside.0 <= inside.1 {
+            self.finish(inside);
+        }
+        self.advance();
+    }
+}
+
+/// Runs.
+impl SharePartition {
+    fn split(&mut self, at: i64) {
+        let Some((&first, run)) = self.runs.range_mut(..at).next_back() else { return };
+        if run.last >= at {
+            let rest = run.clone();
+            run.last = at - 1;
+            debug_assert!(first < at);
+            self.runs.insert(at, rest);
+        }
+    }
+
+    fn merge(&mut self, first: i64, last: i64) {
+        let before = self.runs.range(..first).next_back().map(|(at, _)| *at);
+        let Some(mut at) = before.or_else(|| self.runs.range(first..).next().map(|(at, _)| *at))
+        else {
+            return;
+        };
+        while let Some((&next, _)) = self.runs.range(at + 1..).next() {
+            if next > last.saturating_add(1) {
+                break;
+            }
+            let is_alike = {
+                let (one, other) = (&self.runs[&at], &self.runs[&next]);
+                one.phase == other.phase
+                    && one.deliveries == other.deliveries
+                    && one.saved == other.saved
+            };
+            if is_alike {
+                let gone = self.runs.remove(&next).expect("it was just there");
+                self.runs.get_mut(&at).expect("it was just there").last = gone.last;
+            } else {
+                at = next;
+            }
+        }
+    }
+
+    /// Changes the runs between two offsets, cut to them.
+    fn update(&mut self, (first, last): Range, mut change: impl FnMut(&mut Run)) {
+        self.split(first);
+        self.split(last + 1);
+        for (_, run) in self.runs.range_mut(first..=last) {
+            change(run);
+        }
+        self.merge(first, last);
+    }
+
+    /// The runs between two offsets, cut to them.
+    fn within(&self, (first, last): Range) -> impl Iterator<Item = (Range, &Run)> {
+        let from = self.runs.range(..=first).next_back().map_or(first, |(at, _)| *at);
+        let runs = self.runs.range(from..(last + 1).max(from));
+        let runs = runs.filter(move |(_, run)| run.last >= first);
+        runs.map(move |(at, run)| ((first.max(*at), last.min(run.last)), run))
+    }
+
+    /// Records are done with.
+    fn finish(&mut self, range: Range) {
+        let ended: Vec<(i64, Option<u64>)> = self
+            .within(range)
+            .filter(|(_, run)| run.phase != Phase::Done)
+            .map(|((first, last), run)| {
+                let ticket = match run.phase {
+                    Phase::Settling { ticket, .. } | Phase::Dying { ticket, .. } => ticket,
+                    _ => None,
+                };
+                (last - first + 1, ticket)
+            })
+            .collect();
+        for (records, ticket) in ended {
+            self.unfinished -= records;
+            self.count_down(ticket, records);
+        }
+        self.update(range, |run| {
+            (run.phase, run.deliveries, run.saved) = (Phase::Done, 0, Saved::Yes);
+        });
+        self.forget_keys(range);
+        self.forget_spans(range.0);
+    }
+
+    fn forget_keys(&mut self, (first, last): Range) {
+        while let Some((&offset, &key)) = self.keys.range(first..=last).next() {
+            self.keys.remove(&offset);
+            let Some(queue) = self.queues.get_mut(&key) else { continue };
+            queue.retain(|other| *other != offset);
+            match queue.front() {
+                Some(&next) => self.scan_from = self.scan_from.min(next),
+                None => {
+                    self.queues.remove(&key);
+                }
+            }
+        }
+    }
+
+    fn count_down(&mut self, ticket: Option<u64>, records: i64) {
+        let Some(ticket) = ticket else { return };
+        let Some(left) = self.tickets.get_mut(&ticket) else { return };
+        *left -= records;
+        if *left <= 0 {
+            self.tickets.remove(&ticket);
+            self.answers.push((ticket, ErrorCode::None));
+        }
+    }
+
+    /// Decisions that are durable by now, or will not be told of any more.
+    pub(crate) fn take_answers(&mut self) -> Vec<(u64, ErrorCode)> {
+        std::mem::take(&mut self.answers)
+    }
+
+    /// Whoever waits waits no longer; what was decided may be so, or become so.
+    pub(crate) fn fail_tickets(&mut self, code: ErrorCode) {
+        let tickets = std::mem::take(&mut self.tickets);
+        self.answers.extend(tickets.into_keys().map(|ticket| (ticket, code)));
+    }
+}
+
+/// Consumers.
+impl SharePartition {
+    /// Whether a consumer could get anything.
+    #[cfg(test)]
+    pub(crate) fn has_any(&self, rules: &Rules) -> bool {
+        !self.plan(&Limits { records: 1, bytes: 0, is_strict: true }, rules).pieces.is_empty()
+    }
+
+    /// What a consumer would get now. A record that is given out for the last time comes alone: what kills its consumer
+    /// takes no others with it.
+    pub(crate) fn plan(&self, limits: &Limits, rules: &Rules) -> Plan {
+        let mut plan = Plan::default();
+        let mut first_span: Option<Span> = None;
+        let mut last_span: Option<Span> = None;
+        for ((first, last), run) in self.within((self.scan_from, self.end - 1)) {
+            if run.phase != Phase::Available {
+                continue;
+            }
+            let is_last_time = run.deliveries + 1 >= rules.deliveries_max && run.deliveries > 0;
+            let from = self.spans.range(..=first).next_back().map_or(first, |(base, _)| *base);
+            for (&base, span) in self.spans.range(from..=last) {
+                let (low, high) = (first.max(base), last.min(span.last));
+                if low > high {
+                    continue;
+                }
+                if plan.records >= limits.records || plan.records > 0 && is_last_time {
+                    return plan;
+                }
+                if let (Some(one), Some(other)) = (first_span, last_span)
+                    && (span.segment != one.segment
+                        || span.at + span.bytes - one.at > limits.bytes
+                        || span.at.saturating_sub(other.at + other.bytes) > SKIPPED_BYTES_MAX)
+                {
+                    return plan;
+                }
+                let most = match () {
+                    () if is_last_time => 1,
+                    () if limits.is_strict => limits.records - plan.records,
+                    () => i64::MAX,
+                };
+                if !self.take(&mut plan, (low, high), run.deliveries + 1, most, rules) {
+                    continue;
+                }
+                let one = *first_span.get_or_insert(*span);
+                last_span = Some(*span);
+                if plan.end == 0 {
+                    plan.from = base;
+                }
+                plan.end = span.last + 1;
+                plan.bytes = span.at + span.bytes - one.at;
+                if is_last_time {
+                    return plan;
+                }
+            }
+        }
+        plan
+    }
+
+    /// Adds what can be had between two offsets of one batch. Whether there was any.
+    fn take(
+        &self,
+        plan: &mut Plan,
+        (low, high): Range,
+        deliveries: i16,
+        most: i64,
+        rules: &Rules,
+    ) -> bool {
+        let before = plan.records;
+        let mut add = |first: i64, last: i64| {
+            plan.records += last - first + 1;
+            match plan.pieces.last_mut() {
+                Some(piece) if piece.last + 1 == first && piece.deliveries == deliveries => {
+                    piece.last = last;
+                }
+                _ => plan.pieces.push(Piece { first, last, deliveries }),
+            }
+        };
+        if rules.by_key {
+            let is_first = |offset: &i64| {
+                let queue = self.keys.get(offset).and_then(|key| self.queues.get(key));
+                queue.is_none_or(|queue| queue.front() == Some(offset))
+            };
+            let most = usize::try_from(most).unwrap_or(usize::MAX);
+            for offset in (low..=high).filter(is_first).take(most) {
+                add(offset, offset);
+            }
+        } else {
+            add(low, high.min(low.saturating_add(most - 1)));
+        }
+        plan.records > before
+    }
+
+    /// Gives a consumer what was planned for it just now.
+    pub(crate) fn acquire(&mut self, now_us: u64, member: &Arc<str>, plan: &Plan, rules: &Rules) {
+        let until_us = now_us.saturating_add(rules.lock_us);
+        for piece in &plan.pieces {
+            self.update((piece.first, piece.last), |run| {
+                debug_assert!(run.phase == Phase::Available, "it was planned");
+                run.phase = Phase::Acquired { holder: Arc::clone(member), until_us };
+                run.deliveries += 1;
+            });
+        }
+        if !plan.pieces.is_empty() {
+            self.earliest_us = self.earliest_us.min(until_us);
+        }
+        if !rules.by_key {
+            let is_available = |run: &Run| run.phase == Phase::Available;
+            let mut later = self.within((self.scan_from, self.end - 1));
+            let next = later.find(|(_, run)| is_available(run)).map(|(range, _)| range.0);
+            drop(later);
+            self.scan_from = next.unwrap_or(self.end);
+        }
+    }
+
+    /// A consumer decides on records that it holds. The answer comes as one of [`Self::take_answers`] if this returns true;
+    /// with false there is nothing to wait for. If anything is wrong, nothing is decided.
+    pub(crate) fn acknowledge(
+        &mut self,
+        now_us: u64,
+        member: &str,
+        said: &[Acknowledgement],
+        ticket: u64,
+        rules: &Rules,
+    ) -> Result<bool, ErrorCode> {
+        let mut parts = Vec::new();
+        let mut before = -1;
+        for it in said {
+            if it.first <= before || it.last < it.first {
+                return Err(ErrorCode::InvalidRequest);
+            }
+            before = it.last;
+            parts_of(it, rules.may_renew, &mut parts)?;
+        }
+        parts.retain_mut(|(range, _)| {
+            range.0 = range.0.max(self.start);
+            range.0 <= range.1
+        });
+        for (range, _) in &parts {
+            self.check_holder(*range, member)?;
+        }
+        let mut waits = 0;
+        for (range, kind) in parts {
+            waits += self.decide(now_us, range, kind, ticket, rules);
+        }
+        if waits > 0 {
+            self.tickets.insert(ticket, waits);
+        }
+        Ok(waits > 0)
+    }
+
+    fn check_holder(&self, (first, last): Range, member: &str) -> Result<(), ErrorCode> {
+        if first >= self.end {
+            return Err(ErrorCode::InvalidRecordState);
+        }
+        if last >= self.end {
+            return Err(ErrorCode::InvalidRequest);
+        }
+        let is_held =
+            |run: &Run| matches!(&run.phase, Phase::Acquired { holder, .. } if **holder == *member);
+        let is_all = self.within((first, last)).all(|(_, run)| is_held(run));
+        if is_all { Ok(()) } else { Err(ErrorCode::InvalidRecordState) }
+    }
+
+    /// Returns for how many records there is something to wait for.
+    fn decide(&mut self, now_us: u64, range: Range, kind: i8, ticket: u64, rules: &Rules) -> i64 {
+        let records = range.1 - range.0 + 1;
+        let ticket = Some(ticket);
+        match kind {
+            RENEW => {
+                let end_us = now_us.saturating_add(rules.lock_us);
+                self.update(range, |run| {
+                    if let Phase::Acquired { until_us, .. } = &mut run.phase {
+                        *until_us = end_us;
+                    }
+                });
+                return 0;
+            }
+            GAP => self.settle(range, Outcome::Archived, ticket),
+            ACCEPT => self.settle(range, Outcome::Acknowledged, ticket),
+            REJECT => self.give_up(range, Reason::Rejected, ticket, rules),
+            _ => self.put_back(range, ticket, rules),
+        }
+        records
+    }
+
+    fn settle(&mut self, range: Range, to: Outcome, ticket: Option<u64>) {
+        self.update(range, |run| {
+            (run.phase, run.saved) = (Phase::Settling { to, ticket }, Saved::Due);
+        });
+        self.due.push(range);
+    }
+
+    fn give_up(&mut self, range: Range, reason: Reason, ticket: Option<u64>, rules: &Rules) {
+        if !rules.has_dead_letters {
+            return self.settle(range, Outcome::Archived, ticket);
+        }
+        self.is_dying = true;
+        self.update(range, |run| {
+            run.phase = Phase::Dying { reason, ticket, is_asked: false };
+        });
+    }
+
+    /// A consumer gives records back, or its time was over.
+    fn put_back(&mut self, range: Range, ticket: Option<u64>, rules: &Rules) {
+        let counts: Vec<(Range, i16)> =
+            self.within(range).map(|(range, run)| (range, run.deliveries)).collect();
+        for (range, deliveries) in counts {
+            if deliveries >= rules.deliveries_max {
+                self.give_up(range, Reason::Exhausted, ticket, rules);
+            } else if ticket.is_some() {
+                self.settle(range, Outcome::Available, ticket);
+            } else {
+                self.update(range, |run| {
+                    (run.phase, run.saved) = (Phase::Available, Saved::Due);
+                });
+                self.due.push(range);
+                self.scan_from = self.scan_from.min(range.0);
+            }
+        }
+    }
+
+    /// A consumer is gone: what it holds was not processed, and that delivery does not count, as in Kafka.
+    pub(crate) fn release(&mut self, member: &str) {
+        let is_held =
+            |run: &Run| matches!(&run.phase, Phase::Acquired { holder, .. } if **holder == *member);
+        let held: Vec<Range> = self.find(is_held);
+        for range in held {
+            self.update(range, |run| {
+                run.phase = Phase::Available;
+                run.deliveries -= 1;
+            });
+            self.scan_from = self.scan_from.min(range.0);
+        }
+    }
+
+    fn find(&self, is_one: impl Fn(&Run) -> bool) -> Vec<Range> {
+        let found = self.runs.iter().filter(|(_, run)| is_one(run));
+        found.map(|(first, run)| (*first, run.last)).collect()
+    }
+
+    /// When a lock may end next.
+    pub(crate) fn deadline_us(&self) -> u64 {
+        self.earliest_us
+    }
+
+    /// Takes back what was held too long. Whether there was any.
+    pub(crate) fn expire(&mut self, now_us: u64, rules: &Rules) -> bool {
+        if self.earliest_us > now_us {
+            return false;
+        }
+        let is_over =
+            |run: &Run| matches!(run.phase, Phase::Acquired { until_us, .. } if until_us <= now_us);
+        let over = self.find(is_over);
+        for range in &over {
+            self.put_back(*range, None, rules);
+        }
+        let left = self.runs.values().filter_map(|run| match run.phase {
+            Phase::Acquired { until_us, .. } => Some(until_us),
+            _ => None,
+        });
+        self.earliest_us = left.min().unwrap_or(u64::MAX);
+        !over.is_empty()
+    }
+}
+
+/// What is said of which offsets: runs of the same.
+fn parts_of(
+    said: &Acknowledgement,
+    may_renew: bool,
+    parts: &mut Vec<(Range, i8)>,
+) -> Result<(), ErrorCode> {
+    let is_known =
+        |kind: &i8| matches!(*kind, GAP | ACCEPT | RELEASE | REJECT) || *kind == RENEW && may_renew;
+    if !said.types.iter().all(is_known) {
+        return Err(ErrorCode::InvalidRequest);
+    }
+    if let [kind] = said.types[..] {
+        parts.push(((said.first, said.last), kind));
+        return Ok(());
+    }
+    let records = said.last.checked_sub(said.first).and_then(|it| it.checked_add(1));
+    if records != i64::try_from(said.types.len()).ok() {
+        return Err(ErrorCode::InvalidRequest);
+    }
+    for (offset, kind) in (said.first..).zip(said.types.iter().copied()) {
+        match parts.last_mut() {
+            Some((range, last)) if *last == kind && range.1 + 1 == offset => range.1 = offset,
+            _ => parts.push(((offset, offset), kind)),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,162 @@
+//! What of a share partition is to be kept: decisions by the coordinator, and records that are given up elsewhere first.
+
+use duramen_protocol::ErrorCode;
+
+use super::{Dying, Outcome, Phase, Range, Run, Saved, SharePartition, StateBatch, Write};
+
+/// What is told the coordinator, and what is kept elsewhere.
+impl SharePartition {
+    /// What has to be made durable, if nothing else is on its way.
+    pub(crate) fn next_write(&mut self) -> Option<Write> {
+        if self.sent.is_some() {
+            return None;
+        }
+        let mut places = std::mem::take(&mut self.due);
+        places.sort_unstable();
+        let mut sent = Vec::new();
+        let mut done = 0;
+        let mut batches: Vec<StateBatch> = Vec::new();
+        for place in places {
+            let due: Vec<(Range, i8, i16)> = self
+                .within(place)
+                .filter(|(_, run)| run.saved == Saved::Due)
+                .map(|(range, run)| match run.phase {
+                    Phase::Settling { to, .. } => (range, to.code(), run.deliveries),
+                    // It was put back, and given out again since.
+                    Phase::Acquired { .. } => {
+                        (range, Outcome::Available.code(), run.deliveries - 1)
+                    }
+                    _ => (range, Outcome::Available.code(), run.deliveries),
+                })
+                .collect();
+            for (range, state, count) in due {
+                self.update(range, |run| run.saved = Saved::Sent);
+                sent.push(range);
+                if state != Outcome::Available.code() {
+                    done += range.1 - range.0 + 1;
+                }
+                match batches.last_mut() {
+                    Some(it) if (it.last + 1, it.state, it.count) == (range.0, state, count) => {
+                        it.last = range.1;
+                    }
+                    _ => batches.push(StateBatch { first: range.0, last: range.1, state, count }),
+                }
+            }
+        }
+        let is_start_due = std::mem::take(&mut self.is_start_due);
+        if sent.is_empty() && !is_start_due {
+            return None;
+        }
+        let start = self.start_after_write();
+        let left = self.unfinished - done;
+        batches.retain_mut(|it| {
+            it.first = it.first.max(start);
+            it.first <= it.last
+        });
+        let complete = i32::try_from(self.end - start - left).unwrap_or(i32::MAX);
+        let write = Write { start, complete, batches };
+        self.sent = Some((write.clone(), sent));
+        Some(write)
+    }
+
+    /// The start once what was sent is durable.
+    fn start_after_write(&self) -> i64 {
+        let is_passed = |run: &Run| match run.phase {
+            Phase::Done => true,
+            Phase::Settling { to, .. } => to != Outcome::Available && run.saved == Saved::Sent,
+            _ => false,
+        };
+        let first = self.runs.iter().find(|(_, run)| !is_passed(run));
+        first.map_or(self.end, |(first, _)| *first)
+    }
+
+    /// What is on its way, to be sent again.
+    pub(crate) fn sent(&self) -> Option<&Write> {
+        self.sent.as_ref().map(|(write, _)| write)
+    }
+
+    /// What was sent is durable.
+    pub(crate) fn on_written(&mut self) {
+        let Some((_, places)) = self.sent.take() else { return };
+        for place in places {
+            let settled: Vec<(Range, Outcome, Option<u64>)> = self
+                .within(place)
+                .filter(|(_, run)| run.saved == Saved::Sent)
+                .filter_map(|(range, run)| match run.phase {
+                    Phase::Settling { to, ticket } => Some((range, to, ticket)),
+                    _ => None,
+                })
+                .collect();
+            for (range, to, ticket) in settled {
+                if to != Outcome::Available {
+                    self.finish(range);
+                    continue;
+                }
+                self.update(range, |run| run.phase = Phase::Available);
+                self.scan_from = self.scan_from.min(range.0);
+                self.count_down(ticket, range.1 - range.0 + 1);
+            }
+            self.update(place, |run| {
+                if run.saved == Saved::Sent {
+                    run.saved = Saved::Yes;
+                }
+            });
+        }
+        self.advance();
+    }
+
+    /// Records to be kept elsewhere; each is told of once.
+    pub(crate) fn take_dying(&mut self) -> Vec<Dying> {
+        if !std::mem::take(&mut self.is_dying) {
+            return Vec::new();
+        }
+        let found: Vec<Dying> = self
+            .runs
+            .iter()
+            .filter_map(|(&first, run)| match run.phase {
+                Phase::Dying { reason, is_asked: false, .. } => {
+                    Some(Dying { first, last: run.last, deliveries: run.deliveries, reason })
+                }
+                _ => None,
+            })
+            .collect();
+        for it in &found {
+            self.update((it.first, it.last), |run| {
+                if let Phase::Dying { is_asked, .. } = &mut run.phase {
+                    *is_asked = true;
+                }
+            });
+        }
+        found
+    }
+
+    /// They cannot be kept elsewhere yet: whoever waits for that waits no longer.
+    pub(crate) fn fail_dying(&mut self, code: ErrorCode) {
+        let waiting = self.runs.values().filter_map(|run| match run.phase {
+            Phase::Dying { ticket, .. } => ticket,
+            _ => None,
+        });
+        let waiting: Vec<u64> = waiting.collect();
+        let tickets = &mut self.tickets;
+        let failed = waiting.into_iter().filter(|ticket| tickets.remove(ticket).is_some());
+        self.answers.extend(failed.map(|ticket| (ticket, code)));
+    }
+
+    /// They are kept elsewhere.
+    pub(crate) fn on_buried(&mut self, first: i64, last: i64) {
+        let range = (first.max(self.start), last.min(self.end - 1));
+        if range.0 > range.1 {
+            return;
+        }
+        let dying: Vec<(Range, Option<u64>)> = self
+            .within(range)
+            .filter_map(|(range, run)| match run.phase {
+                Phase::Dying { ticket, is_asked: true, .. } => Some((range, ticket)),
+                _ => None,
+            })
+            .collect();
+        for (range, ticket) in dying {
+            self.settle(range, Outcome::Archived, ticket);
+        }
+    }
+}

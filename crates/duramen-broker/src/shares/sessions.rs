@@ -1,0 +1,226 @@
+//! # Room card: share sessions
+//!
+//! Purpose:    what each consumer of a share group fetches from this node, so that it need not say it every time (KIP-932).
+//! Owns:       the sessions, their epochs, their bounded number, whose connection each belongs to.
+//! Interface:  [`ShareSessions::begin`], [`ShareSessions::acknowledge`], [`ShareSessions::end`].
+//! Invariants: a session's epoch counts its requests; there are at most so many sessions, and partitions in them.
+//! Never:      records, and who has acquired them (see `partition`).
+//! Tests:      below and `node/tests/shares.rs`.
+//! Start at:   [`ShareSessions::begin`].
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use duramen_protocol::ErrorCode;
+use duramen_protocol::wire::Uuid;
+
+use crate::event::ConnectionId;
+use crate::limits::{SHARE_SESSION_PARTITIONS_MAX, SHARE_SESSIONS_MAX};
+
+/// Asks for a new session.
+pub(crate) const FIRST_EPOCH: i32 = 0;
+/// Ends the session.
+pub(crate) const FINAL_EPOCH: i32 = -1;
+
+/// A consumer of a share group.
+pub(crate) type Member = (Arc<str>, Arc<str>);
+
+/// A partition by its topic's id.
+pub(crate) type Target = (Uuid, i32);
+
+#[derive(Debug)]
+struct Session {
+    epoch: i32,
+    /// With the turn in which each was asked for first; who was served goes to the end.
+    targets: BTreeMap<Target, u64>,
+    turns: u64,
+    connection: ConnectionId,
+}
+
+/// What has changed with a request.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Changed {
+    pub added: Vec<Target>,
+    pub removed: Vec<Target>,
+}
+
+/// See the room card.
+#[derive(Debug, Default)]
+pub(crate) struct ShareSessions {
+    sessions: BTreeMap<Member, Session>,
+    by_connection: BTreeMap<ConnectionId, Vec<Member>>,
+    partitions: usize,
+}
+
+impl ShareSessions {
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// Whether a consumer has one.
+    pub(crate) fn has(&self, member: &Member) -> bool {
+        self.sessions.contains_key(member)
+    }
+
+    /// Makes a session, or goes on with it. One that is there already when a new one is asked for has to be ended before.
+    pub(crate) fn begin(
+        &mut self,
+        member: &Member,
+        epoch: i32,
+        connection: ConnectionId,
+        asked: &[Target],
+        forgotten: &[Target],
+    ) -> Result<Changed, ErrorCode> {
+        if epoch == FIRST_EPOCH {
+            if self.sessions.len() >= SHARE_SESSIONS_MAX {
+                return Err(ErrorCode::ShareSessionLimitReached);
+            }
+            let session =
+                Session { epoch: FIRST_EPOCH, targets: BTreeMap::new(), turns: 0, connection };
+            self.sessions.insert(member.clone(), session);
+            self.by_connection.entry(connection).or_default().push(member.clone());
+        }
+        let session = self.sessions.get_mut(member).ok_or(ErrorCode::ShareSessionNotFound)?;
+        if session.epoch != epoch {
+            return Err(ErrorCode::InvalidShareSessionEpoch);
+        }
+        session.epoch = epoch.checked_add(1).unwrap_or(1);
+        if session.connection != connection {
+            let before = std::mem::replace(&mut session.connection, connection);
+            if let Some(members) = self.by_connection.get_mut(&before) {
+                members.retain(|other| other != member);
+            }
+            self.by_connection.entry(connection).or_default().push(member.clone());
+        }
+        let mut changed = Changed::default();
+        for target in asked {
+            if self.partitions < SHARE_SESSION_PARTITIONS_MAX
+                && !session.targets.contains_key(target)
+            {
+                session.turns += 1;
+                session.targets.insert(*target, session.turns);
+                self.partitions += 1;
+                changed.added.push(*target);
+            }
+        }
+        for target in forgotten {
+            if session.targets.remove(target).is_some() {
+                self.partitions -= 1;
+                changed.removed.push(*target);
+            }
+        }
+        Ok(changed)
+    }
+
+    /// Counts a request that only acknowledges. Its epoch may be the final one.
+    pub(crate) fn acknowledge(&mut self, member: &Member, epoch: i32) -> Result<(), ErrorCode> {
+        if epoch == FIRST_EPOCH {
+            return Err(ErrorCode::InvalidShareSessionEpoch);
+        }
+        let session = self.sessions.get_mut(member).ok_or(ErrorCode::ShareSessionNotFound)?;
+        if epoch == FINAL_EPOCH {
+            return Ok(());
+        }
+        if session.epoch != epoch {
+            return Err(ErrorCode::InvalidShareSessionEpoch);
+        }
+        session.epoch = epoch.checked_add(1).unwrap_or(1);
+        Ok(())
+    }
+
+    /// Forgets a session. Returns what it had.
+    pub(crate) fn end(&mut self, member: &Member) -> Option<Vec<Target>> {
+        let session = self.sessions.remove(member)?;
+        self.partitions -= session.targets.len();
+        if let Some(members) = self.by_connection.get_mut(&session.connection) {
+            members.retain(|other| other != member);
+            if members.is_empty() {
+                self.by_connection.remove(&session.connection);
+            }
+        }
+        Some(session.targets.into_keys().collect())
+    }
+
+    /// Those whose last request came by a connection.
+    pub(crate) fn of(&self, connection: ConnectionId) -> Vec<Member> {
+        self.by_connection.get(&connection).cloned().unwrap_or_default()
+    }
+
+    /// What a session fetches, who waits longest first.
+    pub(crate) fn targets(&self, member: &Member) -> Vec<Target> {
+        let Some(session) = self.sessions.get(member) else { return Vec::new() };
+        let mut targets: Vec<_> = session.targets.iter().map(|(it, turn)| (*turn, *it)).collect();
+        targets.sort_unstable();
+        targets.into_iter().map(|(_, target)| target).collect()
+    }
+
+    /// Others are served before it next time.
+    pub(crate) fn served(&mut self, member: &Member, target: &Target) {
+        let Some(session) = self.sessions.get_mut(member) else { return };
+        if let Some(turn) = session.targets.get_mut(target) {
+            session.turns += 1;
+            *turn = session.turns;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn who(name: &str) -> Member {
+        ("g".into(), name.into())
+    }
+
+    fn target(partition: i32) -> Target {
+        (Uuid::from_u128(7), partition)
+    }
+
+    const HERE: ConnectionId = ConnectionId(1);
+
+    #[test]
+    fn a_session_remembers_what_it_fetches_and_all_get_their_turn() {
+        let mut sessions = ShareSessions::default();
+        let (a, all) = (who("a"), [target(0), target(1), target(2)]);
+        let changed = sessions.begin(&a, 0, HERE, &all, &[]).expect("a new session");
+        assert_eq!(changed.added, all);
+        let changed = sessions.begin(&a, 1, HERE, &[target(5)], &[target(1)]).expect("the next");
+        assert_eq!((changed.added, changed.removed), (vec![target(5)], vec![target(1)]));
+        assert_eq!(sessions.targets(&a), [target(0), target(2), target(5)]);
+        sessions.served(&a, &target(0));
+        assert_eq!(sessions.targets(&a), [target(2), target(5), target(0)]);
+        assert_eq!(sessions.end(&a).expect("it was there").len(), 3);
+        assert_eq!((sessions.partitions, sessions.by_connection.len()), (0, 0));
+    }
+
+    #[test]
+    fn epochs_are_counted_and_sessions_found_by_their_connection() {
+        let mut sessions = ShareSessions::default();
+        let (a, there) = (who("a"), ConnectionId(2));
+        let code = |it: Result<Changed, ErrorCode>| it.expect_err("refused");
+        let unknown = sessions.begin(&a, 4, HERE, &[], &[]);
+        assert_eq!(code(unknown), ErrorCode::ShareSessionNotFound);
+        assert_eq!(sessions.acknowledge(&a, 1), Err(ErrorCode::ShareSessionNotFound));
+        sessions.begin(&a, 0, HERE, &[target(0)], &[]).expect("new");
+        assert_eq!(sessions.acknowledge(&a, 0), Err(ErrorCode::InvalidShareSessionEpoch));
+        assert_eq!(sessions.acknowledge(&a, 1), Ok(()));
+        let stale = sessions.begin(&a, 1, HERE, &[], &[]);
+        assert_eq!(code(stale), ErrorCode::InvalidShareSessionEpoch);
+        sessions.begin(&a, 2, there, &[], &[]).expect("by another connection");
+        assert_eq!((sessions.of(HERE), sessions.of(there)), (vec![], vec![a.clone()]));
+        assert_eq!(sessions.acknowledge(&a, FINAL_EPOCH), Ok(()));
+    }
+
+    #[test]
+    fn there_are_so_many_and_not_one_more() {
+        let mut sessions = ShareSessions::default();
+        for n in 0..SHARE_SESSIONS_MAX {
+            sessions.begin(&who(&n.to_string()), 0, HERE, &[], &[]).expect("room");
+        }
+        let full = sessions.begin(&who("more"), 0, HERE, &[], &[]);
+        assert_eq!(full.expect_err("none is left"), ErrorCode::ShareSessionLimitReached);
+        sessions.end(&who("3")).expect("it was there");
+        sessions.begin(&who("more"), 0, HERE, &[], &[]).expect("room again");
+    }
+}
