@@ -246,6 +246,17 @@ def unknown_features_are_not_updated():
 
 
 @test
+def a_feature_that_is_at_its_level_stays_there():
+    with connect() as connection:
+        for version in schema.valid_versions("UpdateFeatures"):
+            for name, level in (("group.version", 1), ("transaction.version", 2)):
+                updates = [{"Feature": name, "MaxVersionLevel": level, **({"UpgradeType": 1} if version >= 1 else {})}]
+                answer = connection.call("UpdateFeatures", version, {"timeoutMs": 5000, "FeatureUpdates": updates})
+                codes = [answer["ErrorCode"], *(result["ErrorCode"] for result in answer.get("Results", []))]
+                assert not any(codes), f"v{version} {name}: {answer}"
+
+
+@test
 def an_unknown_broker_is_not_unregistered():
     with connect() as connection:
         for broker in (77, -1):

@@ -7,10 +7,19 @@ use duramen_protocol::messages::api_versions::{
 };
 use duramen_protocol::messages::{ApiVersionsRequest, ApiVersionsResponse};
 
-/// The feature by whose level producers know which protocol of transactions is spoken.
-pub(crate) const TRANSACTION_VERSION: &str = "transaction.version";
-/// Each transaction has an epoch of its own, and partitions add themselves (KIP-890).
-pub(crate) const TRANSACTION_LEVEL: i16 = 2;
+/// What clients may rely on by name. All nodes have it alike, at its highest level: it is not turned up or down, so it
+/// never changes.
+pub(crate) struct Feature {
+    pub(crate) name: &'static str,
+    pub(crate) level: i16,
+}
+
+pub(crate) const FEATURES: &[Feature] = &[
+    // Groups of the consumer protocol (KIP-848).
+    Feature { name: "group.version", level: 1 },
+    // Each transaction has an epoch of its own, and partitions add themselves (KIP-890).
+    Feature { name: "transaction.version", level: 2 },
+];
 
 /// The rows for a client that calls itself `software`.
 fn versions(software: &str) -> Vec<ApiVersion> {
@@ -41,22 +50,21 @@ pub(crate) fn answer(request: &ApiVersionsRequest) -> ApiVersionsResponse {
             ..ApiVersionsResponse::default()
         };
     }
-    // What all nodes of a cluster do alike: it is not turned up or down, so it never changes.
-    let supported = SupportedFeatureKey {
-        name: TRANSACTION_VERSION.to_owned(),
+    let supported = |it: &Feature| SupportedFeatureKey {
+        name: it.name.to_owned(),
         min_version: 0,
-        max_version: TRANSACTION_LEVEL,
+        max_version: it.level,
     };
-    let finalized = FinalizedFeatureKey {
-        name: TRANSACTION_VERSION.to_owned(),
-        min_version_level: TRANSACTION_LEVEL,
-        max_version_level: TRANSACTION_LEVEL,
+    let finalized = |it: &Feature| FinalizedFeatureKey {
+        name: it.name.to_owned(),
+        min_version_level: it.level,
+        max_version_level: it.level,
     };
     ApiVersionsResponse {
         api_keys: versions(&request.client_software_name),
-        supported_features: vec![supported],
+        supported_features: FEATURES.iter().map(supported).collect(),
         finalized_features_epoch: 0,
-        finalized_features: vec![finalized],
+        finalized_features: FEATURES.iter().map(finalized).collect(),
         ..ApiVersionsResponse::default()
     }
 }

@@ -1,8 +1,11 @@
-//! `UpdateFeatures`: there are no features yet whose level a cluster agrees on.
+//! `UpdateFeatures`: every node has all features at their highest levels, so none can be moved. Whoever makes sure of a level,
+//! as scripts for upgrades do, is told that it is there.
 
 use duramen_protocol::ErrorCode;
+use duramen_protocol::messages::update_features::FeatureUpdateKey;
 use duramen_protocol::messages::{UpdateFeaturesRequest, UpdateFeaturesResponse};
 
+use super::api_versions::FEATURES;
 use super::{Operation, Resource, authorize};
 use crate::session::RequestContext;
 
@@ -10,17 +13,29 @@ pub(crate) fn answer(
     context: &RequestContext,
     request: &UpdateFeaturesRequest,
 ) -> UpdateFeaturesResponse {
-    let mut response = UpdateFeaturesResponse::default();
-    let (code, text) = if !authorize(&context.principal, Operation::Alter, Resource::Cluster) {
-        (ErrorCode::ClusterAuthorizationFailed, "not allowed to alter the cluster".to_owned())
-    } else if let Some(update) = request.feature_updates.first() {
+    let refused = if authorize(&context.principal, Operation::Alter, Resource::Cluster) {
         // One that cannot be updated keeps all others from it.
-        let text = format!("there is no feature '{}'; nothing is updated", update.feature);
-        (ErrorCode::InvalidUpdateVersion, text)
+        let refusal = request.feature_updates.iter().find_map(refusal);
+        refusal.map(|text| (ErrorCode::InvalidUpdateVersion, text))
     } else {
-        return response;
+        let text = "not allowed to alter the cluster".to_owned();
+        Some((ErrorCode::ClusterAuthorizationFailed, text))
     };
-    response.error_code = code.code();
-    response.error_message = Some(text);
+    let mut response = UpdateFeaturesResponse::default();
+    if let Some((code, text)) = refused {
+        (response.error_code, response.error_message) = (code.code(), Some(text));
+    }
     response
+}
+
+/// Why a feature is not updated; `None` if it is at that level already.
+fn refusal(update: &FeatureUpdateKey) -> Option<String> {
+    let name = &update.feature;
+    let Some(feature) = FEATURES.iter().find(|it| it.name == name) else {
+        return Some(format!("there is no feature '{name}'; nothing is updated"));
+    };
+    let level = feature.level;
+    (update.max_version_level != level).then(|| {
+        format!("feature '{name}' is at level {level} and stays there; nothing is updated")
+    })
 }

@@ -242,10 +242,17 @@ fn the_metadata_log_is_described_and_no_other() {
 #[test]
 fn features_brokers_and_users_that_are_not_there_are_told_so() {
     let mut it = Harness::new(&[]);
-    let update = FeatureUpdateKey { feature: "f".to_owned(), ..Default::default() };
-    let request = UpdateFeaturesRequest { feature_updates: vec![update], ..Default::default() };
-    let response = answer!(it, request, 2, UpdateFeatures);
-    assert_eq!(response.error_code, ErrorCode::InvalidUpdateVersion.code());
+    for (feature, max_version_level, code) in [
+        ("f", 1, ErrorCode::InvalidUpdateVersion),
+        ("transaction.version", 1, ErrorCode::InvalidUpdateVersion),
+        ("transaction.version", 2, ErrorCode::None),
+    ] {
+        let feature = feature.to_owned();
+        let update = FeatureUpdateKey { feature, max_version_level, ..Default::default() };
+        let request = UpdateFeaturesRequest { feature_updates: vec![update], ..Default::default() };
+        let response = answer!(it, request, 2, UpdateFeatures);
+        assert_eq!(response.error_code, code.code());
+    }
     let response = answer!(it, UpdateFeaturesRequest::default(), 2, UpdateFeatures);
     assert_eq!(response.error_code, 0);
     let response = answer!(it, UnregisterBrokerRequest { broker_id: 7 }, 0, UnregisterBroker);
