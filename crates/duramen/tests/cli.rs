@@ -23,9 +23,14 @@ struct Node {
 
 impl Node {
     fn start(data_dir: &Path) -> Self {
+        Self::start_with(data_dir, &[])
+    }
+
+    fn start_with(data_dir: &Path, settings: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_duramen"));
         command.args(["serve", "--listen", "127.0.0.1:0", "--log-format", "json", "--log", "info"]);
         command.args(["--set", "group.initial.rebalance.delay.ms=0"]);
+        command.args(settings.iter().flat_map(|setting| ["--set", setting]));
         command.arg("--data-dir").arg(data_dir).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let mut log = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
@@ -668,4 +673,45 @@ fn members_share_partitions_and_their_group_is_left_alone() {
     let described = node.run_json(&["group", "describe", "g"]);
     assert_eq!((&described[0]["state"], &described[0]["lag"]), (&"Empty".into(), &0.into()));
     assert_eq!(node.run(&["consume", "t", "--group", "g", "--quiet"]), "", "all was committed");
+}
+
+/// What the node decides, the thread for data at rest makes, storage switches to, and a consumer reads.
+#[test]
+fn a_compacted_topic_shrinks_to_the_last_value_of_each_key() {
+    let directory = tempfile::tempdir().unwrap();
+    let often = &["log.retention.check.interval.ms=50"][..];
+    let node = Node::start_with(directory.path(), often);
+    let configs = ["cleanup.policy=compact", "segment.bytes=4096", "min.cleanable.dirty.ratio=0.1"];
+    let configs = configs.map(|config| ["--config", config]).concat();
+    node.run(&[&["topic", "create", "t"], &configs[..]].concat());
+    let lines: Vec<_> = (0..4000).map(|n| format!("key {}:value {n}\n", n % 13)).collect();
+    let produce = ["produce", "t", "--key-separator", ":", "--linger-ms", "0"];
+    node.feed(&[&produce[..], &["--batch-bytes", "500"]].concat(), &lines.concat());
+    // One more segment, so that nothing of these is in the last one.
+    let rest: Vec<_> = (0..300).map(|n| format!("other {}:value {n}\n", n % 7)).collect();
+    node.feed(&[&produce[..], &["--batch-bytes", "500"]].concat(), &rest.concat());
+    let read = |node: &Node| {
+        let read = node.run(&["consume", "t", "--format", "%o %k %v\\n"]);
+        read.lines().map(ToOwned::to_owned).collect::<Vec<_>>()
+    };
+    let last = (3987..4000).map(|n| format!("{n} key {} value {n}", n % 13));
+    let last: Vec<String> = last.collect();
+    let until = Instant::now() + PATIENCE;
+    let left = loop {
+        let left = read(&node);
+        if left.iter().filter(|it| it.contains(" key ")).eq(&last) {
+            break left;
+        }
+        assert!(Instant::now() < until, "{} are left: {left:?}", left.len());
+    };
+    for n in 293..300 {
+        assert!(left.contains(&format!("{} other {} value {n}", 4000 + n, n % 7)), "{left:?}");
+    }
+    drop(node);
+    let node = Node::start_with(directory.path(), often);
+    let again = read(&node);
+    assert!(again.starts_with(&last) && again.last() == left.last(), "{again:?}");
+    let files = std::fs::read_dir(directory.path().join("t-0")).unwrap();
+    let bytes: u64 = files.map(|file| file.unwrap().metadata().unwrap().len()).sum();
+    assert!(bytes < 40_000, "{bytes}");
 }
