@@ -168,7 +168,10 @@ def offsets_are_committed_and_fetched_by_members_in_their_epochs():
 def groups_of_either_protocol_are_described_by_their_own_request():
     connection, group = coordinator()
     topic, member = new_topic(connection), member_id()
-    join(connection, group, member, [topic])
+    gets = join(connection, group, member, [topic])
+    # Kafka may hear of a new topic only after it has answered.
+    while not gets["Assignment"] or share(gets) != [0]:
+        gets = heartbeat(connection, group, member, gets["MemberEpoch"])
     asked = {"GroupIds": [group, "nobody"], "IncludeAuthorizedOperations": False}
     answers = {each["GroupId"]: each for each in connection.call("ConsumerGroupDescribe", 1, asked)["Groups"]}
     equal((answers["nobody"]["ErrorCode"], answers["nobody"]["ErrorMessage"]), (GROUP_ID_NOT_FOUND, "Group nobody not found."))
