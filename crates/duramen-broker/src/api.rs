@@ -67,6 +67,8 @@ pub(crate) mod produce;
 pub(crate) mod settings;
 pub(crate) mod share_acknowledge;
 pub(crate) mod share_fetch;
+pub(crate) mod share_group_describe;
+pub(crate) mod share_group_heartbeat;
 pub(crate) mod share_states;
 pub(crate) mod sync_group;
 pub(crate) mod txn_offset_commit;
@@ -279,6 +281,13 @@ fn dispatch_to_groups(
         }
         Request::ConsumerGroupDescribe(request) => {
             let answer = consumer_group_describe::answer(node, now, context, &request);
+            node.reply(key, answer, actions);
+        }
+        Request::ShareGroupHeartbeat(request) => {
+            share_group_heartbeat::handle(node, now, key, context, request, actions);
+        }
+        Request::ShareGroupDescribe(request) => {
+            let answer = share_group_describe::answer(node, now, context, &request);
             node.reply(key, answer, actions);
         }
         Request::DescribeGroups(request) => {

@@ -192,7 +192,7 @@ pub const UNITS: &[(&str, &str, i64)] = &[
 ];
 
 /// Settings that two others bound.
-const BOUNDED: [[&str; 3]; 2] = [
+const BOUNDED: [[&str; 3]; 4] = [
     [
         "group.consumer.heartbeat.interval.ms",
         "group.consumer.min.heartbeat.interval.ms",
@@ -202,6 +202,16 @@ const BOUNDED: [[&str; 3]; 2] = [
         "group.consumer.session.timeout.ms",
         "group.consumer.min.session.timeout.ms",
         "group.consumer.max.session.timeout.ms",
+    ],
+    [
+        "group.share.heartbeat.interval.ms",
+        "group.share.min.heartbeat.interval.ms",
+        "group.share.max.heartbeat.interval.ms",
+    ],
+    [
+        "group.share.session.timeout.ms",
+        "group.share.min.session.timeout.ms",
+        "group.share.max.session.timeout.ms",
     ],
 ];
 
@@ -291,6 +301,12 @@ pub struct BrokerSettings {
     pub offsets_topic_replication_factor: i32,
     /// `offsets.topic.segment.bytes`.
     pub offsets_topic_segment_bytes: i32,
+    /// `group.share.session.timeout.ms`.
+    pub group_share_session_timeout_ms: i32,
+    /// `group.share.heartbeat.interval.ms`.
+    pub group_share_heartbeat_interval_ms: i32,
+    /// `group.share.max.size`.
+    pub group_share_max_size: i32,
     /// `share.coordinator.snapshot.update.records.per.snapshot`.
     pub share_updates_per_snapshot: i32,
     /// `share.coordinator.state.topic.num.partitions`.
@@ -415,6 +431,9 @@ impl BrokerSettings {
             offsets_topic_num_partitions: int("offsets.topic.num.partitions"),
             offsets_topic_replication_factor: int("offsets.topic.replication.factor"),
             offsets_topic_segment_bytes: int("offsets.topic.segment.bytes"),
+            group_share_session_timeout_ms: int("group.share.session.timeout.ms"),
+            group_share_heartbeat_interval_ms: int("group.share.heartbeat.interval.ms"),
+            group_share_max_size: int("group.share.max.size"),
             share_updates_per_snapshot: int(
                 "share.coordinator.snapshot.update.records.per.snapshot",
             ),

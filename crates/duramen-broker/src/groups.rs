@@ -2,7 +2,7 @@
 //!
 //! Purpose:    consumer groups: clients that share partitions among themselves.
 //! Owns:       `Coordinator`, all groups of one partition of `__consumer_offsets`; [`Membership`], one group of the
-//!             classic protocol; `ConsumerGroup`, one of the consumer protocol; the committed offsets of a group; the
+//!             classic protocol; `ConsumerGroup`, one of the consumer protocol; `ShareGroup`, one that shares; the committed offsets of a group; the
 //!             records that say all this.
 //!             (A *group* without more is a Raft group, `group.rs`.)
 //! Interface:  `Coordinator`'s functions for what clients ask; its outputs for what follows.
@@ -19,6 +19,8 @@ mod membership;
 mod offsets;
 pub(crate) mod records;
 mod roster;
+mod share;
 
 pub use consumer::{Assignor, ConsumerRules, Migration};
 pub use membership::{Caller, Effect, Membership, Rules, State, Stored, StoredMember, Ticket};
+pub use share::ShareRules;

@@ -258,8 +258,8 @@ apis! {
     73 AssignReplicasToDirs: versions 0..=0, flexible 0, Refused(INTERNAL);
     74 ListConfigResources: versions 0..=1, flexible 0, Served;
     75 DescribeTopicPartitions: versions 0..=0, flexible 0, Served;
-    76 ShareGroupHeartbeat: versions 1..=1, flexible 0, NotYet;
-    77 ShareGroupDescribe: versions 1..=1, flexible 0, NotYet;
+    76 ShareGroupHeartbeat: versions 1..=1, flexible 0, Served;
+    77 ShareGroupDescribe: versions 1..=1, flexible 0, Served;
     78 ShareFetch: versions 1..=2, flexible 0, Served;
     79 ShareAcknowledge: versions 1..=2, flexible 0, Served;
     80 AddRaftVoter: versions 0..=1, flexible 0, NotYet;

@@ -50,6 +50,15 @@ pub(crate) fn handle(
     }
 }
 
+/// Makes the topic, or has it made.
+pub(crate) fn make_or_want(node: &mut Node, now: Now, name: &str) {
+    if node.metadata_leader() == Some(node.options.facts.broker_id) {
+        make(node, now, name);
+    } else {
+        node.want_topic(name);
+    }
+}
+
 /// Proposes the topic, unless somebody did. Returns the index to wait for.
 fn make(node: &mut Node, now: Now, name: &str) -> Option<u64> {
     if let Some(index) = node.controller.creating(name) {

@@ -41,14 +41,19 @@ use super::consumer::{Answer, ConsumerGroup};
 use super::membership::{self, Effect, Membership, Rules, State};
 use super::offsets::{Committed, Offsets};
 use super::records::{Fact, FactValue, GroupMetadataValue, GroupRecord, NEVER, OffsetCommitKey};
+use super::share::ShareGroup;
 use crate::event::{Now, RequestKey};
 use crate::internal_topics::told;
 use crate::live::Live;
+use crate::shares::ShareKey;
+use crate::shares::coordinator::Ask;
 
 mod consumer;
 mod requests;
+mod share;
 
 use consumer::Asked;
+use share::Deleting;
 
 /// The number of an [`Output::Append`].
 pub(crate) type Ticket = u64;
@@ -82,6 +87,8 @@ pub(crate) enum Output {
     /// Append these records as one batch, then call [`Coordinator::on_appended`]; as part of this producer's transaction,
     /// if it is one's.
     Append(Ticket, Vec<GroupRecord>, Option<Transactor>),
+    /// Ask the coordinator of what is kept for a share group, then call [`Coordinator::on_share_answer`].
+    AskShares(ShareKey, Ask),
 }
 
 /// The producer whose transaction commits offsets.
@@ -111,6 +118,8 @@ enum Then {
     More(Vec<GroupRecord>, Vec<Answer>),
     /// A group of the consumer protocol has ended, so that it can be asked this as one of the classic protocol.
     Cleared(Box<Asked>),
+    /// A share group gives up what is kept for it.
+    GivenUp,
 }
 
 /// Records that are being appended.
@@ -166,6 +175,10 @@ struct Group {
     facts_flying: u32,
     /// A group of the consumer protocol. While it is there, `members` is empty.
     consumer: Option<Box<ConsumerGroup>>,
+    /// A share group.
+    share: Option<Box<ShareGroup>>,
+    /// What is kept for it is being deleted, and then the group.
+    deleting: Option<Box<Deleting>>,
     /// What it decided is being appended. Until that is known to be durable, or not to be, others wait.
     is_deciding: bool,
     /// Since when.
@@ -185,10 +198,14 @@ impl Group {
             && self.members.is_idle()
             && self.facts.is_empty()
             && self.waiting.is_empty()
+            && self.deleting.is_none()
     }
 
     /// When something is to be done for it, if nothing else happens before.
     fn deadline_us(&self) -> Option<u64> {
+        if let Some(share) = &self.share {
+            return share.deadline_us().filter(|_| !self.is_deciding);
+        }
         match &self.consumer {
             // It hears of the time when what it decided is durable.
             Some(_) if self.is_deciding => None,
@@ -341,7 +358,11 @@ impl Coordinator {
         for name in names {
             let group = self.groups.get_mut(&name).expect("it is listed");
             group.since_ms = NEVER;
-            if !group.facts.is_empty() {
+            if group.has_share_facts() {
+                // What it asks for at first waits for whoever shows it the topics.
+                group.begin_share(&rules.share, now);
+                self.ready.insert(name.clone());
+            } else if !group.facts.is_empty() {
                 group.begin_consumer(&rules.consumer, now);
             } else if let Some((_, value)) = &group.stored {
                 group.since_ms = value.current_state_timestamp;
@@ -363,6 +384,9 @@ impl Coordinator {
             group.members.end(ErrorCode::NotCoordinator);
             for effect in group.members.take_effects() {
                 self.tell(effect);
+            }
+            if let Some(deleting) = group.deleting {
+                self.push_deleted(deleting.key, deleting.part, "", ErrorCode::NotCoordinator);
             }
             for asked in group.waiting {
                 self.refuse(asked, ErrorCode::NotCoordinator);
@@ -396,7 +420,7 @@ impl Coordinator {
         let due: Vec<Arc<str>> = due.map(|(_, name)| name.clone()).collect();
         for name in due {
             let group = self.group_mut(&name);
-            if group.consumer.is_some() {
+            if group.consumer.is_some() || group.share.is_some() {
                 self.schedule(&name, None);
                 self.ready.insert(name);
                 continue;
@@ -422,9 +446,10 @@ impl Coordinator {
     /// A member was heard of, which may be due before its group was thought to be.
     fn hasten(&mut self, name: &Arc<str>, id: &str) {
         let Some(group) = self.groups.get(name) else { return };
-        let expires_us = match &group.consumer {
-            Some(consumer) => consumer.expires_us(id),
-            None => group.members.expires_us(id),
+        let expires_us = match (&group.consumer, &group.share) {
+            (Some(consumer), _) => consumer.expires_us(id),
+            (None, Some(share)) => share.expires_us(id),
+            (None, None) => group.members.expires_us(id),
         };
         if let Some(expires_us) = expires_us.filter(|us| group.due_us.is_none_or(|due| *us < due)) {
             self.schedule(name, Some(expires_us));
@@ -642,6 +667,7 @@ impl Coordinator {
                 self.on_decided(name, false, now);
                 self.answer(name, then, result);
             }
+            Then::GivenUp => self.on_given_up(name, result),
             then => self.answer(name, then, result),
         }
     }
@@ -649,7 +675,7 @@ impl Coordinator {
     fn answer(&mut self, name: &str, then: Then, result: Result<(), ErrorCode>) {
         let code = result.err().unwrap_or(ErrorCode::None);
         match then {
-            Then::Nothing | Then::Stored { .. } | Then::DeleteGroup(None) => {}
+            Then::Nothing | Then::Stored { .. } | Then::DeleteGroup(None) | Then::GivenUp => {}
             Then::Commit(key, mut answer) => {
                 let partitions = answer.topics.iter_mut().flat_map(|topic| &mut topic.partitions);
                 for partition in partitions.filter(|it| it.error_code == ErrorCode::None.code()) {

@@ -31,6 +31,7 @@ use duramen_storage::sabotage::{self, Bug};
 
 use super::consumer::ConsumerRules;
 use super::roster::{Member, Roster};
+use super::share::ShareRules;
 use crate::event::RequestKey;
 
 mod joining;
@@ -51,6 +52,8 @@ pub struct Rules {
     pub retention_ms: i64,
     /// What holds for groups of the consumer protocol.
     pub consumer: ConsumerRules,
+    /// What holds for share groups.
+    pub share: ShareRules,
 }
 
 /// Where a group stands.

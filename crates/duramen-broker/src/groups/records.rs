@@ -18,9 +18,14 @@ use duramen_protocol::wire::{DecodeError, Decoder, EncodeError, Encoder, Message
 use super::membership::{Stored, StoredMember};
 
 mod consumer;
+mod share;
 pub(crate) use consumer::{
     ClassicMember, ClassicProtocol, CurrentTopic, CurrentValue, EpochValue, Fact, FactValue,
     MemberValue, RegexValue, TargetEpochValue, TargetTopic, TargetValue,
+};
+pub(crate) use share::{
+    DeletingTopic, ShareCurrentValue, ShareEpochValue, ShareFact, ShareMemberValue,
+    ShareStatesValue, ShareTargetEpochValue, ShareTopic, ShareValue, StateTopic,
 };
 
 duramen_protocol::message! {
@@ -84,7 +89,7 @@ pub(crate) enum GroupRecord {
     Offset { key: OffsetCommitKey, value: Option<OffsetCommitValue> },
     /// A group and its members.
     Group { group: Arc<str>, value: Option<Arc<GroupMetadataValue>> },
-    /// Something about a group of the consumer protocol.
+    /// Something about a group of the consumer protocol, or a share group.
     Consumer { group: Arc<str>, fact: Fact, value: Option<FactValue> },
 }
 
@@ -176,6 +181,11 @@ impl GroupRecord {
         }
         if consumer::is_known(kind) {
             let (group, fact, value) = consumer::decode(kind, d, value)?;
+            return Ok(Self::Consumer { group, fact, value });
+        }
+        if share::is_known(kind) {
+            let (group, fact, value) = share::decode(kind, d, value)?;
+            let (fact, value) = (Fact::Share(fact), value.map(FactValue::Share));
             return Ok(Self::Consumer { group, fact, value });
         }
         let GroupMetadataKey { group } = whole(d, kind)?;

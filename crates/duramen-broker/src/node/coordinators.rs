@@ -26,6 +26,7 @@ use duramen_protocol::{ErrorCode, Response};
 use duramen_storage::op::ReplicaId;
 use duramen_storage::sabotage::{self, Bug};
 
+use super::share_calls::Caller;
 use super::sweep::interval_us;
 use super::{Node, Parked, Timer};
 use crate::api;
@@ -35,13 +36,14 @@ use crate::event::{Action, LogRead, Now, ReadLog, RequestKey};
 use crate::groups::consumer::Topics;
 use crate::groups::coordinator::{Coordinator, Output, Transactor};
 use crate::groups::records::{Encoded, GroupRecord};
-use crate::groups::{Assignor, ConsumerRules, Migration, Rules};
+use crate::groups::{Assignor, ConsumerRules, Migration, Rules, ShareRules};
 use crate::internal_topics;
 use crate::limits::{
     GROUP_LOG_AGAIN_US, GROUP_LOG_BYTES_MIN, GROUP_LOG_READ_BYTES, SWEEP_PAUSE_US, SWEEP_SLICE,
 };
 use crate::partition::{Appended, Partition, Slot};
-use crate::shares::coordinator as shares;
+use crate::shares::ShareKey;
+use crate::shares::coordinator::{self as shares, Answer, Ask};
 use crate::transactions::coordinator as transactions;
 
 mod view;
@@ -172,6 +174,11 @@ impl Coordinators {
             metadata_max: usize::try_from(settings.offset_metadata_max_bytes).unwrap_or(0),
             retention_ms: i64::from(settings.offsets_retention_minutes) * 60_000,
             consumer: consumer_rules(settings),
+            share: ShareRules {
+                session_timeout_ms: settings.group_share_session_timeout_ms,
+                heartbeat_interval_ms: settings.group_share_heartbeat_interval_ms,
+                members_max: usize::try_from(settings.group_share_max_size).unwrap_or(usize::MAX),
+            },
         };
         Self {
             replicas: BTreeMap::new(),
@@ -445,6 +452,21 @@ impl Node {
         }
     }
 
+    /// What a coordinator of groups asked of one of shares is answered.
+    pub(super) fn tell_groups_of_share(
+        &mut self,
+        now: Now,
+        replica: ReplicaId,
+        (key, ask, answer): (&ShareKey, &Ask, &Answer),
+        actions: &mut Vec<Action>,
+    ) {
+        let shard = self.coordinators.shards.get_mut(&replica);
+        if let Some(groups) = shard.and_then(|shard| shard.view.groups()) {
+            groups.on_share_answer(key, ask, answer);
+            self.settle(now, replica, actions);
+        }
+    }
+
     /// A transaction has ended in a partition, which may be one that keeps groups.
     pub(super) fn tell_groups_of_marker(
         &mut self,
@@ -609,6 +631,9 @@ impl Node {
                 Output::Deleted { key, part, result } => {
                     let code = result.error_code;
                     api::delete_groups::on_deleted(self, key, part, code, actions);
+                }
+                Output::AskShares(key, ask) => {
+                    self.call_shares(now, Caller::Group(replica), key, ask);
                 }
                 Output::Append(ticket, records, transactor) => {
                     let records: Result<Vec<_>, _> =

@@ -35,6 +35,8 @@ use crate::shares::{ShareKey, ShareState, ShareWrite, StateBatch};
 pub(crate) enum Caller {
     /// The leader of the key's partition.
     Leader(ReplicaId),
+    /// The coordinator of its group.
+    Group(ReplicaId),
 }
 
 #[derive(Debug)]
@@ -57,6 +59,8 @@ pub(super) struct ShareCalls {
     doubted: BTreeMap<ReplicaId, Vec<(Doubt, Asker, Answer)>>,
     /// What leaders have not heard yet.
     told: Vec<ShareTold>,
+    /// What coordinators of groups have not heard yet.
+    for_groups: Vec<(ReplicaId, ShareKey, Ask, Answer)>,
     is_timed: bool,
 }
 
@@ -95,10 +99,14 @@ impl Node {
         std::mem::take(&mut self.share_calls.told)
     }
 
-    /// Asks the coordinator of a key, whoever that is.
-    fn call_shares(&mut self, now: Now, caller: Caller, key: ShareKey, ask: Ask) -> u64 {
+    /// Asks the coordinator of a key, whoever that is. What coordinators of groups ask is asked until it is answered, or they
+    /// end.
+    pub(super) fn call_shares(&mut self, now: Now, caller: Caller, key: ShareKey, ask: Ask) -> u64 {
         let nonce = self.chance.next();
-        let until_us = now.mono_us.saturating_add(SHARE_CALL_US_MAX);
+        let until_us = match caller {
+            Caller::Leader(_) => now.mono_us.saturating_add(SHARE_CALL_US_MAX),
+            Caller::Group(_) => u64::MAX,
+        };
         self.share_calls.calls.insert(nonce, Call { caller, key, ask, to: None, until_us });
         // Whoever asks has more to do with this; the answer may be at hand.
         self.share_calls.unsent.push(nonce);
@@ -106,17 +114,27 @@ impl Node {
         nonce
     }
 
-    /// Sends what was asked in this turn.
+    /// Sends what was asked in this turn, and tells what was answered.
     pub(super) fn send_share_calls(&mut self, now: Now, actions: &mut Vec<Action>) -> bool {
         let unsent = std::mem::take(&mut self.share_calls.unsent);
         for nonce in &unsent {
             self.send_share_call(now, *nonce, actions);
         }
-        !unsent.is_empty()
+        let told = std::mem::take(&mut self.share_calls.for_groups);
+        let is_any = !unsent.is_empty() || !told.is_empty();
+        for (replica, key, ask, answer) in told {
+            self.tell_groups_of_share(now, replica, (&key, &ask, &answer), actions);
+        }
+        is_any
     }
 
     fn send_share_call(&mut self, now: Now, nonce: u64, actions: &mut Vec<Action>) {
         let Some(call) = self.share_calls.calls.get(&nonce) else { return };
+        if matches!(call.caller, Caller::Group(_))
+            && self.controller.image.topic_named(SHARES).is_none()
+        {
+            return api::find_coordinator::make_or_want(self, now, SHARES);
+        }
         let Some(leader) = self.coordinator_of(SHARES, &call.key.to_string()) else { return };
         let own = self.options.facts.broker_id;
         let call = self.share_calls.calls.get_mut(&nonce).expect("it was just there");
@@ -169,12 +187,17 @@ impl Node {
                 let told = ShareTold { replica, key: call.key, call: nonce, answer };
                 self.share_calls.told.push(told);
             }
+            Caller::Group(replica) => {
+                self.share_calls.for_groups.push((replica, call.key, call.ask, answer));
+            }
         }
     }
 
     /// A replica leads no more, or is gone: nobody waits for what it asked.
     pub(super) fn forget_share_calls(&mut self, replica: ReplicaId) {
-        self.share_calls.calls.retain(|_, call| call.caller != Caller::Leader(replica));
+        let of_it = [Caller::Leader(replica), Caller::Group(replica)];
+        self.share_calls.calls.retain(|_, call| !of_it.contains(&call.caller));
+        self.share_calls.for_groups.retain(|(of, ..)| *of != replica);
         self.share_calls.told.retain(|it| it.replica != replica);
     }
 

@@ -33,19 +33,19 @@ pub(crate) struct Topics<'a> {
 
 impl Topics<'_> {
     /// How many partitions a topic has.
-    pub(super) fn partitions(self, topic: Uuid) -> i32 {
+    pub(in crate::groups) fn partitions(self, topic: Uuid) -> i32 {
         let count = self.image.topic(topic).map_or(0, |topic| topic.partitions.len());
         i32::try_from(count).unwrap_or(i32::MAX)
     }
 
     /// The ids of those that exist, in order.
-    pub(super) fn ids<'n>(self, names: impl Iterator<Item = &'n str>) -> BTreeSet<Uuid> {
+    pub(in crate::groups) fn ids<'n>(self, names: impl Iterator<Item = &'n str>) -> BTreeSet<Uuid> {
         names.filter_map(|name| self.image.topic_named(name)).map(|topic| topic.id).collect()
     }
 
     /// A number that is another one if any of these topics is made, deleted or grows. It is Kafka's, except that
     /// Kafka's also tells where replicas are, if nodes have racks: the assignors do not care.
-    pub(super) fn hash<'n>(self, names: impl Iterator<Item = &'n str>) -> i64 {
+    pub(in crate::groups) fn hash<'n>(self, names: impl Iterator<Item = &'n str>) -> i64 {
         let mut all = Vec::new();
         for topic in names.filter_map(|name| self.image.topic_named(name)) {
             let mut bytes = vec![0u8];

@@ -223,6 +223,7 @@ impl View {
             (Fact::Regex(regex), _) => {
                 self.regexes.remove(regex);
             }
+            (Fact::Share(_), _) => {}
         }
     }
 

@@ -8,8 +8,9 @@ use duramen_protocol::messages::consumer_group_describe::DescribedGroup;
 use duramen_protocol::messages::{
     ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, HeartbeatRequest,
     HeartbeatResponse, JoinGroupRequest, JoinGroupResponse, LeaveGroupRequest, LeaveGroupResponse,
-    SyncGroupRequest, SyncGroupResponse,
+    ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse, SyncGroupRequest, SyncGroupResponse,
 };
+use duramen_protocol::wire::Uuid;
 use duramen_protocol::{ErrorCode, Response};
 
 use super::{BATCH_BYTES, Coordinator, Group, Then};
@@ -19,6 +20,7 @@ use crate::groups::consumer::{
 };
 use crate::groups::membership::{Caller, Membership, Rules, State};
 use crate::groups::records::{Fact, GroupMetadataValue, GroupRecord};
+use crate::groups::share;
 
 /// What is asked of a group of the consumer protocol, or of one that is to become one.
 #[derive(Debug)]
@@ -26,6 +28,11 @@ pub(super) enum Asked {
     Heartbeat(Caller, ConsumerGroupHeartbeatRequest),
     Delete(RequestKey, usize),
     Classic(Classic),
+    ShareHeartbeat(Caller, ShareGroupHeartbeatRequest),
+    /// Something is kept of a partition now, or its topic is gone.
+    Begun(Uuid, i32, bool),
+    /// A topic is gone.
+    TopicGone(Uuid),
 }
 
 /// What a member of the classic protocol asks.
@@ -67,6 +74,11 @@ pub(super) fn refused(answer: Response, code: ErrorCode) -> Response {
         Response::LeaveGroup(_) => {
             LeaveGroupResponse { error_code: code.code(), ..LeaveGroupResponse::default() }.into()
         }
+        Response::ShareGroupHeartbeat(_) => ShareGroupHeartbeatResponse {
+            error_code: code.code(),
+            ..ShareGroupHeartbeatResponse::default()
+        }
+        .into(),
         answer => answer,
     }
 }
@@ -74,7 +86,8 @@ pub(super) fn refused(answer: Response, code: ErrorCode) -> Response {
 impl Group {
     /// The group of the consumer protocol that its facts say, if they do.
     pub(super) fn begin_consumer(&mut self, rules: &ConsumerRules, now: Now) {
-        if self.consumer.is_none() && !self.facts.is_empty() && self.is_ending.is_none() {
+        let is_of_consumers = !self.facts.is_empty() && !self.has_share_facts();
+        if self.consumer.is_none() && is_of_consumers && self.is_ending.is_none() {
             self.consumer = Some(Box::new(self.durable(rules, now)));
             self.members = Membership::default();
         }
@@ -87,7 +100,8 @@ impl Group {
 
     /// It is one of the consumer protocol, or its records say so.
     pub(super) fn is_of_consumers(&self) -> bool {
-        self.is_ending.is_none() && (self.consumer.is_some() || !self.facts.is_empty())
+        let has_facts = !self.facts.is_empty() && !self.has_share_facts();
+        self.is_ending.is_none() && (self.consumer.is_some() || has_facts)
     }
 
     /// Shows a group of the consumer protocol as far as it is durable.
@@ -105,7 +119,7 @@ impl Group {
 
     /// What is asked now can be decided now.
     fn is_at_rest(&self) -> bool {
-        !self.is_deciding && self.is_ending.is_none()
+        !self.is_deciding && self.is_ending.is_none() && self.deleting.is_none()
     }
 }
 
@@ -187,8 +201,12 @@ impl Coordinator {
                 continue;
             }
             group.begin_consumer(&rules.consumer, now);
+            group.begin_share(&rules.share, now);
             if let Some(consumer) = &mut group.consumer {
                 consumer.on_time(topics, now);
+            }
+            if let Some(share) = &mut group.share {
+                share.on_time(topics, now);
             }
             self.serve(&name, rules, topics, now);
         }
@@ -219,7 +237,30 @@ impl Coordinator {
                         self.group_mut(name).waiting.push_front(Asked::Delete(key, part));
                         return;
                     }
-                    self.delete_consumers(name, key, part);
+                    if self.groups[name].is_of_shares() {
+                        self.delete_shares(name, topics, key, part);
+                    } else {
+                        self.delete_consumers(name, key, part);
+                    }
+                }
+                Asked::ShareHeartbeat(caller, request) => {
+                    let id = request.member_id.clone();
+                    if let Err(refusal) =
+                        self.share_heartbeat_of(name, rules, topics, &caller, &request, now)
+                    {
+                        self.reply(caller.key, share::refused(refusal));
+                    }
+                    self.hasten(name, &id);
+                }
+                Asked::Begun(topic, partition, is_there) => {
+                    if let Some(share) = &mut self.group_mut(name).share {
+                        share.on_begun(topic, partition, is_there);
+                    }
+                }
+                Asked::TopicGone(topic) => {
+                    if let Some(share) = &mut self.group_mut(name).share {
+                        share.forget_topic(topic);
+                    }
                 }
                 Asked::Classic(asked) => {
                     if let Some(asked) = self.classic_of(name, rules, topics, asked, now) {
@@ -251,6 +292,10 @@ impl Coordinator {
         let group = self.group_mut(name);
         group.begin_consumer(&rules.consumer, now);
         if group.consumer.is_none() {
+            if group.is_of_shares() {
+                let message = format!("Group {name} is not a consumer group.");
+                return Err(Refusal::new(ErrorCode::GroupIdNotFound, message));
+            }
             let is_there =
                 group.stored.is_some() || !group.offsets.is_empty() || !group.members.is_idle();
             let code = ErrorCode::GroupIdNotFound;
@@ -347,6 +392,9 @@ impl Coordinator {
     /// Appends what a group decided; without that, all are answered who asked.
     fn append_decided(&mut self, name: &Arc<str>, rules: &Rules, topics: Topics<'_>, now: Now) {
         let group = self.group_mut(name);
+        if group.share.is_some() {
+            return self.append_share(name, now);
+        }
         let Some(consumer) = &mut group.consumer else { return };
         let downgraded = consumer.downgraded(&rules.consumer, rules.members_max, topics);
         let (facts, answers) = consumer.take();
@@ -405,9 +453,14 @@ impl Coordinator {
     pub(super) fn on_decided(&mut self, name: &Arc<str>, is_durable: bool, now: Now) {
         let group = self.group_mut(name);
         group.is_deciding = false;
+        let held_us = now.mono_us.saturating_sub(group.deciding_since_us);
         if let Some(consumer) = &mut group.consumer {
-            consumer.hold(now.mono_us.saturating_sub(group.deciding_since_us));
+            consumer.hold(held_us);
         }
+        if group.share.is_some() {
+            self.on_share_decided(name, is_durable, held_us);
+        }
+        let group = self.group_mut(name);
         let is_classic = group.facts.is_empty() && group.stored.is_some();
         if !is_durable || is_classic {
             group.consumer = None;
@@ -429,6 +482,7 @@ impl Coordinator {
         // It was asked, and is not one.
         if group.facts.is_empty() && !group.is_deciding {
             group.consumer = None;
+            group.share = None;
         }
         let is_searching = group.consumer.as_ref().is_some_and(|it| it.is_searching());
         if group.is_idle() {
@@ -464,6 +518,11 @@ impl Coordinator {
                 self.reply(caller.key, answer);
             }
             Asked::Delete(key, part) => self.push_deleted(key, part, "", code),
+            Asked::ShareHeartbeat(caller, _) => {
+                let answer = refused(ShareGroupHeartbeatResponse::default().into(), code);
+                self.reply(caller.key, answer);
+            }
+            Asked::Begun(..) | Asked::TopicGone(_) => {}
             Asked::Classic(asked) => {
                 let (key, answer): (_, Response) = match asked {
                     Classic::Join(_, caller, request) => {

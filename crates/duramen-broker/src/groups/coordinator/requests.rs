@@ -37,6 +37,7 @@ use crate::groups::offsets::Slot;
 use crate::groups::records::{
     Fact, FactValue, GroupRecord, NEVER, OffsetCommitKey, OffsetCommitValue,
 };
+use crate::groups::share::{SHARE, ShareGroup};
 
 /// Membership.
 impl Coordinator {
@@ -79,6 +80,8 @@ impl Coordinator {
             ErrorCode::InvalidGroupId
         } else if !rules.session_timeout_ms.contains(&request.session_timeout_ms) {
             ErrorCode::InvalidSessionTimeout
+        } else if self.groups.get(request.group_id.as_str()).is_some_and(Group::is_of_shares) {
+            ErrorCode::InconsistentGroupProtocol
         } else if let Some(name) = self.of_consumers(&request.group_id) {
             return self.ask_as_classic(&name, Classic::Join(version, caller, request.clone()));
         } else if !self.exists(&request.group_id) && !request.member_id.is_empty() {
@@ -282,6 +285,9 @@ impl Coordinator {
                 9.. => ErrorCode::GroupIdNotFound,
             });
         }
+        if self.groups.get(request.group_id.as_str()).is_some_and(Group::is_of_shares) {
+            return Err(ErrorCode::GroupIdNotFound);
+        }
         let name = self.known_or_new(&request.group_id);
         let (id, instance) = (request.member_id.as_str(), request.group_instance_id.as_deref());
         let group = self.group_mut(&name);
@@ -374,6 +380,9 @@ impl Coordinator {
         let generation = request.generation_id;
         if !self.exists(&request.group_id) && generation >= 0 {
             return Err(ErrorCode::IllegalGeneration);
+        }
+        if self.groups.get(request.group_id.as_str()).is_some_and(Group::is_of_shares) {
+            return Err(ErrorCode::GroupIdNotFound);
         }
         let name = self.known_or_new(&request.group_id);
         let (id, instance) = (request.member_id.as_str(), request.group_instance_id.as_deref());
@@ -603,6 +612,7 @@ impl Coordinator {
         for (name, records) in found {
             self.append_parted(&name, records, Then::Nothing);
         }
+        self.forget_shared_topic(topic_id);
     }
 }
 
@@ -611,7 +621,9 @@ impl Coordinator {
     /// A group as `DescribeGroups` of this version tells it.
     pub(crate) fn describe(&self, version: i16, group_id: &str) -> DescribedGroup {
         let other = match self.groups.get(group_id) {
-            Some(group) if !group.is_of_consumers() => return group.members.describe(group_id),
+            Some(group) if !group.is_of_consumers() && !group.is_of_shares() => {
+                return group.members.describe(group_id);
+            }
             other => other.is_some(),
         };
         let mut missing = DescribedGroup {
@@ -639,12 +651,18 @@ impl Coordinator {
         };
         let listed = |(name, group): (&Arc<str>, &Group)| {
             let is_of_consumers = group.is_of_consumers();
-            let group_type = if is_of_consumers { CONSUMER } else { "classic" };
+            let group_type = match () {
+                () if is_of_consumers => CONSUMER,
+                () if group.is_of_shares() => SHARE,
+                () => "classic",
+            };
             if !is_wanted(&request.types_filter, group_type) {
                 return None;
             }
             let (group_state, protocol_type) = if is_of_consumers {
                 (group.shown(&rules.consumer, now, ConsumerGroup::state), CONSUMER)
+            } else if group.is_of_shares() {
+                (group.shown_share(&rules.share, now, ShareGroup::state), SHARE)
             } else {
                 (group.members.state().name(), group.members.protocol_type())
             };
@@ -662,7 +680,9 @@ impl Coordinator {
     pub(crate) fn delete_group(&mut self, key: RequestKey, part: usize, group_id: &str) {
         let code = match self.known(group_id) {
             None => ErrorCode::GroupIdNotFound,
-            Some(name) if self.groups[&name].is_of_consumers() => {
+            Some(name)
+                if self.groups[&name].is_of_consumers() || self.groups[&name].is_of_shares() =>
+            {
                 // Members may be about to come, and it is known only then whether there are any.
                 self.group_mut(&name).waiting.push_back(Asked::Delete(key, part));
                 self.ready.insert(name);
@@ -700,6 +720,7 @@ impl Coordinator {
         let group = self.group_mut(name);
         (group.members, group.life, group.is_ending) = (Membership::default(), life, Some(last));
         group.consumer = None;
+        group.share = None;
     }
 
     /// Appends the end of what has expired in so many groups after this one, and says where it stopped, unless it saw
@@ -723,6 +744,9 @@ impl Coordinator {
 
     fn expire_group(&mut self, name: &Arc<str>, retention_ms: i64, now: Now) {
         let group = &self.groups[name];
+        if group.is_of_shares() {
+            return;
+        }
         let (members, since_ms) = (&group.members, group.since_ms);
         let subscribed = Subscribed::of(group);
         let ages_from_commit = match members.state() {

@@ -26,12 +26,13 @@ use crate::controller::records::{CreateTopic, DeleteTopic, MetadataRecord, Place
 use crate::event::ConnectionId;
 use crate::groups::consumer::Topics;
 use crate::groups::membership::{Caller, Rules};
-use crate::groups::{Assignor, ConsumerRules, Migration};
+use crate::groups::{Assignor, ConsumerRules, Migration, ShareRules};
 
 mod chance;
 mod consumers;
 mod consumers_by_chance;
 mod scenarios;
+mod shares;
 mod transactions;
 
 const SECOND: u64 = 1_000_000;
@@ -62,6 +63,8 @@ struct Play {
     /// The topics that there are, and how often they have changed.
     image: Metadata,
     topics_version: u64,
+    /// What was asked for share groups, and is not answered.
+    share_asks: VecDeque<(ShareKey, Ask)>,
 }
 
 fn consumer_rules() -> ConsumerRules {
@@ -127,6 +130,11 @@ impl Play {
             metadata_max: 10,
             retention_ms: 24 * HOUR_MS,
             consumer: consumer_rules(),
+            share: ShareRules {
+                session_timeout_ms: 45_000,
+                heartbeat_interval_ms: 5_000,
+                members_max: 3,
+            },
         };
         Self {
             coordinator,
@@ -146,6 +154,7 @@ impl Play {
             deleted: BTreeMap::new(),
             image: Metadata::empty(),
             topics_version: 0,
+            share_asks: VecDeque::new(),
         }
     }
 
@@ -189,6 +198,10 @@ impl Play {
                 let before = match output {
                     Output::Append(ticket, records, transactor) => {
                         self.waiting.push_back((ticket, records, transactor));
+                        false
+                    }
+                    Output::AskShares(key, ask) => {
+                        self.share_asks.push_back((key, ask));
                         false
                     }
                     Output::Reply(key, answer) => self.replies.insert(key, *answer).is_some(),

@@ -85,6 +85,11 @@ impl Play {
             metadata_max: 4096,
             retention_ms: 7 * 24 * 3600 * 1000,
             consumer: consumer_rules(),
+            share: ShareRules {
+                session_timeout_ms: 45_000,
+                heartbeat_interval_ms: 5_000,
+                members_max: 200,
+            },
         };
         Self {
             group,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use duramen_protocol::wire::{DecodeError, Decoder, EncodeError, Encoder, Message, Uuid};
 
+use super::share::{ShareFact, ShareValue};
 use super::{value_of, versioned, whole};
 
 duramen_protocol::message! {
@@ -121,6 +122,8 @@ pub(crate) enum Fact {
     Target(Arc<str>),
     Current(Arc<str>),
     Regex(Arc<str>),
+    /// Of a share group: nothing else is said of one.
+    Share(ShareFact),
 }
 
 /// The value of a [`Fact`]; always of its kind. Cheap to clone.
@@ -133,27 +136,17 @@ pub(crate) enum FactValue {
     Target(Arc<TargetValue>),
     Current(Arc<CurrentValue>),
     Regex(Arc<RegexValue>),
+    Share(ShareValue),
 }
 
 impl Fact {
-    fn kind(&self) -> i16 {
-        match self {
-            Self::Epoch => EPOCH,
-            Self::PartitionMetadata => PARTITION_METADATA,
-            Self::Member(_) => MEMBER,
-            Self::TargetEpoch => TARGET_EPOCH,
-            Self::Target(_) => TARGET,
-            Self::Current(_) => CURRENT,
-            Self::Regex(_) => REGEX,
-        }
-    }
-
     fn named(&self) -> Option<&Arc<str>> {
         match self {
             Self::Epoch | Self::PartitionMetadata | Self::TargetEpoch => None,
             Self::Member(part) | Self::Target(part) | Self::Current(part) | Self::Regex(part) => {
                 Some(part)
             }
+            Self::Share(fact) => fact.named(),
         }
     }
 
@@ -182,8 +175,18 @@ pub(super) fn is_known(kind: i16) -> bool {
 
 /// The key under which a fact about a group is kept.
 pub(super) fn encode_key(group: &Arc<str>, fact: &Fact) -> Result<Bytes, EncodeError> {
+    let kind = match fact {
+        Fact::Epoch => EPOCH,
+        Fact::PartitionMetadata => PARTITION_METADATA,
+        Fact::Member(_) => MEMBER,
+        Fact::TargetEpoch => TARGET_EPOCH,
+        Fact::Target(_) => TARGET,
+        Fact::Current(_) => CURRENT,
+        Fact::Regex(_) => REGEX,
+        Fact::Share(fact) => return fact.encode_key(group),
+    };
     let mut e = Encoder::with_capacity(64);
-    e.i16(fact.kind());
+    e.i16(kind);
     match fact.named() {
         None => GroupKey { group: group.clone() }.encode(&mut e, VERSION)?,
         Some(part) => {
@@ -243,6 +246,7 @@ impl FactValue {
             Self::Target(value) => versioned(value.as_ref(), VERSION),
             Self::Current(value) => versioned(value.as_ref(), VERSION),
             Self::Regex(value) => versioned(value.as_ref(), VERSION),
+            Self::Share(value) => value.encode(),
         }
     }
 
@@ -273,6 +277,7 @@ impl FactValue {
                 topics.map(|it| 32 + 8 * it.partitions.len()).sum::<usize>() + 16
             }
             Self::Regex(value) => value.topics.iter().map(|it| it.len() + 2).sum::<usize>() + 20,
+            Self::Share(value) => value.bytes(),
         }
     }
 }

@@ -202,7 +202,7 @@ fn what_is_not_known_or_not_whole_is_an_error() {
     for (key, value) in [
         // Kinds of keys that belong to other kinds of groups, and none.
         ("0009000167", None),
-        ("000f000167", None),
+        ("0011000167", None),
         ("ffff000167", None),
         ("", None),
         ("00", None),

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use duramen_protocol::messages::{
-    DeleteShareGroupStateRequest, DeleteShareGroupStateResponse, FindCoordinatorRequest,
-    InitializeShareGroupStateRequest, ReadShareGroupStateRequest,
-    ReadShareGroupStateSummaryRequest, WriteShareGroupStateRequest, delete_share_group_state,
+    DeleteGroupsRequest, DeleteShareGroupStateRequest, DeleteShareGroupStateResponse,
+    FindCoordinatorRequest, InitializeShareGroupStateRequest, ReadShareGroupStateRequest,
+    ReadShareGroupStateSummaryRequest, ShareGroupDescribeRequest, ShareGroupHeartbeatRequest,
+    ShareGroupHeartbeatResponse, WriteShareGroupStateRequest, delete_share_group_state,
     initialize_share_group_state, read_share_group_state, read_share_group_state_summary,
     write_share_group_state,
 };
@@ -194,6 +195,60 @@ fn the_log_of_what_changes_often_stays_small() {
     let bytes = bytes.sum::<usize>();
     assert!(bytes < 100_000, "{bytes} bytes for one partition");
     assert_eq!(summary(&mut it, &key), (3, 2999, 1));
+}
+
+fn heartbeat(id: &str, member_epoch: i32) -> Request {
+    let names = (member_epoch == 0).then(|| vec!["t".to_owned()]);
+    ShareGroupHeartbeatRequest {
+        group_id: "g".to_owned(),
+        member_id: id.to_owned(),
+        member_epoch,
+        rack_id: None,
+        subscribed_topic_names: names,
+    }
+    .into()
+}
+
+fn parts(answer: &ShareGroupHeartbeatResponse) -> Option<Vec<i32>> {
+    let topics = &answer.assignment.as_ref()?.topic_partitions;
+    Some(topics.iter().flat_map(|it| it.partitions.iter().copied()).collect())
+}
+
+#[test]
+fn members_of_a_share_group_get_partitions_and_what_is_kept_goes_with_the_group() {
+    let mut it = Harness::new(&FEW);
+    it.create("t", &[]);
+    it.ask(
+        FindCoordinatorRequest { coordinator_keys: vec!["g".to_owned()], ..Default::default() },
+        6,
+    );
+    let tell = |it: &mut Harness, request| match it.ask(request, 1) {
+        Response::ShareGroupHeartbeat(answer) => answer,
+        other => panic!("{other:?}"),
+    };
+    let joined = tell(&mut it, heartbeat("a", 0));
+    assert_eq!((joined.error_code, joined.member_epoch, parts(&joined)), (0, 1, Some(vec![])));
+    it.pass_ms(1_000);
+    let told = tell(&mut it, heartbeat("a", 1));
+    assert_eq!((told.member_epoch, parts(&told)), (2, Some(vec![0])));
+    let key = key(&it, "t");
+    let (epoch, start, _) = summary(&mut it, &key);
+    assert_eq!((epoch, start), (1, -1));
+    it.restart(&FEW, 2);
+    let group_ids = vec!["g".to_owned(), "x".to_owned()];
+    let request = ShareGroupDescribeRequest { group_ids, ..Default::default() };
+    let Response::ShareGroupDescribe(answer) = it.ask(request, 1) else { panic!("other") };
+    let group = &answer.groups[0];
+    assert_eq!((group.group_state.as_str(), group.group_epoch), ("Stable", 2));
+    assert_eq!(group.members[0].assignment.topic_partitions[0].topic_name, "t");
+    assert_eq!(code_of(answer.groups[1].error_code), ErrorCode::GroupIdNotFound);
+    tell(&mut it, heartbeat("a", -1));
+    let groups_names = vec!["g".to_owned()];
+    let Response::DeleteGroups(answer) = it.ask(DeleteGroupsRequest { groups_names }, 2) else {
+        panic!("other")
+    };
+    assert_eq!(answer.results[0].error_code, 0);
+    assert_eq!(summary(&mut it, &key), (0, -1, -1));
 }
 
 fn share_write(epoch: i32, start: i64, (first, last): (i64, i64)) -> ShareWrite {

@@ -27,8 +27,9 @@ use duramen_protocol::messages::{
     ListPartitionReassignmentsRequest, ListTransactionsRequest, MetadataRequest,
     OffsetForLeaderEpochRequest, ReadShareGroupStateRequest, ReadShareGroupStateSummaryRequest,
     RenewDelegationTokenRequest, ShareAcknowledgeRequest, ShareFetchRequest,
-    TxnOffsetCommitRequest, UnregisterBrokerRequest, UpdateFeaturesRequest,
-    WriteShareGroupStateRequest, WriteTxnMarkersRequest, incremental_alter_configs,
+    ShareGroupDescribeRequest, ShareGroupHeartbeatRequest, TxnOffsetCommitRequest,
+    UnregisterBrokerRequest, UpdateFeaturesRequest, WriteShareGroupStateRequest,
+    WriteTxnMarkersRequest, incremental_alter_configs,
 };
 use duramen_protocol::wire::Uuid;
 use duramen_protocol::{ApiKey, Request};
@@ -127,6 +128,8 @@ fn of_shares(api: ApiKey) -> Option<Request> {
     Some(match api {
         ApiKey::ShareFetch => ShareFetchRequest::default().into(),
         ApiKey::ShareAcknowledge => ShareAcknowledgeRequest::default().into(),
+        ApiKey::ShareGroupHeartbeat => ShareGroupHeartbeatRequest::default().into(),
+        ApiKey::ShareGroupDescribe => ShareGroupDescribeRequest::default().into(),
         ApiKey::InitializeShareGroupState => InitializeShareGroupStateRequest::default().into(),
         ApiKey::ReadShareGroupState => ReadShareGroupStateRequest::default().into(),
         ApiKey::WriteShareGroupState => WriteShareGroupStateRequest::default().into(),

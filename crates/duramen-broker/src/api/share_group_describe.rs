@@ -1,0 +1,48 @@
+//! `ShareGroupDescribe`: states and members of share groups.
+
+use duramen_protocol::ErrorCode;
+use duramen_protocol::messages::share_group_describe::DescribedGroup;
+use duramen_protocol::messages::{ShareGroupDescribeRequest, ShareGroupDescribeResponse};
+
+use super::{GROUP_OPERATIONS, Operation, Resource, authorize};
+use crate::event::Now;
+use crate::node::Node;
+use crate::session::RequestContext;
+
+pub(crate) fn answer(
+    node: &Node,
+    now: Now,
+    context: &RequestContext,
+    request: &ShareGroupDescribeRequest,
+) -> ShareGroupDescribeResponse {
+    let describe = |group: &String| {
+        let described = describe(node, now, context, group);
+        let mut described = described.unwrap_or_else(|code| DescribedGroup {
+            group_id: group.clone(),
+            error_code: code.code(),
+            ..DescribedGroup::default()
+        });
+        if request.include_authorized_operations && described.error_code == 0 {
+            described.authorized_operations = GROUP_OPERATIONS;
+        }
+        described
+    };
+    let groups = request.group_ids.iter().map(describe).collect();
+    ShareGroupDescribeResponse { groups, ..ShareGroupDescribeResponse::default() }
+}
+
+fn describe(
+    node: &Node,
+    now: Now,
+    context: &RequestContext,
+    group: &str,
+) -> Result<DescribedGroup, ErrorCode> {
+    if !authorize(&context.principal, Operation::Describe, Resource::Group(group)) {
+        return Err(ErrorCode::GroupAuthorizationFailed);
+    }
+    if group.is_empty() {
+        return Err(ErrorCode::InvalidGroupId);
+    }
+    let (coordinator, sight) = node.coordinator_and_sight(group)?;
+    Ok(coordinator.describe_shares(sight.rules, sight.topics, group, now))
+}

@@ -1,0 +1,51 @@
+//! `ShareGroupHeartbeat`: join, stay in and leave a share group.
+
+use duramen_protocol::ErrorCode;
+use duramen_protocol::messages::{ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse};
+
+use super::{Operation, Resource, authorize};
+use crate::event::{Action, Now, RequestKey};
+use crate::groups::Caller;
+use crate::node::Node;
+use crate::session::RequestContext;
+
+pub(crate) fn handle(
+    node: &mut Node,
+    now: Now,
+    key: RequestKey,
+    context: &RequestContext,
+    request: ShareGroupHeartbeatRequest,
+    actions: &mut Vec<Action>,
+) {
+    let (group, version) = (request.group_id.clone(), context.version);
+    let caller = Caller {
+        key,
+        client_id: context.client_id.clone().unwrap_or_default(),
+        client_host: context.client_host.to_string(),
+        fresh: node.fresh_id(),
+    };
+    let asked = admit(context, &request).and_then(|()| {
+        node.coordinate(now, key, version, &group, actions, |it, sight| {
+            it.share_group_heartbeat(sight.rules, sight.topics, caller, request, now);
+        })
+    });
+    if let Err(code) = asked {
+        let error_code = code.code();
+        let refused = ShareGroupHeartbeatResponse { error_code, ..Default::default() };
+        node.reply(key, refused, actions);
+    }
+}
+
+/// Whether it may ask about this group, and be told of the topics that it names.
+fn admit(context: &RequestContext, request: &ShareGroupHeartbeatRequest) -> Result<(), ErrorCode> {
+    let principal = &context.principal;
+    if !authorize(principal, Operation::Read, Resource::Group(&request.group_id)) {
+        return Err(ErrorCode::GroupAuthorizationFailed);
+    }
+    let mut names = request.subscribed_topic_names.iter().flatten();
+    if names.all(|name| authorize(principal, Operation::Describe, Resource::Topic(name))) {
+        Ok(())
+    } else {
+        Err(ErrorCode::TopicAuthorizationFailed)
+    }
+}

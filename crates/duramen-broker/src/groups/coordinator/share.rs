@@ -1,0 +1,319 @@
+//! Share groups in a coordinator: what they decide is appended, what is to be kept for them is asked for, and all of it goes
+//! when they are deleted.
+//!
+//! Deletion, in steps: it is looked at what is kept, with the epoch of each; that it is given up is appended, which proves that
+//! nobody else coordinates the group by then; what was seen is deleted, if it is what was seen; and then the group ends. So a
+//! coordinator that has a successor and does not know it deletes nothing that was begun since.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use duramen_protocol::ErrorCode;
+use duramen_protocol::messages::ShareGroupHeartbeatRequest;
+use duramen_protocol::messages::share_group_describe::DescribedGroup;
+use duramen_protocol::wire::Uuid;
+
+use super::{Asked, Coordinator, Group, Output, Then};
+use crate::event::{Now, RequestKey};
+use crate::groups::consumer::{Refusal, Topics};
+use crate::groups::membership::{Caller, Membership, Rules, State};
+use crate::groups::records::{Fact, GroupRecord};
+use crate::groups::share::{ShareGroup, ShareRules, check_request, refused};
+use crate::shares::ShareKey;
+use crate::shares::coordinator::{Answer, Ask};
+
+/// A share group that is being deleted.
+#[derive(Debug)]
+pub(super) struct Deleting {
+    /// Who is told.
+    pub key: RequestKey,
+    pub part: usize,
+    /// The partitions that an answer is awaited of.
+    awaited: Vec<(Uuid, i32)>,
+    /// The epochs of what is kept.
+    seen: BTreeMap<(Uuid, i32), i32>,
+    problem: Option<ErrorCode>,
+}
+
+impl Group {
+    /// What is said of it is said of a share group.
+    pub(super) fn has_share_facts(&self) -> bool {
+        matches!(self.facts.last_key_value(), Some((Fact::Share(_), _)))
+    }
+
+    /// It is a share group, or its records say so.
+    pub(super) fn is_of_shares(&self) -> bool {
+        self.is_ending.is_none() && (self.share.is_some() || self.has_share_facts())
+    }
+
+    /// The share group that its facts say, if they do.
+    pub(super) fn begin_share(&mut self, rules: &ShareRules, now: Now) {
+        if self.share.is_none() && self.has_share_facts() && self.is_ending.is_none() {
+            self.share = Some(Box::new(self.durable_share(rules, now)));
+            self.members = Membership::default();
+        }
+    }
+
+    fn durable_share(&self, rules: &ShareRules, now: Now) -> ShareGroup {
+        let facts = self.facts.iter().map(|(fact, (_, value))| (fact, value));
+        ShareGroup::load(facts, rules, now)
+    }
+
+    /// Shows a share group as far as it is durable.
+    pub(super) fn shown_share<T>(
+        &self,
+        rules: &ShareRules,
+        now: Now,
+        show: impl FnOnce(&ShareGroup) -> T,
+    ) -> T {
+        match &self.share {
+            Some(share) if !self.is_deciding => show(share),
+            _ => show(&self.durable_share(rules, now)),
+        }
+    }
+}
+
+fn not_found(name: &str) -> Refusal {
+    Refusal::new(ErrorCode::GroupIdNotFound, format!("Share group {name} not found."))
+}
+
+/// Requests.
+impl Coordinator {
+    /// A `ShareGroupHeartbeat`.
+    pub(crate) fn share_group_heartbeat(
+        &mut self,
+        rules: &Rules,
+        topics: Topics<'_>,
+        caller: Caller,
+        request: ShareGroupHeartbeatRequest,
+        now: Now,
+    ) {
+        if let Err(refusal) = check_request(&request) {
+            return self.reply(caller.key, refused(refusal));
+        }
+        let known = self.groups.get_key_value(request.group_id.as_str());
+        let name = match known {
+            Some((name, _)) => name.clone(),
+            None if request.member_epoch == 0 => request.group_id.as_str().into(),
+            None => return self.reply(caller.key, refused(not_found(&request.group_id))),
+        };
+        self.ask(&name, Asked::ShareHeartbeat(caller, request), rules, topics, now);
+    }
+
+    pub(super) fn share_heartbeat_of(
+        &mut self,
+        name: &Arc<str>,
+        rules: &Rules,
+        topics: Topics<'_>,
+        caller: &Caller,
+        request: &ShareGroupHeartbeatRequest,
+        now: Now,
+    ) -> Result<(), Refusal> {
+        let life = self.new_life();
+        let group = self.group_mut(name);
+        group.begin_share(&rules.share, now);
+        if group.share.is_none() {
+            let is_other = group.is_of_consumers()
+                || group.stored.is_some()
+                || !group.offsets.is_empty()
+                || !group.members.is_idle()
+                || group.members.state() != State::Empty;
+            if is_other {
+                let message = format!("Group {name} is not a share group.");
+                return Err(Refusal::new(ErrorCode::GroupIdNotFound, message));
+            }
+            if request.member_epoch != 0 {
+                return Err(not_found(name));
+            }
+            group.share = Some(Box::default());
+            group.life = life;
+        }
+        let share = group.share.as_mut().expect("it is there now");
+        share.heartbeat(&rules.share, topics, caller, request, now);
+        Ok(())
+    }
+
+    /// Groups as `ShareGroupDescribe` tells them.
+    pub(crate) fn describe_shares(
+        &self,
+        rules: &Rules,
+        topics: Topics<'_>,
+        group_id: &str,
+        now: Now,
+    ) -> DescribedGroup {
+        let missing = |error_message: String| DescribedGroup {
+            group_id: group_id.to_owned(),
+            error_code: ErrorCode::GroupIdNotFound.code(),
+            error_message: Some(error_message),
+            ..DescribedGroup::default()
+        };
+        match self.groups.get(group_id).filter(|group| group.is_ending.is_none()) {
+            None => missing(format!("Group {group_id} not found.")),
+            Some(group) if !group.is_of_shares() => {
+                missing(format!("Group {group_id} is not a share group."))
+            }
+            Some(group) => group.shown_share(&rules.share, now, |it| it.describe(group_id, topics)),
+        }
+    }
+}
+
+/// What is decided.
+impl Coordinator {
+    /// Appends what a share group decided; without that, all are answered who asked.
+    pub(super) fn append_share(&mut self, name: &Arc<str>, now: Now) {
+        let group = self.group_mut(name);
+        let Some(share) = &mut group.share else { return };
+        let (facts, answers) = share.take();
+        if facts.is_empty() {
+            self.want_shares(name);
+            for (key, answer) in answers {
+                self.reply(key, answer);
+            }
+            return;
+        }
+        (group.is_deciding, group.deciding_since_us) = (true, now.mono_us);
+        let record = |(fact, value)| GroupRecord::Consumer { group: name.clone(), fact, value };
+        let records = facts.into_iter().map(record).collect();
+        self.append_in_order(name, records, answers);
+    }
+
+    /// What a share group decided is durable, or will never be. Then it is what it was.
+    pub(super) fn on_share_decided(&mut self, name: &Arc<str>, is_durable: bool, held_us: u64) {
+        let group = self.group_mut(name);
+        if !is_durable {
+            group.share = None;
+        } else if let Some(share) = &mut group.share {
+            share.hold(held_us);
+            self.want_shares(name);
+        }
+    }
+
+    /// Asks for what is to be kept.
+    fn want_shares(&mut self, name: &Arc<str>) {
+        let Some(share) = &mut self.group_mut(name).share else { return };
+        for (topic_id, partition) in share.take_wanted() {
+            self.ask_share(name, (topic_id, partition), Ask::Begin);
+        }
+    }
+
+    fn ask_share(&mut self, name: &Arc<str>, (topic_id, partition): (Uuid, i32), ask: Ask) {
+        let key = ShareKey { group: name.clone(), topic_id, partition };
+        self.outputs.push(Output::AskShares(key, ask));
+    }
+
+    /// What became of an [`Output::AskShares`].
+    pub(crate) fn on_share_answer(&mut self, key: &ShareKey, ask: &Ask, answer: &Answer) {
+        let Some((name, group)) = self.groups.get_key_value(&key.group) else { return };
+        let name = name.clone();
+        let place = (key.topic_id, key.partition);
+        let is_gone = *answer == Err(ErrorCode::UnknownTopicOrPartition);
+        if *ask == Ask::Begin {
+            if group.is_of_shares() && (answer.is_ok() || is_gone) {
+                let begun = Asked::Begun(place.0, place.1, answer.is_ok());
+                self.group_mut(&name).waiting.push_back(begun);
+                self.ready.insert(name);
+            }
+            return;
+        }
+        let Some(deleting) = &mut self.group_mut(&name).deleting else { return };
+        let Some(at) = deleting.awaited.iter().position(|it| *it == place) else { return };
+        deleting.awaited.swap_remove(at);
+        match (ask, answer) {
+            (Ask::Look, Ok(Some(state))) => {
+                deleting.seen.insert(place, state.state_epoch);
+            }
+            (_, Err(code)) if !is_gone => deleting.problem = Some(*code),
+            _ => {}
+        }
+        if deleting.awaited.is_empty() {
+            match (deleting.problem, ask) {
+                (Some(code), _) => self.end_deleting(&name, code),
+                (None, Ask::Look) => self.give_up_shares(&name),
+                (None, _) => self.end_deleted(&name),
+            }
+        }
+    }
+}
+
+/// Deletion.
+impl Coordinator {
+    /// Deletes a share group in which nobody is, and all that is kept for it.
+    pub(super) fn delete_shares(
+        &mut self,
+        name: &Arc<str>,
+        topics: Topics<'_>,
+        key: RequestKey,
+        part: usize,
+    ) {
+        let Some(share) = &self.group_mut(name).share else {
+            return self.push_deleted(key, part, name, ErrorCode::GroupIdNotFound);
+        };
+        if !share.is_empty() {
+            return self.push_deleted(key, part, name, ErrorCode::NonEmptyGroup);
+        }
+        let awaited = share.kept(topics);
+        if awaited.is_empty() {
+            return self.delete_empty(name, key, part);
+        }
+        for place in &awaited {
+            self.ask_share(name, *place, Ask::Look);
+        }
+        let (seen, problem) = (BTreeMap::new(), None);
+        let deleting = Deleting { key, part, awaited, seen, problem };
+        self.group_mut(name).deleting = Some(Box::new(deleting));
+    }
+
+    fn end_deleting(&mut self, name: &Arc<str>, code: ErrorCode) {
+        if let Some(deleting) = self.group_mut(name).deleting.take() {
+            self.push_deleted(deleting.key, deleting.part, name, code);
+        }
+        self.ready.insert(name.clone());
+    }
+
+    /// All was seen that is kept: that it goes is appended.
+    fn give_up_shares(&mut self, name: &Arc<str>) {
+        let Some(share) = &mut self.group_mut(name).share else {
+            return self.end_deleting(name, ErrorCode::NotCoordinator);
+        };
+        share.give_up_states();
+        let (facts, _) = share.take();
+        let record = |(fact, value)| GroupRecord::Consumer { group: name.clone(), fact, value };
+        let records = facts.into_iter().map(record).collect();
+        self.append(Some(name), records, Then::GivenUp);
+    }
+
+    /// It is known that it goes, or that it does not.
+    pub(super) fn on_given_up(&mut self, name: &Arc<str>, result: Result<(), ErrorCode>) {
+        let group = self.group_mut(name);
+        if let Err(code) = result {
+            group.share = None;
+            return self.end_deleting(name, code);
+        }
+        let Some(deleting) = &mut group.deleting else { return };
+        let seen: Vec<_> = deleting.seen.iter().map(|(place, epoch)| (*place, *epoch)).collect();
+        deleting.awaited = seen.iter().map(|(place, _)| *place).collect();
+        if seen.is_empty() {
+            return self.end_deleted(name);
+        }
+        for (place, epoch) in seen {
+            self.ask_share(name, place, Ask::Delete { of: Some(epoch) });
+        }
+    }
+
+    /// Nothing is kept any more.
+    fn end_deleted(&mut self, name: &Arc<str>) {
+        if let Some(deleting) = self.group_mut(name).deleting.take() {
+            self.delete_empty(name, deleting.key, deleting.part);
+        }
+    }
+
+    /// A topic was deleted, of which something may be kept for share groups.
+    pub(super) fn forget_shared_topic(&mut self, topic_id: Uuid) {
+        let of_it = self.groups.iter().filter(|(_, group)| group.is_of_shares());
+        let names: Vec<Arc<str>> = of_it.map(|(name, _)| name.clone()).collect();
+        for name in names {
+            self.group_mut(&name).waiting.push_back(Asked::TopicGone(topic_id));
+            self.ready.insert(name);
+        }
+    }
+}

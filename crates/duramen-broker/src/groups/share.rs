@@ -1,0 +1,714 @@
+//! # Room card: share groups
+//!
+//! Purpose:    one share group (KIP-932): who is in it, and who is to fetch from which partitions. Several members may share
+//!             one: who gets which record, leaders of partitions decide (see `shares`).
+//! Owns:       [`ShareGroup`]: the facts as far as they were decided, sessions, which partitions something is kept of for the
+//!             group, what is to be appended and answered.
+//! Interface:  [`ShareGroup::heartbeat`], [`ShareGroup::on_begun`], [`ShareGroup::on_time`], then [`ShareGroup::take`];
+//!             [`ShareGroup::load`] makes one of facts.
+//! Invariants: epochs never go back; nobody is given a partition before something is kept of it; a decision rests on facts
+//!             that are durable or are appended with it, in one go: while that goes on, nothing is decided.
+//! Never:      clocks, chance, appends, whether the group is coordinated here, which records were delivered.
+//! Tests:      below; `coordinator/tests/shares.rs`.
+//! Start at:   [`ShareGroup::heartbeat`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
+use std::sync::Arc;
+
+use duramen_protocol::messages::share_group_describe::{
+    Assignment as DescribedAssignment, DescribedGroup, Member as DescribedMember,
+    TopicPartitions as DescribedPartitions,
+};
+use duramen_protocol::messages::share_group_heartbeat::{Assignment, TopicPartitions};
+use duramen_protocol::messages::{ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse};
+use duramen_protocol::wire::Uuid;
+use duramen_protocol::{ErrorCode, Response};
+
+use super::consumer::{Answer, Refusal, Said, Topics};
+use super::membership::Caller;
+use super::records::{
+    DeletingTopic, Fact, FactValue, ShareCurrentValue, ShareEpochValue, ShareFact,
+    ShareMemberValue, ShareStatesValue, ShareTargetEpochValue, ShareTopic, ShareValue, StateTopic,
+    TargetTopic, TargetValue,
+};
+use crate::event::{Now, RequestKey};
+
+/// What an operator sets for all share groups.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShareRules {
+    /// How long a member may be silent.
+    pub session_timeout_ms: i32,
+    /// How often a member is to be heard.
+    pub heartbeat_interval_ms: i32,
+    /// How many members a group may have.
+    pub members_max: usize,
+}
+
+/// The epoch that a member leaves with.
+const LEAVE: i32 = -1;
+/// The only way in which partitions are shared out.
+const ASSIGNOR: &str = "simple";
+/// Kafka's name of this kind of groups.
+pub(crate) const SHARE: &str = "share";
+
+/// A topic and a partition.
+type Place = (Uuid, i32);
+/// A member, and what it may be given.
+type Wish = (Arc<str>, Vec<Place>);
+/// Partitions by topic.
+type Partitions = BTreeMap<Uuid, BTreeSet<i32>>;
+
+#[derive(Debug, Default)]
+struct Member {
+    value: Arc<ShareMemberValue>,
+    epoch: i32,
+    previous: i32,
+    assigned: Partitions,
+    target: Partitions,
+}
+
+/// What is kept of a topic for the group.
+#[derive(Debug, Default)]
+struct States {
+    name: String,
+    begun: BTreeSet<i32>,
+    /// That is being asked for.
+    beginning: BTreeSet<i32>,
+}
+
+/// See the room card. Times are microseconds of one monotonic clock.
+#[derive(Debug, Default)]
+pub(crate) struct ShareGroup {
+    epoch: i32,
+    metadata_hash: i64,
+    target_epoch: i32,
+    members: BTreeMap<Arc<str>, Member>,
+    states: BTreeMap<Uuid, States>,
+    /// Topics of which all that is kept is being deleted.
+    deleting: BTreeMap<Uuid, String>,
+    sessions: BTreeMap<Arc<str>, u64>,
+    /// The topics that its epoch was last compared with.
+    seen: Option<u64>,
+    emitted: Vec<Said>,
+    answers: Vec<Answer>,
+    /// What is to be begun, once it is durable that it is.
+    wanted: Vec<Place>,
+    have_states_changed: bool,
+    /// Some partition may be nobody's that could be fetched from.
+    may_lack_targets: bool,
+}
+
+/// What is wrong with a request by itself, as Kafka puts it.
+pub(crate) fn check_request(request: &ShareGroupHeartbeatRequest) -> Result<(), Refusal> {
+    let invalid = |message: &str| Err(Refusal::new(ErrorCode::InvalidRequest, message));
+    if request.member_id.trim().is_empty() {
+        return invalid("MemberId can't be empty.");
+    }
+    if request.group_id.trim().is_empty() {
+        return invalid("GroupId can't be empty.");
+    }
+    if request.rack_id.as_deref().is_some_and(|rack| rack.trim().is_empty()) {
+        return invalid("RackId can't be empty.");
+    }
+    if request.member_epoch == 0
+        && request.subscribed_topic_names.as_ref().is_none_or(Vec::is_empty)
+    {
+        return invalid("SubscribedTopicNames must be set in first request.");
+    }
+    if request.member_epoch < LEAVE {
+        return invalid("MemberEpoch is invalid.");
+    }
+    Ok(())
+}
+
+/// What a heartbeat is told that is refused.
+pub(crate) fn refused(refusal: Refusal) -> ShareGroupHeartbeatResponse {
+    ShareGroupHeartbeatResponse {
+        error_code: refusal.code.code(),
+        error_message: Some(refusal.message),
+        ..ShareGroupHeartbeatResponse::default()
+    }
+}
+
+/// What is asked from outside.
+impl ShareGroup {
+    /// The group of these facts. Its members are given their session timeouts anew, and what was to be begun is asked for again.
+    pub(crate) fn load<'a>(
+        facts: impl Iterator<Item = (&'a Fact, &'a FactValue)>,
+        rules: &ShareRules,
+        now: Now,
+    ) -> Self {
+        let mut group = Self::default();
+        for (fact, value) in facts {
+            if let (Fact::Share(fact), FactValue::Share(value)) = (fact, value) {
+                group.apply(fact, Some(value));
+            }
+        }
+        for id in group.members.keys() {
+            group.sessions.insert(id.clone(), now.mono_us + us(rules.session_timeout_ms));
+        }
+        let beginning = group
+            .states
+            .iter()
+            .flat_map(|(topic, it)| it.beginning.iter().map(|partition| (*topic, *partition)));
+        group.wanted = beginning.collect();
+        group.may_lack_targets = true;
+        group
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    /// What was decided since the last call, and who is answered once that is durable.
+    pub(crate) fn take(&mut self) -> (Vec<Said>, Vec<Answer>) {
+        if mem::take(&mut self.have_states_changed) {
+            let value = ShareValue::States(Arc::new(self.states_value()));
+            self.emitted.push((Fact::Share(ShareFact::States), Some(FactValue::Share(value))));
+        }
+        (mem::take(&mut self.emitted), mem::take(&mut self.answers))
+    }
+
+    /// Of which partitions something is to be kept from now on, when that it is to be so is durable.
+    pub(crate) fn take_wanted(&mut self) -> Vec<Place> {
+        mem::take(&mut self.wanted)
+    }
+
+    /// When [`Self::on_time`] is due next, if nothing else happens before.
+    pub(crate) fn deadline_us(&self) -> Option<u64> {
+        self.sessions.values().min().copied()
+    }
+
+    /// When a member is given up, unless something is heard of it.
+    pub(crate) fn expires_us(&self, id: &str) -> Option<u64> {
+        self.sessions.get(id).copied()
+    }
+
+    /// For so long nobody was heard while something was appended: that is no fault of members.
+    pub(crate) fn hold(&mut self, us: u64) {
+        for session in self.sessions.values_mut() {
+            *session += us;
+        }
+    }
+
+    /// Time has passed: who is silent for too long is out.
+    pub(crate) fn on_time(&mut self, topics: Topics<'_>, now: Now) {
+        let is_due = |(_, at): &(&Arc<str>, &u64)| **at <= now.mono_us;
+        let due: Vec<Arc<str>> =
+            self.sessions.iter().filter(is_due).map(|(id, _)| id.clone()).collect();
+        self.fence(&due, topics);
+    }
+
+    /// Something is kept of a partition now, or its topic is gone.
+    pub(crate) fn on_begun(&mut self, topic: Uuid, partition: i32, is_there: bool) {
+        let Some(states) = self.states.get_mut(&topic) else { return };
+        if states.beginning.remove(&partition) {
+            self.have_states_changed = true;
+            if is_there {
+                states.begun.insert(partition);
+                self.may_lack_targets = true;
+            }
+        }
+    }
+
+    /// A topic is gone.
+    pub(crate) fn forget_topic(&mut self, topic: Uuid) {
+        self.have_states_changed |= self.states.remove(&topic).is_some();
+        self.have_states_changed |= self.deleting.remove(&topic).is_some();
+    }
+
+    /// All partitions of which something is kept for the group, or may be: a deletion may not have come to its end.
+    pub(crate) fn kept(&self, topics: Topics<'_>) -> Vec<Place> {
+        let all = self.states.iter().flat_map(|(topic, it)| {
+            it.begun.union(&it.beginning).map(|partition| (*topic, *partition))
+        });
+        let deleting = self.deleting.keys().flat_map(|topic| {
+            (0..topics.partitions(*topic)).map(move |partition| (*topic, partition))
+        });
+        all.chain(deleting).collect::<BTreeSet<_>>().into_iter().collect()
+    }
+
+    /// All that is kept for it is to be deleted.
+    pub(crate) fn give_up_states(&mut self) {
+        let states = mem::take(&mut self.states);
+        self.deleting.extend(states.into_iter().map(|(topic, it)| (topic, it.name)));
+        self.have_states_changed = true;
+    }
+
+    /// Kafka's name of where it stands.
+    pub(crate) fn state(&self) -> &'static str {
+        if self.members.is_empty() { "Empty" } else { "Stable" }
+    }
+
+    /// As `ShareGroupDescribe` tells it.
+    pub(crate) fn describe(&self, group_id: &str, topics: Topics<'_>) -> DescribedGroup {
+        let named = |(topic_id, partitions): (&Uuid, &BTreeSet<i32>)| {
+            let topic = topics.image.topic(*topic_id)?;
+            Some(DescribedPartitions {
+                topic_id: *topic_id,
+                topic_name: topic.name.clone(),
+                partitions: partitions.iter().copied().collect(),
+            })
+        };
+        let member = |(id, member): (&Arc<str>, &Member)| DescribedMember {
+            member_id: id.as_ref().to_owned(),
+            rack_id: member.value.rack_id.clone(),
+            member_epoch: member.epoch,
+            client_id: member.value.client_id.clone(),
+            client_host: member.value.client_host.clone(),
+            subscribed_topic_names: member.value.subscribed_topic_names.clone(),
+            assignment: DescribedAssignment {
+                topic_partitions: member.assigned.iter().filter_map(named).collect(),
+            },
+        };
+        DescribedGroup {
+            group_id: group_id.to_owned(),
+            group_state: self.state().to_owned(),
+            group_epoch: self.epoch,
+            assignment_epoch: self.target_epoch,
+            assignor_name: ASSIGNOR.to_owned(),
+            members: self.members.iter().map(member).collect(),
+            ..DescribedGroup::default()
+        }
+    }
+}
+
+/// Heartbeats.
+impl ShareGroup {
+    /// A `ShareGroupHeartbeat`, which is good by itself.
+    pub(crate) fn heartbeat(
+        &mut self,
+        rules: &ShareRules,
+        topics: Topics<'_>,
+        caller: &Caller,
+        request: &ShareGroupHeartbeatRequest,
+        now: Now,
+    ) {
+        let answer = if request.member_epoch == LEAVE {
+            self.leave(request, topics)
+        } else {
+            self.stay(rules, topics, caller, request, now)
+        };
+        self.answer(caller.key, answer.unwrap_or_else(refused));
+    }
+
+    fn answer(&mut self, key: RequestKey, answer: impl Into<Response>) {
+        self.answers.push((key, answer.into()));
+    }
+
+    fn stay(
+        &mut self,
+        rules: &ShareRules,
+        topics: Topics<'_>,
+        caller: &Caller,
+        request: &ShareGroupHeartbeatRequest,
+        now: Now,
+    ) -> Result<ShareGroupHeartbeatResponse, Refusal> {
+        let id = self.identify(rules, request)?;
+        let is_new = !self.members.contains_key(&id);
+        let (before, had) = match self.members.get(&id) {
+            Some(member) => (member.value.clone(), member.assigned.clone()),
+            None => Default::default(),
+        };
+        let value = told(&before, caller, request);
+        let has_other_topics = value.subscribed_topic_names != before.subscribed_topic_names;
+        if is_new || value != *before {
+            let value = ShareValue::Member(Arc::new(value));
+            self.emit(ShareFact::Member(id.clone()), Some(value));
+        }
+        let is_missing =
+            self.may_lack_targets && self.target_epoch >= self.epoch && self.lacks_targets(topics);
+        self.may_lack_targets &= is_missing;
+        self.raise_epoch(is_new || has_other_topics || is_missing, topics);
+        self.want_states(topics);
+        self.assign(topics, now);
+        self.reconcile(&id);
+        self.sessions.insert(id.clone(), now.mono_us + us(rules.session_timeout_ms));
+        let member = &self.members[&id];
+        let is_told = request.member_epoch == 0
+            || request.subscribed_topic_names.is_some()
+            || member.assigned != had;
+        Ok(ShareGroupHeartbeatResponse {
+            member_id: Some(id.as_ref().to_owned()),
+            member_epoch: member.epoch,
+            heartbeat_interval_ms: rules.heartbeat_interval_ms,
+            assignment: is_told.then(|| assignment(&member.assigned)),
+            ..ShareGroupHeartbeatResponse::default()
+        })
+    }
+
+    fn identify(
+        &self,
+        rules: &ShareRules,
+        request: &ShareGroupHeartbeatRequest,
+    ) -> Result<Arc<str>, Refusal> {
+        let id = request.member_id.as_str();
+        let Some((known, member)) = self.members.get_key_value(id) else {
+            let most = rules.members_max;
+            if self.members.len() >= most {
+                let message =
+                    format!("The share group has reached its maximum capacity of {most} members.");
+                return Err(Refusal::new(ErrorCode::GroupMaxSizeReached, message));
+            }
+            if request.member_epoch != 0 {
+                return Err(unknown(id, &request.group_id));
+            }
+            return Ok(id.into());
+        };
+        let (said, is, before) = (request.member_epoch, member.epoch, member.previous);
+        let problem = if said > is {
+            format!(
+                "has a greater member epoch ({said}) than the one known by the group coordinator ({is})"
+            )
+        } else if said != 0 && said < is && said != before {
+            format!(
+                "has a smaller member epoch ({said}) than the one known by the group coordinator ({is}), \
+                 and it does not match the previous member epoch ({before})"
+            )
+        } else {
+            return Ok(known.clone());
+        };
+        let message = format!(
+            "The share group member {problem}. The member must abandon all its partitions and rejoin."
+        );
+        Err(Refusal::new(ErrorCode::FencedMemberEpoch, message))
+    }
+
+    fn leave(
+        &mut self,
+        request: &ShareGroupHeartbeatRequest,
+        topics: Topics<'_>,
+    ) -> Result<ShareGroupHeartbeatResponse, Refusal> {
+        let id = request.member_id.as_str();
+        let Some((id, _)) = self.members.get_key_value(id) else {
+            return Err(unknown(id, &request.group_id));
+        };
+        let id = id.clone();
+        self.fence(&[id], topics);
+        Ok(ShareGroupHeartbeatResponse {
+            member_id: Some(request.member_id.clone()),
+            member_epoch: LEAVE,
+            ..ShareGroupHeartbeatResponse::default()
+        })
+    }
+
+    /// Members are out.
+    fn fence(&mut self, ids: &[Arc<str>], topics: Topics<'_>) {
+        for id in ids {
+            self.emit(ShareFact::Current(id.clone()), None);
+            self.emit(ShareFact::Target(id.clone()), None);
+            self.emit(ShareFact::Member(id.clone()), None);
+            self.sessions.remove(id);
+        }
+        self.raise_epoch(!ids.is_empty(), topics);
+    }
+
+    fn subscribed(&self) -> BTreeSet<&str> {
+        let names = self.members.values().flat_map(|it| &it.value.subscribed_topic_names);
+        names.map(String::as_str).collect()
+    }
+
+    /// The epoch rises if it has to, or if topics are others than it knows of.
+    fn raise_epoch(&mut self, has_to: bool, topics: Topics<'_>) {
+        if !has_to && self.seen == Some(topics.version) {
+            return;
+        }
+        self.seen = Some(topics.version);
+        let metadata_hash = topics.hash(self.subscribed().into_iter());
+        if has_to || metadata_hash != self.metadata_hash {
+            let epoch = self.epoch.saturating_add(1);
+            let value = ShareValue::Epoch(ShareEpochValue { epoch, metadata_hash });
+            self.emit(ShareFact::Epoch, Some(value));
+        }
+    }
+
+    /// Something is to be kept of all partitions that members are subscribed to.
+    fn want_states(&mut self, topics: Topics<'_>) {
+        let names: Vec<String> = self.subscribed().into_iter().map(str::to_owned).collect();
+        for name in names {
+            let Some(topic) = topics.image.topic_named(&name) else { continue };
+            let count = topics.partitions(topic.id);
+            let states = self.states.entry(topic.id).or_default();
+            if states.name.is_empty() {
+                states.name = name;
+            }
+            for partition in 0..count {
+                if !states.begun.contains(&partition) && states.beginning.insert(partition) {
+                    self.wanted.push((topic.id, partition));
+                    self.have_states_changed = true;
+                    self.deleting.remove(&topic.id);
+                }
+            }
+        }
+        self.states.retain(|_, it| !it.begun.is_empty() || !it.beginning.is_empty());
+    }
+
+    /// The partitions that a member may be given.
+    fn shareable(&self, value: &ShareMemberValue, topics: Topics<'_>) -> Vec<Place> {
+        let ids = topics.ids(value.subscribed_topic_names.iter().map(String::as_str));
+        let known = ids.into_iter().filter_map(|id| Some((id, self.states.get(&id)?)));
+        known.flat_map(|(id, it)| it.begun.iter().map(move |partition| (id, *partition))).collect()
+    }
+
+    /// Some partition that could be fetched from is nobody's.
+    fn lacks_targets(&self, topics: Topics<'_>) -> bool {
+        let given: BTreeSet<Place> =
+            self.members.values().flat_map(|it| pairs(&it.target)).collect();
+        let values: BTreeSet<&Vec<String>> =
+            self.members.values().map(|it| &it.value.subscribed_topic_names).collect();
+        let all: BTreeSet<Place> = values
+            .into_iter()
+            .flat_map(|names| {
+                let subscribed_topic_names = names.clone();
+                let value = ShareMemberValue { subscribed_topic_names, ..Default::default() };
+                self.shareable(&value, topics)
+            })
+            .collect();
+        !all.is_subset(&given)
+    }
+
+    /// Decides anew who is to have what, if the epoch has risen since.
+    fn assign(&mut self, topics: Topics<'_>, now: Now) {
+        if self.target_epoch >= self.epoch {
+            return;
+        }
+        let wishes: Vec<Wish> = self
+            .members
+            .iter()
+            .map(|(id, member)| (id.clone(), self.shareable(&member.value, topics)))
+            .collect();
+        for (id, target) in shared_out(&wishes) {
+            if self.members[&id].target != target {
+                let topic = |(topic_id, partitions): (&Uuid, &BTreeSet<i32>)| TargetTopic {
+                    topic_id: *topic_id,
+                    partitions: partitions.iter().copied().collect(),
+                };
+                let value = TargetValue { topics: target.iter().map(topic).collect() };
+                self.emit(ShareFact::Target(id), Some(ShareValue::Target(Arc::new(value))));
+            }
+        }
+        self.may_lack_targets = false;
+        let value = ShareTargetEpochValue { epoch: self.epoch, timestamp: now.wall_ms };
+        self.emit(ShareFact::TargetEpoch, Some(ShareValue::TargetEpoch(value)));
+    }
+
+    /// A member has what it is to have: nobody has to give anything up first.
+    fn reconcile(&mut self, id: &Arc<str>) {
+        let member = &self.members[id];
+        if member.epoch == self.target_epoch {
+            return;
+        }
+        let topic = |(topic_id, partitions): (&Uuid, &BTreeSet<i32>)| ShareTopic {
+            topic_id: *topic_id,
+            partitions: partitions.iter().copied().collect(),
+        };
+        let value = ShareCurrentValue {
+            member_epoch: self.target_epoch,
+            previous_member_epoch: member.epoch,
+            state: 0,
+            assigned: member.target.iter().map(topic).collect(),
+        };
+        let value = ShareValue::Current(Arc::new(value));
+        self.emit(ShareFact::Current(id.clone()), Some(value));
+    }
+}
+
+/// Facts.
+impl ShareGroup {
+    /// Something is so from now on.
+    fn emit(&mut self, fact: ShareFact, value: Option<ShareValue>) {
+        self.apply(&fact, value.as_ref());
+        self.emitted.push((Fact::Share(fact), value.map(FactValue::Share)));
+    }
+
+    /// The next fact. Members come before what is said of them.
+    fn apply(&mut self, fact: &ShareFact, value: Option<&ShareValue>) {
+        match (fact, value) {
+            (ShareFact::Epoch, Some(ShareValue::Epoch(it))) => {
+                (self.epoch, self.metadata_hash) = (it.epoch, it.metadata_hash);
+            }
+            (ShareFact::TargetEpoch, Some(ShareValue::TargetEpoch(it))) => {
+                self.target_epoch = it.epoch;
+            }
+            (ShareFact::Member(id), Some(ShareValue::Member(it))) => {
+                self.members.entry(id.clone()).or_default().value = it.clone();
+            }
+            (ShareFact::Member(id), _) => {
+                self.members.remove(id);
+            }
+            (ShareFact::Target(id), Some(ShareValue::Target(it))) => {
+                if let Some(member) = self.members.get_mut(id) {
+                    let topics = it.topics.iter();
+                    let topics = topics.map(|it| (it.topic_id, it.partitions.iter().copied()));
+                    member.target = topics.map(|(id, it)| (id, it.collect())).collect();
+                }
+            }
+            (ShareFact::Current(id), Some(ShareValue::Current(it))) => {
+                if let Some(member) = self.members.get_mut(id) {
+                    (member.epoch, member.previous) = (it.member_epoch, it.previous_member_epoch);
+                    let topics = it.assigned.iter();
+                    let topics = topics.map(|it| (it.topic_id, it.partitions.iter().copied()));
+                    member.assigned = topics.map(|(id, it)| (id, it.collect())).collect();
+                }
+            }
+            (ShareFact::States, Some(ShareValue::States(it))) => self.put_states(it),
+            _ => {}
+        }
+    }
+
+    fn put_states(&mut self, value: &ShareStatesValue) {
+        self.states.clear();
+        for topic in &value.initialized {
+            let states = self.states.entry(topic.topic_id).or_default();
+            states.name.clone_from(&topic.topic_name);
+            states.begun.extend(&topic.partitions);
+        }
+        for topic in &value.initializing {
+            let states = self.states.entry(topic.topic_id).or_default();
+            states.name.clone_from(&topic.topic_name);
+            states.beginning.extend(&topic.partitions);
+        }
+        let deleting = value.deleting.iter();
+        self.deleting = deleting.map(|it| (it.topic_id, it.topic_name.clone())).collect();
+    }
+
+    fn states_value(&self) -> ShareStatesValue {
+        let topics = |of: fn(&States) -> &BTreeSet<i32>| {
+            let some = self.states.iter().filter(move |(_, it)| !of(it).is_empty());
+            let topic = move |(topic_id, it): (&Uuid, &States)| StateTopic {
+                topic_id: *topic_id,
+                topic_name: it.name.clone(),
+                partitions: of(it).iter().copied().collect(),
+            };
+            some.map(topic).collect()
+        };
+        let deleting = self.deleting.iter().map(|(topic_id, name)| DeletingTopic {
+            topic_id: *topic_id,
+            topic_name: name.clone(),
+        });
+        ShareStatesValue {
+            initializing: topics(|it| &it.beginning),
+            initialized: topics(|it| &it.begun),
+            deleting: deleting.collect(),
+        }
+    }
+}
+
+fn us(ms: i32) -> u64 {
+    u64::try_from(ms).unwrap_or(0) * 1000
+}
+
+fn unknown(id: &str, group: &str) -> Refusal {
+    let message = format!("Member {id} is not a member of group {group}.");
+    Refusal::new(ErrorCode::UnknownMemberId, message)
+}
+
+fn pairs(partitions: &Partitions) -> impl Iterator<Item = Place> {
+    partitions.iter().flat_map(|(topic, all)| all.iter().map(move |partition| (*topic, *partition)))
+}
+
+fn assignment(assigned: &Partitions) -> Assignment {
+    let topic = |(topic_id, partitions): (&Uuid, &BTreeSet<i32>)| TopicPartitions {
+        topic_id: *topic_id,
+        partitions: partitions.iter().copied().collect(),
+    };
+    Assignment { topic_partitions: assigned.iter().map(topic).collect() }
+}
+
+/// What a member says about itself from now on.
+fn told(
+    before: &ShareMemberValue,
+    caller: &Caller,
+    request: &ShareGroupHeartbeatRequest,
+) -> ShareMemberValue {
+    let names = request.subscribed_topic_names.as_ref().map(|names| {
+        let names: BTreeSet<String> = names.iter().cloned().collect();
+        names.into_iter().collect()
+    });
+    ShareMemberValue {
+        rack_id: request.rack_id.clone().or_else(|| before.rack_id.clone()),
+        client_id: caller.client_id.clone(),
+        client_host: caller.client_host.clone(),
+        subscribed_topic_names: names.unwrap_or_else(|| before.subscribed_topic_names.clone()),
+    }
+}
+
+/// Who is to have what: a function of who wants what. Where all want the same, all of it is shared out together, else topic by
+/// topic. Each partition is somebody's, and as few have it as there have to be for everybody to have one.
+fn shared_out(wishes: &[Wish]) -> BTreeMap<Arc<str>, Partitions> {
+    let mut all: BTreeMap<Arc<str>, Partitions> =
+        wishes.iter().map(|(id, _)| (id.clone(), Partitions::new())).collect();
+    let mut share = |members: &[&Arc<str>], partitions: &[Place]| {
+        if members.is_empty() || partitions.is_empty() {
+            return;
+        }
+        // Round and round in both: two places that meet the same member are further apart than one partition's.
+        let places = members.len().div_ceil(partitions.len()) * partitions.len();
+        for at in 0..places {
+            let (topic, partition) = partitions[at % partitions.len()];
+            let member = members[at % members.len()];
+            let has = all.get_mut(member).expect("it is listed");
+            has.entry(topic).or_default().insert(partition);
+        }
+    };
+    let Some((_, first)) = wishes.first() else { return all };
+    if wishes.iter().all(|(_, wish)| wish == first) {
+        let members: Vec<&Arc<str>> = wishes.iter().map(|(id, _)| id).collect();
+        share(&members, first);
+        return all;
+    }
+    let topics: BTreeSet<Uuid> =
+        wishes.iter().flat_map(|(_, wish)| wish.iter().map(|(topic, _)| *topic)).collect();
+    for topic in topics {
+        let of_it = |wish: &[Place]| -> Vec<Place> {
+            wish.iter().filter(|(it, _)| *it == topic).copied().collect()
+        };
+        let members: Vec<&Arc<str>> =
+            wishes.iter().filter(|(_, wish)| !of_it(wish).is_empty()).map(|(id, _)| id).collect();
+        let wish = wishes.iter().map(|(_, wish)| of_it(wish)).find(|it| !it.is_empty());
+        share(&members, &wish.unwrap_or_default());
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn partitions_are_shared_out_evenly_and_each_is_somebodys() {
+        for count in 1..12i32 {
+            for members in 1..12usize {
+                let partitions: Vec<_> = (0..count).map(|it| (Uuid::from_u128(1), it)).collect();
+                let wishes: Vec<(Arc<str>, _)> = (0..members)
+                    .map(|it| (format!("{it:02}").into(), partitions.clone()))
+                    .collect();
+                let all = shared_out(&wishes);
+                let sizes: Vec<usize> = all.values().map(|it| pairs(it).count()).collect();
+                let (most, least) = (sizes.iter().max(), sizes.iter().min());
+                assert!(
+                    most.zip(least).is_some_and(|(most, least)| most - least <= 1),
+                    "{sizes:?}"
+                );
+                let sharing = members.div_ceil(partitions.len());
+                assert_eq!(sizes.iter().sum::<usize>(), sharing * partitions.len());
+                for partition in &partitions {
+                    let having = all.values().filter(|it| pairs(it).any(|it| it == *partition));
+                    assert_eq!(having.count(), sharing, "{count} of {members}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn members_get_what_they_are_subscribed_to() {
+        let (a, b) = (Uuid::from_u128(1), Uuid::from_u128(2));
+        let one = vec![(a, 0), (a, 1)];
+        let both = vec![(a, 0), (a, 1), (b, 0)];
+        let all = shared_out(&[("x".into(), one), ("y".into(), both), ("z".into(), Vec::new())]);
+        assert_eq!(pairs(&all["x"]).collect::<Vec<_>>(), [(a, 0)]);
+        assert_eq!(pairs(&all["y"]).collect::<Vec<_>>(), [(a, 1), (b, 0)]);
+        assert!(all["z"].is_empty());
+    }
+}
