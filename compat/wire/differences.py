@@ -111,10 +111,15 @@ DIFFERENCES = {
         {True},
         "Duramen's storage and listener take log.index.interval.bytes and max.connections at the start.",
     ),
-    "settings of loggers and groups": (
+    "settings of loggers": (
         {True},
         {False},
-        "Duramen's log has one level, given at the start; groups of the new protocol and share groups have not landed.",
+        "Duramen's log has one level, given at the start.",
+    ),
+    "settings of a topic that Kafka does not have": (
+        {()},
+        {("errors.deadletterqueue.group.enable",)},
+        "Dead letters of share groups (KIP-1191) are in no release of Apache Kafka yet.",
     ),
     "unknown setting of a broker": (
         {0},
