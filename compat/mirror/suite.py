@@ -15,7 +15,7 @@ from pathlib import Path
 COMPAT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(COMPAT))
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
 import harness
@@ -58,7 +58,18 @@ class Cluster:
 
     def commit(self, offset):
         consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": self.group})
-        consumer.commit(offsets=[TopicPartition(self.topic, 0, offset)], asynchronous=False)
+
+        def is_committed():
+            try:
+                consumer.commit(offsets=[TopicPartition(self.topic, 0, offset)], asynchronous=False)
+            except KafkaException as error:
+                # The first group of a broker has its topic made; librdkafka leaves it to the application to ask again.
+                if error.args[0].code() not in (KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.NOT_COORDINATOR):
+                    raise
+                return False
+            return True
+
+        harness.eventually("the commit is taken", is_committed)
         consumer.close()
 
     @property
