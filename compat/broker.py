@@ -53,6 +53,9 @@ KAFKA_SINGLE_NODE = {
     "transaction.state.log.min.isr": "1",
     # Not every ten seconds, which several tests would wait for.
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
+    # Retention looks first after as long as it does in Duramen: by default that is 30 s after the start, in the middle of a
+    # suite, and takes all records that a test has stamped with an older time.
+    "log.initial.task.delay.ms": "300000",
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
 }
