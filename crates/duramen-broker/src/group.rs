@@ -371,11 +371,14 @@ impl Group {
     /// know all that was committed before, and may answer.
     pub(crate) fn is_serving(&self) -> bool {
         if sabotage::is(Bug::ServesTooEarly) {
-            return self.failed.is_none() && self.raw.raft.state == StateRole::Leader;
+            return self.is_elected();
         }
-        self.failed.is_none()
-            && self.raw.raft.state == StateRole::Leader
-            && self.applied.1 == self.raw.raft.term
+        self.is_elected() && self.applied.1 == self.raw.raft.term
+    }
+
+    /// Whether this replica leads, as far as it knows. Others may have heard so before it serves.
+    pub(crate) fn is_elected(&self) -> bool {
+        self.failed.is_none() && self.raw.raft.state == StateRole::Leader
     }
 
     /// Asks the followers whether this replica, which serves, still leads.

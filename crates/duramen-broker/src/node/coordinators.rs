@@ -33,6 +33,7 @@ use crate::api;
 use crate::configs::BrokerSettings;
 use crate::controller::image::{Image, Topic};
 use crate::event::{Action, LogRead, Now, ReadLog, RequestKey};
+use crate::group::Group;
 use crate::groups::consumer::Topics;
 use crate::groups::coordinator::{Coordinator, Output, Transactor};
 use crate::groups::records::{Encoded, GroupRecord};
@@ -41,7 +42,7 @@ use crate::internal_topics;
 use crate::limits::{
     GROUP_LOG_AGAIN_US, GROUP_LOG_BYTES_MIN, GROUP_LOG_READ_BYTES, SWEEP_PAUSE_US, SWEEP_SLICE,
 };
-use crate::partition::{Appended, Partition, Slot};
+use crate::partition::{Appended, Slot};
 use crate::shares::ShareKey;
 use crate::shares::coordinator::{self as shares, Answer, Ask};
 use crate::transactions::coordinator as transactions;
@@ -358,17 +359,22 @@ impl Node {
         let topic = topic.ok_or(ErrorCode::NotCoordinator)?;
         let partition = internal_topics::partition_of(name, topic.partitions.len());
         let replica = self.local_replica(topic, partition).ok_or(ErrorCode::NotCoordinator)?;
+        let group = self.partitions.get(&replica).map(|partition| &partition.group);
         // That another leads may have been heard of in this turn, of which the coordinator is told at its end.
-        let leads = |partition: &Partition| partition.group.is_serving();
-        if !self.partitions.get(&replica).is_some_and(leads)
-            && !sabotage::is(Bug::CoordinatorUnaware)
-        {
-            return Err(ErrorCode::NotCoordinator);
+        if !group.is_some_and(Group::is_serving) && !sabotage::is(Bug::CoordinatorUnaware) {
+            // Other nodes name this one as soon as it is elected. Whoever comes then has come to the right one.
+            let is_elected = group.is_some_and(Group::is_elected);
+            return Err(if is_elected {
+                ErrorCode::CoordinatorLoadInProgress
+            } else {
+                ErrorCode::NotCoordinator
+            });
         }
         match self.coordinators.shards.get(&replica).map(|shard| &shard.stage) {
             Some(Stage::Serving) => Ok(replica),
-            Some(Stage::Loading { .. }) => Err(ErrorCode::CoordinatorLoadInProgress),
-            Some(Stage::Failed { .. }) | None => Err(ErrorCode::NotCoordinator),
+            // That this one leads may have been heard of in this turn, too.
+            Some(Stage::Loading { .. }) | None => Err(ErrorCode::CoordinatorLoadInProgress),
+            Some(Stage::Failed { .. }) => Err(ErrorCode::NotCoordinator),
         }
     }
 

@@ -10,10 +10,13 @@ use duramen_protocol::messages::{HeartbeatRequest, ListGroupsRequest};
 use duramen_protocol::records::{BatchBuilder, NewRecord, Records};
 use duramen_storage::op::{Content, Done};
 
-use super::groups::{code, commit, commit_request, fetch_request, fetched, find, offset_of};
+use super::groups::{
+    code, commit, commit_request, committed, fetch_request, fetched, find, find_request, offset_of,
+};
 use super::harness::{Harness, bytes_of};
 use super::internal_topics::GROUPS;
 use super::topics::delete;
+use super::trio::Trio;
 use crate::event::{Event, LogRead, ReadLog};
 use crate::limits::GROUP_LOG_AGAIN_US;
 
@@ -281,4 +284,42 @@ fn batches_of_coordinators_have_no_producer() {
         Content::Internal(_) => None,
     });
     assert_eq!(batch.expect("one").producer_id, -1);
+}
+
+#[test]
+fn who_comes_to_a_coordinator_that_was_just_elected_has_come_to_the_right_one() {
+    let mut trio = Trio::new(&ONE_PARTITION);
+    trio.ask(0, find_request(), 4);
+    trio.pass_ms(3000);
+    trio.cut.insert(trio.leader(GROUPS, 0).expect("one leads"));
+    let others: Vec<usize> = (0..3).filter(|at| !trio.cut.contains(at)).collect();
+    for at in &others {
+        trio.nodes[*at].is_prompt = false;
+    }
+    let group = |trio: &Trio, at: usize| {
+        let replica = trio.replica(at, GROUPS, 0);
+        let group = &trio.nodes[at].node.partitions[&replica].group;
+        (group.is_elected(), group.is_serving())
+    };
+    let mut told = Vec::new();
+    for _ in 0..2000 {
+        trio.pass_ms(1);
+        let elected = others.iter().copied().find(|at| group(&trio, *at).0);
+        if let Some(at) = elected {
+            let id = trio.send(at, commit_request("g", "t", 1), 8);
+            // What is taken is answered when disks have it.
+            told.extend(trio.response(at, id).map(|it| (group(&trio, at).1, committed(Some(it)))));
+        }
+        for at in &others {
+            trio.nodes[*at].persist();
+            trio.nodes[*at].run();
+        }
+    }
+    let loading = ErrorCode::CoordinatorLoadInProgress;
+    assert!(
+        told.contains(&(false, loading)),
+        "nobody asked before the coordinator served: {told:?}"
+    );
+    let elsewhere = told.iter().filter(|(_, code)| *code == ErrorCode::NotCoordinator).count();
+    assert_eq!(elsewhere, 0, "{told:?}");
 }

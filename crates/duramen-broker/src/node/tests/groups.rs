@@ -44,8 +44,12 @@ fn with_groups() -> Harness {
 }
 
 pub(super) fn find(it: &mut Harness) {
-    let keys = vec!["any".to_owned()];
-    it.ask(FindCoordinatorRequest { coordinator_keys: keys, ..Default::default() }, 4);
+    it.ask(find_request(), 4);
+}
+
+pub(super) fn find_request() -> FindCoordinatorRequest {
+    let coordinator_keys = vec!["any".to_owned()];
+    FindCoordinatorRequest { coordinator_keys, ..FindCoordinatorRequest::default() }
 }
 
 pub(super) fn join_request(group: &str, member: &str) -> JoinGroupRequest {
@@ -145,7 +149,7 @@ pub(super) fn commit(it: &mut Harness, group: &str, topic: &str, offset: i64) ->
     committed(it.response(id))
 }
 
-fn committed(response: Option<Response>) -> ErrorCode {
+pub(super) fn committed(response: Option<Response>) -> ErrorCode {
     match response {
         Some(Response::OffsetCommit(response)) => code(response.topics[0].partitions[0].error_code),
         other => panic!("{other:?}"),
