@@ -17,12 +17,14 @@ def transactional(id=None):
 
 
 async def seen(topic, isolation):
+    """Every value up to the end of all that is there now. A transaction is complete a moment after its end was answered: that is waited for."""
     assigned = TopicPartition(topic, 0)
     reader = AIOKafkaConsumer(bootstrap_servers=harness.bootstrap(), isolation_level=isolation, fetch_max_wait_ms=200)
-    async with started(reader) as consumer:
+    other = AIOKafkaConsumer(bootstrap_servers=harness.bootstrap())
+    async with started(reader) as consumer, started(other) as other:
         consumer.assign([assigned])
         consumer.seek(assigned, 0)
-        end = (await consumer.end_offsets([assigned]))[assigned]
+        end = (await other.end_offsets([assigned]))[assigned]
         found = []
         while await consumer.position(assigned) < end:
             for records in (await consumer.getmany(timeout_ms=500)).values():

@@ -61,13 +61,16 @@ public class Transactions extends Groups {
         throw new AssertionError(what + ": it was not fenced");
     }
 
-    /** The values of partition 0 that a reader sees until it reaches the end that is there now. */
+    /**
+     * The values of partition 0 that a reader sees until it reaches the end of all that is there now. A transaction is complete, and
+     * can be read, a moment after its end was answered: that is waited for.
+     */
     static List<String> seen(String topic, String isolation) {
         TopicPartition partition = new TopicPartition(topic, 0);
-        try (KafkaConsumer<byte[], byte[]> consumer = consumer("isolation.level", isolation)) {
+        try (KafkaConsumer<byte[], byte[]> consumer = consumer("isolation.level", isolation); KafkaConsumer<byte[], byte[]> other = consumer()) {
             consumer.assign(List.of(partition));
             consumer.seekToBeginning(List.of(partition));
-            long end = consumer.endOffsets(List.of(partition)).get(partition);
+            long end = other.endOffsets(List.of(partition)).get(partition);
             List<String> found = new ArrayList<>();
             long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(30);
             while (consumer.position(partition) < end) {

@@ -22,11 +22,12 @@ def send(producer, topic, *values):
 
 
 def seen(topic, isolation):
+    """Every value up to the end of all that is there now. A transaction is complete a moment after its end was answered: that is waited for."""
     consumer = KafkaConsumer(bootstrap_servers=harness.bootstrap(), isolation_level=isolation, enable_auto_commit=False, fetch_max_wait_ms=200)
     partition = TopicPartition(topic, 0)
     consumer.assign([partition])
     consumer.seek(partition, 0)
-    end = consumer.end_offsets([partition])[partition]
+    end = KafkaConsumer(bootstrap_servers=harness.bootstrap()).end_offsets([partition])[partition]
     found = []
     while consumer.position(partition) < end:
         for records in consumer.poll(500).values():

@@ -38,9 +38,14 @@ fn end(producer: &BaseProducer, commits: bool) {
     }
 }
 
-/// What there is up to the end of now, which for readers of committed records is the last stable offset.
+/// What there is up to the end of now. A transaction is complete a moment after its end was answered: that is waited for.
 fn seen(topic: &str, isolation: &str) -> Vec<String> {
     let settings = [("isolation.level", isolation), ("enable.partition.eof", "true")];
+    let end = |isolation| {
+        let consumer = assigned(topic, 1, Offset::Beginning, &[("isolation.level", isolation)]);
+        consumer.fetch_watermarks(topic, 0, PATIENCE).expect("an answer").1
+    };
+    until("no transaction is open", || end("read_committed") == end("read_uncommitted"));
     let consumer = assigned(topic, 1, Offset::Beginning, &settings);
     let mut values = Vec::new();
     loop {
