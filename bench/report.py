@@ -67,6 +67,8 @@ def scenario(name, found):
         "tailing": tailing,
         "patterns": patterns,
         "groups": groups,
+        "transactions": transactions,
+        "shared_work": shared_work,
         "lifecycle": lifecycle,
         "cluster_group_commit": cluster_group_commit,
         "cluster_partitions": cluster_partitions,
@@ -238,12 +240,51 @@ def patterns(found):
 
 
 def groups(found):
-    steps = [("start", "members start together"), ("join", "one joins"), ("kill", "one is killed (6 s session)"), ("leave", "one leaves")]
-    rows = [[label, *(number(get(result, f"{step}_s"), 2) for result in found.values())] for step, label in steps]
-    sizes = next((result for result in found.values() if "members" in result), {"members": DASH, "partitions": DASH})
-    return f"### A group of {sizes['members']} members over {sizes['partitions']} partitions: seconds until all have their share\n\n" + table(
-        ["", *found], rows
-    )
+    steps = [("start", "members start together"), ("nothing", "nothing happens"), ("join", "one joins"),
+             ("kill", "one is killed (6 s session)"), ("leave", "one leaves")]  # fmt: skip
+    rows = []
+    for protocol in ("classic", "consumer"):
+        for step, label in steps:
+            at = {variant: get(result, protocol, step) for variant, result in found.items()}
+            shared = [number(get(it, "shared_s"), 2) for it in at.values()]
+            pauses = ["/".join(number(get(it, f"{which}_pause_s"), 2) for which in ("worst", "median")) for it in at.values()]
+            rows.append([protocol, label, *shared, *pauses])
+    sizes = next((get(result, "classic") for result in found.values() if get(result, "classic")), {"members": DASH, "partitions": DASH})
+    return f"### A group of {sizes['members']} members over {sizes['partitions']} partitions\n\n" + table(
+        ["protocol", "", *(f"{it}: s until all have their share" for it in found),
+         *(f"{it}: s without a record, the worst member/the middle one" for it in found)], rows
+    )  # fmt: skip
+
+
+def transactions(found):
+    rows = []
+    for variant, result in found.items():
+        for point in result.get("points", []):
+            plain = point["plain"]
+            times = [f"{plain['units'] / max(1, point[kind]['units']):.2f}×" for kind in ("idempotent", "transactional")]
+            style = "each waited for" if point["style"] == "waiting" else "sent together"
+            cpu = "/".join(
+                number(point[kind]["broker_cpu_seconds"] / max(1, point[kind]["all"]) * 1e6) for kind in ("plain", "idempotent", "transactional")
+            )
+            rows.append([point["producers"], style, variant, number(plain["records"] / plain["seconds"]), *times, cpu])
+    rows.sort(key=lambda row: row[:2])
+    return "### 100 records of 200 B: plain, idempotent, and as a transaction\n\n" + table(
+        ["producers", "records", "broker", "records/s, plain", "time of idempotent", "time of a transaction",
+         "broker CPU µs for 100 records, plain/idempotent/transaction"], rows
+    )  # fmt: skip
+
+
+def shared_work(found):
+    rows = [
+        [name, variant, f"{number(of['done'])} of {number(of['written'])}", number(of["p50_us"] / 1000), number(of["p99_us"] / 1000),
+         number(of["slow_done"]), number(of["at_once"]), number(of["out_of_order"])]
+        for variant, result in found.items() for name, of in result.items() if isinstance(of, dict)
+    ]  # fmt: skip
+    rows.sort(key=lambda row: row[0])
+    return "### 64 workers, 8 partitions, 400 records a second, one of fifty of a key that takes 100 ms\n\n" + table(
+        ["workers are", "broker", "records of other keys done", "after ms, p50", "p99", "of the slow key done",
+         "two of a key at once", "out of order"], rows
+    )  # fmt: skip
 
 
 def lifecycle(found):

@@ -27,6 +27,8 @@ SCENARIOS = {
     "tailing": traffic.tailing,
     "patterns": traffic.patterns,
     "groups": traffic.groups,
+    "transactions": traffic.transactions,
+    "shared_work": traffic.shared_work,
 }
 # These on three fresh brokers that are one cluster.
 CLUSTER_SCENARIOS = {
@@ -41,7 +43,7 @@ CLUSTER_SCENARIOS = {
 }
 NAMES = [*SCENARIOS, "lifecycle", *CLUSTER_SCENARIOS]
 # Syncs have no part in reading, waiting, starting and memory, and would make acks 0 and 1 a figure of their own.
-WITHOUT_SYNCS = ["reads", "messages", "tailing", "groups", "lifecycle"]
+WITHOUT_SYNCS = ["reads", "messages", "tailing", "groups", "shared_work", "lifecycle"]
 
 
 def main():

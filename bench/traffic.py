@@ -10,7 +10,7 @@ import time
 
 import limits
 import machine
-from brokers import COMPAT, KAFKA_JVM, delete_topic, duramen, duramen_begin, finish, log_files
+from brokers import BENCH, COMPAT, LONGEST_COMMAND_S, delete_topic, duramen, duramen_begin, finish, log_files
 from scenarios import BULK, create, fill, measured, warm_up
 
 sys.path.insert(0, str(COMPAT / "wire"))
@@ -20,6 +20,8 @@ MESSAGE_BYTES = 200
 TAIL_RATE = 1000
 CONNECTIONS = 8
 SLICES = 20
+TRANSACTORS = (1, 16)
+WORKERS, WORK_PARTITIONS, WORK_RATE = 64, 8, 400
 
 
 def messages(broker, sizes):
@@ -58,16 +60,30 @@ def _java_producer(broker, topic, acks, count):
     """Kafka's own producer-perf-test, which leaves batching to the client."""
 
     def run():
-        libs = subprocess.run([COMPAT / "kafka/fetch.sh"], check=True, capture_output=True, text=True).stdout.strip()
-        command = ["java", "-Xmx512m", f"-Dlog4j2.configurationFile={COMPAT}/java/log4j2.properties", "-cp", f"{libs}/*"]
-        command += ["org.apache.kafka.tools.ProducerPerformance", "--topic", topic, "--num-records", count]
-        command += ["--record-size", MESSAGE_BYTES, "--throughput", -1]
-        command += ["--producer-props", f"bootstrap.servers={broker.bootstrap}", f"acks={acks}", "enable.idempotence=false"]
+        settings = [f"bootstrap.servers={broker.bootstrap}", f"acks={acks}", "enable.idempotence=false"]
         begun = time.monotonic()
-        subprocess.run(list(map(str, command)), check=True, stdout=subprocess.DEVNULL)
+        _java(
+            "org.apache.kafka.tools.ProducerPerformance", "--topic", topic, "--num-records", count, "--record-size", MESSAGE_BYTES,
+            "--throughput", -1, "--producer-props", *settings,
+        )  # fmt: skip
         return {"total": count, "seconds": time.monotonic() - begun}
 
     return measured(broker, lambda result: result["total"] * MESSAGE_BYTES, run)
+
+
+def _java(*arguments):
+    """Runs a class of Kafka's jars, or a source file that uses them; answers what it prints."""
+    libs = subprocess.run([COMPAT / "kafka/fetch.sh"], check=True, capture_output=True, text=True).stdout.strip()
+    command = ["java", "-Xmx1g", f"-Dlog4j2.configurationFile={COMPAT}/java/log4j2.properties", "-cp", f"{libs}/*", *arguments]
+    ran = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=LONGEST_COMMAND_S)
+    if ran.returncode != 0:
+        raise RuntimeError(f"{arguments[0]}: {ran.stderr.strip()}")
+    return ran.stdout
+
+
+def _figures(source, *arguments):
+    """What a program of ours prints last; its client may have had something to say before."""
+    return json.loads(_java(BENCH / source, *arguments).splitlines()[-1])
 
 
 def _per_cpu_second(point):
@@ -184,12 +200,65 @@ def _p99(took):
 
 
 def groups(broker, sizes):
-    """A group over many partitions: how long until all have their share, after members join, leave and are killed."""
-    create(broker, "shared", sizes.group_partitions)
+    """A group over many partitions, of both protocols: how long until all have their share, after members join, leave and
+    are killed, and how long the others hear nothing."""
     python = os.environ.get("DURAMEN_CACHE", os.path.expanduser("~/.cache/duramen")) + "/venv/bin/python"
-    run = subprocess.run(
-        [python, COMPAT.parent / "bench/group_members.py", broker.bootstrap, "shared", str(sizes.group_partitions),
-         str(sizes.group_members)],
-        check=True, capture_output=True, text=True,
-    )  # fmt: skip
-    return json.loads(run.stdout)
+    found = {}
+    for protocol in ("classic", "consumer"):
+        topic = f"shared-{protocol}"
+        create(broker, topic, sizes.group_partitions)
+        command = [python, BENCH / "group_members.py", broker.bootstrap, topic, protocol, sizes.group_partitions, sizes.group_members]
+        run = subprocess.run(list(map(str, command)), check=True, capture_output=True, text=True, timeout=LONGEST_COMMAND_S)
+        found[protocol] = json.loads(run.stdout)
+        delete_topic(broker, topic)
+    return found
+
+
+def transactions(broker, sizes):
+    """100 records at a time by a plain producer, an idempotent one, and in a transaction; by one and by several producers."""
+    warm_up(broker, sizes)
+    create(broker, "transactions", TRANSACTORS[-1])
+    points = []
+    for producers in TRANSACTORS:
+        for style in ("waiting", "together"):
+            found = {}
+            # In turn, since disks are not steady.
+            for kind in ("plain", "idempotent", "transactional") * sizes.repeats:
+                found.setdefault(kind, []).append(_transact(broker, sizes, producers, kind, style))
+            middle = {kind: sorted(of, key=lambda it: it["units"])[len(of) // 2] for kind, of in found.items()}
+            points.append({"producers": producers, "style": style, **middle})
+    return {"points": points}
+
+
+def _transact(broker, sizes, producers, kind, style):
+    return measured(
+        broker,
+        lambda _: 0,
+        lambda: _figures(
+            "TransactionCost.java", broker.bootstrap, "transactions", sizes.seconds, sizes.warmup + 1, producers, kind, style
+        ),
+    )
+
+
+def shared_work(broker, sizes):
+    """64 workers on 8 partitions, where records of one key take long: a consumer group, a share group, and one in the order of keys."""
+    found = {}
+    for name, kind, settings in [
+        ("consumer group", "consumer", None),
+        ("share group", "share", "share.auto.offset.reset=earliest"),
+        ("share group, keys in order", "share", "share.auto.offset.reset=earliest,share.record.order=key"),
+    ]:
+        if broker.kind == "kafka" and settings and "order" in settings:
+            continue
+        topic = f"work-{len(found)}"
+        create(broker, topic, WORK_PARTITIONS)
+        group = f"workers-{len(found)}"
+        if settings:
+            _java(
+                "kafka.admin.ConfigCommand", "--bootstrap-server", broker.bootstrap, "--alter", "--group", group, "--add-config", settings
+            )
+        found[name] = _figures(
+            "SharedWork.java", broker.bootstrap, topic, WORK_PARTITIONS, group, kind, WORKERS, 2 * sizes.seconds, WORK_RATE
+        )
+        delete_topic(broker, topic)
+    return found
