@@ -42,6 +42,11 @@ QUICK_GROUPS = {
     "group.consumer.session.timeout.ms": "6000",
 }
 
+# Retention would take the records that tests have stamped with the time of years ago, whenever it looks: after five minutes, and in
+# Kafka after the first 30 s, too.
+OLD_RECORDS_STAY = {"log.retention.check.interval.ms": "3600000"}
+KAFKA_OLD_RECORDS_STAY = {**OLD_RECORDS_STAY, "log.initial.task.delay.ms": "3600000"}
+
 # What Kafka needs to be one node. Everything else stays as it comes, so that both brokers run with Kafka's defaults.
 KAFKA_SINGLE_NODE = {
     "process.roles": "broker,controller",
@@ -53,9 +58,6 @@ KAFKA_SINGLE_NODE = {
     "transaction.state.log.min.isr": "1",
     # Not every ten seconds, which several tests would wait for.
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
-    # Retention looks first after as long as it does in Duramen: by default that is 30 s after the start, in the middle of a
-    # suite, and takes all records that a test has stamped with an older time.
-    "log.initial.task.delay.ms": "300000",
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
 }
@@ -226,7 +228,7 @@ class Duramen(Broker):
 
     def command(self):
         binary = os.environ.get("DURAMEN_BIN", str(COMPAT.parent / "target/release/duramen"))
-        sets = [word for name, value in {**QUICK_GROUPS, **self.settings}.items() for word in ("--set", f"{name}={value}")]
+        sets = [word for name, value in {**OLD_RECORDS_STAY, **QUICK_GROUPS, **self.settings}.items() for word in ("--set", f"{name}={value}")]
         command = "serve" if "controller.quorum.voters" in self.settings else "dev"
         return [binary, command, "--data-dir", str(self.data_dir), "--listen", self.bootstrap, *sets]
 
@@ -258,6 +260,7 @@ class Kafka(Broker):
         controller_port = free_port()
         settings = {
             **KAFKA_SINGLE_NODE,
+            **KAFKA_OLD_RECORDS_STAY,
             **QUICK_GROUPS,
             "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://{HOST}:{controller_port}",
             "advertised.listeners": f"PLAINTEXT://{self.bootstrap}",

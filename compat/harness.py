@@ -16,7 +16,7 @@ import threading
 import time
 import traceback
 
-TEST_TIMEOUT_S = 60
+TEST_TIMEOUT_S = 120
 
 _tests = []
 _tests_that_wait = []

@@ -29,7 +29,7 @@ STRICT_SETTINGS = {
     "group.initial.rebalance.delay.ms": "3000",
 }
 KILL9_SECONDS = {"duramen": 45, "kafka": 15}
-SUITE_TIMEOUT_S = 300
+SUITE_TIMEOUT_S = 480
 OUTPUT_LINES_ON_FAILURE = 300
 
 COUNTS = re.compile(r"^(\d+) passed, (\d+) failed(?:, (\d+) skipped)?$", re.MULTILINE)

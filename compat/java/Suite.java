@@ -60,7 +60,7 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
 public class Suite {
     static final List<String> CODECS = List.of("none", "gzip", "snappy", "lz4", "zstd");
     static final int MIB = 1 << 20;
-    static final int TEST_TIMEOUT_S = 60;
+    static final int TEST_TIMEOUT_S = 120;
 
     static String bootstrap;
     static final String strictBootstrap = System.getenv("STRICT_BOOTSTRAP");

@@ -24,7 +24,7 @@ from harness import equal, main, test
 
 TOPIC, GROUP = "orders", "readers"
 PARTITIONS = 2
-PATIENCE_S = 40
+PATIENCE_S = 80
 
 
 class Cluster:

@@ -64,7 +64,6 @@ BROKER_SETTINGS = [
     ("delete.topic.enable", BOOLEAN, "true", False),
     ("fetch.max.bytes", INT, "57671680", False),
     ("log.index.interval.bytes", INT, "4096", True),
-    ("log.retention.check.interval.ms", LONG, "300000", False),
     ("max.connections", INT, "2147483647", True),
     ("num.partitions", INT, "1", False),
     ("producer.id.expiration.ms", INT, DAY, True),
@@ -140,7 +139,7 @@ def every_setting_of_a_broker_is_described_field_by_field():
             else:
                 equal((row["Value"], row["ConfigSource"]), (default, DEFAULT), name)
                 equal(layers(row), [(name, default, DEFAULT)])
-        for name, kind in [("advertised.listeners", LIST), ("node.id", INT), ("broker.id", INT)]:
+        for name, kind in [("advertised.listeners", LIST), ("log.retention.check.interval.ms", LONG), ("node.id", INT), ("broker.id", INT)]:
             row = found[name]
             equal((row["ConfigSource"], row["ReadOnly"], row["ConfigType"]), (GIVEN, True, kind), name)
         equal(found["node.id"]["Value"], own_id(connection))
