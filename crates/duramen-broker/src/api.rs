@@ -69,6 +69,7 @@ pub(crate) mod share_acknowledge;
 pub(crate) mod share_fetch;
 pub(crate) mod share_group_describe;
 pub(crate) mod share_group_heartbeat;
+pub(crate) mod share_offsets;
 pub(crate) mod share_states;
 pub(crate) mod sync_group;
 pub(crate) mod txn_offset_commit;
@@ -258,6 +259,15 @@ fn dispatch_to_coordinators(
         }
         Request::ShareAcknowledge(request) => {
             share_acknowledge::handle(node, now, key, context, &request, actions);
+        }
+        Request::DescribeShareGroupOffsets(request) => {
+            share_offsets::describe(node, now, key, context, &request, actions);
+        }
+        Request::AlterShareGroupOffsets(request) => {
+            share_offsets::alter(node, now, key, context, &request, actions);
+        }
+        Request::DeleteShareGroupOffsets(request) => {
+            share_offsets::delete(node, now, key, context, &request, actions);
         }
         other => dispatch_to_groups(node, now, key, context, other, actions),
     }
@@ -544,6 +554,7 @@ pub(crate) fn on_timeout(node: &mut Node, key: RequestKey, actions: &mut Vec<Act
         | Parked::Addition { .. }
         | Parked::TxnOffsets { .. }
         | Parked::Markers { .. }
-        | Parked::ShareStates { .. } => {}
+        | Parked::ShareStates { .. }
+        | Parked::ShareOffsets(_) => {}
     }
 }

@@ -12,6 +12,7 @@
 //! Start at:   [`ConfigKey`].
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 mod tables;
 use tables::LEADER_SELECTOR;
@@ -49,6 +50,8 @@ pub enum Check {
     OneOf(&'static [&'static str]),
     /// One of these words: Kafka has more, and to take them and do nothing would be a lie.
     OnlyYet(&'static [&'static str]),
+    /// See [`Beginning`].
+    Beginning,
 }
 
 /// How much of what a setting says is done in this version.
@@ -134,6 +137,9 @@ impl ConfigKey {
             Check::OnlyYet(words) if !words.contains(&word) => {
                 Some(format!("\"{word}\" is not supported; only {} is, yet", words.join(", ")))
             }
+            Check::Beginning if Beginning::of(word).is_none() => Some(format!(
+                "\"{word}\" is not one of: earliest, latest, by_duration: and a duration such as PT1H30M"
+            )),
             _ => None,
         }
     }
@@ -192,7 +198,7 @@ pub const UNITS: &[(&str, &str, i64)] = &[
 ];
 
 /// Settings that two others bound.
-const BOUNDED: [[&str; 3]; 4] = [
+const BOUNDED: [[&str; 3]; 7] = [
     [
         "group.consumer.heartbeat.interval.ms",
         "group.consumer.min.heartbeat.interval.ms",
@@ -212,6 +218,21 @@ const BOUNDED: [[&str; 3]; 4] = [
         "group.share.session.timeout.ms",
         "group.share.min.session.timeout.ms",
         "group.share.max.session.timeout.ms",
+    ],
+    [
+        "group.share.delivery.count.limit",
+        "group.share.min.delivery.count.limit",
+        "group.share.max.delivery.count.limit",
+    ],
+    [
+        "group.share.partition.max.record.locks",
+        "group.share.min.partition.max.record.locks",
+        "group.share.max.partition.max.record.locks",
+    ],
+    [
+        "group.share.record.lock.duration.ms",
+        "group.share.min.record.lock.duration.ms",
+        "group.share.max.record.lock.duration.ms",
     ],
 ];
 
@@ -545,6 +566,66 @@ impl TopicSettings {
     }
 }
 
+/// Where a share group begins in a partition that is new to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Beginning {
+    /// With the first record there is.
+    Earliest,
+    /// With what is written from then on.
+    Latest,
+    /// With the first record that is no older than so many milliseconds.
+    Ago(i64),
+}
+
+impl Beginning {
+    fn of(word: &str) -> Option<Self> {
+        match word {
+            "earliest" => Some(Self::Earliest),
+            "latest" => Some(Self::Latest),
+            _ => duration_ms(word.strip_prefix("by_duration:")?).map(Self::Ago),
+        }
+    }
+}
+
+/// The milliseconds of a duration of ISO 8601 without years and months, such as `P1DT2H3M4.5S`.
+fn duration_ms(text: &str) -> Option<i64> {
+    const DAYS: &[(char, i64)] = &[('D', 86_400_000)];
+    const TIMES: &[(char, i64)] = &[('H', 3_600_000), ('M', 60_000), ('S', 1000)];
+    let text = text.to_ascii_uppercase();
+    let text = text.strip_prefix('P')?;
+    let (days, times) = match text.split_once('T') {
+        Some((_, "")) => return None,
+        Some((days, times)) => (days, times),
+        None if text.is_empty() => return None,
+        None => (text, ""),
+    };
+    amounts_ms(days, DAYS)?.checked_add(amounts_ms(times, TIMES)?)
+}
+
+/// Numbers with the letters of their units behind them, each once at most and in this order. Only seconds have a fraction.
+fn amounts_ms(mut text: &str, mut units: &[(char, i64)]) -> Option<i64> {
+    let mut sum = 0i64;
+    while !text.is_empty() {
+        let at = text.find(|it: char| it.is_ascii_alphabetic())?;
+        let unit = text[at..].chars().next()?;
+        let place = units.iter().position(|(letter, _)| *letter == unit)?;
+        let (number, fraction) = match text[..at].split_once('.') {
+            Some((number, fraction)) if unit == 'S' && fraction.len() <= 9 => (number, fraction),
+            Some(_) => return None,
+            None => (&text[..at], ""),
+        };
+        let is_digits = |it: &str| it.bytes().all(|byte| byte.is_ascii_digit());
+        if number.is_empty() || !is_digits(number) || !is_digits(fraction) {
+            return None;
+        }
+        let fraction_ms = format!("{fraction:0<3}")[..3].parse::<i64>().ok()?;
+        let ms = number.parse::<i64>().ok()?.checked_mul(units[place].1)?;
+        sum = sum.checked_add(ms)?.checked_add(fraction_ms)?;
+        (text, units) = (&text[at + 1..], &units[place + 1..]);
+    }
+    Some(sum)
+}
+
 /// A share group's settings, resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a setting of its own")]
@@ -557,8 +638,8 @@ pub struct GroupSettings {
     pub partition_max_record_locks: i32,
     /// `share.isolation.level` is `read_committed`.
     pub is_read_committed: bool,
-    /// `share.auto.offset.reset` is `earliest`.
-    pub starts_at_earliest: bool,
+    /// `share.auto.offset.reset`.
+    pub beginning: Beginning,
     /// `share.renew.acknowledge.enable`.
     pub may_renew: bool,
     /// `share.record.order` is `key`.
@@ -571,14 +652,20 @@ impl GroupSettings {
     /// The settings of a group with these values of its own, which were checked before.
     pub fn resolve(own: &Settings, broker: &BrokerSettings) -> Self {
         let value = |name: &str| effective_of_group(name, own, broker).map_or("", |it| it.0);
-        let int = |name: &str| value(name).parse::<i32>().expect("checked, or a default");
+        // A node may bound it otherwise than when it was set.
+        let int = |name: &str| {
+            let number = value(name).parse::<i32>().expect("checked, or a default");
+            let bounds = bounds_of_group(name, broker);
+            number.min(*bounds.end()).max(*bounds.start())
+        };
         Self {
             record_lock_duration_ms: int("share.record.lock.duration.ms"),
             delivery_count_limit: i16::try_from(int("share.delivery.count.limit"))
                 .expect("checked, or a default"),
             partition_max_record_locks: int("share.partition.max.record.locks"),
             is_read_committed: value("share.isolation.level") == "read_committed",
-            starts_at_earliest: value("share.auto.offset.reset") == "earliest",
+            beginning: Beginning::of(value("share.auto.offset.reset"))
+                .expect("checked, or a default"),
             may_renew: value("share.renew.acknowledge.enable") == "true",
             by_key: value("share.record.order") == "key",
             copies_dead_letters: value("errors.deadletterqueue.copy.record.enable") == "true",
@@ -599,13 +686,39 @@ pub fn effective_of_group<'a>(
     broker.get(row.synonym).or(Some((row.default, Source::Default)))
 }
 
+/// Between what a group's setting has to be on a node.
+pub fn bounds_of_group(name: &str, broker: &BrokerSettings) -> RangeInclusive<i32> {
+    let synonym = find(GROUP_CONFIGS, name).map_or("", |row| row.synonym);
+    let int = |name: &str| broker.get(name).and_then(|(value, _)| value.parse().ok());
+    let bounds = BOUNDED.iter().find(|[of, ..]| *of == synonym);
+    let bounds = bounds.and_then(|[_, least, most]| Some(int(least)?..=int(most)?));
+    bounds.unwrap_or(i32::MIN..=i32::MAX)
+}
+
 /// Checks one setting of a group.
-pub fn check_group(name: &str, value: &str) -> Result<(), ConfigError> {
+pub fn check_group(name: &str, value: &str, broker: &BrokerSettings) -> Result<(), ConfigError> {
     let problem = match find(GROUP_CONFIGS, name) {
         None => Some(unknown(GROUP_CONFIGS, name)),
         Some(row) => row.problem(value),
     };
+    let problem = problem.or_else(|| {
+        let bounds = bounds_of_group(name, broker);
+        let number = value.trim().parse::<i32>().ok()?;
+        let (least, most) = (bounds.start(), bounds.end());
+        (!bounds.contains(&number)).then(|| format!("{number} is not between {least} and {most}"))
+    });
     problem.map_or(Ok(()), |problem| Err(ConfigError { key: name.to_owned(), problem }))
+}
+
+/// Checks all settings that a group is to have, together.
+pub fn check_group_as_one(own: &Settings, broker: &BrokerSettings) -> Result<(), ConfigError> {
+    let (session, heartbeat) = ("share.session.timeout.ms", "share.heartbeat.interval.ms");
+    let int = |name: &str| effective_of_group(name, own, broker)?.0.trim().parse::<i32>().ok();
+    if int(session) > int(heartbeat) {
+        return Ok(());
+    }
+    let problem = format!("it must be greater than {heartbeat}");
+    Err(ConfigError { key: session.to_owned(), problem })
 }
 
 /// A topic setting's value and where it comes from; `None` for a name that does not exist.
@@ -699,6 +812,56 @@ mod tests {
         let lower = pair("group.consumer.min.session.timeout.ms", "6000");
         let settings = BrokerSettings::from_pairs(&[short, lower]).expect("it may be so short now");
         assert_eq!(settings.group_consumer_session_timeout_ms, 6000);
+    }
+
+    #[test]
+    fn settings_of_groups_are_bounded_by_the_node() {
+        let lock = "share.record.lock.duration.ms";
+        let usual = BrokerSettings::from_pairs(&[]).expect("no mistakes");
+        let few = pairs(&[("group.share.min.record.lock.duration.ms", "1000")]);
+        let lower = BrokerSettings::from_pairs(&few).expect("no mistakes");
+        let said = check_group(lock, "2000", &usual).expect_err("too short").to_string();
+        assert_eq!(said, format!("{lock}: 2000 is not between 15000 and 60000"));
+        assert!(check_group(lock, "2000", &lower).is_ok());
+        // It was allowed when it was set.
+        let own = Settings::from([(lock.to_owned(), "2000".to_owned())]);
+        assert_eq!(GroupSettings::resolve(&own, &lower).record_lock_duration_ms, 2000);
+        assert_eq!(GroupSettings::resolve(&own, &usual).record_lock_duration_ms, 15_000);
+        let silent = Settings::from([("share.session.timeout.ms".to_owned(), "5000".to_owned())]);
+        assert!(check_group_as_one(&silent, &usual).is_err(), "no longer than between heartbeats");
+        assert!(check_group_as_one(&own, &usual).is_ok());
+    }
+
+    #[test]
+    fn durations_are_read_as_iso_8601_has_them() {
+        let check = |text: &str, ms: Option<i64>| assert_eq!(duration_ms(text), ms, "{text}");
+        check("PT1H", Some(3_600_000));
+        check("P2D", Some(172_800_000));
+        check("p1dt2h3m4.5s", Some(93_784_500));
+        check("PT0S", Some(0));
+        check("PT0.0019S", Some(1));
+        let wrong = ["", "P", "PT", "P1DT", "1H", "PT1", "PT-1H", "-PT1H", "P1H", "PT1D", "PT1S1H"];
+        for text in
+            wrong.into_iter().chain(["PT1.5H", "PT1.S5", "P1Y", "PTXS", "P999999999999D", "PT1é"])
+        {
+            check(text, None);
+        }
+        assert!(
+            check_group(
+                "share.auto.offset.reset",
+                "by_duration:PT1H",
+                &BrokerSettings::from_pairs(&[]).expect("good")
+            )
+            .is_ok()
+        );
+        assert!(
+            check_group(
+                "share.auto.offset.reset",
+                "by_duration",
+                &BrokerSettings::from_pairs(&[]).expect("good")
+            )
+            .is_err()
+        );
     }
 
     #[test]

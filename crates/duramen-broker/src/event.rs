@@ -56,6 +56,8 @@ pub enum Event {
     LogRead(LogRead),
     /// What [`Look::Survey`] asked for.
     Surveyed(Surveyed),
+    /// What [`Look::Date`] asked for.
+    Dated(Dated),
     /// What [`Look::DeadLetters`] asked for.
     DeadLetters(DeadLettersMade),
     /// A segment was found to be damaged: [`duramen_storage::scrub`].
@@ -176,6 +178,32 @@ pub enum Look {
     Survey(Survey),
     /// Dead letters of its records. Answered by [`Event::DeadLetters`].
     DeadLetters(DeadLetters),
+    /// The first record since some time. Answered by [`Event::Dated`].
+    Date(Date),
+}
+
+/// A record that the node wants to know of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Date {
+    /// Whose log.
+    pub replica: ReplicaId,
+    /// It is no older; milliseconds.
+    pub timestamp: i64,
+    /// The first offset to consider.
+    pub start: i64,
+    /// One past the last offset to consider.
+    pub end: i64,
+    /// Comes back in [`Dated`].
+    pub ticket: u64,
+}
+
+/// What was found for a [`Date`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dated {
+    /// As it was asked.
+    pub ticket: u64,
+    /// The first such record, if there is one; or what went wrong.
+    pub found: Result<Option<i64>, String>,
 }
 
 /// A part of a log whose batches the node wants to know of.

@@ -21,6 +21,7 @@ pub(crate) mod records;
 mod roster;
 mod share;
 
+pub(crate) use consumer::Refusal;
 pub use consumer::{Assignor, ConsumerRules, Migration};
 pub use membership::{Caller, Effect, Membership, Rules, State, Stored, StoredMember, Ticket};
 pub use share::ShareRules;

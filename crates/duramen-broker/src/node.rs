@@ -25,6 +25,7 @@ use duramen_storage::op::{Done, Op, RecoveredReplica, ReplicaId};
 use duramen_storage::storage::Facts;
 
 use crate::api::add_partitions_to_txn::Place;
+use crate::api::share_offsets::Describing;
 use crate::api::{self, fetch::ParkedFetch, fetch_sessions::FetchSessions};
 use crate::configs::{BrokerSettings, TopicSettings};
 use crate::controller::image::Topic;
@@ -166,6 +167,8 @@ pub(crate) enum Parked {
     TxnOffsets { request: Box<TxnOffsetCommitRequest>, context: RequestContext },
     /// For the coordinators of what is kept of share groups.
     ShareStates { response: Box<Response>, outstanding: usize },
+    /// For the same, and for how long partitions are.
+    ShareOffsets(Box<Describing>),
     /// For its markers to be committed.
     Markers { response: WriteTxnMarkersResponse, outstanding: usize },
     /// For the coordinators of its groups.
@@ -389,6 +392,7 @@ impl Node {
             Event::LogRead(read) if read.peer.is_some() => self.on_payload(read),
             Event::LogRead(read) => self.on_log_read(now, read, actions),
             Event::Surveyed(surveyed) => self.on_surveyed(now, surveyed),
+            Event::Dated(dated) => self.on_dated(now, dated),
             Event::DeadLetters(made) => self.on_dead_letters(now, made, actions),
             Event::Damaged(damage) => self.on_damaged(&damage),
             Event::Peer(frame) => self.on_peer(now, frame.0, actions),

@@ -25,7 +25,7 @@ use crate::event::{FetchPart, FetchPlan, LogRead, ReadLog, ReplicasPlan, TimePla
 
 mod shares;
 #[cfg(test)]
-pub(crate) use shares::{letters_of, seen_in};
+pub(crate) use shares::{first_since, letters_of, seen_in};
 pub use shares::{look, share_bytes, share_ranges};
 
 /// The most bytes of the metadata log that one read returns.

@@ -272,9 +272,9 @@ apis! {
     87 ReadShareGroupStateSummary: versions 0..=1, flexible 0, Served;
     88 StreamsGroupHeartbeat: versions 0..=0, flexible 0, NotYet;
     89 StreamsGroupDescribe: versions 0..=0, flexible 0, NotYet;
-    90 DescribeShareGroupOffsets: versions 0..=1, flexible 0, NotYet;
-    91 AlterShareGroupOffsets: versions 0..=0, flexible 0, NotYet;
-    92 DeleteShareGroupOffsets: versions 0..=0, flexible 0, NotYet;
+    90 DescribeShareGroupOffsets: versions 0..=1, flexible 0, Served;
+    91 AlterShareGroupOffsets: versions 0..=0, flexible 0, Served;
+    92 DeleteShareGroupOffsets: versions 0..=0, flexible 0, Served;
     own
     10000 DescribeReplicas: versions 0..=0;
 }

@@ -238,6 +238,8 @@ fn settings(chance: &mut Prng, moves: bool, clocks: &Clocks) -> Result<BrokerSet
         ("transaction.state.log.num.partitions", "2"),
         ("transaction.state.log.replication.factor", "3"),
         ("transaction.state.log.segment.bytes", "8192"),
+        // What a consumer of a share group holds may be let go of soon.
+        ("group.share.min.record.lock.duration.ms", "1000"),
         ("offsets.retention.check.interval.ms", "500"),
         // Who commits would not know what may be gone.
         ("offsets.retention.minutes", if clocks.outlast { &years } else { "10080" }),

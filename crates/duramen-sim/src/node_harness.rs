@@ -610,6 +610,7 @@ impl World {
             ("offsets.topic.segment.bytes".to_owned(), "8192".to_owned()),
             // The clock leaps by days; that is not what offsets are tested for here.
             ("offsets.retention.minutes".to_owned(), i32::MAX.to_string()),
+            ("group.share.min.record.lock.duration.ms".to_owned(), "1000".to_owned()),
             ("offsets.retention.check.interval.ms".to_owned(), "500".to_owned()),
         ];
         let settings = BrokerSettings::from_pairs(&pairs)

@@ -25,6 +25,7 @@ mod fetcher;
 mod groups;
 mod member;
 mod partitioner;
+mod shares;
 #[cfg(test)]
 mod tests;
 mod transactions;
@@ -53,6 +54,7 @@ pub use fetcher::{FetchOptions, Fetched, Fetcher, whole_batches};
 pub use groups::{ByPartition, Committed, Epochs, Group};
 pub use member::{Member, MemberOptions, Standing};
 pub use partitioner::{murmur2, partition_of_key};
+pub use shares::ShareStart;
 pub use transactions::TransactionFilter;
 
 /// How long a topic that a broker creates by itself may be unknown. A broker that creates none answers the same.

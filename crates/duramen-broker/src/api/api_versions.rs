@@ -17,6 +17,8 @@ pub(crate) struct Feature {
 pub(crate) const FEATURES: &[Feature] = &[
     // Groups of the consumer protocol (KIP-848).
     Feature { name: "group.version", level: 1 },
+    // Share groups (KIP-932).
+    Feature { name: "share.version", level: 1 },
     // Each transaction has an epoch of its own, and partitions add themselves (KIP-890).
     Feature { name: "transaction.version", level: 2 },
 ];

@@ -8,7 +8,7 @@ use super::{Operation, Resource, authorize, repeated};
 use crate::configs::resource_kind::{BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC};
 use crate::configs::{
     BROKER_CONFIGS, GROUP_CONFIGS, Kind, Settings, TOPIC_CONFIGS, check_dynamic, check_group,
-    check_topic, effective, find,
+    check_group_as_one, check_topic, effective, find,
 };
 use crate::controller::image::Topic;
 use crate::controller::records::{
@@ -68,7 +68,7 @@ pub(super) fn decide(
         }
         check_names(&it.changes)?;
         let owner = Owner::of(node, it)?;
-        owner.records(&owner.wanted(node, it)?)
+        owner.records(node, &owner.wanted(node, it)?)
     };
     asked.iter().map(one).collect()
 }
@@ -204,12 +204,12 @@ impl<'a> Owner<'a> {
         }
     }
 
-    fn check(&self, name: &str, value: &str) -> Result<(), Error> {
+    fn check(&self, node: &Node, name: &str, value: &str) -> Result<(), Error> {
         let refuse = |code, text: String| Err(Error::new(code, text));
         match self {
             Self::Topic(_) => check_topic(name, value)
                 .or_else(|error| refuse(ErrorCode::InvalidConfig, error.to_string())),
-            Self::Group(..) => check_group(name, value)
+            Self::Group(..) => check_group(name, value, &node.options.settings)
                 .or_else(|error| refuse(ErrorCode::InvalidConfig, error.to_string())),
             // It says how safe a topic's records are, which must not depend on who leads.
             Self::Broker(0.., _) if name == "min.insync.replicas" => {
@@ -239,12 +239,16 @@ impl<'a> Owner<'a> {
         }
     }
 
-    fn records(&self, wanted: &Settings) -> Result<Vec<MetadataRecord>, Error> {
+    fn records(&self, node: &Node, wanted: &Settings) -> Result<Vec<MetadataRecord>, Error> {
         let own = self.own();
         let mut records = Vec::new();
         for (name, value) in wanted.iter().filter(|(name, value)| own.get(*name) != Some(value)) {
-            self.check(name, value)?;
+            self.check(node, name, value)?;
             records.push(self.record(name, Some(value)));
+        }
+        if let (Self::Group(..), false) = (self, records.is_empty()) {
+            check_group_as_one(wanted, &node.options.settings)
+                .map_err(|error| Error::new(ErrorCode::InvalidConfig, error.to_string()))?;
         }
         let gone = own.keys().filter(|name| !wanted.contains_key(*name));
         records.extend(gone.map(|name| self.record(name, None)));

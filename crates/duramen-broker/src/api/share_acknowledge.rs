@@ -51,6 +51,7 @@ pub(crate) fn handle(
         }
     }
     let mut waiting = ShareRequest::new(member.clone(), context.principal.clone(), None);
+    waiting.is_renewing = request.is_renew_ack;
     for (target, said) in said {
         node.acknowledge_share(now, key, &mut waiting, target, &said);
     }

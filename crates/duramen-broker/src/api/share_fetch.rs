@@ -12,6 +12,7 @@ use duramen_protocol::messages::{ShareFetchRequest, ShareFetchResponse};
 use super::{Operation, Resource, authorize, deadline_us, leaders};
 use crate::event::{Action, Now, Reply, RequestKey, SharePart, SharePlan};
 use crate::node::{Node, Parked, ShareRequest, Told, Wanted};
+use crate::quotas::QuotaKey;
 use crate::session::RequestContext;
 use crate::shares::partition::{Acknowledgement, Limits};
 use crate::shares::sessions::{FINAL_EPOCH, FIRST_EPOCH, Member, Target};
@@ -96,7 +97,10 @@ fn begin(
         node.note_share_session(&member, &changed.added, &changed.removed);
     }
     let is_strict = request.share_acquire_mode == RECORD_LIMIT;
-    let bytes = request.max_bytes.min(node.options.settings.fetch_max_bytes).max(0).unsigned_abs();
+    let quota = node.quota(QuotaKey::ConsumerByteRate, context);
+    let bytes = request.max_bytes.min(node.options.settings.fetch_max_bytes);
+    let bytes = quota.as_ref().map_or(bytes, |quota| bytes.min(quota.window_max()));
+    let bytes = bytes.max(0).unsigned_abs();
     let (bytes, records) = (u64::from(bytes), i64::from(request.max_records.max(0)));
     let is_fetching = epoch != FINAL_EPOCH && records > 0;
     let wanted = Wanted {
@@ -105,6 +109,7 @@ fn begin(
         is_full: epoch == FIRST_EPOCH,
     };
     let mut waiting = ShareRequest::new(member.clone(), context.principal.clone(), Some(wanted));
+    (waiting.is_renewing, waiting.quota) = (request.is_renew_ack, quota);
     for (target, said) in said {
         node.acknowledge_share(now, key, &mut waiting, target, &said);
     }
@@ -152,6 +157,7 @@ pub(crate) fn answer(
     let lock_ms = node.group_settings(&request.member.0).record_lock_duration_ms;
     let mut response = ShareFetchResponse {
         acquisition_lock_timeout_ms: lock_ms,
+        throttle_time_ms: request.rest_ms,
         ..ShareFetchResponse::default()
     };
     let mut parts = Vec::new();

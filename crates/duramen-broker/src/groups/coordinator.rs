@@ -53,7 +53,8 @@ mod requests;
 mod share;
 
 use consumer::Asked;
-use share::Deleting;
+use share::changes::Changing;
+pub(crate) use share::changes::{Wish, refused_wish};
 
 /// The number of an [`Output::Append`].
 pub(crate) type Ticket = u64;
@@ -118,8 +119,8 @@ enum Then {
     More(Vec<GroupRecord>, Vec<Answer>),
     /// A group of the consumer protocol has ended, so that it can be asked this as one of the classic protocol.
     Cleared(Box<Asked>),
-    /// A share group gives up what is kept for it.
-    GivenUp,
+    /// What is to be done with what is kept for a share group.
+    Declared,
 }
 
 /// Records that are being appended.
@@ -177,8 +178,8 @@ struct Group {
     consumer: Option<Box<ConsumerGroup>>,
     /// A share group.
     share: Option<Box<ShareGroup>>,
-    /// What is kept for it is being deleted, and then the group.
-    deleting: Option<Box<Deleting>>,
+    /// What an administrator changes of it.
+    changing: Option<Box<Changing>>,
     /// What it decided is being appended. Until that is known to be durable, or not to be, others wait.
     is_deciding: bool,
     /// Since when.
@@ -198,7 +199,7 @@ impl Group {
             && self.members.is_idle()
             && self.facts.is_empty()
             && self.waiting.is_empty()
-            && self.deleting.is_none()
+            && self.changing.is_none()
     }
 
     /// When something is to be done for it, if nothing else happens before.
@@ -385,8 +386,8 @@ impl Coordinator {
             for effect in group.members.take_effects() {
                 self.tell(effect);
             }
-            if let Some(deleting) = group.deleting {
-                self.push_deleted(deleting.key, deleting.part, "", ErrorCode::NotCoordinator);
+            if let Some(changing) = group.changing {
+                self.refuse_change("", *changing, ErrorCode::NotCoordinator);
             }
             for asked in group.waiting {
                 self.refuse(asked, ErrorCode::NotCoordinator);
@@ -667,7 +668,7 @@ impl Coordinator {
                 self.on_decided(name, false, now);
                 self.answer(name, then, result);
             }
-            Then::GivenUp => self.on_given_up(name, result),
+            Then::Declared => self.on_declared(name, result),
             then => self.answer(name, then, result),
         }
     }
@@ -675,7 +676,7 @@ impl Coordinator {
     fn answer(&mut self, name: &str, then: Then, result: Result<(), ErrorCode>) {
         let code = result.err().unwrap_or(ErrorCode::None);
         match then {
-            Then::Nothing | Then::Stored { .. } | Then::DeleteGroup(None) | Then::GivenUp => {}
+            Then::Nothing | Then::Stored { .. } | Then::DeleteGroup(None) | Then::Declared => {}
             Then::Commit(key, mut answer) => {
                 let partitions = answer.topics.iter_mut().flat_map(|topic| &mut topic.partitions);
                 for partition in partitions.filter(|it| it.error_code == ErrorCode::None.code()) {

@@ -14,6 +14,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use duramen_protocol::messages::share_group_describe::{
@@ -32,6 +33,7 @@ use super::records::{
     ShareMemberValue, ShareStatesValue, ShareTargetEpochValue, ShareTopic, ShareValue, StateTopic,
     TargetTopic, TargetValue,
 };
+use crate::configs::Settings;
 use crate::event::{Now, RequestKey};
 
 /// What an operator sets for all share groups.
@@ -39,10 +41,30 @@ use crate::event::{Now, RequestKey};
 pub struct ShareRules {
     /// How long a member may be silent.
     pub session_timeout_ms: i32,
+    /// Between what a group may have that for itself.
+    pub session_timeout_bounds_ms: RangeInclusive<i32>,
     /// How often a member is to be heard.
     pub heartbeat_interval_ms: i32,
+    /// Between what a group may have that for itself.
+    pub heartbeat_interval_bounds_ms: RangeInclusive<i32>,
     /// How many members a group may have.
     pub members_max: usize,
+}
+
+impl ShareRules {
+    /// The same for a group with settings of its own.
+    pub(crate) fn with(&self, own: &Settings) -> Self {
+        let int = |name: &str| own.get(name).and_then(|it| it.parse::<i32>().ok());
+        let within = |it: i32, of: &RangeInclusive<i32>| it.min(*of.end()).max(*of.start());
+        let mut rules = self.clone();
+        if let Some(it) = int("share.session.timeout.ms") {
+            rules.session_timeout_ms = within(it, &self.session_timeout_bounds_ms);
+        }
+        if let Some(it) = int("share.heartbeat.interval.ms") {
+            rules.heartbeat_interval_ms = within(it, &self.heartbeat_interval_bounds_ms);
+        }
+        rules
+    }
 }
 
 /// The epoch that a member leaves with.
@@ -218,6 +240,12 @@ impl ShareGroup {
         self.have_states_changed |= self.deleting.remove(&topic).is_some();
     }
 
+    /// The partitions of which something is kept for the group.
+    pub(crate) fn begun(&self) -> BTreeMap<Uuid, Vec<i32>> {
+        let all = self.states.iter().filter(|(_, it)| !it.begun.is_empty());
+        all.map(|(topic, it)| (*topic, it.begun.iter().copied().collect())).collect()
+    }
+
     /// All partitions of which something is kept for the group, or may be: a deletion may not have come to its end.
     pub(crate) fn kept(&self, topics: Topics<'_>) -> Vec<Place> {
         let all = self.states.iter().flat_map(|(topic, it)| {
@@ -227,6 +255,39 @@ impl ShareGroup {
             (0..topics.partitions(*topic)).map(move |partition| (*topic, partition))
         });
         all.chain(deleting).collect::<BTreeSet<_>>().into_iter().collect()
+    }
+
+    /// The same of one topic.
+    pub(crate) fn kept_of(&self, topic: Uuid, topics: Topics<'_>) -> Vec<Place> {
+        self.kept(topics).into_iter().filter(|(id, _)| *id == topic).collect()
+    }
+
+    /// Something is to be kept of these partitions, whatever was kept before.
+    pub(crate) fn begin_states(
+        &mut self,
+        places: impl Iterator<Item = Place>,
+        names: &BTreeMap<Uuid, String>,
+    ) {
+        for (topic, partition) in places {
+            let states = self.states.entry(topic).or_default();
+            if let Some(name) = names.get(&topic).filter(|_| states.name.is_empty()) {
+                states.name.clone_from(name);
+            }
+            if !states.begun.contains(&partition) {
+                states.beginning.insert(partition);
+            }
+            self.deleting.remove(&topic);
+        }
+        self.states.retain(|_, it| !it.begun.is_empty() || !it.beginning.is_empty());
+        self.have_states_changed = true;
+    }
+
+    /// What is kept of a topic is to be deleted.
+    pub(crate) fn give_up_states_of(&mut self, topic: Uuid) {
+        if let Some(states) = self.states.remove(&topic) {
+            self.deleting.insert(topic, states.name);
+        }
+        self.have_states_changed = true;
     }
 
     /// All that is kept for it is to be deleted.
@@ -293,7 +354,8 @@ impl ShareGroup {
         self.answer(caller.key, answer.unwrap_or_else(refused));
     }
 
-    fn answer(&mut self, key: RequestKey, answer: impl Into<Response>) {
+    /// Somebody is told when all that is decided by now is durable.
+    pub(crate) fn answer(&mut self, key: RequestKey, answer: impl Into<Response>) {
         self.answers.push((key, answer.into()));
     }
 

@@ -30,7 +30,7 @@ use super::share_calls::Caller;
 use super::sweep::interval_us;
 use super::{Node, Parked, Timer};
 use crate::api;
-use crate::configs::BrokerSettings;
+use crate::configs::{BrokerSettings, bounds_of_group};
 use crate::controller::image::{Image, Topic};
 use crate::event::{Action, LogRead, Now, ReadLog, RequestKey};
 use crate::group::Group;
@@ -177,7 +177,12 @@ impl Coordinators {
             consumer: consumer_rules(settings),
             share: ShareRules {
                 session_timeout_ms: settings.group_share_session_timeout_ms,
+                session_timeout_bounds_ms: bounds_of_group("share.session.timeout.ms", settings),
                 heartbeat_interval_ms: settings.group_share_heartbeat_interval_ms,
+                heartbeat_interval_bounds_ms: bounds_of_group(
+                    "share.heartbeat.interval.ms",
+                    settings,
+                ),
                 members_max: usize::try_from(settings.group_share_max_size).unwrap_or(usize::MAX),
             },
         };

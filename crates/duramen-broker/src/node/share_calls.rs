@@ -16,12 +16,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use duramen_protocol::ErrorCode;
+use duramen_protocol::wire::Uuid;
 use duramen_storage::op::ReplicaId;
 
 use super::coordinators::Kind;
 use super::{Node, Timer};
 use crate::api;
-use crate::event::{Action, Now};
+use crate::event::{Action, Now, RequestKey};
 use crate::group::Doubt;
 use crate::internal_topics::SHARES;
 use crate::limits::{SHARE_CALL_AGAIN_US, SHARE_CALL_US, SHARE_CALL_US_MAX};
@@ -37,13 +38,24 @@ pub(crate) enum Caller {
     Leader(ReplicaId),
     /// The coordinator of its group.
     Group(ReplicaId),
+    /// A client, in a part of its request.
+    Request(RequestKey, usize),
+}
+
+/// What a call is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Question {
+    /// What is kept.
+    Kept(Ask),
+    /// Where the partition ends, as its leader knows.
+    End,
 }
 
 #[derive(Debug)]
 struct Call {
     caller: Caller,
     key: ShareKey,
-    ask: Ask,
+    question: Question,
     /// The node that was asked last, and when.
     to: Option<(i32, u64)>,
     until_us: u64,
@@ -61,6 +73,8 @@ pub(super) struct ShareCalls {
     told: Vec<ShareTold>,
     /// What coordinators of groups have not heard yet.
     for_groups: Vec<(ReplicaId, ShareKey, Ask, Answer)>,
+    /// What clients have not heard yet.
+    for_requests: Vec<(RequestKey, usize, Question, Answer)>,
     is_timed: bool,
 }
 
@@ -99,15 +113,45 @@ impl Node {
         std::mem::take(&mut self.share_calls.told)
     }
 
-    /// Asks the coordinator of a key, whoever that is. What coordinators of groups ask is asked until it is answered, or they
-    /// end.
+    /// Asks the coordinator of a key, whoever that is. What coordinators of groups want to begin is asked for until it is
+    /// answered, or they end.
     pub(super) fn call_shares(&mut self, now: Now, caller: Caller, key: ShareKey, ask: Ask) -> u64 {
         let nonce = self.chance.next();
-        let until_us = match caller {
-            Caller::Leader(_) => now.mono_us.saturating_add(SHARE_CALL_US_MAX),
-            Caller::Group(_) => u64::MAX,
-        };
-        self.share_calls.calls.insert(nonce, Call { caller, key, ask, to: None, until_us });
+        let is_patient = matches!(caller, Caller::Group(_)) && ask == Ask::Begin;
+        let until_us =
+            if is_patient { u64::MAX } else { now.mono_us.saturating_add(SHARE_CALL_US_MAX) };
+        self.call(
+            now,
+            nonce,
+            Call { caller, key, question: Question::Kept(ask), to: None, until_us },
+        )
+    }
+
+    /// A client wants to know what is kept.
+    pub(crate) fn look_at_share_state(
+        &mut self,
+        now: Now,
+        key: RequestKey,
+        part: usize,
+        of: ShareKey,
+    ) {
+        self.call_shares(now, Caller::Request(key, part), of, Ask::Look);
+    }
+
+    /// A client wants to know where a partition ends.
+    pub(crate) fn look_at_end(&mut self, now: Now, key: RequestKey, part: usize, of: ShareKey) {
+        let nonce = self.chance.next();
+        let until_us = now.mono_us.saturating_add(SHARE_CALL_US_MAX);
+        let caller = Caller::Request(key, part);
+        self.call(
+            now,
+            nonce,
+            Call { caller, key: of, question: Question::End, to: None, until_us },
+        );
+    }
+
+    fn call(&mut self, now: Now, nonce: u64, call: Call) -> u64 {
+        self.share_calls.calls.insert(nonce, call);
         // Whoever asks has more to do with this; the answer may be at hand.
         self.share_calls.unsent.push(nonce);
         self.time_share_calls(now);
@@ -125,6 +169,16 @@ impl Node {
         for (replica, key, ask, answer) in told {
             self.tell_groups_of_share(now, replica, (&key, &ask, &answer), actions);
         }
+        let told = std::mem::take(&mut self.share_calls.for_requests);
+        let is_any = is_any || !told.is_empty();
+        for (key, part, question, answer) in told {
+            if question == Question::End {
+                let end = answer.map(|it| it.map_or(0, |state| state.start));
+                api::share_offsets::on_end_known(self, key, part, end, actions);
+            } else {
+                api::share_offsets::on_looked(self, now, key, part, &answer, actions);
+            }
+        }
         is_any
     }
 
@@ -135,7 +189,14 @@ impl Node {
         {
             return api::find_coordinator::make_or_want(self, now, SHARES);
         }
-        let Some(leader) = self.coordinator_of(SHARES, &call.key.to_string()) else { return };
+        let leader = match &call.question {
+            Question::Kept(_) => self.coordinator_of(SHARES, &call.key.to_string()),
+            Question::End => {
+                let topic = self.controller.image.topic(call.key.topic_id);
+                topic.and_then(|it| self.leader_of(it, call.key.partition)).map(|(id, _)| id)
+            }
+        };
+        let Some(leader) = leader else { return };
         let own = self.options.facts.broker_id;
         let call = self.share_calls.calls.get_mut(&nonce).expect("it was just there");
         // Here each question is answered.
@@ -146,15 +207,26 @@ impl Node {
             return;
         }
         call.to = Some((leader, now.mono_us));
-        let (key, ask) = (call.key.clone(), call.ask.clone());
-        if leader == own {
-            let asker = Asker::Own { nonce };
-            if let Err(code) = self.coordinate_share(now, &key, asker, ask, actions) {
-                self.on_share_answer(nonce, Err(code));
+        let (key, question) = (call.key.clone(), call.question.clone());
+        match question {
+            Question::End if leader == own => {
+                let end = self.end_of_shared(key.topic_id, key.partition);
+                self.on_share_answer(nonce, end);
             }
-            return;
+            Question::End => {
+                let ask = ShareAsk { kind: END, ..said(nonce, &key, Ask::Look) };
+                self.peers.frame_to(leader).share_asks.push(ask);
+            }
+            Question::Kept(ask) if leader == own => {
+                let asker = Asker::Own { nonce };
+                if let Err(code) = self.coordinate_share(now, &key, asker, ask, actions) {
+                    self.on_share_answer(nonce, Err(code));
+                }
+            }
+            Question::Kept(ask) => {
+                self.peers.frame_to(leader).share_asks.push(said(nonce, &key, ask));
+            }
         }
-        self.peers.frame_to(leader).share_asks.push(said(nonce, &key, ask));
     }
 
     /// A call is answered.
@@ -164,11 +236,14 @@ impl Node {
             answer,
             Err(ErrorCode::NotCoordinator
                 | ErrorCode::CoordinatorLoadInProgress
-                | ErrorCode::CoordinatorNotAvailable)
+                | ErrorCode::CoordinatorNotAvailable
+                | ErrorCode::NotLeaderOrFollower
+                | ErrorCode::LeaderNotAvailable)
         );
         // It may be there before the coordinator hears of it.
         let is_known = answer == Err(ErrorCode::UnknownTopicOrPartition)
             && self.controller.image.has_partition(call.key.topic_id, call.key.partition);
+        let call = self.share_calls.calls.get_mut(&nonce).expect("it was just there");
         if is_elsewhere {
             call.to = None;
         }
@@ -188,7 +263,12 @@ impl Node {
                 self.share_calls.told.push(told);
             }
             Caller::Group(replica) => {
-                self.share_calls.for_groups.push((replica, call.key, call.ask, answer));
+                if let Question::Kept(ask) = call.question {
+                    self.share_calls.for_groups.push((replica, call.key, ask, answer));
+                }
+            }
+            Caller::Request(key, part) => {
+                self.share_calls.for_requests.push((key, part, call.question, answer));
             }
         }
     }
@@ -309,9 +389,24 @@ impl Node {
 
 /// Other nodes.
 impl Node {
+    /// Where a partition ends that is led here.
+    fn end_of_shared(&self, topic_id: Uuid, partition: i32) -> Answer {
+        let topic = self.controller.image.topic(topic_id);
+        let topic = topic.ok_or(ErrorCode::UnknownTopicOrPartition)?;
+        let start = self.serving(topic, partition)?.committed();
+        let (state_epoch, leader_epoch, complete) = (0, 0, 0);
+        let batches = Vec::new();
+        Ok(Some(Arc::new(ShareState { state_epoch, leader_epoch, start, complete, batches })))
+    }
+
     pub(super) fn on_share_frames(&mut self, now: Now, frame: &Frame, actions: &mut Vec<Action>) {
         let broker_id = frame.broker_id;
         for said in &frame.share_asks {
+            if said.kind == END {
+                let end = self.end_of_shared(said.topic_id, said.partition);
+                self.peers.frame_to(broker_id).share_answers.push(answered(said.nonce, end));
+                continue;
+            }
             let Some((key, ask)) = understood(said) else { continue };
             let asker = Asker::Node { broker_id, nonce: said.nonce };
             if let Err(code) = self.coordinate_share(now, &key, asker, ask, actions) {
@@ -332,6 +427,8 @@ const BEGIN: i8 = 2;
 const RESET: i8 = 3;
 const LOOK: i8 = 4;
 const DELETE: i8 = 5;
+/// For the leader of the partition itself, whose answer has it as the start.
+const END: i8 = 6;
 
 /// A question as it is sent.
 fn said(nonce: u64, key: &ShareKey, ask: Ask) -> ShareAsk {

@@ -21,11 +21,16 @@ use duramen_storage::op::ReplicaId;
 use super::share_calls::ShareTold;
 use super::{Node, Parked, Timer};
 use crate::api::{self, Operation, Resource, authorize};
-use crate::configs::GroupSettings;
-use crate::event::{Action, ConnectionId, Look, Now, RequestKey, SeenBatch, Survey, Surveyed};
+use crate::configs::{Beginning, GroupSettings};
+use crate::event::{
+    Action, ConnectionId, Date, Dated, Look, Now, RequestKey, SeenBatch, Survey, Surveyed,
+};
 use crate::limits::{SHARE_AGAIN_US, SHARE_SURVEY_BYTES};
 use crate::partition::Partition;
-use crate::shares::partition::{Acknowledgement, Limits, Plan, Rules, Seen, SharePartition, Span};
+use crate::quotas::Quota;
+use crate::shares::partition::{
+    Acknowledgement, Limits, Plan, RENEW, Rules, Seen, SharePartition, Span,
+};
 use crate::shares::sessions::{Member, ShareSessions, Target};
 use crate::shares::{ShareKey, ShareState, ShareWrite};
 
@@ -34,6 +39,8 @@ use crate::shares::{ShareKey, ShareState, ShareWrite};
 enum Stage {
     /// Its state is being read; or is read again at a time, since there was none yet.
     Reading { call: Option<u64>, again_us: u64 },
+    /// There is none yet, and it is to start with the first record since some time, which is being looked for.
+    Dating { look: u64, state: Arc<ShareState> },
     /// It is known where it starts.
     Known {
         part: Box<SharePartition>,
@@ -66,14 +73,14 @@ impl Entry {
     fn known(&mut self) -> Option<&mut SharePartition> {
         match &mut self.stage {
             Stage::Known { part, .. } => Some(part),
-            Stage::Reading { .. } => None,
+            Stage::Reading { .. } | Stage::Dating { .. } => None,
         }
     }
 
     fn due_us(&self) -> u64 {
         let due = match &self.stage {
             Stage::Reading { call: None, again_us } => *again_us,
-            Stage::Reading { .. } => u64::MAX,
+            Stage::Reading { .. } | Stage::Dating { .. } => u64::MAX,
             Stage::Known { part, .. } => part.deadline_us(),
         };
         if self.survey_again_us > 0 { due.min(self.survey_again_us) } else { due }
@@ -90,7 +97,10 @@ pub(crate) struct Shares {
     dirty: BTreeSet<ShareKey>,
     /// Decisions that are not durable yet: which request waits for each, and of which of its partitions it is.
     tickets: BTreeMap<u64, (RequestKey, Target)>,
-    surveys: BTreeMap<u64, ShareKey>,
+    /// What is being looked at of logs, for which of them.
+    looks: BTreeMap<u64, ShareKey>,
+    /// What is to be looked at.
+    wanted: Vec<Look>,
     /// Requests that may be answered by now.
     woken: BTreeSet<RequestKey>,
     counted: u64,
@@ -111,7 +121,7 @@ impl Shares {
     pub(super) fn unfinished(&self) -> i64 {
         let known = self.entries.values().filter_map(|entry| match &entry.stage {
             Stage::Known { part, .. } => Some(part.unfinished()),
-            Stage::Reading { .. } => None,
+            Stage::Reading { .. } | Stage::Dating { .. } => None,
         });
         known.sum()
     }
@@ -141,6 +151,11 @@ pub(crate) struct ShareRequest {
     pub principal: Arc<str>,
     /// Nothing if it only decides.
     pub wanted: Option<Wanted>,
+    /// It says that it renews locks; others may not.
+    pub is_renewing: bool,
+    /// What the bytes that it gets count for, and how long its consumer has to rest for what others got.
+    pub quota: Option<Quota>,
+    pub rest_ms: i32,
     pub told: BTreeMap<Target, Told>,
     /// Decisions that are not durable yet.
     pub undecided: usize,
@@ -156,6 +171,9 @@ impl ShareRequest {
             member,
             principal,
             wanted,
+            is_renewing: false,
+            quota: None,
+            rest_ms: 0,
             told: BTreeMap::new(),
             undecided: 0,
             is_over: false,
@@ -255,6 +273,9 @@ impl Node {
         said: &[Acknowledgement],
     ) -> Result<bool, ErrorCode> {
         let (group, member) = &request.member;
+        if !request.is_renewing && said.iter().any(|it| it.types.contains(&RENEW)) {
+            return Err(ErrorCode::InvalidRequest);
+        }
         let (key, replica) = self.share_target(&request.principal, group, target)?;
         let rules = self.share_rules(group);
         let log_start = self.partitions.get(&replica).map_or(0, Partition::log_start);
@@ -343,13 +364,17 @@ impl Node {
     /// It is not to be woken any more.
     pub(super) fn forget_share_request(&mut self, key: RequestKey, request: &ShareRequest) {
         for (share, replica) in &request.waits_on {
-            if let Some(entry) = self.shares.entries.get_mut(share) {
-                entry.waiting.remove(&key);
-                self.shares.dirty.insert(share.clone());
-            }
-            if let Some(partition) = self.partitions.get_mut(replica) {
-                partition.fetches.remove(&key);
-            }
+            self.forget_waiting(key, share, *replica);
+        }
+    }
+
+    fn forget_waiting(&mut self, key: RequestKey, share: &ShareKey, replica: ReplicaId) {
+        if let Some(entry) = self.shares.entries.get_mut(share) {
+            entry.waiting.remove(&key);
+            self.shares.dirty.insert(share.clone());
+        }
+        if let Some(partition) = self.partitions.get_mut(&replica) {
+            partition.fetches.remove(&key);
         }
     }
 
@@ -392,19 +417,13 @@ impl Node {
             }
         }
         let is_enough = !found.is_empty() && bytes >= wanted.bytes_min;
-        let Some(Parked::Share(request)) = self.parked_mut(key) else { return };
         if !(is_enough || is_over || !refused.is_empty()) {
-            request.waits_on.clone_from(&waits_on);
-            for (share, replica) in waits_on {
-                if let Some(entry) = self.shares.entries.get_mut(&share) {
-                    entry.waiting.insert(key);
-                }
-                if let Some(partition) = self.partitions.get_mut(&replica) {
-                    partition.fetches.insert(key);
-                }
-            }
-            return;
+            return self.go_on_waiting(key, waits_on);
         }
+        if !self.may_have(key, bytes) {
+            found.clear();
+        }
+        let Some(Parked::Share(request)) = self.parked_mut(key) else { return };
         if wanted.is_full {
             for target in &targets {
                 request.told.entry(*target).or_default();
@@ -424,6 +443,38 @@ impl Node {
             }
         }
         self.answer_share(key, actions);
+    }
+
+    fn go_on_waiting(&mut self, key: RequestKey, waits_on: Vec<(ShareKey, ReplicaId)>) {
+        let Some(Parked::Share(request)) = self.parked_mut(key) else { return };
+        // Its session may have forgotten some since it was looked at last.
+        let before = std::mem::replace(&mut request.waits_on, waits_on.clone());
+        for (share, replica) in before.iter().filter(|it| !waits_on.contains(it)) {
+            self.forget_waiting(key, share, *replica);
+        }
+        for (share, replica) in waits_on {
+            if let Some(entry) = self.shares.entries.get_mut(&share) {
+                entry.waiting.insert(key);
+            }
+            if let Some(partition) = self.partitions.get_mut(&replica) {
+                partition.fetches.insert(key);
+            }
+        }
+    }
+
+    /// Whether a consumer's quota lets it have so many bytes now. If not, it is told to rest; what is not sent does not count,
+    /// and it acquires nothing.
+    fn may_have(&mut self, key: RequestKey, bytes: u64) -> bool {
+        let Some(Parked::Share(request)) = self.parked_mut(key) else { return false };
+        let Some(quota) = request.quota.clone() else { return true };
+        let rest_ms = self.use_up(&quota, bytes);
+        if rest_ms > 0 {
+            self.give_back(&quota, bytes);
+        }
+        if let Some(Parked::Share(request)) = self.parked_mut(key) {
+            request.rest_ms = rest_ms;
+        }
+        rest_ms == 0
     }
 
     fn answer_share(&mut self, key: RequestKey, actions: &mut Vec<Action>) {
@@ -506,8 +557,12 @@ impl Node {
     fn drop_share(&mut self, key: &ShareKey, code: ErrorCode) {
         let Some(mut entry) = self.shares.entries.remove(key) else { return };
         self.shares.by_number.remove(&entry.number);
-        if let Some(ticket) = entry.survey {
-            self.shares.surveys.remove(&ticket);
+        let dating = match entry.stage {
+            Stage::Dating { look, .. } => Some(look),
+            _ => None,
+        };
+        for ticket in entry.survey.into_iter().chain(dating) {
+            self.shares.looks.remove(&ticket);
         }
         if let Some(at) = entry.timer_us {
             self.timers.remove(&(at, Timer::Share(entry.number)));
@@ -536,13 +591,13 @@ impl Node {
 
     /// Has the log looked at, if there is more and there is room for it.
     fn survey_share(&mut self, now: Now, key: &ShareKey, rules: &Rules, actions: &mut Vec<Action>) {
-        let is_read_committed = self.group_settings(&key.group).is_read_committed;
+        let settings = self.group_settings(&key.group);
         let Some(entry) = self.shares.entries.get_mut(key) else { return };
         let Some(partition) = self.partitions.get(&entry.replica) else { return };
         if entry.survey.is_some() || entry.survey_again_us > now.mono_us {
             return;
         }
-        let end = if is_read_committed { partition.stable() } else { partition.committed() };
+        let end = end_of(partition, &settings);
         let Some(part) = entry.known() else { return };
         let Some(from) = part.wants(rules, end) else { return };
         let room = rules.unfinished_max - part.unfinished();
@@ -552,7 +607,7 @@ impl Node {
         entry.survey = Some(ticket);
         entry.survey_again_us = 0;
         let replica = entry.replica;
-        self.shares.surveys.insert(ticket, key.clone());
+        self.shares.looks.insert(ticket, key.clone());
         let bytes_max = SHARE_SURVEY_BYTES;
         let survey = Survey { replica, from, end, bytes_max, keys_max, ticket };
         actions.push(Action::Look(Look::Survey(survey)));
@@ -560,7 +615,7 @@ impl Node {
 
     pub(super) fn on_surveyed(&mut self, now: Now, surveyed: Surveyed) {
         let Surveyed { replica, from, ticket, found } = surveyed;
-        let Some(key) = self.shares.surveys.remove(&ticket) else { return };
+        let Some(key) = self.shares.looks.remove(&ticket) else { return };
         let rules = self.share_rules(&key.group);
         let is_read_committed = self.group_settings(&key.group).is_read_committed;
         let Some(entry) = self.shares.entries.get_mut(&key) else { return };
@@ -655,19 +710,66 @@ impl Node {
                 return;
             }
         };
-        let first = match state.start {
-            0.. => state.start,
-            _ if settings.starts_at_earliest => partition.log_start(),
-            _ if settings.is_read_committed => partition.stable(),
-            _ => partition.committed(),
+        let (log_start, end) = (partition.log_start(), end_of(partition, &settings));
+        let first = match (state.start, settings.beginning) {
+            (0.., _) => state.start,
+            (_, Beginning::Earliest) => log_start,
+            (_, Beginning::Ago(ms)) if log_start < end => {
+                self.shares.counted += 1;
+                let ticket = self.shares.counted;
+                let replica = entry.replica;
+                entry.stage = Stage::Dating { look: ticket, state };
+                self.shares.looks.insert(ticket, key.clone());
+                let timestamp = now.wall_ms.saturating_sub(ms);
+                let date = Date { replica, timestamp, start: log_start, end, ticket };
+                self.shares.wanted.push(Look::Date(date));
+                return;
+            }
+            _ => end,
         };
-        let mut part =
-            Box::new(SharePartition::new(first.max(partition.log_start()), &state.batches));
+        Self::begin_share_partition(entry, &state, first, log_start, settings.by_key);
+    }
+
+    /// It is known since which record.
+    pub(super) fn on_dated(&mut self, now: Now, dated: Dated) {
+        let Dated { ticket, found } = dated;
+        let Some(key) = self.shares.looks.remove(&ticket) else { return };
+        let settings = self.group_settings(&key.group);
+        let Some(entry) = self.shares.entries.get_mut(&key) else { return };
+        let Some(partition) = self.partitions.get(&entry.replica) else { return };
+        let Stage::Dating { look, state } = &entry.stage else { return };
+        if *look != ticket {
+            return;
+        }
+        match found {
+            Ok(offset) => {
+                let first = offset.unwrap_or_else(|| end_of(partition, &settings));
+                let state = Arc::clone(state);
+                let log_start = partition.log_start();
+                Self::begin_share_partition(entry, &state, first, log_start, settings.by_key);
+            }
+            Err(problem) => {
+                tracing::warn!(share = %key, problem, "a log that a share group is to read cannot be read");
+                let again_us = now.mono_us.saturating_add(SHARE_AGAIN_US);
+                entry.stage = Stage::Reading { call: None, again_us };
+            }
+        }
+        self.shares.dirty.insert(key);
+    }
+
+    fn begin_share_partition(
+        entry: &mut Entry,
+        state: &ShareState,
+        first: i64,
+        log_start: i64,
+        by_key: bool,
+    ) {
+        let mut part = Box::new(SharePartition::new(first.max(log_start), &state.batches));
         let is_ready = state.start >= 0;
         if !is_ready {
             part.save_start();
         }
-        let (state_epoch, by_key) = (state.state_epoch, settings.by_key);
+        let state_epoch = state.state_epoch;
         entry.stage = Stage::Known { part, state_epoch, writing: None, is_ready, by_key };
     }
 
@@ -679,6 +781,7 @@ impl Node {
                 self.on_share_told(now, told);
             }
         }
+        actions.extend(std::mem::take(&mut self.shares.wanted).into_iter().map(Action::Look));
         let dirty = std::mem::take(&mut self.shares.dirty);
         for key in &dirty {
             self.settle_share(now, key, actions);
@@ -717,7 +820,7 @@ impl Node {
                 // Who waits asks for it again.
                 is_unused = true;
             }
-            Stage::Reading { .. } => {}
+            Stage::Reading { .. } | Stage::Dating { .. } => {}
         }
         self.shares.woken.extend(entry.waiting.iter().copied());
         for (ticket, code) in answers {
@@ -764,6 +867,11 @@ impl Node {
             self.drop_share(&key, ErrorCode::NotLeaderOrFollower);
         }
     }
+}
+
+/// Up to where a group sees a partition.
+fn end_of(partition: &Partition, settings: &GroupSettings) -> i64 {
+    if settings.is_read_committed { partition.stable() } else { partition.committed() }
 }
 
 /// What a client is told of a decision that will not be kept.

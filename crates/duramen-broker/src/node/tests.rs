@@ -23,6 +23,7 @@ mod restart;
 mod retention;
 mod settings;
 mod share_groups;
+mod share_offsets;
 mod shares;
 mod sleepers;
 mod stalls;

@@ -12,8 +12,8 @@ use twox_hash::XxHash3_128;
 
 use super::code_of;
 use crate::event::{
-    DeadLetters, DeadLettersMade, Event, Look, SeenBatch, SeenKeys, SharePart, SharePlan, Survey,
-    Surveyed,
+    Date, Dated, DeadLetters, DeadLettersMade, Event, Look, SeenBatch, SeenKeys, SharePart,
+    SharePlan, Survey, Surveyed,
 };
 use crate::limits::DECOMPRESSED_BYTES_MAX;
 
@@ -22,7 +22,29 @@ pub fn look<D: Disk>(reader: &Reader<D>, wanted: &Look) -> Event {
     match wanted {
         Look::Survey(wanted) => Event::Surveyed(survey(reader, wanted)),
         Look::DeadLetters(wanted) => Event::DeadLetters(dead_letters(reader, wanted)),
+        Look::Date(wanted) => Event::Dated(date(reader, wanted)),
     }
+}
+
+fn date<D: Disk>(reader: &Reader<D>, wanted: &Date) -> Dated {
+    let &Date { replica, timestamp, start, end, ticket } = wanted;
+    let found = reader.find_time(replica, timestamp, start, end);
+    let found = found.map(|it| it.map(|(offset, _)| offset)).map_err(|error| text_of(&error));
+    Dated { ticket, found }
+}
+
+/// The same of the batches in these bytes.
+#[cfg(test)]
+pub(crate) fn first_since(bytes: Bytes, wanted: &Date) -> Option<i64> {
+    let all = batches(bytes).map_while(Result::ok);
+    let mut since = all.filter(|it| it.header().max_timestamp >= wanted.timestamp);
+    since.next().map(|it| it.header().base_offset.max(wanted.start))
+}
+
+fn text_of(error: &ReadError) -> String {
+    let cause = std::error::Error::source(error).map(ToString::to_string);
+    let text = [Some(error.to_string()), cause].into_iter().flatten();
+    text.collect::<Vec<_>>().join(": ")
 }
 
 /// Looks at the batches of a log, in one segment.
@@ -37,11 +59,7 @@ fn survey<D: Disk>(reader: &Reader<D>, wanted: &Survey) -> Surveyed {
     let found = match read() {
         Ok(None) => Ok((Vec::new(), end)),
         Ok(Some((segment, at, bytes))) => seen_in(wanted, segment, at, bytes),
-        Err(error) => {
-            let cause = std::error::Error::source(&error).map(ToString::to_string);
-            let text = [Some(error.to_string()), cause].into_iter().flatten();
-            Err(text.collect::<Vec<_>>().join(": "))
-        }
+        Err(error) => Err(text_of(&error)),
     };
     Surveyed { replica, from, ticket, found }
 }

@@ -189,7 +189,7 @@ const GAP: i8 = 0;
 const ACCEPT: i8 = 1;
 const RELEASE: i8 = 2;
 const REJECT: i8 = 3;
-const RENEW: i8 = 4;
+pub(crate) const RENEW: i8 = 4;
 
 /// Records to be kept elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -707,14 +707,17 @@ impl SharePartition {
                 return Err(ErrorCode::InvalidRequest);
             }
             before = it.last;
-            parts_of(it, rules.may_renew, &mut parts)?;
+            parts_of(it, &mut parts)?;
         }
         parts.retain_mut(|(range, _)| {
             range.0 = range.0.max(self.start);
             range.0 <= range.1
         });
-        for (range, _) in &parts {
+        for (range, kind) in &parts {
             self.check_holder(*range, member)?;
+            if *kind == RENEW && !rules.may_renew {
+                return Err(ErrorCode::InvalidRecordState);
+            }
         }
         let mut waits = 0;
         for (range, kind) in parts {
@@ -727,7 +730,7 @@ impl SharePartition {
     }
 
     fn check_holder(&self, (first, last): Range, member: &str) -> Result<(), ErrorCode> {
-        if first >= self.end {
+        if self.start == self.end {
             return Err(ErrorCode::InvalidRecordState);
         }
         if last >= self.end {
@@ -842,13 +845,8 @@ impl SharePartition {
 }
 
 /// What is said of which offsets: runs of the same.
-fn parts_of(
-    said: &Acknowledgement,
-    may_renew: bool,
-    parts: &mut Vec<(Range, i8)>,
-) -> Result<(), ErrorCode> {
-    let is_known =
-        |kind: &i8| matches!(*kind, GAP | ACCEPT | RELEASE | REJECT) || *kind == RENEW && may_renew;
+fn parts_of(said: &Acknowledgement, parts: &mut Vec<(Range, i8)>) -> Result<(), ErrorCode> {
+    let is_known = |kind: &i8| matches!(*kind, GAP | ACCEPT | RELEASE | REJECT | RENEW);
     if !said.types.iter().all(is_known) {
         return Err(ErrorCode::InvalidRequest);
     }

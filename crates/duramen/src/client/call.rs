@@ -32,12 +32,14 @@ macro_rules! calls {
 
 calls! {
     AlterPartitionReassignments AlterPartitionReassignmentsRequest AlterPartitionReassignmentsResponse;
+    AlterShareGroupOffsets AlterShareGroupOffsetsRequest AlterShareGroupOffsetsResponse;
     ApiVersions ApiVersionsRequest ApiVersionsResponse;
     ConsumerGroupDescribe ConsumerGroupDescribeRequest ConsumerGroupDescribeResponse;
     CreatePartitions CreatePartitionsRequest CreatePartitionsResponse;
     CreateTopics CreateTopicsRequest CreateTopicsResponse;
     DeleteGroups DeleteGroupsRequest DeleteGroupsResponse;
     DeleteRecords DeleteRecordsRequest DeleteRecordsResponse;
+    DeleteShareGroupOffsets DeleteShareGroupOffsetsRequest DeleteShareGroupOffsetsResponse;
     DeleteTopics DeleteTopicsRequest DeleteTopicsResponse;
     DescribeCluster DescribeClusterRequest DescribeClusterResponse;
     DescribeConfigs DescribeConfigsRequest DescribeConfigsResponse;
@@ -46,6 +48,7 @@ calls! {
     DescribeProducers DescribeProducersRequest DescribeProducersResponse;
     DescribeQuorum DescribeQuorumRequest DescribeQuorumResponse;
     DescribeReplicas DescribeReplicasRequest DescribeReplicasResponse;
+    DescribeShareGroupOffsets DescribeShareGroupOffsetsRequest DescribeShareGroupOffsetsResponse;
     DescribeTransactions DescribeTransactionsRequest DescribeTransactionsResponse;
     FindCoordinator FindCoordinatorRequest FindCoordinatorResponse;
     Heartbeat HeartbeatRequest HeartbeatResponse;
@@ -60,6 +63,7 @@ calls! {
     Metadata MetadataRequest MetadataResponse;
     OffsetDelete OffsetDeleteRequest OffsetDeleteResponse;
     OffsetForLeaderEpoch OffsetForLeaderEpochRequest OffsetForLeaderEpochResponse;
+    ShareGroupDescribe ShareGroupDescribeRequest ShareGroupDescribeResponse;
     SyncGroup SyncGroupRequest SyncGroupResponse;
     UnregisterBroker UnregisterBrokerRequest UnregisterBrokerResponse;
 }

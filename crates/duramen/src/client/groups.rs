@@ -31,6 +31,7 @@ use duramen_protocol::messages::{
 use super::admin::missing;
 use super::call::OFFSETS_BY_TOPIC_NAME;
 use super::connection::{Connection, address};
+use super::shares::describe_shares;
 use super::{Client, Error, NodeId, Partitions};
 
 /// Something of each partition, by topic.
@@ -72,11 +73,11 @@ impl Committer {
 pub struct Group {
     /// Its state and members, with their partitions as assignments of the classic protocol.
     pub described: DescribedGroup,
-    /// Where a group of the consumer protocol stands.
+    /// Where a group of the consumer protocol, or a share group, stands.
     pub epochs: Option<Epochs>,
 }
 
-/// Where a group of the consumer protocol and its members stand.
+/// Where a group of the consumer protocol, or a share group, and its members stand.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Epochs {
     /// How often its members or topics have changed.
@@ -201,7 +202,7 @@ impl Client {
     }
 
     /// Asks a group's coordinator, again if it moved.
-    async fn with_coordinator<T>(
+    pub(super) async fn with_coordinator<T>(
         &self,
         group: &str,
         mut ask: impl AsyncFnMut(NodeId, &Connection) -> Result<T, Error>,
@@ -223,7 +224,12 @@ impl Client {
             let found = response.groups.into_iter().next().ok_or_else(|| missing(what()))?;
             if found.error_code == ErrorCode::GroupIdNotFound.code() || found.group_state == "Dead"
             {
-                return Ok((node, describe_consumers(connection, group).await?));
+                let found = describe_consumers(connection, group).await?;
+                let found = match found {
+                    None => describe_shares(connection, group).await?,
+                    found => found,
+                };
+                return Ok((node, found));
             }
             Error::check(what, found.error_code, found.error_message.as_deref())?;
             Ok((node, Some(Group { described: found, epochs: None })))

@@ -118,6 +118,7 @@ fn row(text: &mut String, key: &ConfigKey, live: &str) {
         Check::Between(least, most) => format!("{least} to {most}"),
         Check::Ratio => "0 to 1".to_owned(),
         Check::OneOf(words) | Check::OnlyYet(words) => format!("`{}`", words.join("`, `")),
+        Check::Beginning => "`earliest`, `latest`, `by_duration:` and a duration".to_owned(),
     };
     let effect = match key.effect {
         Effect::Full => "yes",

@@ -6,14 +6,15 @@ use std::sync::Arc;
 
 use duramen_protocol::messages::consumer_group_describe::DescribedGroup;
 use duramen_protocol::messages::{
-    ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, HeartbeatRequest,
-    HeartbeatResponse, JoinGroupRequest, JoinGroupResponse, LeaveGroupRequest, LeaveGroupResponse,
-    ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse, SyncGroupRequest, SyncGroupResponse,
+    AlterShareGroupOffsetsResponse, ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse,
+    DeleteShareGroupOffsetsResponse, HeartbeatRequest, HeartbeatResponse, JoinGroupRequest,
+    JoinGroupResponse, LeaveGroupRequest, LeaveGroupResponse, ShareGroupHeartbeatRequest,
+    ShareGroupHeartbeatResponse, SyncGroupRequest, SyncGroupResponse,
 };
 use duramen_protocol::wire::Uuid;
 use duramen_protocol::{ErrorCode, Response};
 
-use super::{BATCH_BYTES, Coordinator, Group, Then};
+use super::{BATCH_BYTES, Coordinator, Group, Then, Wish, refused_wish};
 use crate::event::{Now, RequestKey};
 use crate::groups::consumer::{
     Answer, CONSUMER, ConsumerGroup, ConsumerRules, Refusal, Topics, check_request,
@@ -29,6 +30,7 @@ pub(super) enum Asked {
     Delete(RequestKey, usize),
     Classic(Classic),
     ShareHeartbeat(Caller, ShareGroupHeartbeatRequest),
+    Wish(RequestKey, Box<Wish>),
     /// Something is kept of a partition now, or its topic is gone.
     Begun(Uuid, i32, bool),
     /// A topic is gone.
@@ -79,6 +81,16 @@ pub(super) fn refused(answer: Response, code: ErrorCode) -> Response {
             ..ShareGroupHeartbeatResponse::default()
         }
         .into(),
+        Response::AlterShareGroupOffsets(_) => AlterShareGroupOffsetsResponse {
+            error_code: code.code(),
+            ..AlterShareGroupOffsetsResponse::default()
+        }
+        .into(),
+        Response::DeleteShareGroupOffsets(_) => DeleteShareGroupOffsetsResponse {
+            error_code: code.code(),
+            ..DeleteShareGroupOffsetsResponse::default()
+        }
+        .into(),
         answer => answer,
     }
 }
@@ -119,7 +131,7 @@ impl Group {
 
     /// What is asked now can be decided now.
     fn is_at_rest(&self) -> bool {
-        !self.is_deciding && self.is_ending.is_none() && self.deleting.is_none()
+        !self.is_deciding && self.is_ending.is_none() && self.changing.is_none()
     }
 }
 
@@ -251,6 +263,15 @@ impl Coordinator {
                         self.reply(caller.key, share::refused(refusal));
                     }
                     self.hasten(name, &id);
+                }
+                Asked::Wish(key, wish) => {
+                    // What was decided before is appended before.
+                    self.append_decided(name, rules, topics, now);
+                    if !self.group_mut(name).is_at_rest() {
+                        self.group_mut(name).waiting.push_front(Asked::Wish(key, wish));
+                        return;
+                    }
+                    self.begin_wish(name, rules, topics, key, *wish, now);
                 }
                 Asked::Begun(topic, partition, is_there) => {
                     if let Some(share) = &mut self.group_mut(name).share {
@@ -521,6 +542,10 @@ impl Coordinator {
             Asked::ShareHeartbeat(caller, _) => {
                 let answer = refused(ShareGroupHeartbeatResponse::default().into(), code);
                 self.reply(caller.key, answer);
+            }
+            Asked::Wish(key, wish) => {
+                let refusal = Refusal::new(code, code.name().to_owned());
+                self.reply(key, refused_wish(&wish, refusal));
             }
             Asked::Begun(..) | Asked::TopicGone(_) => {}
             Asked::Classic(asked) => {

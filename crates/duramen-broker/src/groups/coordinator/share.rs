@@ -1,9 +1,5 @@
-//! Share groups in a coordinator: what they decide is appended, what is to be kept for them is asked for, and all of it goes
-//! when they are deleted.
-//!
-//! Deletion, in steps: it is looked at what is kept, with the epoch of each; that it is given up is appended, which proves that
-//! nobody else coordinates the group by then; what was seen is deleted, if it is what was seen; and then the group ends. So a
-//! coordinator that has a successor and does not know it deletes nothing that was begun since.
+//! Share groups in a coordinator: what they decide is appended, what is to be kept for them is asked for. What administrators
+//! change of them is in `changes`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,8 +9,8 @@ use duramen_protocol::messages::ShareGroupHeartbeatRequest;
 use duramen_protocol::messages::share_group_describe::DescribedGroup;
 use duramen_protocol::wire::Uuid;
 
-use super::{Asked, Coordinator, Group, Output, Then};
-use crate::event::{Now, RequestKey};
+use super::{Asked, Coordinator, Group, Output};
+use crate::event::Now;
 use crate::groups::consumer::{Refusal, Topics};
 use crate::groups::membership::{Caller, Membership, Rules, State};
 use crate::groups::records::{Fact, GroupRecord};
@@ -22,18 +18,7 @@ use crate::groups::share::{ShareGroup, ShareRules, check_request, refused};
 use crate::shares::ShareKey;
 use crate::shares::coordinator::{Answer, Ask};
 
-/// A share group that is being deleted.
-#[derive(Debug)]
-pub(super) struct Deleting {
-    /// Who is told.
-    pub key: RequestKey,
-    pub part: usize,
-    /// The partitions that an answer is awaited of.
-    awaited: Vec<(Uuid, i32)>,
-    /// The epochs of what is kept.
-    seen: BTreeMap<(Uuid, i32), i32>,
-    problem: Option<ErrorCode>,
-}
+pub(super) mod changes;
 
 impl Group {
     /// What is said of it is said of a share group.
@@ -100,6 +85,36 @@ impl Coordinator {
         self.ask(&name, Asked::ShareHeartbeat(caller, request), rules, topics, now);
     }
 
+    /// Makes sure that a group is a share group, which is a new one if there is none and it may be.
+    fn begin_share_group(
+        &mut self,
+        name: &Arc<str>,
+        rules: &Rules,
+        may_be_new: bool,
+        now: Now,
+    ) -> Result<(), Refusal> {
+        let life = self.new_life();
+        let group = self.group_mut(name);
+        group.begin_share(&rules.share, now);
+        if group.share.is_some() {
+            return Ok(());
+        }
+        let is_other = group.is_of_consumers()
+            || group.stored.is_some()
+            || !group.offsets.is_empty()
+            || !group.members.is_idle()
+            || group.members.state() != State::Empty;
+        if is_other {
+            let message = format!("Group {name} is not a share group.");
+            return Err(Refusal::new(ErrorCode::GroupIdNotFound, message));
+        }
+        if may_be_new {
+            group.share = Some(Box::default());
+            group.life = life;
+        }
+        Ok(())
+    }
+
     pub(super) fn share_heartbeat_of(
         &mut self,
         name: &Arc<str>,
@@ -109,28 +124,23 @@ impl Coordinator {
         request: &ShareGroupHeartbeatRequest,
         now: Now,
     ) -> Result<(), Refusal> {
-        let life = self.new_life();
-        let group = self.group_mut(name);
-        group.begin_share(&rules.share, now);
-        if group.share.is_none() {
-            let is_other = group.is_of_consumers()
-                || group.stored.is_some()
-                || !group.offsets.is_empty()
-                || !group.members.is_idle()
-                || group.members.state() != State::Empty;
-            if is_other {
-                let message = format!("Group {name} is not a share group.");
-                return Err(Refusal::new(ErrorCode::GroupIdNotFound, message));
-            }
-            if request.member_epoch != 0 {
-                return Err(not_found(name));
-            }
-            group.share = Some(Box::default());
-            group.life = life;
-        }
-        let share = group.share.as_mut().expect("it is there now");
-        share.heartbeat(&rules.share, topics, caller, request, now);
+        self.begin_share_group(name, rules, request.member_epoch == 0, now)?;
+        let share = &mut self.group_mut(name).share;
+        let share = share.as_mut().ok_or_else(|| not_found(name))?;
+        let rules = rules.share.with(topics.image.group_configs(name));
+        share.heartbeat(&rules, topics, caller, request, now);
         Ok(())
+    }
+
+    /// The partitions that something is kept of for a share group.
+    pub(crate) fn begun_of_shares(
+        &self,
+        rules: &Rules,
+        group_id: &str,
+        now: Now,
+    ) -> BTreeMap<Uuid, Vec<i32>> {
+        let group = self.groups.get(group_id).filter(|group| group.is_of_shares());
+        group.map_or_else(BTreeMap::new, |it| it.shown_share(&rules.share, now, ShareGroup::begun))
     }
 
     /// Groups as `ShareGroupDescribe` tells them.
@@ -215,98 +225,12 @@ impl Coordinator {
             }
             return;
         }
-        let Some(deleting) = &mut self.group_mut(&name).deleting else { return };
-        let Some(at) = deleting.awaited.iter().position(|it| *it == place) else { return };
-        deleting.awaited.swap_remove(at);
-        match (ask, answer) {
-            (Ask::Look, Ok(Some(state))) => {
-                deleting.seen.insert(place, state.state_epoch);
-            }
-            (_, Err(code)) if !is_gone => deleting.problem = Some(*code),
-            _ => {}
-        }
-        if deleting.awaited.is_empty() {
-            match (deleting.problem, ask) {
-                (Some(code), _) => self.end_deleting(&name, code),
-                (None, Ask::Look) => self.give_up_shares(&name),
-                (None, _) => self.end_deleted(&name),
-            }
-        }
+        self.on_change_answer(&name, key, ask, answer);
     }
 }
 
-/// Deletion.
+/// Topics.
 impl Coordinator {
-    /// Deletes a share group in which nobody is, and all that is kept for it.
-    pub(super) fn delete_shares(
-        &mut self,
-        name: &Arc<str>,
-        topics: Topics<'_>,
-        key: RequestKey,
-        part: usize,
-    ) {
-        let Some(share) = &self.group_mut(name).share else {
-            return self.push_deleted(key, part, name, ErrorCode::GroupIdNotFound);
-        };
-        if !share.is_empty() {
-            return self.push_deleted(key, part, name, ErrorCode::NonEmptyGroup);
-        }
-        let awaited = share.kept(topics);
-        if awaited.is_empty() {
-            return self.delete_empty(name, key, part);
-        }
-        for place in &awaited {
-            self.ask_share(name, *place, Ask::Look);
-        }
-        let (seen, problem) = (BTreeMap::new(), None);
-        let deleting = Deleting { key, part, awaited, seen, problem };
-        self.group_mut(name).deleting = Some(Box::new(deleting));
-    }
-
-    fn end_deleting(&mut self, name: &Arc<str>, code: ErrorCode) {
-        if let Some(deleting) = self.group_mut(name).deleting.take() {
-            self.push_deleted(deleting.key, deleting.part, name, code);
-        }
-        self.ready.insert(name.clone());
-    }
-
-    /// All was seen that is kept: that it goes is appended.
-    fn give_up_shares(&mut self, name: &Arc<str>) {
-        let Some(share) = &mut self.group_mut(name).share else {
-            return self.end_deleting(name, ErrorCode::NotCoordinator);
-        };
-        share.give_up_states();
-        let (facts, _) = share.take();
-        let record = |(fact, value)| GroupRecord::Consumer { group: name.clone(), fact, value };
-        let records = facts.into_iter().map(record).collect();
-        self.append(Some(name), records, Then::GivenUp);
-    }
-
-    /// It is known that it goes, or that it does not.
-    pub(super) fn on_given_up(&mut self, name: &Arc<str>, result: Result<(), ErrorCode>) {
-        let group = self.group_mut(name);
-        if let Err(code) = result {
-            group.share = None;
-            return self.end_deleting(name, code);
-        }
-        let Some(deleting) = &mut group.deleting else { return };
-        let seen: Vec<_> = deleting.seen.iter().map(|(place, epoch)| (*place, *epoch)).collect();
-        deleting.awaited = seen.iter().map(|(place, _)| *place).collect();
-        if seen.is_empty() {
-            return self.end_deleted(name);
-        }
-        for (place, epoch) in seen {
-            self.ask_share(name, place, Ask::Delete { of: Some(epoch) });
-        }
-    }
-
-    /// Nothing is kept any more.
-    fn end_deleted(&mut self, name: &Arc<str>) {
-        if let Some(deleting) = self.group_mut(name).deleting.take() {
-            self.delete_empty(name, deleting.key, deleting.part);
-        }
-    }
-
     /// A topic was deleted, of which something may be kept for share groups.
     pub(super) fn forget_shared_topic(&mut self, topic_id: Uuid) {
         let of_it = self.groups.iter().filter(|(_, group)| group.is_of_shares());

@@ -132,7 +132,9 @@ impl Play {
             consumer: consumer_rules(),
             share: ShareRules {
                 session_timeout_ms: 45_000,
+                session_timeout_bounds_ms: 45_000..=60_000,
                 heartbeat_interval_ms: 5_000,
+                heartbeat_interval_bounds_ms: 5_000..=15_000,
                 members_max: 3,
             },
         };

@@ -29,13 +29,13 @@ use duramen_storage::storage::Facts;
 use crate::configs::BrokerSettings;
 use crate::controller::METADATA_TOPIC;
 use crate::event::{
-    Action, ConnectionId, DeadLettersMade, Event, FetchPlan, LogRead, Look, Now, ReadLog, Reply,
-    SharePlan, Survey, Surveyed,
+    Action, ConnectionId, Dated, DeadLettersMade, Event, FetchPlan, LogRead, Look, Now, ReadLog,
+    Reply, SharePlan, Survey, Surveyed,
 };
 use crate::limits::{GROUP_QUIET_TICKS, Memory};
 use crate::node::{Node, NodeOptions};
 use crate::peer::PeerFrame;
-use crate::read_plan::{letters_of, seen_in};
+use crate::read_plan::{first_since, letters_of, seen_in};
 use crate::session::{Session, SessionStep};
 
 /// One replica as the model of storage keeps it.
@@ -424,6 +424,12 @@ impl Harness {
                     let batches = stored.batches(wanted.from, wanted.committed);
                     let made = letters_of(&wanted, batches.concat().into());
                     Event::DeadLetters(DeadLettersMade { ticket: wanted.ticket, made })
+                }
+                Look::Date(wanted) => {
+                    let stored = &self.store.replicas[&wanted.replica];
+                    let batches = stored.batches(wanted.start, wanted.end).concat();
+                    let found = first_since(batches.into(), &wanted);
+                    Event::Dated(Dated { ticket: wanted.ticket, found: Ok(found) })
                 }
             };
             self.node.step(self.now, event, &mut actions);

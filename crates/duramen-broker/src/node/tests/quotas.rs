@@ -9,7 +9,7 @@ use duramen_protocol::{ErrorCode, Response};
 use super::harness::{Harness, batch, bytes_of, fetch_request, produce_request};
 
 /// Sets a quota of the client that the harness is, or takes it back.
-fn set(it: &mut Harness, key: &str, value: Option<f64>) -> i16 {
+pub(super) fn set(it: &mut Harness, key: &str, value: Option<f64>) -> i16 {
     set_of(it, &[("client-id", Some("test"))], key, value)
 }
 

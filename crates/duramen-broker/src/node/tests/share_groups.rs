@@ -8,7 +8,7 @@ use duramen_protocol::messages::initialize_share_group_state::{
     InitializeStateData, PartitionData as Initialized,
 };
 use duramen_protocol::messages::share_fetch::{
-    AcknowledgementBatch, FetchPartition, FetchTopic, PartitionData,
+    AcknowledgementBatch, FetchPartition, FetchTopic, ForgottenTopic, PartitionData,
 };
 use duramen_protocol::messages::{
     DeleteRecordsRequest, FindCoordinatorRequest, IncrementalAlterConfigsRequest,
@@ -19,17 +19,18 @@ use duramen_protocol::records::{BatchBuilder, NewRecord};
 use duramen_protocol::wire::{RecordData, Uuid};
 use duramen_protocol::{ErrorCode, Response};
 
-use super::harness::{Harness, WALL_MS, batch, produce_request};
+use super::harness::{Harness, WALL_MS, batch, builder, produce_request};
 use super::transactions::Producer;
 use super::trio::Trio;
 use crate::configs::resource_kind::{GROUP, TOPIC};
 use crate::event::ConnectionId;
 use crate::shares::ShareKey;
 
-const FEW: [(&str, &str); 3] = [
+const FEW: [(&str, &str); 4] = [
     ("share.coordinator.state.topic.num.partitions", "2"),
     ("share.coordinator.state.topic.segment.bytes", "16384"),
     ("group.share.record.lock.duration.ms", "10000"),
+    ("group.share.min.record.lock.duration.ms", "10000"),
 ];
 const GAP: i8 = 0;
 const ACCEPT: i8 = 1;
@@ -47,13 +48,18 @@ fn topic_id(it: &Harness) -> Uuid {
 
 /// A node with a topic `t` that the share group `g` begins to read from its start.
 fn with_group() -> Harness {
+    with_group_from(0)
+}
+
+/// The same from another offset; -1 if it is not known yet.
+fn with_group_from(start_offset: i64) -> Harness {
     let mut it = Harness::new(&FEW);
     it.create("t", &[]);
     let topic_id = topic_id(&it);
     let key = ShareKey { group: "g".into(), topic_id, partition: 0 };
     let coordinator_keys = vec![key.to_string()];
     it.ask(FindCoordinatorRequest { key_type: 2, coordinator_keys, ..Default::default() }, 6);
-    let partitions = vec![Initialized { partition: 0, state_epoch: 1, start_offset: 0 }];
+    let partitions = vec![Initialized { partition: 0, state_epoch: 1, start_offset }];
     let topics = vec![InitializeStateData { topic_id, partitions }];
     it.ask(InitializeShareGroupStateRequest { group_id: "g".to_owned(), topics }, 0);
     it
@@ -276,6 +282,34 @@ fn an_acknowledgement_is_answered_when_it_is_durable() {
 }
 
 #[test]
+fn a_group_begins_with_what_is_no_older_than_it_wants() {
+    let hour = 3_600_000;
+    let check = |set_to: &str, expected: &[(i64, i64, i16)]| {
+        let mut it = with_group_from(-1);
+        assert_eq!(set(&mut it, "share.auto.offset.reset", set_to), 0, "{set_to}");
+        for hours in [3, 2] {
+            it.produce("t", builder(&["old"], WALL_MS - hours * hour).build().expect("good"));
+        }
+        let mut one = consumer(&it, "one", 1);
+        assert_eq!(one.fetch(&mut it, &[]).1, expected, "{set_to}");
+        it.produce("t", batch(&["new"]));
+        assert_eq!(one.fetch(&mut it, &[]).1, [(2, 2, 1)], "{set_to}");
+    };
+    check("by_duration:PT2H30M", &[(1, 1, 1)]);
+    check("by_duration:P1D", &[(0, 1, 1)]);
+    check("by_duration:PT1H", &[]);
+    check("latest", &[]);
+    check("earliest", &[(0, 1, 1)]);
+    let mut it = with_group_from(-1);
+    assert_eq!(set(&mut it, "share.auto.offset.reset", "by_duration:PT1H"), 0);
+    let mut one = consumer(&it, "one", 1);
+    assert_eq!(one.fetch(&mut it, &[]).1, [], "there is nothing at all");
+    it.produce("t", batch(&["new"]));
+    assert_eq!(one.fetch(&mut it, &[]).1, [(0, 0, 1)]);
+    assert_ne!(set(&mut it, "share.auto.offset.reset", "by_duration:-PT1H"), 0);
+}
+
+#[test]
 fn what_a_consumer_releases_rejects_and_forgets_comes_as_often_as_it_may() {
     let mut it = with_group();
     assert_eq!(set(&mut it, "share.delivery.count.limit", "2"), 0);
@@ -322,6 +356,50 @@ fn locks_are_renewed_and_whoever_goes_leaves_what_it_has_to_others() {
     assert_eq!(it.node.metrics().share_partitions, 0, "nobody uses it");
     let mut three = consumer(&it, "three", 3);
     assert_eq!(three.fetch(&mut it, &[]).1, [(0, 0, 1)]);
+}
+
+#[test]
+fn what_a_session_forgets_while_a_request_of_it_waits_is_forgotten() {
+    let mut it = with_group();
+    let mut one = consumer(&it, "one", 7);
+    let mut waiting = one.request(&[]);
+    waiting.max_wait_ms = 60_000;
+    let id = one.send(&mut it, waiting);
+    it.pass_ms(0);
+    assert_eq!(it.node.metrics().share_partitions, 1);
+    // The session goes on over another connection.
+    let mut elsewhere = one.request(&[]);
+    elsewhere.topics.clear();
+    let forgotten = ForgottenTopic { topic_id: one.topic_id, partitions: vec![0] };
+    elsewhere.forgotten_topics_data = vec![forgotten];
+    one.connection = ConnectionId(8);
+    let other = one.send(&mut it, elsewhere);
+    it.pass_ms(0);
+    assert!(one.answer(&mut it, other).is_some());
+    it.produce("t", batch(&["a"]));
+    assert_eq!(it.node.metrics().share_partitions, 0, "nobody fetches it");
+    one.connection = ConnectionId(7);
+    assert!(one.answer(&mut it, id).is_none(), "it is not for this request any more");
+}
+
+#[test]
+fn what_consumers_acquire_counts_for_their_quotas() {
+    let mut it = with_group();
+    for _ in 0..3 {
+        it.produce("t", batch(&[&"x".repeat(1000)]));
+    }
+    assert_eq!(super::quotas::set(&mut it, "consumer_byte_rate", Some(150.0)), 0);
+    let mut one = consumer(&it, "one", 1);
+    assert_eq!(one.fetch(&mut it, &[]).1, [(0, 0, 1)], "as much as it may have at once");
+    let request = one.request(&[(0, 0, ACCEPT)]);
+    let id = one.send(&mut it, request);
+    it.pass_ms(0);
+    let answer = one.answer(&mut it, id).expect("at once");
+    assert!(answer.throttle_time_ms > 0);
+    assert_eq!(acquired(&answer), (ErrorCode::None, vec![]), "it is not acquired");
+    let mut two = consumer(&it, "two", 2);
+    it.pass_ms(20_000);
+    assert_eq!(two.fetch(&mut it, &[]).1, [(1, 1, 1)], "that did not count");
 }
 
 #[test]

@@ -15,12 +15,13 @@ use duramen_protocol::messages::offset_for_leader_epoch::{
 use duramen_protocol::messages::{
     AddOffsetsToTxnRequest, AddPartitionsToTxnRequest, AlterClientQuotasRequest,
     AlterConfigsRequest, AlterPartitionReassignmentsRequest, AlterReplicaLogDirsRequest,
-    ApiVersionsRequest, CreateAclsRequest, CreateDelegationTokenRequest, CreatePartitionsRequest,
-    CreateTopicsRequest, DeleteAclsRequest, DeleteRecordsRequest, DeleteShareGroupStateRequest,
+    AlterShareGroupOffsetsRequest, ApiVersionsRequest, CreateAclsRequest,
+    CreateDelegationTokenRequest, CreatePartitionsRequest, CreateTopicsRequest, DeleteAclsRequest,
+    DeleteRecordsRequest, DeleteShareGroupOffsetsRequest, DeleteShareGroupStateRequest,
     DeleteTopicsRequest, DescribeAclsRequest, DescribeClientQuotasRequest, DescribeClusterRequest,
     DescribeConfigsRequest, DescribeDelegationTokenRequest, DescribeLogDirsRequest,
     DescribeProducersRequest, DescribeQuorumRequest, DescribeReplicasRequest,
-    DescribeTopicPartitionsRequest, DescribeTransactionsRequest,
+    DescribeShareGroupOffsetsRequest, DescribeTopicPartitionsRequest, DescribeTransactionsRequest,
     DescribeUserScramCredentialsRequest, ElectLeadersRequest, EndTxnRequest,
     ExpireDelegationTokenRequest, IncrementalAlterConfigsRequest, InitProducerIdRequest,
     InitializeShareGroupStateRequest, ListConfigResourcesRequest, ListOffsetsRequest,
@@ -135,6 +136,9 @@ fn of_shares(api: ApiKey) -> Option<Request> {
         ApiKey::WriteShareGroupState => WriteShareGroupStateRequest::default().into(),
         ApiKey::DeleteShareGroupState => DeleteShareGroupStateRequest::default().into(),
         ApiKey::ReadShareGroupStateSummary => ReadShareGroupStateSummaryRequest::default().into(),
+        ApiKey::DescribeShareGroupOffsets => DescribeShareGroupOffsetsRequest::default().into(),
+        ApiKey::AlterShareGroupOffsets => AlterShareGroupOffsetsRequest::default().into(),
+        ApiKey::DeleteShareGroupOffsets => DeleteShareGroupOffsetsRequest::default().into(),
         _ => return None,
     })
 }

@@ -131,7 +131,7 @@ fn a_renewed_lock_lasts_and_what_a_consumer_leaves_is_not_counted() {
     assert_eq!(it.plan(&ALL, &RULES).pieces, [one, two]);
     let strict = Rules { may_renew: false, ..RULES };
     let refused = it.acknowledge(20, "a", &[say(0, 4, &[RENEW])], 1, &strict);
-    assert_eq!(refused, Err(ErrorCode::InvalidRequest));
+    assert_eq!(refused, Err(ErrorCode::InvalidRecordState));
 }
 
 #[test]

@@ -13,7 +13,8 @@ use crate::client::{Client, Partitions};
 #[derive(Debug, Args)]
 #[command(
     after_help = "A group that reads cannot be deleted: stop its members first. Of a group that reads, only offsets
-of topics can be deleted that no member reads.
+of topics can be deleted that no member reads. A share group has to be without members for either, and
+forgets whole topics.
 
 Examples:
   duramen group delete billing
@@ -62,6 +63,10 @@ impl Delete {
         let offsets = if self.topics.is_empty() {
             None
         } else {
+            let (_, found) = client.describe_group(group).await?;
+            if found.is_some_and(|found| found.is_share()) {
+                return self.forget(client, group).await;
+            }
             let committed = client.committed(group).await?;
             let named = partitions_of(client, &self.topics).await?;
             let mut held = Partitions::new();
@@ -95,6 +100,31 @@ impl Delete {
             }
             Err(error) => Err(refusal(group, error)),
         }
+    }
+}
+
+impl Delete {
+    /// A share group forgets how far it is in topics.
+    async fn forget(&self, client: &Client, group: &str) -> anyhow::Result<Removal> {
+        ensure!(
+            self.topics.iter().all(|scope| scope.partitions.is_empty()),
+            "group {group} is a share group, which forgets whole topics; name them without partitions"
+        );
+        let starts = client.share_starts(group).await?;
+        let held = |scope: &&Scope| starts.contains_key(&scope.topic);
+        let topics: Vec<String> =
+            self.topics.iter().filter(held).map(|scope| scope.topic.clone()).collect();
+        ensure!(
+            !topics.is_empty() || self.if_exists,
+            "group {group} has no offsets there; `duramen group describe {group}` shows where it has"
+        );
+        if !topics.is_empty() {
+            let outcome = client.forget_share_starts(group, &topics).await;
+            outcome.map_err(|error| refusal(group, error))?;
+        }
+        let of = |topic: &String| (topic.clone(), starts[topic].keys().copied().collect());
+        let offsets: Partitions = topics.iter().map(of).collect();
+        Ok(Removal { group: group.into(), deleted: !offsets.is_empty(), offsets: Some(offsets) })
     }
 }
 

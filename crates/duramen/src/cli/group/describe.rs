@@ -14,7 +14,7 @@ use super::{no_such_group, partitions_there};
 use crate::cli::bootstrap::Cluster;
 use crate::cli::place::Bounds;
 use crate::cli::screen::{self, Table};
-use crate::client::{ByPartition, Client, Committed, NodeId, Partitions};
+use crate::client::{ByPartition, Client, Committed, Group, NodeId, Partitions, ShareStart};
 
 /// The members of these groups are told by `DescribeGroups`.
 const CLASSIC: &str = "classic";
@@ -22,7 +22,8 @@ const CLASSIC: &str = "classic";
 #[derive(Debug, Args)]
 #[command(
     after_help = "LAG is how many offsets lie between what the group committed and the end of the partition.
-A group that committed nothing in a partition has no lag there.
+A group that committed nothing in a partition has no lag there. Of a share group, COMMITTED is the first
+offset that it is not done with, and LAG is how many there are that it is not done with.
 
 Examples:
   duramen group describe billing
@@ -54,7 +55,7 @@ struct Described {
     r#type: String,
     /// How partitions are shared, as the members agreed or chose.
     protocol: Option<String>,
-    /// Of groups of the consumer protocol: how often it has changed, and for which of these its shares were decided.
+    /// Of groups of the consumer protocol, and of share groups: how often it has changed, and for which of these its shares were decided.
     #[serde(skip_serializing_if = "Option::is_none")]
     epoch: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -75,7 +76,7 @@ struct Member {
     instance: Option<String>,
     client: String,
     host: String,
-    /// How far a member of a group of the consumer protocol is.
+    /// How far a member of such a group is.
     #[serde(skip_serializing_if = "Option::is_none")]
     epoch: Option<i32>,
     assigned: Partitions,
@@ -91,7 +92,7 @@ struct Progress {
     start: Option<i64>,
     end: Option<i64>,
     lag: Option<i64>,
-    /// Who reads it now.
+    /// Who reads it now; the members of a share group that do, with spaces between.
     member: Option<String>,
 }
 
@@ -104,7 +105,7 @@ impl Describe {
         let names: Vec<&String> = if self.all {
             let consumers = listed.values().filter(|group| {
                 // A group that only ever committed says nothing of its kind.
-                ["consumer", ""].contains(&group.protocol_type.as_str())
+                ["consumer", "share", ""].contains(&group.protocol_type.as_str())
             });
             consumers.map(|group| &group.group_id).collect()
         } else {
@@ -136,7 +137,9 @@ async fn describe(
 ) -> anyhow::Result<Described> {
     let (coordinator, found) = client.describe_group(name).await?;
     ensure!(found.is_some() || listed.is_some(), no_such_group(name));
-    let committed = client.committed(name).await?;
+    let is_share = found.as_ref().is_some_and(Group::is_share);
+    let starts = if is_share { client.share_starts(name).await? } else { ByPartition::new() };
+    let committed = if is_share { starts_of(&starts) } else { client.committed(name).await? };
     let said = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     let epochs = found.as_ref().and_then(|group| group.epochs.clone());
     let found = found.map(|group| group.described);
@@ -147,7 +150,12 @@ async fn describe(
     let state = found.as_ref().map(|group| group.group_state.as_str());
     let state = state.or(listed.map(|group| group.group_state.as_str())).unwrap_or_default();
     let kind = listed.and_then(|group| said(&group.group_type.to_lowercase()));
-    let partitions = progress(client, &committed, members.as_deref().unwrap_or_default()).await?;
+    let mut partitions =
+        progress(client, &committed, members.as_deref().unwrap_or_default()).await?;
+    for part in partitions.iter_mut().filter(|_| is_share) {
+        let start = starts.get(&part.topic).and_then(|it| it.get(&part.partition));
+        part.lag = start.and_then(|start| start.lag);
+    }
     Ok(Described {
         group: name.into(),
         state: state.into(),
@@ -163,8 +171,19 @@ async fn describe(
     })
 }
 
+/// Where a share group starts, as if it had committed that.
+pub(super) fn starts_of(starts: &ByPartition<ShareStart>) -> ByPartition<Committed> {
+    let one = |(partition, start): (&i32, &ShareStart)| {
+        (*partition, Committed { offset: start.offset, metadata: String::new() })
+    };
+    let topic = |(topic, starts): (&String, &BTreeMap<i32, ShareStart>)| {
+        (topic.clone(), starts.iter().map(one).collect())
+    };
+    starts.iter().map(topic).collect()
+}
+
 fn members(group: &DescribedGroup) -> Vec<Member> {
-    let consumers = group.protocol_type == "consumer";
+    let consumers = ["consumer", "share"].contains(&group.protocol_type.as_str());
     let mut members: Vec<Member> =
         group.members.iter().map(|member| Member::of(member, consumers)).collect();
     members.sort_by(|a, b| (&a.client, &a.id).cmp(&(&b.client, &b.id)));
@@ -202,11 +221,14 @@ async fn progress(
     committed: &ByPartition<Committed>,
     members: &[Member],
 ) -> anyhow::Result<Vec<Progress>> {
-    let mut readers = ByPartition::<&str>::new();
+    // Of a share group, several may have a partition.
+    let mut readers = ByPartition::<Vec<&str>>::new();
     for member in members {
         for (topic, partitions) in &member.assigned {
             let readers = readers.entry(topic.clone()).or_default();
-            readers.extend(partitions.iter().map(|partition| (*partition, member.id.as_str())));
+            for partition in partitions {
+                readers.entry(*partition).or_default().push(member.id.as_str());
+            }
         }
     }
     let mut topics: Vec<&String> = committed.keys().chain(readers.keys()).collect();
@@ -227,7 +249,8 @@ async fn progress(
         rows.extend(partitions.into_iter().map(|partition| {
             let found = committed.and_then(|committed| committed.get(&partition));
             let reader = readers.and_then(|readers| readers.get(&partition));
-            Progress::new(topic, partition, found, bounds.get(&partition), reader.copied())
+            let reader = reader.map(|ids| ids.join(" "));
+            Progress::new(topic, partition, found, bounds.get(&partition), reader.as_deref())
         }));
     }
     Ok(rows)

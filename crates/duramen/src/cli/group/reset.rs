@@ -8,11 +8,12 @@ use clap::{ArgGroup, Args};
 use duramen_protocol::messages::describe_groups::DescribedGroup;
 use serde::{Deserialize, Serialize};
 
+use super::describe::starts_of;
 use super::{Scope, has_members, partitions_of, partitions_there, refusal, scope};
 use crate::cli::bootstrap::Cluster;
 use crate::cli::place::{Bounds, Place};
 use crate::cli::screen::{self, Table};
-use crate::client::{ByPartition, Client, Committed, Partitions};
+use crate::client::{ByPartition, Client, Committed, Group, Partitions};
 
 #[derive(Debug, Args)]
 #[command(
@@ -29,7 +30,8 @@ Where to (--to):
   '2h ago', '3 days ago'    the same, counted from now
 
 A group that reads cannot be reset: stop its members first. A group that is not there yet comes into
-being, if its topics are named.
+being, if its topics are named; with --share as a share group. Of a share group, it is set where it starts:
+what it has done beyond that comes again.
 
 Examples:
   duramen group reset billing --to beginning
@@ -37,6 +39,7 @@ Examples:
   duramen group reset billing --topic orders:0,3 --to 4711 --execute
   duramen group reset billing --shift -100 --execute
   duramen group reset billing-2 --to-group billing --execute
+  duramen group reset workers --share --topic orders --to beginning --execute
   duramen group describe billing --output json > offsets.json
   duramen group reset billing --to-file offsets.json --execute"
 )]
@@ -58,6 +61,9 @@ pub(super) struct Reset {
     /// Only this topic, or these partitions of it; may be repeated. Without it, wherever the group has offsets
     #[arg(long = "topic", short, value_name = "TOPIC[:P,...]", value_parser = scope)]
     topics: Vec<Scope>,
+    /// If the group is not there yet, it becomes a share group
+    #[arg(long)]
+    share: bool,
     /// Do it
     #[arg(long)]
     execute: bool,
@@ -108,8 +114,9 @@ impl Reset {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         let client = self.cluster.connect().await?;
         let (_, found) = client.describe_group(&self.group).await?;
+        let is_share = found.as_ref().map_or(self.share, Group::is_share);
         let found = found.map(|found| found.described);
-        let committed = client.committed(&self.group).await?;
+        let committed = committed(&client, &self.group, found.is_some() && is_share).await?;
         if found.is_none()
             && committed.is_empty()
             && self.topics.is_empty()
@@ -128,7 +135,12 @@ impl Reset {
                 bail!("{}; stop them, then try again", has_members(&readers));
             }
             let changes = plan.offsets();
-            client.commit(&self.group, &changes).await.map_err(|e| refusal(&self.group, e))?;
+            let outcome = if is_share {
+                client.set_share_starts(&self.group, &changes).await
+            } else {
+                client.commit(&self.group, &changes).await
+            };
+            outcome.map_err(|error| refusal(&self.group, error))?;
             plan.executed = true;
             return self.print(&plan, None);
         }
@@ -155,19 +167,23 @@ impl Reset {
     async fn plan(
         &self,
         client: &Client,
-        committed: &ByPartition<Committed>,
+        present: &ByPartition<Committed>,
     ) -> anyhow::Result<Plan> {
-        let committed = offsets(committed);
+        let present = offsets(present);
         let source = match (&self.to_group, &self.to_file) {
-            (Some(group), _) => Some(offsets(&client.committed(group).await?)),
+            (Some(group), _) => {
+                let (_, found) = client.describe_group(group).await?;
+                let is_share = found.as_ref().is_some_and(Group::is_share);
+                Some(offsets(&committed(client, group, is_share).await?))
+            }
             (_, Some(path)) => Some(self.kept(path)?),
             _ => None,
         };
-        let of_group = source.as_ref().unwrap_or(&committed);
+        let of_group = source.as_ref().unwrap_or(&present);
         let mut partitions = Vec::new();
         for (topic, listed) in self.partitions(client, of_group).await? {
             let bounds = Bounds::find(client, &topic, &listed).await?;
-            let here = committed.get(&topic).cloned().unwrap_or_default();
+            let here = present.get(&topic).cloned().unwrap_or_default();
             let offsets = match (self.to, self.shift, &source) {
                 (Some(place), ..) => place.find(client, &topic, &bounds).await?,
                 (_, Some(shift), _) => self.shifted(&topic, shift, &bounds, &here)?,
@@ -248,6 +264,18 @@ impl Reset {
             .with_context(|| format!("{} does not serve", path.display()))?;
         Ok(offsets)
     }
+}
+
+/// How far a group is: what it has committed, or where it starts.
+async fn committed(
+    client: &Client,
+    group: &str,
+    is_share: bool,
+) -> anyhow::Result<ByPartition<Committed>> {
+    if is_share {
+        return Ok(starts_of(&client.share_starts(group).await?));
+    }
+    Ok(client.committed(group).await?)
 }
 
 fn offsets(committed: &ByPartition<Committed>) -> ByPartition<i64> {

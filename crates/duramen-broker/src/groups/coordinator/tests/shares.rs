@@ -1,6 +1,13 @@
 //! Share groups, by scenario and by chance, with a coordinator of what is kept for them that loses and repeats.
 
-use duramen_protocol::messages::{ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse};
+use duramen_protocol::messages::alter_share_group_offsets::{
+    AlterShareGroupOffsetsResponsePartition, AlterShareGroupOffsetsResponseTopic,
+};
+use duramen_protocol::messages::delete_share_group_offsets::DeleteShareGroupOffsetsResponseTopic;
+use duramen_protocol::messages::{
+    AlterShareGroupOffsetsResponse, DeleteShareGroupOffsetsResponse, ShareGroupHeartbeatRequest,
+    ShareGroupHeartbeatResponse,
+};
 
 use super::*;
 use crate::prng::Prng;
@@ -219,6 +226,167 @@ fn a_group_that_is_deleted_takes_along_what_is_kept_for_it() {
     assert_eq!(it.play.coordinator.live_size().0, 0, "nothing is left of it");
     assert_eq!(it.tell(joining("a", &["t"])).member_epoch, 1);
     assert_eq!(it.look(topic, 0).map(|it| it.start), Some(-1), "it begins anew");
+}
+
+fn starting_at(it: &SharePlay, topic_id: Uuid, starts: &[(i32, i64)]) -> Wish {
+    let topic_name = it.play.image.topic(topic_id).map_or("", |it| &it.name).to_owned();
+    let part = |(partition_index, _): &(i32, i64)| AlterShareGroupOffsetsResponsePartition {
+        partition_index: *partition_index,
+        ..AlterShareGroupOffsetsResponsePartition::default()
+    };
+    let names = BTreeMap::from([(topic_id, topic_name.clone())]);
+    let partitions = starts.iter().map(part).collect();
+    let topic = AlterShareGroupOffsetsResponseTopic { topic_name, topic_id, partitions };
+    let response = AlterShareGroupOffsetsResponse { responses: vec![topic], ..Default::default() };
+    let starts = starts.iter().map(|(partition, start)| ((topic_id, *partition), *start));
+    Wish::Start { starts: starts.collect(), names, response }
+}
+
+fn forgetting(topics: &[Uuid]) -> Wish {
+    let topic = |topic_id: &Uuid| DeleteShareGroupOffsetsResponseTopic {
+        topic_id: *topic_id,
+        ..DeleteShareGroupOffsetsResponseTopic::default()
+    };
+    let responses = topics.iter().map(topic).collect();
+    Wish::Forget { response: DeleteShareGroupOffsetsResponse { responses, ..Default::default() } }
+}
+
+impl SharePlay {
+    fn wish(&mut self, wish: Wish) -> RequestKey {
+        let it = &mut self.play;
+        let key = it.key();
+        let topics = Topics { image: &it.image, version: it.topics_version };
+        it.coordinator.change_shares(&it.rules, topics, key, "g", wish, it.now);
+        it.settle();
+        key
+    }
+
+    /// What became of it: of the whole, and of its parts.
+    fn wished(&mut self, key: RequestKey) -> Option<(ErrorCode, Vec<ErrorCode>)> {
+        Some(match self.play.replies.remove(&key)? {
+            Response::AlterShareGroupOffsets(it) => {
+                let parts = it.responses.iter().flat_map(|it| &it.partitions);
+                let parts = parts.map(|it| code_of(it.error_code)).collect();
+                (code_of(it.error_code), parts)
+            }
+            Response::DeleteShareGroupOffsets(it) => {
+                let parts = it.responses.iter().map(|it| code_of(it.error_code)).collect();
+                (code_of(it.error_code), parts)
+            }
+            other => panic!("{other:?}"),
+        })
+    }
+
+    fn done(&mut self, wish: Wish) -> (ErrorCode, Vec<ErrorCode>) {
+        let key = self.wish(wish);
+        while self.answer() {}
+        self.wished(key).expect("it is over")
+    }
+
+    fn starts(&mut self, topic: Uuid) -> Vec<Option<i64>> {
+        (0..2).map(|partition| self.look(topic, partition).map(|it| it.start)).collect()
+    }
+}
+
+#[test]
+fn a_group_in_which_nobody_is_starts_where_it_is_told_to() {
+    let mut it = SharePlay::new();
+    let topic = it.play.make_topic("t", 2);
+    let good = (ErrorCode::None, vec![ErrorCode::None]);
+    let wish = starting_at(&it, topic, &[(0, 7)]);
+    assert_eq!(it.done(wish), good, "a group that was not there");
+    assert_eq!(it.starts(topic), [Some(7), None]);
+    it.play.check_log();
+    it.tell(joining("a", &["t"]));
+    assert_eq!(it.starts(topic), [Some(7), Some(-1)], "it goes on there");
+    let wish = starting_at(&it, topic, &[(0, 3)]);
+    assert_eq!(it.done(wish), (ErrorCode::NonEmptyGroup, vec![]));
+    it.tell(staying("a", -1));
+    it.progress(topic, 1);
+    let before = it.look(topic, 1).expect("it is kept").state_epoch;
+    let wish = starting_at(&it, topic, &[(0, 3), (1, -1)]);
+    assert_eq!(it.done(wish), (ErrorCode::None, vec![ErrorCode::None; 2]));
+    assert_eq!(it.starts(topic), [Some(3), Some(-1)]);
+    assert!(it.look(topic, 1).expect("it is kept").state_epoch > before, "it begins anew");
+    it.play.check_log();
+    let other = joining_other(&mut it);
+    assert_eq!(other, ErrorCode::GroupIdNotFound);
+}
+
+/// A group of another kind is to start somewhere.
+fn joining_other(it: &mut SharePlay) -> ErrorCode {
+    it.play.commit("of-offsets", &[("t", 0, 1)]);
+    let key = it.play.key();
+    let topic = it.play.image.topic_named("t").expect("it is there").id;
+    let wish = starting_at(it, topic, &[(0, 1)]);
+    let play = &mut it.play;
+    let topics = Topics { image: &play.image, version: play.topics_version };
+    play.coordinator.change_shares(&play.rules, topics, key, "of-offsets", wish, play.now);
+    play.settle();
+    it.wished(key).expect("at once").0
+}
+
+#[test]
+fn what_is_kept_of_a_topic_can_be_forgotten() {
+    let mut it = SharePlay::new();
+    let (t, u) = (it.play.make_topic("t", 2), it.play.make_topic("u", 1));
+    assert_eq!(it.done(forgetting(&[t])).0, ErrorCode::GroupIdNotFound);
+    it.tell(joining("a", &["t"]));
+    assert_eq!(it.done(forgetting(&[t])).0, ErrorCode::NonEmptyGroup);
+    it.tell(staying("a", -1));
+    it.progress(t, 0);
+    let told = (ErrorCode::None, vec![ErrorCode::None, ErrorCode::UnknownTopicOrPartition]);
+    assert_eq!(it.done(forgetting(&[t, u])), told);
+    assert_eq!(it.starts(t), [None, None]);
+    it.play.check_log();
+    it.tell(joining("a", &["t", "u"]));
+    assert_eq!(it.starts(t), [Some(-1), Some(-1)], "it begins anew");
+}
+
+#[test]
+fn what_cannot_be_asked_for_ends_what_was_wanted() {
+    let away = Err(ErrorCode::CoordinatorNotAvailable);
+    let mut it = SharePlay::new();
+    let topic = it.play.make_topic("t", 1);
+    it.tell(joining("a", &["t"]));
+    it.tell(staying("a", -1));
+    it.progress(topic, 0);
+    for answered in 0..2 {
+        let deletion = it.delete();
+        for _ in 0..answered {
+            it.answer();
+        }
+        let (key, ask) = it.play.share_asks.pop_front().expect("it asks");
+        it.play.coordinator.on_share_answer(&key, &ask, &away);
+        it.play.settle();
+        let code = it.play.deleted.remove(&deletion);
+        assert_eq!(code, Some(ErrorCode::CoordinatorNotAvailable), "after {answered}");
+    }
+    let wish = it.wish(forgetting(&[topic]));
+    let (key, ask) = it.play.share_asks.pop_front().expect("it asks");
+    it.play.coordinator.on_share_answer(&key, &ask, &away);
+    it.play.settle();
+    let told = (ErrorCode::None, vec![ErrorCode::CoordinatorNotAvailable]);
+    assert_eq!(it.wished(wish), Some(told));
+    assert_eq!(it.look(topic, 0).map(|it| it.start), Some(5), "it is as it was");
+    assert_eq!(it.deleted(), ErrorCode::None, "it can be tried again");
+    it.play.check_log();
+}
+
+#[test]
+fn what_was_asked_twice_is_done_once() {
+    let mut it = SharePlay::new();
+    let topic = it.play.make_topic("t", 1);
+    let wish = starting_at(&it, topic, &[(0, 7)]);
+    let wish = it.wish(wish);
+    it.answer();
+    let (key, ask) = it.play.share_asks.front().cloned().expect("it asks");
+    assert_eq!(ask, Ask::Reset { of: None, start: 7 });
+    // Its answer is lost.
+    assert!(it.kept(&key, ask).is_ok());
+    while it.answer() {}
+    assert_eq!(it.wished(wish), Some((ErrorCode::None, vec![ErrorCode::None])));
+    it.play.check_log();
 }
 
 #[test]

@@ -1,0 +1,426 @@
+//! What administrators change of share groups in which nobody is: where they start, whether something is kept of a topic, and
+//! that they exist.
+//!
+//! In steps: it is looked at what is kept, with the epoch of each; what is to be done is appended, which proves that nobody
+//! else coordinates the group by then; what was seen is changed, if it is what was seen; and then it is appended that it is
+//! so, or the group ends. So a coordinator that has a successor and does not know it changes nothing that was begun since.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use duramen_protocol::ErrorCode;
+use duramen_protocol::messages::{AlterShareGroupOffsetsResponse, DeleteShareGroupOffsetsResponse};
+use duramen_protocol::wire::Uuid;
+
+use super::super::consumer::Asked;
+use super::super::{Coordinator, Then};
+use crate::event::{Now, RequestKey};
+use crate::groups::consumer::{Refusal, Topics};
+use crate::groups::membership::Rules;
+use crate::groups::records::GroupRecord;
+use crate::shares::ShareKey;
+use crate::shares::coordinator::{Answer, Ask};
+
+/// A topic and a partition.
+type Place = (Uuid, i32);
+
+/// What is wanted of where a share group starts.
+#[derive(Debug)]
+pub(crate) enum Wish {
+    /// It is to start there. The response has all partitions, and what is wrong with some of them; topics have names.
+    Start {
+        starts: BTreeMap<Place, i64>,
+        names: BTreeMap<Uuid, String>,
+        response: AlterShareGroupOffsetsResponse,
+    },
+    /// Nothing is to be kept of topics. The response has all of them, and what is wrong with some of them.
+    Forget { response: DeleteShareGroupOffsetsResponse },
+}
+
+/// What is being done.
+#[derive(Debug)]
+enum What {
+    /// The group goes, for this part of a request.
+    End(usize),
+    Wish(Wish),
+}
+
+/// A share group that is being changed.
+#[derive(Debug)]
+pub(in crate::groups::coordinator) struct Changing {
+    /// Who is told.
+    key: RequestKey,
+    what: What,
+    /// The partitions that an answer is awaited of.
+    awaited: Vec<Place>,
+    /// The epochs of what is kept.
+    seen: BTreeMap<Place, i32>,
+    problems: BTreeMap<Place, ErrorCode>,
+    /// It is known to be wanted by whoever coordinates the group.
+    is_acting: bool,
+}
+
+/// A response that refuses all that is wanted.
+pub(crate) fn refused_wish(wish: &Wish, refusal: Refusal) -> duramen_protocol::Response {
+    let (error_code, error_message) = (refusal.code.code(), Some(refusal.message));
+    match wish {
+        Wish::Start { .. } => AlterShareGroupOffsetsResponse {
+            error_code,
+            error_message,
+            ..AlterShareGroupOffsetsResponse::default()
+        }
+        .into(),
+        Wish::Forget { .. } => DeleteShareGroupOffsetsResponse {
+            error_code,
+            error_message,
+            ..DeleteShareGroupOffsetsResponse::default()
+        }
+        .into(),
+    }
+}
+
+/// What Kafka says of it.
+fn message_of(code: ErrorCode) -> String {
+    match code {
+        ErrorCode::UnknownTopicOrPartition => {
+            "This server does not host this topic-partition.".to_owned()
+        }
+        code => code.name().to_owned(),
+    }
+}
+
+impl Wish {
+    /// What became of the places that were good.
+    fn note(&mut self, problems: &BTreeMap<Place, ErrorCode>) {
+        match self {
+            Self::Start { response, .. } => {
+                for topic in &mut response.responses {
+                    for it in topic.partitions.iter_mut().filter(|it| it.error_code == 0) {
+                        if let Some(code) = problems.get(&(topic.topic_id, it.partition_index)) {
+                            (it.error_code, it.error_message) =
+                                (code.code(), Some(message_of(*code)));
+                        }
+                    }
+                }
+            }
+            Self::Forget { response } => {
+                for topic in response.responses.iter_mut().filter(|it| it.error_code == 0) {
+                    let of_it = |((id, _), _): &(&Place, _)| *id == topic.topic_id;
+                    if let Some((_, code)) = problems.iter().find(of_it) {
+                        (topic.error_code, topic.error_message) =
+                            (code.code(), Some(message_of(*code)));
+                    }
+                }
+            }
+        }
+    }
+
+    fn response(self) -> duramen_protocol::Response {
+        match self {
+            Self::Start { response, .. } => response.into(),
+            Self::Forget { response } => response.into(),
+        }
+    }
+}
+
+/// What is asked.
+impl Coordinator {
+    /// An `AlterShareGroupOffsets` or a `DeleteShareGroupOffsets`.
+    pub(crate) fn change_shares(
+        &mut self,
+        rules: &Rules,
+        topics: Topics<'_>,
+        key: RequestKey,
+        group_id: &str,
+        wish: Wish,
+        now: Now,
+    ) {
+        let name = match (self.groups.get_key_value(group_id), &wish) {
+            (Some((name, _)), _) => name.clone(),
+            (None, Wish::Start { .. }) => group_id.into(),
+            (None, Wish::Forget { .. }) => {
+                let message = format!("Group {group_id} not found.");
+                let refusal = Refusal::new(ErrorCode::GroupIdNotFound, message);
+                return self.reply(key, refused_wish(&wish, refusal));
+            }
+        };
+        self.ask(&name, Asked::Wish(key, Box::new(wish)), rules, topics, now);
+    }
+
+    pub(in crate::groups::coordinator) fn begin_wish(
+        &mut self,
+        name: &Arc<str>,
+        rules: &Rules,
+        topics: Topics<'_>,
+        key: RequestKey,
+        wish: Wish,
+        now: Now,
+    ) {
+        if let Err(refusal) = self.admit_wish(name, rules, &wish, now) {
+            return self.reply(key, refused_wish(&wish, refusal));
+        }
+        let share = self.group_mut(name).share.as_ref().expect("it was admitted");
+        let (wish, awaited) = match wish {
+            Wish::Start { starts, names, response } => {
+                let awaited = starts.keys().copied().collect();
+                (Wish::Start { starts, names, response }, awaited)
+            }
+            Wish::Forget { mut response } => {
+                let mut awaited = Vec::new();
+                for topic in response.responses.iter_mut().filter(|it| it.error_code == 0) {
+                    let kept = share.kept_of(topic.topic_id, topics);
+                    if kept.is_empty() {
+                        topic.error_code = ErrorCode::UnknownTopicOrPartition.code();
+                        topic.error_message =
+                            Some("There is no offset information to delete.".to_owned());
+                        topic.topic_id = Uuid::ZERO;
+                    }
+                    awaited.extend(kept);
+                }
+                (Wish::Forget { response }, awaited)
+            }
+        };
+        if awaited.is_empty() {
+            return self.reply(key, wish.response());
+        }
+        self.begin_change(name, key, What::Wish(wish), awaited);
+    }
+
+    /// Whether it is a share group in which nobody is; one that is to start somewhere may be new.
+    fn admit_wish(
+        &mut self,
+        name: &Arc<str>,
+        rules: &Rules,
+        wish: &Wish,
+        now: Now,
+    ) -> Result<(), Refusal> {
+        let may_be_new = matches!(wish, Wish::Start { .. });
+        self.begin_share_group(name, rules, may_be_new, now)?;
+        match &self.group_mut(name).share {
+            Some(share) if share.is_empty() => Ok(()),
+            Some(_) => {
+                Err(Refusal::new(ErrorCode::NonEmptyGroup, "The group is not empty.".to_owned()))
+            }
+            None => {
+                let message = format!("Group {name} not found.");
+                Err(Refusal::new(ErrorCode::GroupIdNotFound, message))
+            }
+        }
+    }
+
+    /// Deletes a share group in which nobody is, and all that is kept for it.
+    pub(in crate::groups::coordinator) fn delete_shares(
+        &mut self,
+        name: &Arc<str>,
+        topics: Topics<'_>,
+        key: RequestKey,
+        part: usize,
+    ) {
+        let Some(share) = &self.group_mut(name).share else {
+            return self.push_deleted(key, part, name, ErrorCode::GroupIdNotFound);
+        };
+        if !share.is_empty() {
+            return self.push_deleted(key, part, name, ErrorCode::NonEmptyGroup);
+        }
+        let awaited = share.kept(topics);
+        if awaited.is_empty() {
+            return self.delete_empty(name, key, part);
+        }
+        self.begin_change(name, key, What::End(part), awaited);
+    }
+}
+
+/// Step by step.
+impl Coordinator {
+    fn begin_change(&mut self, name: &Arc<str>, key: RequestKey, what: What, awaited: Vec<Place>) {
+        for place in &awaited {
+            self.ask_share(name, *place, Ask::Look);
+        }
+        let (seen, problems) = (BTreeMap::new(), BTreeMap::new());
+        let changing = Changing { key, what, awaited, seen, problems, is_acting: false };
+        self.group_mut(name).changing = Some(Box::new(changing));
+    }
+
+    /// What became of a question of it.
+    pub(super) fn on_change_answer(
+        &mut self,
+        name: &Arc<str>,
+        key: &ShareKey,
+        ask: &Ask,
+        answer: &Answer,
+    ) {
+        let place = (key.topic_id, key.partition);
+        let Some(changing) = &mut self.group_mut(name).changing else { return };
+        let Some(at) = changing.awaited.iter().position(|it| *it == place) else { return };
+        let is_gone = *answer == Err(ErrorCode::UnknownTopicOrPartition);
+        let is_fenced = *answer == Err(ErrorCode::FencedStateEpoch);
+        match (ask, answer) {
+            (Ask::Look, Ok(Some(state))) if !changing.is_acting => {
+                changing.seen.insert(place, state.state_epoch);
+            }
+            (Ask::Look, Ok(None)) if !changing.is_acting => {}
+            // Its answer may have been lost, and it was asked twice.
+            (Ask::Reset { .. }, _) if is_fenced => return self.ask_share(name, place, Ask::Look),
+            (Ask::Look, Ok(state))
+                if state.as_ref().map(|it| it.start) != changing.start_of(&place) =>
+            {
+                changing.problems.insert(place, ErrorCode::FencedStateEpoch);
+            }
+            (Ask::Delete { .. } | Ask::Look, _) if is_gone && !changing.is_start() => {}
+            (_, Err(code)) => {
+                changing.problems.insert(place, *code);
+            }
+            _ => {}
+        }
+        changing.awaited.swap_remove(at);
+        if !changing.awaited.is_empty() {
+            return;
+        }
+        let problem = changing.problems.values().next().copied();
+        match (&changing.what, problem) {
+            (What::End(_), Some(code)) => self.fail_change(name, code),
+            (What::End(part), None) if changing.is_acting => {
+                let (key, part) = (changing.key, *part);
+                self.group_mut(name).changing = None;
+                self.delete_empty(name, key, part);
+            }
+            (What::Wish(_), _) if changing.is_acting => self.end_wish(name),
+            _ => self.declare_change(name),
+        }
+    }
+
+    /// All was seen that is kept: what is to be done with it is appended.
+    fn declare_change(&mut self, name: &Arc<str>) {
+        let group = self.group_mut(name);
+        let (Some(changing), Some(share)) = (&mut group.changing, &mut group.share) else {
+            return self.fail_change(name, ErrorCode::NotCoordinator);
+        };
+        changing.is_acting = true;
+        match &changing.what {
+            What::End(_) => share.give_up_states(),
+            What::Wish(Wish::Start { starts, names, .. }) => {
+                let good = starts.keys().filter(|place| !changing.problems.contains_key(place));
+                share.begin_states(good.copied(), names);
+            }
+            What::Wish(Wish::Forget { response }) => {
+                let good = response.responses.iter().filter(|it| it.error_code == 0);
+                for topic in good.filter(|it| !changing.has_problem_in(it.topic_id)) {
+                    share.give_up_states_of(topic.topic_id);
+                }
+            }
+        }
+        let (facts, _) = share.take();
+        let record = |(fact, value)| GroupRecord::Consumer { group: name.clone(), fact, value };
+        let records = facts.into_iter().map(record).collect();
+        self.append(Some(name), records, Then::Declared);
+    }
+
+    /// It is known that it is to be so, or that it is not.
+    pub(in crate::groups::coordinator) fn on_declared(
+        &mut self,
+        name: &Arc<str>,
+        result: Result<(), ErrorCode>,
+    ) {
+        let group = self.group_mut(name);
+        if let Err(code) = result {
+            group.share = None;
+            return self.fail_change(name, code);
+        }
+        let Some(changing) = &mut group.changing else { return };
+        let ask = |place: &Place| {
+            let of = changing.seen.get(place).copied();
+            match &changing.what {
+                What::Wish(Wish::Start { starts, .. }) => {
+                    let is_good = !changing.problems.contains_key(place);
+                    is_good.then(|| Ask::Reset { of, start: starts[place] })
+                }
+                _ if changing.has_problem_in(place.0) => None,
+                _ => of.map(|of| Ask::Delete { of: Some(of) }),
+            }
+        };
+        let places: Vec<Place> = match &changing.what {
+            What::Wish(Wish::Start { starts, .. }) => starts.keys().copied().collect(),
+            _ => changing.seen.keys().copied().collect(),
+        };
+        let asks: Vec<(Place, Ask)> =
+            places.into_iter().filter_map(|place| Some((place, ask(&place)?))).collect();
+        changing.awaited = asks.iter().map(|(place, _)| *place).collect();
+        if asks.is_empty() {
+            let (key, what) = (changing.key, &changing.what);
+            if let What::End(part) = *what {
+                group.changing = None;
+                return self.delete_empty(name, key, part);
+            }
+            return self.end_wish(name);
+        }
+        for (place, ask) in asks {
+            self.ask_share(name, place, ask);
+        }
+    }
+
+    /// It is done as far as it can be: that is appended, and then told.
+    fn end_wish(&mut self, name: &Arc<str>) {
+        let group = self.group_mut(name);
+        let Some(changing) = group.changing.take() else { return };
+        let Changing { key, what: What::Wish(mut wish), problems, .. } = *changing else { return };
+        wish.note(&problems);
+        if let Some(share) = &mut group.share {
+            match &wish {
+                Wish::Start { starts, .. } => {
+                    for (topic, partition) in starts.keys() {
+                        let is_there = !problems.contains_key(&(*topic, *partition));
+                        share.on_begun(*topic, *partition, is_there);
+                    }
+                }
+                Wish::Forget { response } => {
+                    for topic in response.responses.iter().filter(|it| it.error_code == 0) {
+                        share.forget_topic(topic.topic_id);
+                    }
+                }
+            }
+            share.answer(key, wish.response());
+        }
+        self.ready.insert(name.clone());
+    }
+
+    fn fail_change(&mut self, name: &Arc<str>, code: ErrorCode) {
+        if let Some(changing) = self.group_mut(name).changing.take() {
+            self.refuse_change(name, *changing, code);
+        }
+        self.ready.insert(name.clone());
+    }
+
+    /// Tells that it is not known to be done.
+    pub(in crate::groups::coordinator) fn refuse_change(
+        &mut self,
+        name: &str,
+        changing: Changing,
+        code: ErrorCode,
+    ) {
+        match changing.what {
+            What::End(part) => self.push_deleted(changing.key, part, name, code),
+            What::Wish(wish) => {
+                let refusal = Refusal::new(code, code.name().to_owned());
+                self.reply(changing.key, refused_wish(&wish, refusal));
+            }
+        }
+    }
+}
+
+impl Changing {
+    fn has_problem_in(&self, topic: Uuid) -> bool {
+        self.problems.keys().any(|(id, _)| *id == topic)
+    }
+
+    fn is_start(&self) -> bool {
+        matches!(self.what, What::Wish(Wish::Start { .. }))
+    }
+
+    /// Where the group is to start in a partition.
+    fn start_of(&self, place: &Place) -> Option<i64> {
+        match &self.what {
+            What::Wish(Wish::Start { starts, .. }) => starts.get(place).copied(),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Share groups as an administrator sees them: who is in them, and where they start.
+
+use std::collections::BTreeMap;
+
+use duramen_protocol::error_code::ErrorCode;
+use duramen_protocol::messages::alter_share_group_offsets::{
+    AlterShareGroupOffsetsRequestPartition, AlterShareGroupOffsetsRequestTopic,
+};
+use duramen_protocol::messages::consumer_protocol::{
+    self, ConsumerProtocolAssignment, TopicPartition,
+};
+use duramen_protocol::messages::delete_share_group_offsets::DeleteShareGroupOffsetsRequestTopic;
+use duramen_protocol::messages::describe_groups::{DescribedGroup, DescribedGroupMember};
+use duramen_protocol::messages::describe_share_group_offsets::DescribeShareGroupOffsetsRequestGroup;
+use duramen_protocol::messages::share_group_describe;
+use duramen_protocol::messages::{
+    AlterShareGroupOffsetsRequest, DeleteShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsRequest, ShareGroupDescribeRequest,
+};
+
+use super::admin::missing;
+use super::connection::Connection;
+use super::groups::{ByPartition, Epochs, Group};
+use super::{Client, Error};
+
+/// How far a share group is in a partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ShareStart {
+    /// The first offset that it is not done with.
+    pub offset: i64,
+    /// How many offsets it is not done with; absent where the broker does not say.
+    pub lag: Option<i64>,
+}
+
+/// A share group; `None` if there is none, or the broker does not know them.
+pub(super) async fn describe_shares(
+    connection: &Connection,
+    group: &str,
+) -> Result<Option<Group>, Error> {
+    if connection.version::<ShareGroupDescribeRequest>(i16::MAX).is_err() {
+        return Ok(None);
+    }
+    let request = ShareGroupDescribeRequest { group_ids: vec![group.into()], ..Default::default() };
+    let response = connection.call(&request).await?;
+    let what = || format!("group {group}");
+    let found = response.groups.into_iter().next().ok_or_else(|| missing(what()))?;
+    if found.error_code == ErrorCode::GroupIdNotFound.code() {
+        return Ok(None);
+    }
+    Error::check(what, found.error_code, found.error_message.as_deref())?;
+    Ok(Some(group_of(found)))
+}
+
+fn group_of(found: share_group_describe::DescribedGroup) -> Group {
+    let epoch = |it: &share_group_describe::Member| (it.member_id.clone(), it.member_epoch);
+    let epochs = Epochs {
+        group: found.group_epoch,
+        assignment: found.assignment_epoch,
+        members: found.members.iter().map(epoch).collect(),
+    };
+    let member = |it: share_group_describe::Member| {
+        let parts = it.assignment.topic_partitions.into_iter();
+        let assigned_partitions = parts
+            .map(|it| TopicPartition { topic: it.topic_name, partitions: it.partitions })
+            .collect();
+        let share = ConsumerProtocolAssignment { assigned_partitions, user_data: None };
+        DescribedGroupMember {
+            member_id: it.member_id,
+            client_id: it.client_id,
+            client_host: it.client_host,
+            member_assignment: consumer_protocol::encode(&share, 0).unwrap_or_default(),
+            ..DescribedGroupMember::default()
+        }
+    };
+    let described = DescribedGroup {
+        group_id: found.group_id,
+        group_state: found.group_state,
+        protocol_type: "share".into(),
+        protocol_data: found.assignor_name,
+        members: found.members.into_iter().map(member).collect(),
+        ..DescribedGroup::default()
+    };
+    Group { described, epochs: Some(epochs) }
+}
+
+impl Group {
+    /// Whether it is a share group.
+    pub fn is_share(&self) -> bool {
+        self.described.protocol_type == "share"
+    }
+}
+
+impl Client {
+    /// Where a share group starts, in all topics of which anything is kept for it.
+    pub async fn share_starts(&self, group: &str) -> Result<ByPartition<ShareStart>, Error> {
+        let of = DescribeShareGroupOffsetsRequestGroup { group_id: group.into(), topics: None };
+        let request = DescribeShareGroupOffsetsRequest { groups: vec![of] };
+        self.with_coordinator(group, async |_, connection| {
+            let response = connection.call(&request).await?;
+            let what = || format!("where share group {group} starts");
+            let found = response.groups.into_iter().next().ok_or_else(|| missing(what()))?;
+            Error::check(what, found.error_code, found.error_message.as_deref())?;
+            let mut starts = ByPartition::new();
+            for topic in found.topics {
+                for part in topic.partitions {
+                    check(group, &topic.topic_name, part.partition_index, part.error_code)?;
+                    if part.start_offset >= 0 {
+                        let lag = (part.lag >= 0).then_some(part.lag);
+                        let of_topic: &mut BTreeMap<_, _> =
+                            starts.entry(topic.topic_name.clone()).or_default();
+                        let start = ShareStart { offset: part.start_offset, lag };
+                        of_topic.insert(part.partition_index, start);
+                    }
+                }
+            }
+            Ok(starts)
+        })
+        .await
+    }
+
+    /// Sets where a share group starts that has no members.
+    pub async fn set_share_starts(
+        &self,
+        group: &str,
+        starts: &ByPartition<i64>,
+    ) -> Result<(), Error> {
+        let partition = |(index, offset): (&i32, &i64)| AlterShareGroupOffsetsRequestPartition {
+            partition_index: *index,
+            start_offset: *offset,
+        };
+        let topic = |(name, starts): (&String, &BTreeMap<i32, i64>)| {
+            let partitions = starts.iter().map(partition).collect();
+            AlterShareGroupOffsetsRequestTopic { topic_name: name.clone(), partitions }
+        };
+        let topics = starts.iter().map(topic).collect();
+        let request = AlterShareGroupOffsetsRequest { group_id: group.into(), topics };
+        self.with_coordinator(group, async |_, connection| {
+            let response = connection.call(&request).await?;
+            Error::check(|| format!("group {group}"), response.error_code, None)?;
+            for topic in response.responses {
+                for part in topic.partitions {
+                    check(group, &topic.topic_name, part.partition_index, part.error_code)?;
+                }
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    /// Forgets how far a share group without members is in these topics.
+    pub async fn forget_share_starts(&self, group: &str, topics: &[String]) -> Result<(), Error> {
+        let topic =
+            |name: &String| DeleteShareGroupOffsetsRequestTopic { topic_name: name.clone() };
+        let topics = topics.iter().map(topic).collect();
+        let request = DeleteShareGroupOffsetsRequest { group_id: group.into(), topics };
+        self.with_coordinator(group, async |_, connection| {
+            let response = connection.call(&request).await?;
+            Error::check(|| format!("group {group}"), response.error_code, None)?;
+            for topic in response.responses {
+                let what = || format!("where share group {group} starts in {}", topic.topic_name);
+                Error::check(what, topic.error_code, topic.error_message.as_deref())?;
+            }
+            Ok(())
+        })
+        .await
+    }
+}
+
+fn check(group: &str, topic: &str, partition: i32, code: i16) -> Result<(), Error> {
+    let what = || format!("where share group {group} starts in partition {partition} of {topic}");
+    Error::check(what, code, None)
+}
