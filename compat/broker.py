@@ -40,6 +40,12 @@ QUICK_GROUPS = {
     "group.consumer.heartbeat.interval.ms": "200",
     "group.consumer.min.session.timeout.ms": "6000",
     "group.consumer.session.timeout.ms": "6000",
+    # The same of share groups.
+    "group.share.min.heartbeat.interval.ms": "200",
+    "group.share.heartbeat.interval.ms": "200",
+    "group.share.min.session.timeout.ms": "6000",
+    "group.share.session.timeout.ms": "6000",
+    "group.share.min.record.lock.duration.ms": "1000",
 }
 
 # Retention would take the records that tests have stamped with the time of years ago, whenever it looks: after five minutes, and in
@@ -69,6 +75,8 @@ KAFKA_REPLICATED = {
     "offsets.topic.replication.factor": "3",
     "transaction.state.log.replication.factor": "3",
     "transaction.state.log.min.isr": "2",
+    "share.coordinator.state.topic.replication.factor": "3",
+    "share.coordinator.state.topic.min.isr": "2",
 }
 
 # Duramen takes topic settings under their broker names too; Kafka has other names for some of them.

@@ -297,6 +297,26 @@ def groups_and_offsets_are_deleted():
     equal(ok("group", "delete", group, "--if-exists"), f"there is no group {group}\n")
 
 
+@test
+def share_groups_are_told_where_to_start_and_are_described_and_deleted():
+    topic, group = topic_of(2), unique("share")
+    fill(topic, 0, range(5))
+    plan = ok_json("group", "reset", group, "--share", "--topic", topic, "--to", "beginning", "--execute")
+    equal((plan["executed"], [row["before"] for row in plan["partitions"]]), (True, [None, None]))
+    equal(offsets(group), {(topic, 0): (0, 5), (topic, 1): (0, 0)})
+    [listed] = [each for each in ok_json("group", "list", "--type", "share") if each["group"] == group]
+    equal((listed["state"], listed["type"].lower(), listed["protocol"]), ("Empty", "share", "share"))
+    assert ok("group", "describe", group).startswith(f"group {group}: Empty, share, ")
+    assert group in ok("group", "describe", "--all", "--summary")
+    ok("group", "reset", group, "--topic", f"{topic}:0", "--shift", "3", "--execute")
+    equal(offsets(group), {(topic, 0): (3, 2), (topic, 1): (0, 0)})
+    assert "forgets whole topics" in refused("group", "delete", group, "--topic", f"{topic}:0")
+    equal(ok("group", "delete", group, "--topic", topic), f"deleted the offsets of group {group} in {topic}:0,1\n")
+    assert "has no offsets there" in refused("group", "delete", group, "--topic", topic)
+    equal(ok("group", "delete", group), f"deleted group {group}\n")
+    assert "there is no group" in refused("group", "describe", group)
+
+
 # Groups with members
 
 

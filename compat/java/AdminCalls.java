@@ -85,8 +85,7 @@ public class AdminCalls extends Suite {
 
     /** What Duramen may not serve yet: it answers as Kafka does, or the client says that the call is unknown to it. */
     static final Set<String> NOT_YET = Set.of(
-            "alterShareGroupOffsets", "alterUserScramCredentials", "deleteShareGroupOffsets", "describeShareGroups",
-            "describeStreamsGroups", "listShareGroupOffsets");
+            "alterUserScramCredentials", "describeStreamsGroups");
 
     static Admin admin;
 
@@ -514,12 +513,26 @@ public class AdminCalls extends Suite {
         Class<GroupIdNotFoundException> notFound = GroupIdNotFoundException.class;
         calls.put("describeShareGroups", refusedAs(notFound, () -> shared().describeShareGroups(List.of(nobody)).all().get()));
         calls.put("deleteShareGroups", refusedAs(notFound, () -> shared().deleteShareGroups(List.of(nobody)).all().get()));
-        calls.put("alterShareGroupOffsets", refusedAs(UnknownTopicOrPartitionException.class, () -> shared().alterShareGroupOffsets(nobody, Map.of(partition, 1L)).all().get()));
-        calls.put("listShareGroupOffsets", () -> {
-            equal(shared().listShareGroupOffsets(Map.of(nobody, new ListShareGroupOffsetsSpec())).all().get(), Map.of(nobody, Map.of()), "offsets");
+        calls.put("alterShareGroupOffsets", () -> {
+            refused(UnknownTopicOrPartitionException.class, () -> shared().alterShareGroupOffsets(nobody, Map.of(partition, 1L)).all().get());
+            equal(startsAt(unique("share"), 3, 2), "2, 1 left", "where it starts");
             return null;
         });
-        calls.put("deleteShareGroupOffsets", refusedAs(notFound, () -> shared().deleteShareGroupOffsets(nobody, Set.of("t")).all().get()));
+        calls.put("listShareGroupOffsets", () -> {
+            String group = unique("nobody");
+            equal(shared().listShareGroupOffsets(Map.of(group, new ListShareGroupOffsetsSpec())).all().get(), Map.of(group, Map.of()), "offsets");
+            equal(startsAt(group, 5, 0), "0, 5 left", "where it starts");
+            return null;
+        });
+        calls.put("deleteShareGroupOffsets", () -> {
+            String group = unique("nobody");
+            String topic = newTopic(1);
+            refused(notFound, () -> shared().deleteShareGroupOffsets(group, Set.of(topic)).all().get());
+            shared().alterShareGroupOffsets(group, Map.of(new TopicPartition(topic, 0), 0L)).all().get();
+            shared().deleteShareGroupOffsets(group, Set.of(topic)).all().get();
+            refused(UnknownTopicOrPartitionException.class, () -> shared().deleteShareGroupOffsets(group, Set.of(topic)).all().get());
+            return null;
+        });
         calls.put("describeStreamsGroups", refusedAs(notFound, () -> shared().describeStreamsGroups(List.of(nobody)).all().get()));
         calls.put("deleteStreamsGroups", refusedAs(notFound, () -> shared().deleteStreamsGroups(List.of(nobody)).all().get()));
         calls.put("alterStreamsGroupOffsets", () -> {
@@ -533,6 +546,17 @@ public class AdminCalls extends Suite {
         });
         calls.put("deleteStreamsGroupOffsets", refusedAs(notFound, () -> shared().deleteStreamsGroupOffsets(nobody, Set.of(partition)).all().get()));
         return calls;
+    }
+
+    /** Where a share group starts that is to start there, in a new topic with so many records. */
+    static String startsAt(String group, int records, long start) throws Exception {
+        String topic = newTopic(1);
+        produce(topic, records);
+        TopicPartition partition = new TopicPartition(topic, 0);
+        shared().alterShareGroupOffsets(group, Map.of(partition, start)).all().get();
+        var all = shared().listShareGroupOffsets(Map.of(group, new ListShareGroupOffsetsSpec())).partitionsToOffsetInfo(group).get();
+        var found = all.get(partition);
+        return found.startOffset() + ", " + found.lag().orElseThrow() + " left";
     }
 
     static Map<String, Callable<?>> transactions() {

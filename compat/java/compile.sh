@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Compiles the Java sources here, in ../kafka-tools and in ../streams into the cache when they have changed, and prints where the classes are.
+# Compiles the Java sources here, in ../kafka-tools, ../streams and ../shares into the cache when they have changed, and prints where the classes are.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 libs=$("$here/../kafka/fetch.sh")
-sources=("$here"/*.java "$here"/../{kafka-tools,streams}/*.java)
+sources=("$here"/*.java "$here"/../{kafka-tools,streams,shares}/*.java)
 version=$(cat "${sources[@]}" "$here/../kafka/pom.xml" | sha256sum | cut -c1-16)
 classes=${DURAMEN_CACHE:-$HOME/.cache/duramen}/java-$version
 if [ ! -e "$classes/.complete" ]; then

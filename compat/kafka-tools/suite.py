@@ -4,6 +4,7 @@ import console  # noqa: F401 (finds the harness)
 import test_cluster  # noqa: F401
 import test_groups  # noqa: F401
 import test_records  # noqa: F401
+import test_share_groups  # noqa: F401
 import test_topics  # noqa: F401
 import test_transactions  # noqa: F401
 

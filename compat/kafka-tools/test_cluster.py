@@ -97,7 +97,7 @@ def kafka_configs_sets_describes_and_takes_back_quotas_of_clients_and_users():
 @test
 def kafka_features_describes_what_the_broker_supports():
     described = plain(tool("kafka-features", "describe"))
-    for name, level in (("group.version", 1), ("transaction.version", 2)):
+    for name, level in (("group.version", 1), ("share.version", 1), ("transaction.version", 2)):
         contains(described, f"Feature: {name} SupportedMinVersion: 0 SupportedMaxVersion: {level} FinalizedVersionLevel: {level} ")
     for line in described.splitlines():
         assert re.fullmatch(r"Feature: \S+\s+SupportedMinVersion: \S+\s+SupportedMaxVersion: \S+\s+FinalizedVersionLevel: \S+\s+Epoch: \d+", line), line

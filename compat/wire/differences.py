@@ -141,6 +141,11 @@ DIFFERENCES = {
         {100, 103},
         "Kafka's session remembers the topic's name and finds another id under it (INCONSISTENT_TOPIC_ID).",
     ),
+    "share fetch of a topic id that is none": (
+        {-1},
+        {100},
+        "Kafka answers UNKNOWN_SERVER_ERROR to the whole request; UNKNOWN_TOPIC_ID says what is wrong, and of which topic.",
+    ),
 }
 
 

@@ -9,6 +9,7 @@ import test_fetch  # noqa: F401
 import test_groups  # noqa: F401
 import test_produce  # noqa: F401
 import test_settings  # noqa: F401
+import test_shares  # noqa: F401
 import test_quotas  # noqa: F401
 import test_topics  # noqa: F401
 import test_transactional_log  # noqa: F401

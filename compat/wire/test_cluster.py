@@ -249,7 +249,7 @@ def unknown_features_are_not_updated():
 def a_feature_that_is_at_its_level_stays_there():
     with connect() as connection:
         for version in schema.valid_versions("UpdateFeatures"):
-            for name, level in (("group.version", 1), ("transaction.version", 2)):
+            for name, level in (("group.version", 1), ("share.version", 1), ("transaction.version", 2)):
                 updates = [{"Feature": name, "MaxVersionLevel": level, **({"UpgradeType": 1} if version >= 1 else {})}]
                 answer = connection.call("UpdateFeatures", version, {"timeoutMs": 5000, "FeatureUpdates": updates})
                 codes = [answer["ErrorCode"], *(result["ErrorCode"] for result in answer.get("Results", []))]
