@@ -11,12 +11,14 @@
 use std::io::ErrorKind;
 
 use duramen_storage::Disk;
+use duramen_storage::disk::Unsynced;
 
 /// Panics at the first thing that `disk` does otherwise than the contract says.
 pub fn behaves<D: Disk>(disk: &D) {
     files_are_written_and_read(disk);
     names_are_made_moved_and_removed(disk);
     removed_files_stay_readable_while_held(disk);
+    each_of_many_syncs_has_its_own_outcome(disk);
     for name in disk.list("").expect("lists") {
         disk.remove_file(&name).or_else(|_| disk.remove_dir(&name)).expect("cleans up");
     }
@@ -79,6 +81,22 @@ fn names_are_made_moved_and_removed<D: Disk>(disk: &D) {
     assert!(disk.sync_dir("dir").is_err(), "and cannot be synced");
     disk.remove_dir("other").expect("removes a directory that is not empty");
     assert!(!disk.list("").expect("lists").contains(&"other".to_owned()));
+}
+
+fn each_of_many_syncs_has_its_own_outcome<D: Disk>(disk: &D) {
+    let unsynced: Vec<Unsynced<D::File>> = (0..200)
+        .map(|number| {
+            let dir = format!("many-{number}");
+            if number % 7 != 3 {
+                disk.create_dir(&dir).expect("creates");
+            }
+            Unsynced { files: Vec::new(), dir: Some(dir) }
+        })
+        .collect();
+    let failed = disk.sync_each(&unsynced).into_iter().map(|result| result.is_err());
+    let missing: Vec<bool> = (0..200).map(|number| number % 7 == 3).collect();
+    assert_eq!(failed.collect::<Vec<bool>>(), missing);
+    assert!(disk.sync_each(&[]).is_empty());
 }
 
 fn removed_files_stay_readable_while_held<D: Disk>(disk: &D) {

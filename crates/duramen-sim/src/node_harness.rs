@@ -165,6 +165,7 @@ impl World {
                 free_bytes_min: IN_FLIGHT_MAX + 256 * 1024,
                 reserve_bytes: RESERVE_BYTES,
                 open_files_max: *shape.pick(&[16, 1000]),
+                recovered_at_once: *Prng::new(seed, "recovered at once").pick(&[1, 1, 1, 3]),
             },
             disk,
             life: None,

@@ -183,6 +183,7 @@ impl World {
                 free_bytes_min: IN_FLIGHT_MAX + FREE_BESIDE,
                 reserve_bytes: RESERVE_BYTES,
                 open_files_max: *shape.pick(&[16, 24, 1000]),
+                recovered_at_once: *Prng::new(seed, "recovered at once").pick(&[1, 1, 1, 3]),
             },
             disk,
             storage: None,

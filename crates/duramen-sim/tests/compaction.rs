@@ -34,6 +34,7 @@ fn options() -> Options {
         free_bytes_min: 0,
         reserve_bytes: 4096,
         open_files_max: 16,
+        recovered_at_once: 1,
     }
 }
 

@@ -17,6 +17,7 @@ fn options() -> Options {
         free_bytes_min: 0,
         reserve_bytes: 0,
         open_files_max: 16,
+        recovered_at_once: 1,
     }
 }
 

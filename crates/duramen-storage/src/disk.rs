@@ -11,6 +11,23 @@
 use std::fmt::Debug;
 use std::io;
 
+/// Files of one directory that were written to, and the directory's own entries.
+#[derive(Clone, Debug)]
+pub struct Unsynced<F> {
+    /// What was written to.
+    pub files: Vec<F>,
+    /// Their directory; nothing if it has not changed.
+    pub dir: Option<String>,
+}
+
+impl<F> Unsynced<F> {
+    /// Syncs the files, and then the directory.
+    pub fn sync<D: Disk<File = F>>(&self, disk: &D) -> io::Result<()> {
+        self.files.iter().try_for_each(|file| disk.sync(file))?;
+        self.dir.iter().try_for_each(|dir| disk.sync_dir(dir))
+    }
+}
+
 /// Blocking access to one data directory.
 ///
 /// What survives a power loss is exactly what [`Disk::sync`] (a file's bytes and length) and
@@ -44,6 +61,11 @@ pub trait Disk: Clone + Debug + Send + Sync + 'static {
     fn create_dir(&self, path: &str) -> io::Result<()>;
     /// Returns once the directory's entries are on the medium. `""` is the data directory.
     fn sync_dir(&self, path: &str) -> io::Result<()>;
+    /// Returns what became of each of these, in order, once all are on the medium as far as that could be. A real disk syncs
+    /// many at once, which then share what the file system and the medium do for one.
+    fn sync_each(&self, unsynced: &[Unsynced<Self::File>]) -> Vec<io::Result<()>> {
+        unsynced.iter().map(|it| it.sync(self)).collect()
+    }
     /// The names in a directory, sorted. `""` is the data directory.
     fn list(&self, path: &str) -> io::Result<Vec<String>>;
     /// Renames a file or directory, replacing a file of the new name.

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::catalog::{Catalog, Segment};
+use crate::disk::Unsynced;
 use crate::format::{
     DELETED, INDEX_ENTRY_BYTES, JOURNAL_DIR, MANIFEST, RESERVE, ROUND_HEADER_BYTES,
     TIME_ENTRY_BYTES, segment_stem,
@@ -121,6 +122,7 @@ pub(crate) fn recover<D: Disk>(
     drop(rounds);
     let mut found = Found { replicas: Vec::new(), records: Vec::new(), garbage: Vec::new() };
     let mut owned = BTreeSet::new();
+    let mut restoring = Vec::new();
     for (id, it) in replaying {
         if it.deleted {
             retire(disk, &it.state, reserve, &mut found)?;
@@ -131,9 +133,12 @@ pub(crate) fn recover<D: Disk>(
             let what = format!("two replicas have the directory {}", it.state.dir());
             return Err(Error::Damaged { path: JOURNAL_DIR.into(), at: 0, what });
         }
-        let restored = restore(disk, it, catalog, reserve, &mut found.records)?;
-        found.replicas.push(restored);
+        restoring.push(restore(disk, it, reserve, &mut found.records)?);
+        if restoring.len() >= options.recovered_at_once {
+            settle(disk, &mut restoring, catalog, &mut found)?;
+        }
     }
+    settle(disk, &mut restoring, catalog, &mut found)?;
     set_aside_strangers(disk, &owned, reserve, &mut found)?;
     disk.sync_dir("").map_err(|source| disk_error("syncing", ".", source))?;
     Ok((journal, found))
@@ -379,14 +384,26 @@ fn set_aside_strangers<D: Disk>(
     Ok(())
 }
 
+/// A replica whose files say what its state says, and are yet to be synced.
+struct Restoring<D: Disk> {
+    it: Replaying,
+    image: Bytes,
+    /// Its directory was there.
+    is_present: bool,
+    damage: Option<String>,
+    /// Segments that others have.
+    to_mend: Vec<i64>,
+    /// Nothing where the disk is full.
+    unsynced: Option<Unsynced<D::File>>,
+}
+
 /// Brings a replica's files to what its state says.
 fn restore<D: Disk>(
     disk: &D,
     mut it: Replaying,
-    catalog: &Catalog<D>,
     reserve: &mut Reserve,
     records: &mut Vec<Record>,
-) -> Result<FoundReplica<D>, Error> {
+) -> Result<Restoring<D>, Error> {
     let dir = it.state.dir();
     let id = it.state.replica;
     let mut damage = None;
@@ -404,18 +421,52 @@ fn restore<D: Disk>(
         let hard_state = it.state.hard_state;
         records.push(Record::HardState { replica: id, hard_state });
     }
-    let mark = it.state.synced_index;
     let names = present.as_deref().unwrap_or_default();
     for stranger in names.iter().filter(|name| !is_ours(&it.state, name)) {
         disk.remove_file(&format!("{dir}/{stranger}")).map_err(disk_failed)?;
     }
     let mut found = (damage, Vec::new());
-    let restored = restore_segments(disk, &it, present.as_deref(), reserve, &mut found);
-    let (mut damage, to_mend) = found;
-    let is_restored = match restored {
-        Err(Error::Disk { source, .. }) if is_full(&source) => false,
-        restored => restored.map(|()| true)?,
+    let unsynced = match restore_segments(disk, &it, present.as_deref(), reserve, &mut found) {
+        Err(Error::Disk { source, .. }) if is_full(&source) => None,
+        restored => Some(restored?),
     };
+    let (damage, to_mend) = found;
+    Ok(Restoring { it, image, is_present: present.is_some(), damage, to_mend, unsynced })
+}
+
+/// Syncs what was restored, and takes it in.
+fn settle<D: Disk>(
+    disk: &D,
+    restoring: &mut Vec<Restoring<D>>,
+    catalog: &Catalog<D>,
+    found: &mut Found<D>,
+) -> Result<(), Error> {
+    let unsynced: Vec<_> = restoring.iter_mut().map(|each| each.unsynced.take()).collect();
+    let wanted: Vec<Unsynced<D::File>> = unsynced.iter().flatten().cloned().collect();
+    let mut synced = disk.sync_each(&wanted).into_iter();
+    for (each, unsynced) in restoring.drain(..).zip(unsynced) {
+        let result = if unsynced.is_some() { synced.next().expect("one for each") } else { Ok(()) };
+        let is_restored = match result {
+            Err(error) if is_full(&error) => false,
+            Err(source) => return Err(disk_error("recovering", &each.it.state.dir(), source)),
+            Ok(()) => unsynced.is_some(),
+        };
+        let replica = take_in(disk, each, is_restored, catalog, &mut found.records);
+        found.replicas.push(replica);
+    }
+    Ok(())
+}
+
+/// A replica as it was found; `is_restored` if its files are what they should be, and durable.
+fn take_in<D: Disk>(
+    disk: &D,
+    restoring: Restoring<D>,
+    is_restored: bool,
+    catalog: &Catalog<D>,
+    records: &mut Vec<Record>,
+) -> FoundReplica<D> {
+    let Restoring { mut it, image, is_present, mut damage, to_mend, .. } = restoring;
+    let (dir, id, mark) = (it.state.dir(), it.state.replica, it.state.synced_index);
     let is_whole = is_restored && damage.is_none();
     if is_whole && it.places.iter().any(|(index, it)| it.payload.is_none() && *index > mark) {
         // It was found whole, and is synced now: from here on its absence is damage.
@@ -453,10 +504,10 @@ fn restore<D: Disk>(
     }
     let recovered = RecoveredReplica { lacks_room, ..it.state.recovered(image, damage) };
     let mut replica = Replica::new(it.state, Arc::clone(&files), it.live_from);
-    replica.dir_made = present.is_some()
+    replica.dir_made = is_present
         || (!replica.state.segments.is_empty() && (is_restored || disk.list(&dir).is_ok()));
     replica.first_since_capture = it.first_since_capture;
-    Ok(FoundReplica { replica, recovered, is_restored })
+    FoundReplica { replica, recovered, is_restored }
 }
 
 /// From which position on the segment was rewritten or looked at by this recovery; `mark` is the
@@ -577,7 +628,7 @@ fn entry_position(state: &ReplicaState, index: u64) -> usize {
     position.and_then(|it| usize::try_from(it).ok()).unwrap_or(usize::MAX)
 }
 
-/// Rewrites what the journal holds, cuts what nobody names, and syncs. `present` are the names in
+/// Rewrites what the journal holds, cuts what nobody names, and says what is to be synced. `present` are the names in
 /// the replica's directory, if that is there. Finds damage, and segments that need not fail the replica.
 fn restore_segments<D: Disk>(
     disk: &D,
@@ -585,15 +636,16 @@ fn restore_segments<D: Disk>(
     present: Option<&[String]>,
     reserve: &mut Reserve,
     (damage, to_mend): &mut (Option<String>, Vec<i64>),
-) -> Result<(), Error> {
+) -> Result<Unsynced<D::File>, Error> {
+    let mut unsynced = Unsynced { files: Vec::new(), dir: None };
     let dir = it.state.dir();
     let names = present.unwrap_or_default();
-    let dir_failed = |source| disk_error("recovering", &dir, source);
     if present.is_none() {
         if it.state.segments.is_empty() {
-            return Ok(());
+            return Ok(unsynced);
         }
-        reserve.when_full(disk, || disk.create_dir(&dir)).map_err(dir_failed)?;
+        let made = reserve.when_full(disk, || disk.create_dir(&dir));
+        made.map_err(|source| disk_error("recovering", &dir, source))?;
     }
     for segment in &it.state.segments {
         let name = format!("{}.log", stem_of(&it.state, segment));
@@ -631,12 +683,13 @@ fn restore_segments<D: Disk>(
             let len = if sabotage::is(Bug::TailNotCut) { len } else { segment.size };
             disk.set_len(&file, len).map_err(failed)?;
         }
-        if !places.is_empty() || len > segment.size {
-            disk.sync(&file).map_err(failed)?;
-        }
         cut_indexes(disk, &dir, &it.state, segment, names).map_err(failed)?;
+        if !places.is_empty() || len > segment.size {
+            unsynced.files.push(file);
+        }
     }
-    disk.sync_dir(&dir).map_err(dir_failed)
+    unsynced.dir = Some(dir);
+    Ok(unsynced)
 }
 
 /// Whether others have what a segment should hold: a checkpoint has synced it whole, nothing is appended to it any more, and

@@ -56,6 +56,8 @@ pub struct Options {
     pub reserve_bytes: u64,
     /// Segments' files to keep open, about; at least 16. Half of them for unsynced bytes.
     pub open_files_max: usize,
+    /// Replicas whose files are synced at once when the node starts; at least 1. Each has a file or a few open then.
+    pub recovered_at_once: usize,
 }
 
 impl Options {

@@ -94,6 +94,8 @@ const JOURNAL_PAYLOAD_MAX: u32 = 512 << 10;
 /// log, indexes and images, and for what files take beyond their bytes.
 const FREE_BYTES_BESIDE: u64 = 128 << 20;
 const RESERVE_BYTES: u64 = 32 << 20;
+/// Most replicas whose files are synced at once at the start.
+const RECOVERED_AT_ONCE: usize = 512;
 
 /// A server that runs.
 #[derive(Debug)]
@@ -436,6 +438,7 @@ fn open_storage(
         free_bytes_min: free_bytes_min(settings),
         reserve_bytes: RESERVE_BYTES,
         open_files_max,
+        recovered_at_once: RECOVERED_AT_ONCE.min(open_files_max / 4),
     };
     let (storage, recovered) = Storage::open(disk, options)
         .with_context(|| format!("cannot open the data directory {}", path.display()))?;

@@ -64,6 +64,7 @@ fn options(facts: Facts) -> Options {
         free_bytes_min: 0,
         reserve_bytes: 0,
         open_files_max: 1000,
+        recovered_at_once: 2,
     }
 }
 
