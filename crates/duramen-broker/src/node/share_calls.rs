@@ -113,13 +113,10 @@ impl Node {
         std::mem::take(&mut self.share_calls.told)
     }
 
-    /// Asks the coordinator of a key, whoever that is. What coordinators of groups want to begin is asked for until it is
-    /// answered, or they end.
+    /// Asks the coordinator of a key, whoever that is, until it answers, or for a while.
     pub(super) fn call_shares(&mut self, now: Now, caller: Caller, key: ShareKey, ask: Ask) -> u64 {
         let nonce = self.chance.next();
-        let is_patient = matches!(caller, Caller::Group(_)) && ask == Ask::Begin;
-        let until_us =
-            if is_patient { u64::MAX } else { now.mono_us.saturating_add(SHARE_CALL_US_MAX) };
+        let until_us = now.mono_us.saturating_add(SHARE_CALL_US_MAX);
         self.call(
             now,
             nonce,

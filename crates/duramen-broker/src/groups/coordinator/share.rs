@@ -213,12 +213,20 @@ impl Coordinator {
 
     /// What became of an [`Output::AskShares`].
     pub(crate) fn on_share_answer(&mut self, key: &ShareKey, ask: &Ask, answer: &Answer) {
-        let Some((name, group)) = self.groups.get_key_value(&key.group) else { return };
+        let Some((name, _)) = self.groups.get_key_value(&key.group) else { return };
         let name = name.clone();
         let place = (key.topic_id, key.partition);
         let is_gone = *answer == Err(ErrorCode::UnknownTopicOrPartition);
+        if *ask == Ask::Begin && self.on_begun_for_change(&name, key, answer) {
+            return;
+        }
         if *ask == Ask::Begin {
-            if group.is_of_shares() && (answer.is_ok() || is_gone) {
+            let is_of_shares = self.groups[&name].is_of_shares();
+            if is_of_shares && *answer == Err(ErrorCode::CoordinatorNotAvailable) {
+                // Nobody has answered for long.
+                self.ask_share(&name, place, Ask::Begin);
+            }
+            if is_of_shares && (answer.is_ok() || is_gone) {
                 let begun = Asked::Begun(place.0, place.1, answer.is_ok());
                 self.group_mut(&name).waiting.push_back(begun);
                 self.ready.insert(name);

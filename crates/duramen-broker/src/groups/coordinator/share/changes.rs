@@ -289,6 +289,31 @@ impl Coordinator {
         }
     }
 
+    /// Something is kept of a partition now. Whether that was wanted for it to be changed.
+    pub(super) fn on_begun_for_change(
+        &mut self,
+        name: &Arc<str>,
+        key: &ShareKey,
+        answer: &Answer,
+    ) -> bool {
+        let place = (key.topic_id, key.partition);
+        let Some(changing) = &mut self.group_mut(name).changing else { return false };
+        let is_awaited = changing.is_acting && changing.awaited.contains(&place);
+        let Some(start) = changing.start_of(&place).filter(|_| is_awaited) else { return false };
+        if changing.seen.contains_key(&place) {
+            return false;
+        }
+        match answer {
+            Ok(Some(state)) => {
+                let of = Some(state.state_epoch);
+                changing.seen.insert(place, state.state_epoch);
+                self.ask_share(name, place, Ask::Reset { of, start });
+            }
+            _ => self.on_change_answer(name, key, &Ask::Begin, answer),
+        }
+        true
+    }
+
     /// All was seen that is kept: what is to be done with it is appended.
     fn declare_change(&mut self, name: &Arc<str>) {
         let group = self.group_mut(name);
@@ -332,7 +357,10 @@ impl Coordinator {
             match &changing.what {
                 What::Wish(Wish::Start { starts, .. }) => {
                     let is_good = !changing.problems.contains_key(place);
-                    is_good.then(|| Ask::Reset { of, start: starts[place] })
+                    // What is asked for comes late, too: it has to name what it is to change.
+                    let ask = of
+                        .map_or(Ask::Begin, |of| Ask::Reset { of: Some(of), start: starts[place] });
+                    is_good.then_some(ask)
                 }
                 _ if changing.has_problem_in(place.0) => None,
                 _ => of.map(|of| Ask::Delete { of: Some(of) }),

@@ -380,8 +380,9 @@ fn what_was_asked_twice_is_done_once() {
     let wish = starting_at(&it, topic, &[(0, 7)]);
     let wish = it.wish(wish);
     it.answer();
+    it.answer();
     let (key, ask) = it.play.share_asks.front().cloned().expect("it asks");
-    assert_eq!(ask, Ask::Reset { of: None, start: 7 });
+    assert_eq!(ask, Ask::Reset { of: Some(1), start: 7 });
     // Its answer is lost.
     assert!(it.kept(&key, ask).is_ok());
     while it.answer() {}
@@ -425,6 +426,8 @@ struct Crowd {
     epochs: BTreeMap<&'static str, i32>,
     asked: BTreeMap<RequestKey, &'static str>,
     deleting: Option<RequestKey>,
+    /// It is to start at 5 everywhere.
+    starting: Option<RequestKey>,
     /// A deletion has failed, and may take effect yet.
     is_uncertain: bool,
     /// Partitions in which a leader has kept how far it is, since which nobody wanted that to go.
@@ -442,6 +445,7 @@ impl Crowd {
             epochs: BTreeMap::new(),
             asked: BTreeMap::new(),
             deleting: None,
+            starting: None,
             is_uncertain: false,
             reached: BTreeSet::new(),
         }
@@ -451,7 +455,7 @@ impl Crowd {
         let id = ["a", "b", "c"][usize::try_from(chance.below(3)).expect("small")];
         let epoch = self.epochs.get(id).copied().unwrap_or(0);
         let it = &mut self.it;
-        match chance.below(14) {
+        match chance.below(15) {
             0..4 if self.deleting.is_none() => {
                 let request = if epoch == 0 { joining(id, &["t"]) } else { staying(id, epoch) };
                 self.asked.insert(it.send(request), id);
@@ -459,7 +463,11 @@ impl Crowd {
             4 => {
                 self.asked.insert(it.send(staying(id, -1)), id);
             }
-            5 if self.deleting.is_none() => {
+            12 if self.deleting.is_none() && self.starting.is_none() => {
+                let wish = starting_at(it, self.topic, &[(0, 5), (1, 5)]);
+                self.starting = Some(it.wish(wish));
+            }
+            5 if self.deleting.is_none() && self.starting.is_none() => {
                 self.reached.clear();
                 self.deleting = Some(it.delete());
             }
@@ -506,6 +514,14 @@ impl Crowd {
             for partition in (0..2).filter(|_| code.is_none()) {
                 let left = it.look(self.topic, partition).map(|it| it.start);
                 assert!(left.is_none_or(|start| start == -1), "{partition} was deleted");
+            }
+        }
+        if let Some((code, parts)) = self.starting.and_then(|key| it.wished(key)) {
+            self.starting = None;
+            for (partition, part) in (0..2).zip(parts) {
+                if (code, part) == (ErrorCode::None, ErrorCode::None) {
+                    self.reached.insert(partition);
+                }
             }
         }
         for partition in self.reached.iter().filter(|_| !self.is_uncertain) {
