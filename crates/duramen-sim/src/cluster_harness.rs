@@ -19,6 +19,7 @@ mod network;
 mod rot;
 mod sleep;
 mod space;
+mod witness;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -87,6 +88,10 @@ pub struct Report {
     pub fenced: u64,
     /// Transactions that their producers know to be committed, and to be aborted.
     pub transacted: (u64, u64),
+    /// Assignments that members of the consumer protocol were told, and commits of theirs that were refused.
+    pub assigned: (u64, u64),
+    /// Records that were given to consumers of a share group, decisions that were answered, and dead letters.
+    pub given: (u64, u64, u64),
     /// Machines that were taken out, and that came back with an empty disk.
     pub left: u64,
     /// See above.
@@ -154,8 +159,8 @@ struct World {
     chance: Prng,
     /// Chance of who joins, and whose disk is lost.
     members: Prng,
-    /// Who led in a term.
-    leaders: BTreeMap<(Log, u64), u64>,
+    /// Who led in a term, and when that was seen first.
+    leaders: BTreeMap<(Log, u64), (u64, u64)>,
     /// Committed batches: length and checksum, by where they begin.
     committed: BTreeMap<(Log, i64), (usize, u32)>,
     /// How far any replica ever said that a log is committed.
@@ -183,6 +188,8 @@ pub fn run(seed: u64, bug: Option<Bug>) -> Result<Report, Failure> {
     world.report.deleted = world.clients.oracle.deleted();
     (world.report.generations, world.report.fenced) = world.clients.shared();
     world.report.transacted = world.clients.transacted();
+    world.report.given = world.clients.given();
+    world.report.assigned = world.clients.assigned();
     world.report.rebuilt = world.made.values().map(|made| made.0).sum();
     world.report.begun = world.made.values().map(|made| made.1).sum();
     (world.report.slept, world.report.roused) = (world.watch.slept, world.watch.roused);
@@ -240,6 +247,19 @@ fn settings(chance: &mut Prng, moves: bool, clocks: &Clocks) -> Result<BrokerSet
         ("transaction.state.log.segment.bytes", "8192"),
         // What a consumer of a share group holds may be let go of soon.
         ("group.share.min.record.lock.duration.ms", "1000"),
+        ("share.coordinator.state.topic.num.partitions", "2"),
+        ("share.coordinator.state.topic.replication.factor", "3"),
+        ("share.coordinator.state.topic.segment.bytes", "8192"),
+        ("share.coordinator.snapshot.update.records.per.snapshot", "10"),
+        ("group.consumer.min.session.timeout.ms", "500"),
+        ("group.consumer.session.timeout.ms", "1500"),
+        ("group.consumer.min.heartbeat.interval.ms", "100"),
+        ("group.consumer.heartbeat.interval.ms", "500"),
+        ("group.consumer.assignment.interval.ms", "200"),
+        ("group.share.min.session.timeout.ms", "500"),
+        ("group.share.session.timeout.ms", "2000"),
+        ("group.share.min.heartbeat.interval.ms", "100"),
+        ("group.share.heartbeat.interval.ms", "500"),
         ("offsets.retention.check.interval.ms", "500"),
         // Who commits would not know what may be gone.
         ("offsets.retention.minutes", if clocks.outlast { &years } else { "10080" }),
@@ -488,8 +508,10 @@ impl World {
                 .map_err(|error| Failure::correctness(format!("from {from}: {error}")))?;
             self.deliver(to, vec![Event::Peer(Box::new(frame))])?;
         }
-        if self.chance.chance(asks) {
-            self.ask()?;
+        for _ in 0..self.clients.haste() {
+            if self.chance.chance(asks) {
+                self.ask()?;
+            }
         }
         for at in 0..self.machines.len() {
             for _ in 0..self.profile.work {
@@ -526,7 +548,8 @@ impl World {
             let connections = self.clients.connections();
             let connection = *self.chance.pick(&connections);
             // One that waits has less reason to go.
-            if self.clients.is_quiet(connection) || self.chance.chance(100) {
+            let is_free = self.clients.is_quiet(connection) || self.chance.chance(100);
+            if is_free && (!self.clients.is_settled(connection) || self.chance.chance(50)) {
                 let before = self.connected.get(&connection).copied();
                 self.turn_away(connection);
                 if let Some(at) = before {
@@ -555,6 +578,7 @@ impl World {
                     if let Reply::Fetch(plan) = &reply {
                         self.check_ends(at, plan)?;
                     }
+                    let given = witness::given(&reply);
                     let Some(life) = &self.machines[at].life else { continue };
                     let reader = life.storage.reader();
                     let response = match reply {
@@ -570,6 +594,9 @@ impl World {
                         Reply::LogDirs(response) => Some((*response).into()),
                         Reply::Replicas(plan) => Some(read_plan::digests(&reader, *plan).into()),
                     };
+                    if let Some(response) = &response {
+                        self.witness(at, connection, given.as_ref(), response)?;
+                    }
                     if !self.machines[at].disk.is_dead() {
                         if let Some(response) = &response {
                             self.check_space(connection, at, response)?;
@@ -654,7 +681,10 @@ impl World {
                 }
                 self.made.insert((at, start, log), (standing.rebuilt, standing.begun));
                 if standing.serves {
-                    let elected = self.leaders.insert((log, standing.term), standing.replica.0);
+                    let elected = self.leaders.get(&(log, standing.term)).map(|it| it.0);
+                    self.leaders
+                        .entry((log, standing.term))
+                        .or_insert((standing.replica.0, self.mono_us));
                     match elected {
                         None => {
                             tell(|| {

@@ -198,6 +198,32 @@ pub const OF_CLUSTERS: &[(&str, Bug, u64)] = &[
     ("what is open is shown", Bug::Peers(Inside::UnstableShown), 3),
     #[cfg(feature = "sabotage")]
     ("readers not told what was aborted", Bug::Peers(Inside::AbortedNotTold), 3),
+    #[cfg(feature = "sabotage")]
+    ("members of consumers told before it is stored", Bug::Peers(Inside::ToldBeforeStored), 128),
+    #[cfg(feature = "sabotage")]
+    ("a partition given before it is free", Bug::Peers(Inside::GivenBeforeFreed), 11),
+    #[cfg(feature = "sabotage")]
+    ("an earlier member epoch heard", Bug::Peers(Inside::EarlierEpochTaken), 180),
+    #[cfg(feature = "sabotage")]
+    ("a decision is answered before it is kept", Bug::Peers(Inside::DecidedBeforeKept), 214),
+    #[cfg(feature = "sabotage")]
+    ("a new leader forgets what is kept", Bug::Peers(Inside::KeptForgotten), 38),
+    #[cfg(feature = "sabotage")]
+    ("who held a record decides on it", Bug::Peers(Inside::FormerHolderDecides), 60),
+    #[cfg(feature = "sabotage")]
+    ("another record of a key is done with", Bug::Peers(Inside::WrongOfKeyFinished), 16),
+    #[cfg(feature = "sabotage")]
+    (
+        "a share group's start passes what was given back",
+        Bug::Peers(Inside::StartPassesAvailable),
+        38,
+    ),
+    #[cfg(feature = "sabotage")]
+    ("a record is given out again and again", Bug::Peers(Inside::LimitIgnored), 5),
+    #[cfg(feature = "sabotage")]
+    ("a dead letter counts before it is kept", Bug::Peers(Inside::BuriedBeforeKept), 1479),
+    #[cfg(feature = "sabotage")]
+    ("a lock ends when somebody else comes", Bug::Peers(Inside::LockEndsEarly), 5),
 ];
 
 /// Bugs that 400 seeds of the cluster did not find: see "What is thin" in `docs/testing.md`.
@@ -210,6 +236,7 @@ pub const MISSED: &[(&str, Bug)] = &[
     ("an older connection of a producer is still heard", Bug::Peers(Inside::LateRequestTaken)),
     ("a transaction begins before the last one is marked", Bug::Peers(Inside::BegunBeforeMarked)),
     ("what was said before a marker believed after it", Bug::Peers(Inside::VoidAnswerTaken)),
+    ("an earlier leader's decisions are kept", Bug::Peers(Inside::EarlierLeaderTaken)),
     ("a late marker ends what is open", Bug::Peers(Inside::LateMarkerTaken)),
 ];
 

@@ -57,43 +57,7 @@ impl Scenario {
                     report.disk.faults
                 )
             }),
-            Self::Cluster => cluster_harness::run(seed, None).map(|report| {
-                format!(
-                    "trace {:016x}, {} machines, {} requests, {} acknowledged, {} records read, \
-                     {} by followers, {} starts, {} frames, {} elections, {} entries from segments, \
-                     {} logs begun anew, {} disks lost, {} sleeps, {} of them through a fault, {} nights, \
-                     {} bits flipped, {} segments mended, {} leaps of clocks, \
-                     {} disks filled, {} produces refused for it, {} topics deleted, \
-                     {} generations, {} commits of members refused, {} transactions committed, {} aborted, {} machines left, {} of them came back",
-                    report.trace.hash(),
-                    report.machines,
-                    report.requests,
-                    report.acked,
-                    report.shown,
-                    report.of_followers,
-                    report.starts,
-                    report.frames,
-                    report.elections,
-                    report.rebuilt,
-                    report.begun,
-                    report.wiped,
-                    report.slept,
-                    report.roused,
-                    report.nights,
-                    report.flips,
-                    report.mended,
-                    report.leaps,
-                    report.filled,
-                    report.refused,
-                    report.deleted,
-                    report.generations,
-                    report.fenced,
-                    report.transacted.0,
-                    report.transacted.1,
-                    report.left,
-                    report.returned
-                )
-            }),
+            Self::Cluster => cluster_harness::run(seed, None).map(|report| of_cluster(&report)),
             Self::Node => node_harness::run(seed, None).map(|report| {
                 format!(
                     "trace {:016x}, {} requests, {} acknowledged, {} records read, \
@@ -111,4 +75,48 @@ impl Scenario {
             }),
         }
     }
+}
+
+fn of_cluster(report: &cluster_harness::Report) -> String {
+    format!(
+        "trace {:016x}, {} machines, {} requests, {} acknowledged, {} records read, \
+                     {} by followers, {} starts, {} frames, {} elections, {} entries from segments, \
+                     {} logs begun anew, {} disks lost, {} sleeps, {} of them through a fault, {} nights, \
+                     {} bits flipped, {} segments mended, {} leaps of clocks, \
+                     {} disks filled, {} produces refused for it, {} topics deleted, \
+                     {} generations, {} commits of members refused, {} transactions committed, {} aborted, \
+                     {} assignments, {} commits of theirs refused, {} records given to a share group, {} decisions, {} dead letters, {} machines left, {} of them came back",
+        report.trace.hash(),
+        report.machines,
+        report.requests,
+        report.acked,
+        report.shown,
+        report.of_followers,
+        report.starts,
+        report.frames,
+        report.elections,
+        report.rebuilt,
+        report.begun,
+        report.wiped,
+        report.slept,
+        report.roused,
+        report.nights,
+        report.flips,
+        report.mended,
+        report.leaps,
+        report.filled,
+        report.refused,
+        report.deleted,
+        report.generations,
+        report.fenced,
+        report.transacted.0,
+        report.transacted.1,
+        report.assigned.0,
+        report.assigned.1,
+        report.given.0,
+        report.given.1,
+        report.given.2,
+        report.left,
+        report.returned
+    )
 }

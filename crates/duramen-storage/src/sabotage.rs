@@ -140,6 +140,30 @@ pub enum Bug {
     OldGenerationTaken,
     /// A coordinator that loads a group begins to count its generations anew.
     GenerationForgotten,
+    /// Members of the consumer protocol are told what was decided before it is stored.
+    ToldBeforeStored,
+    /// A member of the consumer protocol is given what another one has not given up.
+    GivenBeforeFreed,
+    /// A commit of an earlier member epoch is taken.
+    EarlierEpochTaken,
+    /// A decision of a share group's consumer is answered before it is kept.
+    DecidedBeforeKept,
+    /// A new leader knows where a share group starts, and nothing of what is kept behind that.
+    KeptForgotten,
+    /// Whoever held a record of a share group decides on it, though it is another's by now.
+    FormerHolderDecides,
+    /// When a record of a share group is done with, another one of its key counts as that.
+    WrongOfKeyFinished,
+    /// Where a share group starts passes what was given back.
+    StartPassesAvailable,
+    /// What an earlier leader wants to be kept for a share group is taken.
+    EarlierLeaderTaken,
+    /// A record of a share group comes again however often it was given out.
+    LimitIgnored,
+    /// A record counts as a dead letter before its copy is kept.
+    BuriedBeforeKept,
+    /// A lock of a share group's record ends as soon as somebody else looks for records.
+    LockEndsEarly,
     /// A damaged segment is mended with whatever another node says.
     MendUnchecked,
     /// A mended segment takes its name before it is on disk.

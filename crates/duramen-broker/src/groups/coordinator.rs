@@ -35,6 +35,7 @@ use duramen_protocol::messages::offset_fetch::{OffsetFetchRequestGroup, OffsetFe
 use duramen_protocol::messages::{
     OffsetCommitResponse, OffsetDeleteResponse, TxnOffsetCommitResponse,
 };
+use duramen_protocol::wire::Uuid;
 use duramen_protocol::{ErrorCode, Response};
 
 use super::consumer::{Answer, ConsumerGroup};
@@ -180,6 +181,10 @@ struct Group {
     share: Option<Box<ShareGroup>>,
     /// What an administrator changes of it.
     changing: Option<Box<Changing>>,
+    /// Partitions of which it was asked to keep something for it, and that was not answered yet.
+    beginning: BTreeSet<(Uuid, i32)>,
+    /// What it decided last could not be stored: what is to be begun waits for a heartbeat, or it would be asked for without end.
+    has_failed: bool,
     /// What it decided is being appended. Until that is known to be durable, or not to be, others wait.
     is_deciding: bool,
     /// Since when.

@@ -496,8 +496,11 @@ impl ShareGroup {
                 states.name = name;
             }
             for partition in 0..count {
-                if !states.begun.contains(&partition) && states.beginning.insert(partition) {
-                    self.wanted.push((topic.id, partition));
+                if states.begun.contains(&partition) {
+                    continue;
+                }
+                self.wanted.push((topic.id, partition));
+                if states.beginning.insert(partition) {
                     self.have_states_changed = true;
                     self.deleting.remove(&topic.id);
                 }

@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use bytes::{Bytes, BytesMut};
 use duramen_protocol::ErrorCode;
 use duramen_storage::op::ReplicaId;
+use duramen_storage::sabotage::{self, Bug};
 
 use super::{Node, Timer};
 use crate::controller::image::Topic;
@@ -241,6 +242,9 @@ impl Node {
             self.peers.frame_to(leader).burials_wanted.push(wanted);
         } else if let Some(replica) = replica {
             self.append_dead_letters(now, replica, &batch, BurialAsker::Own { nonce }, actions);
+        }
+        if sabotage::is(Bug::BuriedBeforeKept) {
+            self.on_buried(now, nonce, ErrorCode::None, actions);
         }
     }
 

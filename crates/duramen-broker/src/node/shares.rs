@@ -17,6 +17,7 @@ use std::sync::Arc;
 use duramen_protocol::ErrorCode;
 use duramen_protocol::wire::Uuid;
 use duramen_storage::op::ReplicaId;
+use duramen_storage::sabotage::{self, Bug};
 
 use super::share_calls::ShareTold;
 use super::{Node, Parked, Timer};
@@ -513,7 +514,8 @@ impl Node {
             return Plan::default();
         };
         part.trim(log_start);
-        if part.expire(now.mono_us, rules) {
+        let now_us = if sabotage::is(Bug::LockEndsEarly) { u64::MAX } else { now.mono_us };
+        if part.expire(now_us, rules) {
             self.shares.dirty.insert(key.clone());
         }
         if *by_key != rules.by_key {
@@ -764,7 +766,8 @@ impl Node {
         log_start: i64,
         by_key: bool,
     ) {
-        let mut part = Box::new(SharePartition::new(first.max(log_start), &state.batches));
+        let kept = if sabotage::is(Bug::KeptForgotten) { &[] } else { &state.batches[..] };
+        let mut part = Box::new(SharePartition::new(first.max(log_start), kept));
         let is_ready = state.start >= 0;
         if !is_ready {
             part.save_start();
@@ -834,10 +837,14 @@ impl Node {
         }
         if let Some(write) = write {
             let call = self.write_share_state(now, replica, key.clone(), write);
-            if let Some(Entry { stage: Stage::Known { writing, .. }, .. }) =
+            if let Some(Entry { stage: Stage::Known { part, writing, .. }, .. }) =
                 self.shares.entries.get_mut(key)
             {
                 *writing = Some(call);
+                if sabotage::is(Bug::DecidedBeforeKept) {
+                    part.on_written();
+                    self.shares.dirty.insert(key.clone());
+                }
             }
         }
         let Some(entry) = self.shares.entries.get_mut(key) else { return };

@@ -21,6 +21,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use duramen_protocol::ErrorCode;
+use duramen_storage::sabotage::{self, Bug};
 
 use super::StateBatch;
 use crate::event::SeenKeys;
@@ -544,7 +545,11 @@ impl SharePartition {
         while let Some((&offset, &key)) = self.keys.range(first..=last).next() {
             self.keys.remove(&offset);
             let Some(queue) = self.queues.get_mut(&key) else { continue };
-            queue.retain(|other| *other != offset);
+            if sabotage::is(Bug::WrongOfKeyFinished) {
+                queue.pop_back();
+            } else {
+                queue.retain(|other| *other != offset);
+            }
             match queue.front() {
                 Some(&next) => self.scan_from = self.scan_from.min(next),
                 None => {
@@ -736,8 +741,9 @@ impl SharePartition {
         if last >= self.end {
             return Err(ErrorCode::InvalidRequest);
         }
+        let is_holder = |holder: &str| *holder == *member || sabotage::is(Bug::FormerHolderDecides);
         let is_held =
-            |run: &Run| matches!(&run.phase, Phase::Acquired { holder, .. } if **holder == *member);
+            |run: &Run| matches!(&run.phase, Phase::Acquired { holder, .. } if is_holder(holder));
         let is_all = self.within((first, last)).all(|(_, run)| is_held(run));
         if is_all { Ok(()) } else { Err(ErrorCode::InvalidRecordState) }
     }
@@ -786,7 +792,7 @@ impl SharePartition {
         let counts: Vec<(Range, i16)> =
             self.within(range).map(|(range, run)| (range, run.deliveries)).collect();
         for (range, deliveries) in counts {
-            if deliveries >= rules.deliveries_max {
+            if deliveries >= rules.deliveries_max && !sabotage::is(Bug::LimitIgnored) {
                 self.give_up(range, Reason::Exhausted, ticket, rules);
             } else if ticket.is_some() {
                 self.settle(range, Outcome::Available, ticket);

@@ -24,20 +24,23 @@ use duramen_protocol::{
 use duramen_storage::op::Identity;
 
 mod committing;
+mod consumer_group;
+mod crowds;
 mod governing;
 pub(super) mod keyed;
 mod reading;
 mod removing;
 mod requests;
+mod share_group;
 mod sharing;
 mod transacting;
 
 use committing::Committer;
+use crowds::Crowds;
 use reading::{Fetch, FetchSession, Through};
 use removing::Remover;
 use requests::Target;
-use sharing::Members;
-use transacting::{TRANSACTORS, Transactors};
+pub(crate) use share_group::{Answered, Sight};
 
 use super::oracle::{Oracle, Place, Standing};
 use crate::batch::Records;
@@ -51,6 +54,8 @@ const PARTITIONS: i32 = 2;
 const CLIENTS: usize = 6;
 /// The one of them that commits offsets, and does nothing else.
 const COMMITTER: usize = CLIENTS - 1;
+/// The clients' time when a run begins.
+const SINCE_MS: i64 = 1_700_000_000_000;
 /// Batches of a producer that a node remembers.
 const REMEMBERED: i32 = 5;
 
@@ -101,6 +106,8 @@ enum Asked {
     Groups(committing::Question),
     Member(sharing::Question),
     Transactor(transacting::Question),
+    Sharer(share_group::Question),
+    Otter(consumer_group::Question),
 }
 
 /// A batch with where it goes.
@@ -163,8 +170,7 @@ pub(crate) struct Clients {
     pub(crate) compactions: u64,
     all: Vec<Client>,
     committer: Committer,
-    members: Option<Members>,
-    transactors: Option<Transactors>,
+    crowds: Crowds,
     work: Prng,
     next_connection: u64,
     next_batch: u64,
@@ -216,8 +222,7 @@ impl Clients {
             compactions: 0,
             all: Vec::new(),
             committer: Committer::default(),
-            members: None,
-            transactors: None,
+            crowds: Crowds::default(),
             work: Prng::new(seed, "clients"),
             next_connection: 0,
             next_batch: 0,
@@ -249,8 +254,7 @@ impl Clients {
         clients.deletes = *Prng::new(seed, "deletes").pick(&[0, 0, 0, 60, 300]);
         clients.oracle.many = true;
         clients.oracle.has_keyed = false;
-        clients.members = Members::of(seed);
-        clients.transactors = Transactors::of(seed);
+        clients.crowds = Crowds::of(seed);
         clients
     }
 
@@ -281,35 +285,59 @@ impl Clients {
 
     /// Generations of which members were told, and commits of theirs that were refused.
     pub(crate) fn shared(&self) -> (u64, u64) {
-        self.members.as_ref().map_or((0, 0), Members::totals)
+        self.crowds.shared()
+    }
+
+    /// Transactions that are known to be committed, and to be aborted.
+    pub(crate) fn transacted(&self) -> (u64, u64) {
+        self.crowds.transacted()
+    }
+
+    /// Assignments that members of the consumer protocol were told, and commits of theirs that were refused.
+    pub(crate) fn assigned(&self) -> (u64, u64) {
+        self.crowds.assigned()
+    }
+
+    /// Records that were given to consumers of a share group, decisions that were answered, and dead letters.
+    pub(crate) fn given(&self) -> (u64, u64, u64) {
+        self.crowds.given()
     }
 
     /// Who wants to be connected to which node, because it was told so.
     pub(crate) fn take_aims(&mut self) -> Vec<(ConnectionId, i32)> {
-        let members = self.members.as_mut().map(Members::take_aims).unwrap_or_default();
-        let transactors = self.transactors.as_mut().map(Transactors::take_aims).unwrap_or_default();
-        let first = self.first_transactor();
-        let members = members.into_iter().map(|(at, node)| (CLIENTS + at, node));
-        let all = members.chain(transactors.into_iter().map(|(at, node)| (first + at, node)));
-        all.map(|(at, node)| (self.all[at].connection, node)).collect()
-    }
-
-    fn first_transactor(&self) -> usize {
-        CLIENTS + self.members.as_ref().map_or(0, Members::len)
+        let aims = self.crowds.take_aims().into_iter();
+        aims.map(|(at, node)| (self.all[CLIENTS + at].connection, node)).collect()
     }
 
     /// A client is connected to the node that it wanted to be connected to.
     pub(crate) fn on_arrived(&mut self, connection: ConnectionId, node: i32) {
         let at = self.all.iter().position(|client| client.connection == connection);
-        let at = at.and_then(|at| at.checked_sub(self.first_transactor()));
-        if let (Some(at), Some(transactors)) = (at, &mut self.transactors) {
-            transactors.on_arrived(at, node);
+        if let Some(at) = at.and_then(|at| at.checked_sub(CLIENTS)) {
+            self.crowds.on_arrived(at, node);
         }
     }
 
-    /// Transactions that are known to be committed, and to be aborted.
-    pub(crate) fn transacted(&self) -> (u64, u64) {
-        self.transactors.as_ref().map_or((0, 0), Transactors::totals)
+    /// Whether the client of a connection has reason to stay where it is.
+    pub(crate) fn is_settled(&self, connection: ConnectionId) -> bool {
+        let at = self.all.iter().position(|client| client.connection == connection);
+        at.and_then(|at| at.checked_sub(CLIENTS)).is_some_and(|at| self.crowds.is_settled(at))
+    }
+
+    /// How many of them may ask in a moment: where there are many, more do.
+    pub(crate) fn haste(&self) -> usize {
+        self.crowds.haste()
+    }
+
+    /// An answer leaves a node, whether or not anybody hears it.
+    pub(crate) fn witness(
+        &mut self,
+        connection: ConnectionId,
+        answered: &Answered<'_>,
+        sight: impl Fn(Uuid, i32) -> Option<Sight>,
+    ) -> Result<(), Failure> {
+        let client = self.all.iter().find(|client| client.connection == connection);
+        let asked = client.and_then(|client| client.outstanding.as_ref()).map(|it| &it.2);
+        self.crowds.witness(asked, connection, answered, sight)
     }
 
     /// A client turns to another node: its new connection.
@@ -376,8 +404,7 @@ impl Clients {
     pub(crate) fn connect(&mut self) {
         self.starts += 1;
         self.on_disk_full(false); // a new process has not been told yet
-        let transactors = if self.transactors.is_some() { TRANSACTORS } else { 0 };
-        for at in 0..self.first_transactor() + transactors {
+        for at in 0..CLIENTS + self.crowds.len() {
             self.next_connection += 1;
             let (connection, session) = session(self.next_connection);
             if let Some(client) = self.all.get_mut(at) {
@@ -438,13 +465,13 @@ impl Clients {
 
     fn reconnect(&mut self, at: usize) -> ConnectionId {
         self.next_connection += 1;
-        let first = self.first_transactor();
-        if let (Some(transactor), Some(all)) = (at.checked_sub(first), &mut self.transactors) {
-            all.on_moved(transactor);
-        }
         let client = &mut self.all[at];
-        client.forget();
         let before = client.connection;
+        if let Some(at) = at.checked_sub(CLIENTS) {
+            let asked = client.outstanding.as_ref().map(|(_, _, asked)| asked);
+            self.crowds.on_moved(at, before, asked);
+        }
+        client.forget();
         (client.connection, client.session) = session(self.next_connection);
         before
     }
@@ -453,8 +480,7 @@ impl Clients {
         self.last_phase = true;
         self.through.clear();
         self.committer.begin_last_phase();
-        self.members.iter_mut().for_each(Members::begin_last_phase);
-        self.transactors.iter_mut().for_each(Transactors::begin_last_phase);
+        self.crowds.begin_last_phase();
     }
 
     /// Whether nothing is outstanding.
@@ -466,8 +492,7 @@ impl Clients {
     pub(crate) fn is_done(&self) -> bool {
         self.is_idle()
             && self.committer.is_done()
-            && self.members.as_ref().is_none_or(Members::is_done)
-            && self.transactors.as_ref().is_none_or(Transactors::is_done)
+            && self.crowds.is_done()
             && !self.is_taking_out()
             // What is said again for no reason may never end.
             && self.all.iter().all(|client| client.retry.as_ref().is_none_or(|it| it.again))
@@ -485,7 +510,7 @@ impl Clients {
         let asked: Vec<_> =
             self.all.iter().filter_map(|client| client.outstanding.as_ref()).collect();
         let topics: Vec<_> = self.oracle.topics.iter().map(|(n, t)| (n, t.standing)).collect();
-        let mut text = format!("{topics:?} {:?} {asked:?}", self.members);
+        let mut text = format!("{topics:?} {} {asked:?}", self.crowds.told());
         text.truncate(1500);
         text
     }
@@ -527,12 +552,9 @@ impl Clients {
         if at == COMMITTER {
             return Some(self.committer.choose(&mut self.work, self.last_phase));
         }
-        if let Some(transactor) = at.checked_sub(self.first_transactor()) {
-            return self.transactors.as_mut()?.choose(transactor, &mut self.work);
-        }
-        if let Some(member) = at.checked_sub(CLIENTS) {
-            let members = self.members.as_mut()?;
-            return members.choose(member, &mut self.work, self.last_phase);
+        if let Some(at) = at.checked_sub(CLIENTS) {
+            let now_us = (wall_ms - SINCE_MS).unsigned_abs() * 1000;
+            return self.crowds.choose(at, &mut self.work, (self.last_phase, now_us));
         }
         let gone = |it: &Produce, oracle: &Oracle| oracle.topics[&it.place().0].life != it.life;
         let client = &mut self.all[at];
@@ -722,6 +744,13 @@ impl Clients {
 
     fn on_response(&mut self, at: usize, asked: Asked, came: Response) -> Result<(), Failure> {
         match (asked, came) {
+            (
+                asked @ (Asked::Member(_)
+                | Asked::Transactor(_)
+                | Asked::Sharer(_)
+                | Asked::Otter(_)),
+                came,
+            ) => self.crowds.on_response(at - CLIENTS, asked, &came),
             (Asked::ProducerId, Response::InitProducerId(it)) => {
                 if it.error_code == 0 {
                     self.all[at].producer = Some((it.producer_id, it.producer_epoch));
@@ -772,15 +801,6 @@ impl Clients {
                 Ok(())
             }
             (Asked::Groups(question), came) => self.committer.on_response(question, &came),
-            (Asked::Member(question), came) => {
-                let members = self.members.as_mut().expect("one of them asked");
-                members.on_response(at - CLIENTS, question, &came)
-            }
-            (Asked::Transactor(question), came) => {
-                let at = at - self.first_transactor();
-                let transactors = self.transactors.as_mut().expect("one of them asked");
-                transactors.on_response(at, &question, &came)
-            }
             (_, came) => unexpected(&came),
         }
     }

@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use duramen_protocol::messages::consumer_group_heartbeat::TopicPartitions;
 use duramen_protocol::wire::Uuid;
+use duramen_storage::sabotage::{self, Bug};
 
 use super::view::{Current, Owned, Stage, View};
 
@@ -109,7 +110,8 @@ fn advance(it: &Step<'_>, epoch: i32) -> Current {
                 continue;
             }
             // What it was to give up itself is its own: nobody else can have it.
-            if it.view.owner(*topic, *part).is_none_or(|owner| owner == it.id) {
+            let is_free = it.view.owner(*topic, *part).is_none_or(|owner| owner == it.id);
+            if is_free || sabotage::is(Bug::GivenBeforeFreed) {
                 assigned.entry(*topic).or_default().insert(*part, target_epoch);
             } else {
                 stage = Stage::Waiting;

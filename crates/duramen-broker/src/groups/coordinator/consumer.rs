@@ -13,6 +13,7 @@ use duramen_protocol::messages::{
 };
 use duramen_protocol::wire::Uuid;
 use duramen_protocol::{ErrorCode, Response};
+use duramen_storage::sabotage::{self, Bug};
 
 use super::{BATCH_BYTES, Coordinator, Group, Then, Wish, refused_wish};
 use crate::event::{Now, RequestKey};
@@ -426,6 +427,13 @@ impl Coordinator {
             return;
         }
         (group.is_deciding, group.deciding_since_us) = (true, now.mono_us);
+        let mut answers = answers;
+        if sabotage::is(Bug::ToldBeforeStored) {
+            for (key, answer) in mem::take(&mut answers) {
+                self.reply(key, answer);
+            }
+        }
+        let group = self.group_mut(name);
         let was_classic = group.stored.is_some() || group.stored_flying > 0;
         let mut records = Vec::with_capacity(facts.len() + 1);
         if was_classic {

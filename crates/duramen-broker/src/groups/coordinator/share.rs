@@ -34,7 +34,11 @@ impl Group {
     /// The share group that its facts say, if they do.
     pub(super) fn begin_share(&mut self, rules: &ShareRules, now: Now) {
         if self.share.is_none() && self.has_share_facts() && self.is_ending.is_none() {
-            self.share = Some(Box::new(self.durable_share(rules, now)));
+            let mut share = self.durable_share(rules, now);
+            if self.has_failed {
+                share.take_wanted();
+            }
+            self.share = Some(Box::new(share));
             self.members = Membership::default();
         }
     }
@@ -190,6 +194,7 @@ impl Coordinator {
     /// What a share group decided is durable, or will never be. Then it is what it was.
     pub(super) fn on_share_decided(&mut self, name: &Arc<str>, is_durable: bool, held_us: u64) {
         let group = self.group_mut(name);
+        group.has_failed = !is_durable;
         if !is_durable {
             group.share = None;
         } else if let Some(share) = &mut group.share {
@@ -201,8 +206,10 @@ impl Coordinator {
     /// Asks for what is to be kept.
     fn want_shares(&mut self, name: &Arc<str>) {
         let Some(share) = &mut self.group_mut(name).share else { return };
-        for (topic_id, partition) in share.take_wanted() {
-            self.ask_share(name, (topic_id, partition), Ask::Begin);
+        for place in share.take_wanted() {
+            if self.group_mut(name).beginning.insert(place) {
+                self.ask_share(name, place, Ask::Begin);
+            }
         }
     }
 
@@ -221,14 +228,11 @@ impl Coordinator {
             return;
         }
         if *ask == Ask::Begin {
-            let is_of_shares = self.groups[&name].is_of_shares();
-            if is_of_shares && *answer == Err(ErrorCode::CoordinatorNotAvailable) {
-                // Nobody has answered for long.
-                self.ask_share(&name, place, Ask::Begin);
-            }
-            if is_of_shares && (answer.is_ok() || is_gone) {
+            let group = self.group_mut(&name);
+            group.beginning.remove(&place);
+            if group.is_of_shares() && (answer.is_ok() || is_gone) {
                 let begun = Asked::Begun(place.0, place.1, answer.is_ok());
-                self.group_mut(&name).waiting.push_back(begun);
+                group.waiting.push_back(begun);
                 self.ready.insert(name);
             }
             return;

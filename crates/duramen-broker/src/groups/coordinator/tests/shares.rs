@@ -145,6 +145,31 @@ impl SharePlay {
 }
 
 #[test]
+fn what_cannot_be_stored_is_not_asked_for_over_and_over() {
+    let mut it = SharePlay::new();
+    it.play.make_topic("t", 2);
+    let key = it.send(joining("a", &["t"]));
+    let epoch = it.heard(key).expect("it is answered at once").member_epoch;
+    it.play.appends_at_once = false;
+    for _ in 0..20 {
+        let asked = it.play.share_asks.len();
+        assert_eq!(asked, 2, "of each partition once");
+        while it.answer() {
+            while !it.play.waiting.is_empty() {
+                it.play.fail(ErrorCode::NotEnoughReplicas);
+            }
+        }
+        // A member that is heard is a reason to try again, two are not two.
+        it.send(staying("a", epoch));
+        it.send(staying("a", epoch));
+    }
+    it.play.appends_at_once = true;
+    while it.answer() {}
+    let answer = it.tell(staying("a", epoch));
+    assert_eq!(parts(&answer), Some(vec![0, 1]));
+}
+
+#[test]
 fn members_share_partitions_of_which_something_is_kept() {
     let mut it = SharePlay::new();
     let topic = it.play.make_topic("t", 2);

@@ -1,0 +1,231 @@
+//! Clients beside those that every run has: members of a group, transactional clients, consumers of a share group. Each crowd
+//! judges for itself what it is told; its clients are numbered one crowd after the other.
+
+use duramen_broker::ConnectionId;
+use duramen_protocol::wire::Uuid;
+use duramen_protocol::{Request, Response};
+
+use super::consumer_group::ConsumerGroup;
+use super::share_group::{Answered, ShareGroup, Sight};
+use super::sharing::Members;
+use super::transacting::{TRANSACTORS, Transactors};
+use super::{Asked, unexpected};
+use crate::failure::Failure;
+use crate::prng::Prng;
+
+/// A client of a crowd, by its number there.
+enum Who {
+    Member(usize),
+    Transactor(usize),
+    Sharer(usize),
+    Otter(usize),
+}
+
+/// See above.
+#[derive(Debug, Default)]
+pub(super) struct Crowds {
+    members: Option<Members>,
+    transactors: Option<Transactors>,
+    sharers: Option<ShareGroup>,
+    otters: Option<ConsumerGroup>,
+}
+
+impl Crowds {
+    /// Those of a cluster.
+    pub(super) fn of(seed: u64) -> Self {
+        Self {
+            members: Members::of(seed),
+            transactors: Transactors::of(seed),
+            sharers: ShareGroup::of(seed),
+            otters: ConsumerGroup::of(seed),
+        }
+    }
+
+    fn first_transactor(&self) -> usize {
+        self.members.as_ref().map_or(0, Members::len)
+    }
+
+    fn first_sharer(&self) -> usize {
+        self.first_transactor() + if self.transactors.is_some() { TRANSACTORS } else { 0 }
+    }
+
+    fn first_otter(&self) -> usize {
+        self.first_sharer() + self.sharers.as_ref().map_or(0, ShareGroup::len)
+    }
+
+    /// How many clients there are.
+    pub(super) fn len(&self) -> usize {
+        self.first_otter() + self.otters.as_ref().map_or(0, ConsumerGroup::len)
+    }
+
+    fn who(&self, at: usize) -> Who {
+        if let Some(at) = at.checked_sub(self.first_otter()) {
+            return Who::Otter(at);
+        }
+        if let Some(at) = at.checked_sub(self.first_sharer()) {
+            return Who::Sharer(at);
+        }
+        match at.checked_sub(self.first_transactor()) {
+            Some(at) => Who::Transactor(at),
+            None => Who::Member(at),
+        }
+    }
+
+    /// Generations of which members were told, and commits of theirs that were refused.
+    pub(super) fn shared(&self) -> (u64, u64) {
+        self.members.as_ref().map_or((0, 0), Members::totals)
+    }
+
+    /// Transactions that are known to be committed, and to be aborted.
+    pub(super) fn transacted(&self) -> (u64, u64) {
+        self.transactors.as_ref().map_or((0, 0), Transactors::totals)
+    }
+
+    /// Records that were given to consumers of the share group, decisions that were answered, and dead letters.
+    pub(super) fn given(&self) -> (u64, u64, u64) {
+        self.sharers.as_ref().map_or((0, 0, 0), ShareGroup::totals)
+    }
+
+    /// Assignments that members of the consumer protocol were told, and commits of theirs that were refused.
+    pub(super) fn assigned(&self) -> (u64, u64) {
+        self.otters.as_ref().map_or((0, 0), ConsumerGroup::totals)
+    }
+
+    pub(super) fn begin_last_phase(&mut self) {
+        self.members.iter_mut().for_each(Members::begin_last_phase);
+        self.transactors.iter_mut().for_each(Transactors::begin_last_phase);
+        self.sharers.iter_mut().for_each(ShareGroup::begin_last_phase);
+        self.otters.iter_mut().for_each(ConsumerGroup::begin_last_phase);
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        self.members.as_ref().is_none_or(Members::is_done)
+            && self.transactors.as_ref().is_none_or(Transactors::is_done)
+            && self.sharers.as_ref().is_none_or(ShareGroup::is_done)
+            && self.otters.as_ref().is_none_or(ConsumerGroup::is_done)
+    }
+
+    /// Who waits for what, in brief.
+    pub(super) fn told(&self) -> String {
+        let sharers = self.sharers.as_ref().map(ShareGroup::told);
+        let otters = self.otters.as_ref().map(ConsumerGroup::told);
+        format!("{sharers:?} {otters:?} {:?}", self.members)
+    }
+
+    /// Who wants to be connected to which node, because it was told so.
+    pub(super) fn take_aims(&mut self) -> Vec<(usize, i32)> {
+        let (first, second) = (self.first_transactor(), self.first_sharer());
+        let third = self.first_otter();
+        let members = self.members.as_mut().map(Members::take_aims).unwrap_or_default();
+        let transactors = self.transactors.as_mut().map(Transactors::take_aims).unwrap_or_default();
+        let sharers = self.sharers.as_mut().map(ShareGroup::take_aims).unwrap_or_default();
+        let transactors = transactors.into_iter().map(|(at, node)| (first + at, node));
+        let sharers = sharers.into_iter().map(|(at, node)| (second + at, node));
+        let otters = self.otters.as_mut().map(ConsumerGroup::take_aims).unwrap_or_default();
+        let otters = otters.into_iter().map(|(at, node)| (third + at, node));
+        members.into_iter().chain(transactors).chain(sharers).chain(otters).collect()
+    }
+
+    /// How many clients may ask in a moment.
+    pub(super) fn haste(&self) -> usize {
+        match (&self.sharers, &self.otters) {
+            (Some(_), _) => 4,
+            (None, Some(_)) => 2,
+            (None, None) => 1,
+        }
+    }
+
+    /// Whether a client has reason to stay where it is.
+    pub(super) fn is_settled(&self, at: usize) -> bool {
+        match (self.who(at), &self.sharers) {
+            (Who::Sharer(at), Some(sharers)) => sharers.is_settled(at),
+            _ => false,
+        }
+    }
+
+    /// A client lost its connection, or went elsewhere, with something asked or not.
+    pub(super) fn on_moved(&mut self, at: usize, before: ConnectionId, asked: Option<&Asked>) {
+        match self.who(at) {
+            Who::Member(_) => {}
+            Who::Transactor(at) => {
+                self.transactors.iter_mut().for_each(|it| it.on_moved(at));
+            }
+            Who::Sharer(at) => {
+                self.sharers.iter_mut().for_each(|it| it.on_moved(at, before, asked));
+            }
+            Who::Otter(at) => {
+                self.otters.iter_mut().for_each(|it| it.on_moved(at, before, asked));
+            }
+        }
+    }
+
+    /// It was sent where it wanted to go.
+    pub(super) fn on_arrived(&mut self, at: usize, node: i32) {
+        match self.who(at) {
+            Who::Member(_) => {}
+            Who::Transactor(at) => {
+                self.transactors.iter_mut().for_each(|it| it.on_arrived(at, node));
+            }
+            Who::Sharer(at) => self.sharers.iter_mut().for_each(|it| it.on_arrived(at, node)),
+            Who::Otter(at) => self.otters.iter_mut().for_each(|it| it.on_arrived(at, node)),
+        }
+    }
+
+    pub(super) fn choose(
+        &mut self,
+        at: usize,
+        work: &mut Prng,
+        (last_phase, now_us): (bool, u64),
+    ) -> Option<(Asked, Request, i16)> {
+        match self.who(at) {
+            Who::Member(at) => self.members.as_mut()?.choose(at, work, last_phase),
+            Who::Transactor(at) => self.transactors.as_mut()?.choose(at, work),
+            Who::Sharer(at) => self.sharers.as_mut()?.choose(at, work, now_us),
+            Who::Otter(at) => self.otters.as_mut()?.choose(at, work, now_us),
+        }
+    }
+
+    pub(super) fn on_response(
+        &mut self,
+        at: usize,
+        asked: Asked,
+        came: &Response,
+    ) -> Result<(), Failure> {
+        match (self.who(at), asked) {
+            (Who::Member(at), Asked::Member(question)) => {
+                let members = self.members.as_mut().expect("one of them asked");
+                members.on_response(at, question, came)
+            }
+            (Who::Transactor(at), Asked::Transactor(question)) => {
+                let transactors = self.transactors.as_mut().expect("one of them asked");
+                transactors.on_response(at, &question, came)
+            }
+            (Who::Sharer(at), Asked::Sharer(question)) => {
+                let sharers = self.sharers.as_mut().expect("one of them asked");
+                sharers.on_response(at, question, came)
+            }
+            (Who::Otter(at), Asked::Otter(question)) => {
+                let otters = self.otters.as_mut().expect("one of them asked");
+                otters.on_response(at, question, came)
+            }
+            _ => unexpected(came),
+        }
+    }
+
+    /// An answer leaves a node, whether or not anybody hears it.
+    pub(super) fn witness(
+        &mut self,
+        asked: Option<&Asked>,
+        connection: ConnectionId,
+        answered: &Answered<'_>,
+        sight: impl Fn(Uuid, i32) -> Option<Sight>,
+    ) -> Result<(), Failure> {
+        if let Some(sharers) = &mut self.sharers {
+            sharers.witness(asked, connection, answered, &sight)?;
+        }
+        match &mut self.otters {
+            Some(otters) => otters.witness(asked, connection, answered, &sight),
+            None => Ok(()),
+        }
+    }
+}

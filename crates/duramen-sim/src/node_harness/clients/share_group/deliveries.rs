@@ -1,0 +1,439 @@
+//! What became of each record that a share group is given, by all that nodes said, whether or not anybody heard it; and what
+//! may not become of one.
+//!
+//! A term of a partition is one leader's, so what it says within one must fit together: while it knows that somebody holds a
+//! record nobody else gets it, and each time that somebody gets it counts. A new leader knows what is kept: decisions that were
+//! answered, and how often a record was given out when it was last given back for certain. A leader that was deposed and does
+//! not know it may give out what others are done with, but what its consumers decide is not kept, and not answered.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{ACCEPT, GAP, REJECT, RELEASE, RENEW, Said};
+use crate::failure::Failure;
+use crate::trace::tell;
+
+/// A partition and an offset.
+pub(super) type Place = (i32, i64);
+/// A batch's number, and a record's place in it.
+pub(super) type Numbered = (u64, u64);
+
+/// What holds for the group, through all of a run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rules {
+    pub(super) by_key: bool,
+    pub(super) deliveries_max: i16,
+    pub(super) lock_us: u64,
+    pub(super) has_dead_letters: bool,
+    pub(super) starts_at_earliest: bool,
+}
+
+/// Records that somebody was given.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Given {
+    pub(super) partition: i32,
+    pub(super) first: i64,
+    pub(super) last: i64,
+    pub(super) count: i16,
+}
+
+/// One time that a record was given to somebody.
+#[derive(Clone, Debug)]
+struct Hold {
+    member: String,
+    count: i16,
+    /// Its lock does not end before, and has ended then, unless the holder let go of it.
+    until_us: u64,
+    until_at_most_us: u64,
+    /// The holder may have let go of it.
+    may_be_over: bool,
+    /// Its session may have ended: then this time does not count.
+    may_not_count: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Record {
+    content: Option<Numbered>,
+    /// By term, the last one last.
+    holds: BTreeMap<u64, Vec<Hold>>,
+    most: i16,
+    /// Decisions for good that may have been taken, by the request that said them.
+    decisions: BTreeMap<u64, i8>,
+    /// The term in which one was answered.
+    done: Option<u64>,
+    /// The term and the number of times that are kept at least.
+    kept: Option<(u64, i16)>,
+    /// When it was given out for the first time, among all.
+    first: Option<u64>,
+}
+
+/// See above.
+#[derive(Debug)]
+pub(super) struct Deliveries {
+    pub(super) rules: Rules,
+    records: BTreeMap<Place, Record>,
+    /// Where a client asked a log to begin, at most.
+    trimmed: BTreeMap<i32, i64>,
+    /// Below it nobody knows whether the group was to be given anything.
+    from: BTreeMap<i32, i64>,
+    /// The last start that was told.
+    starts: BTreeMap<i32, i64>,
+    counted: u64,
+    letters: BTreeSet<Place>,
+    /// Records given out, and decisions that were answered.
+    pub(super) delivered: u64,
+    pub(super) decided: u64,
+}
+
+fn wrong<T>(what: String) -> Result<T, Failure> {
+    Err(Failure::correctness(what))
+}
+
+pub(super) fn key_of((number, within): Numbered) -> u64 {
+    number.wrapping_mul(7).wrapping_add(within) % 5
+}
+
+impl Record {
+    /// Whether somebody may be done with it.
+    fn may_be_done(&self, rules: &Rules) -> bool {
+        self.done.is_some() || !self.decisions.is_empty() || self.most >= rules.deliveries_max
+    }
+
+    /// Whether somebody holds it for certain, by what the leader of a term knows.
+    fn is_held(&self, term: u64, now_us: u64) -> bool {
+        let hold = self.holds.get(&term).and_then(|all| all.last());
+        hold.is_some_and(|hold| !hold.may_be_over && now_us < hold.until_us)
+    }
+
+    /// Whether it may be a dead letter.
+    fn may_be_buried(&self, rules: &Rules) -> bool {
+        self.most >= rules.deliveries_max || self.decisions.values().any(|kind| *kind == REJECT)
+    }
+
+    /// Whether it must be one, if it is done with.
+    fn must_be_buried(&self) -> bool {
+        !self.decisions.values().any(|kind| [ACCEPT, GAP].contains(kind))
+    }
+}
+
+impl Deliveries {
+    pub(super) fn new(rules: Rules) -> Self {
+        Self {
+            rules,
+            records: BTreeMap::new(),
+            trimmed: BTreeMap::new(),
+            from: BTreeMap::new(),
+            starts: BTreeMap::new(),
+            counted: 0,
+            letters: BTreeSet::new(),
+            delivered: 0,
+            decided: 0,
+        }
+    }
+
+    pub(super) fn letters(&self) -> u64 {
+        self.letters.len() as u64
+    }
+
+    /// From where on all records of a partition are to be given out, as far as that is known.
+    fn from(&self, partition: i32) -> i64 {
+        let from = if self.rules.starts_at_earliest { 0 } else { i64::MAX };
+        let from = self.from.get(&partition).copied().unwrap_or(from);
+        from.max(self.trimmed.get(&partition).copied().unwrap_or(0))
+    }
+
+    fn note_from(&mut self, partition: i32, offset: i64) {
+        if !self.rules.starts_at_earliest {
+            let from = self.from.entry(partition).or_insert(offset);
+            *from = offset.min(*from);
+        }
+    }
+
+    pub(super) fn on_trim_sent(&mut self, partition: i32, offset: i64) {
+        let most = self.trimmed.entry(partition).or_default();
+        *most = offset.max(*most);
+    }
+
+    /// A record was read.
+    pub(super) fn on_content(&mut self, place: Place, content: Numbered) -> Result<(), Failure> {
+        let record = self.records.entry(place).or_default();
+        match record.content.replace(content) {
+            Some(before) if before != content => {
+                wrong(format!("record {place:?} was {before:?}, and is {content:?}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn content(&self, place: Place) -> Option<Numbered> {
+        self.records.get(&place)?.content
+    }
+
+    /// Decisions leave their consumer.
+    pub(super) fn on_said(&mut self, member: &str, said: &[Said], request: u64) {
+        for it in said {
+            let Some(record) = self.records.get_mut(&it.place) else { continue };
+            if [ACCEPT, REJECT, GAP].contains(&it.kind) {
+                record.decisions.insert(request, it.kind);
+            }
+            let all = record.holds.values_mut().flatten();
+            for hold in all.filter(|hold| hold.member == member) {
+                if it.kind == RENEW {
+                    hold.until_at_most_us = u64::MAX;
+                } else {
+                    hold.may_be_over = true;
+                }
+            }
+        }
+    }
+
+    /// A consumer's session may end: what it holds is for others, and was not given out.
+    pub(super) fn on_gone(&mut self, member: &str) {
+        let all = self.records.values_mut().flat_map(|record| record.holds.values_mut().flatten());
+        for hold in all.filter(|hold| hold.member == member) {
+            (hold.may_be_over, hold.may_not_count) = (true, true);
+        }
+    }
+
+    /// A leader gave somebody records. `is_gone` if the connection to which it did is gone by now.
+    pub(super) fn on_given(
+        &mut self,
+        term: u64,
+        member: &str,
+        given: Given,
+        now_us: u64,
+        is_gone: bool,
+    ) -> Result<(), Failure> {
+        let Given { partition, first, last, count } = given;
+        tell(|| {
+            format!(
+                "  {member} is given {partition}: {first}..={last} for the {count}th time in term {term}"
+            )
+        });
+        if count < 1 || count > self.rules.deliveries_max {
+            let most = self.rules.deliveries_max;
+            return wrong(format!("{given:?} is given out, and {most} times are the most"));
+        }
+        self.note_from(partition, first);
+        for offset in first..=last {
+            self.delivered += 1;
+            self.counted += 1;
+            let place = (partition, offset);
+            if self.rules.by_key {
+                self.check_order(place, term, now_us)?;
+            }
+            let (rules, at) = (self.rules, self.counted);
+            let record = self.records.entry(place).or_default();
+            record.check_given(term, count, now_us).or_else(|why| {
+                wrong(format!("{member} is given {place:?} in term {term}: {why} {record:?}"))
+            })?;
+            record.most = record.most.max(count);
+            record.first.get_or_insert(at);
+            let until_us = now_us + rules.lock_us;
+            let hold = Hold {
+                member: member.to_owned(),
+                count,
+                until_us,
+                until_at_most_us: until_us,
+                may_be_over: is_gone,
+                may_not_count: is_gone,
+            };
+            record.holds.entry(term).or_default().push(hold);
+        }
+        Ok(())
+    }
+
+    /// Whether all earlier records of a record's key are done with, as far as anybody knows.
+    fn check_order(&self, place: Place, term: u64, now_us: u64) -> Result<(), Failure> {
+        let Some(key) = self.content(place).map(key_of) else { return Ok(()) };
+        let from = self.from(place.0);
+        if from >= place.1 {
+            return Ok(());
+        }
+        let before = self.records.range((place.0, from)..place);
+        let mut of_key = before.filter(|(_, record)| record.content.map(key_of) == Some(key));
+        let is_open =
+            |record: &Record| !record.may_be_done(&self.rules) || record.is_held(term, now_us);
+        match of_key.find(|(_, record)| is_open(record)) {
+            Some((other, record)) => {
+                let what = format!("{place:?} of key {key} is given out before {other:?}");
+                wrong(format!("{what}, with which nobody is done: {record:?}"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// A request with decisions was answered, each partition by a leader of this term, if one is known.
+    pub(super) fn on_answered(
+        &mut self,
+        member: &str,
+        (said, request, sent_us): (&[Said], u64, u64),
+        told: impl Fn(i32) -> Option<(bool, Option<u64>)>,
+        now_us: u64,
+    ) -> Result<(), Failure> {
+        for it in said {
+            let Some(record) = self.records.get_mut(&it.place) else { continue };
+            match told(it.place.0) {
+                None => {}
+                // Nothing was decided, for certain.
+                Some((false, _)) => {
+                    record.decisions.remove(&request);
+                }
+                Some((true, term)) => {
+                    self.decided += 1;
+                    let is_trimmed =
+                        self.trimmed.get(&it.place.0).is_some_and(|start| it.place.1 < *start);
+                    let Some(term) = term else { continue };
+                    let taken = record.check_taken(
+                        member,
+                        (it, request, sent_us),
+                        term,
+                        now_us,
+                        &self.rules,
+                    );
+                    if let Err(why) = taken
+                        && !is_trimmed
+                    {
+                        let (kind, place) = (it.kind, it.place);
+                        let what = format!("decision {kind} of {member} on {place:?} is taken");
+                        return wrong(format!("{what} in term {term}: {why}: {record:?}"));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Where the group starts, as the coordinator has it.
+    pub(super) fn on_start(&mut self, partition: i32, start: i64) -> Result<(), Failure> {
+        tell(|| format!("  the group starts at {start} of {partition}"));
+        let before = self.starts.get(&partition).copied().unwrap_or(-1);
+        if start < before {
+            return wrong(format!("the group started at {before} of {partition}, then at {start}"));
+        }
+        if start < 0 {
+            return Ok(());
+        }
+        self.starts.insert(partition, start);
+        if before < 0 {
+            self.note_from(partition, start);
+        }
+        for offset in before.max(self.from(partition))..start {
+            let place = (partition, offset);
+            let record = self.records.entry(place).or_default();
+            if !record.may_be_done(&self.rules) {
+                let what = format!("the group starts at {start} of {partition}");
+                return wrong(format!("{what}, and nobody is done with {offset}: {record:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Where it starts by the last that was told of it.
+    pub(super) fn start(&self, partition: i32) -> i64 {
+        self.starts.get(&partition).copied().unwrap_or(-1)
+    }
+
+    /// A record is a dead letter.
+    pub(super) fn on_letter(&mut self, place: Place, content: Numbered) -> Result<(), Failure> {
+        let record = self.records.entry(place).or_default();
+        if record.content != Some(content) {
+            return wrong(format!("the dead letter {content:?} of {place:?} is {record:?}"));
+        }
+        if !record.may_be_buried(&self.rules) {
+            return wrong(format!("{place:?} is a dead letter: {record:?}"));
+        }
+        self.letters.insert(place);
+        Ok(())
+    }
+
+    /// All is done with, and all of the log was read.
+    pub(super) fn check_end(&self, ends: &BTreeMap<i32, i64>) -> Result<(), Failure> {
+        let mut last_of_key: BTreeMap<(i32, u64), (i64, u64)> = BTreeMap::new();
+        for (place, record) in &self.records {
+            let (partition, offset) = *place;
+            if offset < self.from(partition) {
+                continue;
+            }
+            if ends.get(&partition).is_none_or(|end| offset >= *end) || record.content.is_none() {
+                return wrong(format!(
+                    "{place:?} was given out, and is not in the log: {record:?}"
+                ));
+            }
+            let is_missing = self.rules.has_dead_letters
+                && record.must_be_buried()
+                && !self.letters.contains(place);
+            if !record.may_be_done(&self.rules) || is_missing {
+                return wrong(format!("{place:?} is lost, or no dead letter: {record:?}"));
+            }
+            let (Some(content), Some(first)) = (record.content, record.first) else { continue };
+            let key = (partition, key_of(content));
+            let before = last_of_key.insert(key, (offset, first));
+            if let Some((other, at)) = before.filter(|(_, at)| self.rules.by_key && *at > first) {
+                let what = format!("{offset} of {partition} was given out first, at {first}");
+                return wrong(format!("{what}, and {other} of the same key at {at}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Record {
+    /// Whether a leader may give it out.
+    fn check_given(&self, term: u64, count: i16, now_us: u64) -> Result<(), String> {
+        if self.done.is_some_and(|done| done <= term) {
+            return Err("it was done with".to_owned());
+        }
+        if let Some(hold) = self.holds.get(&term).and_then(|all| all.last()) {
+            if self.is_held(term, now_us) {
+                return Err(format!("at {now_us} somebody else holds it"));
+            }
+            let is_next = count == hold.count + 1 || hold.may_not_count && count == hold.count;
+            return if is_next { Ok(()) } else { Err("times are counted wrongly".to_owned()) };
+        }
+        let least = self.kept.filter(|(since, _)| *since <= term).map_or(0, |(_, count)| count);
+        if count <= least || count > self.most + 1 {
+            let most = self.most;
+            return Err(format!("it is the {count}th time, after {least} to {most}"));
+        }
+        Ok(())
+    }
+
+    /// Whether a leader may have taken a decision.
+    fn check_taken(
+        &mut self,
+        member: &str,
+        (said, request, sent_us): (&Said, u64, u64),
+        term: u64,
+        now_us: u64,
+        rules: &Rules,
+    ) -> Result<(), String> {
+        let later = self.holds.last_key_value().filter(|(other, _)| **other > term);
+        let later = later.map(|(other, _)| *other);
+        let is_final = ![RELEASE, RENEW].contains(&said.kind);
+        let is_it = |hold: &&mut Hold| hold.member == member && sent_us < hold.until_at_most_us;
+        // What was given back may be another's before that is answered.
+        let given = self.holds.get_mut(&term).and_then(|all| {
+            if is_final { all.last_mut().filter(is_it) } else { all.iter_mut().rev().find(is_it) }
+        });
+        let Some(hold) = given else {
+            // Of what lies before the start nobody has to hold anything.
+            let others = self.decisions.keys().any(|other| *other != request);
+            let is_done = self.done.is_some() || others || self.most >= rules.deliveries_max;
+            return if is_done { Ok(()) } else { Err("somebody else holds it".to_owned()) };
+        };
+        match said.kind {
+            RENEW => {
+                hold.until_us = hold.until_us.max(sent_us + rules.lock_us);
+                hold.until_at_most_us = now_us + rules.lock_us;
+            }
+            RELEASE => self.kept = self.kept.max(Some((term, said.count))),
+            _ => {
+                self.done = self.done.max(Some(term));
+                if let Some(later) = later {
+                    return Err(format!("it was given out in term {later}"));
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,412 @@
+//! Whoever looks after the topic of a share group: makes and fills it, asks where the group starts, and in the end reads all
+//! of it, and the dead letters.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use duramen_protocol::messages::create_topics::{CreatableTopic, CreatableTopicConfig};
+use duramen_protocol::messages::incremental_alter_configs::{
+    AlterConfigsResource, AlterableConfig,
+};
+use duramen_protocol::messages::metadata::MetadataRequestTopic;
+use duramen_protocol::messages::read_share_group_state_summary::{
+    PartitionData, ReadStateSummaryData,
+};
+use duramen_protocol::messages::{
+    CreateTopicsRequest, FetchResponse, FindCoordinatorRequest, IncrementalAlterConfigsRequest,
+    MetadataRequest, ReadShareGroupStateSummaryRequest, ReadShareGroupStateSummaryResponse,
+};
+use duramen_protocol::records::{BatchBuilder, NewRecord, Record, Records};
+use duramen_protocol::wire::RecordData;
+use duramen_protocol::{ErrorCode, Request, Response};
+
+use super::super::requests::{self, Patience};
+use super::deliveries::{Numbered, key_of};
+use super::{
+    Asking, GROUP, KEEPER, LETTERS, PARTITIONS, Question, ShareGroup, TOPIC, batches, code_of,
+    unexpected, wrong,
+};
+use crate::failure::Failure;
+use crate::prng::Prng;
+use crate::trace::tell;
+
+/// Of a resource of `IncrementalAlterConfigs`.
+const OF_GROUP: i8 = 32;
+const WRITES_MAX: u64 = 120;
+const SET_CODES: [ErrorCode; 3] =
+    [ErrorCode::None, ErrorCode::NotController, ErrorCode::RequestTimedOut];
+
+#[derive(Debug, Default)]
+pub(super) struct Keeper {
+    trims: bool,
+    made: Vec<&'static str>,
+    is_set: bool,
+    written: u64,
+    pub(super) leaders: BTreeMap<&'static str, BTreeMap<i32, i32>>,
+    pub(super) coordinator: Option<i32>,
+    /// The partition whose start is asked for next.
+    turn: i32,
+    /// How far each partition was read in the last phase, and where it ends if it was read to there.
+    read: BTreeMap<(&'static str, i32), i64>,
+    ends: BTreeMap<(&'static str, i32), i64>,
+    /// Where logs begin, as far as that was told; and the one that begins elsewhere.
+    log_starts: BTreeMap<i32, i64>,
+    strays: Option<i32>,
+    pub(super) is_done: bool,
+}
+
+impl Keeper {
+    pub(super) fn new(trims: bool) -> Self {
+        Self { trims, ..Self::default() }
+    }
+
+    pub(super) fn begin_last_phase(&mut self) {
+        self.leaders.clear();
+        self.coordinator = None;
+    }
+
+    fn forget(&mut self) {
+        self.leaders.clear();
+        self.coordinator = None;
+    }
+}
+
+impl ShareGroup {
+    /// What the keeper asks next.
+    pub(super) fn keep(&mut self, work: &mut Prng) -> Option<Asking> {
+        if let Some(asking) = self.prepare() {
+            return Some(asking);
+        }
+        let is_known = |name, count| {
+            self.keeper.leaders.get(name).is_some_and(|all| all.len() == usize::from(count))
+        };
+        let letters = u8::from(self.deliveries.rules.has_dead_letters);
+        if self.topic_id.is_none() || !is_known(TOPIC, 2u8) || !is_known(LETTERS, letters) {
+            return Some((Question::Overview, overview(&[TOPIC, LETTERS]), 12));
+        }
+        if self.last_phase {
+            return self.read_through();
+        }
+        match work.below(100) {
+            0..=59 if self.keeper.written < WRITES_MAX => self.write(work),
+            60..=63 if self.keeper.trims => self.trim(work),
+            64..=79 => self.ask_start(),
+            _ => None,
+        }
+    }
+
+    /// Topics and settings come first: a node that knows the topic knows what is set for the group.
+    fn prepare(&self) -> Option<Asking> {
+        let rules = &self.deliveries.rules;
+        let lacks = |name: &&str| !self.keeper.made.contains(name);
+        let letters = Some(LETTERS).filter(|_| rules.has_dead_letters);
+        if let Some(name) = letters.filter(lacks) {
+            return Some((Question::Create(name), created(name), 7));
+        }
+        if self.keeper.is_set {
+            return Some(TOPIC).filter(lacks).map(|it| (Question::Create(it), created(it), 7));
+        }
+        let by_key = if rules.by_key { "key" } else { "none" };
+        let reset = if rules.starts_at_earliest { "earliest" } else { "latest" };
+        let (lock_ms, most) =
+            ((rules.lock_us / 1000).to_string(), rules.deliveries_max.to_string());
+        let settings = [
+            ("share.record.order", by_key),
+            ("share.auto.offset.reset", reset),
+            ("share.record.lock.duration.ms", &lock_ms),
+            ("share.delivery.count.limit", &most),
+        ];
+        let letters = letters.map(|name| ("errors.deadletterqueue.topic.name", name));
+        let config = |(name, value): (&str, &str)| AlterableConfig {
+            name: name.to_owned(),
+            value: Some(value.to_owned()),
+            ..AlterableConfig::default()
+        };
+        let resource = AlterConfigsResource {
+            resource_type: OF_GROUP,
+            resource_name: GROUP.to_owned(),
+            configs: settings.into_iter().chain(letters).map(config).collect(),
+        };
+        let resources = vec![resource];
+        let request = IncrementalAlterConfigsRequest { resources, validate_only: false };
+        Some((Question::Set, request.into(), 1))
+    }
+
+    /// To the leader of a partition.
+    fn ask_leader(&mut self, name: &str, partition: i32, asking: Asking) -> Option<Asking> {
+        let node = self.keeper.leaders.get(name)?.get(&partition).copied()?;
+        self.places.to(KEEPER, node, asking)
+    }
+
+    fn write(&mut self, work: &mut Prng) -> Option<Asking> {
+        let partition = i32::from(work.chance(500));
+        let (number, count) = (self.keeper.written + 1, work.between(1, 4));
+        let target = ((TOPIC.to_owned(), partition), None);
+        let request = requests::produce(&target, -1, batch_of(number, count));
+        let asking = self.ask_leader(TOPIC, partition, (Question::Write, request, 9))?;
+        self.keeper.written = number;
+        Some(asking)
+    }
+
+    /// Some records go, whatever became of them.
+    fn trim(&mut self, work: &mut Prng) -> Option<Asking> {
+        let partition = i32::from(work.chance(500));
+        let start = self.deliveries.start(partition).max(0).unsigned_abs();
+        let offset = i64::try_from(start + work.below(6)).expect("small");
+        let request = requests::trim(&(TOPIC.to_owned(), partition), offset);
+        let asking = self.ask_leader(TOPIC, partition, (Question::Trim, request, 2))?;
+        self.deliveries.on_trim_sent(partition, offset);
+        Some(asking)
+    }
+
+    /// Asks where the group starts in a partition.
+    fn ask_start(&mut self) -> Option<Asking> {
+        let topic_id = self.topic_id?;
+        let partition = self.keeper.turn;
+        let Some(node) = self.keeper.coordinator else {
+            let request = FindCoordinatorRequest {
+                key_type: 2,
+                coordinator_keys: vec![format!("{GROUP}:{topic_id}:{partition}")],
+                ..Default::default()
+            };
+            return Some((Question::Find, request.into(), 6));
+        };
+        let partitions = vec![PartitionData { partition, leader_epoch: -1 }];
+        let topics = vec![ReadStateSummaryData { topic_id, partitions }];
+        let request = ReadShareGroupStateSummaryRequest { group_id: GROUP.to_owned(), topics };
+        self.places.to(KEEPER, node, (Question::Start(partition), request.into(), 0))
+    }
+
+    /// All of the log is read, then the group is waited for, then its dead letters are read.
+    fn read_through(&mut self) -> Option<Asking> {
+        let ends = &self.keeper.ends;
+        if let Some(partition) = (0..PARTITIONS).find(|it| !ends.contains_key(&(TOPIC, *it))) {
+            return self.read(TOPIC, partition);
+        }
+        let is_over = |partition: &i32| {
+            let first = self.keeper.log_starts.get(partition).copied().unwrap_or(0);
+            self.deliveries.start(*partition).max(first) >= ends[&(TOPIC, *partition)]
+        };
+        if !(0..PARTITIONS).all(|partition| is_over(&partition)) {
+            return self.ask_start();
+        }
+        let has_letters = self.deliveries.rules.has_dead_letters;
+        (has_letters && !ends.contains_key(&(LETTERS, 0))).then(|| self.read(LETTERS, 0))?
+    }
+
+    fn read(&mut self, name: &'static str, partition: i32) -> Option<Asking> {
+        if let Some(partition) = self.keeper.strays {
+            let request = requests::start(&(TOPIC.to_owned(), partition));
+            return self.ask_leader(TOPIC, partition, (Question::Begin(partition), request, 5));
+        }
+        let at = self.keeper.read.get(&(name, partition)).copied().unwrap_or(0);
+        let target = ((name.to_owned(), partition), None);
+        let request = requests::fetch(&[(target, at)], Patience { wait_ms: 100, bytes: 10_000 });
+        let asking = (Question::Read(name, partition), request.into(), requests::FETCH_OF_LEADER);
+        self.ask_leader(name, partition, asking)
+    }
+}
+
+/// Answers.
+impl ShareGroup {
+    pub(super) fn on_kept(&mut self, question: Question, came: &Response) -> Result<(), Failure> {
+        match (question, came) {
+            (Question::Create(name), Response::CreateTopics(it)) => {
+                let code = code_of(it.topics[0].error_code);
+                if matches!(code, ErrorCode::None | ErrorCode::TopicAlreadyExists) {
+                    self.keeper.made.push(name);
+                }
+                Ok(())
+            }
+            (Question::Set, Response::IncrementalAlterConfigs(it)) => {
+                let code = it.responses[0].error_code;
+                self.keeper.is_set = code == 0;
+                super::super::expect_one_of(code, &SET_CODES, "IncrementalAlterConfigs")
+            }
+            (Question::Write, Response::Produce(it)) => {
+                if it.responses[0].partition_responses[0].error_code != 0 {
+                    self.keeper.forget();
+                }
+                Ok(())
+            }
+            (Question::Trim, Response::DeleteRecords(it)) => {
+                if it.topics[0].partitions[0].error_code != 0 {
+                    self.keeper.forget();
+                }
+                Ok(())
+            }
+            (Question::Start(partition), Response::ReadShareGroupStateSummary(it)) => {
+                self.keeper.turn = (partition + 1) % PARTITIONS;
+                self.on_start(partition, it)?;
+                self.keeper.coordinator = None;
+                self.look_for_end()
+            }
+            (Question::Begin(partition), Response::ListOffsets(it)) => {
+                let part = &it.topics[0].partitions[0];
+                if part.error_code == 0 {
+                    self.keeper.strays = None;
+                    self.keeper.read.insert((TOPIC, partition), part.offset);
+                } else {
+                    self.keeper.forget();
+                }
+                Ok(())
+            }
+            (Question::Read(name, partition), Response::Fetch(it)) => {
+                self.on_read(name, partition, it)?;
+                self.look_for_end()
+            }
+            (_, came) => unexpected(came),
+        }
+    }
+
+    fn on_start(
+        &mut self,
+        partition: i32,
+        it: &ReadShareGroupStateSummaryResponse,
+    ) -> Result<(), Failure> {
+        let part = &it.results[0].partitions[0];
+        if part.error_code == 0 {
+            return self.deliveries.on_start(partition, part.start_offset);
+        }
+        let code = code_of(part.error_code);
+        if code.is_retriable() { Ok(()) } else { wrong(format!("where it starts: {code:?}")) }
+    }
+
+    fn on_read(
+        &mut self,
+        name: &'static str,
+        partition: i32,
+        it: &FetchResponse,
+    ) -> Result<(), Failure> {
+        let part = &it.responses[0].partitions[0];
+        let code = code_of(part.error_code);
+        if name == TOPIC && part.log_start_offset >= 0 {
+            self.keeper.log_starts.insert(partition, part.log_start_offset);
+        }
+        if code == ErrorCode::OffsetOutOfRange && name == TOPIC {
+            self.keeper.strays = Some(partition);
+            return Ok(());
+        }
+        if !code.is_none() {
+            self.keeper.forget();
+            let is_expected = code.is_retriable() || code == ErrorCode::UnknownTopicOrPartition;
+            return if is_expected { Ok(()) } else { wrong(format!("{name}: {code:?}")) };
+        }
+        let bytes = match &part.records {
+            Some(RecordData::Bytes(bytes)) => bytes.clone(),
+            _ => Bytes::new(),
+        };
+        let mut next = self.keeper.read.get(&(name, partition)).copied().unwrap_or(0);
+        for batch in batches(bytes).map_while(Result::ok) {
+            let Ok(records) = Records::of(&batch, 1 << 20) else {
+                return wrong(format!("{name}: records cannot be read"));
+            };
+            for record in &records {
+                let Ok(record) = record else { return wrong(format!("{name}: a torn record")) };
+                let Some(content) = content_of(&record) else {
+                    return wrong(format!("{name}: a record is not what was written"));
+                };
+                if name == TOPIC {
+                    let place = (partition, records.offset(&record));
+                    self.deliveries.on_content(place, content)?;
+                } else {
+                    self.on_letter(&record, content)?;
+                }
+            }
+            next = batch.header().end_offset();
+        }
+        self.keeper.read.insert((name, partition), next);
+        if next >= part.high_watermark {
+            self.keeper.ends.insert((name, partition), part.high_watermark);
+        }
+        Ok(())
+    }
+
+    fn on_letter(&mut self, record: &Record<'_>, content: Numbered) -> Result<(), Failure> {
+        let number = |name: &str| -> Option<i64> {
+            let header = record.headers.into_iter().find(|it| it.key == name.as_bytes())?;
+            std::str::from_utf8(header.value?).ok()?.parse().ok()
+        };
+        let of = (number("__dlq.errors.partition"), number("__dlq.errors.offset"));
+        let (Some(partition), Some(offset)) = of else {
+            return wrong(format!("the dead letter {content:?} does not say what it is"));
+        };
+        tell(|| format!("  dead letter: {offset} of {partition}"));
+        let partition = i32::try_from(partition).expect("few");
+        self.deliveries.on_letter((partition, offset), content)
+    }
+
+    /// Judges all, once there is nothing more to come.
+    fn look_for_end(&mut self) -> Result<(), Failure> {
+        let ends = &self.keeper.ends;
+        let logs = if self.deliveries.rules.has_dead_letters { PARTITIONS + 1 } else { PARTITIONS };
+        if !self.last_phase || ends.len() < usize::try_from(logs).expect("few") {
+            return Ok(());
+        }
+        let of_topic = ends.iter().filter(|((name, _), _)| *name == TOPIC);
+        let of_topic: BTreeMap<i32, i64> = of_topic.map(|(it, end)| (it.1, *end)).collect();
+        let is_over = |(partition, end): (&i32, &i64)| {
+            let first = self.keeper.log_starts.get(partition).copied().unwrap_or(0);
+            self.deliveries.start(*partition).max(first) >= *end
+        };
+        if of_topic.iter().all(is_over) {
+            self.keeper.is_done = true;
+            return self.deliveries.check_end(&of_topic);
+        }
+        Ok(())
+    }
+}
+
+fn overview(names: &[&str]) -> Request {
+    let topic = |name: &&str| MetadataRequestTopic {
+        name: Some((*name).to_owned()),
+        ..MetadataRequestTopic::default()
+    };
+    let topics = Some(names.iter().map(topic).collect());
+    MetadataRequest { topics, allow_auto_topic_creation: false, ..Default::default() }.into()
+}
+
+/// Clocks leap, and that is not what is looked at here.
+fn created(name: &str) -> Request {
+    let common =
+        [("retention.ms", "-1"), ("message.timestamp.after.max.ms", "9223372036854775807")];
+    let of_letters = [("errors.deadletterqueue.group.enable", "true")];
+    let of_letters = of_letters.into_iter().filter(|_| name == LETTERS);
+    let config = |(name, value): (&str, &str)| CreatableTopicConfig {
+        name: name.to_owned(),
+        value: Some(value.to_owned()),
+    };
+    let topic = CreatableTopic {
+        name: name.to_owned(),
+        num_partitions: if name == LETTERS { 1 } else { PARTITIONS },
+        replication_factor: 3,
+        configs: common.into_iter().chain(of_letters).map(config).collect(),
+        ..CreatableTopic::default()
+    };
+    CreateTopicsRequest { topics: vec![topic], timeout_ms: 10_000, validate_only: false }.into()
+}
+
+/// Records that say what they are, in key and value.
+fn batch_of(number: u64, count: u64) -> Bytes {
+    let mut batch = BatchBuilder::new();
+    for within in 0..count {
+        let key = key_of((number, within)).to_be_bytes();
+        let value = [number.to_be_bytes(), within.to_be_bytes()].concat();
+        let record = NewRecord {
+            timestamp: 1_700_000_000_000,
+            key: Some(&key),
+            value: Some(&value),
+            ..NewRecord::default()
+        };
+        batch.push(&record).expect("it is small");
+    }
+    batch.build().expect("it is small")
+}
+
+/// What a record says that it is, if it is what was written.
+pub(super) fn content_of(record: &Record<'_>) -> Option<Numbered> {
+    let (number, within) = record.value?.split_at_checked(8)?;
+    let number = u64::from_be_bytes(number.try_into().ok()?);
+    let within = u64::from_be_bytes(within.try_into().ok()?);
+    (record.key == Some(&key_of((number, within)).to_be_bytes()[..])).then_some((number, within))
+}
