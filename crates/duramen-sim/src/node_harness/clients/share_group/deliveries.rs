@@ -423,7 +423,10 @@ impl Record {
         };
         match said.kind {
             RENEW => {
-                hold.until_us = hold.until_us.max(sent_us + rules.lock_us);
+                // Of what lies before the start it is well answered, too, and nothing happens.
+                if now_us < hold.until_us {
+                    hold.until_us = hold.until_us.max(sent_us + rules.lock_us);
+                }
                 hold.until_at_most_us = now_us + rules.lock_us;
             }
             RELEASE => self.kept = self.kept.max(Some((term, said.count))),
