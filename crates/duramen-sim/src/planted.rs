@@ -183,13 +183,13 @@ pub const OF_CLUSTERS: &[(&str, Bug, u64)] = &[
     #[cfg(feature = "sabotage")]
     ("a node that left goes on voting", Bug::Peers(Inside::LeaverVotes), 2),
     #[cfg(feature = "sabotage")]
-    ("members told what they own too early", Bug::Peers(Inside::AssignedBeforeStored), 61),
+    ("members told what they own too early", Bug::Peers(Inside::AssignedBeforeStored), 59),
     #[cfg(feature = "sabotage")]
     ("members of older generations heard", Bug::Peers(Inside::OldGenerationTaken), 4),
     #[cfg(feature = "sabotage")]
     ("a new coordinator counts generations anew", Bug::Peers(Inside::GenerationForgotten), 2),
     #[cfg(feature = "sabotage")]
-    ("a transaction is over once it is decided", Bug::Peers(Inside::CompleteBeforeMarked), 23),
+    ("a transaction is over once it is decided", Bug::Peers(Inside::CompleteBeforeMarked), 168),
     #[cfg(feature = "sabotage")]
     ("who is kept out keeps its epoch", Bug::Peers(Inside::FencedWithoutEpoch), 3),
     #[cfg(feature = "sabotage")]
