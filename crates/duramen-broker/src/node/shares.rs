@@ -513,9 +513,8 @@ impl Node {
         let Stage::Known { part, is_ready, by_key, .. } = &mut entry.stage else {
             return Plan::default();
         };
-        part.trim(log_start);
         let now_us = if sabotage::is(Bug::LockEndsEarly) { u64::MAX } else { now.mono_us };
-        if part.expire(now_us, rules) {
+        if part.trim(log_start) | part.expire(now_us, rules) {
             self.shares.dirty.insert(key.clone());
         }
         if *by_key != rules.by_key {
@@ -769,7 +768,7 @@ impl Node {
         let kept = if sabotage::is(Bug::KeptForgotten) { &[] } else { &state.batches[..] };
         let mut part = Box::new(SharePartition::new(first.max(log_start), kept));
         let is_ready = state.start >= 0;
-        if !is_ready {
+        if first.max(log_start) != state.start {
             part.save_start();
         }
         let state_epoch = state.state_epoch;

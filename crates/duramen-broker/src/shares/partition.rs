@@ -446,10 +446,11 @@ impl SharePartition {
         self.scan_from = self.scan_from.max(self.start);
     }
 
-    /// The log begins at this offset now: what was before is gone.
-    pub(crate) fn trim(&mut self, log_start: i64) {
+    /// The log begins at this offset now: what was before is gone. Returns whether that changes the start, which is to be told
+    /// then: no decision may come that tells it.
+    pub(crate) fn trim(&mut self, log_start: i64) -> bool {
         if log_start <= self.start {
-            return;
+            return false;
         }
         if log_start > self.end {
             self.append_done(log_start - 1);
@@ -459,6 +460,8 @@ impl SharePartition {
             self.finish(inside);
         }
         self.advance();
+        self.is_start_due = true;
+        true
     }
 }
 
