@@ -448,7 +448,9 @@ impl Clients {
     ) -> Result<(), Failure> {
         let at = self.all.iter().position(|client| client.connection == connection);
         let Some(at) = at else { return Ok(()) };
-        if !matches!(&self.all[at].outstanding, Some((_, _, Asked::Produce(it))) if it.acks == 0) {
+        let tells_no_other_way = matches!(&self.all[at].outstanding, Some((_, _, Asked::Produce(it))) if it.acks == 0)
+            || at.checked_sub(CLIENTS).is_some_and(|at| self.crowds.may_be_taken_for_another(at));
+        if !tells_no_other_way {
             let what = format!("a good client's connection was closed: {reason}");
             return Err(Failure::correctness(what));
         }

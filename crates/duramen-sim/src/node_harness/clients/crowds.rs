@@ -76,6 +76,12 @@ impl Crowds {
         self.members.as_ref().map_or((0, 0), Members::totals)
     }
 
+    /// Whether a coordinator may take a client for one that has gone on over another connection.
+    pub(super) fn may_be_taken_for_another(&self, at: usize) -> bool {
+        matches!(self.who(at), Who::Transactor(_))
+            && self.transactors.as_ref().is_some_and(Transactors::have_one_id)
+    }
+
     /// Transactions that are known to be committed, and to be aborted.
     pub(super) fn transacted(&self) -> (u64, u64) {
         self.transactors.as_ref().map_or((0, 0), Transactors::totals)

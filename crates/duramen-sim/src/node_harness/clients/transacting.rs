@@ -159,6 +159,12 @@ impl Transactors {
         })
     }
 
+    /// Whether both go by the same name. Then the coordinator may take one for the other: what one asks for over a newer connection,
+    /// though it comes to nothing, makes that of the other one that was given up.
+    pub(super) fn have_one_id(&self) -> bool {
+        self.producers.iter().all(|it| it.name == self.producers[0].name)
+    }
+
     pub(super) fn begin_last_phase(&mut self) {
         self.last_phase = true;
         self.reader.done.clear();
