@@ -33,6 +33,13 @@ def new_topic(connection, partitions=1, **configs):
     return name
 
 
+def new_topic_for_groups(connection, partitions=1):
+    """As above; and who coordinates groups knows it, too. In Kafka nothing tells when that has heard of it, which is a little later."""
+    name = new_topic(connection, partitions)
+    time.sleep(0.3 if harness.broker_kind() == "kafka" else 0)
+    return name
+
+
 def create_topic(connection, name, partitions=1, configs=None, version=7, **fields):
     topic = {
         "Name": name,

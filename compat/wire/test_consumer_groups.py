@@ -3,7 +3,7 @@
 import uuid
 
 import harness
-from calls import new_topic, topic_id
+from calls import new_topic_for_groups, topic_id
 from harness import equal, test
 from test_groups import GROUP_ID_NOT_FOUND, NONEMPTY_GROUP, UNKNOWN_MEMBER_ID, coordinator, until_ready
 
@@ -45,7 +45,7 @@ def member_id():
 @test
 def a_partition_is_given_only_after_it_was_given_up():
     connection, group = coordinator()
-    topic = new_topic(connection, 4)
+    topic = new_topic_for_groups(connection, 4)
     first, second = member_id(), member_id()
     joined = join(connection, group, first, [topic])
     equal((joined["ErrorCode"], joined["MemberId"], share(joined)), (0, first, [0, 1, 2, 3]))
@@ -67,7 +67,8 @@ def a_partition_is_given_only_after_it_was_given_up():
 def until(ask, is_so):
     import time
 
-    for _ in range(100):
+    # Kafka looks for what fits a regular expression every ten seconds.
+    for _ in range(400):
         answer = ask()
         equal(answer["ErrorCode"], 0)
         if is_so(answer):
@@ -98,7 +99,7 @@ def what_is_wrong_with_a_request_is_said():
 @test
 def who_is_no_member_or_in_another_epoch_is_told():
     connection, group = coordinator()
-    topic, member = new_topic(connection), member_id()
+    topic, member = new_topic_for_groups(connection), member_id()
     is_refused(heartbeat(connection, group, member, 1), GROUP_ID_NOT_FOUND, f"Consumer group {group} not found.")
     is_refused(heartbeat(connection, group, member, -1), GROUP_ID_NOT_FOUND, f"Group {group} not found.")
     epoch = join(connection, group, member, [topic])["MemberEpoch"]
@@ -116,7 +117,7 @@ def who_is_no_member_or_in_another_epoch_is_told():
 @test
 def version_0_gives_members_their_ids():
     connection, group = coordinator()
-    topic = new_topic(connection)
+    topic = new_topic_for_groups(connection)
     joined = join(connection, group, "", [topic], version=0)
     equal((joined["ErrorCode"], len(joined["MemberId"]), share(joined)), (0, 22, [0]))
     equal(heartbeat(connection, group, joined["MemberId"], joined["MemberEpoch"], version=0)["ErrorCode"], 0)
@@ -125,7 +126,7 @@ def version_0_gives_members_their_ids():
 @test
 def a_static_name_belongs_to_one_member_until_that_lets_go():
     connection, group = coordinator()
-    topic, one, other = new_topic(connection), member_id(), member_id()
+    topic, one, other = new_topic_for_groups(connection), member_id(), member_id()
     epoch = join(connection, group, one, [topic], InstanceId="name")["MemberEpoch"]
     taken = f"Static member {other} with instance id name cannot join the group because the instance id is owned by {one} member."
     is_refused(join(connection, group, other, [topic], InstanceId="name"), UNRELEASED_INSTANCE_ID, taken)
@@ -148,7 +149,7 @@ def commit(connection, group, member, epoch, topic, partition, version=9):
 @test
 def offsets_are_committed_and_fetched_by_members_in_their_epochs():
     connection, group = coordinator()
-    topic, member = new_topic(connection, 2), member_id()
+    topic, member = new_topic_for_groups(connection, 2), member_id()
     epoch = join(connection, group, member, [topic])["MemberEpoch"]
     equal(commit(connection, group, member, epoch, topic, 0), 0)
     equal(commit(connection, group, member, epoch, topic, 0, version=8), UNSUPPORTED_VERSION)
@@ -167,7 +168,7 @@ def offsets_are_committed_and_fetched_by_members_in_their_epochs():
 @test
 def groups_of_either_protocol_are_described_by_their_own_request():
     connection, group = coordinator()
-    topic, member = new_topic(connection), member_id()
+    topic, member = new_topic_for_groups(connection), member_id()
     gets = join(connection, group, member, [topic])
     # Kafka may hear of a new topic only after it has answered.
     while not gets["Assignment"] or share(gets) != [0]:
@@ -195,7 +196,7 @@ def groups_of_either_protocol_are_described_by_their_own_request():
 @test
 def a_regular_expression_that_quotes_is_understood():
     connection, group = coordinator()
-    topic = new_topic(connection)
+    topic = new_topic_for_groups(connection)
     joined = join(connection, group, member_id(), None, SubscribedTopicRegex=rf"\Q{topic}\E|none")
     equal(joined["ErrorCode"], 0)
     member, epoch = joined["MemberId"], joined["MemberEpoch"]

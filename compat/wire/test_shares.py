@@ -6,7 +6,7 @@ import uuid
 
 import schema
 from batch import batch
-from calls import connect, new_topic, produce, topic_id
+from calls import connect, new_topic_for_groups, produce, topic_id
 from differences import check
 from harness import equal, test
 from test_groups import GROUP_ID_NOT_FOUND, NONEMPTY_GROUP, UNKNOWN_MEMBER_ID, coordinator, until_ready
@@ -43,7 +43,7 @@ def shared(topic_partitions=1, **configs):
     """A connection, a group that begins with the first record, a member of it, its epoch, a topic that it is given, and its id."""
     connection, group = coordinator()
     equal(configure(connection, group, share_auto_offset_reset="earliest", **configs)["ErrorCode"], 0)
-    topic, member = new_topic(connection, topic_partitions), member_id()
+    topic, member = new_topic_for_groups(connection, topic_partitions), member_id()
     answer = join(connection, group, member, [topic])
     deadline = time.monotonic() + 20
     while not answer["Assignment"] or not answer["Assignment"]["TopicPartitions"]:
@@ -102,7 +102,7 @@ def is_refused(answer, code, message):
 @test
 def what_is_wrong_with_a_heartbeat_of_a_share_group_is_said():
     connection, group = coordinator()
-    topic, member = new_topic(connection), member_id()
+    topic, member = new_topic_for_groups(connection), member_id()
     wrong = {
         "no member": ("", 0, {"SubscribedTopicNames": [topic]}),
         "no subscription": (member, 0, {}),
@@ -127,7 +127,7 @@ def what_is_wrong_with_a_heartbeat_of_a_share_group_is_said():
 @test
 def times_of_members_are_their_groups_own():
     connection, group = coordinator()
-    topic, member = new_topic(connection), member_id()
+    topic, member = new_topic_for_groups(connection), member_id()
     equal(configure(connection, group, share_heartbeat_interval_ms="3000")["ErrorCode"], 0)
     for name, value in (("share_heartbeat_interval_ms", "100"), ("share_session_timeout_ms", "5000"), ("share_session_timeout_ms", "70000")):
         equal(configure(connection, group, **{name: value})["ErrorCode"], 40, f"{name}={value} is beyond what the broker allows")
@@ -326,7 +326,7 @@ def where_a_share_group_starts_is_seen_set_and_forgotten():
     equal(described(connection, group, None), {(topic, 0): (1, 2, 0), (topic, 1): (-1, -1, 0)}, "all that it has")
     equal(described(connection, group, None, version=0)[topic, 0], (1, None, 0))
     equal(described(connection, group, []), {})
-    other = new_topic(connection)
+    other = new_topic_for_groups(connection)
     answer = forgotten(connection, group, [topic, other, "nowhere"])
     is_refused(answer, 0, None)
     parts = {it["TopicName"]: it for it in answer["Responses"]}
@@ -339,7 +339,7 @@ def where_a_share_group_starts_is_seen_set_and_forgotten():
 @test
 def a_share_group_begins_where_it_was_told_to_before_anybody_was_in_it():
     connection, group = coordinator()
-    topic, member = new_topic(connection), member_id()
+    topic, member = new_topic_for_groups(connection), member_id()
     produce(connection, topic, batch([b"a", b"b", b"c"]))
     equal(altered(connection, "", [(topic, 0, 1)])["ErrorCode"], INVALID_GROUP_ID)
     is_refused(forgotten(connection, group, [topic]), GROUP_ID_NOT_FOUND, f"Group {group} not found.")
