@@ -30,7 +30,7 @@ import org.apache.kafka.common.serialization.LongSerializer;
 public final class SharedWork {
     private static final int KEYS = 1000, SLOW_KEY = 0, SLOW_OF = 50;
     private static final long SLOW_MS = 100, QUICK_MS = 1;
-    private static final long WARM_UP_MS = 12_000; // 64 members of a group take that long to settle.
+    private static final long WARM_UP_MS = 5000;
 
     private static final AtomicBoolean over = new AtomicBoolean();
     private static final AtomicLong slowDone = new AtomicLong(), atOnce = new AtomicLong(), outOfOrder = new AtomicLong();

@@ -251,7 +251,8 @@ def shared_work(broker, sizes):
         if broker.kind == "kafka" and settings and "order" in settings:
             continue
         topic = f"work-{len(found)}"
-        create(broker, topic, WORK_PARTITIONS)
+        # Without first records: they would have neither a key nor a value that is a number.
+        duramen(broker, "topic", "create", topic, "--partitions", WORK_PARTITIONS)
         group = f"workers-{len(found)}"
         if settings:
             _java(
