@@ -8,11 +8,8 @@ ONLY has parts of names of the tests of Sharing that are wanted.
 """
 
 import os
-import random
-import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -25,9 +22,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from connection import Connection
 
 import harness
-from broker import JVM_OPTIONS, free_port, start, start_cluster
+from broker import free_port, start, start_cluster
 from harness import equal, main, test
 from judge import judge
+from killing import PATIENCE_S, Followed, in_directory, java, output, work_and_die
 
 KIND = sys.argv[1]
 harness.TEST_TIMEOUT_S = 120
@@ -36,7 +34,6 @@ PARTITIONS = 2
 SECONDS = {"duramen": (6, 6), "kafka": (4, 4)}[KIND]
 ALIVE_S = (0.5, 2.5)
 CONSUMER_KILL_CHANCE = 0.4
-PATIENCE_S = 60
 PACE_S = 0.01
 GROUP = 32
 # Between what two processes say.
@@ -55,16 +52,6 @@ SETTINGS = {
 GROUP_SETTINGS = {"share.auto.offset.reset": "earliest", "share.delivery.count.limit": "10", "share.record.lock.duration.ms": "2000"}
 
 
-def output(script):
-    return subprocess.check_output([str(COMPAT / script)], text=True).strip()
-
-
-def java(*options):
-    log4j = f"-Dlog4j2.configurationFile={COMPAT / 'java/log4j2.properties'}"
-    classes = f"{output('java/compile.sh')}:{output('kafka/fetch.sh')}/*"
-    return ["java", *options, *JVM_OPTIONS[2:], log4j, "-cp", classes]
-
-
 def programs():
     return {
         "java": [*java("-Xmx256m"), "ShareLoop"],
@@ -73,38 +60,9 @@ def programs():
     }
 
 
-class Consumer:
-    """A process that is followed by another one whenever it has ended."""
-
-    def __init__(self, client, command, arguments, directory):
-        self.client, self.command = client, [*command, *arguments, client]
-        self.told_path, self.errors_path = directory / f"{client}.told", directory / f"{client}.errors"
-        self.begun = 0
-        self.process = None
-
-    def begin(self):
-        self.begun += 1
-        with open(self.told_path, "ab") as told, open(self.errors_path, "ab") as errors:
-            # What a killed one had begun to say is no part of what the next one says.
-            told.write(f"\n{MARK}\n".encode())
-            told.flush()
-            self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=told, stderr=errors)
-
-    def go_on(self):
-        if self.process.poll() is not None:
-            self.begin()
-
-    def kill(self):
-        self.process.kill()
-        self.process.wait()
-
-    def finish(self):
-        self.process.stdin.close()
-        try:
-            return self.process.wait(PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            return "it did not end"
+class Consumer(Followed):
+    # What a killed one had begun to say is no part of what the next one says.
+    mark = f"\n{MARK}\n"
 
     def told(self):
         """What was said, (what, place). Of what a process had when it was killed, nobody knows whether it was accepted."""
@@ -162,24 +120,6 @@ def prepare(bootstrap, topic, group, replicas):
     connection.close()
 
 
-def kill_at_random(brokers, consumers, chance, seconds):
-    """One broker after the other, each is back before the next one is killed; and now and then a consumer."""
-    kills, deadline = 0, time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        alive_s = chance.uniform(*ALIVE_S)
-        time.sleep(alive_s)
-        for consumer in consumers:
-            if chance.random() < CONSUMER_KILL_CHANCE:
-                consumer.kill()
-            consumer.go_on()
-        broker = chance.choice(brokers)
-        broker.kill9()
-        started = time.monotonic()
-        broker.restart()
-        kills += 1
-        print(f"kill {kills} after {alive_s:.2f} s, answers again after {time.monotonic() - started:.2f} s", flush=True)
-
-
 def what_is_left(bootstrap, topic, group):
     """What the group still gives out."""
     settings = {"bootstrap.servers": bootstrap, "group.id": group, "share.acknowledgement.mode": "explicit", "fetch.wait.max.ms": 200}
@@ -198,20 +138,11 @@ def what_is_left(bootstrap, topic, group):
 
 
 def go_through(brokers, bootstrap, replicas, seconds, directory):
-    seed = int(os.environ.get("SEED", random.randrange(10**9)))
-    print(f"SEED={seed}, {directory}", flush=True)
     topic, group = harness.unique("shared"), harness.unique("group")
     prepare(bootstrap, topic, group, replicas)
-    consumers = [Consumer(client, command, [bootstrap, topic, group], directory) for client, command in programs().items()]
+    consumers = [Consumer(client, [*command, bootstrap, topic, group, client], directory) for client, command in programs().items()]
     writer = Writer(bootstrap, topic)
-    for consumer in consumers:
-        consumer.begin()
-    for consumer in consumers:
-        harness.eventually(f"{consumer.client} works", lambda: consumer.go_on() or consumer.told(), PATIENCE_S)
-    kill_at_random(brokers, consumers, random.Random(seed), seconds)
-    before = [len(consumer.told()) for consumer in consumers]
-    for consumer, count in zip(consumers, before):
-        harness.eventually(f"{consumer.client} works again", lambda: consumer.go_on() or len(consumer.told()) > count + 100, PATIENCE_S)
+    work_and_die(brokers, consumers, seconds, ALIVE_S, CONSUMER_KILL_CHANCE, more=100)
     written = writer.stop()
 
     def is_done():
@@ -228,12 +159,6 @@ def go_through(brokers, bootstrap, replicas, seconds, directory):
         print(f"{consumer.client}: {counts}, {consumer.begun} processes")
     print(f"{len(written)} records, {len(left)} left")
     assert not wrong, "\n".join(wrong[:30])
-
-
-def in_directory(function):
-    directory = Path(tempfile.mkdtemp(prefix="duramen-shares-"))
-    function(directory)
-    shutil.rmtree(directory)  # It is kept when something is wrong.
 
 
 @test

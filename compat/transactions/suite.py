@@ -6,12 +6,7 @@ aborts, and goes back. It prints `committed ATTEMPT NEXT` or `aborted ATTEMPT` w
 ends. When it knows no more it ends with an error, and another one goes on from what is committed. SEED repeats the kills.
 """
 
-import os
-import random
-import shutil
-import subprocess
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -23,9 +18,10 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import harness
-from broker import JVM_OPTIONS, free_port, start, start_cluster
+from broker import free_port, start, start_cluster
 from harness import equal, main, test
 from judge import judge
+from killing import PATIENCE_S, Followed, in_directory, java, output, work_and_die
 
 KIND = sys.argv[1]
 harness.TEST_TIMEOUT_S = 120
@@ -35,7 +31,6 @@ TARGET_PARTITIONS = 2
 SECONDS = {"duramen": (12, 12), "kafka": (8, 8)}[KIND]
 ALIVE_S = (0.3, 3.0)
 LOOP_KILL_CHANCE = 0.3
-PATIENCE_S = 60
 # Kafka waits for the session of a killed broker to end, and makes fifty partitions of each internal topic.
 SETTINGS = {
     "duramen": {},
@@ -48,51 +43,19 @@ SETTINGS = {
 }[KIND]
 
 
-def output(script):
-    return subprocess.check_output([str(COMPAT / script)], text=True).strip()
-
-
 def programs():
-    log4j = f"-Dlog4j2.configurationFile={COMPAT / 'java/log4j2.properties'}"
-    classes = f"{output('java/compile.sh')}:{output('kafka/fetch.sh')}/*"
     return {
-        "java": ["java", "-Xmx256m", *JVM_OPTIONS[2:], log4j, "-cp", classes, "TransactionalLoop"],
+        "java": [*java("-Xmx256m"), "TransactionalLoop"],
         "confluent-kafka": [sys.executable, str(COMPAT / "transactions/confluent_loop.py")],
         "franz-go": [output("franz-go/build.sh") + "loop"],
     }
 
 
-class Loop:
-    """A process that is followed by another one with the same names whenever it has ended."""
-
+class Loop(Followed):
     def __init__(self, client, command, bootstrap, directory):
-        self.client, self.bootstrap = client, bootstrap
+        self.bootstrap = bootstrap
         self.source, self.target, self.group = (harness.unique(f"{client}-{what}") for what in ("source", "target", "group"))
-        self.command = [*command, bootstrap, self.source, self.target, self.group, f"{self.group}-id"]
-        self.told_path, self.errors_path = directory / f"{client}.told", directory / f"{client}.errors"
-        self.begun = 0
-        self.process = None
-
-    def begin(self):
-        self.begun += 1
-        with open(self.told_path, "ab") as told, open(self.errors_path, "ab") as errors:
-            self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=told, stderr=errors)
-
-    def go_on(self):
-        if self.process.poll() is not None:
-            self.begin()
-
-    def kill(self):
-        self.process.kill()
-        self.process.wait()
-
-    def finish(self):
-        self.process.stdin.close()
-        try:
-            return self.process.wait(PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            return "it did not end"
+        super().__init__(client, [*command, bootstrap, self.source, self.target, self.group, f"{self.group}-id"], directory)
 
     def told(self):
         # A killed process may have written half a line.
@@ -172,39 +135,11 @@ def prepare(bootstrap, loops, replicas):
     equal(producer.flush(PATIENCE_S), 0, "numbers not yet written")
 
 
-def kill_at_random(brokers, loops, chance, seconds):
-    """One broker after the other, each is back before the next one is killed; and now and then a loop."""
-    kills, deadline = 0, time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        alive_s = chance.uniform(*ALIVE_S)
-        time.sleep(alive_s)
-        for loop in loops:
-            if chance.random() < LOOP_KILL_CHANCE:
-                loop.kill()
-            loop.go_on()
-        broker = chance.choice(brokers)
-        broker.kill9()
-        started = time.monotonic()
-        broker.restart()
-        kills += 1
-        print(f"kill {kills} after {alive_s:.2f} s, answers again after {time.monotonic() - started:.2f} s", flush=True)
-    return kills
-
-
 def go_through(brokers, bootstrap, replicas, seconds, directory):
-    seed = int(os.environ.get("SEED", random.randrange(10**9)))
-    print(f"SEED={seed}, {directory}", flush=True)
     loops = [Loop(client, command, bootstrap, directory) for client, command in programs().items()]
     prepare(bootstrap, loops, replicas)
     watcher = Watcher(bootstrap, [loop.target for loop in loops])
-    for loop in loops:
-        loop.begin()
-    for loop in loops:
-        harness.eventually(f"{loop.client} works", lambda: loop.go_on() or loop.told(), PATIENCE_S)
-    kill_at_random(brokers, loops, random.Random(seed), seconds)
-    before = [len(loop.told()) for loop in loops]
-    for loop, count in zip(loops, before):
-        harness.eventually(f"{loop.client} works again", lambda: loop.go_on() or len(loop.told()) > count + 3, PATIENCE_S)
+    work_and_die(brokers, loops, seconds, ALIVE_S, LOOP_KILL_CHANCE, more=3)
     codes = {loop.client: loop.finish() for loop in loops}
     shown = watcher.stop()
     wrong = [f"{client} ended with {code}" for client, code in codes.items() if code != 0]
@@ -215,12 +150,6 @@ def go_through(brokers, bootstrap, replicas, seconds, directory):
         aborted = sum(outcome == "aborted" for outcome, *_ in told)
         print(f"{loop.client}: {offset} numbers, {len(told) - aborted} transactions committed, {aborted} aborted, {loop.begun} processes")
     assert not wrong, "\n".join(wrong[:30])
-
-
-def in_directory(function):
-    directory = Path(tempfile.mkdtemp(prefix="duramen-transactions-"))
-    function(directory)
-    shutil.rmtree(directory)  # It is kept when something is wrong.
 
 
 @test
