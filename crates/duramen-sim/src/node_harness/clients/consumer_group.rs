@@ -49,12 +49,14 @@ const AWAY: i32 = -2;
 /// A step of the harness: what a leader did may be seen so much later.
 const STEP_US: u64 = 3_000;
 
-const CODES: [ErrorCode; 9] = [
+const CODES: [ErrorCode; 10] = [
     ErrorCode::None,
     ErrorCode::CoordinatorLoadInProgress,
     ErrorCode::CoordinatorNotAvailable,
     ErrorCode::NotCoordinator,
     ErrorCode::UnknownMemberId,
+    // All had fallen silent, and then the group was forgotten.
+    ErrorCode::GroupIdNotFound,
     ErrorCode::FencedMemberEpoch,
     ErrorCode::StaleMemberEpoch,
     ErrorCode::FencedInstanceId,
@@ -651,7 +653,11 @@ impl ConsumerGroup {
         }
         self.term = sight.term;
         if it.error_code != 0 {
-            let is_out = [ErrorCode::UnknownMemberId, ErrorCode::FencedMemberEpoch];
+            let is_out = [
+                ErrorCode::UnknownMemberId,
+                ErrorCode::GroupIdNotFound,
+                ErrorCode::FencedMemberEpoch,
+            ];
             if is_out.contains(&code_of(it.error_code)) {
                 self.owners.remove(&beat.id);
             }
