@@ -213,7 +213,9 @@ impl Bench {
                 Action::Close { reason, .. } | Action::Fatal(reason) => panic!("{reason}"),
                 Action::Send { to, .. } => panic!("there is no node {to}"),
                 Action::Nodes(_) => {}
-                Action::Mend(_) | Action::Compact(_) | Action::Drained => panic!("nobody asked"),
+                Action::Mend(_) | Action::Compact(_) | Action::Stage(_) | Action::Drained => {
+                    panic!("nobody asked")
+                }
             }
         }
         !self.store.done.is_empty()

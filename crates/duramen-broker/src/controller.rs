@@ -738,8 +738,8 @@ impl Controller {
         }
         for snapshot in turn.snapshots {
             let claimed = self.group.applied() + u64::from(sabotage::is(Bug::ImageClaimsMore));
-            let image = self.image.encode(claimed);
-            outcome.messages.extend(self.group.with_image(snapshot, image));
+            let (image, log_start) = (self.image.encode(claimed), self.log.start);
+            outcome.messages.extend(self.group.with_image(snapshot, image, log_start));
         }
         if let Some(offset) = trimmed.filter(|offset| *offset > self.log.start) {
             actions.extend(self.trim(offset).into_iter().map(emit));

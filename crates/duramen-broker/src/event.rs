@@ -13,6 +13,7 @@ use duramen_protocol::Response;
 use duramen_storage::compaction::Order;
 use duramen_storage::mending::{Damage, Mend};
 use duramen_storage::op::{Done, Op, ReplicaId};
+use duramen_storage::staging::Stage;
 
 use crate::peer::PeerFrame;
 use crate::session::{Prepared, RequestContext};
@@ -102,6 +103,8 @@ pub enum Action {
     /// Compact a log, where it does no harm to wait, and let storage switch to what was made:
     /// [`duramen_storage::compaction`]. Answered by [`Done::Compacted`], in any case.
     Compact(Order),
+    /// Keep what another replica gives of a compacted log, where it does no harm to wait: [`duramen_storage::staging`].
+    Stage(Stage),
     /// Give this to another node. It may be lost, and come late, twice, or in another order.
     Send {
         /// Its id.
@@ -145,6 +148,20 @@ pub struct ReadLog {
     pub peer: Option<ReplicaId>,
     /// Comes back in [`LogRead`].
     pub ticket: u64,
+    /// What must have made the segment.
+    pub made_by: MadeBy,
+}
+
+/// How a part of a log came to be as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MadeBy {
+    /// However.
+    #[default]
+    Anything,
+    /// Its batches were appended, and no compaction has changed them.
+    Appends,
+    /// The log was compacted last by the entry at this index. Nothing may be left of what is read.
+    Compaction(u64),
 }
 
 impl ReadLog {

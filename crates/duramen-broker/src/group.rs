@@ -20,7 +20,7 @@ use bytes::Bytes;
 use duramen_storage::Descriptor;
 use duramen_storage::history::History;
 use duramen_storage::op::{
-    Append, Beginning, ConfState, Content, HardState, LogEntry, OpKind, RecoveredReplica,
+    Append, Beginning, ConfState, Content, Given, HardState, LogEntry, OpKind, RecoveredReplica,
     ReplicaId, TermRun,
 };
 use protobuf::Message as _;
@@ -174,6 +174,8 @@ pub(crate) struct Group {
     catching_up: CatchingUp,
     /// A snapshot that came with the message at hand.
     arriving: Option<Beginning>,
+    /// What that names from before it is on the disk.
+    fed: Option<Given>,
     begun: u64,
     memory: Memory,
     /// The last term that it led.
@@ -238,6 +240,7 @@ impl Group {
             found.history.clone(),
             (found.prev_index, found.prev_term, found.prev_end_offset),
         );
+        log.compacted = found.compacted;
         log.runs.clone_from(&found.term_runs);
         log.segments = found.segments.iter().map(|it| (it.first_index, it.base_offset)).collect();
         for entry in &found.entries {
@@ -278,6 +281,7 @@ impl Group {
             shipping: Shipping::default(),
             catching_up: CatchingUp::default(),
             arriving: None,
+            fed: None,
             begun: 0,
             memory: Memory::default(),
             led: 0,
@@ -403,8 +407,8 @@ impl Group {
         self.raw.store().conf.voters.len()
     }
 
-    /// Which peers keep up, this replica among them, as far as this leader knows: they were heard of lately, and have
-    /// all that was committed a while ago.
+    /// Which voters keep up, this replica among them, as far as this leader knows: they were heard of lately, and have
+    /// all that was committed a while ago. Who does not vote yet does not count if others are lost.
     pub(crate) fn caught_up(&self) -> impl Iterator<Item = u64> {
         let since = self.pace.ticks.saturating_sub(LAG_TICKS);
         let keeps_up = move |id: u64, matched: u64| {
@@ -412,8 +416,9 @@ impl Group {
             id == self.id.0
                 || heard.is_some_and(|at| *at >= since) && matched >= self.pace.commits.1
         };
-        let progress = self.raw.raft.prs().iter();
-        let all = progress.filter(move |(id, progress)| keeps_up(**id, progress.matched));
+        let progress = self.raw.raft.prs();
+        let votes = |id: u64| progress.conf().voters().contains(id);
+        let all = progress.iter().filter(move |(id, it)| votes(**id) && keeps_up(**id, it.matched));
         all.map(|(id, _)| *id)
     }
 
@@ -469,7 +474,20 @@ impl Group {
         if message.get_msg_type() == MessageType::MsgSnapshot {
             // Without its image it is not there at all.
             let Some(image) = payloads.next() else { return };
-            self.arriving = snapshots::beginning_of(message.get_snapshot(), image);
+            let mut beginning = snapshots::beginning_of(message.get_snapshot(), image);
+            if let Some(beginning) = &mut beginning
+                && beginning.given.is_some()
+            {
+                let compaction = |given: &Given| given.compacted.index;
+                let named = beginning.given.as_ref().map(compaction);
+                beginning.given = self.fed.take().filter(|fed| Some(compaction(fed)) == named);
+                // It is not heard before all that it names is here.
+                let is_short = beginning.given.is_none() && self.lacks(message.get_snapshot());
+                if is_short && !sabotage::is(Bug::GivenForgotten) {
+                    return;
+                }
+            }
+            self.arriving = beginning;
         }
         let mut with_payload = Vec::new();
         for entry in message.get_entries() {

@@ -43,6 +43,7 @@ use duramen_storage::sabotage::{self, Bug};
 mod burials;
 mod coordinators;
 mod doubts;
+mod feeding;
 mod forwarding;
 mod members;
 mod mending;
@@ -65,6 +66,7 @@ mod undecided;
 use burials::Burials;
 use coordinators::Coordinators;
 use doubts::Doubts;
+use feeding::Feeds;
 use forwarding::Forwards;
 use members::Members;
 use mending::Mends;
@@ -240,6 +242,7 @@ pub struct Node {
     moves: Moves,
     forwards: Forwards,
     mends: Mends,
+    feeds: Feeds,
     clock: ClockWatch,
     retention: Sweep,
     producers: Sweep,
@@ -302,6 +305,7 @@ impl Node {
             moves: Moves::new(&options.settings),
             forwards: Forwards::default(),
             mends: Mends::default(),
+            feeds: Feeds::default(),
             clock: ClockWatch::new(now),
             retention: Sweep::default(),
             producers: Sweep::default(),
@@ -494,6 +498,10 @@ impl Node {
             Done::Cut { replica, segment } => self.mends.forget(replica, segment),
             Done::Mended { replica, segment, is_done } => self.on_mended(replica, segment, is_done),
             Done::Compacted { replica, ref done } => self.on_compacted(replica, done.as_ref()),
+            Done::Put { replica, number, next } => self.on_put(replica, number, next, actions),
+            Done::Staged { replica, number, ref segments } => {
+                self.on_staged(replica, number, segments);
+            }
         }
     }
 
@@ -526,6 +534,7 @@ impl Node {
                     self.tick_peers(now);
                     self.tick_moves(actions);
                     self.tick_mends(actions);
+                    self.tick_feeds(actions);
                     self.tick_forwards(actions);
                 }
                 Timer::Coordinator(replica) => self.on_coordinator_timer(now, replica, actions),

@@ -18,7 +18,8 @@ use duramen_protocol::ErrorCode;
 use duramen_protocol::batch::{self, BatchHeader, TimestampType};
 use duramen_storage::Descriptor;
 use duramen_storage::op::{
-    Beginning, Content, Identity, LogEntry, Op, OpKind, RecoveredReplica, ReplicaId, SegmentMeta,
+    Beginning, Compacted, Content, Identity, LogEntry, Op, OpKind, RecoveredReplica, ReplicaId,
+    SegmentMeta,
 };
 
 use crate::api::fetch_sessions::Watcher;
@@ -248,12 +249,7 @@ impl Partition {
         partition.log_start = found.log_start;
         partition.segments.clone_from(&found.segments);
         partition.segments_end = found.end_offset;
-        partition.active = found.segments.last().map(|last| Active {
-            base_offset: last.base_offset,
-            bytes: last.size,
-            first_timestamp: last.max_timestamp,
-            opened_ms: now.wall_ms,
-        });
+        partition.active = partition.last_segment(now);
         partition
     }
 
@@ -347,6 +343,9 @@ impl Partition {
     /// whom to follow may be cut off, and its clients go elsewhere.
     pub(crate) fn obstacle_to_reading(&self) -> Option<ErrorCode> {
         let follows = self.group.failure().is_none() && self.group.leader().is_some();
+        if self.group.is_beginning() {
+            return Some(ErrorCode::NotLeaderOrFollower); // what is to be read is not shown yet
+        }
         if follows { None } else { self.obstacle() }
     }
 
@@ -726,7 +725,8 @@ impl Partition {
             let claimed = self.group.applied() + u64::from(sabotage::is(Bug::ImageClaimsMore));
             let image = self.view_image(claimed);
             let image = if sabotage::is(Bug::SnapshotWithoutImage) { Bytes::new() } else { image };
-            effects.messages.extend(self.group.with_image(snapshot, image));
+            let log_start = self.log_start;
+            effects.messages.extend(self.group.with_image(snapshot, image, log_start));
         }
         if self.committed > before.0 && !self.fetches.is_empty() {
             let growth = self.growth(before);
@@ -739,6 +739,18 @@ impl Partition {
         self.touch_watchers(effects);
     }
 
+    /// The last segment, as one that the next batch may go to. Nothing is appended to what compaction made.
+    fn last_segment(&self, now: Now) -> Option<Active> {
+        let last = self.segments.last()?;
+        let is_made = last.base_offset < self.compacting.done.below;
+        (!is_made).then_some(Active {
+            base_offset: last.base_offset,
+            bytes: last.size,
+            first_timestamp: last.max_timestamp,
+            opened_ms: now.wall_ms,
+        })
+    }
+
     /// This replica's log begins anew, as its leader's does: all that was here is gone.
     fn begin_anew(&mut self, beginning: &Beginning, now: Now, effects: &mut Effects) {
         self.fail_waiting(0, ErrorCode::NotLeaderOrFollower, effects);
@@ -749,6 +761,12 @@ impl Partition {
         let end = beginning.end_offset;
         (self.committed, self.log_start, self.segments_end) = (end, end, end);
         self.segments.clear();
+        self.compacting.done = Compacted::default();
+        if let Some(given) = &beginning.given {
+            self.log_start = given.log_start.min(end);
+            self.segments.clone_from(&given.segments);
+            self.note_compacted(given.compacted);
+        }
         self.active = None;
         self.trimming = 0;
         effects.woken.extend(self.fetches.iter().map(|key| (*key, Growth::default())));
@@ -957,12 +975,7 @@ impl Partition {
         self.roll_due = false;
         if serves.is_some() && !self.group.is_alone() && !sabotage::is(Bug::StaleSegment) {
             // What others appended meanwhile is applied by now, and nothing else was appended.
-            self.active = self.segments.last().map(|last| Active {
-                base_offset: last.base_offset,
-                bytes: last.size,
-                first_timestamp: last.max_timestamp,
-                opened_ms: now.wall_ms,
-            });
+            self.active = self.last_segment(now);
         }
         effects.serves = Some(serves.is_some());
         self.served = serves;

@@ -61,6 +61,8 @@ duramen_protocol::message! {
         share_answers: Vec<ShareAnswer> [0.., tag 6 in 0..],
         burials_wanted: Vec<BurialWanted> [0.., tag 7 in 0..],
         buried: Vec<Buried> [0.., tag 8 in 0..],
+        prefixes_wanted: Vec<PrefixWanted> [0.., tag 9 in 0..],
+        prefixes_given: Vec<PrefixGiven> [0.., tag 10 in 0..],
     }
     /// Something is wanted of what is kept for a share group and a partition: for whoever coordinates that. What a kind does not
     /// need is -1.
@@ -151,6 +153,24 @@ duramen_protocol::message! {
     /// The first of the batches that a [`RangeWanted`] names; none if the sender cannot give them.
     pub(crate) struct RangeGiven {
         nonce: u64 [0..],
+        batches: Bytes [0..],
+    }
+    /// The sender's replica lacks what a compaction left of a log: from an offset on, if the receiver has done that very one.
+    pub(crate) struct PrefixWanted {
+        nonce: u64 [0..],
+        topic_id: Uuid [0..],
+        partition: i32 [0..],
+        replica: u64 [0..],
+        compaction: u64 [0..],
+        offset: i64 [0..],
+    }
+    /// The first batches of what a [`PrefixWanted`] names, by which compaction they were left, and where the sender's log
+    /// begins. None, and not the last, if they could not be read.
+    pub(crate) struct PrefixGiven {
+        nonce: u64 [0..],
+        compaction: u64 [0..],
+        is_last: bool [0..],
+        log_start: i64 [0..],
         batches: Bytes [0..],
     }
     /// The voters of a partition are what the move of this number wanted: the sender leads it.
@@ -290,6 +310,8 @@ impl PeerFrame {
         256 + letters
             + given
             + self.0.ranges_wanted.len() * 64
+            + self.0.prefixes_wanted.len() * 64
+            + self.0.prefixes_given.iter().map(|it| it.batches.len() + 48).sum::<usize>()
             + (self.0.leads.len() + self.0.moves_wanted.len()) * 64
             + (self.0.registrations.len() + self.0.strangers.len()) * 256
             + self.0.asleep.sleepers.len() * 40
@@ -407,7 +429,7 @@ mod tests {
         let length = u32::from_be_bytes(of_now[6..HEAD_BYTES].try_into().expect("4 bytes"));
         let end = HEAD_BYTES + usize::try_from(length).expect("small");
         assert_eq!(of_now[end - 1], 0, "the body ends with the count of its tagged fields");
-        let mut later = [&of_now[..end - 1], &[1, 9, 3, 1, 2, 3], &of_now[end..]].concat();
+        let mut later = [&of_now[..end - 1], &[1, 100, 3, 1, 2, 3], &of_now[end..]].concat();
         later[6..HEAD_BYTES].copy_from_slice(&(length + 5).to_be_bytes());
         let crc = crc32c::crc32c(&later[4..]);
         later[..4].copy_from_slice(&crc.to_be_bytes());

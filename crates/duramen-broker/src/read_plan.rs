@@ -21,7 +21,7 @@ use duramen_storage::reader::{FileRange, ReadError};
 use duramen_storage::{Descriptor, Disk, Reader};
 
 use crate::controller::is_metadata;
-use crate::event::{FetchPart, FetchPlan, LogRead, ReadLog, ReplicasPlan, TimePlan};
+use crate::event::{FetchPart, FetchPlan, LogRead, MadeBy, ReadLog, ReplicasPlan, TimePlan};
 
 mod shares;
 #[cfg(test)]
@@ -182,6 +182,7 @@ pub fn digests<D: Disk>(reader: &Reader<D>, plan: ReplicasPlan) -> DescribeRepli
                 slot.bytes = i64::try_from(digest.bytes).unwrap_or(i64::MAX);
                 slot.digest = Bytes::copy_from_slice(&digest.hash);
                 slot.segments = digest.segments;
+                slot.compaction = i64::try_from(digest.compaction).unwrap_or(i64::MAX);
                 slot.damaged_offset = digest.damage.as_ref().map_or(-1, |damage| damage.offset);
                 slot.damage = digest.damage.map(|damage| damage.what);
             }
@@ -229,12 +230,25 @@ pub fn metadata_tail<D: Disk>(
 
 /// Reads what a node asked for of a log.
 pub fn log_slice<D: Disk>(reader: &Reader<D>, wanted: &ReadLog) -> LogRead {
-    let &ReadLog { replica, from, pass, end, bytes_max, peer, ticket } = wanted;
+    let &ReadLog { replica, from, pass, end, bytes_max, peer, ticket, made_by } = wanted;
     let read = || {
         let from = reader.pass(replica, from, pass)?;
         let range = reader.locate(replica, from, end, bytes_max, true)?;
-        let range = range.ok_or(ReadError::OutOfRange)?;
-        Ok((from, range.at == 0, reader.read(replica, &range)?))
+        let is_as_wanted = match (made_by, &range) {
+            (MadeBy::Anything, _) | (MadeBy::Appends, None) => true,
+            (MadeBy::Appends, Some(range)) => range.generation == 0,
+            // It only grows: if that is so now, it was when it was found that there is nothing.
+            (MadeBy::Compaction(index), None) => reader.compaction(replica)? == index,
+            (MadeBy::Compaction(index), Some(range)) => range.compaction == index,
+        };
+        if !is_as_wanted {
+            return Err(ReadError::Removed);
+        }
+        match range {
+            Some(range) => Ok((from, range.at == 0, reader.read(replica, &range)?)),
+            None if made_by == MadeBy::Anything => Err(ReadError::OutOfRange),
+            None => Ok((from, false, Bytes::new())),
+        }
     };
     let read = read().map_err(|error: ReadError| {
         let cause = std::error::Error::source(&error).map(ToString::to_string);
@@ -247,7 +261,13 @@ pub fn log_slice<D: Disk>(reader: &Reader<D>, wanted: &ReadLog) -> LogRead {
     };
     let whole = |bytes: Bytes| bytes.slice(..whole_batches(&bytes, is_sound).0);
     let (from, begins_segment, batches) = match read {
-        Ok((from, begins, bytes)) => (from, begins, Ok(whole(bytes))),
+        Ok((from, begins, bytes)) => {
+            let (is_empty, whole) = (bytes.is_empty(), whole(bytes));
+            // That there is nothing is not to be told of what cannot be read.
+            let is_lost = whole.is_empty() && !is_empty && made_by != MadeBy::Anything;
+            let batches = if is_lost { Err("it is damaged".to_owned()) } else { Ok(whole) };
+            (from, begins, batches)
+        }
         Err(why) => (from, false, Err(why)),
     };
     LogRead { replica, from, peer, ticket, begins_segment, batches }

@@ -21,14 +21,15 @@ mod sleep;
 mod space;
 mod witness;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use duramen_broker::configs::BrokerSettings;
 use duramen_broker::event::FetchPlan;
 use duramen_broker::peer::PeerFrame;
-use duramen_broker::{Action, ConnectionId, Event, Node, Reply, read_plan};
+use duramen_broker::{Action, ConnectionId, Event, Node, Reply, Standing, read_plan};
 use duramen_protocol::batch::batches;
+use duramen_storage::reader::Digest;
 
 use crate::disk::Faults;
 use crate::failure::Failure;
@@ -98,6 +99,10 @@ pub struct Report {
     pub returned: u64,
     /// Topics that were deleted.
     pub deleted: u64,
+    /// Logs that were compacted in the end, pieces that were given of such, and times that a log began anew with them.
+    pub compacted: u64,
+    /// See above.
+    pub fed: u64,
     /// Times that somebody filled a disk, and produces that were refused for it.
     pub filled: u64,
     /// See above.
@@ -169,6 +174,10 @@ struct World {
     compared: BTreeMap<(usize, u64, Log), i64>,
     /// Entries that were made again from segments, and times that a log began anew, by who did it.
     made: BTreeMap<(usize, u64, Log), (u64, u64)>,
+    /// By which entries replicas are compacted.
+    compactions: BTreeMap<Log, BTreeSet<u64>>,
+    /// Pieces that were given of compacted logs, by start of a machine.
+    fed: BTreeMap<(usize, u64), u64>,
     watch: Watch,
     lulls: Lulls,
     clocks: Clocks,
@@ -198,6 +207,7 @@ pub fn run(seed: u64, bug: Option<Bug>) -> Result<Report, Failure> {
     world.report.leaps = world.clocks.leapt;
     (world.report.filled, world.report.refused) = (world.space.filled, world.space.refused);
     world.report.frames = world.network.sent();
+    world.report.fed = world.fed.values().sum();
     world.report.starts = world.machines.iter().map(|machine| machine.starts).sum();
     for machine in &world.machines {
         world.trace.mix(machine.disk.trace().hash());
@@ -317,11 +327,12 @@ impl World {
         if rots {
             space.fills = 0;
         }
-        clients.fills = space.fills > 0;
         let mut leaving = Leaving::new(seed, founded, count);
         leaving.begin(&mut clients, |at| machines[at].broker_id());
+        // What compaction made cannot be mended.
+        clients.oracle.spare_compaction(rots);
         clients.rots = rots;
-        clients.leaps = clocks.leaps > 0;
+        (clients.leaps, clients.fills) = (clocks.leaps > 0, space.fills > 0);
         Ok(Self {
             machines,
             network: Network::new(seed, weather),
@@ -335,6 +346,8 @@ impl World {
             most_committed: BTreeMap::new(),
             compared: BTreeMap::new(),
             made: BTreeMap::new(),
+            compactions: BTreeMap::new(),
+            fed: BTreeMap::new(),
             members,
             watch: Watch::default(),
             lulls: Lulls::new(seed),
@@ -538,6 +551,9 @@ impl World {
             }
         }
         self.watch.look(self.mono_us, &self.machines, &self.network, &self.clients.oracle)?;
+        if self.clients.oracle.compacts() {
+            self.look_at_compaction();
+        }
         self.compare()
     }
 
@@ -633,7 +649,8 @@ impl World {
                 | Action::ReadLog(_)
                 | Action::Look(_)
                 | Action::Mend(_)
-                | Action::Compact(_) => {
+                | Action::Compact(_)
+                | Action::Stage(_) => {
                     unreachable!("the machine keeps them")
                 }
             }
@@ -662,6 +679,77 @@ impl World {
                 return Err(Failure::correctness(what));
             }
             self.report.of_followers += u64::from(!own.serves);
+        }
+        Ok(())
+    }
+
+    /// Whether replicas of a log that is compacted are not compacted alike, or not as they were: whoever reads now reads
+    /// several states of it.
+    fn look_at_compaction(&mut self) -> bool {
+        let lives = self.machines.iter().filter_map(|machine| machine.life.as_ref());
+        let mut now: BTreeMap<Log, BTreeSet<u64>> = BTreeMap::new();
+        for it in lives.flat_map(|life| life.node.standings()) {
+            let is_kept = it.compacted.below > it.log_start;
+            let index = if is_kept { it.compacted.index } else { 0 };
+            now.entry((it.topic_id, it.partition)).or_default().insert(index);
+        }
+        for machine in &self.machines {
+            let Some(life) = &machine.life else { continue };
+            let given = life.node.metrics().prefixes_given;
+            self.fed.insert((machine.at, machine.starts), given);
+        }
+        let is_mixed = now.values().any(|all| all.len() > 1);
+        if is_mixed || now != self.compactions {
+            self.clients.compactions += 1;
+        }
+        self.compactions = now;
+        is_mixed
+    }
+
+    /// Replicas are compacted alike, and hold the same records.
+    fn check_compacted(&mut self) -> Result<(), Failure> {
+        for _ in 0..30_000 {
+            if !self.look_at_compaction() {
+                break;
+            }
+            self.disturb()?;
+            self.step(0)?;
+        }
+        if self.look_at_compaction() {
+            return Err(Failure::liveness(format!("not compacted alike: {}", self.told())));
+        }
+        let mut all: BTreeMap<Log, Vec<(usize, Standing)>> = BTreeMap::new();
+        for machine in &self.machines {
+            let Some(life) = &machine.life else { continue };
+            for it in life.node.standings() {
+                all.entry((it.topic_id, it.partition)).or_default().push((machine.at, it));
+            }
+        }
+        for (log, replicas) in &all {
+            let from = replicas.iter().map(|(_, it)| it.log_start).max().unwrap_or(0);
+            let to = replicas.iter().map(|(_, it)| it.committed).min().unwrap_or(0);
+            if from >= to || replicas.iter().all(|(_, it)| it.compacted.index == 0) {
+                continue;
+            }
+            self.report.compacted += 1;
+            let mut seen = None;
+            for (at, it) in replicas {
+                let Some(life) = &self.machines[*at].life else { continue };
+                let digest = life.storage.reader().digest(it.replica, from, to, u64::MAX);
+                let digest = digest.map_err(|error| {
+                    Failure::correctness(format!("machine {at}: {log:?}: {error}"))
+                })?;
+                if let Some(damage) = &digest.damage {
+                    return Err(Failure::correctness(format!("machine {at}: {log:?}: {damage:?}")));
+                }
+                let first = seen.get_or_insert_with(|| digest.clone());
+                let essence = |it: &Digest| (it.first, it.end, it.bytes, it.hash);
+                if essence(first) != essence(&digest) {
+                    let what =
+                        format!("{log:?} is not the same on machine {at}: {first:?} {digest:?}");
+                    return Err(Failure::correctness(what));
+                }
+            }
         }
         Ok(())
     }
@@ -702,6 +790,8 @@ impl World {
                 let most = self.most_committed.entry(log).or_default();
                 *most = standing.committed.max(*most);
                 let known = self.compared.entry((at, start, log)).or_default();
+                // What compaction left is compared in the end.
+                *known = standing.compacted.below.max(*known);
                 let from = (*known).max(standing.log_start);
                 if from >= standing.committed {
                     continue;
@@ -980,6 +1070,9 @@ impl World {
         }
         self.check_nothing_gone_is_left()?;
         self.check_files()?;
+        if self.clients.oracle.compacts() {
+            self.check_compacted()?;
+        }
         for machine in &self.machines {
             if let Some(violation) = machine.disk.violations().first() {
                 return Err(Failure::correctness(format!("disk: {violation}")));

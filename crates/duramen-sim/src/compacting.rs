@@ -1,6 +1,7 @@
 //! # Room card: compacting
 //!
-//! Purpose:    what a process's thread for data at rest does when logs are to be compacted.
+//! Purpose:    what a process's thread for data at rest does when logs are to be compacted, or others give what is left of
+//!             theirs.
 //! Owns:       orders, the one at hand, what is made and not installed yet.
 //! Interface:  [`Compactor`].
 //! Invariants: it draws from a stream of its own, and only when there is something to do.
@@ -8,7 +9,10 @@
 //! Tests:      scenarios `node` and `cluster`.
 //! Start at:   [`Compactor::step`].
 
+use std::collections::VecDeque;
+
 use duramen_storage::compaction::{Compaction, Made, Means, Order, Progress};
+use duramen_storage::staging::{Outcome, Stage, Stagings};
 use duramen_storage::{Done, Storage};
 
 use crate::disk::SimDisk;
@@ -20,6 +24,8 @@ pub(crate) struct Compactor {
     orders: Vec<Order>,
     current: Option<Compaction<SimDisk>>,
     made: Vec<Made<SimDisk>>,
+    stages: VecDeque<Stage>,
+    stagings: Stagings<SimDisk>,
     free_bytes_min: u64,
     chance: Prng,
 }
@@ -27,21 +33,42 @@ pub(crate) struct Compactor {
 impl Compactor {
     pub(crate) fn new(seed: u64, free_bytes_min: u64) -> Self {
         let chance = Prng::new(seed, "compaction");
-        Self { orders: Vec::new(), current: None, made: Vec::new(), free_bytes_min, chance }
+        Self {
+            orders: Vec::new(),
+            current: None,
+            made: Vec::new(),
+            stages: VecDeque::new(),
+            stagings: Stagings::default(),
+            free_bytes_min,
+            chance,
+        }
     }
 
     pub(crate) fn push(&mut self, order: Order) {
         self.orders.push(order);
     }
 
+    pub(crate) fn stage(&mut self, stage: Stage) {
+        self.stages.push_back(stage);
+    }
+
     /// Whether there is nothing to do.
     pub(crate) fn is_idle(&self) -> bool {
-        self.orders.is_empty() && self.current.is_none() && self.made.is_empty()
+        let compacts = !self.orders.is_empty() || self.current.is_some() || !self.made.is_empty();
+        !compacts && self.stages.is_empty()
     }
 
     /// Does a piece of it, now and then. What could not be done is answered.
     pub(crate) fn step(&mut self, storage: &mut Storage<SimDisk>) -> Option<Done> {
         if self.is_idle() || !self.chance.chance(300) {
+            return None;
+        }
+        if let Some(stage) = self.stages.pop_front() {
+            tell(|| format!("stage {}", brief(&stage)));
+            match self.stagings.carry_out(&storage.reader(), stage, self.free_bytes_min)? {
+                Outcome::Done(done) => return Some(done),
+                Outcome::Staged(staged) => storage.stage(*staged),
+            }
             return None;
         }
         if let Some(made) = self.made.pop() {
@@ -75,5 +102,14 @@ impl Compactor {
         }
         self.current = None;
         None
+    }
+}
+
+fn brief(stage: &Stage) -> String {
+    match stage {
+        Stage::Put { replica, number, batches, is_last } => {
+            format!("put {} to {number} of {replica:?}, last: {is_last}", batches.len())
+        }
+        other => format!("{other:?}"),
     }
 }

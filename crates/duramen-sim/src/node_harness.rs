@@ -470,6 +470,7 @@ impl World {
                 }
                 Action::ReadLog(wanted) => self.life().reads.push(wanted),
                 Action::Compact(order) => self.life().compactor.push(order),
+                Action::Stage(stage) => self.life().compactor.stage(stage),
                 Action::Look(wanted) => self.life().looks.push(wanted),
                 Action::Reply { connection, sequence, reply } => {
                     let reader = self.life().storage.reader();

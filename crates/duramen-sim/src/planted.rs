@@ -203,7 +203,7 @@ pub const OF_CLUSTERS: &[(&str, Bug, u64)] = &[
     #[cfg(feature = "sabotage")]
     ("a partition given before it is free", Bug::Peers(Inside::GivenBeforeFreed), 11),
     #[cfg(feature = "sabotage")]
-    ("an earlier member epoch heard", Bug::Peers(Inside::EarlierEpochTaken), 180),
+    ("an earlier member epoch heard", Bug::Peers(Inside::EarlierEpochTaken), 193),
     #[cfg(feature = "sabotage")]
     ("a decision is answered before it is kept", Bug::Peers(Inside::DecidedBeforeKept), 214),
     #[cfg(feature = "sabotage")]
@@ -224,6 +224,8 @@ pub const OF_CLUSTERS: &[(&str, Bug, u64)] = &[
     ("a dead letter counts before it is kept", Bug::Peers(Inside::BuriedBeforeKept), 1479),
     #[cfg(feature = "sabotage")]
     ("a lock ends when somebody else comes", Bug::Peers(Inside::LockEndsEarly), 5),
+    #[cfg(feature = "sabotage")]
+    ("a log begins anew without what is kept of it", Bug::Peers(Inside::GivenForgotten), 12),
 ];
 
 /// Bugs that 400 seeds of the cluster did not find: see "What is thin" in `docs/testing.md`.
@@ -238,6 +240,7 @@ pub const MISSED: &[(&str, Bug)] = &[
     ("what was said before a marker believed after it", Bug::Peers(Inside::VoidAnswerTaken)),
     ("an earlier leader's decisions are kept", Bug::Peers(Inside::EarlierLeaderTaken)),
     ("a late marker ends what is open", Bug::Peers(Inside::LateMarkerTaken)),
+    ("what two compactions left is mixed", Bug::Peers(Inside::GivenMixed)),
 ];
 
 /// Runs seeds until one finds `bug`: which one, and what was found.

@@ -85,7 +85,8 @@ fn of_cluster(report: &cluster_harness::Report) -> String {
                      {} bits flipped, {} segments mended, {} leaps of clocks, \
                      {} disks filled, {} produces refused for it, {} topics deleted, \
                      {} generations, {} commits of members refused, {} transactions committed, {} aborted, \
-                     {} assignments, {} commits of theirs refused, {} records given to a share group, {} decisions, {} dead letters, {} machines left, {} of them came back",
+                     {} assignments, {} commits of theirs refused, {} records given to a share group, {} decisions, {} dead letters, {} machines left, {} of them came back, \
+                     {} logs compacted, {} pieces of such given",
         report.trace.hash(),
         report.machines,
         report.requests,
@@ -117,6 +118,8 @@ fn of_cluster(report: &cluster_harness::Report) -> String {
         report.given.1,
         report.given.2,
         report.left,
-        report.returned
+        report.returned,
+        report.compacted,
+        report.fed
     )
 }

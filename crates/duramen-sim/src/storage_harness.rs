@@ -380,7 +380,11 @@ impl World {
                     self.on_persisted(replica, ticket)?;
                 }
                 Done::WantImage { replica } => self.wants.push(replica),
-                Done::Mended { .. } | Done::Cut { .. } | Done::Compacted { .. } => {
+                Done::Mended { .. }
+                | Done::Cut { .. }
+                | Done::Compacted { .. }
+                | Done::Put { .. }
+                | Done::Staged { .. } => {
                     unreachable!("nothing is mended or compacted here")
                 }
                 Done::DiskFull(full) => {

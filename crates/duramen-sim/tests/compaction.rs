@@ -14,9 +14,11 @@ use duramen_storage::compaction::{
     Aborted, Compaction, CompactionError, Made, Means, Order, Progress,
 };
 use duramen_storage::op::{
-    Append, Compacted, ConfState, Content, HardState, Identity, LogEntry, RecoveredReplica,
+    Append, Beginning, Compacted, ConfState, Content, Given, HardState, Identity, LogEntry,
+    RecoveredReplica, SegmentMeta,
 };
 use duramen_storage::scrub::{Found, Scrubber};
+use duramen_storage::staging::{Outcome, Stage, Stagings};
 use duramen_storage::storage::{Facts, Options};
 use duramen_storage::{Descriptor, Done, Op, OpKind, ReplicaId, Storage};
 
@@ -529,12 +531,206 @@ fn planted_bugs_of_compaction_are_found() {
         // Only a crash between the two is told apart: it takes hundreds of seeds.
         (Bug::CompactedShownEarly, || crash_anywhere(1000..5000)),
         (Bug::TombstonesGoEarly, || compacted_by_chance(1..150)),
+        (Bug::StagedNotSynced, || crash_while_given(3000..3300)),
+        (Bug::GivenForgotten, || crash_while_given(3000..3300)),
     ] {
         plant(Some(bug));
         let found = std::panic::catch_unwind(test);
         plant(None);
         assert!(found.is_err(), "{bug:?}");
     }
+}
+
+/// What another replica gives of a log that it has compacted, and where that begins anew.
+struct Gift {
+    given: Given,
+    begins: (u64, u64, i64),
+    pieces: Vec<Bytes>,
+}
+
+fn gift_of(world: &mut World, how: Compacted) -> Gift {
+    let found = world.reopen();
+    let begins = (found.history.index, found.history.term, found.history.end_offset);
+    assert_eq!((found.compacted, begins.2), (how, how.below));
+    let runs = found.term_runs.iter().filter(|run| run.first_index <= begins.0);
+    let segments = found.segments.iter().filter(|it| it.base_offset < how.below);
+    let (runs, segments) = (runs.copied().collect(), segments.copied().collect());
+    let given = Given { number: 1, compacted: how, log_start: 0, runs, segments };
+    let (reader, mut pieces, mut offset) = (world.storage.reader(), Vec::new(), 0);
+    while let Some(range) = reader.locate(REPLICA, offset, how.below, 900, true).unwrap() {
+        let bytes = reader.read(REPLICA, &range).unwrap();
+        let all = batches(bytes.clone()).map_while(Result::ok);
+        let whole: usize = all.map(|batch| batch.bytes().len()).sum();
+        let piece = bytes.slice(..whole);
+        offset = batches(piece.clone()).last().unwrap().unwrap().header().end_offset();
+        pieces.push(piece);
+    }
+    Gift { given, begins, pieces }
+}
+
+impl World {
+    /// Takes what is given, begins anew with it, and appends what follows. False if the disk died.
+    fn begin_anew(&mut self, gift: &Gift, rest: &[Append]) -> bool {
+        let Some(segments) = self.take_gift(gift) else {
+            assert!(self.disk.is_dead());
+            return false;
+        };
+        let (index, term, end_offset) = gift.begins;
+        let given = Some(Given { segments, ..gift.given.clone() });
+        let conf = ConfState { voters: vec![7], applied: index, ..ConfState::default() };
+        let image = Bytes::from(self.chance.bytes(20));
+        let beginning = Beginning { index, term, end_offset, conf, image, given };
+        let kind = OpKind::Reset(Box::new(beginning));
+        self.storage.submit(Op { replica: REPLICA, kind });
+        // Nobody has said yet that more is committed.
+        let hard_state = Some(HardState { term: 1000, vote: 0, commit: index });
+        let appends = rest.to_vec();
+        let kind = OpKind::Write { ticket: 9_000_000, appends, hard_state, must_sync: true };
+        self.storage.submit(Op { replica: REPLICA, kind });
+        // What is not on the disk yet is in no image.
+        let is_done = self.settle(index).is_ok();
+        assert!(is_done || self.disk.is_dead());
+        is_done
+    }
+
+    fn take_gift(&mut self, gift: &Gift) -> Option<Vec<SegmentMeta>> {
+        let (reader, mut stagings) = (self.storage.reader(), Stagings::default());
+        let identity = Identity { topic: "t".into(), topic_id: [5; 16], partition: 0 };
+        let (replica, given) = (REPLICA, gift.given.clone());
+        let none = stagings.carry_out(&reader, Stage::Begin { replica, identity, given }, 0);
+        assert!(none.is_none());
+        let last = gift.pieces.len().max(1) - 1;
+        for at in 0..=last {
+            let batches = gift.pieces.get(at).cloned().unwrap_or_default();
+            let put = Stage::Put { replica, number: 1, batches, is_last: at == last };
+            match stagings.carry_out(&reader, put, 0)? {
+                Outcome::Done(Done::Put { next, .. }) => assert!(next? > 0),
+                Outcome::Done(other) => panic!("{other:?}"),
+                Outcome::Staged(staged) => self.storage.stage(*staged),
+            }
+        }
+        self.storage.take_done().into_iter().find_map(|it| match it {
+            Done::Staged { segments, .. } => Some(segments),
+            _ => None,
+        })
+    }
+
+    fn check_records(&mut self, all: &[Seen], end: i64) {
+        let expected: Vec<Seen> = all.iter().filter(|it| it.offset < end).cloned().collect();
+        assert_eq!(self.read_from(0, end), expected);
+        self.scrub();
+    }
+}
+
+/// A replica that has a part of a log, or nothing, begins anew with what another one gives, and the disk dies at some call of
+/// that, or at none.
+fn crash_while_given(seeds: std::ops::Range<u64>) {
+    let (mut old, mut new) = (0, 0);
+    for seed in seeds {
+        let (log, mut chance) = log_of(seed);
+        let mut giver = World::filled(seed, &log);
+        let how = any_how(&mut chance, &log, None);
+        assert!(giver.compact(&log, how, 1000));
+        let gift = gift_of(&mut giver, how);
+        let after = log.compacted(how);
+        let split = log.appends.partition_point(|it| it.entry.index <= gift.begins.0);
+        let here = chance.index(split + 1);
+        let (here, rest) = (&log.appends[..here], &log.appends[split..]);
+        let rest = &rest[..chance.index(rest.len() + 1)];
+        let mut world = World::new(seed + 500_000);
+        world.write(here);
+        world.settle(1).unwrap();
+        let old_end = world.reopen().end_offset;
+        world.disk.crash_in(Some(chance.between(1, 120)));
+        let is_done = world.begin_anew(&gift, rest);
+        world.disk.crash_in(None);
+        world.disk = if chance.chance(700) { world.disk.power_loss() } else { world.disk.kill() };
+        let found = world.reopen();
+        let is_new = found.compacted == how;
+        assert!(is_new || !is_done && found.compacted.index == 0, "seed {seed}: {found:?}");
+        *if is_new { &mut new } else { &mut old } += 1;
+        if is_new {
+            let (index, _, end_offset) = gift.begins;
+            assert_eq!((found.history.index, found.history.end_offset), (index, end_offset));
+            assert!(found.end_offset >= end_offset);
+            world.check_records(&after, found.end_offset);
+        } else {
+            assert_eq!(found.end_offset, old_end);
+            world.check_records(&log.records, old_end);
+        }
+        world.settle(found.prev_index).unwrap();
+        world.check_tidy();
+        if !is_new {
+            assert!(world.begin_anew(&gift, rest));
+        }
+        let rest = &log.appends[split..];
+        let here = world.reopen();
+        let next =
+            rest.partition_point(|it| it.entry.index <= here.prev_index) + here.entries.len();
+        world.write(&rest[next..]);
+        world.check_records(&after, log.end);
+        world.disk = world.disk.power_loss();
+        assert_eq!(world.reopen().compacted, how);
+        world.check_records(&after, log.end);
+        // It goes on to be compacted as any other.
+        world.checkpoint(&log);
+        let next = any_how(&mut chance, &log, Some(how));
+        if next.below > how.below {
+            assert!(world.compact(&log, next, 1000));
+            world.check(&log.compacted(next), log.end);
+            world.check_tidy();
+        }
+    }
+    assert!(old > 0 && new > 0, "{old} {new}");
+}
+
+#[test]
+fn a_log_begins_anew_with_all_that_is_given_or_not_at_all() {
+    crash_while_given(3000..3300);
+}
+
+/// What another replica gives is looked at: nothing of it is taken if a bit is wrong, or a batch is not where it is to be.
+#[test]
+fn what_is_given_and_does_not_fit_is_not_taken() {
+    let (log, mut chance) = log_of(7);
+    let mut source = World::filled(7, &log);
+    let how = any_how(&mut chance, &log, None);
+    assert!(source.compact(&log, how, 1000));
+    let gift = gift_of(&mut source, how);
+    let mut world = World::new(8);
+    world.settle(1).unwrap();
+    let taken = |world: &mut World, pieces: Vec<Bytes>, given: Given| {
+        let gift = Gift { given, begins: gift.begins, pieces };
+        let taken = world.take_gift(&gift).is_some();
+        let staged = world.disk.files().into_iter().filter(|(path, _)| path.contains("given"));
+        assert_eq!(staged.count() > 0, taken, "what is not taken leaves nothing behind");
+        taken
+    };
+    let (pieces, given) = (&gift.pieces, &gift.given);
+    // Where a batch is to be only its source can tell, by an index; a frame's checksum keeps that on its way.
+    let (mut at, mut offsets) = (0, BTreeSet::new());
+    for batch in batches(pieces[0].clone()).map(Result::unwrap) {
+        offsets.extend(at..at + 8);
+        at += batch.bytes().len();
+    }
+    for bit in (0..pieces[0].len() * 8).filter(|bit| !offsets.contains(&(bit / 8))) {
+        let mut harmed = pieces[0].to_vec();
+        harmed[bit / 8] ^= 1 << (bit % 8);
+        let mut all = pieces.clone();
+        all[0] = harmed.into();
+        assert!(!taken(&mut world, all, given.clone()), "bit {bit}");
+    }
+    let twice = [&pieces[..1], &pieces[..]].concat();
+    assert!(!taken(&mut world, twice, given.clone()));
+    let mut runs = given.runs.clone();
+    for run in &mut runs {
+        run.term += 1;
+    }
+    assert!(!taken(&mut world, pieces.clone(), Given { runs, ..given.clone() }));
+    let compacted = Compacted { below: 1, ..how };
+    let short = Given { compacted, segments: given.segments[..1].to_vec(), ..given.clone() };
+    assert!(!taken(&mut world, pieces.clone(), short));
+    assert!(taken(&mut world, pieces.clone(), given.clone()));
 }
 
 /// Appends, trims and images go on while it is made and switched.
@@ -696,4 +892,62 @@ fn what_is_not_settled_or_has_no_room_waits() {
     world.check(&log.records.clone(), log.end);
     assert!(world.compact(&log, how, 5));
     world.check(&log.compacted(how), log.end);
+}
+
+/// A log that begins anew with an image for which there is no room, until one that stands behind that was given, too.
+fn without_room_to_begin_anew() -> (World, Log, RecoveredReplica, u64) {
+    let (log, _) = log_of(5);
+    let mut world = World::new(5);
+    world.write(&log.appends);
+    let before = world.reopen();
+    let index = log.appends[log.appends.len() - 2].entry.index;
+    assert!(before.prev_index < index);
+    let conf = ConfState { voters: vec![7], applied: index, ..ConfState::default() };
+    let image = Bytes::from(world.chance.bytes(20_000));
+    let beginning = Beginning { index, term: 1000, end_offset: 9000, conf, image, given: None };
+    world.disk.set_capacity(world.disk.used());
+    let kind = OpKind::Reset(Box::new(beginning));
+    world.storage.submit(Op { replica: REPLICA, kind });
+    world.image(index);
+    for _ in 0..10 {
+        let mut requests = Vec::new();
+        requests.extend(world.storage.begin_round().unwrap());
+        requests.extend(world.storage.write_segments().unwrap());
+        requests.extend(world.storage.maintain(false).unwrap());
+        for request in requests {
+            let result = request.run(&world.disk);
+            world.storage.on_sync(request.id, result).unwrap();
+        }
+    }
+    (world, log, before, index)
+}
+
+/// Images pass what is queued. One that stands behind a new beginning says nothing of what is kept until that is durable.
+#[test]
+fn an_image_from_behind_a_new_beginning_is_not_one_of_the_old_log() {
+    let (mut world, log, before, _) = without_room_to_begin_anew();
+    world.disk.set_capacity(u64::MAX / 2);
+    world.disk = world.disk.power_loss();
+    let found = world.reopen();
+    assert_eq!((found.prev_index, found.end_offset), (before.prev_index, log.end));
+}
+
+#[test]
+fn a_log_that_has_no_room_to_begin_anew_does_so_when_there_is_some() {
+    let (mut world, _, _, index) = without_room_to_begin_anew();
+    world.disk.set_capacity(u64::MAX / 2);
+    world.settle(index).unwrap();
+    world.disk = world.disk.power_loss();
+    let found = world.reopen();
+    assert_eq!((found.prev_index, found.end_offset), (index, 9000));
+}
+
+#[test]
+fn a_log_that_has_no_room_to_begin_anew_can_be_deleted() {
+    let (mut world, _, _, index) = without_room_to_begin_anew();
+    world.storage.submit(Op { replica: REPLICA, kind: OpKind::Delete });
+    world.disk.set_capacity(world.disk.used() + 8192);
+    world.settle(index).unwrap();
+    let (_, found) = Storage::open(world.disk.clone(), options()).unwrap();
+    assert!(found.replicas.is_empty());
 }

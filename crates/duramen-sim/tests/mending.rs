@@ -2,7 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test's own failure is a failure")]
 
 use bytes::Bytes;
-use duramen_broker::event::ReadLog;
+use duramen_broker::event::{MadeBy, ReadLog};
 use duramen_broker::read_plan;
 use duramen_protocol::compression::Codec;
 use duramen_sim::SimDisk;
@@ -309,6 +309,7 @@ fn what_has_rotted_is_not_given_to_others() {
             bytes_max: 1 << 20,
             peer: None,
             ticket,
+            made_by: MadeBy::Appends,
         };
         assert!(wanted.is_for_mending());
         read_plan::log_slice(&storage.reader(), &wanted).batches.unwrap_or_default()

@@ -265,6 +265,27 @@ impl<D: Disk> LogFiles<D> {
         listing.compaction = compaction;
     }
 
+    /// The entry by which it was compacted last, or 0.
+    pub(crate) fn compaction(&self) -> u64 {
+        self.listing.read().unwrap_or_else(PoisonError::into_inner).compaction
+    }
+
+    /// The log begins anew with segments that were given, as a compaction left them. No reader sees anything between.
+    pub(crate) fn begin_anew(
+        &self,
+        given: Vec<Arc<Segment<D>>>,
+        compaction: u64,
+        runs: &[TermRun],
+    ) {
+        let mut listing = self.listing.write().unwrap_or_else(PoisonError::into_inner);
+        for old in std::mem::replace(&mut listing.segments, given) {
+            *lock(&old.file) = Handle::Gone;
+        }
+        listing.compaction = compaction;
+        let terms = runs.iter().map(|run| (run.start_offset, run.term)).collect();
+        *self.terms.write().unwrap_or_else(PoisonError::into_inner) = terms;
+    }
+
     /// By which entry it was compacted, as recovery found it.
     pub(crate) fn set_compaction(&self, compaction: u64) {
         self.listing.write().unwrap_or_else(PoisonError::into_inner).compaction = compaction;

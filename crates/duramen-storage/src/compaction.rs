@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
-use bytes::{BufMut, Bytes};
+use bytes::Bytes;
 use duramen_protocol::batch::BatchView;
 use duramen_protocol::records::{Record, RecordError, Records, Retained, retain};
 use siphasher::sip128::{Hasher128, SipHasher24};
@@ -34,17 +34,18 @@ use crate::descriptor::{BATCH_HEADER_BYTES, Descriptor};
 use crate::format::segment_stem;
 use crate::op::Compacted;
 use crate::reader::{NOT_AS_INDEXED, ReadError, Reader, fault_of};
-use crate::replica_state::{SegmentState, TimeEntry};
-use crate::reserve::is_full;
+use crate::replica_state::SegmentState;
 use crate::sabotage::{self, Bug};
 use crate::{Disk, ReplicaId};
 
+pub(crate) mod writing;
+
+use writing::{SegmentWriter, WriteError};
+
 /// What the records of one batch may take when decompressed. They were let in with less.
 const RECORD_BYTES_MAX: usize = 1 << 30;
-/// Written at once.
+/// Read at once.
 const BUFFER_BYTES: usize = 256 * 1024;
-/// Bytes of batches for which a segment has an entry in its time index at most.
-const TIME_INTERVAL_BYTES: u64 = 4096;
 
 /// A transaction whose records nobody is to see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,6 +116,16 @@ pub enum CompactionError {
         #[source]
         source: io::Error,
     },
+}
+
+impl From<WriteError> for CompactionError {
+    fn from(error: WriteError) -> Self {
+        match error {
+            WriteError::TooLarge => Self::TooLarge,
+            WriteError::NoRoom => Self::NoRoom,
+            WriteError::Disk { path, source } => Self::Disk { path, source },
+        }
+    }
 }
 
 /// What a step came to.
@@ -286,22 +297,6 @@ impl<D: Disk> Place<D> {
     }
 }
 
-/// A segment that is being written.
-#[derive(Debug)]
-struct Writing<D: Disk> {
-    state: SegmentState,
-    stem: String,
-    is_final: bool,
-    file: D::File,
-    batches: Vec<u8>,
-    batches_at: u64,
-    index_file: Option<D::File>,
-    index: Vec<u8>,
-    index_at: u64,
-    times: Vec<TimeEntry>,
-    timed_at: u64,
-}
-
 /// What a pass is at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
@@ -325,7 +320,7 @@ pub struct Compaction<D: Disk> {
     stage: Stage,
     sources: Vec<Source<D>>,
     place: Place<D>,
-    writing: Option<Writing<D>>,
+    writing: Option<SegmentWriter<D>>,
     /// Segments of this pass that are written.
     written: Vec<(SegmentState, String)>,
     paths: Vec<String>,
@@ -336,6 +331,9 @@ impl<D: Disk> Compaction<D> {
     pub fn begin(reader: &Reader<D>, order: Order, means: &Means) -> Result<Self, CompactionError> {
         let files = reader.catalog().get(order.replica).map_err(|_| CompactionError::Changed)?;
         let below = order.compacted.below;
+        if files.compaction() >= order.compacted.index {
+            return Err(CompactionError::Changed);
+        }
         let all = files.segments();
         let after = all.partition_point(|it| it.base_offset < below);
         if after == 0 || all.get(after).is_none_or(|next| next.base_offset != below) {
@@ -459,8 +457,8 @@ impl<D: Disk> Compaction<D> {
         }
         let (base_offset, end_offset, size) = (source.base_offset, source.end_offset, source.size);
         let has_room = self.writing.as_ref().is_some_and(|writing| {
-            writing.state.size + size <= self.order.segment_bytes.min(1 << 31)
-                && end_offset - writing.state.base_offset <= i64::from(i32::MAX)
+            writing.size() + size <= self.order.segment_bytes.min(1 << 31)
+                && end_offset - writing.base_offset() <= i64::from(i32::MAX)
         });
         if has_room {
             return Ok(());
@@ -581,25 +579,6 @@ impl<D: Disk> Compaction<D> {
 
 /// What is written.
 impl<D: Disk> Compaction<D> {
-    fn failed(path: &str, error: io::Error) -> CompactionError {
-        if is_full(&error) {
-            return CompactionError::NoRoom;
-        }
-        CompactionError::Disk { path: path.to_owned(), source: error }
-    }
-
-    /// Makes a file that was not there.
-    fn create(&mut self, path: &str) -> Result<D::File, CompactionError> {
-        match self.reader.disk().remove_file(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(Self::failed(path, error));
-            }
-            _ => {}
-        }
-        self.paths.push(path.to_owned());
-        self.reader.disk().create(path).map_err(|error| Self::failed(path, error))
-    }
-
     fn begin_segment(&mut self, base_offset: i64) -> Result<(), CompactionError> {
         let is_final = self.rules.is_last_part();
         // Storage knows at which index it begins.
@@ -610,109 +589,21 @@ impl<D: Disk> Compaction<D> {
         if !is_final {
             stem = format!("{stem}.pass{}", self.pass);
         }
-        let file = self.create(&format!("{stem}.log"))?;
-        self.writing = Some(Writing {
-            state,
-            stem,
-            is_final,
-            file,
-            batches: Vec::new(),
-            batches_at: 0,
-            index_file: None,
-            index: Vec::new(),
-            index_at: 0,
-            times: Vec::new(),
-            timed_at: 0,
-        });
+        let disk = self.reader.disk();
+        let begun = SegmentWriter::begin(disk, state, stem, is_final, &mut self.paths)?;
+        self.writing = Some(begun);
         Ok(())
     }
 
     fn put(&mut self, batch: &Descriptor, bytes: &[u8]) -> Result<(), CompactionError> {
         let writing = self.writing.as_mut().expect("a segment was begun at the source");
-        let state = &mut writing.state;
-        let position = u32::try_from(state.size).map_err(|_| CompactionError::TooLarge)?;
-        let delta = state.delta(batch.end_offset() - 1);
-        if batch.max_timestamp > state.max_timestamp {
-            (state.max_timestamp, state.max_timestamp_delta) = (batch.max_timestamp, delta);
-        }
-        writing.index.put_u32(delta);
-        writing.index.put_u32(position);
-        state.index_flushed += 1;
-        state.flushed_position = position;
-        state.size += u64::from(batch.length);
-        writing.batches.extend_from_slice(bytes);
-        if state.size >= writing.timed_at + TIME_INTERVAL_BYTES {
-            writing.timed_at = state.size;
-            writing.note_time();
-        }
-        if writing.batches.len() >= BUFFER_BYTES || writing.index.len() >= BUFFER_BYTES {
-            self.flush()?;
-        }
-        Ok(())
-    }
-
-    /// Writes what is in memory.
-    fn flush(&mut self) -> Result<(), CompactionError> {
-        let Some(mut writing) = self.writing.take() else { return Ok(()) };
-        let disk = self.reader.disk().clone();
-        let path = format!("{}.log", writing.stem);
-        let len = writing.batches.len() as u64;
-        disk.write_at(&writing.file, &[&writing.batches], writing.batches_at)
-            .and_then(|()| disk.start_writeback(&writing.file, writing.batches_at, len))
-            .map_err(|error| Self::failed(&path, error))?;
-        writing.batches_at += len;
-        writing.batches.clear();
-        if writing.is_final && !writing.index.is_empty() {
-            let path = format!("{}.index", writing.stem);
-            let file = match writing.index_file.take() {
-                Some(file) => file,
-                None => self.create(&path)?,
-            };
-            disk.write_at(&file, &[&writing.index], writing.index_at)
-                .map_err(|error| Self::failed(&path, error))?;
-            let state = &mut writing.state;
-            state.index_crc = crc32c::crc32c_append(state.index_crc, &writing.index);
-            writing.index_at += writing.index.len() as u64;
-            writing.index_file = Some(file);
-        }
-        writing.index.clear();
-        self.writing = Some(writing);
-        Ok(())
+        Ok(writing.put(batch, bytes, &mut self.paths)?)
     }
 
     /// The segment that is being written is whole.
     fn end_segment(&mut self) -> Result<(), CompactionError> {
-        self.flush()?;
-        let Some(mut writing) = self.writing.take() else { return Ok(()) };
-        let disk = self.reader.disk().clone();
-        if writing.is_final {
-            writing.note_time();
-            let mut files = vec![(format!("{}.log", writing.stem), writing.file)];
-            if let Some(file) = writing.index_file {
-                files.push((format!("{}.index", writing.stem), file));
-            }
-            if !writing.times.is_empty() {
-                let path = format!("{}.timeindex", writing.stem);
-                let file = self.create(&path)?;
-                let mut bytes = Vec::new();
-                for entry in &writing.times {
-                    bytes.put_i64(entry.timestamp);
-                    bytes.put_u32(entry.offset_delta);
-                }
-                let written = disk.write_at(&file, &[&bytes], 0);
-                written.map_err(|error| Self::failed(&path, error))?;
-                files.push((path, file));
-            }
-            for (path, file) in files.iter().filter(|_| !sabotage::is(Bug::CompactedNotSynced)) {
-                disk.sync(file).map_err(|error| Self::failed(path, error))?;
-            }
-            let state = &mut writing.state;
-            state.times_flushed = u32::try_from(writing.times.len()).expect("fewer than batches");
-            state.flushed_timestamp = writing.times.last().map_or(-1, |it| it.timestamp);
-            state.image_max_timestamp = state.max_timestamp;
-            state.image_max_delta = state.max_timestamp_delta;
-        }
-        self.written.push((writing.state, format!("{}.log", writing.stem)));
+        let Some(writing) = self.writing.take() else { return Ok(()) };
+        self.written.push(writing.end(&mut self.paths)?);
         Ok(())
     }
 
@@ -746,7 +637,7 @@ impl<D: Disk> Compaction<D> {
     fn end(&mut self) -> Result<Box<Made<D>>, CompactionError> {
         let dir = &self.dir;
         let synced = self.reader.disk().sync_dir(dir);
-        synced.map_err(|error| Self::failed(dir, error))?;
+        synced.map_err(|source| CompactionError::Disk { path: dir.clone(), source })?;
         let made = Made {
             replica: self.order.replica,
             compacted: self.order.compacted,
@@ -755,15 +646,5 @@ impl<D: Disk> Compaction<D> {
             paths: std::mem::take(&mut self.paths),
         };
         Ok(Box::new(made))
-    }
-}
-
-impl<D: Disk> Writing<D> {
-    fn note_time(&mut self) {
-        let timestamp = self.state.max_timestamp;
-        if timestamp > self.times.last().map_or(-1, |it| it.timestamp) {
-            let offset_delta = self.state.max_timestamp_delta;
-            self.times.push(TimeEntry { timestamp, offset_delta });
-        }
     }
 }

@@ -10,6 +10,7 @@
 
 use bytes::Bytes;
 
+use crate::format::GIVEN;
 use crate::history::PastEntry;
 use crate::op::{Compacted, ConfState, Content, HardState, Identity, LogEntry, TermRun};
 use crate::record::{self, ImageSource, Record};
@@ -254,7 +255,8 @@ fn of_segment(segment: &SegmentState) -> Fields {
         ("image_max_delta", segment.image_max_delta.into()),
         ("index_tail", indexed.collect()),
         ("times_tail", timed.collect()),
-        ("generation", segment.generation.into()),
+        ("generation", (segment.generation & !GIVEN).into()),
+        ("given", (segment.generation & GIVEN != 0).into()),
     ]
 }
 

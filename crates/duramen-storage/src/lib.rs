@@ -33,6 +33,7 @@ mod replica_state;
 mod reserve;
 pub mod sabotage;
 pub mod scrub;
+pub mod staging;
 pub mod storage;
 
 pub use descriptor::Descriptor;

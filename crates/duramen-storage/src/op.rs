@@ -118,6 +118,23 @@ pub struct Beginning {
     pub conf: ConfState,
     /// The view's image. It may hold what later entries say: its reader must know which.
     pub image: Bytes,
+    /// What is kept of the log before the first entry, if it is compacted. Storage has been given it: [`crate::staging`].
+    pub given: Option<Given>,
+}
+
+/// The part of a compacted log whose entries cannot be had again, as another replica gives it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Given {
+    /// By this it is told from what was given before.
+    pub number: u64,
+    /// What the other replica has done: all below is as this left it.
+    pub compacted: Compacted,
+    /// The first offset kept.
+    pub log_start: i64,
+    /// The term runs of it, oldest first.
+    pub runs: Vec<TermRun>,
+    /// Its segments, oldest first. What they are to hold is not known before it is there.
+    pub segments: Vec<SegmentMeta>,
 }
 
 /// The kinds of [`Op`].
@@ -216,6 +233,24 @@ pub enum Done {
         /// The segments that took the place of all below, durable and shown to readers. `None` if nothing has changed: it
         /// may be tried again.
         done: Option<(Compacted, Vec<SegmentMeta>)>,
+    },
+    /// What became of a [`crate::staging::Stage::Put`].
+    Put {
+        /// Whose.
+        replica: ReplicaId,
+        /// [`Given::number`].
+        number: u64,
+        /// The offset after it. `None` if it is of no use, and all that was put before is gone.
+        next: Option<i64>,
+    },
+    /// All that another replica gave of a compacted log is here, durable, and waits for [`OpKind::Reset`].
+    Staged {
+        /// Whose.
+        replica: ReplicaId,
+        /// [`Given::number`].
+        number: u64,
+        /// As its segments are.
+        segments: Vec<SegmentMeta>,
     },
 }
 

@@ -57,7 +57,7 @@ pub struct FileRange<F> {
     /// the same state of the log.
     pub compaction: u64,
     /// The entry by which compaction made the segment, or 0.
-    pub(crate) generation: u64,
+    pub generation: u64,
 }
 
 /// Why a read could not be answered.
@@ -131,6 +131,11 @@ impl<D: Disk> Reader<D> {
     ) -> Result<Option<FileRange<D::File>>, ReadError> {
         let found = self.locate_now(replica, offset, end, bytes_max, first_whole);
         self.suspect_of(replica, found)
+    }
+
+    /// The entry by which a log was compacted last, or 0.
+    pub fn compaction(&self, replica: ReplicaId) -> Result<u64, ReadError> {
+        Ok(self.catalog.get(replica)?.compaction())
     }
 
     fn locate_now(

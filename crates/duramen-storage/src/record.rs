@@ -31,6 +31,7 @@ const SYNCED: u8 = 11;
 const STATE_2: u8 = 12;
 const STATE_3: u8 = 13;
 const COMPACTED: u8 = 14;
+const STATE_4: u8 = 15;
 
 const CONF_AUTO_LEAVE: u8 = 1;
 const CONF_MOVED: u8 = 2;
@@ -112,6 +113,7 @@ impl Record {
                 StateVersion::One => STATE_1,
                 StateVersion::Two => STATE_2,
                 StateVersion::Three => STATE_3,
+                StateVersion::Four => STATE_4,
             },
             Self::Delete { .. } => DELETE,
             Self::Gone { .. } => GONE,
@@ -174,12 +176,13 @@ impl Record {
                 let index = body.try_get_u64()?;
                 Self::Image { replica, index, image: ImageSource::decode(body)? }
             }
-            STATE_1 | STATE_2 | STATE_3 => {
+            STATE_1 | STATE_2 | STATE_3 | STATE_4 => {
                 let as_of = body.try_get_u64()?;
                 let version = match kind {
                     STATE_1 => StateVersion::One,
                     STATE_2 => StateVersion::Two,
-                    _ => StateVersion::Three,
+                    STATE_3 => StateVersion::Three,
+                    _ => StateVersion::Four,
                 };
                 let state = ReplicaState::decode(replica, version, body)?;
                 Self::State { as_of, state: Box::new(state) }

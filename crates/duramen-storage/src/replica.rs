@@ -17,7 +17,7 @@ use std::sync::Arc;
 use crate::catalog::{LogFiles, Segment, WrittenPart};
 use crate::format::{DELETED, segment_stem};
 use crate::manifest::hex;
-use crate::op::HardState;
+use crate::op::{Compacted, HardState};
 use crate::replica_state::{ReplicaState, SegmentState};
 use crate::storage::SyncStep;
 use crate::{Disk, ReplicaId};
@@ -373,6 +373,24 @@ impl<D: Disk> Replica<D> {
             index: segment.index_tail[index..].to_vec(),
             times: segment.times_tail[times..].to_vec(),
         }
+    }
+
+    /// Shows the segments that were given of a log that begins anew in the place of all others, whose files it returns:
+    /// nothing needs them any more.
+    pub(crate) fn show_given(&mut self) -> Vec<String> {
+        let (dir, id) = (self.state.dir(), self.id());
+        let Compacted { index, below, .. } = self.state.compacted;
+        let given = self.state.segments.iter().filter(|it| it.base_offset < below);
+        let mut shown = Vec::new();
+        for segment in given {
+            let mut later = self.state.segments.iter().map(|it| it.base_offset);
+            let end = later.find(|base| *base > segment.base_offset).unwrap_or(below);
+            shown.push(Segment::recovered(&dir, id, segment, end, segment.size));
+        }
+        self.dirty.clear();
+        let removed = self.files.segments();
+        self.files.begin_anew(shown, index, &self.state.term_runs);
+        removed.iter().flat_map(|segment| segment.paths()).collect()
     }
 
     /// Cuts the files behind what was kept of the log.

@@ -14,11 +14,11 @@ use std::collections::VecDeque;
 use bytes::{Buf, BufMut, Bytes};
 
 use crate::Descriptor;
-use crate::format::{Malformed, count};
+use crate::format::{GIVEN, Malformed, count};
 use crate::history::{self, History, PastEntry};
 use crate::op::{
-    Beginning, Compacted, ConfState, Content, HardState, Identity, LogEntry, RecoveredReplica,
-    ReplicaId, SegmentMeta, TermRun,
+    Beginning, Compacted, ConfState, Content, Given, HardState, Identity, LogEntry,
+    RecoveredReplica, ReplicaId, SegmentMeta, TermRun,
 };
 use crate::record::{self, ImageSource};
 use crate::sabotage::{self, Bug};
@@ -160,13 +160,15 @@ impl SegmentState {
 }
 
 /// How a State was written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum StateVersion {
     /// Without [`History`].
     One,
     Two,
     /// Of a log that is compacted.
     Three,
+    /// As that, and some of its segments were given: an earlier build would take their files for leftovers.
+    Four,
 }
 
 /// That a log was compacted: segments that take the place of all below.
@@ -249,6 +251,14 @@ impl ReplicaState {
         hard_state.commit = *index;
         let (id, identity) = (self.replica, self.identity.clone());
         Self::begin(id, identity, hard_state, (*index, *term, *end_offset), (conf.clone(), image))
+    }
+
+    /// A log that begins somewhere else keeps this of what is before.
+    pub(crate) fn take_given(&mut self, given: &Given, segments: Vec<SegmentState>) {
+        self.log_start = given.log_start.min(self.end_offset);
+        self.term_runs.clone_from(&given.runs);
+        self.compacted = given.compacted;
+        self.segments = segments;
     }
 
     /// The directory, relative to the data directory.
@@ -493,7 +503,7 @@ impl ReplicaState {
             segment.encode(out);
         }
         self.encode_history(out);
-        if self.version() == StateVersion::Three {
+        if self.version() >= StateVersion::Three {
             put_compacted(out, &self.compacted);
             let made = self.segments.iter().filter(|it| it.generation > 0);
             put_made(out, made);
@@ -502,7 +512,12 @@ impl ReplicaState {
 
     /// How it is written.
     pub(crate) fn version(&self) -> StateVersion {
-        if self.compacted == Compacted::default() { StateVersion::Two } else { StateVersion::Three }
+        let is_given = |it: &SegmentState| it.generation & GIVEN != 0;
+        match self.compacted == Compacted::default() {
+            true => StateVersion::Two,
+            false if self.segments.iter().any(is_given) => StateVersion::Four,
+            false => StateVersion::Three,
+        }
     }
 
     fn encode_history(&self, out: &mut Vec<u8>) {
@@ -582,7 +597,7 @@ impl ReplicaState {
             history,
             compacted: Compacted::default(),
         };
-        if version == StateVersion::Three {
+        if version >= StateVersion::Three {
             state.compacted = get_compacted(from)?;
             get_made(from, &mut state.segments)?;
         }

@@ -176,6 +176,12 @@ pub enum Bug {
     OldestStays,
     /// Readers are shown compacted segments before it is durable that they are the log's.
     CompactedShownEarly,
+    /// What is given of a compacted log is installed before it is on disk.
+    StagedNotSynced,
+    /// A replica begins anew without what is kept of the log before.
+    GivenForgotten,
+    /// What is given of a compacted log goes on with what another compaction left.
+    GivenMixed,
 }
 
 #[cfg(feature = "sabotage")]

@@ -27,6 +27,7 @@ use crate::replica::{DirtyCount, Replica};
 use crate::replica_state::SegmentState;
 use crate::reserve::{Reserve, is_full};
 use crate::sabotage::{self, Bug};
+use crate::staging::Staged;
 use crate::{Disk, Reader, ReplicaId, manifest, recovery};
 
 mod compacting;
@@ -247,6 +248,8 @@ struct Cut {
     keep: BTreeSet<i64>,
     /// The last of them as it is after the cut, with the log's end offset.
     last: Option<(SegmentState, i64)>,
+    /// The log begins anew with segments that were given: readers are shown them then.
+    is_given: bool,
 }
 
 /// The round in flight.
@@ -317,7 +320,7 @@ pub struct Storage<D: Disk> {
     /// The queue may be waiting for their checkpoints.
     doomed: BTreeSet<ReplicaId>,
     images: VecDeque<(ReplicaId, u64, Bytes)>,
-    /// Ops of replicas whose directory's name is not free yet.
+    /// Ops of replicas whose directory's name is not free yet, or that are to begin anew, and for whose image there is no room.
     deferred: BTreeMap<ReplicaId, Vec<Op>>,
     /// Records of our own for the next round.
     urgent: VecDeque<Record>,
@@ -326,6 +329,8 @@ pub struct Storage<D: Disk> {
     round: Option<Round<D>>,
     /// What compactions made, for the next round.
     installing: VecDeque<Made<D>>,
+    /// What was given of compacted logs, for when they begin anew.
+    pub(crate) staged: BTreeMap<ReplicaId, Staged>,
     /// The last round's bytes, for their memory.
     buffer: Vec<u8>,
     syncs: BTreeMap<SyncId, Purpose>,
@@ -374,6 +379,7 @@ impl<D: Disk> Storage<D> {
             riders: BTreeSet::new(),
             round: None,
             installing: VecDeque::new(),
+            staged: BTreeMap::new(),
             buffer: Vec::new(),
             syncs: BTreeMap::new(),
             requests: Vec::new(),
@@ -624,6 +630,11 @@ impl<D: Disk> Storage<D> {
         for id in std::mem::take(&mut self.renames) {
             self.rename_if_deleted(id)?;
         }
+        let beginning = self.deferred.iter().filter(|(_, ops)| round::begins_anew(&ops[0]));
+        let beginning: Vec<ReplicaId> = beginning.map(|(id, _)| *id).collect();
+        for id in beginning {
+            self.take_up_deferred(id);
+        }
         match &self.round {
             Some(round) if round.durable => self.end_round(),
             Some(round) if round.cuts.is_empty() => self.perform_writes(),
@@ -660,6 +671,12 @@ impl<D: Disk> Storage<D> {
         for cut in cuts {
             let Some(replica) = self.replicas.get_mut(&cut.replica) else { continue };
             let dir = replica.state.dir();
+            if cut.is_given {
+                let removed = replica.show_given().into_iter().map(SyncStep::RemoveFile);
+                let removed = removed.collect();
+                self.remove_in_background(removed);
+                continue;
+            }
             replica
                 .cut_files(&self.disk, &cut.keep, cut.last.as_ref(), &self.dirty_count)
                 .map_err(|source| disk_error("cutting", &dir, source))?;
@@ -865,6 +882,7 @@ impl<D: Disk> Storage<D> {
     fn forget(&mut self, id: ReplicaId) {
         let Some(replica) = self.replicas.remove(&id) else { return };
         self.checkpoints.forget(id);
+        self.staged.remove(&id);
         if let Some(since) = replica.dirty_since {
             self.checkpoints.set_clean(id, since);
         }
@@ -877,10 +895,15 @@ impl<D: Disk> Storage<D> {
             OpKind::Create { identity, .. } if identity.dir() == dir => Some(*id),
             _ => None,
         });
-        if let Some(ops) = freed.and_then(|id| self.deferred.remove(&id)) {
-            // In front: later ops of the same replica, or name, may be queued already.
-            ops.into_iter().rev().for_each(|op| self.queue.push_front(op));
+        if let Some(id) = freed {
+            self.take_up_deferred(id);
         }
+    }
+
+    fn take_up_deferred(&mut self, id: ReplicaId) {
+        let ops = self.deferred.remove(&id).unwrap_or_default();
+        // In front: later ops of the same replica, or name, may be queued already.
+        ops.into_iter().rev().for_each(|op| self.queue.push_front(op));
     }
 
     /// Reports the replica's tickets that are persisted, in order.

@@ -9,7 +9,6 @@ use duramen_protocol::messages::alter_partition_reassignments::{
 use duramen_protocol::messages::{
     AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse,
 };
-use duramen_protocol::wire::Uuid;
 
 use super::{Operation, Resource, answer_after_commit, authorize, deadline_us, why_undecided};
 use crate::controller::Error;
@@ -116,19 +115,7 @@ fn judge(
             format!("the partition has {replicas} replicas, and would have {}", wanted.len());
         return Err(Error::new(ErrorCode::InvalidReplicationFactor, text));
     }
-    let is_elsewhere = wanted.iter().any(|id| there.iter().all(|it| it.broker_id != *id));
-    if replicas == 1 && is_elsewhere && may_be_compacted(node, topic_id) {
-        return refuse(
-            "a partition of one replica that is compacted cannot have another one yet".to_owned(),
-        );
-    }
     Ok(node.controller.move_partition(topic_id, partition, wanted))
-}
-
-/// Whether the logs of a topic may be compacted if they have one replica: such a log cannot be given to another one yet.
-fn may_be_compacted(node: &Node, topic_id: Uuid) -> bool {
-    let topic = node.controller.image.topic(topic_id);
-    topic.is_some_and(|topic| node.settings_of(topic).compact)
 }
 
 /// What is told of a request whose fate was still open when its time was over.

@@ -8,6 +8,7 @@ use duramen_protocol::messages::describe_replicas::{
 use duramen_protocol::messages::{DescribeReplicasRequest, DescribeReplicasResponse};
 use duramen_protocol::wire::Uuid;
 use duramen_storage::ReplicaId;
+use duramen_storage::op::Compacted;
 
 use super::{Operation, Resource, authorize};
 use crate::controller::{Error, METADATA_GROUP};
@@ -52,6 +53,7 @@ struct Held {
     replica: ReplicaId,
     start: i64,
     committed: i64,
+    compacted: Compacted,
 }
 
 fn held(node: &Node, topic_id: Uuid, index: i32) -> Result<Held, Error> {
@@ -61,7 +63,8 @@ fn held(node: &Node, topic_id: Uuid, index: i32) -> Result<Held, Error> {
             return Err(Error::new(ErrorCode::KafkaStorageError, why));
         }
         let (start, committed) = (controller.log_start(), controller.end());
-        return Ok(Held { replica: controller.group.id(), start, committed });
+        let (replica, compacted) = (controller.group.id(), Compacted::default());
+        return Ok(Held { replica, start, committed, compacted });
     }
     let topic = node.controller.image.topic(topic_id).ok_or_else(|| {
         Error::new(ErrorCode::UnknownTopicId, "the topic is not known to the node")
@@ -74,7 +77,8 @@ fn held(node: &Node, topic_id: Uuid, index: i32) -> Result<Held, Error> {
     if let Some(why) = partition.group.failure() {
         return Err(Error::new(ErrorCode::KafkaStorageError, why));
     }
-    Ok(Held { replica, start: partition.log_start(), committed: partition.committed() })
+    let (start, committed) = (partition.log_start(), partition.committed());
+    Ok(Held { replica, start, committed, compacted: partition.compacted() })
 }
 
 /// What is known of a replica here, and what is still to be read of it for the slot at `place`.
@@ -92,6 +96,8 @@ fn describe(
             described.replica_id = i64::try_from(held.replica.0).unwrap_or(i64::MAX);
             described.start_offset = held.start;
             described.committed_offset = held.committed;
+            described.compaction = i64::try_from(held.compacted.index).unwrap_or(i64::MAX);
+            described.compacted_offset = held.compacted.below;
             if from_offset < 0 || from_offset >= to_offset {
                 None
             } else if from_offset < held.start {

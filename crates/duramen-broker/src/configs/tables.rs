@@ -42,7 +42,7 @@ impl ConfigKey {
 #[rustfmt::skip]
 pub const TOPIC_CONFIGS: &[ConfigKey] = &[
     row("cleanup.policy", List, "delete", "log.cleanup.policy", OneOf(&["compact", "delete"]),
-        "delete: retention removes segments; compact: records need keys, and of each key the last one stays, in partitions of one replica; others are not compacted yet.").in_part(),
+        "delete: retention removes segments; compact: records need keys, and of each key the last one stays.").in_part(),
     row("compression.gzip.level", Int, "-1", "compression.gzip.level", Between(-1, 9),
         "Level of gzip where the node compresses; -1 is the codec's own default.").without_effect(),
     row("compression.lz4.level", Int, "9", "compression.lz4.level", Between(1, 17),

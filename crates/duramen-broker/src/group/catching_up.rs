@@ -10,13 +10,13 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use duramen_protocol::batch::batches;
 use duramen_storage::Descriptor;
-use duramen_storage::op::{Content, LogEntry, SegmentMeta};
+use duramen_storage::op::{Compacted, Content, LogEntry, SegmentMeta};
 
 use super::log::GroupLog;
 use super::{Group, PayloadRead};
-use crate::limits::ELECTION_TICKS;
+use crate::limits::{ELECTION_TICKS, LAG_TICKS};
 use duramen_storage::sabotage::{self, Bug};
-use raft::StateRole;
+use raft::{ProgressState, StateRole};
 
 /// Ticks after which a piece that is not acknowledged no longer holds up the next: it was lost, and the next one shows it.
 const ACKNOWLEDGED_TICKS: u64 = 10;
@@ -208,11 +208,24 @@ impl Group {
     }
 
     /// It was: these segments took the place of all below.
-    pub(crate) fn note_compacted(&mut self, below: i64, made: &[SegmentMeta]) {
-        self.compact(below);
-        let segments = &mut self.raw.mut_store().segments;
-        segments.retain(|_, base_offset| *base_offset >= below);
-        segments.extend(made.iter().map(|it| (it.first_index, it.base_offset)));
+    pub(crate) fn note_compacted(&mut self, compacted: Compacted, made: &[SegmentMeta]) {
+        self.compact(compacted.below);
+        let log = self.raw.mut_store();
+        log.compacted = compacted;
+        log.segments.retain(|_, base_offset| *base_offset >= compacted.below);
+        log.segments.extend(made.iter().map(|it| (it.first_index, it.base_offset)));
+    }
+
+    /// Whether every follower that is there has an entry. One that is away is not waited for, nor one whose log is to begin
+    /// anew.
+    pub(crate) fn is_everywhere(&self, index: u64) -> bool {
+        let since = self.pace.ticks.saturating_sub(LAG_TICKS);
+        let mut progress = self.raw.raft.prs().iter();
+        progress.all(|(id, it)| {
+            let is_there = self.pace.heard.get(id).is_some_and(|at| *at >= since);
+            let is_to_begin = it.state == ProgressState::Snapshot;
+            *id == self.id.0 || !is_there || is_to_begin || it.matched >= index
+        })
     }
 
     /// Offsets below are gone: entries that lie wholly below are given to nobody any more.

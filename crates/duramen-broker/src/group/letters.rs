@@ -11,13 +11,15 @@ use crate::peer::{Letter, LetterEntry};
 pub(crate) const TIMEOUT_NOW: i8 = 14;
 /// The kind of a letter that says what its sender has, or that it lacks what came before.
 pub(crate) const APPENDED: i8 = 4;
+/// The kind of a letter that says where its receiver's log is to begin anew.
+pub(super) const SNAPSHOT: i8 = 7;
 /// What replicas say to each other. Proposals and what a replica says to itself do not travel.
 const KINDS: [(i8, MessageType); 10] = [
     (3, MessageType::MsgAppend),
     (APPENDED, MessageType::MsgAppendResponse),
     (5, MessageType::MsgRequestVote),
     (6, MessageType::MsgRequestVoteResponse),
-    (7, MessageType::MsgSnapshot),
+    (SNAPSHOT, MessageType::MsgSnapshot),
     (8, MessageType::MsgHeartbeat),
     (9, MessageType::MsgHeartbeatResponse),
     (TIMEOUT_NOW, MessageType::MsgTimeoutNow),

@@ -6,7 +6,9 @@ use std::collections::{BTreeMap, VecDeque};
 use bytes::Bytes;
 use duramen_storage::Descriptor;
 use duramen_storage::history::{self, History};
-use duramen_storage::op::{ConfState, Content, HardState, LogEntry, TermRun};
+use duramen_storage::op::{
+    Compacted, ConfState, Content, Given, HardState, LogEntry, SegmentMeta, TermRun,
+};
 use raft::eraftpb::{self, Entry, EntryType, Snapshot};
 use raft::{Error, GetEntriesContext, RaftState, Storage, StorageError};
 
@@ -37,6 +39,8 @@ pub(super) struct GroupLog {
     pub(super) history: History,
     /// Index and offset at which segments begin.
     pub(super) segments: BTreeMap<u64, i64>,
+    /// How far it is compacted on the disk.
+    pub(super) compacted: Compacted,
     /// Entries that are not held, and were made again, by the peer that lacks them.
     pub(super) pieces: BTreeMap<u64, Piece>,
     held: VecDeque<Held>,
@@ -59,6 +63,7 @@ impl GroupLog {
             runs: Vec::new(),
             history,
             segments: BTreeMap::new(),
+            compacted: Compacted::default(),
             pieces: BTreeMap::new(),
             held: VecDeque::new(),
             before: (index, term),
@@ -190,7 +195,7 @@ impl GroupLog {
     }
 
     /// What lies below an offset, where a segment begins, will not be what was appended: entries there are not to be had any
-    /// more. The log is kept from before, so that it cannot be given to a replica that lacks it: see [`Self::can_be_given`].
+    /// more. Until that is done, the log cannot be given to a replica that lacks them: see [`Self::can_be_given`].
     pub(super) fn compact(&mut self, below: i64) {
         let Some((&first, _)) = self.segments.iter().find(|(_, base)| **base == below) else {
             return; // it was trimmed meanwhile
@@ -200,12 +205,48 @@ impl GroupLog {
         }
     }
 
-    /// Whether nothing is kept from before the first entry that can be had again: then whoever begins there has all.
+    /// Whether a replica that lacks what was before the first entry that can be had again can begin there: nothing is kept
+    /// from before, or that is what a compaction left, and can be given, too.
     pub(super) fn can_be_given(&self) -> bool {
+        self.begins_whole() || self.has_prefix()
+    }
+
+    /// Whether nothing is kept from before the first entry that can be had again.
+    fn begins_whole(&self) -> bool {
         let first = self.segments.first_key_value();
         let (index, base) =
             first.map_or((u64::MAX, self.end_offset()), |(index, at)| (*index, *at));
         index > self.history.index && base == self.history.end_offset
+    }
+
+    /// Whether just that was compacted which is kept from before.
+    fn has_prefix(&self) -> bool {
+        let next = self.segments.range(self.history.index + 1..).next();
+        self.compacted.index > 0
+            && self.compacted.below == self.history.end_offset
+            && next.is_some_and(|(_, base)| *base == self.compacted.below)
+    }
+
+    /// What is kept from before the first entry that can be had again, if it is something.
+    pub(super) fn prefix(&self, log_start: i64) -> Option<Given> {
+        if self.begins_whole() || !self.has_prefix() {
+            return None;
+        }
+        let index = self.history.index;
+        let begun = self.segments.range(..=index);
+        let meta = |(&first_index, &base_offset): (&u64, &i64)| SegmentMeta {
+            base_offset,
+            first_index,
+            size: 0,
+            max_timestamp: -1,
+        };
+        Some(Given {
+            number: 0,
+            compacted: self.compacted,
+            log_start,
+            runs: self.runs.iter().take_while(|run| run.first_index <= index).copied().collect(),
+            segments: begun.map(meta).collect(),
+        })
     }
 
     /// An entry, wherever it is to be had from without waiting.

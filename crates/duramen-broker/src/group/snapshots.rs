@@ -5,18 +5,30 @@
 //! that is behind, with all its checks; and the view passes over what its image holds already. So what is sent at once is
 //! bounded by an image, nothing is read twice, and there is one way for batches to reach a replica.
 //!
+//! Of a log that is compacted something is kept from before that place: its prefix. The snapshot says how far it is
+//! compacted, and which segments and terms there are. It is not heard before all of that is on the replica's disk
+//! (`node/feeding.rs`), and the log begins anew with it. Builds that know nothing of prefixes cannot read such a snapshot, and
+//! do not begin anew without.
+//!
 //! It takes nothing back: an entry that the replica had acknowledged and loses was trimmed by an entry that a majority
-//! without it has, or never committed.
+//! without it has, or never committed; or it is below a Compact entry, which a majority has with all before it, and what the
+//! compaction left of it comes with the prefix.
 
 use bytes::Bytes;
 use duramen_protocol::wire::{Decoder, Encoder, Message as _};
 use duramen_storage::history::History;
-use duramen_storage::op::{Beginning, ConfState, HardState, Identity, OpKind, ReplicaId};
+use duramen_storage::op::{
+    Beginning, Compacted, ConfState, Given, HardState, Identity, OpKind, ReplicaId, SegmentMeta,
+    TermRun,
+};
+use duramen_storage::sabotage::{self, Bug};
 use raft::eraftpb::{Message, MessageType, Snapshot};
 use raft::{ProgressState, SnapshotStatus, StateRole};
 
+use super::letters::SNAPSHOT;
 use super::log::{GroupLog, conf_to_raft};
 use super::{CREATE_TICKET, Group, Outgoing, Turn};
+use crate::peer::Letter;
 
 /// Ticks after which a snapshot that was not acknowledged is sent again.
 const AGAIN_TICKS: u64 = 100;
@@ -36,6 +48,86 @@ duramen_protocol::message! {
     }
 }
 
+duramen_protocol::message! {
+    /// What is kept from before the place that a snapshot names. It follows the [`Head`].
+    struct Prefix: versions 0..=0, flexible 0.. {
+        compaction: u64 [0..],
+        tombstones_below: i64 [0..],
+        log_start: i64 [0..],
+        runs: Vec<Run> [0..],
+        segments: Vec<Begun> [0..],
+    }
+    /// A run of entries of one term.
+    struct Run {
+        term: u64 [0..],
+        first_index: u64 [0..],
+        start_offset: i64 [0..],
+    }
+    /// A segment.
+    struct Begun {
+        first_index: u64 [0..],
+        base_offset: i64 [0..],
+    }
+}
+
+impl Prefix {
+    fn of(given: &Given) -> Self {
+        let run = |run: &TermRun| {
+            let TermRun { term, first_index, start_offset } = *run;
+            Run { term, first_index, start_offset }
+        };
+        let begun = |it: &SegmentMeta| {
+            let SegmentMeta { first_index, base_offset, .. } = *it;
+            Begun { first_index, base_offset }
+        };
+        Self {
+            compaction: given.compacted.index,
+            tombstones_below: given.compacted.tombstones_below,
+            log_start: given.log_start,
+            runs: given.runs.iter().map(run).collect(),
+            segments: given.segments.iter().map(begun).collect(),
+        }
+    }
+
+    /// What lies before an entry of this index and term, at which the log ends at `below`. `None` if its parts do not fit.
+    fn given(self, (index, term, below): (u64, u64, i64)) -> Option<Given> {
+        let compacted =
+            Compacted { index: self.compaction, below, tombstones_below: self.tombstones_below };
+        let run = |run: &Run| {
+            let Run { term, first_index, start_offset } = *run;
+            TermRun { term, first_index, start_offset }
+        };
+        let meta = |it: &Begun| {
+            let Begun { first_index, base_offset } = *it;
+            SegmentMeta { base_offset, first_index, size: 0, max_timestamp: -1 }
+        };
+        let runs: Vec<TermRun> = self.runs.iter().map(run).collect();
+        let segments: Vec<SegmentMeta> = self.segments.iter().map(meta).collect();
+        let (first, last) = (segments.first()?, segments.last()?);
+        let last_run = runs.last()?;
+        let are_in_order = runs.windows(2).all(|pair| {
+            let (one, next) = (pair[0], pair[1]);
+            one.term < next.term
+                && one.first_index < next.first_index
+                && one.start_offset <= next.start_offset
+        }) && segments.windows(2).all(|pair| {
+            pair[0].base_offset < pair[1].base_offset && pair[0].first_index < pair[1].first_index
+        });
+        let fits = are_in_order
+            && compacted.index > index
+            && (0..=below).contains(&compacted.tombstones_below)
+            && (first.base_offset..below).contains(&self.log_start)
+            && (0..below).contains(&first.base_offset)
+            && last.base_offset < below
+            && last.first_index <= index
+            && last_run.term <= term
+            && last_run.first_index <= index
+            && (0..=below).contains(&last_run.start_offset)
+            && (0..=first.base_offset).contains(&runs[0].start_offset);
+        fits.then_some(Given { number: 0, compacted, log_start: self.log_start, runs, segments })
+    }
+}
+
 impl Head {
     fn of(end_offset: i64, conf: &ConfState) -> Self {
         Self {
@@ -50,11 +142,15 @@ impl Head {
         }
     }
 
-    fn read(bytes: &Bytes) -> Option<Self> {
+    fn read(bytes: &Bytes) -> Option<(Self, Option<Prefix>)> {
         let mut d = Decoder::new(bytes.clone());
         let head = Self::decode(&mut d, VERSION).ok()?;
+        let prefix = match d.remaining() {
+            0 => None,
+            _ => Some(Prefix::decode(&mut d, VERSION).ok()?),
+        };
         d.finish().ok()?;
-        (head.end_offset >= 0 && !head.voters.is_empty()).then_some(head)
+        (head.end_offset >= 0 && !head.voters.is_empty()).then_some((head, prefix))
     }
 
     fn conf(self) -> ConfState {
@@ -85,7 +181,7 @@ pub(super) fn unpack(message: &mut Message) -> Option<()> {
     if message.get_msg_type() == MessageType::MsgSnapshot {
         let data = std::mem::take(&mut message.context);
         let mut snapshot = Snapshot { data, ..Snapshot::default() };
-        let conf = Head::read(&snapshot.data)?.conf();
+        let conf = Head::read(&snapshot.data)?.0.conf();
         let metadata = snapshot.mut_metadata();
         metadata.index = std::mem::take(&mut message.index);
         metadata.term = std::mem::take(&mut message.log_term);
@@ -98,9 +194,13 @@ pub(super) fn unpack(message: &mut Message) -> Option<()> {
 /// What a snapshot says, with the view's image.
 pub(super) fn beginning_of(snapshot: &Snapshot, image: Bytes) -> Option<Beginning> {
     let metadata = snapshot.get_metadata();
-    let head = Head::read(&snapshot.data)?;
+    let (head, prefix) = Head::read(&snapshot.data)?;
     let (index, term, end_offset) = (metadata.index, metadata.term, head.end_offset);
-    Some(Beginning { index, term, end_offset, conf: head.conf(), image })
+    let given = match prefix {
+        Some(prefix) => Some(prefix.given((index, term, end_offset))?),
+        None => None,
+    };
+    Some(Beginning { index, term, end_offset, conf: head.conf(), image, given })
 }
 
 impl Group {
@@ -117,7 +217,12 @@ impl Group {
     }
 
     /// Adds what a snapshot of [`Turn::snapshots`] still lacks. `None` if it is not to be sent any more.
-    pub(crate) fn with_image(&mut self, mut message: Message, image: Bytes) -> Option<Outgoing> {
+    pub(crate) fn with_image(
+        &mut self,
+        mut message: Message,
+        image: Bytes,
+        log_start: i64,
+    ) -> Option<Outgoing> {
         let log = self.raw.store();
         let (history, conf) = (&log.history, &log.conf);
         let leads = self.raw.raft.state == StateRole::Leader && message.term == self.term();
@@ -128,6 +233,9 @@ impl Group {
         }
         let mut head = Encoder::new();
         Head::of(history.end_offset, conf).encode(&mut head, VERSION).expect("the version has all");
+        if let Some(given) = log.prefix(log_start) {
+            Prefix::of(&given).encode(&mut head, VERSION).expect("the version has all");
+        }
         let raft_conf = conf_to_raft(conf);
         let snapshot = message.mut_snapshot();
         snapshot.data = head.into_bytes().freeze();
@@ -152,7 +260,14 @@ impl Group {
         let hard_state = self.raw.store().hard_state;
         let history = History::new(*index, *term, *end_offset);
         let place = (*index, *term, *end_offset);
-        *self.raw.mut_store() = GroupLog::new(hard_state, conf.clone(), history, place);
+        let mut log = GroupLog::new(hard_state, conf.clone(), history, place);
+        if let Some(given) = &beginning.given {
+            log.runs.clone_from(&given.runs);
+            let begun = given.segments.iter().map(|it| (it.first_index, it.base_offset));
+            log.segments = begun.collect();
+            log.compacted = given.compacted;
+        }
+        *self.raw.mut_store() = log;
         self.applied = (*index, *term);
         self.shipping.clear();
         self.catching_up.clear();
@@ -163,8 +278,37 @@ impl Group {
         self.begun += 1;
     }
 
+    /// What is to be fetched before a letter is heard, if it is a snapshot that this replica lacks, of a log of which something
+    /// is kept from before.
+    pub(crate) fn given_by(&self, letter: &Letter) -> Option<Given> {
+        if letter.kind != SNAPSHOT || self.failed.is_some() || sabotage::is(Bug::GivenForgotten) {
+            return None;
+        }
+        let message = super::letters::message_of(letter)?;
+        if self.is_beginning() || !self.is_acceptable(&message) {
+            return None;
+        }
+        let snapshot = message.get_snapshot();
+        let beginning = beginning_of(snapshot, Bytes::new())?;
+        beginning.given.filter(|_| self.lacks(snapshot))
+    }
+
+    /// Whether a snapshot brings what this log has not: else the library only notes that.
+    pub(super) fn lacks(&self, snapshot: &Snapshot) -> bool {
+        let metadata = snapshot.get_metadata();
+        let log = &self.raw.raft.raft_log;
+        metadata.index > log.committed && !log.match_term(metadata.index, metadata.term)
+    }
+
+    /// A snapshot of which all that [`Self::given_by`] named is here.
+    pub(crate) fn on_fed(&mut self, letter: Letter, given: Given) {
+        self.fed = Some(given);
+        self.on_letter(letter);
+        self.fed = None;
+    }
+
     /// Whether a new beginning is on its way to the disk: until it is there, this replica says and hears nothing.
-    pub(super) fn is_beginning(&self) -> bool {
+    pub(crate) fn is_beginning(&self) -> bool {
         self.raw.raft.raft_log.applied < self.applied.0
     }
 

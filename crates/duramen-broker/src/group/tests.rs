@@ -87,7 +87,7 @@ impl Cluster {
             peer.begun = (beginning.index, beginning.image);
         }
         for snapshot in turn.snapshots {
-            self.wire.extend(peer.group.with_image(snapshot, Bytes::from_static(b"view")));
+            self.wire.extend(peer.group.with_image(snapshot, Bytes::from_static(b"view"), 0));
         }
         peer.applied.extend(turn.committed);
         peer.reads.extend(turn.reads);

@@ -32,7 +32,7 @@ use super::{Node, Parked, Timer};
 use crate::api;
 use crate::configs::{BrokerSettings, bounds_of_group};
 use crate::controller::image::{Image, Topic};
-use crate::event::{Action, LogRead, Now, ReadLog, RequestKey};
+use crate::event::{Action, LogRead, MadeBy, Now, ReadLog, RequestKey};
 use crate::group::Group;
 use crate::groups::consumer::Topics;
 use crate::groups::coordinator::{Coordinator, Output, Transactor};
@@ -297,6 +297,7 @@ impl Node {
                 bytes_max,
                 peer: None,
                 ticket: 0,
+                made_by: MadeBy::Anything,
             }));
             return;
         }

@@ -25,7 +25,7 @@ use duramen_storage::sabotage::{self, Bug};
 use super::Node;
 use crate::controller::METADATA_GROUP;
 use crate::controller::records::PlacedReplica;
-use crate::event::{Action, LogRead, ReadLog};
+use crate::event::{Action, LogRead, MadeBy, ReadLog};
 use crate::group::{Group, GroupId};
 use crate::peer::{Frame, RangeGiven, RangeWanted};
 
@@ -115,6 +115,12 @@ pub(super) struct Mends {
 }
 
 impl Mends {
+    /// Numbers a read for another node.
+    pub(super) fn next_ticket(&mut self) -> u64 {
+        self.tickets += 1;
+        TICKETS + self.tickets
+    }
+
     /// A segment is not what it was.
     pub(super) fn forget(&mut self, replica: ReplicaId, segment: i64) {
         self.open.remove(&(replica, segment));
@@ -449,8 +455,7 @@ impl Node {
             self.peers.frame_to(broker_id).ranges_given.push(refusal);
             return;
         };
-        self.mends.tickets += 1;
-        let ticket = TICKETS + self.mends.tickets;
+        let ticket = self.mends.next_ticket();
         self.mends.serving.insert(ticket, (broker_id, wanted.nonce));
         self.peers.read_for_mending(ReadLog {
             replica,
@@ -460,6 +465,8 @@ impl Node {
             bytes_max: PIECE_BYTES,
             peer: Some(ReplicaId(wanted.replica)),
             ticket,
+            // What is left of batches elsewhere is not what belongs there.
+            made_by: MadeBy::Appends,
         });
     }
 

@@ -1,7 +1,7 @@
 //! Plain counters and gauges of a node.
 
 use duramen_protocol::wire::Uuid;
-use duramen_storage::op::ReplicaId;
+use duramen_storage::op::{Compacted, ReplicaId};
 
 use super::Node;
 use crate::controller::METADATA_GROUP;
@@ -73,6 +73,8 @@ pub struct Metrics {
     pub mended_bytes: u64,
     /// Pieces given to other nodes, to mend theirs.
     pub ranges_given: u64,
+    /// Pieces given to other nodes of what compaction left of logs.
+    pub prefixes_given: u64,
     /// How often a leap of the wall clock held retention.
     pub clock_holds: u64,
     /// Gauge: whether a leap of the wall clock holds retention now.
@@ -120,6 +122,8 @@ pub struct Standing {
     pub rebuilt: u64,
     /// How often its log began anew.
     pub begun: u64,
+    /// How far it is compacted.
+    pub compacted: Compacted,
 }
 
 fn standing(id: GroupId, group: &Group, log_start: i64, committed: i64) -> Standing {
@@ -140,6 +144,7 @@ fn standing(id: GroupId, group: &Group, log_start: i64, committed: i64) -> Stand
         left_behind: group.left_behind(),
         rebuilt: group.rebuilt(),
         begun: group.begun(),
+        compacted: Compacted::default(),
     }
 }
 
@@ -155,6 +160,7 @@ impl Node {
         };
         let others = others.map(|it| Standing {
             is_reassigned: is_reassigned(it.id),
+            compacted: it.compacted(),
             ..standing(it.id, &it.group, it.log_start(), it.committed())
         });
         std::iter::once(metadata).chain(others).collect()

@@ -23,7 +23,7 @@ use crate::controller::image::Topic;
 use crate::controller::quorum::peer_of;
 use crate::controller::records::{MetadataRecord, PlacedReplica, RegisterBroker};
 use crate::controller::{Founder, METADATA_GROUP, METADATA_REPLICA};
-use crate::event::{Action, LogRead, Now, ReadLog};
+use crate::event::{Action, LogRead, MadeBy, Now, ReadLog};
 use crate::group::{APPENDED, GroupId, Outgoing, PayloadRead, ReadFor, TIMEOUT_NOW, letter_of};
 use crate::internal_topics;
 use crate::limits::{
@@ -144,6 +144,7 @@ impl Peers {
             bytes_max: wanted.bytes,
             peer: Some(ReplicaId(wanted.peer)),
             ticket: wanted.ticket,
+            made_by: MadeBy::Anything,
         }));
     }
 
@@ -485,16 +486,17 @@ impl Node {
             }
         }
         if !is_known {
-            return self.on_stranger(now, frame);
+            return self.on_stranger(now, frame, actions);
         }
         self.on_moves_wanted(&frame);
         self.on_forwards(now, &frame, actions);
         self.on_ranges(&frame, actions);
+        self.on_prefixes(&frame, actions);
         self.on_transaction_calls(now, &frame, actions);
         self.on_burial_calls(now, &frame, actions);
         self.on_share_frames(now, &frame, actions);
         for letter in frame.letters {
-            self.on_letter(frame.broker_id, frame.directory_id, letter);
+            self.on_letter(frame.broker_id, frame.directory_id, letter, actions);
         }
         let sender = (frame.broker_id, frame.incarnation);
         self.on_asleep(sender, frame.directory_id, frame.asleep);
@@ -520,11 +522,11 @@ impl Node {
 
     /// A directory speaks that is not its node's, as far as this one knows. The metadata may be ahead of what is known here,
     /// and tell more of it.
-    fn on_stranger(&mut self, now: Now, mut frame: Frame) {
+    fn on_stranger(&mut self, now: Now, mut frame: Frame, actions: &mut Vec<Action>) {
         self.counters.foreign_frames += 1;
         for letter in std::mem::take(&mut frame.letters) {
             if letter.topic_id.0 == METADATA_GROUP.topic_id {
-                self.on_letter(frame.broker_id, frame.directory_id, letter);
+                self.on_letter(frame.broker_id, frame.directory_id, letter, actions);
             }
         }
         let is_own = |it: &RegisterBroker| {
@@ -572,7 +574,13 @@ impl Node {
         }
     }
 
-    fn on_letter(&mut self, broker_id: i32, sender: Uuid, letter: Letter) {
+    fn on_letter(
+        &mut self,
+        broker_id: i32,
+        sender: Uuid,
+        letter: Letter,
+        actions: &mut Vec<Action>,
+    ) {
         let group = GroupId { topic_id: letter.topic_id.0, partition: letter.partition };
         let is_from = if group == METADATA_GROUP {
             self.peers.meet(PlacedReplica { peer_id: letter.from, broker_id, directory_id: sender })
@@ -602,6 +610,9 @@ impl Node {
         if partition.id != group {
             self.counters.foreign_letters += 1;
             return;
+        }
+        if let Some(given) = partition.group.given_by(&letter) {
+            return self.on_prefixed(broker_id, letter, given, actions);
         }
         let before = partition.group.bytes_in_flight();
         partition.group.on_letter(letter);
@@ -671,6 +682,9 @@ impl Node {
     /// Payload that a follower lacks was read.
     pub(super) fn on_payload(&mut self, read: LogRead) {
         self.peers.reading -= 1;
+        if self.feeds.serves(read.ticket) {
+            return self.on_prefix_read(read);
+        }
         if is_for_mending(read.ticket) {
             return self.on_range_read(read);
         }

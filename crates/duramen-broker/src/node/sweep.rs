@@ -2,8 +2,6 @@
 
 use duramen_storage::op::{Compacted, ReplicaId, SegmentMeta};
 
-use duramen_protocol::wire::Uuid;
-
 use super::{Node, Timer};
 use crate::controller::records::ALL_BROKERS;
 use crate::event::Now;
@@ -53,11 +51,11 @@ impl Node {
                 self.counters.retention_trims += 1;
                 self.mark_dirty(*replica);
             }
-            let is_only_one = self.is_only_one(*replica);
-            let partition = self.partitions.get_mut(replica).filter(|_| is_only_one);
-            if let Some((partition, wall_ms)) = partition.zip(wall_ms)
-                && partition.sweep_compaction(wall_ms)
-            {
+            let ticks = self.peers.ticks();
+            let Some(partition) = self.partitions.get_mut(replica) else { continue };
+            let is_retried = partition.retry_compaction();
+            let is_decided = wall_ms.is_some_and(|it| partition.sweep_compaction(it, ticks));
+            if is_retried || is_decided {
                 self.mark_dirty(*replica);
             }
         }
@@ -67,14 +65,6 @@ impl Node {
             None => interval_us(self.options.settings.retention_check_interval_ms),
         };
         self.timers.insert((now.mono_us.saturating_add(pause), Timer::Retention));
-    }
-
-    /// Whether a replica here is the only one of its partition, and is to be: another one could not be given what is gone.
-    fn is_only_one(&self, replica: ReplicaId) -> bool {
-        let Some(partition) = self.partitions.get(&replica) else { return false };
-        let place = (Uuid(partition.id.topic_id), partition.id.partition);
-        let is_moved = self.controller.image.reassignments.contains_key(&place);
-        !is_moved && self.placed_all(partition.id).len() == 1
     }
 
     /// A log was compacted, or not.

@@ -4,6 +4,7 @@ mod admin;
 mod cluster;
 mod consumer_groups;
 mod coordinators;
+mod feeding;
 mod fetch;
 mod followers;
 mod forwarding;

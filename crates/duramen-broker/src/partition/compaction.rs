@@ -38,6 +38,8 @@ pub(super) struct Compacting {
     is_put_off: bool,
     /// The entry that was proposed last, in this term.
     pub(super) proposed: Option<u64>,
+    /// Until this tick somebody is given what the last one left.
+    fed_until_tick: u64,
 }
 
 /// Reads an image. `None` if this version cannot.
@@ -70,21 +72,37 @@ impl Partition {
         self.compacting.done.index
     }
 
-    /// Proposes to compact the log if it is time, or lets what was put off be tried again. True if there is something to
-    /// do. Several replicas are not compacted: one that lacks what is gone could not be given it.
-    pub(crate) fn sweep_compaction(&mut self, wall_ms: i64) -> bool {
-        if std::mem::take(&mut self.compacting.is_put_off) {
-            return true;
-        }
-        let Compacting { decided, done, proposed, .. } = self.compacting;
+    /// How far storage has compacted the log, as this view knows it.
+    pub(crate) fn compacted(&self) -> Compacted {
+        self.compacting.done
+    }
+
+    /// Somebody is given what the last compaction left, until then: were there another, all of it would be to give anew.
+    pub(crate) fn note_fed(&mut self, until_tick: u64) {
+        self.compacting.fed_until_tick = until_tick;
+    }
+
+    /// Lets what was put off be tried again. True if there is something.
+    pub(crate) fn retry_compaction(&mut self) -> bool {
+        std::mem::take(&mut self.compacting.is_put_off)
+    }
+
+    /// Proposes to compact the log if it is time. True if it did. A follower that is there and lacks what would be gone is
+    /// waited for: it would have to begin anew.
+    pub(crate) fn sweep_compaction(&mut self, wall_ms: i64, ticks: u64) -> bool {
+        let Compacting { decided, done, proposed, fed_until_tick, .. } = self.compacting;
         let is_under_way = proposed.is_some_and(|index| index > decided.index);
-        let may = self.settings.compact && self.group.is_alone() && self.obstacle().is_none();
-        if is_under_way || !may {
+        let may = self.settings.compact && self.obstacle().is_none();
+        if is_under_way || !may || ticks < fed_until_tick {
             return false;
         }
         let ends = (self.log_start, self.stable());
         let now = decide(&self.segments, ends, (&decided, &done), &self.settings, wall_ms);
         let Some((below, tombstones_below)) = now else { return false };
+        let first = self.segments.iter().find(|it| it.base_offset == below);
+        if first.is_none_or(|first| !self.group.is_everywhere(first.first_index - 1)) {
+            return false;
+        }
         let entry = Internal::Compact { below, tombstones_below, at_ms: wall_ms }.encode();
         let Ok(index) = self.group.propose_internal(&entry) else { return false };
         self.compacting.proposed = Some(index);
@@ -96,12 +114,15 @@ impl Partition {
     pub(super) fn order(&mut self) -> Option<[Action; 2]> {
         let Compacting { decided, done, ordered, is_put_off, .. } = self.compacting;
         let is_due = decided.index > done.index && ordered.is_none() && !is_put_off;
-        let may = self.group.is_alone() && self.obstacle().is_none();
+        // An image would pass what makes the log begin anew.
+        let may = self.group.failure().is_none() && !self.group.is_beginning();
         let is_kept = self.log_start < decided.below && decided.below < self.committed;
         if !is_due || !may || !is_kept {
             return None;
         }
         let compacted = decided.wanted();
+        // From now on what is read there may be what is left, which is not what was appended.
+        self.group.compact(compacted.below);
         self.compacting.ordered = Some(compacted.index);
         let replica = self.group.id();
         let aborted = self.producers.transactions().aborted_before(compacted.below);
@@ -121,10 +142,13 @@ impl Partition {
             self.compacting.is_put_off = true;
             return;
         };
+        if compacted.index <= self.compacting.done.index {
+            return; // the log has begun anew since
+        }
         let after = self.segments.partition_point(|it| it.base_offset < compacted.below);
         self.segments.splice(..after, made.iter().copied());
         self.drop_segments();
-        self.group.note_compacted(compacted.below, made);
+        self.group.note_compacted(*compacted, made);
         self.note_compacted(*compacted);
     }
 

@@ -151,7 +151,7 @@ impl Broker {
                 Action::Send { to, .. } => panic!("there is no node {to}"),
                 Action::Nodes(_) => {}
                 Action::Compact(order) => self.compact(order),
-                Action::Mend(_) | Action::Drained => panic!("nobody asked"),
+                Action::Mend(_) | Action::Stage(_) | Action::Drained => panic!("nobody asked"),
             }
         }
     }

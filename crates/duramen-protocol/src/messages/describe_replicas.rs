@@ -54,5 +54,7 @@ declare! {
         segments: Vec<i64> [0..],
         damaged_offset: i64 [0..] = -1,
         damage: Option<String> [0.., nullable 0..],
+        compaction: i64 [0.., tag 0 in 0..],
+        compacted_offset: i64 [0.., tag 1 in 0..],
     }
 }

@@ -4,7 +4,7 @@ use std::io;
 
 use bytes::Bytes;
 use duramen_broker::configs::BrokerSettings;
-use duramen_broker::event::{Look, ReadLog};
+use duramen_broker::event::{Look, MadeBy, ReadLog};
 use duramen_broker::limits::Memory;
 use duramen_broker::{Action, Event, Founder, Node, NodeOptions, Now, read_plan};
 use duramen_storage::op::{OpKind, ReplicaId};
@@ -241,7 +241,7 @@ impl Machine {
             let at = self.chance.index(life.reads.len());
             let wanted = life.reads.swap_remove(at);
             let mut read = read_plan::log_slice(&life.storage.reader(), &wanted);
-            if wanted.is_for_mending() {
+            if wanted.is_for_mending() && wanted.made_by == MadeBy::Appends {
                 self.rotting.harm(&mut read);
             }
             if self.disk.is_dead() {
@@ -387,6 +387,7 @@ impl Machine {
                 Action::Look(wanted) => life.looks.push(wanted),
                 Action::Mend(mend) => life.rot.mends.push(mend),
                 Action::Compact(order) => life.compactor.push(order),
+                Action::Stage(stage) => life.compactor.stage(stage),
                 other => rest.push(other),
             }
         }
@@ -488,8 +489,16 @@ impl Machine {
     /// Whole batches of a replica from `from` on, below `end`.
     pub(super) fn read(&self, replica: ReplicaId, from: i64, end: i64) -> Result<Bytes, String> {
         let Some(life) = &self.life else { return Ok(Bytes::new()) };
-        let wanted =
-            ReadLog { replica, from, pass: 0, end, bytes_max: 1 << 20, peer: None, ticket: 0 };
+        let wanted = ReadLog {
+            replica,
+            from,
+            pass: 0,
+            end,
+            bytes_max: 1 << 20,
+            peer: None,
+            ticket: 0,
+            made_by: MadeBy::Appends,
+        };
         read_plan::log_slice(&life.storage.reader(), &wanted).batches
     }
 }

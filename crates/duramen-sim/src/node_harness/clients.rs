@@ -37,6 +37,7 @@ mod transacting;
 
 use committing::Committer;
 use crowds::Crowds;
+use keyed::KEYED;
 use reading::{Fetch, FetchSession, Through};
 use removing::Remover;
 use requests::Target;
@@ -199,6 +200,11 @@ pub(crate) struct Clients {
     remover: Option<Remover>,
 }
 
+/// Whether one topic of a cluster is compacted.
+pub(crate) fn is_compacted(seed: u64) -> bool {
+    seed % 7 == 5
+}
+
 type Question = (ConnectionId, u64, RequestContext, Box<Prepared>);
 
 fn session(connection: u64) -> (ConnectionId, Session) {
@@ -253,7 +259,7 @@ impl Clients {
         clients.moves = *Prng::new(seed, "moves").pick(&[0, 10, 40]);
         clients.deletes = *Prng::new(seed, "deletes").pick(&[0, 0, 0, 60, 300]);
         clients.oracle.many = true;
-        clients.oracle.has_keyed = false;
+        clients.oracle.has_keyed = is_compacted(seed);
         clients.crowds = Crowds::of(seed);
         clients
     }
@@ -590,7 +596,11 @@ impl Clients {
         if live.is_empty() {
             return None;
         }
-        let name = self.work.pick(&live).clone();
+        let mut name = self.work.pick(&live).clone();
+        if self.many && self.oracle.compacts() && live.iter().any(|it| it == KEYED) {
+            // It takes many records for something to be compacted.
+            name = if self.work.chance(500) { KEYED.to_owned() } else { name };
+        }
         let partition = i32::try_from(self.work.below(2)).expect("small");
         let place = (name, partition);
         let has_id = self.oracle.topics[&place.0].id.is_some();

@@ -481,21 +481,31 @@ impl Oracle {
         if end < known.acked_end() {
             return wrong(format!("P1: {place:?} ends at {end}, {} was acked", known.acked_end()));
         }
-        let mut all = known.shown.clone();
-        for (base, (batch, count)) in &known.acked {
-            all.extend((0..*count).map(|within| (base + within, (*batch, within))));
+        let life = self.topics[&place.0].life;
+        let here = self.sent.iter().filter(|(_, it)| it.place == *place && it.life == life);
+        let (mut all, mut unknown) = (known.shown.clone(), Vec::new());
+        for (batch, sent) in here {
+            // Of one that was seen some records may have been gone by then.
+            match sent.acked.or(sent.seen) {
+                Some(base) => all.extend((0..sent.count).map(|it| (base + it, (*batch, it)))),
+                None => unknown.extend((0..sent.count).map(|it| (*batch, it))),
+            }
         }
         all.retain(|offset, _| *offset >= start);
-        let life = self.topics[&place.0].life;
-        let is_unknown = |it: &Sent| {
-            it.place == *place && it.life == life && it.acked.is_none() && it.seen.is_none()
-        };
-        let unknown = self.sent.iter().filter(|(_, sent)| is_unknown(sent));
-        let unknown = unknown.flat_map(|(batch, sent)| (0..sent.count).map(|it| (*batch, it)));
-        match keyed::fault(read, &all, &unknown.collect::<Vec<_>>()) {
+        match keyed::fault(read, &all, &unknown) {
             Some(fault) => wrong(format!("P1: {place:?}: {fault}")),
             None => Ok(()),
         }
+    }
+
+    /// Whether one topic is compacted.
+    pub(crate) fn compacts(&self) -> bool {
+        self.has_keyed
+    }
+
+    /// Nothing is compacted, if so.
+    pub(crate) fn spare_compaction(&mut self, is_spared: bool) {
+        self.has_keyed &= !is_spared;
     }
 
     /// Whether a topic is compacted.

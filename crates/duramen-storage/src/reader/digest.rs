@@ -1,6 +1,10 @@
-//! Digests of logs, by which replicas on different nodes are compared: over the bytes of batches as they lie in segments.
+//! Digests of logs, by which replicas on different nodes are compared: over the bytes of batches as they lie in segments. What
+//! compaction made may have been compressed anew, by another build on another node, and its segments begin elsewhere: there
+//! it is over the headers of batches and their records.
 
 use bytes::Bytes;
+use duramen_protocol::batch::BatchView;
+use duramen_protocol::records::Records;
 use twox_hash::xxhash3_128::Hasher;
 
 use super::{NOT_AS_INDEXED, ReadError, Reader, fault_of};
@@ -10,6 +14,10 @@ use crate::{Disk, ReplicaId};
 
 /// Read at once.
 const CHUNK_BYTES: usize = 1 << 20;
+/// What the records of one batch may take when decompressed. They were let in with less.
+const RECORD_BYTES_MAX: usize = 1 << 30;
+/// Of a batch's attributes: how it is compressed.
+const CODEC_BITS: u16 = 7;
 
 /// What a part of a log is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,12 +26,14 @@ pub struct Digest {
     pub first: i64,
     /// One past the last offset of the last batch.
     pub end: i64,
-    /// Bytes of the batches.
+    /// Bytes of the batches; of what compaction made, of their records when they are not compressed.
     pub bytes: u64,
     /// XXH3 (128 bits) of them: against chance, not against whoever wants to be mistaken.
     pub hash: [u8; 16],
-    /// The base offsets of the segments that begin with one of the batches.
+    /// The base offsets of the segments that begin with one of the batches, but for those that compaction made.
     pub segments: Vec<i64>,
+    /// The entry by which the log was compacted last, or 0.
+    pub compaction: u64,
     /// The first that is wrong by itself, whatever other replicas have.
     pub damage: Option<Damage>,
 }
@@ -64,6 +74,7 @@ impl<D: Disk> Reader<D> {
             bytes: 0,
             hash: [0; 16],
             segments: Vec::new(),
+            compaction: files.compaction(),
             damage: None,
         };
         let mut made = Making { digest, hasher: Hasher::new(), to, bytes_max };
@@ -77,6 +88,9 @@ impl<D: Disk> Reader<D> {
                 }
                 Err(Stop::Failed(error)) => return self.suspect_of(replica, Err(error)),
             }
+        }
+        if files.compaction() != made.digest.compaction {
+            return Err(ReadError::Removed); // it is of no one state of the log
         }
         let damage = made.digest.damage.as_ref();
         if let Some(segment) = damage.and_then(|damage| files.segment_of(damage.offset)) {
@@ -107,20 +121,12 @@ impl<D: Disk> Reader<D> {
         };
         let is_dense = segment.is_dense();
         let (mut at, _) = found.unwrap_or((size, 0));
-        let (mut chunk, mut chunk_at) = (Bytes::new(), at);
-        let mut read = |at: u64, len: usize| {
-            let skip = usize::try_from(at - chunk_at).unwrap_or(usize::MAX);
-            if skip.saturating_add(len) > chunk.len() {
-                let left = usize::try_from(size - at).unwrap_or(usize::MAX);
-                let len = left.min(len.max(CHUNK_BYTES));
-                (chunk, chunk_at) = (self.read_file(&path, &file, at, len)?, at);
-            }
-            let skip = usize::try_from(at - chunk_at).unwrap_or(usize::MAX);
-            Ok(chunk.slice(skip..chunk.len().min(skip + len)))
-        };
+        let mut chunk = Chunk { bytes: Bytes::new(), at };
         while at < size && made.digest.end < made.to {
             let offset = made.digest.end;
-            let mut read = |len| match read(at, len) {
+            let mut read = |len| match chunk
+                .read(at, len, size, |at, len| self.read_file(&path, &file, at, len))
+            {
                 Err(ReadError::Damaged { at, what, .. }) => Err(damaged(offset, at, what)),
                 bytes => bytes.map_err(Stop::Failed),
             };
@@ -137,15 +143,22 @@ impl<D: Disk> Reader<D> {
                 let what = "a batch's base offset does not follow its predecessor's";
                 return Err(damaged(offset, at, what));
             }
-            if made.digest.bytes > 0 && made.digest.bytes + u64::from(batch.length) > made.bytes_max
-            {
+            let whole = read(batch.length as usize)?;
+            let bytes = if is_dense {
+                whole.clone()
+            } else {
+                // Where a gap ends is the same wherever segments begin.
+                made.digest.end = made.digest.end.max(batch.base_offset);
+                records_of(&whole)
+                    .ok_or_else(|| damaged(offset, at, "its records cannot be read"))?
+            };
+            if made.digest.bytes > 0 && made.digest.bytes + bytes.len() as u64 > made.bytes_max {
                 return Err(Stop::Enough);
             }
-            let bytes = read(batch.length as usize)?;
-            let wrong = fault_of(files, &batch, &bytes, (batch.base_offset, true));
+            let wrong = fault_of(files, &batch, &whole, (batch.base_offset, true));
             let belongs = self.belongs(&segment, at, &batch)?;
             let wrong = wrong.or((!belongs).then_some(NOT_AS_INDEXED));
-            made.take(&batch, &bytes);
+            made.take(&batch, &bytes, is_dense);
             if let Some(Stop::Damaged(damage)) =
                 wrong.map(|what| damaged(batch.base_offset, at, what))
             {
@@ -158,6 +171,32 @@ impl<D: Disk> Reader<D> {
             made.digest.end = made.digest.end.max(written_end);
         }
         Ok(())
+    }
+}
+
+/// What was read last of a file.
+struct Chunk {
+    bytes: Bytes,
+    at: u64,
+}
+
+impl Chunk {
+    /// A part of a file of that size, which is read in larger ones, from front to back.
+    fn read(
+        &mut self,
+        at: u64,
+        len: usize,
+        size: u64,
+        from_file: impl Fn(u64, usize) -> Result<Bytes, ReadError>,
+    ) -> Result<Bytes, ReadError> {
+        let skip = |from: u64| usize::try_from(at - from).unwrap_or(usize::MAX);
+        if skip(self.at).saturating_add(len) > self.bytes.len() {
+            let left = usize::try_from(size - at).unwrap_or(usize::MAX);
+            self.bytes = from_file(at, left.min(len.max(CHUNK_BYTES)))?;
+            self.at = at;
+        }
+        let skip = skip(self.at);
+        Ok(self.bytes.slice(skip..self.bytes.len().min(skip + len)))
     }
 }
 
@@ -182,18 +221,50 @@ impl Making {
         batch.base_offset == offset
     }
 
-    fn take(&mut self, batch: &Descriptor, bytes: &[u8]) {
+    fn take(&mut self, batch: &Descriptor, bytes: &[u8], is_dense: bool) {
         let digest = &mut self.digest;
         if digest.bytes == 0 {
             digest.first = batch.base_offset;
         }
-        if batch.starts_segment {
+        if batch.starts_segment && is_dense {
             digest.segments.push(batch.base_offset);
         }
         digest.bytes += bytes.len() as u64;
         digest.end = batch.end_offset();
         self.hasher.write(bytes);
     }
+}
+
+/// A batch of which compaction has left something, in the same bytes however it is compressed: what its header says of all of
+/// it, and its records.
+fn records_of(bytes: &Bytes) -> Option<Bytes> {
+    let view = BatchView::parse(bytes).ok()?;
+    let records = Records::of(&view, RECORD_BYTES_MAX).ok()?;
+    // Offset, term; then from the timestamps to the count, but not how it is compressed.
+    let mut out = Vec::with_capacity(bytes.len());
+    out.extend_from_slice(&bytes[..8]);
+    out.extend_from_slice(&bytes[12..16]);
+    let attributes = u16::from_be_bytes([bytes[21], bytes[22]]) & !CODEC_BITS;
+    out.extend_from_slice(&attributes.to_be_bytes());
+    out.extend_from_slice(&bytes[23..61]);
+    for record in &records {
+        let record = record.ok()?;
+        out.extend_from_slice(&records.offset(&record).to_be_bytes());
+        out.extend_from_slice(&records.timestamp(&record).to_be_bytes());
+        put(&mut out, record.key);
+        put(&mut out, record.value);
+        for header in record.headers {
+            put(&mut out, Some(header.key));
+            put(&mut out, header.value);
+        }
+    }
+    Some(out.into())
+}
+
+fn put(out: &mut Vec<u8>, bytes: Option<&[u8]>) {
+    let length = bytes.map_or(-1, |it| i64::try_from(it.len()).unwrap_or(i64::MAX));
+    out.extend_from_slice(&length.to_be_bytes());
+    out.extend_from_slice(bytes.unwrap_or_default());
 }
 
 impl From<ReadError> for Stop {

@@ -67,7 +67,8 @@ impl<D: Disk> Storage<D> {
             && known.iter().zip(&made.run).all(|(known, (old, _))| {
                 (known.base_offset, known.generation) == (old.base_offset, old.generation)
             });
-        if !made.run.iter().enumerate().all(is_shown) || !is_known {
+        let is_news = made.compacted.index > replica.state.compacted.index;
+        if !made.run.iter().enumerate().all(is_shown) || !is_known || !is_news {
             return None;
         }
         let last = replica.state.last_below(below)?;
@@ -109,6 +110,7 @@ impl<D: Disk> Storage<D> {
             }
             let metas = kept.iter().map(|it| it.meta()).collect();
             replica.files.replace(below, shown, index);
+            self.forget_staged(id, index);
             for (old, _) in &made.run {
                 self.catalog.note_damaged(id, old.base_offset, false);
             }

@@ -22,6 +22,7 @@ use crate::record::{ImageSource, Record};
 use crate::replica::{Replica, Ticket};
 use crate::replica_state::ReplicaState;
 use crate::reserve::is_full;
+use crate::sabotage::{self, Bug};
 use crate::{Disk, ReplicaId};
 
 impl<D: Disk> Storage<D> {
@@ -76,8 +77,12 @@ impl<D: Disk> Storage<D> {
         while buffer.len() < most && self.dirty_files() + round.files < files_max {
             let Some(op) = self.queue.pop_front() else { break };
             if let Some(waiting) = self.deferred.get_mut(&op.replica) {
-                waiting.push(op);
-                continue;
+                if op.kind != OpKind::Delete || !begins_anew(&waiting[0]) {
+                    waiting.push(op);
+                    continue;
+                }
+                // Else what makes room would wait for room.
+                self.deferred.remove(&op.replica);
             }
             if round.replicas.contains(&op.replica) && self.cuts(&op) {
                 // A cut is the first thing a round does to a replica, so that it never has to
@@ -93,7 +98,7 @@ impl<D: Disk> Storage<D> {
     /// Whether the op conflicts with what the log holds.
     fn cuts(&self, op: &Op) -> bool {
         let OpKind::Write { appends, .. } = &op.kind else {
-            return matches!(op.kind, OpKind::Reset(_));
+            return begins_anew(op);
         };
         let (Some(first), Some(replica)) = (appends.first(), self.replicas.get(&op.replica)) else {
             return false;
@@ -218,8 +223,9 @@ impl<D: Disk> Storage<D> {
             ImageSource::Inline(beginning.image.clone())
         } else {
             let Some(image) = self.store_image_file(id, beginning.index, &beginning.image)? else {
+                // It is tried again when there is room. What follows waits behind it, and others go on.
                 let kind = OpKind::Reset(Box::new(beginning));
-                self.queue.push_front(Op { replica: id, kind });
+                self.deferred.insert(id, vec![Op { replica: id, kind }]);
                 return Ok(());
             };
             image
@@ -230,7 +236,14 @@ impl<D: Disk> Storage<D> {
         {
             round.removals.push(replica.image_path(replica.state.prev_index));
         }
-        let state = replica.state.reset(&beginning, image);
+        let mut state = replica.state.reset(&beginning, image);
+        let is_given = beginning.given.is_some() && !sabotage::is(Bug::GivenForgotten);
+        if let Some(given) = beginning.given.as_ref().filter(|_| is_given) {
+            let staged = self.staged.remove(&id).filter(|it| it.number == given.number);
+            let staged = staged.expect("a log begins anew only with what was said to be staged");
+            state.take_given(given, staged.segments);
+            replica.dir_made = true;
+        }
         replica.state = state.clone();
         replica.image_index = state.prev_index;
         replica.synced_index = state.synced_index;
@@ -239,7 +252,7 @@ impl<D: Disk> Storage<D> {
         self.unsettle(id, -1);
         self.checkpoints.void(id);
         Record::State { as_of: round.lsn, state: Box::new(state) }.encode(buffer);
-        round.cuts.push(Cut { replica: id, keep: BTreeSet::new(), last: None });
+        round.cuts.push(Cut { replica: id, keep: BTreeSet::new(), last: None, is_given });
         self.touch(round, id);
         Ok(())
     }
@@ -273,6 +286,7 @@ impl<D: Disk> Storage<D> {
                     .last()
                     .cloned()
                     .map(|it| (it, replica.state.end_offset)),
+                is_given: false,
             });
             let end_offset = replica.state.end_offset;
             self.unsettle(id, end_offset);
@@ -361,9 +375,15 @@ impl<D: Disk> Storage<D> {
         let inline_max = INLINE_IMAGE_BYTES.min(self.journal.body_bytes_max() / 4);
         let mut waiting = VecDeque::new();
         while let Some((id, index, image)) = self.images.pop_front() {
+            let begins_anew = self.is_to_begin_anew(id);
             let Some(replica) = self.replicas.get_mut(&id).filter(|it| !it.deleting) else {
                 continue;
             };
+            if begins_anew {
+                // It may be of the log as it will be, which says nothing of the one that is here until then.
+                replica.image_wanted = false;
+                continue;
+            }
             if index <= replica.image_index {
                 // Not newer than what we have or are writing: what was asked for is answered.
                 replica.image_wanted &= replica.state.prev_index < replica.image_index;
@@ -382,6 +402,11 @@ impl<D: Disk> Storage<D> {
         }
         self.images = waiting;
         Ok(())
+    }
+
+    fn is_to_begin_anew(&self, id: ReplicaId) -> bool {
+        self.deferred.get(&id).is_some_and(|ops| begins_anew(&ops[0]))
+            || self.queue.iter().any(|op| op.replica == id && begins_anew(op))
     }
 
     /// An image passes the queue, and recovery starts behind it: what entries below it led to,
@@ -519,4 +544,8 @@ impl<D: Disk> Storage<D> {
         }
         replica.files.retain(|base| dead.iter().all(|segment| segment.base_offset != base));
     }
+}
+
+pub(super) fn begins_anew(op: &Op) -> bool {
+    matches!(op.kind, OpKind::Reset(_))
 }

@@ -3,8 +3,10 @@
 use bytes::Bytes;
 use duramen_storage::compaction::{Compaction, Means, Order, Progress};
 use duramen_storage::op::{
-    Append, Compacted, ConfState, Content, HardState, Identity, LogEntry, RecoveredReplica,
+    Append, Beginning, Compacted, ConfState, Content, Given, HardState, Identity, LogEntry,
+    RecoveredReplica,
 };
+use duramen_storage::staging::{Outcome, Stage, Stagings};
 use duramen_storage::storage::{Facts, SyncRequest};
 use duramen_storage::{Descriptor, Done, Op, OpKind, Options, ReplicaId, Storage};
 
@@ -253,6 +255,68 @@ pub(crate) fn compacted_script(disk: &FsDisk) {
     driver.settle();
     driver.batch(1, false, NOBODY, 20);
     driver.die();
+}
+
+/// What the fixture of version 5 holds: a log that was compacted, and another one that began anew with what that left.
+pub(crate) fn given_script(disk: &FsDisk) {
+    let mut driver = Driver::open(disk, options());
+    driver.create(1, "giver", 0, 10);
+    driver.create(2, "taker", 0, 10);
+    driver.settle();
+    for step in 0..40 {
+        driver.keyed_batch(1, step % 13 == 0, NOBODY, 100, Some(&[b'k', b'0' + step % 3]));
+        driver.settle();
+    }
+    driver.image(1);
+    driver.settle();
+    drop(driver);
+    let mut driver = Driver::open(disk, options());
+    compact(&mut driver, 1, Compacted { index: 41, below: 52, tombstones_below: 0 });
+    driver.settle();
+    drop(driver);
+    let mut driver = Driver::open(disk, options());
+    give(&mut driver, 1, 2);
+    driver.settle();
+    driver.batch(2, true, NOBODY, 20);
+    driver.die();
+}
+
+/// A log begins anew behind what is compacted of another one, with what is left there.
+fn give(driver: &mut Driver, from: u64, to: u64) {
+    let found = driver.recovered.iter().find(|it| it.replica.0 == from).expect("it was made");
+    let (compacted, history) = (found.compacted, found.history.clone());
+    let runs = found.term_runs.iter().filter(|run| run.first_index <= history.index);
+    let segments = found.segments.iter().filter(|it| it.base_offset < compacted.below);
+    let (runs, segments) = (runs.copied().collect(), segments.copied().collect());
+    let given = Given { number: 1, compacted, log_start: 0, runs, segments };
+    let (reader, mut stagings) = (driver.storage.reader(), Stagings::default());
+    let (replica, identity) = (ReplicaId(to), identity("taker", 0));
+    stagings.carry_out(&reader, Stage::Begin { replica, identity, given: given.clone() }, 0);
+    let mut offset = 0;
+    while let Some(range) =
+        reader.locate(ReplicaId(from), offset, compacted.below, 1, true).expect("it can be read")
+    {
+        let batches = reader.read(ReplicaId(from), &range).expect("it is good");
+        offset = Descriptor::of_batch(&batches, false).expect("it is a batch").end_offset();
+        let put = Stage::Put { replica, number: 1, batches, is_last: false };
+        stagings.carry_out(&reader, put, 0);
+    }
+    let put = Stage::Put { replica, number: 1, batches: Bytes::new(), is_last: true };
+    match stagings.carry_out(&reader, put, 0) {
+        Some(Outcome::Staged(staged)) => driver.storage.stage(*staged),
+        other => panic!("all of it was put: {other:?}"),
+    }
+    let segments = driver.storage.take_done().into_iter().find_map(|done| match done {
+        Done::Staged { segments, .. } => Some(segments),
+        _ => None,
+    });
+    let given = Some(Given { segments: segments.expect("it is staged"), ..given });
+    let (index, term, end_offset) = (history.index, history.term, history.end_offset);
+    let (conf, image) = (conf(index, to), image(to, index, 10));
+    let beginning = Beginning { index, term, end_offset, conf, image, given };
+    driver.submit(to, OpKind::Reset(Box::new(beginning)));
+    let writer = driver.writer(to);
+    (writer.index, writer.term, writer.offset) = (index, term, end_offset);
 }
 
 /// No idempotent producer.

@@ -1,7 +1,8 @@
 //! The format on disk: exactly the bytes of `docs/format.md`, and readable for ever.
 //!
 //! `tests/fixtures/v1` is a data directory as the first version of the format wrote it, left by a process
-//! that died; `v3` is one with States of version 2, `v4` one with logs that were compacted. They are never written again. A later version gets a directory of its
+//! that died; `v3` is one with States of version 2, `v4` one with logs that were compacted, and
+//! `v5` one with a log that was given to another replica. They are never written again. A later version gets a directory of its
 //! own, made by `DURAMEN_WRITE_FIXTURES=1 cargo test -p duramen-storage --test formats`. `v2` differs from `v1` in the
 //! manifest alone, so that is all it holds.
 
@@ -247,6 +248,40 @@ fn the_directory_of_version_4_has_logs_that_were_compacted() {
     assert!(record.ends_with(&made(1, "before").0), "{record:?}");
     let state = of(13, 2).expect("the first log has a checkpoint since");
     assert!(state.ends_with(&head(0).raw(&made(2, "after").0).0), "{state:?}");
+}
+
+#[test]
+fn the_directory_of_version_5_has_a_log_that_was_given() {
+    let kept = kept(5);
+    if std::env::var_os("DURAMEN_WRITE_FIXTURES").is_some() && !kept.join("manifest").exists() {
+        driver::given_script(&FsDisk::new(&kept));
+        let scratch = Scratch::new("formats-write-5");
+        copy(&kept, &scratch.0);
+        let expected = describe_all(&Driver::open(&FsDisk::new(&scratch.0), options()));
+        fs::write(kept.with_extension("txt"), expected).expect("it can be written");
+    }
+    let scratch = Scratch::new("formats-v5");
+    copy(&kept, &scratch.0);
+    let driver = Driver::open(&FsDisk::new(&scratch.0), options());
+    let expected = fs::read_to_string(kept.with_extension("txt")).expect("it is kept");
+    assert_eq!(describe_all(&driver), expected);
+    // By the document: the State of what was given is of a kind of its own, and so are the names of its files.
+    let names = ["0000", "0001", "0002", "0003"];
+    let extents = names.map(|name| fs::read(kept.join("journal").join(name)).expect("it is kept"));
+    let rounds = extents.iter().flat_map(|extent| layout::rounds_of(extent));
+    let records = rounds.flat_map(|(_, records)| records);
+    let mut states = records.filter(|it| (it.0, it.1) == (15, 2));
+    let state = states.next_back().expect("its log began anew").2;
+    let stem = "taker-0/00000000000000000000.2-41-given";
+    let [index, log] = [".index", ".log"]
+        .map(|ending| fs::read(kept.join(format!("{stem}{ending}"))).expect("it is kept"));
+    let made = Fields::new().u32(1).i64(0).u64(41 + (1 << 62)).u32(crc32c::crc32c(&index));
+    let end = Fields::new().u64(41).i64(52).i64(0).raw(&made.0);
+    assert!(state.ends_with(&end.0), "{state:?}");
+    assert_eq!(
+        fs::read(kept.join("giver-0/00000000000000000000.1-41.log")).expect("it is kept"),
+        log
+    );
 }
 
 #[test]

@@ -259,6 +259,7 @@ impl CoreLoop {
                 Action::Look(wanted) => self.reads.look(wanted, &self.common.node),
                 Action::Mend(mend) => self.common.chores.push(Chore::Mend(mend)),
                 Action::Compact(order) => self.common.chores.push(Chore::Compact(order)),
+                Action::Stage(stage) => self.common.chores.push(Chore::Stage(stage)),
                 Action::Reply { connection, sequence, reply } => {
                     replies.push((connection, Routed::Reply(sequence, reply)));
                 }

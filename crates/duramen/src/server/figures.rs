@@ -91,6 +91,11 @@ fn at_rest(metrics: &Metrics) -> Vec<Figure> {
             metrics.ranges_given,
             "Pieces given to other nodes to mend their segments",
         ),
+        counter(
+            "prefixes_given",
+            metrics.prefixes_given,
+            "Pieces given to other nodes of what compaction left of logs",
+        ),
         counter("compactions", metrics.compactions, "Logs compacted"),
         counter("compacted_bytes", metrics.compacted_bytes, "Bytes gone by compaction"),
     ]

@@ -1,14 +1,14 @@
 //! # Room card: scrubbing
 //!
-//! Purpose:    the one thread that works on what is at rest: it looks for rot, copies segments that are mended, and compacts
-//!             logs.
+//! Purpose:    the one thread that works on what is at rest: it looks for rot, copies segments that are mended, compacts
+//!             logs, and keeps what other replicas give of such logs.
 //! Owns:       its pace; what of it an operator sees.
 //! Interface:  [`start`], [`Scrubbing`].
 //! Invariants: it writes nothing that has a name which storage knows, and never waits for storage or the node; what has
 //!             its turn is read so slowly that a pass takes the interval, what somebody had trouble with at once.
 //!             A log is compacted in pieces, no faster than a part of the disk allows, and nothing else waits for it.
 //! Never:      what is damaged, what may take its place, what stays of a log
-//!             (`duramen_storage::{scrub, mending, compaction}`).
+//!             (`duramen_storage::{scrub, mending, compaction, staging}`).
 //! Tests:      `tests/cluster.rs`.
 //! Start at:   [`Scrubbing::run`].
 //!
@@ -26,6 +26,7 @@ use duramen_storage::compaction::{Compaction, CompactionError, Made, Means, Orde
 use duramen_storage::mending::{Mend, Mended};
 use duramen_storage::op::Done;
 use duramen_storage::scrub::{Found, Scrubber};
+use duramen_storage::staging::{Outcome, Stage, Staged, Stagings};
 use duramen_storage::{Disk, Reader, ReplicaId};
 
 use super::core_loop::Input;
@@ -56,6 +57,8 @@ pub enum Chore {
     Mend(Mend),
     /// Compact a log.
     Compact(Order),
+    /// Keep what another replica gives of a compacted log.
+    Stage(Stage),
 }
 
 /// What it has made, for storage.
@@ -65,6 +68,8 @@ pub enum Ready<D: Disk> {
     Mended(Mended<D>),
     /// Segments of a compacted log.
     Compacted(Box<Made<D>>),
+    /// All that another replica gave of a compacted log.
+    Staged(Box<Staged>),
 }
 
 /// What the thread is started with.
@@ -106,12 +111,14 @@ impl Scrubbing {
         let mut scrubber = Scrubber::new(self.reader.clone(), u64::from(seed));
         let mut pass = self.begin(&scrubber);
         let mut compacting = Compacting::default();
+        let mut stagings = Stagings::default();
         let mut chores = VecDeque::new();
         loop {
             for chore in chores.drain(..) {
                 match chore {
                     Chore::Mend(mend) => self.mend(&mend),
                     Chore::Compact(order) => compacting.orders.push_back(order),
+                    Chore::Stage(stage) => self.stage(&mut stagings, stage),
                 }
             }
             self.compact(&mut compacting);
@@ -182,6 +189,20 @@ impl Scrubbing {
                 tracing::warn!(replica = replica.0, segment, %error, "a damaged segment was not mended");
                 let done = Done::Mended { replica, segment, is_done: false };
                 self.common.node.push(Input::Storage(vec![done]));
+            }
+        }
+    }
+}
+
+/// What other replicas give.
+impl Scrubbing {
+    fn stage(&self, stagings: &mut Stagings<RealDisk>, stage: Stage) {
+        match stagings.carry_out(&self.reader, stage, self.free_bytes_min) {
+            None => {}
+            Some(Outcome::Done(done)) => self.common.node.push(Input::Storage(vec![done])),
+            Some(Outcome::Staged(staged)) => {
+                self.ready.push(Ready::Staged(staged));
+                self.common.work.push(Work::Ready);
             }
         }
     }
@@ -266,6 +287,7 @@ pub(super) fn switch<D: Disk>(
         match one {
             Ready::Mended(mended) => storage.switch(&mended)?,
             Ready::Compacted(made) => storage.install(*made),
+            Ready::Staged(staged) => storage.stage(*staged),
         }
     }
     Ok(())

@@ -24,6 +24,7 @@ use duramen_storage::op::{
     Compacted, ConfState, Content, Done, HardState, Identity, LogEntry, Op, OpKind,
     RecoveredReplica, ReplicaId, SegmentMeta, TermRun,
 };
+use duramen_storage::staging::Stage;
 use duramen_storage::storage::Facts;
 
 use crate::configs::BrokerSettings;
@@ -87,7 +88,8 @@ impl Store {
                 stored.begins = (beginning.index, beginning.term, beginning.end_offset);
                 stored.entries.clear();
                 stored.payloads.clear();
-                stored.log_start = beginning.end_offset;
+                let given = beginning.given.as_ref();
+                stored.log_start = given.map_or(beginning.end_offset, |given| given.log_start);
                 stored.conf = beginning.conf;
                 stored.image = (beginning.index, beginning.image);
             }
@@ -228,6 +230,7 @@ pub(super) struct Harness {
     /// Segments that it wants mended.
     pub mends: Vec<Mend>,
     pub compactions: Vec<Order>,
+    pub stages: Vec<Stage>,
     /// It has nothing left that others could lead.
     pub is_drained: bool,
     sessions: BTreeMap<ConnectionId, Session>,
@@ -299,6 +302,7 @@ impl Harness {
             are_reads_broken: false,
             mends: Vec::new(),
             compactions: Vec::new(),
+            stages: Vec::new(),
             is_drained: false,
             sessions: BTreeMap::new(),
             asked: BTreeMap::new(),
@@ -352,6 +356,7 @@ impl Harness {
                 Action::Drained => self.is_drained = true,
                 Action::Mend(mend) => self.mends.push(mend),
                 Action::Compact(order) => self.compactions.push(order),
+                Action::Stage(stage) => self.stages.push(stage),
             }
         }
     }
@@ -457,7 +462,7 @@ impl Harness {
         let reads = std::mem::take(&mut self.reads);
         let any = !reads.is_empty();
         let mut actions = Vec::new();
-        for ReadLog { replica, from, pass, end, bytes_max, peer, ticket } in reads {
+        for ReadLog { replica, from, pass, end, bytes_max, peer, ticket, .. } in reads {
             assert_eq!(pass, 0, "only followers' reads pass over anything");
             let mut bytes = Vec::new();
             for batch in self.store.replicas[&replica].batches(from, end) {

@@ -17,7 +17,6 @@ use crate::limits::ELECTION_TICKS;
 
 const NOT_NEEDED: i16 = ErrorCode::ElectionNotNeeded.code();
 const NOT_AVAILABLE: i16 = ErrorCode::PreferredLeaderNotAvailable.code();
-const NOT_TO_BE_HAD: i16 = ErrorCode::InvalidReplicaAssignment.code();
 const NOT_LEADER: i16 = ErrorCode::NotLeaderOrFollower.code();
 const NEVER: &[(&str, &str)] = &[("auto.leader.rebalance.enable", "false")];
 
@@ -309,21 +308,6 @@ fn a_move_that_is_taken_back_does_not_prefer_one_that_goes() {
     assert_eq!(trio.preferred("t", 0), wanted, "it is to lead, once it is there");
     reassign(&mut trio, None);
     assert_eq!(trio.preferred("t", 0), first);
-}
-
-/// It could not be given what compaction leaves out: entries of it cannot be made again.
-#[test]
-fn a_partition_of_one_replica_that_may_be_compacted_gets_no_other_one() {
-    let mut trio = Trio::new(NEVER);
-    let topic = new_topic("t", 1, &[("cleanup.policy", "compact")]);
-    let row = trio.try_create(trio.controller(), topic).topics.remove(0);
-    assert_eq!(row.error_code, 0, "{:?}", row.error_message);
-    trio.pass_ms(3000);
-    let first = trio.preferred("t", 0);
-    for nodes in [vec![(first + 1) % 3], vec![first, (first + 1) % 3]] {
-        assert_eq!(try_reassign(&mut trio, Some(&nodes)), NOT_TO_BE_HAD, "{nodes:?}");
-    }
-    assert_eq!(try_reassign(&mut trio, Some(&[first])), 0);
 }
 
 #[test]

@@ -57,7 +57,11 @@ impl Clients {
     fn create(&mut self, name: String) -> (Asked, Request, i16) {
         self.oracle.on_create_sent(&name);
         let replicas = if self.many { REPLICAS } else { 1 };
-        let configs = if self.oracle.is_keyed(&name) { &keyed::CONFIGS[..] } else { &[] };
+        let configs = match (self.oracle.is_keyed(&name), self.many) {
+            (false, _) => &[],
+            (true, false) => &keyed::CONFIGS[..],
+            (true, true) => &keyed::CONFIGS_OF_MANY[..],
+        };
         let request = requests::create(&name, PARTITIONS, replicas, configs);
         let life = self.oracle.topics[&name].life;
         (Asked::Create { name, life }, request, 7)

@@ -17,6 +17,10 @@ pub(super) const CONFIGS: [(&str, &str); 4] = [
     ("delete.retention.ms", "400"),
 ];
 
+/// And what it is made with in a cluster, where fewer records come to a partition.
+pub(super) const CONFIGS_OF_MANY: [(&str, &str); 5] =
+    [CONFIGS[0], CONFIGS[1], CONFIGS[2], CONFIGS[3], ("segment.ms", "40")];
+
 /// A batch's number, and a record's place in it.
 pub(crate) type Numbered = (u64, i64);
 

@@ -24,9 +24,10 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[command(
     after_help = "Replicas of a partition are files of the same bytes. Every node that holds one makes digests (XXH3,
 128 bits) of the batches as they lie in its segments, up to what all of them know to be committed, a
-few megabytes at a time; these are compared, and so is where segments begin. All is read again,
-whatever was checked before. Producers, consumers and retention go on meanwhile. The cluster's own
-topics and its metadata are compared, too.
+few megabytes at a time; these are compared, and so is where segments begin. What compaction left is
+compared record by record, once all replicas have done the same one. All is read again, whatever was
+checked before. Producers, consumers and retention go on meanwhile. The cluster's own topics and its
+metadata are compared, too.
 
 A partition is identical, or it differs: then the first batch that does is found, and what each node
 has there. Or it is not compared, wholly or in part: a node does not answer, is behind, or there is

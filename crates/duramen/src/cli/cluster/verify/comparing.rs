@@ -285,6 +285,7 @@ impl<'a> Comparison<'a> {
         loop {
             let mut starts = Vec::new();
             let mut ends = BTreeMap::new();
+            let mut compacted = BTreeMap::new();
             for (node, said) in held {
                 match said {
                     Err(why) => self.leave_out(node, why),
@@ -292,6 +293,7 @@ impl<'a> Comparison<'a> {
                     Ok(row) => {
                         starts.push(row.start_offset);
                         ends.insert(node, row.committed_offset);
+                        compacted.insert(node, (row.compaction, row.compacted_offset));
                     }
                 }
             }
@@ -307,10 +309,19 @@ impl<'a> Comparison<'a> {
             self.at = start;
             let behind = ends.iter().filter(|(_, end)| **end < self.end);
             let behind: Vec<(NodeId, i64)> = behind.map(|(id, end)| (*id, *end)).collect();
-            if behind.is_empty() {
+            // What different compactions left is not the same, and nothing is wrong with it.
+            let last = compacted.values().map(|it| it.0).max().unwrap_or(0);
+            let reaches = compacted.values().any(|it| it.1 > start);
+            let is_other = |it: &(i64, i64)| reaches && it.0 < last;
+            let others = compacted.iter().filter(|(_, it)| is_other(it)).map(|(id, _)| *id);
+            let others: Vec<NodeId> = others.collect();
+            if behind.is_empty() && others.is_empty() {
                 return Ok(());
             }
             if began.elapsed() > BEHIND_MAX {
+                for node in others {
+                    self.leave_out(node, "it has not done the last compaction yet");
+                }
                 for (node, end) in behind {
                     let why = format!("it is behind: it has {end} of {} for certain", self.end);
                     self.leave_out(node, why);
@@ -348,6 +359,11 @@ impl<'a> Comparison<'a> {
         if self.compared.len() < before {
             return Ok(Looked::Moved);
         }
+        let compactions: BTreeSet<i64> = rows.values().map(|row| row.compaction).collect();
+        if compactions.len() > 1 && !Self::are_compacted_alike(&rows) {
+            self.find_range().await?;
+            return Ok(Looked::Moved);
+        }
         let Some(first) = rows.values().next().cloned() else { return Ok(Looked::Moved) };
         let origin = self.origin.unwrap_or(first.first_offset);
         let essence = |row: &DescribedReplica| {
@@ -359,6 +375,11 @@ impl<'a> Comparison<'a> {
             row.damaged_offset < 0 && row.damage.is_none() && essence(row) == essence(&first)
         });
         Ok(if is_same { Looked::Same(first) } else { Looked::Differing(rows) })
+    }
+
+    /// Whether what was looked at is behind all that was compacted anywhere: then it does not matter by which entry.
+    fn are_compacted_alike(rows: &BTreeMap<NodeId, DescribedReplica>) -> bool {
+        rows.values().all(|row| row.compacted_offset <= row.first_offset)
     }
 
     /// The first batch from [`Comparison::at`] on that differs. `None` if there is none any more.

@@ -1,0 +1,357 @@
+//! # Room card: feeding
+//!
+//! Purpose:    a replica that lacks what a compaction left is given it, before its log begins anew behind it.
+//! Owns:       whose log is being fed here, and how far; what others asked for.
+//! Interface:  [`Node::on_prefixed`], [`Node::tick_feeds`], [`Node::on_prefixes`], [`Node::on_put`], [`Node::on_staged`].
+//! Invariants: a snapshot with a prefix is heard by its group only when all that it names is on this disk, left by the
+//!             compaction that it names: each piece says which it is of, and whoever gives it makes sure when it is read.
+//!             If that changes, it begins anew: an older value could come back, or a tombstone be missed.
+//! Never:      files (see storage's `staging`); what a snapshot says (see `group/snapshots.rs`).
+//! Tests:      `node/tests/feeding.rs`; `duramen-sim`, scenario `cluster`.
+//! Start at:   [`Node::on_prefixed`].
+//!
+//! What lies below the giver's log start is not asked for: it was trimmed by an entry that a majority has. So is whatever is
+//! trimmed while it is fed: the log begins anew where the latest snapshot says, or a piece did, if that is later.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use duramen_protocol::wire::Uuid;
+use duramen_storage::Descriptor;
+use duramen_storage::op::{Given, Identity, ReplicaId, SegmentMeta};
+use duramen_storage::sabotage::{self, Bug};
+use duramen_storage::staging::Stage;
+
+use super::Node;
+use crate::event::{Action, LogRead, MadeBy, ReadLog};
+use crate::group::GroupId;
+use crate::partition::Partition;
+use crate::peer::{Frame, Letter, PrefixGiven, PrefixWanted};
+
+/// About how much is asked for at once; at least one batch.
+const PIECE_BYTES: u32 = 256 * 1024;
+/// Ticks until a question is asked again, because it or its answer was lost.
+const ANSWER_TICKS: u64 = 20;
+/// Ticks after which who wanted it is believed to want it no more: no snapshot came.
+const FORGOTTEN_TICKS: u64 = 400;
+/// Logs that are fed here at once. The snapshots of others come again.
+const FEEDS_MAX: usize = 16;
+/// Reads for others that may wait; above, they ask again.
+const SERVING_MAX: usize = 16;
+/// Ticks for which a leader decides no compaction after it was asked for a piece.
+pub(super) const FED_TICKS: u64 = 200;
+
+/// A log that is being fed.
+#[derive(Debug)]
+struct Feed {
+    /// The latest snapshot, and from where.
+    letter: Letter,
+    broker_id: i32,
+    heard_tick: u64,
+    given: Given,
+    /// The next offset that is lacking.
+    next: i64,
+    asked: Option<(u64, u64)>,
+    at: At,
+}
+
+/// What is done next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum At {
+    /// To ask for the first piece.
+    Beginning,
+    /// To ask for more.
+    Asking,
+    /// A piece is being put to the others; it may be the last.
+    Putting,
+    /// All of it is here.
+    Staged,
+}
+
+/// What another node asked for, and is being read.
+#[derive(Clone, Copy, Debug)]
+struct Serving {
+    broker_id: i32,
+    nonce: u64,
+    compaction: u64,
+    below: i64,
+}
+
+/// See the room card.
+#[derive(Debug, Default)]
+pub(super) struct Feeds {
+    open: BTreeMap<ReplicaId, Feed>,
+    serving: BTreeMap<u64, Serving>,
+    numbers: u64,
+}
+
+impl Feeds {
+    /// Whether a read is for another node's replica that is fed.
+    pub(super) fn serves(&self, ticket: u64) -> bool {
+        self.serving.contains_key(&ticket)
+    }
+}
+
+/// What is fed here.
+impl Node {
+    /// A snapshot came that names more than it has in it.
+    pub(super) fn on_prefixed(
+        &mut self,
+        broker_id: i32,
+        letter: Letter,
+        given: Given,
+        actions: &mut Vec<Action>,
+    ) {
+        let replica = ReplicaId(letter.to);
+        let ticks = self.peers.ticks();
+        let compaction = given.compacted.index;
+        let known = self.feeds.open.get_mut(&replica);
+        let is_same = |feed: &Feed| feed.given.compacted.index == compaction;
+        if let Some(feed) = known.filter(|feed| is_same(feed)) {
+            feed.given.log_start = feed.given.log_start.max(given.log_start);
+            (feed.letter, feed.broker_id, feed.heard_tick) = (letter, broker_id, ticks);
+            if feed.at == At::Staged {
+                self.begin_fed(replica);
+            }
+            return;
+        }
+        if !self.feeds.open.contains_key(&replica) && self.feeds.open.len() >= FEEDS_MAX {
+            return;
+        }
+        self.feeds.numbers += 1;
+        let number = self.feeds.numbers;
+        let next = given.log_start;
+        let given = Given { number, ..given };
+        tracing::info!(
+            replica = replica.0,
+            compaction,
+            below = given.compacted.below,
+            "a log lacks what a compaction left: it is fetched before the log begins anew"
+        );
+        let at = At::Beginning;
+        let feed = Feed { letter, broker_id, heard_tick: ticks, given, next, asked: None, at };
+        self.feeds.open.insert(replica, feed);
+        self.feed(replica, actions);
+    }
+
+    /// All of it is here, with a snapshot: its group may hear that now.
+    fn begin_fed(&mut self, replica: ReplicaId) {
+        let Some(feed) = self.feeds.open.get(&replica) else { return };
+        let Some(partition) = self.partitions.get_mut(&replica) else { return };
+        partition.group.on_fed(feed.letter.clone(), feed.given.clone());
+        super::mark(&mut self.dirty, partition);
+    }
+
+    /// Goes on with what is fed.
+    pub(super) fn tick_feeds(&mut self, actions: &mut Vec<Action>) {
+        let ticks = self.peers.ticks();
+        let all: Vec<ReplicaId> = self.feeds.open.keys().copied().collect();
+        for replica in all {
+            let feed = self.feeds.open.get_mut(&replica).expect("it was just there");
+            let partition = self.partitions.get(&replica);
+            let is_wanted = partition.is_some_and(|it| it.group.given_by(&feed.letter).is_some());
+            if !is_wanted || ticks >= feed.heard_tick + FORGOTTEN_TICKS {
+                self.feeds.open.remove(&replica);
+                actions.push(Action::Stage(Stage::Drop { replica }));
+                continue;
+            }
+            if feed.asked.is_some_and(|(_, at_tick)| ticks >= at_tick + ANSWER_TICKS) {
+                feed.asked = None;
+            }
+            if feed.asked.is_none() {
+                self.feed(replica, actions);
+            }
+        }
+    }
+
+    /// Asks for the next piece.
+    fn feed(&mut self, replica: ReplicaId, actions: &mut Vec<Action>) {
+        let nonce = self.chance.next();
+        let ticks = self.peers.ticks();
+        let Some(feed) = self.feeds.open.get_mut(&replica) else { return };
+        if feed.at == At::Beginning {
+            let (id, topic) = {
+                let Some(partition) = self.partitions.get(&replica) else { return };
+                let topic_id = Uuid(partition.id.topic_id);
+                let Some(topic) = self.controller.image.topic(topic_id) else { return };
+                (partition.id, topic.name.clone())
+            };
+            let GroupId { topic_id, partition } = id;
+            let identity = Identity { topic, topic_id, partition };
+            let given = feed.given.clone();
+            actions.push(Action::Stage(Stage::Begin { replica, identity, given }));
+            feed.at = At::Asking;
+        }
+        if feed.at != At::Asking {
+            return;
+        }
+        feed.asked = Some((nonce, ticks));
+        let wanted = PrefixWanted {
+            nonce,
+            topic_id: feed.letter.topic_id,
+            partition: feed.letter.partition,
+            replica: replica.0,
+            compaction: feed.given.compacted.index,
+            offset: feed.next,
+        };
+        self.peers.frame_to(feed.broker_id).prefixes_wanted.push(wanted);
+    }
+
+    /// It is of no use, or not wanted any more: if it is, another snapshot comes.
+    fn drop_feed(&mut self, replica: ReplicaId, actions: &mut Vec<Action>) {
+        if self.feeds.open.remove(&replica).is_some() {
+            actions.push(Action::Stage(Stage::Drop { replica }));
+        }
+    }
+
+    /// Another node gives a piece.
+    fn on_prefix_given(&mut self, broker_id: i32, given: &PrefixGiven, actions: &mut Vec<Action>) {
+        let is_this = |(_, feed): &(&ReplicaId, &mut Feed)| {
+            let asked = feed.asked.map(|(nonce, _)| nonce);
+            asked == Some(given.nonce) && feed.broker_id == broker_id
+        };
+        let Some((&replica, feed)) = self.feeds.open.iter_mut().find(is_this) else { return };
+        feed.asked = None;
+        let is_other = given.compaction != feed.given.compacted.index;
+        if is_other && !sabotage::is(Bug::GivenMixed) {
+            return self.drop_feed(replica, actions);
+        }
+        let below = feed.given.compacted.below;
+        feed.given.log_start = feed.given.log_start.max(given.log_start.min(below));
+        // What was harmed on its way, or has rotted there, is asked for again.
+        let batches = sound(&given.batches);
+        let is_last = given.is_last && batches.len() == given.batches.len();
+        if batches.is_empty() && !is_last {
+            // It could not be read, or not any more: what was trimmed is passed over, and all else asked for again later.
+            if feed.given.log_start > feed.next {
+                feed.next = feed.given.log_start;
+            } else {
+                feed.asked = Some((0, self.peers.ticks()));
+            }
+            return;
+        }
+        feed.at = At::Putting;
+        let number = feed.given.number;
+        actions.push(Action::Stage(Stage::Put { replica, number, batches, is_last }));
+    }
+
+    /// A piece was put to the others, or cannot be.
+    pub(super) fn on_put(
+        &mut self,
+        replica: ReplicaId,
+        number: u64,
+        next: Option<i64>,
+        actions: &mut Vec<Action>,
+    ) {
+        let feed = self.feeds.open.get_mut(&replica).filter(|it| it.given.number == number);
+        let Some(feed) = feed else { return };
+        match next {
+            Some(next) => {
+                feed.next = feed.next.max(next);
+                feed.at = At::Asking;
+                self.feed(replica, actions);
+            }
+            None => self.drop_feed(replica, actions),
+        }
+    }
+
+    /// All of it is on this disk.
+    pub(super) fn on_staged(&mut self, replica: ReplicaId, number: u64, segments: &[SegmentMeta]) {
+        let feed = self.feeds.open.get_mut(&replica).filter(|it| it.given.number == number);
+        let Some(feed) = feed else { return };
+        feed.given.segments = segments.to_vec();
+        feed.at = At::Staged;
+        self.begin_fed(replica);
+    }
+}
+
+/// What is given to others.
+impl Node {
+    /// What a frame says of compacted logs.
+    pub(super) fn on_prefixes(&mut self, frame: &Frame, actions: &mut Vec<Action>) {
+        for wanted in &frame.prefixes_wanted {
+            self.serve_prefix(frame.broker_id, frame.directory_id, wanted);
+        }
+        for given in &frame.prefixes_given {
+            self.on_prefix_given(frame.broker_id, given, actions);
+        }
+    }
+
+    fn serve_prefix(&mut self, broker_id: i32, directory_id: Uuid, wanted: &PrefixWanted) {
+        let group = GroupId { topic_id: wanted.topic_id.0, partition: wanted.partition };
+        let sender = self.placed(group, wanted.replica);
+        if sender.is_none_or(|placed| placed.directory_id != directory_id)
+            || self.feeds.serving.len() >= SERVING_MAX
+        {
+            return;
+        }
+        let own = self.own_directory();
+        let here = self.placed_all(group).into_iter().find(|placed| placed.directory_id == own);
+        let here = here.map(|placed| ReplicaId(placed.peer_id));
+        let ticks = self.peers.ticks();
+        let partition = here.and_then(|replica| self.partitions.get_mut(&replica));
+        let Some(partition) = partition.filter(|it| it.group.failure().is_none()) else { return };
+        let compacted = partition.compacted();
+        let (replica, log_start) = (partition.group.id(), partition.log_start());
+        let is_it = compacted.index == wanted.compaction || sabotage::is(Bug::GivenMixed);
+        if !is_it || wanted.offset < 0 {
+            let (nonce, compaction) = (wanted.nonce, compacted.index);
+            let refusal = PrefixGiven { nonce, compaction, ..PrefixGiven::default() };
+            self.peers.frame_to(broker_id).prefixes_given.push(refusal);
+            return;
+        }
+        partition.note_fed(ticks + FED_TICKS);
+        let (nonce, compaction, below) = (wanted.nonce, compacted.index, compacted.below);
+        if wanted.offset < log_start || wanted.offset >= below {
+            let (is_last, batches) = (wanted.offset >= below, Bytes::new());
+            let given = PrefixGiven { nonce, compaction, is_last, log_start, batches };
+            self.peers.frame_to(broker_id).prefixes_given.push(given);
+            return;
+        }
+        let ticket = self.mends.next_ticket();
+        self.feeds.serving.insert(ticket, Serving { broker_id, nonce, compaction, below });
+        self.peers.read_for_mending(ReadLog {
+            replica,
+            from: wanted.offset,
+            pass: 0,
+            end: below,
+            bytes_max: PIECE_BYTES,
+            peer: Some(ReplicaId(wanted.replica)),
+            ticket,
+            made_by: MadeBy::Compaction(compaction),
+        });
+    }
+
+    /// What was read for another node's replica.
+    pub(super) fn on_prefix_read(&mut self, read: LogRead) {
+        let Some(serving) = self.feeds.serving.remove(&read.ticket) else { return };
+        let Serving { broker_id, nonce, compaction, below } = serving;
+        let log_start = self.partitions.get(&read.replica).map_or(0, Partition::log_start);
+        let given = match read.batches {
+            Ok(batches) => {
+                let is_last = batches.is_empty() || last_end(&batches) >= below;
+                PrefixGiven { nonce, compaction, is_last, log_start, batches }
+            }
+            Err(why) => {
+                tracing::debug!(replica = read.replica.0, why, "what is fed could not be read");
+                PrefixGiven { nonce, compaction, log_start, ..PrefixGiven::default() }
+            }
+        };
+        self.counters.prefixes_given += u64::from(!given.batches.is_empty());
+        self.peers.frame_to(broker_id).prefixes_given.push(given);
+    }
+}
+
+/// Whole batches from the beginning, as their checksums say.
+fn sound(bytes: &Bytes) -> Bytes {
+    let is_sound =
+        |batch: &[u8]| Descriptor::of_batch(batch, false).is_ok_and(|it| it.matches(batch));
+    let all = duramen_protocol::batch::batches(bytes.clone()).map_while(Result::ok);
+    let all = all.take_while(|batch| is_sound(batch.bytes()));
+    bytes.slice(..all.map(|batch| batch.bytes().len()).sum::<usize>())
+}
+
+fn last_end(bytes: &Bytes) -> i64 {
+    let all = duramen_protocol::batch::batches(bytes.clone()).map_while(Result::ok);
+    all.last().map_or(0, |batch| batch.header().end_offset())
+}

@@ -1,0 +1,322 @@
+//! # Room card: staging
+//!
+//! Purpose:    put what another replica gives of a compacted log where one journal record can make it this replica's.
+//! Owns:       what is given, from the first batch until the log begins anew with it; whether it may be there.
+//! Interface:  [`Stage`] for [`Stagings::carry_out`] on a thread that may wait; [`Storage::stage`] on storage's, and then
+//!             [`crate::OpKind::Reset`].
+//! Invariants: all of it was left by one and the same compaction. A batch is taken only where it follows its predecessor,
+//!             lies in its segment, is as its checksum says, and of the term that is known for its offset. All is synced,
+//!             files and names, before storage hears of it. Its files have names that nothing else has; what no record
+//!             speaks of when the process ends is removed by the next start.
+//! Never:      where it comes from, and that it is of one compaction (see the node's `feeding`).
+//! Tests:      `duramen-sim/tests/compaction.rs`; `duramen-sim`, scenario `cluster`.
+//! Start at:   [`Staging::put`].
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+
+use crate::compaction::writing::{SegmentWriter, WriteError};
+use crate::format::{GIVEN, segment_stem};
+use crate::op::{Compacted, Done, Given, Identity, SegmentMeta};
+use crate::replica_state::SegmentState;
+use crate::{Descriptor, Disk, Reader, ReplicaId, Storage};
+
+/// What is to be done with what another replica gives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Something will come. What came for this replica before is not wanted any more.
+    Begin {
+        /// For whom.
+        replica: ReplicaId,
+        /// What it is a replica of.
+        identity: Identity,
+        /// What it will be.
+        given: Given,
+    },
+    /// A part of it, behind what was put before. Answered by [`Done::Put`]; the last one, if all is well, by [`Done::Staged`].
+    Put {
+        /// For whom.
+        replica: ReplicaId,
+        /// [`Given::number`].
+        number: u64,
+        /// Whole batches.
+        batches: Bytes,
+        /// There is nothing behind them.
+        is_last: bool,
+    },
+    /// It is not wanted any more.
+    Drop {
+        /// By whom.
+        replica: ReplicaId,
+    },
+}
+
+/// What became of a [`Stage`].
+#[derive(Debug)]
+pub enum Outcome {
+    /// For the node.
+    Done(Done),
+    /// For storage.
+    Staged(Box<Staged>),
+}
+
+/// All that was given of a log, on the medium.
+#[derive(Debug)]
+pub struct Staged {
+    pub(crate) replica: ReplicaId,
+    pub(crate) number: u64,
+    pub(crate) compacted: Compacted,
+    pub(crate) segments: Vec<SegmentState>,
+    paths: Vec<String>,
+}
+
+/// Why something is not taken.
+#[derive(Debug, thiserror::Error)]
+enum Refused {
+    #[error("the log is compacted as far already")]
+    Surplus,
+    #[error("what another replica gave does not fit: {0}")]
+    Unfit(&'static str),
+    #[error("there is no room for it")]
+    NoRoom,
+    #[error("the disk failed at {path}")]
+    Disk {
+        path: String,
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+impl From<WriteError> for Refused {
+    fn from(error: WriteError) -> Self {
+        match error {
+            WriteError::TooLarge => Self::Unfit("a segment would be too large"),
+            WriteError::NoRoom => Self::NoRoom,
+            WriteError::Disk { path, source } => Self::Disk { path, source },
+        }
+    }
+}
+
+/// What is given of one log, as far as it is here.
+#[derive(Debug)]
+struct Staging<D: Disk> {
+    reader: Reader<D>,
+    replica: ReplicaId,
+    dir: String,
+    given: Given,
+    /// The offset after what is here.
+    offset: i64,
+    writing: Option<SegmentWriter<D>>,
+    written: Vec<SegmentState>,
+    paths: Vec<String>,
+}
+
+/// All that is on its way.
+#[derive(Debug)]
+pub struct Stagings<D: Disk> {
+    all: BTreeMap<ReplicaId, Staging<D>>,
+}
+
+impl<D: Disk> Default for Stagings<D> {
+    fn default() -> Self {
+        Self { all: BTreeMap::new() }
+    }
+}
+
+impl<D: Disk> Stagings<D> {
+    /// Does it. So much must stay free on the disk.
+    pub fn carry_out(
+        &mut self,
+        reader: &Reader<D>,
+        stage: Stage,
+        free_bytes_min: u64,
+    ) -> Option<Outcome> {
+        match stage {
+            Stage::Begin { replica, identity, given } => {
+                self.drop(replica);
+                let staging = Staging {
+                    reader: reader.clone(),
+                    replica,
+                    dir: identity.dir(),
+                    offset: given.segments.first().map_or(0, |it| it.base_offset),
+                    given,
+                    writing: None,
+                    written: Vec::new(),
+                    paths: Vec::new(),
+                };
+                self.all.insert(replica, staging);
+                None
+            }
+            Stage::Drop { replica } => {
+                self.drop(replica);
+                None
+            }
+            Stage::Put { replica, number, batches, is_last } => {
+                let staging = self.all.get_mut(&replica).filter(|it| it.given.number == number);
+                let Some(staging) = staging else {
+                    return Some(Outcome::Done(Done::Put { replica, number, next: None }));
+                };
+                let put = staging.put(&batches, free_bytes_min);
+                let put = put.and_then(|()| if is_last { staging.end() } else { Ok(()) });
+                if let Err(why) = put {
+                    tracing::warn!(replica = replica.0, %why, "a part of a compacted log is not taken");
+                    self.drop(replica);
+                    return Some(Outcome::Done(Done::Put { replica, number, next: None }));
+                }
+                if !is_last {
+                    let next = Some(staging.offset);
+                    return Some(Outcome::Done(Done::Put { replica, number, next }));
+                }
+                let staging = self.all.remove(&replica)?;
+                let compacted = staging.given.compacted;
+                let (segments, paths) = (staging.written, staging.paths);
+                let staged = Staged { replica, number, compacted, segments, paths };
+                Some(Outcome::Staged(Box::new(staged)))
+            }
+        }
+    }
+
+    fn drop(&mut self, replica: ReplicaId) {
+        let Some(staging) = self.all.remove(&replica) else { return };
+        for path in staging.paths {
+            // Else the next start removes it.
+            let _ = staging.reader.disk().remove_file(&path);
+        }
+    }
+}
+
+impl<D: Disk> Staging<D> {
+    /// Adds batches. After an error nothing of it is of use.
+    fn put(&mut self, batches: &Bytes, free_bytes_min: u64) -> Result<(), Refused> {
+        let disk = self.reader.disk().clone();
+        let failed = |path: &str, source| Refused::Disk { path: path.to_owned(), source };
+        let room = free_bytes_min.saturating_add(batches.len() as u64);
+        if disk.available().map_err(|error| failed(&self.dir, error))? < room {
+            return Err(Refused::NoRoom);
+        }
+        if self.writing.is_none() {
+            let here = self.reader.catalog().get(self.replica).map_err(|_| Refused::Surplus)?;
+            if here.compaction() >= self.given.compacted.index {
+                return Err(Refused::Surplus);
+            }
+            disk.create_dir(&self.dir).map_err(|error| failed(&self.dir, error))?;
+            self.begin_segment()?;
+        }
+        let mut rest = &batches[..];
+        while !rest.is_empty() {
+            let batch = Descriptor::of_batch(rest, false);
+            let batch = batch.map_err(|_| Refused::Unfit("there is no batch"))?;
+            let bytes = rest.get(..batch.length as usize);
+            let bytes = bytes.ok_or(Refused::Unfit("a batch is cut short"))?;
+            while self.segment_end() <= batch.base_offset && self.has_more() {
+                self.end_segment()?;
+                self.begin_segment()?;
+            }
+            if let Some(fault) = self.fault_of(&batch, bytes) {
+                return Err(Refused::Unfit(fault));
+            }
+            let writing = self.writing.as_mut().expect("a segment was begun");
+            writing.put(&batch, bytes, &mut self.paths)?;
+            self.offset = batch.end_offset();
+            rest = &rest[bytes.len()..];
+        }
+        Ok(())
+    }
+
+    fn fault_of(&self, batch: &Descriptor, bytes: &[u8]) -> Option<&'static str> {
+        if batch.base_offset < self.offset || batch.end_offset() > self.segment_end() {
+            return Some("a batch is not where it is to be");
+        }
+        if !batch.matches(bytes) {
+            return Some("a batch's CRC does not match");
+        }
+        let runs = &self.given.runs;
+        let begun = runs.partition_point(|run| run.start_offset <= batch.base_offset);
+        let term = begun.checked_sub(1).map(|at| runs[at].term);
+        let epoch = u32::from_be_bytes(bytes[12..16].try_into().expect("four bytes"));
+        (term != Some(u64::from(epoch))).then_some("a batch is of another term")
+    }
+
+    /// Where the segment that is being written ends.
+    fn segment_end(&self) -> i64 {
+        let next = self.given.segments.get(self.written.len() + 1);
+        next.map_or(self.given.compacted.below, |next| next.base_offset)
+    }
+
+    fn has_more(&self) -> bool {
+        self.written.len() + 1 < self.given.segments.len()
+    }
+
+    fn begin_segment(&mut self) -> Result<(), Refused> {
+        let Some(meta) = self.given.segments.get(self.written.len()) else {
+            return Err(Refused::Unfit("there is no such segment"));
+        };
+        let mut state = SegmentState::new(meta.base_offset, meta.first_index);
+        state.generation = self.given.compacted.index | GIVEN;
+        let name = segment_stem(meta.base_offset, self.replica, state.generation);
+        let stem = format!("{}/{name}", self.dir);
+        let disk = self.reader.disk();
+        self.writing = Some(SegmentWriter::begin(disk, state, stem, true, &mut self.paths)?);
+        Ok(())
+    }
+
+    fn end_segment(&mut self) -> Result<(), Refused> {
+        let Some(writing) = self.writing.take() else { return Ok(()) };
+        self.written.push(writing.end(&mut self.paths)?.0);
+        Ok(())
+    }
+
+    /// There is nothing more.
+    fn end(&mut self) -> Result<(), Refused> {
+        while self.has_more() {
+            self.end_segment()?;
+            self.begin_segment()?;
+        }
+        self.end_segment()?;
+        let disk = self.reader.disk();
+        let synced = disk.sync_dir(&self.dir).and_then(|()| disk.sync_dir(""));
+        synced.map_err(|source| Refused::Disk { path: self.dir.clone(), source })
+    }
+}
+
+impl Staged {
+    /// As the node knows its segments.
+    fn metas(&self) -> Vec<SegmentMeta> {
+        self.segments.iter().map(SegmentState::meta).collect()
+    }
+}
+
+impl<D: Disk> Storage<D> {
+    /// Takes what another replica gave, until the log begins anew with it, and tells of it by [`Done::Staged`].
+    pub fn stage(&mut self, staged: Staged) {
+        let (replica, number) = (staged.replica, staged.number);
+        let here = self.replicas.get(&replica).filter(|it| !it.deleting);
+        if here.is_none_or(|it| it.state.compacted.index >= staged.compacted.index) {
+            return self.remove_staged(&staged, &[]);
+        }
+        let segments = staged.metas();
+        if let Some(before) = self.staged.remove(&replica) {
+            self.remove_staged(&before, &staged.paths);
+        }
+        self.staged.insert(replica, staged);
+        self.done.push(Done::Staged { replica, number, segments });
+    }
+
+    /// The log is compacted so far by itself: what was given of it is not wanted any more.
+    pub(crate) fn forget_staged(&mut self, replica: ReplicaId, compaction: u64) {
+        let is_old = |staged: &Staged| staged.compacted.index <= compaction;
+        if self.staged.get(&replica).is_some_and(is_old)
+            && let Some(staged) = self.staged.remove(&replica)
+        {
+            self.remove_staged(&staged, &[]);
+        }
+    }
+
+    fn remove_staged(&mut self, staged: &Staged, but: &[String]) {
+        for path in staged.paths.iter().filter(|path| !but.contains(path)) {
+            // Else the next start removes it.
+            let _ = self.disk.remove_file(path);
+        }
+    }
+}
