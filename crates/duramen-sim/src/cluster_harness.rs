@@ -12,10 +12,12 @@
 //! Start at:   [`run`].
 
 mod clocks;
+mod compacted;
 mod gone;
 mod leaving;
 mod machine;
 mod network;
+mod report;
 mod rot;
 mod sleep;
 mod space;
@@ -27,9 +29,8 @@ use std::fmt::Write as _;
 use duramen_broker::configs::BrokerSettings;
 use duramen_broker::event::FetchPlan;
 use duramen_broker::peer::PeerFrame;
-use duramen_broker::{Action, ConnectionId, Event, Node, Reply, Standing, read_plan};
+use duramen_broker::{Action, ConnectionId, Event, Node, Reply, read_plan};
 use duramen_protocol::batch::batches;
-use duramen_storage::reader::Digest;
 
 use crate::disk::Faults;
 use crate::failure::Failure;
@@ -41,73 +42,9 @@ use clocks::Clocks;
 use leaving::Leaving;
 use machine::Machine;
 use network::{Network, Weather};
+pub use report::Report;
 use sleep::{LATE_US, Lulls, METADATA, Watch};
 use space::Space;
-
-/// What a good run did.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Report {
-    /// Hash of everything that happened.
-    pub trace: Trace,
-    /// Machines.
-    pub machines: usize,
-    /// Successful starts.
-    pub starts: u64,
-    /// Frames sent.
-    pub frames: u64,
-    /// Requests sent.
-    pub requests: u64,
-    /// Batches acknowledged.
-    pub acked: u64,
-    /// Records read.
-    pub shown: u64,
-    /// Answers with records that a follower gave, by partition.
-    pub of_followers: u64,
-    /// Times that a replica began to lead.
-    pub elections: u64,
-    /// Times that a replica's log began anew.
-    pub begun: u64,
-    /// Entries that leaders made again from segments.
-    pub rebuilt: u64,
-    /// Disks that were lost.
-    pub wiped: u64,
-    /// Times that a replica fell asleep.
-    pub slept: u64,
-    /// Times that one slept when what it sleeps by was gone, and woke.
-    pub roused: u64,
-    /// Times that a machine failed while all groups slept.
-    pub nights: u64,
-    /// Bits that flipped at rest, and segments that were mended.
-    pub flips: u64,
-    /// See above.
-    pub mended: u64,
-    /// Times that a machine's wall clock leapt.
-    pub leaps: u64,
-    /// Generations of a group whose members knew what they own, and commits of theirs that were refused.
-    pub generations: u64,
-    /// See above.
-    pub fenced: u64,
-    /// Transactions that their producers know to be committed, and to be aborted.
-    pub transacted: (u64, u64),
-    /// Assignments that members of the consumer protocol were told, and commits of theirs that were refused.
-    pub assigned: (u64, u64),
-    /// Records that were given to consumers of a share group, decisions that were answered, and dead letters.
-    pub given: (u64, u64, u64),
-    /// Machines that were taken out, and that came back with an empty disk.
-    pub left: u64,
-    /// See above.
-    pub returned: u64,
-    /// Topics that were deleted.
-    pub deleted: u64,
-    /// Logs that were compacted in the end, pieces that were given of such, and times that a log began anew with them.
-    pub compacted: u64,
-    /// See above.
-    pub fed: u64,
-    /// Times that somebody filled a disk, and produces that were refused for it.
-    pub filled: u64,
-    /// See above.
-    pub refused: u64,
-}
 
 struct Profile {
     steps: u64,
@@ -679,77 +616,6 @@ impl World {
                 return Err(Failure::correctness(what));
             }
             self.report.of_followers += u64::from(!own.serves);
-        }
-        Ok(())
-    }
-
-    /// Whether replicas of a log that is compacted are not compacted alike, or not as they were: whoever reads now reads
-    /// several states of it.
-    fn look_at_compaction(&mut self) -> bool {
-        let lives = self.machines.iter().filter_map(|machine| machine.life.as_ref());
-        let mut now: BTreeMap<Log, BTreeSet<u64>> = BTreeMap::new();
-        for it in lives.flat_map(|life| life.node.standings()) {
-            let is_kept = it.compacted.below > it.log_start;
-            let index = if is_kept { it.compacted.index } else { 0 };
-            now.entry((it.topic_id, it.partition)).or_default().insert(index);
-        }
-        for machine in &self.machines {
-            let Some(life) = &machine.life else { continue };
-            let given = life.node.metrics().prefixes_given;
-            self.fed.insert((machine.at, machine.starts), given);
-        }
-        let is_mixed = now.values().any(|all| all.len() > 1);
-        if is_mixed || now != self.compactions {
-            self.clients.compactions += 1;
-        }
-        self.compactions = now;
-        is_mixed
-    }
-
-    /// Replicas are compacted alike, and hold the same records.
-    fn check_compacted(&mut self) -> Result<(), Failure> {
-        for _ in 0..30_000 {
-            if !self.look_at_compaction() {
-                break;
-            }
-            self.disturb()?;
-            self.step(0)?;
-        }
-        if self.look_at_compaction() {
-            return Err(Failure::liveness(format!("not compacted alike: {}", self.told())));
-        }
-        let mut all: BTreeMap<Log, Vec<(usize, Standing)>> = BTreeMap::new();
-        for machine in &self.machines {
-            let Some(life) = &machine.life else { continue };
-            for it in life.node.standings() {
-                all.entry((it.topic_id, it.partition)).or_default().push((machine.at, it));
-            }
-        }
-        for (log, replicas) in &all {
-            let from = replicas.iter().map(|(_, it)| it.log_start).max().unwrap_or(0);
-            let to = replicas.iter().map(|(_, it)| it.committed).min().unwrap_or(0);
-            if from >= to || replicas.iter().all(|(_, it)| it.compacted.index == 0) {
-                continue;
-            }
-            self.report.compacted += 1;
-            let mut seen = None;
-            for (at, it) in replicas {
-                let Some(life) = &self.machines[*at].life else { continue };
-                let digest = life.storage.reader().digest(it.replica, from, to, u64::MAX);
-                let digest = digest.map_err(|error| {
-                    Failure::correctness(format!("machine {at}: {log:?}: {error}"))
-                })?;
-                if let Some(damage) = &digest.damage {
-                    return Err(Failure::correctness(format!("machine {at}: {log:?}: {damage:?}")));
-                }
-                let first = seen.get_or_insert_with(|| digest.clone());
-                let essence = |it: &Digest| (it.first, it.end, it.bytes, it.hash);
-                if essence(first) != essence(&digest) {
-                    let what =
-                        format!("{log:?} is not the same on machine {at}: {first:?} {digest:?}");
-                    return Err(Failure::correctness(what));
-                }
-            }
         }
         Ok(())
     }

@@ -1,0 +1,78 @@
+//! Where segments begin. The leader decides it, once for all replicas: it is in the entry of a segment's first batch.
+
+use duramen_storage::Descriptor;
+
+use super::Partition;
+use crate::event::Now;
+use crate::limits::PARTITION_SEGMENTS;
+
+/// The largest position an index entry can name, and so a segment can have.
+const SEGMENT_BYTES_MAX: u64 = i32::MAX as u64 - 1;
+
+/// The segment that the next batch goes to, as the leader sees it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Active {
+    pub(super) base_offset: i64,
+    bytes: u64,
+    first_timestamp: i64,
+    opened_ms: i64,
+}
+
+impl Partition {
+    /// Whether the batch begins a segment.
+    pub(super) fn rolls(&self, now: Now, batch: &Descriptor) -> bool {
+        let Some(active) = self.active else { return true };
+        if active.bytes == 0 {
+            return false;
+        }
+        if self.roll_due {
+            return true;
+        }
+        let bytes = active.bytes + u64::from(batch.length);
+        let has_many = self.segments.len() >= PARTITION_SEGMENTS;
+        let limit = if has_many { i32::MAX } else { self.settings.segment_bytes };
+        let is_full = bytes > u64::try_from(limit).unwrap_or(0).min(SEGMENT_BYTES_MAX);
+        let last_relative = batch.end_offset() - 1 - active.base_offset;
+        let waited_ms = if batch.max_timestamp >= 0 && active.first_timestamp >= 0 {
+            batch.max_timestamp.saturating_sub(active.first_timestamp)
+        } else {
+            now.wall_ms.saturating_sub(active.opened_ms)
+        };
+        let is_old = waited_ms > self.settings.roll_ms() && !has_many;
+        // A log that was trimmed to its end lets go of its last segment by starting a new one.
+        let is_trimmed = self.log_start >= batch.base_offset && active.base_offset < self.log_start;
+        is_full || last_relative > i64::from(i32::MAX) || is_old || is_trimmed
+    }
+
+    pub(super) fn note_appended(&mut self, now: Now, batch: &Descriptor) {
+        self.roll_due = false;
+        if batch.starts_segment {
+            self.active = Some(Active {
+                base_offset: batch.base_offset,
+                bytes: 0,
+                first_timestamp: batch.max_timestamp,
+                opened_ms: now.wall_ms,
+            });
+        }
+        let active = self.active.as_mut().expect("the first batch starts a segment");
+        active.bytes += u64::from(batch.length);
+    }
+
+    /// Lets the next batch begin a segment. Returns its offset: all before can be let go as a whole.
+    pub(crate) fn roll(&mut self) -> i64 {
+        self.roll_due = true;
+        self.group.end_offset()
+    }
+
+    /// The last segment, as one that the next batch may go to. Nothing is appended to what compaction made.
+    pub(super) fn last_segment(&self, now: Now) -> Option<Active> {
+        let last = self.segments.last()?;
+        let is_made = last.base_offset < self.compacting.done.below;
+        (!is_made).then_some(Active {
+            base_offset: last.base_offset,
+            bytes: last.size,
+            first_timestamp: last.max_timestamp,
+            opened_ms: now.wall_ms,
+        })
+    }
+}

@@ -1,0 +1,82 @@
+//! Replicas of logs that are compacted: each does that when it comes to it, and in the end they hold the same records.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use duramen_broker::Standing;
+use duramen_storage::reader::Digest;
+
+use super::{Log, World};
+use crate::failure::Failure;
+
+impl World {
+    /// Whether replicas of a log that is compacted are not compacted alike, or not as they were: whoever reads now reads
+    /// several states of it.
+    pub(super) fn look_at_compaction(&mut self) -> bool {
+        let lives = self.machines.iter().filter_map(|machine| machine.life.as_ref());
+        let mut now: BTreeMap<Log, BTreeSet<u64>> = BTreeMap::new();
+        for it in lives.flat_map(|life| life.node.standings()) {
+            let is_kept = it.compacted.below > it.log_start;
+            let index = if is_kept { it.compacted.index } else { 0 };
+            now.entry((it.topic_id, it.partition)).or_default().insert(index);
+        }
+        for machine in &self.machines {
+            let Some(life) = &machine.life else { continue };
+            let given = life.node.metrics().prefixes_given;
+            self.fed.insert((machine.at, machine.starts), given);
+        }
+        let is_mixed = now.values().any(|all| all.len() > 1);
+        if is_mixed || now != self.compactions {
+            self.clients.compactions += 1;
+        }
+        self.compactions = now;
+        is_mixed
+    }
+
+    /// Replicas are compacted alike, and hold the same records.
+    pub(super) fn check_compacted(&mut self) -> Result<(), Failure> {
+        for _ in 0..30_000 {
+            if !self.look_at_compaction() {
+                break;
+            }
+            self.disturb()?;
+            self.step(0)?;
+        }
+        if self.look_at_compaction() {
+            return Err(Failure::liveness(format!("not compacted alike: {}", self.told())));
+        }
+        let mut all: BTreeMap<Log, Vec<(usize, Standing)>> = BTreeMap::new();
+        for machine in &self.machines {
+            let Some(life) = &machine.life else { continue };
+            for it in life.node.standings() {
+                all.entry((it.topic_id, it.partition)).or_default().push((machine.at, it));
+            }
+        }
+        for (log, replicas) in &all {
+            let from = replicas.iter().map(|(_, it)| it.log_start).max().unwrap_or(0);
+            let to = replicas.iter().map(|(_, it)| it.committed).min().unwrap_or(0);
+            if from >= to || replicas.iter().all(|(_, it)| it.compacted.index == 0) {
+                continue;
+            }
+            self.report.compacted += 1;
+            let mut seen = None;
+            for (at, it) in replicas {
+                let Some(life) = &self.machines[*at].life else { continue };
+                let digest = life.storage.reader().digest(it.replica, from, to, u64::MAX);
+                let digest = digest.map_err(|error| {
+                    Failure::correctness(format!("machine {at}: {log:?}: {error}"))
+                })?;
+                if let Some(damage) = &digest.damage {
+                    return Err(Failure::correctness(format!("machine {at}: {log:?}: {damage:?}")));
+                }
+                let first = seen.get_or_insert_with(|| digest.clone());
+                let essence = |it: &Digest| (it.first, it.end, it.bytes, it.hash);
+                if essence(first) != essence(&digest) {
+                    let what =
+                        format!("{log:?} is not the same on machine {at}: {first:?} {digest:?}");
+                    return Err(Failure::correctness(what));
+                }
+            }
+        }
+        Ok(())
+    }
+}
