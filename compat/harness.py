@@ -45,6 +45,11 @@ def bootstrap():
     return sys.argv[1]
 
 
+def brokers():
+    """How many brokers are under test: what tests make has as many replicas."""
+    return len(bootstrap().split(","))
+
+
 def strict_bootstrap():
     """A second broker of the same kind, with `auto.create.topics.enable=false` and `message.max.bytes` = 11 MiB."""
     return os.environ["STRICT_BOOTSTRAP"]

@@ -94,7 +94,7 @@ class OfACluster(Worker):
     def __init__(self, directory):
         super().__init__(directory)
         names = {f"{what}.storage.topic": f"{self.topic}-{what}" for what in ("config", "offset", "status")}
-        replicas = {f"{what}.storage.replication.factor": 1 for what in ("config", "offset", "status")}
+        replicas = {f"{what}.storage.replication.factor": harness.brokers() for what in ("config", "offset", "status")}
         # Who is killed and comes back is another member of the group, which first waits for the one that was.
         waits = {"session.timeout.ms": 6000, "heartbeat.interval.ms": 1000, "scheduled.rebalance.max.delay.ms": 0}
         eos = {"group.id": self.topic, "exactly.once.source.support": "enabled"}

@@ -36,7 +36,7 @@ class Cluster:
         self.sent = {partition: [] for partition in range(PARTITIONS)}
         self.producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": self.topic})
         self.producer.init_transactions(30)
-        topic = NewTopic(self.topic, PARTITIONS, 1, config={"retention.ms": "987654321"})
+        topic = NewTopic(self.topic, PARTITIONS, harness.brokers(), config={"retention.ms": "987654321"})
         admin(bootstrap).create_topics([topic])[self.topic].result(20)
 
     def write(self, count):
@@ -93,11 +93,11 @@ class MirrorMaker:
             "dedicated.mode.enable.internal.rest": "true",
             "listeners": f"http://127.0.0.1:{free_port()}",
             "here.exactly.once.source.support": "enabled",
-            "replication.factor": 1,
+            "replication.factor": harness.brokers(),
             "tasks.max": 2,
             "plugin.discovery": "service_load",
-            **{f"{what}.storage.replication.factor": 1 for what in ("config", "offset", "status")},
-            **{f"{what}.topic.replication.factor": 1 for what in ("heartbeats", "checkpoints", "offset-syncs")},
+            **{f"{what}.storage.replication.factor": harness.brokers() for what in ("config", "offset", "status")},
+            **{f"{what}.topic.replication.factor": harness.brokers() for what in ("heartbeats", "checkpoints", "offset-syncs")},
             **{f"{what}.interval.seconds": 1 for what in ("refresh.topics", "refresh.groups", "emit.checkpoints", "sync.group.offsets")},
             "sync.group.offsets.enabled": "true",
             "sync.topic.acls.enabled": "false",
@@ -184,10 +184,11 @@ def key_at(topic, offset):
 def topics_groups_and_settings_arrive_and_each_record_once_though_it_is_killed():
     with tempfile.TemporaryDirectory(prefix="duramen-mirror-") as directory:
         directory = Path(directory)
-        kafka = start("kafka", free_port(), directory / "kafka") if harness.broker_kind() != "kafka" else nullcontext()
-        with kafka:
+        # What it makes has as many replicas everywhere, and this Kafka is one broker.
+        has_kafka = harness.broker_kind() != "kafka" and harness.brokers() == 1
+        with start("kafka", free_port(), directory / "kafka") if has_kafka else nullcontext() as kafka:
             clusters = [Cluster("left", harness.strict_bootstrap())]
-            clusters += [Cluster("kafka", kafka.bootstrap)] if harness.broker_kind() != "kafka" else []
+            clusters += [Cluster("kafka", kafka.bootstrap)] if has_kafka else []
             mirror = MirrorMaker(clusters, directory)
             try:
                 copies = go_through(mirror, clusters)

@@ -140,7 +140,7 @@ class Output:
 def create(name):
     admin = AdminClient({"bootstrap.servers": harness.bootstrap()})
     topics = [f"{name}-{topic}" for topic in ("clicks", "users", "views", "counts", "named", "viewed")]
-    for future in admin.create_topics([NewTopic(topic, PARTITIONS, 1) for topic in topics]).values():
+    for future in admin.create_topics([NewTopic(topic, PARTITIONS, harness.brokers()) for topic in topics]).values():
         future.result(20)
 
 

@@ -1,0 +1,91 @@
+"""What is built on Kafka, against three brokers that are killed and started again in turn: suite.py KIND [PART OF A NAME]...
+
+The suites `streams`, `connect` and `mirror` kill their applications; here a broker of the cluster that they use is away most of
+the time as well, and what they promise of records is the same. SEED repeats the kills.
+"""
+
+import os
+import random
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+COMPAT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(COMPAT)]
+
+import harness
+from broker import start_cluster
+from harness import main, test
+from killing import in_directory
+
+KIND = sys.argv[1]
+harness.TEST_TIMEOUT_S = 240
+ALIVE_S, AWAY_S = (1.5, 4.0), (0.2, 1.5)
+# Kafka does not wait long for a broker that was killed.
+SETTINGS = {"duramen": {}, "kafka": {"broker.session.timeout.ms": "1500", "broker.heartbeat.interval.ms": "300"}}[KIND]
+
+
+class Killer(threading.Thread):
+    """Kills one broker of a cluster after the other, and starts it again."""
+
+    def __init__(self, brokers, seed):
+        super().__init__(daemon=True)
+        self.brokers, self.chance = brokers, random.Random(seed)
+        self.ended, self.kills, self.failure = threading.Event(), 0, None
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *_):
+        self.ended.set()
+        self.join()
+
+    def run(self):
+        try:
+            while not self.ended.wait(self.chance.uniform(*ALIVE_S)):
+                broker = self.chance.choice(self.brokers)
+                broker.kill9()
+                self.ended.wait(self.chance.uniform(*AWAY_S))
+                broker.restart()
+                self.kills += 1
+        except Exception as failure:
+            self.failure = failure
+
+
+def passes_on_three(suite):
+    def work(directory):
+        seed = int(os.environ.get("SEED", random.randrange(10**9)))
+        print(f"SEED={seed}", flush=True)
+        with (
+            start_cluster(KIND, directory / "here", SETTINGS) as here,
+            start_cluster(KIND, directory / "there", SETTINGS) as there,
+            Killer(here.brokers, seed) as killer,
+        ):
+            environment = {**os.environ, "BROKER_KIND": KIND, "STRICT_BOOTSTRAP": there.bootstrap}
+            done = subprocess.run([COMPAT / suite / "run.sh", here.bootstrap], env=environment, capture_output=True, text=True)
+        print(f"{killer.kills} kills of brokers", flush=True)
+        assert killer.failure is None, killer.failure
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert killer.kills > 2, "nothing was disturbed"
+
+    in_directory(work)
+
+
+@test
+def kafka_streams_counts_and_joins_every_record_once():
+    passes_on_three("streams")
+
+
+@test
+def kafka_connect_brings_each_line_of_a_file_once():
+    passes_on_three("connect")
+
+
+@test
+def mirror_maker_copies_each_record_once():
+    passes_on_three("mirror")
+
+
+main()
