@@ -5,8 +5,11 @@ const { Kafka, logLevel } = require("kafkajs");
 
 const [bootstrap, topic, groupId] = process.argv.slice(2);
 const retry = { initialRetryTime: 100, maxRetryTime: 1000, retries: 1000 };
-const kafka = new Kafka({ brokers: [bootstrap], logLevel: logLevel.ERROR, retry });
-const consumer = kafka.consumer({ groupId, sessionTimeout: 3000, heartbeatInterval: 300, rebalanceTimeout: 5000, maxWaitTimeInMs: 500, retry });
+const kafka = new Kafka({ brokers: bootstrap.split(","), logLevel: logLevel.ERROR, retry });
+// A consumer looks for another coordinator only when it has given up and begins anew: it should not try the old one for long.
+const consumer = kafka.consumer({
+  groupId, sessionTimeout: 3000, heartbeatInterval: 300, rebalanceTimeout: 5000, maxWaitTimeInMs: 500, retry: { ...retry, retries: 3 },
+});
 
 async function main() {
   process.on("SIGTERM", async () => {

@@ -4,6 +4,7 @@ package main
 import (
 	"context"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -14,9 +15,11 @@ import (
 func main() {
 	leaving := UntilTerminated()
 	client := Must(kgo.NewClient(
-		kgo.SeedBrokers(os.Args[1]), kgo.ConsumeTopics(os.Args[2]), kgo.ConsumerGroup(os.Args[3]),
+		kgo.SeedBrokers(strings.Split(os.Args[1], ",")...), kgo.ConsumeTopics(os.Args[2]), kgo.ConsumerGroup(os.Args[3]),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 		kgo.SessionTimeout(3*time.Second), kgo.HeartbeatInterval(300*time.Millisecond),
+		// It would ask who leads a partition no sooner than five seconds after it asked last.
+		kgo.MetadataMinAge(200*time.Millisecond),
 		// Partitions do not move while a batch is between its poll and its commit.
 		kgo.DisableAutoCommit(), kgo.BlockRebalanceOnPoll(),
 	))

@@ -4,6 +4,7 @@ package main
 import (
 	"context"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/segmentio/kafka-go"
@@ -14,7 +15,7 @@ import (
 func main() {
 	leaving := UntilTerminated()
 	reader := kafka.NewReader(kafka.ReaderConfig{
-		Brokers: []string{os.Args[1]}, Topic: os.Args[2], GroupID: os.Args[3], StartOffset: kafka.FirstOffset,
+		Brokers: strings.Split(os.Args[1], ","), Topic: os.Args[2], GroupID: os.Args[3], StartOffset: kafka.FirstOffset,
 		SessionTimeout: 3 * time.Second, HeartbeatInterval: 300 * time.Millisecond, RebalanceTimeout: 5 * time.Second,
 		JoinGroupBackoff: 200 * time.Millisecond, MaxWait: 500 * time.Millisecond,
 	})
