@@ -309,6 +309,10 @@ pub(crate) fn put_identity(out: &mut Vec<u8>, identity: &Identity) {
 pub(crate) fn get_identity(from: &mut Bytes) -> Result<Identity, Malformed> {
     let topic = get_bytes(from)?;
     let topic = String::from_utf8(topic.to_vec()).map_err(|_| Malformed("a name is not UTF-8"))?;
+    // It is part of a directory's name, and must not be a way to another place.
+    if topic.contains(['/', '\0']) {
+        return Err(Malformed("a name of a topic cannot be one of a directory"));
+    }
     let topic_id: [u8; 16] =
         take(from, 16)?[..].try_into().map_err(|_| Malformed("a topic id is cut short"))?;
     Ok(Identity { topic, topic_id, partition: from.try_get_i32()? })
@@ -361,4 +365,22 @@ pub(crate) fn get_conf(from: &mut Bytes) -> Result<ConfState, Malformed> {
         auto_leave,
         move_number,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_topic_whose_name_leads_to_another_place_is_refused() {
+        for (topic, is_good) in
+            [("orders", true), ("a..b", true), ("../orders", false), ("a\0", false)]
+        {
+            let identity = Identity { topic: topic.to_owned(), topic_id: [7; 16], partition: 3 };
+            let mut bytes = Vec::new();
+            put_identity(&mut bytes, &identity);
+            let read = get_identity(&mut Bytes::from(bytes));
+            assert_eq!(read.ok(), is_good.then_some(identity), "{topic:?}");
+        }
+    }
 }
