@@ -57,6 +57,8 @@ def main():
         session_timeout_ms=int(settings["session_ms"]),
         heartbeat_interval_ms=200,
         fetch_max_wait_ms=100,
+        # Otherwise it stays away for up to 30 seconds from a broker that takes a while to come back.
+        reconnect_backoff_max_ms=1000,
         partition_assignment_strategy=[CooperativeStickyAssignor if is_cooperative else RangePartitionAssignor],
         api_version=api_version,
     )
