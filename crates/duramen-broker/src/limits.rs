@@ -37,6 +37,8 @@ pub(crate) const PARTITION_SEGMENTS: usize = if cfg!(test) { 32 } else { 16 << 1
 pub(crate) const TRANSACTION_WAIT_US: u64 = 1_000_000;
 /// After this time a coordinator of transactions tries again to write what it could not.
 pub(crate) const TRANSACTION_AGAIN_US: u64 = 500_000;
+/// After this time a coordinator of transactions writes that one is over, if nothing that says so was written before.
+pub(crate) const TRANSACTION_COMPLETE_US: u64 = 50_000;
 /// Time between two looks at what was asked of coordinators and leaders of partitions, and was not answered.
 pub(crate) const TRANSACTION_CALL_US: u64 = 50_000;
 /// So long after it was sent, it is sent again.

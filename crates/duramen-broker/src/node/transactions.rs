@@ -552,9 +552,7 @@ impl Node {
         let Some(Wanted { coordinator, mark, .. }) = self.calls.wanted.remove(&nonce) else {
             return;
         };
-        self.with_transactions(now, coordinator, actions, |it| {
-            it.on_marked(&mark.id, &mark.topic, mark.partition, mark.number);
-        });
+        self.with_transactions(now, coordinator, actions, |it| it.on_marked(&mark, now));
     }
 
     /// A coordinator here is one no more: whoever comes next asks for its markers.

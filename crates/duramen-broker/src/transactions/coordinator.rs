@@ -36,7 +36,7 @@ use duramen_storage::sabotage::{self, Bug};
 use super::records::{Partitions, Status, Transaction, TransactionRecord};
 use crate::event::{ConnectionId, Now, RequestKey};
 use crate::internal_topics::told;
-use crate::limits::{TRANSACTION_AGAIN_US, TRANSACTION_WAIT_US};
+use crate::limits::{TRANSACTION_AGAIN_US, TRANSACTION_COMPLETE_US, TRANSACTION_WAIT_US};
 use crate::live::Live;
 use crate::partition::Marker;
 
@@ -181,6 +181,13 @@ impl Id {
         self.stored.as_ref().map(|(_, it)| &**it)
     }
 
+    /// What is told, and decided on. A transaction whose end all partitions have is over, whether or not a record says so.
+    fn present(&self) -> Option<Arc<Transaction>> {
+        let (_, it) = self.stored.as_ref()?;
+        let is_over = it.status.decided().is_some() && self.unmarked.is_empty();
+        Some(if is_over { Arc::new((**it).clone().completed()) } else { it.clone() })
+    }
+
     fn deadline_us(&self) -> Option<u64> {
         let waiting = self.waiting.iter().map(|it| it.until_us).min();
         let due_us = self.again_us.or(self.expires_us).filter(|_| self.flying.is_none());
@@ -283,7 +290,7 @@ impl Coordinator {
     /// A transactional id as `DescribeTransactions` tells it.
     pub(crate) fn describe(&self, name: &str) -> TransactionState {
         let transactional_id = name.to_owned();
-        let Some(it) = self.ids.get(name).and_then(Id::transaction) else {
+        let Some(it) = self.ids.get(name).and_then(Id::present) else {
             let error_code = ErrorCode::TransactionalIdNotFound.code();
             return TransactionState { error_code, transactional_id, ..Default::default() };
         };
@@ -306,7 +313,7 @@ impl Coordinator {
     /// The transactional ids of which `is_wanted` says so.
     pub(crate) fn list(&self, is_wanted: impl Fn(&str, &Transaction) -> bool) -> Vec<Listed> {
         let listed = |(name, id): (&Arc<str>, &Id)| {
-            let it = id.transaction().filter(|it| is_wanted(name, it))?;
+            let it = id.present().filter(|it| is_wanted(name, it))?;
             Some(Listed {
                 transactional_id: name.as_ref().to_owned(),
                 producer_id: it.producer_id,
@@ -382,7 +389,7 @@ impl Coordinator {
 
     /// Tells whoever asked. What was written for it proves that nobody else coordinates.
     fn answer(&mut self, name: Option<&Arc<str>>, ask: &Ask, code: ErrorCode, is_written: bool) {
-        let now = name.and_then(|name| self.ids.get(name)).and_then(Id::transaction);
+        let now = name.and_then(|name| self.ids.get(name)).and_then(Id::present);
         let of_now = now.filter(|_| code.is_none());
         match *ask {
             Ask::Add { asker, .. } => {
@@ -437,7 +444,7 @@ impl Id {
         expected: Option<(i64, i16)>,
         now: Now,
     ) -> Decision {
-        let Some(it) = self.stored.as_ref().map(|(_, it)| it.clone()) else {
+        let Some(it) = self.present() else {
             let Some(producer_id) = self.spare.take() else { return Decision::NeedId };
             self.connection = Some(key.0);
             return Decision::Write(Transaction {
@@ -511,7 +518,7 @@ impl Id {
     }
 
     fn decide_addition(&mut self, asker: Asker, addition: &Addition, now: Now) -> Decision {
-        let Some(it) = self.stored.as_ref().map(|(_, it)| it.clone()) else {
+        let Some(it) = self.present() else {
             return Decision::Answer(ErrorCode::InvalidProducerIdMapping);
         };
         let is_next = it.next_producer_id >= 0
@@ -558,7 +565,7 @@ impl Id {
     }
 
     fn decide_end(&mut self, key: RequestKey, end: End, now: Now) -> Decision {
-        let Some(it) = self.stored.as_ref().map(|(_, it)| it.clone()) else {
+        let Some(it) = self.present() else {
             return Decision::Answer(ErrorCode::InvalidProducerIdMapping);
         };
         let End { producer_id, epoch, commits, version } = end;
@@ -774,17 +781,22 @@ impl Coordinator {
         if id.flying.is_some() {
             return;
         }
-        if let Some(it) = id.transaction().filter(|it| it.status.decided().is_some()) {
-            let next = it.clone().completed();
-            self.write(name, Some(next), Then::Nothing);
+        if id.transaction().is_some_and(|it| it.status.decided().is_some())
+            && let Some(next) = id.present()
+        {
+            self.write(name, Some((*next).clone()), Then::Nothing);
         }
     }
 
-    /// A partition has the marker of this decision, or needs none.
-    pub(crate) fn on_marked(&mut self, name: &Arc<str>, topic: &str, partition: i32, number: i64) {
-        let Some(id) = self.ids.get_mut(name).filter(|id| id.number == number) else { return };
-        if id.unmarked.remove(&(topic.to_owned(), partition)) && id.unmarked.is_empty() {
-            self.complete(name);
+    /// A partition has the marker of this decision, or needs none. After the last one, what the producer does next most
+    /// often follows at once, and its record says as well that the transaction is over: one of its own has time.
+    pub(crate) fn on_marked(&mut self, mark: &Mark, now: Now) {
+        let Some(id) = self.ids.get_mut(&mark.id).filter(|id| id.number == mark.number) else {
+            return;
+        };
+        if id.unmarked.remove(&(mark.topic.clone(), mark.partition)) && id.unmarked.is_empty() {
+            id.again_us = Some(now.mono_us.saturating_add(TRANSACTION_COMPLETE_US));
+            self.go_on(&mark.id, now);
         }
     }
 

@@ -115,7 +115,7 @@ impl Play {
     /// A partition is marked.
     fn mark(&mut self, at: usize) -> bool {
         let Some(mark) = self.marks.remove(at) else { return false };
-        self.coordinator.on_marked(&mark.id, &mark.topic, mark.partition, mark.number);
+        self.coordinator.on_marked(&mark, self.now);
         self.marked.push(mark);
         true
     }
@@ -274,6 +274,38 @@ fn a_transaction_of_either_protocol_goes_through_its_states() {
 }
 
 #[test]
+fn that_a_transaction_is_over_is_written_with_what_follows_or_after_a_while() {
+    let mut play = Play::new();
+    let written = |play: &Play| -> Vec<&str> {
+        let values = play.log.values().filter_map(|it| it.value.as_ref());
+        values.map(|it| it.status.name()).collect()
+    };
+    let producer = play.start("x");
+    play.add("x", producer, 0);
+    let end = play.end("x", producer, true, 2);
+    let next = play.ended(end).expect("it may");
+    assert_eq!(written(&play), ["Empty", "Ongoing", "PrepareCommit"]);
+    assert_eq!(play.state("x"), "CompleteCommit", "all partitions have it");
+    assert_eq!(play.coordinator.describe("x").topics, []);
+    assert_eq!(play.add("x", next, 1), ErrorCode::None);
+    let end = play.end("x", next, false, 2);
+    assert_eq!(written(&play)[3..], ["Ongoing", "PrepareAbort"]);
+    // The next coordinator does not know which partitions have it.
+    play.marks_at_once = false;
+    play.reload(7);
+    assert_eq!((play.state("x").as_str(), play.marks.len()), ("PrepareAbort", 1));
+    play.marks_at_once = true;
+    play.settle();
+    play.pass(SECOND);
+    assert_eq!(written(&play)[5..], ["CompleteAbort"]);
+    play.pass(SECOND);
+    assert_eq!(written(&play).len(), 6, "once");
+    let last = play.ended(end).expect("it may");
+    assert_eq!(play.add("x", last, 1), ErrorCode::None);
+    assert_eq!(play.marked.last().map(|it| it.marker.commits), Some(false));
+}
+
+#[test]
 fn what_is_decided_survives_its_coordinator_and_is_executed_by_the_next() {
     for commits in [true, false] {
         let mut play = Play::new();
@@ -414,13 +446,17 @@ fn what_cannot_be_written_is_tried_again() {
     assert_eq!(play.waiting.len(), 1, "the abort");
     play.land();
     play.settle();
-    assert_eq!(play.state("x"), "PrepareAbort");
-    assert_eq!(play.waiting.len(), 1, "its end");
+    let marks: Vec<bool> = play.marked.iter().map(|it| it.marker.commits).collect();
+    assert_eq!((marks, play.waiting.len()), (vec![false], 0));
+    play.pass(SECOND);
+    assert_eq!(play.waiting.len(), 1, "that it is over");
     play.fail(ErrorCode::KafkaStorageError);
     play.pass(SECOND);
+    assert_eq!(play.waiting.len(), 1, "again");
     play.land();
     play.settle();
-    assert_eq!(play.state("x"), "CompleteAbort");
+    let last = play.log.last_key_value().and_then(|(_, it)| it.value.as_ref());
+    assert_eq!(last.map(|it| it.status), Some(Status::CompleteAbort));
 }
 
 #[test]
