@@ -219,7 +219,10 @@ impl ShareGroup {
         let is_due = |(_, at): &(&Arc<str>, &u64)| **at <= now.mono_us;
         let due: Vec<Arc<str>> =
             self.sessions.iter().filter(is_due).map(|(id, _)| id.clone()).collect();
-        self.fence(&due, topics);
+        // What nobody asked for is not decided: if it could not be stored, it would be decided again and again.
+        if !due.is_empty() {
+            self.fence(&due, topics);
+        }
     }
 
     /// Something is kept of a partition now, or its topic is gone.
