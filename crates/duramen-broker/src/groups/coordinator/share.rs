@@ -224,12 +224,13 @@ impl Coordinator {
         let name = name.clone();
         let place = (key.topic_id, key.partition);
         let is_gone = *answer == Err(ErrorCode::UnknownTopicOrPartition);
-        if *ask == Ask::Begin && self.on_begun_for_change(&name, key, answer) {
-            return;
-        }
         if *ask == Ask::Begin {
+            // Whoever asked, it is known now: what wants it later has to ask again.
+            self.group_mut(&name).beginning.remove(&place);
+            if self.on_begun_for_change(&name, key, answer) {
+                return;
+            }
             let group = self.group_mut(&name);
-            group.beginning.remove(&place);
             if group.is_of_shares() && (answer.is_ok() || is_gone) {
                 let begun = Asked::Begun(place.0, place.1, answer.is_ok());
                 group.waiting.push_back(begun);

@@ -153,19 +153,16 @@ impl Coordinator {
         rules: &Rules,
         topics: Topics<'_>,
         key: RequestKey,
-        wish: Wish,
+        mut wish: Wish,
         now: Now,
     ) {
         if let Err(refusal) = self.admit_wish(name, rules, &wish, now) {
             return self.reply(key, refused_wish(&wish, refusal));
         }
         let share = self.group_mut(name).share.as_ref().expect("it was admitted");
-        let (wish, awaited) = match wish {
-            Wish::Start { starts, names, response } => {
-                let awaited = starts.keys().copied().collect();
-                (Wish::Start { starts, names, response }, awaited)
-            }
-            Wish::Forget { mut response } => {
+        let awaited: Vec<Place> = match &mut wish {
+            Wish::Start { starts, .. } => starts.keys().copied().collect(),
+            Wish::Forget { response } => {
                 let mut awaited = Vec::new();
                 for topic in response.responses.iter_mut().filter(|it| it.error_code == 0) {
                     let kept = share.kept_of(topic.topic_id, topics);
@@ -177,7 +174,7 @@ impl Coordinator {
                     }
                     awaited.extend(kept);
                 }
-                (Wish::Forget { response }, awaited)
+                awaited
             }
         };
         if awaited.is_empty() {

@@ -416,6 +416,29 @@ fn what_was_asked_twice_is_done_once() {
 }
 
 #[test]
+fn what_an_administrators_change_has_begun_can_be_begun_again() {
+    let mut it = SharePlay::new();
+    let topic = it.play.make_topic("t", 1);
+    it.send(joining("a", &["t"]));
+    it.send(staying("a", -1));
+    let wish = starting_at(&it, topic, &[(0, 7)]);
+    let wish = it.wish(wish);
+    // The member's question is answered after it is known that the change is wanted, and the change's own is late.
+    it.play.share_asks.rotate_left(1);
+    it.answer();
+    let asks: Vec<Ask> = it.play.share_asks.iter().map(|(_, ask)| ask.clone()).collect();
+    assert_eq!(asks, [Ask::Begin, Ask::Begin]);
+    it.play.share_asks.pop_back();
+    while it.answer() {}
+    assert_eq!(it.wished(wish), Some((ErrorCode::None, vec![ErrorCode::None])));
+    assert_eq!(it.starts(topic), [Some(7), None]);
+    assert_eq!(it.done(forgetting(&[topic])).0, ErrorCode::None);
+    it.tell(joining("a", &["t"]));
+    assert_eq!(it.starts(topic), [Some(-1), None], "it is asked for again");
+    it.play.check_log();
+}
+
+#[test]
 fn topics_that_grow_are_shared_and_those_that_go_are_forgotten() {
     let mut it = SharePlay::new();
     it.play.make_topic("t", 1);
