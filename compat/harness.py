@@ -51,7 +51,7 @@ def brokers():
 
 
 def strict_bootstrap():
-    """A second broker of the same kind, with `auto.create.topics.enable=false` and `message.max.bytes` = 11 MiB."""
+    """A second broker of the same kind, with `auto.create.topics.enable=false`, `message.max.bytes` = 11 MiB, and groups of two."""
     return os.environ["STRICT_BOOTSTRAP"]
 
 

@@ -27,6 +27,11 @@ STRICT_SETTINGS = {
     "auto.create.topics.enable": "false",
     "message.max.bytes": str(11 << 20),
     "group.initial.rebalance.delay.ms": "3000",
+    # For the limits of groups (`wire/test_limits.py`): no other suite has more members there.
+    "group.max.size": "2",
+    "group.consumer.max.size": "2",
+    "group.share.max.size": "2",
+    "group.share.max.share.sessions": "2",
 }
 KILL9_SECONDS = {"duramen": 45, "kafka": 15}
 SUITE_TIMEOUT_S = 480

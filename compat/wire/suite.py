@@ -7,6 +7,7 @@ import test_consumer_groups  # noqa: F401
 import test_connection  # noqa: F401
 import test_fetch  # noqa: F401
 import test_groups  # noqa: F401
+import test_limits  # noqa: F401
 import test_produce  # noqa: F401
 import test_settings  # noqa: F401
 import test_shares  # noqa: F401

@@ -328,6 +328,8 @@ pub struct BrokerSettings {
     pub group_share_heartbeat_interval_ms: i32,
     /// `group.share.max.size`.
     pub group_share_max_size: i32,
+    /// `group.share.max.share.sessions`.
+    pub group_share_max_share_sessions: i32,
     /// `share.coordinator.snapshot.update.records.per.snapshot`.
     pub share_updates_per_snapshot: i32,
     /// `share.coordinator.state.topic.num.partitions`.
@@ -455,6 +457,7 @@ impl BrokerSettings {
             group_share_session_timeout_ms: int("group.share.session.timeout.ms"),
             group_share_heartbeat_interval_ms: int("group.share.heartbeat.interval.ms"),
             group_share_max_size: int("group.share.max.size"),
+            group_share_max_share_sessions: int("group.share.max.share.sessions"),
             share_updates_per_snapshot: int(
                 "share.coordinator.snapshot.update.records.per.snapshot",
             ),

@@ -176,8 +176,6 @@ pub(crate) const FETCH_SESSION_PARTITIONS_MAX: usize = 1_000_000;
 /// A fetch session unused for this long may give way to a new one.
 pub(crate) const FETCH_SESSION_IDLE_US: u64 = 120_000_000;
 
-/// Share sessions of a node; Kafka's `group.share.max.share.sessions` default.
-pub(crate) const SHARE_SESSIONS_MAX: usize = 2000;
 /// Partitions in all share sessions together.
 pub(crate) const SHARE_SESSION_PARTITIONS_MAX: usize = 200_000;
 /// Bytes of a log that are looked at at once for a share group.

@@ -313,7 +313,7 @@ impl Node {
             coordinators: Coordinators::new(&options.settings),
             calls: Calls::default(),
             share_calls: ShareCalls::default(),
-            shares: Shares::default(),
+            shares: Shares::new(&options.settings),
             burials: Burials::default(),
             chance: Prng::stream(seed, 0x006d_656d_6265_7273),
             meters: Meters::default(),

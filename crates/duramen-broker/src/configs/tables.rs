@@ -213,6 +213,8 @@ pub const BROKER_CONFIGS: &[ConfigKey] = &[
         "The longest that share.record.lock.duration.ms may be, of a group and of all."),
     row("group.share.max.session.timeout.ms", Int, "60000", "", AtLeast(1),
         "The longest that share.session.timeout.ms may be, of a group and of all."),
+    row("group.share.max.share.sessions", Int, "2000", "", AtLeast(1),
+        "Share sessions of the node: a consumer of a share group has one with each node that it fetches from."),
     row("group.share.max.size", Int, "200", "", Between(1, 1000),
         "Members of one share group."),
     row("group.share.min.delivery.count.limit", Int, "2", "", Between(2, 5),

@@ -22,7 +22,7 @@ use duramen_storage::sabotage::{self, Bug};
 use super::share_calls::ShareTold;
 use super::{Node, Parked, Timer};
 use crate::api::{self, Operation, Resource, authorize};
-use crate::configs::{Beginning, GroupSettings};
+use crate::configs::{Beginning, BrokerSettings, GroupSettings};
 use crate::event::{
     Action, ConnectionId, Date, Dated, Look, Now, RequestKey, SeenBatch, Survey, Surveyed,
 };
@@ -89,7 +89,7 @@ impl Entry {
 }
 
 /// See the room card.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Shares {
     entries: BTreeMap<ShareKey, Entry>,
     by_number: BTreeMap<u64, ShareKey>,
@@ -108,6 +108,21 @@ pub(crate) struct Shares {
 }
 
 impl Shares {
+    pub(super) fn new(settings: &BrokerSettings) -> Self {
+        let sessions = usize::try_from(settings.group_share_max_share_sessions);
+        Self {
+            entries: BTreeMap::new(),
+            by_number: BTreeMap::new(),
+            sessions: ShareSessions::new(sessions.unwrap_or(usize::MAX)),
+            dirty: BTreeSet::new(),
+            tickets: BTreeMap::new(),
+            looks: BTreeMap::new(),
+            wanted: Vec::new(),
+            woken: BTreeSet::new(),
+            counted: 0,
+        }
+    }
+
     fn count(&mut self) -> u64 {
         self.counted += 1;
         self.counted

@@ -15,7 +15,7 @@ use duramen_protocol::ErrorCode;
 use duramen_protocol::wire::Uuid;
 
 use crate::event::ConnectionId;
-use crate::limits::{SHARE_SESSION_PARTITIONS_MAX, SHARE_SESSIONS_MAX};
+use crate::limits::SHARE_SESSION_PARTITIONS_MAX;
 
 /// Asks for a new session.
 pub(crate) const FIRST_EPOCH: i32 = 0;
@@ -45,14 +45,22 @@ pub(crate) struct Changed {
 }
 
 /// See the room card.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct ShareSessions {
+    /// How many there may be.
+    most: usize,
     sessions: BTreeMap<Member, Session>,
     by_connection: BTreeMap<ConnectionId, Vec<Member>>,
     partitions: usize,
 }
 
 impl ShareSessions {
+    /// None yet, and never more than so many.
+    pub(crate) fn new(most: usize) -> Self {
+        let (sessions, by_connection) = (BTreeMap::new(), BTreeMap::new());
+        Self { most, sessions, by_connection, partitions: 0 }
+    }
+
     /// How many there are.
     pub(crate) fn len(&self) -> usize {
         self.sessions.len()
@@ -73,7 +81,7 @@ impl ShareSessions {
         forgotten: &[Target],
     ) -> Result<Changed, ErrorCode> {
         if epoch == FIRST_EPOCH {
-            if self.sessions.len() >= SHARE_SESSIONS_MAX {
+            if self.sessions.len() >= self.most {
                 return Err(ErrorCode::ShareSessionLimitReached);
             }
             let session =
@@ -181,7 +189,7 @@ mod tests {
 
     #[test]
     fn a_session_remembers_what_it_fetches_and_all_get_their_turn() {
-        let mut sessions = ShareSessions::default();
+        let mut sessions = ShareSessions::new(1);
         let (a, all) = (who("a"), [target(0), target(1), target(2)]);
         let changed = sessions.begin(&a, 0, HERE, &all, &[]).expect("a new session");
         assert_eq!(changed.added, all);
@@ -196,7 +204,7 @@ mod tests {
 
     #[test]
     fn epochs_are_counted_and_sessions_found_by_their_connection() {
-        let mut sessions = ShareSessions::default();
+        let mut sessions = ShareSessions::new(1);
         let (a, there) = (who("a"), ConnectionId(2));
         let code = |it: Result<Changed, ErrorCode>| it.expect_err("refused");
         let unknown = sessions.begin(&a, 4, HERE, &[], &[]);
@@ -214,8 +222,8 @@ mod tests {
 
     #[test]
     fn there_are_so_many_and_not_one_more() {
-        let mut sessions = ShareSessions::default();
-        for n in 0..SHARE_SESSIONS_MAX {
+        let mut sessions = ShareSessions::new(5);
+        for n in 0..5 {
             sessions.begin(&who(&n.to_string()), 0, HERE, &[], &[]).expect("room");
         }
         let full = sessions.begin(&who("more"), 0, HERE, &[], &[]);
