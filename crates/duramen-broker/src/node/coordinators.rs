@@ -15,7 +15,7 @@
 //! The log of a coordinator is its image, too: once it is much larger than what it says, the coordinator appends again
 //! what it says in old places, slice by slice, beginning a segment with that, and then everything before is trimmed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use duramen_protocol::messages::ListGroupsRequest;
@@ -802,7 +802,8 @@ impl Node {
         }
     }
 
-    /// Forgets committed offsets and transactional ids that nobody uses, some at a time. The clock is looked at each time.
+    /// Forgets committed offsets and transactional ids that nobody uses, some at a time, and looks for topics that went while
+    /// nobody coordinated what is kept of them. The clock is looked at each time.
     pub(super) fn sweep_offsets(&mut self, now: Now, actions: &mut Vec<Action>) {
         let interval_us = interval_us(self.options.settings.offsets_retention_check_interval_ms);
         let pause_us =
@@ -821,19 +822,46 @@ impl Node {
         }
         let after = after.filter(|_| replica == from);
         let after = after.as_ref();
+        let mut kept = BTreeSet::new();
         let seen = match (&shard.stage, &mut shard.view) {
-            (Stage::Serving, View::Groups(it)) => it.expire(rules, now, after, SWEEP_SLICE),
+            (Stage::Serving, View::Groups(it)) => {
+                let seen = it.expire(rules, now, after, SWEEP_SLICE);
+                kept = it.topics_shared(after, seen.as_ref());
+                seen
+            }
             (Stage::Serving, View::Transactions(it)) => {
                 it.expire(*transactional_id_expiration_ms, now, after, SWEEP_SLICE)
             }
-            (Stage::Serving, View::Shares(_))
-            | (Stage::Loading { .. } | Stage::Failed { .. }, _) => None,
+            (Stage::Serving, View::Shares(it)) => {
+                let seen;
+                (kept, seen) = it.topics_kept(after, SWEEP_SLICE);
+                seen
+            }
+            (Stage::Loading { .. } | Stage::Failed { .. }, _) => None,
         };
         sweep.at = Some(match seen {
             Some(group) => (replica, Some(group)),
             None => (ReplicaId(replica.0 + 1), None),
         });
         self.settle(now, replica, actions);
+        self.doubt_topics(now, replica, kept);
         true
+    }
+
+    /// A topic is gone for certain, of which a coordinator keeps something.
+    pub(super) fn forget_kept(
+        &mut self,
+        now: Now,
+        replica: ReplicaId,
+        topic_id: Uuid,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(shard) = self.coordinators.shards.get_mut(&replica) else { return };
+        match &mut shard.view {
+            View::Groups(it) => it.forget_shared_topic(topic_id),
+            View::Shares(it) => it.forget_topic(topic_id, now),
+            View::Transactions(_) => return,
+        }
+        self.settle(now, replica, actions);
     }
 }

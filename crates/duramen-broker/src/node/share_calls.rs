@@ -1,11 +1,14 @@
 //! # Room card: share calls
 //!
-//! Purpose:    what leaders of partitions ask of the coordinators of share groups' states, here and on other nodes.
-//! Owns:       what was asked, until it is answered; answers of coordinators that may have a successor.
+//! Purpose:    what leaders of partitions ask of the coordinators of share groups' states, here and on other nodes; and what
+//!             coordinators ask of the leader of the metadata: whether the topics are there that they keep something of.
+//! Owns:       what was asked, until it is answered; answers of those that may have a successor.
 //! Interface:  [`Node::read_share_state`], [`Node::write_share_state`] and [`Node::take_share_answers`] for leaders,
-//!             [`Node::coordinate_share`] for clients; the rest is called as things happen.
+//!             [`Node::coordinate_share`] for clients, [`Node::doubt_topics`] for coordinators; the rest is called as things
+//!             happen.
 //! Invariants: a call is asked for again until it is answered, or given up; a leader that leads no more hears no answer;
-//!             what was not written is told only once it is certain that nobody else coordinates.
+//!             what was not written is told only once it is certain that nobody else coordinates; a topic is called gone
+//!             only once it is certain that nobody else leads the metadata.
 //! Never:      what is kept (see `shares`), what leaders do with it.
 //! Tests:      `node/tests/shares.rs`.
 //! Start at:   [`Node::send_share_call`], then [`Node::on_share_answer`].
@@ -40,6 +43,8 @@ pub(crate) enum Caller {
     Group(ReplicaId),
     /// A client, in a part of its request.
     Request(RequestKey, usize),
+    /// A coordinator, which keeps something of the key's topic.
+    Keeper(ReplicaId),
 }
 
 /// What a call is about.
@@ -49,6 +54,8 @@ enum Question {
     Kept(Ask),
     /// Where the partition ends, as its leader knows.
     End,
+    /// Whether the topic is there, as the leader of the metadata knows.
+    Topic,
 }
 
 #[derive(Debug)]
@@ -75,6 +82,8 @@ pub(super) struct ShareCalls {
     for_groups: Vec<(ReplicaId, ShareKey, Ask, Answer)>,
     /// What clients have not heard yet.
     for_requests: Vec<(RequestKey, usize, Question, Answer)>,
+    /// Topics that are gone, of which coordinators keep something.
+    for_keepers: Vec<(ReplicaId, Uuid)>,
     is_timed: bool,
 }
 
@@ -147,6 +156,30 @@ impl Node {
         );
     }
 
+    /// A coordinator keeps something of topics. Those that this node does not know may have gone while nobody coordinated;
+    /// or they are new, and this node has not heard of them yet.
+    pub(super) fn doubt_topics(
+        &mut self,
+        now: Now,
+        keeper: ReplicaId,
+        topics: impl IntoIterator<Item = Uuid>,
+    ) {
+        for topic_id in topics {
+            if self.controller.image.topic(topic_id).is_some() {
+                continue;
+            }
+            let nonce = self.chance.next();
+            let until_us = now.mono_us.saturating_add(SHARE_CALL_US_MAX);
+            let key = ShareKey { group: "".into(), topic_id, partition: 0 };
+            let caller = Caller::Keeper(keeper);
+            self.call(
+                now,
+                nonce,
+                Call { caller, key, question: Question::Topic, to: None, until_us },
+            );
+        }
+    }
+
     fn call(&mut self, now: Now, nonce: u64, call: Call) -> u64 {
         self.share_calls.calls.insert(nonce, call);
         // Whoever asks has more to do with this; the answer may be at hand.
@@ -176,6 +209,11 @@ impl Node {
                 api::share_offsets::on_looked(self, now, key, part, &answer, actions);
             }
         }
+        let gone = std::mem::take(&mut self.share_calls.for_keepers);
+        let is_any = is_any || !gone.is_empty();
+        for (keeper, topic_id) in gone {
+            self.forget_kept(now, keeper, topic_id, actions);
+        }
         is_any
     }
 
@@ -192,6 +230,7 @@ impl Node {
                 let topic = self.controller.image.topic(call.key.topic_id);
                 topic.and_then(|it| self.leader_of(it, call.key.partition)).map(|(id, _)| id)
             }
+            Question::Topic => self.metadata_leader(),
         };
         let Some(leader) = leader else { return };
         let own = self.options.facts.broker_id;
@@ -212,6 +251,13 @@ impl Node {
             }
             Question::End => {
                 let ask = ShareAsk { kind: END, ..said(nonce, &key, Ask::Look) };
+                self.peers.frame_to(leader).share_asks.push(ask);
+            }
+            Question::Topic if leader == own => {
+                self.tell_of_topic(key.topic_id, Asker::Own { nonce }, actions);
+            }
+            Question::Topic => {
+                let ask = ShareAsk { kind: TOPIC, ..said(nonce, &key, Ask::Look) };
                 self.peers.frame_to(leader).share_asks.push(ask);
             }
             Question::Kept(ask) if leader == own => {
@@ -235,7 +281,8 @@ impl Node {
                 | ErrorCode::CoordinatorLoadInProgress
                 | ErrorCode::CoordinatorNotAvailable
                 | ErrorCode::NotLeaderOrFollower
-                | ErrorCode::LeaderNotAvailable)
+                | ErrorCode::LeaderNotAvailable
+                | ErrorCode::NotController)
         );
         // It may be there before the coordinator hears of it.
         let is_known = answer == Err(ErrorCode::UnknownTopicOrPartition)
@@ -267,14 +314,20 @@ impl Node {
             Caller::Request(key, part) => {
                 self.share_calls.for_requests.push((key, part, call.question, answer));
             }
+            Caller::Keeper(replica) => {
+                if answer == Err(ErrorCode::UnknownTopicId) {
+                    self.share_calls.for_keepers.push((replica, call.key.topic_id));
+                }
+            }
         }
     }
 
     /// A replica leads no more, or is gone: nobody waits for what it asked.
     pub(super) fn forget_share_calls(&mut self, replica: ReplicaId) {
-        let of_it = [Caller::Leader(replica), Caller::Group(replica)];
+        let of_it = [Caller::Leader, Caller::Group, Caller::Keeper].map(|of| of(replica));
         self.share_calls.calls.retain(|_, call| !of_it.contains(&call.caller));
         self.share_calls.for_groups.retain(|(of, ..)| *of != replica);
+        self.share_calls.for_keepers.retain(|(of, _)| *of != replica);
         self.share_calls.told.retain(|it| it.replica != replica);
     }
 
@@ -333,15 +386,11 @@ impl Node {
     ) {
         for output in outputs {
             match output {
-                Output::Answered { asker, answer, is_written } => {
-                    let is_doubtful = !is_written && self.is_clustered();
-                    match self.doubt_that_leads(replica).filter(|_| is_doubtful) {
-                        Some(doubt) => {
-                            let doubted = self.share_calls.doubted.entry(replica).or_default();
-                            doubted.push((doubt, asker, answer));
-                        }
-                        None => self.tell_share_asker(asker, answer, actions),
-                    }
+                Output::Answered { asker, answer, is_written: false } if self.is_clustered() => {
+                    self.tell_when_certain(replica, asker, answer, actions);
+                }
+                Output::Answered { asker, answer, .. } => {
+                    self.tell_share_asker(asker, answer, actions);
                 }
                 Output::Append(ticket, records) => {
                     let records: Result<Vec<_>, _> =
@@ -352,10 +401,27 @@ impl Node {
         }
     }
 
-    /// A coordinator may have become sure that it is one, or is none any more.
+    /// Answers once it is certain that a replica leads.
+    fn tell_when_certain(
+        &mut self,
+        replica: ReplicaId,
+        asker: Asker,
+        answer: Answer,
+        actions: &mut Vec<Action>,
+    ) {
+        match self.doubt_that_leads(replica) {
+            Some(doubt) => {
+                let doubted = self.share_calls.doubted.entry(replica).or_default();
+                doubted.push((doubt, asker, answer));
+            }
+            None => self.tell_share_asker(asker, answer, actions),
+        }
+    }
+
+    /// Who answers may have become sure that it leads, or leads no more.
     pub(super) fn settle_doubted_shares(&mut self, replica: ReplicaId, actions: &mut Vec<Action>) {
         let Some(mut waiting) = self.share_calls.doubted.remove(&replica) else { return };
-        let group = self.partitions.get(&replica).map(|it| &it.group);
+        let group = self.group(replica);
         let led = |doubt: Doubt| group.map_or(Some(false), |group| group.led_at(doubt));
         let known = waiting.extract_if(.., |(doubt, ..)| led(*doubt).is_some());
         let known: Vec<_> =
@@ -396,6 +462,18 @@ impl Node {
         Ok(Some(Arc::new(ShareState { state_epoch, leader_epoch, start, complete, batches })))
     }
 
+    /// Whether a topic is there, as whoever leads the metadata knows.
+    fn tell_of_topic(&mut self, topic_id: Uuid, asker: Asker, actions: &mut Vec<Action>) {
+        let group = &self.controller.group;
+        let (replica, leads) = (group.id(), group.is_serving());
+        if !leads {
+            return self.tell_share_asker(asker, Err(ErrorCode::NotController), actions);
+        }
+        let is_there = self.controller.image.topic(topic_id).is_some();
+        let answer = if is_there { Ok(None) } else { Err(ErrorCode::UnknownTopicId) };
+        self.tell_when_certain(replica, asker, answer, actions);
+    }
+
     pub(super) fn on_share_frames(&mut self, now: Now, frame: &Frame, actions: &mut Vec<Action>) {
         let broker_id = frame.broker_id;
         for said in &frame.share_asks {
@@ -404,8 +482,12 @@ impl Node {
                 self.peers.frame_to(broker_id).share_answers.push(answered(said.nonce, end));
                 continue;
             }
-            let Some((key, ask)) = understood(said) else { continue };
             let asker = Asker::Node { broker_id, nonce: said.nonce };
+            if said.kind == TOPIC {
+                self.tell_of_topic(said.topic_id, asker, actions);
+                continue;
+            }
+            let Some((key, ask)) = understood(said) else { continue };
             if let Err(code) = self.coordinate_share(now, &key, asker, ask, actions) {
                 let answer = answered(said.nonce, Err(code));
                 self.peers.frame_to(broker_id).share_answers.push(answer);
@@ -426,6 +508,8 @@ const LOOK: i8 = 4;
 const DELETE: i8 = 5;
 /// For the leader of the partition itself, whose answer has it as the start.
 const END: i8 = 6;
+/// For the leader of the metadata: whether the topic is there.
+const TOPIC: i8 = 7;
 
 /// A question as it is sent.
 fn said(nonce: u64, key: &ShareKey, ask: Ask) -> ShareAsk {

@@ -3,8 +3,8 @@
 //! Purpose:    all that is kept of share groups in one partition of `__share_group_state`.
 //! Owns:       [`Coordinator`]: what is durable of each group and partition, what is being appended for it, who waits.
 //! Interface:  [`Coordinator::ask`], answered by an [`Output`] now or later; [`Coordinator::replay`] first;
-//!             [`Coordinator::on_appended`]; [`Coordinator::forget_topic`]; [`Coordinator::renew`] and
-//!             [`Coordinator::first_live`] to keep the log short.
+//!             [`Coordinator::on_appended`]; [`Coordinator::topics_kept`] and [`Coordinator::forget_topic`];
+//!             [`Coordinator::renew`] and [`Coordinator::first_live`] to keep the log short.
 //! Invariants: what is durable changes only by a record that is in the log, one at a time for each key; what is told is
 //!             durable; a question is answered once; asked twice, or late, it changes nothing that was asked after it.
 //! Never:      clocks, chance, I/O, which topics exist: all that is handed in.
@@ -18,6 +18,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem;
+use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::{Arc, LazyLock};
 
 use duramen_protocol::ErrorCode;
@@ -194,6 +195,28 @@ impl Coordinator {
         for key in of_it.cloned().collect::<Vec<_>>() {
             self.ask(&key, Asker::Nobody, Ask::Delete { of: None }, now);
         }
+    }
+
+    /// The topics of which something is kept for groups after this one, about so many keys at a time; and the last of the
+    /// groups that were looked at, if others follow.
+    pub(crate) fn topics_kept(
+        &self,
+        after: Option<&Arc<str>>,
+        keys_max: usize,
+    ) -> (BTreeSet<Uuid>, Option<Arc<str>>) {
+        let (mut topics, mut last) = (BTreeSet::new(), None);
+        let from = after.map_or(Unbounded, |group| {
+            let (group, topic_id) = (group.clone(), Uuid::from_u128(u128::MAX));
+            Excluded(ShareKey { group, topic_id, partition: i32::MAX })
+        });
+        for (seen, key) in self.entries.range((from, Unbounded)).map(|(key, _)| key).enumerate() {
+            if seen >= keys_max && last != Some(&key.group) {
+                return (topics, last.cloned());
+            }
+            topics.insert(key.topic_id);
+            last = Some(&key.group);
+        }
+        (topics, None)
     }
 
     fn answer(&mut self, asker: Asker, answer: Answer, is_written: bool) {

@@ -1,7 +1,8 @@
 //! Share groups in a coordinator: what they decide is appended, what is to be kept for them is asked for. What administrators
 //! change of them is in `changes`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound::{Excluded, Included, Unbounded};
 use std::sync::Arc;
 
 use duramen_protocol::ErrorCode;
@@ -13,7 +14,7 @@ use super::{Asked, Coordinator, Group, Output};
 use crate::event::Now;
 use crate::groups::consumer::{Refusal, Topics};
 use crate::groups::membership::{Caller, Membership, Rules, State};
-use crate::groups::records::{Fact, GroupRecord};
+use crate::groups::records::{Fact, FactValue, GroupRecord, ShareFact, ShareValue};
 use crate::groups::share::{ShareGroup, ShareRules, check_request, refused};
 use crate::shares::ShareKey;
 use crate::shares::coordinator::{Answer, Ask};
@@ -244,8 +245,27 @@ impl Coordinator {
 
 /// Topics.
 impl Coordinator {
+    /// Those of which something is kept for share groups, as far as that is durable: groups after the first of these, up to the
+    /// second.
+    pub(crate) fn topics_shared(
+        &self,
+        after: Option<&Arc<str>>,
+        last: Option<&Arc<str>>,
+    ) -> BTreeSet<Uuid> {
+        let (from, to) = (after.map_or(Unbounded, Excluded), last.map_or(Unbounded, Included));
+        let groups = self.groups.range::<Arc<str>, _>((from, to));
+        let mut topics = BTreeSet::new();
+        for (_, group) in groups {
+            let said = group.facts.get(&Fact::Share(ShareFact::States));
+            let Some((_, FactValue::Share(ShareValue::States(it)))) = said else { continue };
+            let kept = it.initializing.iter().chain(&it.initialized).map(|it| it.topic_id);
+            topics.extend(kept.chain(it.deleting.iter().map(|it| it.topic_id)));
+        }
+        topics
+    }
+
     /// A topic was deleted, of which something may be kept for share groups.
-    pub(super) fn forget_shared_topic(&mut self, topic_id: Uuid) {
+    pub(crate) fn forget_shared_topic(&mut self, topic_id: Uuid) {
         let of_it = self.groups.iter().filter(|(_, group)| group.is_of_shares());
         let names: Vec<Arc<str>> = of_it.map(|(name, _)| name.clone()).collect();
         for name in names {

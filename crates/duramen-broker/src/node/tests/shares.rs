@@ -3,22 +3,25 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use duramen_protocol::messages::create_topics::CreatableTopic;
 use duramen_protocol::messages::{
-    DeleteGroupsRequest, DeleteShareGroupStateRequest, DeleteShareGroupStateResponse,
-    FindCoordinatorRequest, InitializeShareGroupStateRequest, ReadShareGroupStateRequest,
-    ReadShareGroupStateSummaryRequest, ShareGroupDescribeRequest, ShareGroupHeartbeatRequest,
-    ShareGroupHeartbeatResponse, WriteShareGroupStateRequest, delete_share_group_state,
-    initialize_share_group_state, read_share_group_state, read_share_group_state_summary,
-    write_share_group_state,
+    CreateTopicsRequest, DeleteGroupsRequest, DeleteShareGroupStateRequest,
+    DeleteShareGroupStateResponse, FindCoordinatorRequest, InitializeShareGroupStateRequest,
+    ReadShareGroupStateRequest, ReadShareGroupStateSummaryRequest, ShareGroupDescribeRequest,
+    ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse, WriteShareGroupStateRequest,
+    delete_share_group_state, initialize_share_group_state, read_share_group_state,
+    read_share_group_state_summary, write_share_group_state,
 };
 use duramen_protocol::wire::Uuid;
 use duramen_protocol::{ErrorCode, Request, Response};
 
-use super::harness::Harness;
-use super::topics::delete;
+use duramen_storage::op::{Done, ReplicaId};
+
+use super::harness::{Harness, new_topic};
+use super::topics::{delete, delete_request};
 use super::trio::Trio;
 use crate::event::Event;
-use crate::internal_topics::SHARES;
+use crate::internal_topics::{SHARES, partition_of};
 use crate::node::share_calls::ShareTold;
 use crate::shares::coordinator::{Ask, Asker};
 use crate::shares::{ShareKey, ShareState, ShareWrite, StateBatch};
@@ -320,6 +323,118 @@ fn leaders_reach_the_coordinator_wherever_it_is_and_whoever_it_becomes() {
     let state = state.expect("it is kept");
     assert_eq!((state.start, state.batches[0].last), (5, 9));
     assert_ne!(coordinator(&trio), at);
+}
+
+/// Of how many keys a node's coordinator says something here, the counter of epochs among them.
+fn kept(it: &mut Harness, replica: ReplicaId) -> usize {
+    let (now, mut kept) = (it.now, 0);
+    it.node.with_shares(now, replica, &mut Vec::new(), |it| kept = it.live_size().0);
+    kept
+}
+
+const OFTEN: [(&str, &str); 4] =
+    [FEW[0], FEW[1], FEW[2], ("offsets.retention.check.interval.ms", "60000")];
+
+#[test]
+fn a_topic_whose_end_could_not_be_kept_is_forgotten_later() {
+    let mut it = Harness::new(&OFTEN);
+    it.create("t", &[]);
+    let coordinator_keys = vec!["g".to_owned()];
+    it.ask(FindCoordinatorRequest { coordinator_keys, ..Default::default() }, 6);
+    it.ask(heartbeat("a", 0), 1);
+    it.pass_ms(1_000);
+    it.ask(heartbeat("a", 1), 1);
+    let topic = it.node.controller.image.topic_named(SHARES).expect("it is there").clone();
+    let of_key = partition_of(&key(&it, "t").to_string(), topic.partitions.len());
+    let replica = it.node.local_replica(&topic, of_key).expect("it is here");
+    let shared = |it: &Harness| {
+        let groups = it.node.coordinator("g").expect("it is here");
+        groups.topics_shared(None, None).len()
+    };
+    assert_eq!((kept(&mut it, replica), shared(&it)), (2, 1));
+    it.storage(Done::DiskFull(true));
+    delete(&mut it, "t");
+    it.storage(Done::DiskFull(false));
+    it.pass_ms(1_000);
+    assert_eq!((kept(&mut it, replica), shared(&it)), (2, 1), "it could not be stored");
+    it.pass_ms(150_000);
+    assert_eq!((kept(&mut it, replica), shared(&it)), (1, 0));
+}
+
+/// Three nodes, a group whose state of a topic is kept by another node than the one that leads the metadata; that node, and
+/// its replica.
+fn kept_elsewhere() -> (Trio, ShareKey, usize, ReplicaId) {
+    let mut trio = Trio::new(&OFTEN);
+    trio.create("t", 1);
+    let controller = trio.controller();
+    let first = key(&trio.nodes[controller], "t");
+    while trio.leader(SHARES, 0).is_none() || trio.leader(SHARES, 1).is_none() {
+        trio.ask(controller, find(&first), 6);
+        trio.pass_ms(500);
+    }
+    let found = (0..20).find_map(|n| {
+        let key = ShareKey { group: format!("g{n}").into(), ..first.clone() };
+        let partition = partition_of(&key.to_string(), 2);
+        let at = trio.leader(SHARES, partition).filter(|at| *at != controller)?;
+        Some((key, at, trio.replica(at, SHARES, partition)))
+    });
+    let (key, at, replica) = found.expect("one of two is led elsewhere");
+    begin(&mut trio, at, &key, replica);
+    trio.pass_ms(500);
+    assert_eq!(kept(&mut trio.nodes[at], replica), 2);
+    (trio, key, at, replica)
+}
+
+/// Something is kept from now on, though the node may not know of what.
+fn begin(trio: &mut Trio, at: usize, key: &ShareKey, replica: ReplicaId) {
+    let node = &mut trio.nodes[at];
+    let (now, mut actions) = (node.now, Vec::new());
+    node.node.with_shares(now, replica, &mut actions, |it| {
+        it.ask(key, Asker::Nobody, Ask::Begin, now);
+    });
+    assert_eq!(actions.len(), 0);
+    node.step(Event::Tick);
+}
+
+#[test]
+fn a_topic_that_goes_while_nobody_coordinates_is_forgotten_by_whoever_does_next() {
+    let (mut trio, key, at, _) = kept_elsewhere();
+    let partition = partition_of(&key.to_string(), 2);
+    trio.cut.insert(at);
+    let controller = trio.controller();
+    let id = trio.send(controller, delete_request("t"), 5);
+    assert!(trio.response(controller, id).is_some(), "the other two decide at once");
+    assert_eq!(trio.leader(SHARES, partition), None, "nobody coordinates yet");
+    trio.pass_ms(5_000);
+    trio.cut.clear();
+    trio.pass_ms(5_000);
+    let next = trio.leader(SHARES, partition).expect("led");
+    let replica = trio.replica(next, SHARES, partition);
+    assert_eq!(kept(&mut trio.nodes[next], replica), 2, "it is kept, and its topic is gone");
+    trio.pass_ms(150_000);
+    assert_eq!(kept(&mut trio.nodes[next], replica), 1);
+}
+
+#[test]
+fn a_topic_that_a_coordinator_has_not_heard_of_is_not_gone() {
+    let (mut trio, key, at, replica) = kept_elsewhere();
+    let controller = trio.controller();
+    trio.cut.insert(at);
+    let topic = CreatableTopic { replication_factor: 3, ..new_topic("u", 1, &[]) };
+    let request = CreateTopicsRequest { topics: vec![topic], timeout_ms: 1, ..Default::default() };
+    trio.send(controller, request, 7);
+    trio.cut.clear();
+    let topic_id = trio.nodes[controller].node.controller.image.topic_named("u").expect("made").id;
+    let new = ShareKey { topic_id, ..key };
+    begin(&mut trio, at, &new, replica);
+    let node = &mut trio.nodes[at];
+    assert!(node.node.controller.image.topic(topic_id).is_none(), "it does not know it");
+    let now = node.now;
+    node.node.doubt_topics(now, replica, [topic_id]);
+    node.step(Event::Tick);
+    trio.pass_ms(5_000);
+    assert!(trio.nodes[at].node.controller.image.topic(topic_id).is_some());
+    assert_eq!(kept(&mut trio.nodes[at], replica), 3);
 }
 
 #[test]
