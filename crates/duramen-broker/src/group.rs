@@ -1,17 +1,15 @@
 //! # Room card: group
 //!
-//! Purpose:    one Raft group on this node: the one file that handles the library's `Ready`.
-//! Owns:       the in-memory log the library reads, payload until storage has it, tickets, the
-//!             messages that wait for a sync, the failure of a group.
+//! Purpose:    one Raft group on this node: what comes in, and who it is to others.
+//! Owns:       the in-memory log the library reads, payload until storage has it, every call into the library, the failure
+//!             of a group. What comes out is in `turn`.
 //! Interface:  [`Group::propose_batch`], [`Group::propose_internal`], [`Group::on_persisted`],
 //!             [`Group::on_letter`], [`Group::tick`], [`Group::collect`], [`Group::is_serving`].
-//! Invariants: entries are proposed only as leader, and their base offset comes from the last
-//!             entry of the log. A `Ready` counts as persisted only when its ticket and all
-//!             before it came back; `must_sync == false` only means that it causes no sync.
+//! Invariants: entries are proposed only as leader, and their base offset comes from the last entry of the log.
 //!             After a panic of the library the group is failed and never used again.
 //! Never:      what entries mean; offsets shown to anyone.
 //! Tests:      `group/tests.rs`, with three groups that exchange messages; those of `node`.
-//! Start at:   [`Group::collect`].
+//! Start at:   [`Group::propose_batch`], then `group/turn.rs`.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,16 +18,13 @@ use bytes::Bytes;
 use duramen_storage::Descriptor;
 use duramen_storage::history::History;
 use duramen_storage::op::{
-    Append, Beginning, ConfState, Content, Given, HardState, LogEntry, OpKind, RecoveredReplica,
-    ReplicaId, TermRun,
+    Beginning, ConfState, Content, Given, HardState, OpKind, RecoveredReplica, ReplicaId, TermRun,
 };
-use protobuf::Message as _;
-use raft::eraftpb::{ConfChangeV2, Entry, EntryType, Message, MessageType};
-use raft::{RawNode, Ready, StateRole};
+use raft::eraftpb::{Message, MessageType};
+use raft::{RawNode, StateRole};
 
 use crate::limits::{
-    ELECTION_TICKS, GROUP_APPLIED_KEPT, GROUP_APPLIED_MAX, GROUP_UNCOMMITTED_MAX, HEARTBEAT_TICKS,
-    LAG_TICKS, Memory, TERM_MAX,
+    ELECTION_TICKS, GROUP_UNCOMMITTED_MAX, HEARTBEAT_TICKS, LAG_TICKS, Memory, TERM_MAX,
 };
 use crate::peer::Letter;
 use crate::prng::Prng;
@@ -47,6 +42,7 @@ mod shipping;
 mod sleeping;
 mod snapshots;
 mod standing;
+mod turn;
 use catching_up::CatchingUp;
 pub(crate) use catching_up::ReadFor;
 use confirming::Confirming;
@@ -59,6 +55,8 @@ use moving::Moving;
 use shipping::Shipping;
 pub(crate) use sleeping::Doze;
 use sleeping::Sleeping;
+use turn::InFlight;
+pub(crate) use turn::Turn;
 
 /// Which log a group keeps; the same on all its nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -104,37 +102,6 @@ pub(crate) struct PayloadRead {
     pub end: i64,
     pub bytes: u32,
     pub ticket: u64,
-}
-
-/// What a turn of the group produced.
-#[derive(Debug, Default)]
-pub(crate) struct Turn {
-    /// For storage, in order.
-    pub ops: Vec<OpKind>,
-    /// Newly committed entries, in order.
-    pub committed: Vec<LogEntry>,
-    /// From this index on a newer leader's entries took the place of others, or will.
-    pub cut: Option<u64>,
-    /// Those of the others that storage had, oldest first.
-    pub removed: Vec<LogEntry>,
-    /// For peers.
-    pub messages: Vec<Outgoing>,
-    /// To be read, for [`Group::on_read`].
-    pub reads: Vec<PayloadRead>,
-    /// For peers, once [`Group::with_image`] has completed them.
-    pub snapshots: Vec<Message>,
-    /// The log begins anew here: the view is what the image says.
-    pub begun: Option<Beginning>,
-}
-
-/// A `Ready` between its collection and its persistence.
-#[derive(Debug)]
-struct InFlight {
-    ticket: u64,
-    /// Nothing was given to storage: persisted as soon as everything before it is.
-    silent: bool,
-    payload_bytes: u64,
-    messages: Vec<Message>,
 }
 
 /// Who keeps up, as a leader sees it.
@@ -642,262 +609,6 @@ impl Group {
         self.bytes_in_flight
     }
 
-    /// Storage has everything up to `ticket`.
-    pub(crate) fn on_persisted(&mut self, ticket: u64) {
-        if ticket == CREATE_TICKET && !self.created {
-            self.created = true;
-            return;
-        }
-        let mut number = 0;
-        while let Some(front) = self.in_flight.front() {
-            if front.ticket > ticket && !front.silent {
-                break;
-            }
-            // A silent `Ready` behind `ticket` is done as well, but only if nothing that storage
-            // still holds lies between.
-            let front = self.in_flight.pop_front().expect("it was just looked at");
-            assert!(front.ticket > number, "tickets come back in order");
-            number = front.ticket;
-            self.bytes_in_flight -= front.payload_bytes.min(self.bytes_in_flight);
-            self.released.extend(front.messages);
-        }
-        assert!(number >= ticket, "storage reports each ticket once, in order");
-        if self.failed.is_none() {
-            self.guarded(|raw| raw.on_persist_ready(number));
-            self.note_begun();
-        }
-    }
-
-    /// Drops what was not handed to storage yet, for a group that will never use it.
-    fn abandon(&mut self) {
-        self.payloads.clear();
-        self.released.clear();
-        self.shipping.clear();
-        self.bytes_in_flight = 0;
-    }
-
-    /// Everything that is ready: ops for storage, committed entries, messages. Call it once a
-    /// turn, after all events of the turn.
-    pub(crate) fn collect(&mut self) -> Turn {
-        let mut turn = Turn::default();
-        turn.ops.extend(self.create.take());
-        loop {
-            self.confirm();
-            self.move_on();
-            if self.failed.is_some() || !self.raw.has_ready() {
-                break;
-            }
-            let Some(ready) = self.guarded(RawNode::ready) else { break };
-            self.take_ready(ready, &mut turn);
-        }
-        self.note_lost(&mut turn);
-        // One that the library did not take belongs to a message it refused.
-        self.arriving = None;
-        if self.failed.is_some() {
-            self.abandon();
-            turn.committed.clear();
-        }
-        // Payload of entries that the library did not take belongs to a message it refused.
-        let refused: u64 = self.payloads.values().map(|payload| payload.len() as u64).sum();
-        self.payloads.clear();
-        self.bytes_in_flight -= refused.min(self.bytes_in_flight);
-        self.speak(&mut turn);
-        turn
-    }
-
-    /// A newer leader's entry can come in the very turn in which another was proposed at its index: then storage never
-    /// hears of that one.
-    fn note_lost(&mut self, turn: &mut Turn) {
-        let log = self.raw.store();
-        let is_lost = |(index, term): &(u64, u64)| {
-            *index >= log.first_held() && log.get(*index).is_none_or(|held| held.term != *term)
-        };
-        let lost = self.proposed.drain(..).find(is_lost).map(|(index, _)| index);
-        if !sabotage::is(Bug::UnstoredForgotten) {
-            turn.cut = turn.cut.into_iter().chain(lost).min();
-        }
-    }
-
-    fn confirm(&mut self) {
-        self.confirming.on_applied(self.applied.0);
-        if self.is_serving()
-            && let Some(question) = self.confirming.question(self.raw.raft.term)
-        {
-            self.guarded(|raw| raw.read_index(question));
-        }
-    }
-
-    /// Lets messages leave whose time has come, in the order of their receivers.
-    fn speak(&mut self, turn: &mut Turn) {
-        let mut messages = std::mem::take(&mut self.released);
-        messages.sort_by_key(|message| message.to);
-        for message in messages {
-            let is_append = message.get_msg_type() == MessageType::MsgAppend;
-            if is_append && message.term > self.led {
-                self.fail(format!(
-                    "it would send entries in term {}, which it does not lead",
-                    message.term
-                ));
-                return;
-            }
-            if message.get_msg_type() == MessageType::MsgSnapshot {
-                turn.snapshots.push(message);
-                continue;
-            }
-            if self.is_said_again(&message) {
-                let payloads = Vec::new();
-                turn.messages.push(Outgoing { message, payloads, can_wait: true });
-                continue;
-            }
-            self.shipping.send(message, self.raw.store());
-        }
-        self.bring_up();
-        turn.messages.append(&mut self.shipping.ready);
-        turn.reads.append(&mut self.shipping.reads);
-        for peer in std::mem::take(&mut self.shipping.unreachable) {
-            self.on_unreachable(peer);
-        }
-    }
-
-    /// Whether a message tells a leader once more that this replica has what it was told to have. Each news of what is
-    /// committed is answered so. What was told first may be lost, so it is said all the same.
-    fn is_said_again(&mut self, message: &Message) -> bool {
-        if message.get_msg_type() != MessageType::MsgAppendResponse || message.reject {
-            return false;
-        }
-        let (to, term, index) = self.acknowledged;
-        if (to, term) == (message.to, message.term) && message.index <= index {
-            return true;
-        }
-        self.acknowledged = (message.to, message.term, message.index);
-        false
-    }
-
-    fn take_ready(&mut self, mut ready: Ready, turn: &mut Turn) {
-        let ticket = ready.number();
-        if !ready.snapshot().is_empty() {
-            self.begin_anew(ready.snapshot(), turn);
-            if self.failed.is_some() {
-                return;
-            }
-        }
-        let mut appends = Vec::with_capacity(ready.entries().len());
-        let mut payload_bytes = 0;
-        for entry in ready.take_entries() {
-            let Some(append) = self.store_entry(&entry, turn) else { return };
-            payload_bytes += append.payload.len() as u64;
-            appends.push(append);
-        }
-        if let Some(hs) = ready.hs() {
-            let hard_state = HardState { term: hs.term, vote: hs.vote, commit: hs.commit };
-            self.raw.mut_store().hard_state = hard_state;
-            self.unsaved = Some(hard_state);
-        }
-        self.confirming.on_answers(ready.read_states());
-        let mut messages = ready.take_persisted_messages();
-        if sabotage::is(Bug::SpokenBeforeSync) {
-            self.released.append(&mut messages);
-        }
-        let silent = !ready.must_sync();
-        if !silent {
-            let hard_state = self.unsaved.take();
-            turn.ops.push(OpKind::Write { ticket, appends, hard_state, must_sync: true });
-        }
-        self.released.extend(ready.take_messages());
-        let committed = ready.take_committed_entries();
-        self.in_flight.push_back(InFlight { ticket, silent, payload_bytes, messages });
-        self.guarded(|raw| raw.advance_append_async(ready));
-        self.apply(&committed, turn);
-        // With nothing before it in flight, a `Ready` that asked for no sync is persisted now.
-        if self.in_flight.iter().all(|ready| ready.silent) {
-            self.release_silent();
-        }
-    }
-
-    fn release_silent(&mut self) {
-        let Some(last) = self.in_flight.back().map(|ready| ready.ticket) else { return };
-        for ready in std::mem::take(&mut self.in_flight) {
-            self.released.extend(ready.messages);
-        }
-        self.guarded(|raw| raw.on_persist_ready(last));
-    }
-
-    fn store_entry(&mut self, entry: &Entry, turn: &mut Turn) -> Option<Append> {
-        let Some(content) = log::content_of(entry) else {
-            self.fail(format!("entry {} cannot be read by this version", entry.index));
-            return None;
-        };
-        let payload = match content {
-            Content::Batch(_) => self.payloads.remove(&(entry.index, entry.term)),
-            Content::Internal(_) => Some(Bytes::new()),
-        };
-        let Some(payload) = payload else {
-            self.fail(format!("entry {} has no payload", entry.index));
-            return None;
-        };
-        if self.raw.raft.state == StateRole::Leader && !self.is_alone() && !payload.is_empty() {
-            self.shipping.keep(entry.index, entry.term, payload.clone());
-        }
-        let log = self.raw.mut_store();
-        let removed = log.cut(entry.index);
-        turn.cut = turn.cut.into_iter().chain(removed.first().map(|first| first.index)).min();
-        turn.removed.extend(removed);
-        let entry = LogEntry { index: entry.index, term: entry.term, content };
-        log.append(entry.clone());
-        Some(Append { entry, payload })
-    }
-
-    fn apply(&mut self, committed: &[Entry], turn: &mut Turn) {
-        for entry in committed {
-            if entry.get_entry_type() != EntryType::EntryNormal && !self.reshape(entry, turn) {
-                return;
-            }
-            let held = self.raw.store().get(entry.index);
-            let held = held.expect("entries above the applied index stay in memory").clone();
-            assert_eq!(held.index, self.applied.0 + 1, "entries are applied one after the other");
-            self.applied = (held.index, held.term);
-            turn.committed.push(held);
-        }
-        if let Some(last) = committed.last().map(|entry| entry.index) {
-            self.guarded(|raw| raw.advance_apply_to(last));
-            self.forget_applied(last);
-        }
-    }
-
-    /// Executes a change of membership, unless what is known of it is later. False if that failed the group.
-    fn reshape(&mut self, entry: &Entry, turn: &mut Turn) -> bool {
-        if entry.index <= self.raw.store().conf.applied {
-            return true;
-        }
-        let change = change_of(entry);
-        let number = change.as_ref().map_or(0, membership::move_number);
-        let done = change.and_then(|it| self.guarded(|raw| raw.apply_conf_change(&it))?.ok());
-        let Some(conf) = done else {
-            self.fail(format!("entry {} changes the membership to what cannot be", entry.index));
-            return false;
-        };
-        let number = number.max(self.raw.store().conf.move_number);
-        let conf = log::conf_of(&conf, entry.index, number);
-        self.raw.mut_store().conf = conf.clone();
-        let is_voter =
-            conf.voters.contains(&self.id.0) || conf.voters_outgoing.contains(&self.id.0);
-        if !is_voter && self.raw.raft.state == StateRole::Leader {
-            // It was elected before this was applied. The library would let it lead, and take nothing in.
-            self.guarded(|raw| raw.raft.become_follower(raw.raft.term, raft::INVALID_ID));
-        }
-        turn.ops.push(OpKind::Conf { conf });
-        true
-    }
-
-    /// Descriptors of applied entries go, but for the newest: a peer that needs older ones gets them from segments.
-    fn forget_applied(&mut self, applied: u64) {
-        if self.is_alone() {
-            return self.raw.mut_store().forget(applied, GROUP_APPLIED_KEPT, GROUP_APPLIED_MAX);
-        }
-        let kept = self.memory.entries;
-        self.raw.mut_store().forget(applied, kept, 2 * kept);
-    }
-
     /// Marks the group as failed: it is never used again in this process.
     pub(crate) fn fail(&mut self, why: String) {
         tracing::error!(replica = self.id.0, why, "a replica has failed; the others go on");
@@ -941,14 +652,6 @@ impl Group {
         }
         self.raw.raft.set_randomized_election_timeout(self.timeout_ticks);
     }
-}
-
-/// The change of membership that an entry is; an empty one leaves a joint membership.
-fn change_of(entry: &Entry) -> Option<ConfChangeV2> {
-    let is_change = entry.get_entry_type() == EntryType::EntryConfChangeV2;
-    let mut change = ConfChangeV2::default();
-    let read = is_change.then(|| change.merge_from_bytes(&entry.data))?;
-    read.ok().map(|()| change)
 }
 
 #[cfg(test)]

@@ -11,9 +11,8 @@
 //! Start at:   [`Node::step`].
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use duramen_protocol::messages::offset_fetch::OffsetFetchResponseGroup;
 use duramen_protocol::messages::{
     DeleteGroupsResponse, DeleteRecordsResponse, ElectLeadersResponse, FindCoordinatorRequest,
@@ -21,24 +20,21 @@ use duramen_protocol::messages::{
 };
 use duramen_protocol::wire::Uuid;
 use duramen_protocol::{ErrorCode, Response};
-use duramen_storage::op::{Done, Op, RecoveredReplica, ReplicaId};
-use duramen_storage::storage::Facts;
+use duramen_storage::op::{Done, Op, ReplicaId};
 
 use crate::api::add_partitions_to_txn::Place;
 use crate::api::share_offsets::Describing;
 use crate::api::{self, fetch::ParkedFetch, fetch_sessions::FetchSessions};
-use crate::configs::{BrokerSettings, TopicSettings};
 use crate::controller::image::Topic;
 use crate::controller::records::PlacedReplica;
-use crate::controller::{Controller, Founder, METADATA_GROUP, METADATA_REPLICA, is_metadata};
+use crate::controller::{Controller, METADATA_GROUP};
 use crate::event::{Action, ConnectionId, Event, Now, Reply, RequestKey};
-use crate::limits::{Memory, OPENING_US_MAX, PRODUCER_ID_BLOCK};
+use crate::limits::PRODUCER_ID_BLOCK;
 use crate::partition::retention::ClockWatch;
 use crate::partition::{Acks, Appended, Effects, Finished, Partition, Slot};
 use crate::prng::Prng;
 use crate::quotas::Meters;
 use crate::session::{CheckedBatch, Prepared, RequestContext};
-use duramen_storage::sabotage::{self, Bug};
 
 mod burials;
 mod coordinators;
@@ -49,6 +45,7 @@ mod members;
 mod mending;
 mod metrics;
 mod moves;
+mod opening;
 mod peers;
 mod quotas;
 mod reassignments;
@@ -74,6 +71,8 @@ pub(crate) use mending::is_for_mending;
 pub use metrics::{Metrics, Standing};
 use moves::Moves;
 pub(crate) use moves::{Election, ElectionWanted};
+pub use opening::NodeOptions;
+use opening::Opening;
 pub(crate) use peers::Peers;
 use quotas::Timed;
 use share_calls::ShareCalls;
@@ -85,56 +84,6 @@ use sweep::Sweep;
 use transactions::Calls;
 pub(crate) use transactions::FIRST_THAT_ADDS;
 use undecided::Undecided;
-
-/// What a node is opened with.
-#[derive(Clone, Debug)]
-pub struct NodeOptions {
-    /// Who it is, from the manifest.
-    pub facts: Facts,
-    /// The listener's name, for registration.
-    pub listener: String,
-    /// The host that clients are told to connect to.
-    pub host: String,
-    /// The port that clients are told to connect to.
-    pub port: u16,
-    /// Where it stands, if that is known.
-    pub rack: Option<String>,
-    /// Its data directory, as clients are told of it.
-    pub log_dir: String,
-    /// Its configuration.
-    pub settings: BrokerSettings,
-    /// The seed of all its chance; another one at each start.
-    pub seed: u64,
-    /// Bytes of record batches it may hold before their sync.
-    pub bytes_in_flight_max: u64,
-    /// The metadata log's batches after its image: [`crate::read_plan::metadata_tail`].
-    pub metadata_tail: Vec<Bytes>,
-    /// Where other nodes reach it, if they can.
-    pub node_address: Option<(String, u16)>,
-    /// With whom its cluster began, the same on all nodes; nobody stands for this node alone, and for ever.
-    pub founders: Vec<Founder>,
-    /// Nodes that it was told of at its start. It speaks to them until it is registered: those with whom the cluster began may
-    /// all have been replaced.
-    pub introduced: Vec<i32>,
-    /// What groups keep in memory for followers.
-    pub memory: Memory,
-    /// Ticks without anything to do after which groups of several voters sleep.
-    pub quiet_ticks: u64,
-}
-
-impl NodeOptions {
-    /// Lets the settings say what is so, where it was not given, or in other words: tools ask.
-    fn settle(&mut self) {
-        let id = self.facts.broker_id.to_string();
-        let host = &self.host;
-        let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
-        let advertised = format!("{}://{host}:{}", self.listener, self.port);
-        self.settings.settle("node.id", id.clone());
-        self.settings.settle("broker.id", id);
-        self.settings.settle("advertised.listeners", advertised);
-        self.settings.settle("queued.max.request.bytes", self.bytes_in_flight_max.to_string());
-    }
-}
 
 /// A request that waits.
 #[derive(Debug)]
@@ -203,13 +152,6 @@ enum Timer {
     Request(RequestKey),
 }
 
-/// While the groups found on disk elect themselves, requests are kept.
-#[derive(Debug, Default)]
-struct Opening {
-    held: VecDeque<(RequestKey, RequestContext, Box<Prepared>)>,
-    awaited: BTreeSet<ReplicaId>,
-}
-
 /// See the room card.
 #[derive(Debug)]
 pub struct Node {
@@ -261,128 +203,6 @@ pub struct Node {
 }
 
 impl Node {
-    /// A node over what storage recovered. Requests are kept until its groups lead.
-    pub fn open(
-        mut options: NodeOptions,
-        recovered: Vec<RecoveredReplica>,
-        now: Now,
-        actions: &mut Vec<Action>,
-    ) -> Self {
-        let seed = options.seed;
-        options.settle();
-        let tail = std::mem::take(&mut options.metadata_tail);
-        let metadata = recovered.iter().find(|found| is_metadata(&found.identity));
-        let controller = match Self::open_controller(&options, metadata, tail) {
-            Ok(controller) => controller,
-            Err(problem) => {
-                actions.push(Action::Fatal(problem));
-                Controller::create(METADATA_REPLICA, &[METADATA_REPLICA.0], seed)
-            }
-        };
-        let mut node = Self {
-            controller,
-            partitions: BTreeMap::new(),
-            sessions: FetchSessions::new(Prng::stream(seed, 0x6665_7463_6800)),
-            counters: Metrics::default(),
-            parked: BTreeMap::new(),
-            timers: BTreeSet::new(),
-            dirty: VecDeque::new(),
-            is_controller_dirty: true,
-            opening: Some(Opening::default()),
-            registration: None,
-            is_registered: false,
-            stalls: Stalls::default(),
-            undecided: Undecided::default(),
-            doubts: Doubts::default(),
-            bytes_in_flight: 0,
-            is_disk_full: false,
-            producer_ids: (0, 0),
-            allocating: None,
-            peers: Peers::new(std::mem::take(&mut options.founders)),
-            members: Members::default(),
-            useless: BTreeSet::new(),
-            sleepers: Sleepers::new(options.quiet_ticks),
-            moves: Moves::new(&options.settings),
-            forwards: Forwards::default(),
-            mends: Mends::default(),
-            feeds: Feeds::default(),
-            clock: ClockWatch::new(now),
-            retention: Sweep::default(),
-            producers: Sweep::default(),
-            reconfigured: None,
-            coordinators: Coordinators::new(&options.settings),
-            calls: Calls::default(),
-            share_calls: ShareCalls::default(),
-            shares: Shares::new(&options.settings),
-            burials: Burials::default(),
-            chance: Prng::stream(seed, 0x006d_656d_6265_7273),
-            meters: Meters::default(),
-            timed: Timed::default(),
-            now,
-            options,
-        };
-        node.controller.group.keep_in_memory(node.options.memory);
-        node.take_dynamic_settings();
-        if node.controller.group.is_alone() {
-            node.controller.group.campaign();
-        }
-        for found in recovered.into_iter().filter(|found| !is_metadata(&found.identity)) {
-            node.adopt(&found, now);
-        }
-        node.tell_nodes(actions);
-        node.schedule_ticks(now);
-        node.timers.insert((now.mono_us + OPENING_US_MAX, Timer::Opened));
-        node.schedule_sweeps(now);
-        node.flush(now, actions);
-        node
-    }
-
-    fn open_controller(
-        options: &NodeOptions,
-        found: Option<&RecoveredReplica>,
-        tail: Vec<Bytes>,
-    ) -> Result<Controller, String> {
-        let (mut replica, voters) = peers::metadata_replica(options)?;
-        if sabotage::is(Bug::WipedVotes) {
-            let mut founders = options.founders.iter();
-            let named = founders.find(|it| it.broker_id == options.facts.broker_id);
-            replica = named.map_or(replica, |named| ReplicaId(named.peer_id));
-        }
-        let Some(found) = found else {
-            return Ok(if voters.contains(&replica.0) {
-                Controller::create(replica, &voters, options.seed)
-            } else {
-                Controller::await_birth(replica, options.seed)
-            });
-        };
-        if found.replica != replica {
-            return Err("the data directory holds the metadata of another cluster".to_owned());
-        }
-        Controller::recover(found, tail, options.seed)
-    }
-
-    fn adopt(&mut self, found: &RecoveredReplica, now: Now) {
-        // Its topic's own settings come with the metadata, before anything is appended.
-        let settings = TopicSettings::resolve(&BTreeMap::new(), &self.options.settings);
-        let seed = self.options.seed;
-        let mut partition = Partition::recover(found, Arc::new(settings), now, seed);
-        partition.group.keep_in_memory(self.options.memory);
-        if found.damage.is_some() && !found.lacks_room {
-            self.useless.insert(found.replica);
-        }
-        // Those of several voters are led when they are led; nobody waits for that here.
-        if partition.group.is_alone() {
-            partition.group.campaign();
-            if let Some(opening) = &mut self.opening {
-                opening.awaited.insert(found.replica);
-            }
-        }
-        self.peers.tick(found.replica);
-        self.sleepers.begin(found.replica);
-        self.partitions.insert(found.replica, partition);
-        self.mark_dirty(found.replica);
-    }
-
     /// Takes one event in. Call [`Node::flush`] after the last one of a turn.
     pub fn step(&mut self, now: Now, event: Event, actions: &mut Vec<Action>) {
         let now = self.clock.read(now);
@@ -812,22 +632,6 @@ impl Node {
         }
         if made.is_empty() {
             self.answer_parked(key, actions);
-        }
-    }
-
-    fn note_opened(&mut self, replica: ReplicaId, now: Now, actions: &mut Vec<Action>) {
-        let Some(opening) = &mut self.opening else { return };
-        opening.awaited.remove(&replica);
-        if self.is_registered && opening.awaited.is_empty() {
-            self.finish_opening(now, actions);
-        }
-    }
-
-    fn finish_opening(&mut self, now: Now, actions: &mut Vec<Action>) {
-        let Some(opening) = self.opening.take() else { return };
-        self.timers.retain(|(_, timer)| *timer != Timer::Opened);
-        for (key, context, request) in opening.held {
-            self.judge(now, key, context, *request, actions);
         }
     }
 

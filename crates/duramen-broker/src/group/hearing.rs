@@ -5,7 +5,8 @@ use duramen_storage::op::Content;
 use raft::eraftpb::{Entry, EntryType, Message, MessageType};
 
 use super::log::{self, TAG_BATCH};
-use super::{Group, TERM_MAX, change_of};
+use super::membership::change_of;
+use super::{Group, TERM_MAX};
 
 impl Group {
     /// Whether the library may hear a message: what it would take for a fatal error, or believe without a check, it may not.

@@ -14,7 +14,8 @@
 //! changes nothing for a move before the latest one.
 
 use duramen_storage::op::ConfState;
-use raft::eraftpb::{ConfChangeSingle, ConfChangeType, ConfChangeV2};
+use protobuf::Message as _;
+use raft::eraftpb::{ConfChangeSingle, ConfChangeType, ConfChangeV2, Entry, EntryType};
 
 use super::Group;
 use crate::limits::ELECTION_TICKS;
@@ -150,4 +151,12 @@ impl Group {
         self.wake();
         self.guarded(|raw| raw.propose_conf_change(Vec::new(), change.clone()).ok());
     }
+}
+
+/// The change of membership that an entry is; an empty one leaves a joint membership.
+pub(super) fn change_of(entry: &Entry) -> Option<ConfChangeV2> {
+    let is_change = entry.get_entry_type() == EntryType::EntryConfChangeV2;
+    let mut change = ConfChangeV2::default();
+    let read = is_change.then(|| change.merge_from_bytes(&entry.data))?;
+    read.ok().map(|()| change)
 }

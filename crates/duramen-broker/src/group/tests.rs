@@ -1,7 +1,7 @@
 //! Three groups that exchange messages, and disks that take their time.
 
 use duramen_protocol::records::{BatchBuilder, NewRecord};
-use duramen_storage::op::Identity;
+use duramen_storage::op::{Identity, LogEntry};
 
 use super::*;
 use crate::partition::stamp;

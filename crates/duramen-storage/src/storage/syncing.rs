@@ -1,0 +1,175 @@
+//! # Room card: storage's syncs
+//!
+//! Purpose:    syncs that others run, and what follows when they return.
+//! Owns:       [`SyncRequest`]; what each sync in flight is for.
+//! Interface:  [`SyncRequest::run`], [`Storage::on_sync`]; `request` for the rest of storage.
+//! Invariants: a sync that failed is final: nothing is written after it. Only the removal of what nobody needs may fail.
+//! Never:      threads; the order of rounds (see `storage`).
+//! Tests:      with the storage tests, and `duramen-sim`.
+//! Start at:   [`Storage::on_sync`].
+
+use std::io;
+
+use super::{Error, Storage, ignore_missing};
+use crate::format::JOURNAL_DIR;
+use crate::journal::disk_error;
+use crate::record::Record;
+use crate::{Disk, ReplicaId};
+
+/// Names one sync in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SyncId(pub u64);
+
+/// What a sync makes durable; for whoever measures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SyncKind {
+    /// A journal round.
+    Round,
+    /// Payload that is not in the journal.
+    Payload,
+    /// A checkpoint of one replica.
+    Checkpoint,
+    /// Anything else: images, new extents, renames, removals.
+    Other,
+}
+
+/// Syncs to run, in order, off the storage thread; answer with [`Storage::on_sync`].
+#[derive(Clone, Debug)]
+pub struct SyncRequest<F> {
+    /// To be given back.
+    pub id: SyncId,
+    /// What for.
+    pub kind: SyncKind,
+    /// What to sync.
+    pub steps: Vec<SyncStep<F>>,
+}
+
+/// One step of a [`SyncRequest`].
+#[derive(Clone, Debug)]
+pub enum SyncStep<F> {
+    /// A file's bytes and length.
+    File(F),
+    /// A directory's entries.
+    Dir(String),
+    /// Not a sync, but as slow: a file that nothing needs any more.
+    RemoveFile(String),
+    /// A directory that nothing needs any more.
+    RemoveDir(String),
+}
+
+impl<F: Clone + Send + Sync + 'static> SyncRequest<F> {
+    /// Runs the steps; stops at the first error.
+    pub fn run<D: Disk<File = F>>(&self, disk: &D) -> io::Result<()> {
+        self.steps.iter().try_for_each(|step| match step {
+            SyncStep::File(file) => disk.sync(file),
+            SyncStep::Dir(path) => disk.sync_dir(path),
+            SyncStep::RemoveFile(path) => ignore_missing(disk.remove_file(path)),
+            SyncStep::RemoveDir(path) => ignore_missing(disk.remove_dir(path)),
+        })
+    }
+}
+
+/// What a sync in flight is for.
+#[derive(Clone, Debug)]
+pub(super) enum Purpose {
+    /// The journal round.
+    Round,
+    /// Payload that is not in the journal.
+    Payload { replica: ReplicaId, bulks: Vec<u64>, names: u64 },
+    /// A checkpoint's files.
+    Checkpoint { replica: ReplicaId, names: u64 },
+    /// An image too large for the journal.
+    Image { image: Record, implied: Vec<Record> },
+    /// The directory of a deleted replica has its new name.
+    Renamed { replica: ReplicaId },
+    /// A new file of the ring.
+    Extent,
+    /// Something was removed; nobody waits for it.
+    Removed,
+}
+
+impl<D: Disk> Storage<D> {
+    pub(super) fn request(&mut self, purpose: Purpose, steps: Vec<SyncStep<D::File>>) -> SyncId {
+        let id = SyncId(self.next_sync);
+        self.next_sync += 1;
+        let kind = match purpose {
+            Purpose::Round => SyncKind::Round,
+            Purpose::Payload { .. } => SyncKind::Payload,
+            Purpose::Checkpoint { .. } => SyncKind::Checkpoint,
+            _ => SyncKind::Other,
+        };
+        self.syncs.insert(id, purpose);
+        self.requests.push(SyncRequest { id, kind, steps });
+        id
+    }
+
+    pub(super) fn remove_in_background(&mut self, steps: Vec<SyncStep<D::File>>) {
+        self.request(Purpose::Removed, steps);
+    }
+
+    /// A sync returned. An error is final.
+    pub fn on_sync(&mut self, id: SyncId, result: io::Result<()>) -> Result<(), Error> {
+        let Some(purpose) = self.syncs.remove(&id) else { return Ok(()) };
+        if let Err(source) = result {
+            if matches!(purpose, Purpose::Removed) {
+                tracing::warn!(%source, "could not remove files that are no longer needed");
+                return Ok(());
+            }
+            return Err(disk_error("syncing", &self.path_of(&purpose), source));
+        }
+        match purpose {
+            Purpose::Round => {
+                if let Some(round) = &mut self.round {
+                    round.durable = true;
+                }
+                return self.end_round();
+            }
+            Purpose::Payload { replica: id, bulks, names } => {
+                if let Some(replica) = self.replicas.get_mut(&id) {
+                    for bulk in bulks {
+                        replica.end_bulk(bulk);
+                    }
+                    replica.names_synced = replica.names_synced.max(names);
+                    replica.syncing = false;
+                    self.riders.insert(id);
+                    self.unclosed = true;
+                }
+                self.release(id);
+                self.sync_next(id);
+                return self.on_replica_idle(id);
+            }
+            Purpose::Checkpoint { replica: id, names } => {
+                if let Some(replica) = self.replicas.get_mut(&id) {
+                    replica.names_synced = replica.names_synced.max(names);
+                    replica.syncing = false;
+                }
+                self.on_checkpoint_synced(id);
+                self.sync_next(id);
+                return self.on_replica_idle(id);
+            }
+            Purpose::Image { image, implied } => {
+                let id = image.replica();
+                self.urgent.extend(implied);
+                self.urgent.push_back(image);
+                return self.on_replica_idle(id);
+            }
+            Purpose::Renamed { replica } => self.urgent.push_back(Record::Gone { replica }),
+            Purpose::Extent => self.journal.grown(),
+            Purpose::Removed => {}
+        }
+        Ok(())
+    }
+
+    /// Where the files of a sync are, for whoever reads the log.
+    fn path_of(&self, purpose: &Purpose) -> String {
+        let replica = match purpose {
+            Purpose::Round | Purpose::Extent => return JOURNAL_DIR.to_owned(),
+            Purpose::Removed => return ".".to_owned(),
+            Purpose::Image { image, .. } => image.replica(),
+            Purpose::Payload { replica, .. }
+            | Purpose::Checkpoint { replica, .. }
+            | Purpose::Renamed { replica } => *replica,
+        };
+        self.dir_of(replica)
+    }
+}
