@@ -12,6 +12,8 @@ from batch import batches
 from connection import Connection
 
 COORDINATOR_LOAD_IN_PROGRESS = 14
+# A kind of resources that have settings.
+GROUP = 32
 EARLIEST, LATEST, MAX_TIMESTAMP = -2, -1, -3
 
 # The newest versions that name topics instead of giving their ids.
@@ -49,6 +51,13 @@ def create_topic(connection, name, partitions=1, configs=None, version=7, **fiel
         **fields,
     }
     return connection.call("CreateTopics", version, {"Topics": [topic], "timeoutMs": 10_000})["Topics"][0]
+
+
+def configure_group(connection, group, **configs):
+    """What a group has for itself; the underscores of names stand for dots."""
+    entries = [{"Name": name.replace("_", "."), "ConfigOperation": 0, "Value": value} for name, value in configs.items()]
+    resource = {"ResourceType": GROUP, "ResourceName": group, "Configs": entries}
+    return connection.call("IncrementalAlterConfigs", 1, {"Resources": [resource]})["Responses"][0]
 
 
 def wait_for_leaders(connection, name, partitions):

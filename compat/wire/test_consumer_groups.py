@@ -1,13 +1,14 @@
 """The consumer protocol of groups (KIP-848), for what its clients hide: epochs, who is who, what is refused and how it is put."""
 
+import time
 import uuid
 
 import harness
-from calls import new_topic_for_groups, topic_id
+from calls import configure_group, new_topic_for_groups, topic_id
 from harness import equal, test
 from test_groups import GROUP_ID_NOT_FOUND, NONEMPTY_GROUP, UNKNOWN_MEMBER_ID, coordinator, until_ready
 
-INVALID_REQUEST, UNSUPPORTED_VERSION, INCONSISTENT_GROUP_PROTOCOL = 42, 35, 23
+INVALID_CONFIG, INVALID_REQUEST, UNSUPPORTED_VERSION, INCONSISTENT_GROUP_PROTOCOL = 40, 42, 35, 23
 FENCED_INSTANCE_ID, FENCED_MEMBER_EPOCH, UNRELEASED_INSTANCE_ID = 82, 110, 111
 UNSUPPORTED_ASSIGNOR, STALE_MEMBER_EPOCH, INVALID_REGULAR_EXPRESSION = 112, 113, 128
 
@@ -58,15 +59,20 @@ def a_partition_is_given_only_after_it_was_given_up():
     equal((kept["MemberEpoch"], len(share(kept))), (epoch, 2), "it keeps its epoch until it has given up")
     waits = heartbeat(connection, group, second, waits["MemberEpoch"])
     assert not waits["Assignment"] or share(waits) == [], waits
+    given_up = [partition for partition in range(4) if partition not in share(kept)]
+    equal(commit(connection, group, first, epoch, topic, given_up[0]), 0, "it has been asked to, and has not yet")
     done = heartbeat(connection, group, first, epoch, TopicPartitions=having(connection, topic, share(kept)))
     equal((done["MemberEpoch"] > epoch, done["Assignment"]), (True, None))
     gets = heartbeat(connection, group, second, waits["MemberEpoch"])
     equal(sorted(share(gets) + share(kept)), [0, 1, 2, 3])
+    # In its present epoch a member is believed whatever it commits for; in an earlier one only for what it has had since.
+    now = done["MemberEpoch"]
+    equal([commit(connection, group, first, now, topic, partition) for partition in range(4)], [0, 0, 0, 0])
+    equal([commit(connection, group, first, epoch, topic, partition) for partition in share(kept)], [0, 0])
+    equal([commit(connection, group, first, epoch, topic, partition) for partition in given_up], [STALE_MEMBER_EPOCH] * 2)
 
 
 def until(ask, is_so):
-    import time
-
     # Kafka looks for what fits a regular expression every ten seconds.
     for _ in range(400):
         answer = ask()
@@ -94,6 +100,27 @@ def what_is_wrong_with_a_request_is_said():
     unsupported = "ServerAssignor sticky is not supported. Supported assignors: uniform, range."
     is_refused(ask(ServerAssignor="sticky"), UNSUPPORTED_ASSIGNOR, unsupported)
     equal(ask(topics=None, SubscribedTopicRegex="[")["ErrorCode"], INVALID_REGULAR_EXPRESSION)
+
+
+@test
+def times_of_members_are_their_groups_own():
+    connection, group = coordinator()
+    topic, member = new_topic_for_groups(connection), member_id()
+    own = {"consumer_heartbeat_interval_ms": "3000", "consumer_session_timeout_ms": "50000", "consumer_assignment_interval_ms": "0"}
+    equal(configure_group(connection, group, **own)["ErrorCode"], 0)
+    for name, value in (
+        ("consumer_heartbeat_interval_ms", "100"),
+        ("consumer_session_timeout_ms", "5000"),
+        ("consumer_session_timeout_ms", "70000"),
+        ("consumer_assignment_interval_ms", "20000"),
+    ):
+        equal(configure_group(connection, group, **{name: value})["ErrorCode"], INVALID_CONFIG, f"{name}={value} is beyond what the broker allows")
+    # Kafka's broker learns of it a moment after its controller.
+    deadline = time.monotonic() + 10
+    epoch = join(connection, group, member, [topic])["MemberEpoch"]
+    while (answer := heartbeat(connection, group, member, epoch))["HeartbeatIntervalMs"] != 3000:
+        assert time.monotonic() < deadline, answer
+        epoch = answer["MemberEpoch"]
 
 
 @test

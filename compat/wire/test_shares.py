@@ -6,7 +6,7 @@ import uuid
 
 import schema
 from batch import batch
-from calls import connect, new_topic_for_groups, produce, topic_id
+from calls import configure_group, connect, new_topic_for_groups, produce, topic_id
 from differences import check
 from harness import equal, test
 from test_groups import GROUP_ID_NOT_FOUND, NONEMPTY_GROUP, UNKNOWN_MEMBER_ID, coordinator, until_ready
@@ -16,7 +16,6 @@ UNKNOWN_TOPIC_ID, FENCED_MEMBER_EPOCH = 100, 110
 INVALID_RECORD_STATE, SHARE_SESSION_NOT_FOUND, INVALID_SHARE_SESSION_EPOCH = 121, 122, 123
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
 LEAVE, FINAL = -1, -1
-GROUP = 32
 NO_TOPIC = "This server does not host this topic-partition."
 
 
@@ -29,12 +28,6 @@ def join(connection, group, member, topics):
     return heartbeat(connection, group, member, 0, SubscribedTopicNames=topics)
 
 
-def configure(connection, group, **configs):
-    entries = [{"Name": name.replace("_", "."), "ConfigOperation": 0, "Value": value} for name, value in configs.items()]
-    resource = {"ResourceType": GROUP, "ResourceName": group, "Configs": entries}
-    return connection.call("IncrementalAlterConfigs", 1, {"Resources": [resource]})["Responses"][0]
-
-
 def member_id():
     return str(uuid.uuid4())
 
@@ -42,7 +35,7 @@ def member_id():
 def shared(topic_partitions=1, **configs):
     """A connection, a group that begins with the first record, a member of it, its epoch, a topic that it is given, and its id."""
     connection, group = coordinator()
-    equal(configure(connection, group, share_auto_offset_reset="earliest", **configs)["ErrorCode"], 0)
+    equal(configure_group(connection, group, share_auto_offset_reset="earliest", **configs)["ErrorCode"], 0)
     topic, member = new_topic_for_groups(connection, topic_partitions), member_id()
     answer = join(connection, group, member, [topic])
     deadline = time.monotonic() + 20
@@ -128,10 +121,10 @@ def what_is_wrong_with_a_heartbeat_of_a_share_group_is_said():
 def times_of_members_are_their_groups_own():
     connection, group = coordinator()
     topic, member = new_topic_for_groups(connection), member_id()
-    equal(configure(connection, group, share_heartbeat_interval_ms="3000")["ErrorCode"], 0)
+    equal(configure_group(connection, group, share_heartbeat_interval_ms="3000")["ErrorCode"], 0)
     for name, value in (("share_heartbeat_interval_ms", "100"), ("share_session_timeout_ms", "5000"), ("share_session_timeout_ms", "70000")):
-        equal(configure(connection, group, **{name: value})["ErrorCode"], 40, f"{name}={value} is beyond what the broker allows")
-    equal(configure(connection, group, share_auto_offset_reset="by_duration:-PT1H")["ErrorCode"], 40)
+        equal(configure_group(connection, group, **{name: value})["ErrorCode"], 40, f"{name}={value} is beyond what the broker allows")
+    equal(configure_group(connection, group, share_auto_offset_reset="by_duration:-PT1H")["ErrorCode"], 40)
     # Kafka's broker learns of it a moment after its controller.
     deadline = time.monotonic() + 10
     epoch, interval = 0, None

@@ -198,7 +198,12 @@ pub const UNITS: &[(&str, &str, i64)] = &[
 ];
 
 /// Settings that two others bound.
-const BOUNDED: [[&str; 3]; 7] = [
+const BOUNDED: [[&str; 3]; 8] = [
+    [
+        "group.consumer.assignment.interval.ms",
+        "group.consumer.min.assignment.interval.ms",
+        "group.consumer.max.assignment.interval.ms",
+    ],
     [
         "group.consumer.heartbeat.interval.ms",
         "group.consumer.min.heartbeat.interval.ms",
@@ -698,6 +703,12 @@ pub fn bounds_of_group(name: &str, broker: &BrokerSettings) -> RangeInclusive<i3
     bounds.unwrap_or(i32::MIN..=i32::MAX)
 }
 
+/// A number that a group has set for itself, within these bounds: a node may bound it otherwise than when it was set.
+pub(crate) fn own_within(name: &str, own: &Settings, bounds: &RangeInclusive<i32>) -> Option<i32> {
+    let number = own.get(name)?.trim().parse::<i32>().ok()?;
+    Some(number.min(*bounds.end()).max(*bounds.start()))
+}
+
 /// Checks one setting of a group.
 pub fn check_group(name: &str, value: &str, broker: &BrokerSettings) -> Result<(), ConfigError> {
     let problem = match find(GROUP_CONFIGS, name) {
@@ -715,13 +726,18 @@ pub fn check_group(name: &str, value: &str, broker: &BrokerSettings) -> Result<(
 
 /// Checks all settings that a group is to have, together.
 pub fn check_group_as_one(own: &Settings, broker: &BrokerSettings) -> Result<(), ConfigError> {
-    let (session, heartbeat) = ("share.session.timeout.ms", "share.heartbeat.interval.ms");
     let int = |name: &str| effective_of_group(name, own, broker)?.0.trim().parse::<i32>().ok();
-    if int(session) > int(heartbeat) {
-        return Ok(());
+    let both = [
+        ("consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"),
+        ("share.session.timeout.ms", "share.heartbeat.interval.ms"),
+    ];
+    for (session, heartbeat) in both {
+        if int(session) <= int(heartbeat) {
+            let problem = format!("it must be greater than {heartbeat}");
+            return Err(ConfigError { key: session.to_owned(), problem });
+        }
     }
-    let problem = format!("it must be greater than {heartbeat}");
-    Err(ConfigError { key: session.to_owned(), problem })
+    Ok(())
 }
 
 /// A topic setting's value and where it comes from; `None` for a name that does not exist.
@@ -833,6 +849,8 @@ mod tests {
         let silent = Settings::from([("share.session.timeout.ms".to_owned(), "5000".to_owned())]);
         assert!(check_group_as_one(&silent, &usual).is_err(), "no longer than between heartbeats");
         assert!(check_group_as_one(&own, &usual).is_ok());
+        let silent = Settings::from([("consumer.session.timeout.ms".to_owned(), "5".to_owned())]);
+        assert!(check_group_as_one(&silent, &usual).is_err(), "nor of the consumer protocol");
     }
 
     #[test]

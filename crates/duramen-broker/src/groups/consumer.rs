@@ -22,8 +22,10 @@
 //!
 //! Members may speak the classic protocol (`consumer/classic.rs`), while at least one speaks this one.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use duramen_protocol::messages::consumer_group_describe::{
@@ -33,6 +35,7 @@ use duramen_protocol::{ErrorCode, Response};
 use duramen_storage::sabotage::{self, Bug};
 
 use super::records::{EpochValue, Fact, FactValue};
+use crate::configs::{Settings, own_within};
 use crate::event::{Now, RequestKey};
 
 mod assignors;
@@ -80,8 +83,12 @@ impl Migration {
 pub struct ConsumerRules {
     /// How long a member may be silent.
     pub session_timeout_ms: i32,
+    /// Between what a group may have that for itself.
+    pub session_timeout_bounds_ms: RangeInclusive<i32>,
     /// How often a member is to be heard.
     pub heartbeat_interval_ms: i32,
+    /// Between what a group may have that for itself.
+    pub heartbeat_interval_bounds_ms: RangeInclusive<i32>,
     /// How many members a group may have.
     pub members_max: usize,
     /// What members may choose from; the first is taken where they do not.
@@ -90,8 +97,32 @@ pub struct ConsumerRules {
     pub migration: Migration,
     /// How long targets are kept at least.
     pub assignment_interval_ms: i32,
+    /// Between what a group may have that for itself.
+    pub assignment_interval_bounds_ms: RangeInclusive<i32>,
     /// How long it is believed at most what regular expressions stand for.
     pub regex_refresh_ms: i32,
+}
+
+impl ConsumerRules {
+    /// The same for a group with settings of its own.
+    pub(crate) fn with(&self, own: &Settings) -> Cow<'_, Self> {
+        let mut rules = Cow::Borrowed(self);
+        let mut take = |name: &str, bounds: &RangeInclusive<i32>, of: fn(&mut Self) -> &mut i32| {
+            if let Some(it) = own_within(name, own, bounds) {
+                *of(rules.to_mut()) = it;
+            }
+        };
+        take("consumer.session.timeout.ms", &self.session_timeout_bounds_ms, |it| {
+            &mut it.session_timeout_ms
+        });
+        take("consumer.heartbeat.interval.ms", &self.heartbeat_interval_bounds_ms, |it| {
+            &mut it.heartbeat_interval_ms
+        });
+        take("consumer.assignment.interval.ms", &self.assignment_interval_bounds_ms, |it| {
+            &mut it.assignment_interval_ms
+        });
+        rules
+    }
 }
 
 /// A fact, and its value if it is so.

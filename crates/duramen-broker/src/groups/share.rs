@@ -33,7 +33,7 @@ use super::records::{
     ShareMemberValue, ShareStatesValue, ShareTargetEpochValue, ShareTopic, ShareValue, StateTopic,
     TargetTopic, TargetValue,
 };
-use crate::configs::Settings;
+use crate::configs::{Settings, own_within};
 use crate::event::{Now, RequestKey};
 
 /// What an operator sets for all share groups.
@@ -54,14 +54,14 @@ pub struct ShareRules {
 impl ShareRules {
     /// The same for a group with settings of its own.
     pub(crate) fn with(&self, own: &Settings) -> Self {
-        let int = |name: &str| own.get(name).and_then(|it| it.parse::<i32>().ok());
-        let within = |it: i32, of: &RangeInclusive<i32>| it.min(*of.end()).max(*of.start());
         let mut rules = self.clone();
-        if let Some(it) = int("share.session.timeout.ms") {
-            rules.session_timeout_ms = within(it, &self.session_timeout_bounds_ms);
-        }
-        if let Some(it) = int("share.heartbeat.interval.ms") {
-            rules.heartbeat_interval_ms = within(it, &self.heartbeat_interval_bounds_ms);
+        let (session, heartbeat) =
+            (&mut rules.session_timeout_ms, &mut rules.heartbeat_interval_ms);
+        for (name, ms, bounds) in [
+            ("share.session.timeout.ms", session, &self.session_timeout_bounds_ms),
+            ("share.heartbeat.interval.ms", heartbeat, &self.heartbeat_interval_bounds_ms),
+        ] {
+            *ms = own_within(name, own, bounds).unwrap_or(*ms);
         }
         rules
     }

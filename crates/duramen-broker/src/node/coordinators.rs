@@ -154,12 +154,15 @@ fn consumer_rules(settings: &BrokerSettings) -> ConsumerRules {
     let assignors = settings.group_consumer_assignors.split(',').map(str::trim);
     ConsumerRules {
         session_timeout_ms: settings.group_consumer_session_timeout_ms,
+        session_timeout_bounds_ms: bounds_of_group("consumer.session.timeout.ms", settings),
         heartbeat_interval_ms: settings.group_consumer_heartbeat_interval_ms,
+        heartbeat_interval_bounds_ms: bounds_of_group("consumer.heartbeat.interval.ms", settings),
         members_max: usize::try_from(settings.group_consumer_max_size).unwrap_or(usize::MAX),
         assignors: assignors.filter_map(Assignor::named).collect(),
         migration: Migration::named(&settings.group_consumer_migration_policy)
             .unwrap_or(Migration::Disabled),
         assignment_interval_ms: settings.group_consumer_assignment_interval_ms,
+        assignment_interval_bounds_ms: bounds_of_group("consumer.assignment.interval.ms", settings),
         regex_refresh_ms: settings.group_consumer_regex_refresh_interval_ms,
     }
 }

@@ -63,8 +63,8 @@ const TOPIC_HEAD: &str = "
 const GROUP_HEAD: &str = "
 ## Settings of a group
 
-By the name of a share group, with IncrementalAlterConfigs (`kafka-configs.sh --entity-type groups`); whether it is there
-does not matter.
+By the name of a share group, or of a group of the consumer protocol, with IncrementalAlterConfigs
+(`kafka-configs.sh --entity-type groups`); whether it is there does not matter.
 
 | name | type | default | allowed | does it | |
 |---|---|---|---|---|---|

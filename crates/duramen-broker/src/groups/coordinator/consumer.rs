@@ -342,7 +342,8 @@ impl Coordinator {
         }
         let group = self.group_mut(name);
         let consumer = group.consumer.as_mut().expect("it is there now");
-        consumer.heartbeat(&rules.consumer, topics, caller, request, now);
+        let rules = rules.consumer.with(topics.image.group_configs(name));
+        consumer.heartbeat(&rules, topics, caller, request, now);
         Ok(())
     }
 
@@ -366,7 +367,8 @@ impl Coordinator {
         }
         match &asked {
             Classic::Join(version, caller, request) => {
-                consumer.join(&rules.consumer, topics, *version, caller, request, now);
+                let rules = rules.consumer.with(topics.image.group_configs(name));
+                consumer.join(&rules, topics, *version, caller, request, now);
             }
             Classic::Sync(key, request) => consumer.sync(topics, *key, request, now),
             Classic::Heartbeat(key, request) => consumer.classic_heartbeat(*key, request, now),

@@ -70,11 +70,14 @@ struct Play {
 fn consumer_rules() -> ConsumerRules {
     ConsumerRules {
         session_timeout_ms: 45_000,
+        session_timeout_bounds_ms: 45_000..=60_000,
         heartbeat_interval_ms: 5_000,
+        heartbeat_interval_bounds_ms: 5_000..=15_000,
         members_max: 100,
         assignors: Assignor::ALL.to_vec(),
         migration: Migration::Bidirectional,
         assignment_interval_ms: 0,
+        assignment_interval_bounds_ms: 0..=15_000,
         regex_refresh_ms: 600_000,
     }
 }

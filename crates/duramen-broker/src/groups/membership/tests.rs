@@ -63,11 +63,14 @@ fn identity(id: &str, instance: Option<&str>) -> MemberIdentity {
 fn consumer_rules() -> ConsumerRules {
     ConsumerRules {
         session_timeout_ms: 45_000,
+        session_timeout_bounds_ms: 45_000..=60_000,
         heartbeat_interval_ms: 5_000,
+        heartbeat_interval_bounds_ms: 5_000..=15_000,
         members_max: 100,
         assignors: Vec::new(),
         migration: Migration::Disabled,
         assignment_interval_ms: 0,
+        assignment_interval_bounds_ms: 0..=15_000,
         regex_refresh_ms: 600_000,
     }
 }

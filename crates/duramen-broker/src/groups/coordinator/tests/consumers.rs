@@ -1,5 +1,7 @@
 //! Groups of the consumer protocol, by scenario.
 
+use std::borrow::Cow;
+
 use duramen_protocol::messages::consumer_group_describe::DescribedGroup;
 use duramen_protocol::messages::consumer_group_heartbeat::TopicPartitions;
 use duramen_protocol::messages::consumer_protocol::{
@@ -8,6 +10,7 @@ use duramen_protocol::messages::consumer_protocol::{
 use duramen_protocol::messages::{ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse};
 
 use super::*;
+use crate::configs::Settings;
 
 /// Partitions as members speak of them.
 pub(super) type Parts = Vec<(Uuid, Vec<i32>)>;
@@ -443,6 +446,24 @@ fn targets_are_not_decided_too_often() {
     assert_eq!(play.stays("g", "a", 1), (1, None));
     play.pass(SECOND);
     assert_eq!(play.stays("g", "a", 1), (1, Some(vec![(t, vec![0])])));
+}
+
+#[test]
+fn times_are_the_groups_own_within_what_the_node_allows() {
+    let rules = Play::new().rules.consumer;
+    let own = |pairs: &[(&str, &str)]| -> Settings {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    };
+    assert!(matches!(rules.with(&own(&[("share.session.timeout.ms", "50000")])), Cow::Borrowed(_)));
+    let all = own(&[
+        ("consumer.session.timeout.ms", "50000"),
+        ("consumer.heartbeat.interval.ms", "1"),
+        ("consumer.assignment.interval.ms", "99999"),
+    ]);
+    let with = rules.with(&all);
+    let times = (with.session_timeout_ms, with.heartbeat_interval_ms, with.assignment_interval_ms);
+    assert_eq!(times, (50_000, 5_000, 15_000));
+    assert_eq!(with.members_max, rules.members_max);
 }
 
 #[test]
