@@ -32,9 +32,14 @@ type member struct {
 	claims     map[int32]bool
 	claimed    int
 	generation int32
-	consumed   int
-	values     []string
+	consumed   map[place]bool
 	errors     []error
+}
+
+// place is where a record is. The topic of a test is one.
+type place struct {
+	partition int32
+	offset    int64
 }
 
 func (m *member) Setup(session sarama.ConsumerGroupSession) error {
@@ -51,12 +56,18 @@ func (m *member) ConsumeClaim(session sarama.ConsumerGroupSession, claim sarama.
 	m.claims[claim.Partition()] = true
 	m.claimed++
 	m.lock.Unlock()
+	next := claim.InitialOffset()
 	for got := range claim.Messages() {
 		// Marked before it is seen to be consumed: whoever leaves then has it in its last commit.
 		session.MarkMessage(got, "")
 		m.lock.Lock()
-		m.values = append(m.values, string(got.Value))
+		m.consumed[place{got.Partition, got.Offset}] = true
+		// Whoever claims a partition anew may read again what was not committed. While it has it each record comes once.
+		if got.Offset < next {
+			m.errors = append(m.errors, fmt.Errorf("%d-%d came again, %d was next", got.Partition, got.Offset, next))
+		}
 		m.lock.Unlock()
+		next = got.Offset + 1
 	}
 	m.lock.Lock()
 	delete(m.claims, claim.Partition())
@@ -65,7 +76,7 @@ func (m *member) ConsumeClaim(session sarama.ConsumerGroupSession, claim sarama.
 }
 
 func join(group, topic string, changes ...settings) *member {
-	m := &member{claims: map[int32]bool{}}
+	m := &member{claims: map[int32]bool{}, consumed: map[place]bool{}}
 	changes = append(changes, func(c *sarama.Config) { c.Consumer.Return.Errors = true })
 	m.group = Must(sarama.NewConsumerGroup([]string{Bootstrap()}, group, config(changes...)))
 	ctx, cancel := context.WithCancel(context.Background())
@@ -102,13 +113,14 @@ func (m *member) has() (partitions []int32) {
 	return partitions
 }
 
+// allConsumed waits until the member has consumed so many records, each once at least.
 func (m *member) allConsumed(ctx context.Context, count int) {
 	Until(ctx, fmt.Sprint(count, " records"), func() bool {
 		m.lock.Lock()
 		defer m.lock.Unlock()
-		return len(m.values) >= count
+		return len(m.consumed) >= count
 	})
-	Check(len(m.values) == count, "expected %d records, got %d", count, len(m.values))
+	Check(len(m.consumed) == count, "expected %d records, got %d", count, len(m.consumed))
 }
 
 // shared waits until the members have claimed all partitions between them, as many each as the counts say.
@@ -157,6 +169,13 @@ func everyStrategy(ctx context.Context) {
 		spread(topic, 40)
 		second.allConsumed(ctx, 60)
 		second.leave()
+		withAdmin(func(admin sarama.ClusterAdmin) {
+			found := Must(admin.ListConsumerGroupOffsets(group, map[string][]int32{topic: {0, 1, 2, 3}}))
+			for partition := range int32(4) {
+				block := found.GetBlock(topic, partition)
+				Check(block.Err == sarama.ErrNoError && block.Offset == 20, "partition %d: committed %+v", partition, block)
+			}
+		})
 	})
 }
 
