@@ -128,14 +128,8 @@ struct World {
 pub fn run(seed: u64, bug: Option<Bug>) -> Result<Report, Failure> {
     let mut world = World::new(seed, bug)?;
     world.live()?;
-    world.report.requests = world.clients.requests;
-    (world.report.acked, world.report.shown) = world.clients.oracle.totals();
+    world.clients.tell_of(&mut world.report);
     (world.report.left, world.report.returned) = (world.leaving.left, world.leaving.returned);
-    world.report.deleted = world.clients.oracle.deleted();
-    (world.report.generations, world.report.fenced) = world.clients.shared();
-    world.report.transacted = world.clients.transacted();
-    world.report.given = world.clients.given();
-    world.report.assigned = world.clients.assigned();
     world.report.rebuilt = world.made.values().map(|made| made.0).sum();
     world.report.begun = world.made.values().map(|made| made.1).sum();
     (world.report.slept, world.report.roused) = (world.watch.slept, world.watch.roused);

@@ -149,7 +149,7 @@ pub const OF_CLUSTERS: &[(&str, Bug, u64)] = &[
     #[cfg(feature = "sabotage")]
     ("a replica speaks before its sync", Bug::Peers(Inside::SpokenBeforeSync), 4),
     #[cfg(feature = "sabotage")]
-    ("a leader serves too early", Bug::Peers(Inside::ServesTooEarly), 12),
+    ("a leader serves too early", Bug::Peers(Inside::ServesTooEarly), 5),
     #[cfg(feature = "sabotage")]
     ("producers of a cut suffix remembered", Bug::Peers(Inside::CutKeepsProducers), 987),
     #[cfg(feature = "sabotage")]
@@ -205,6 +205,12 @@ pub const OF_CLUSTERS: &[(&str, Bug, u64)] = &[
     #[cfg(feature = "sabotage")]
     ("an earlier member epoch heard", Bug::Peers(Inside::EarlierEpochTaken), 193),
     #[cfg(feature = "sabotage")]
+    ("a group is upgraded without what members have", Bug::Peers(Inside::UpgradedWithNothing), 39),
+    #[cfg(feature = "sabotage")]
+    ("a classic member that joins has nothing", Bug::Peers(Inside::ClassicHasNothing), 13),
+    #[cfg(feature = "sabotage")]
+    ("a downgraded group counts its generations anew", Bug::Peers(Inside::DowngradedAnew), 13),
+    #[cfg(feature = "sabotage")]
     ("a decision is answered before it is kept", Bug::Peers(Inside::DecidedBeforeKept), 214),
     #[cfg(feature = "sabotage")]
     ("a new leader forgets what is kept", Bug::Peers(Inside::KeptForgotten), 38),
@@ -241,6 +247,7 @@ pub const MISSED: &[(&str, Bug)] = &[
     ("an earlier leader's decisions are kept", Bug::Peers(Inside::EarlierLeaderTaken)),
     ("a late marker ends what is open", Bug::Peers(Inside::LateMarkerTaken)),
     ("what two compactions left is mixed", Bug::Peers(Inside::GivenMixed)),
+    ("what classic members are giving up is forgotten", Bug::Peers(Inside::GivingUpForgotten)),
 ];
 
 /// Runs seeds until one finds `bug`: which one, and what was found.

@@ -85,7 +85,7 @@ fn of_cluster(report: &cluster_harness::Report) -> String {
                      {} bits flipped, {} segments mended, {} leaps of clocks, \
                      {} disks filled, {} produces refused for it, {} topics deleted, \
                      {} generations, {} commits of members refused, {} transactions committed, {} aborted, \
-                     {} assignments, {} commits of theirs refused, {} records given to a share group, {} decisions, {} dead letters, {} machines left, {} of them came back, \
+                     {} assignments, {} commits of theirs refused, {} groups upgraded, {} downgraded, {} records given to a share group, {} decisions, {} dead letters, {} machines left, {} of them came back, \
                      {} logs compacted, {} pieces of such given",
         report.trace.hash(),
         report.machines,
@@ -114,6 +114,8 @@ fn of_cluster(report: &cluster_harness::Report) -> String {
         report.transacted.1,
         report.assigned.0,
         report.assigned.1,
+        report.changed.0,
+        report.changed.1,
         report.given.0,
         report.given.1,
         report.given.2,

@@ -146,6 +146,14 @@ pub enum Bug {
     GivenBeforeFreed,
     /// A commit of an earlier member epoch is taken.
     EarlierEpochTaken,
+    /// A group that becomes one of the consumer protocol does not know what its members have.
+    UpgradedWithNothing,
+    /// … nor what they are about to give up.
+    GivingUpForgotten,
+    /// A classic member that joins a group of the consumer protocol counts as one that has nothing any more.
+    ClassicHasNothing,
+    /// A group that becomes one of the classic protocol counts its generations anew.
+    DowngradedAnew,
     /// A decision of a share group's consumer is answered before it is kept.
     DecidedBeforeKept,
     /// A new leader knows where a share group starts, and nothing of what is kept behind that.

@@ -455,11 +455,11 @@ impl Membership {
                 }
                 match result {
                     Ok(()) => {
-                        self.assign(assignments, ErrorCode::None);
+                        self.assign(assignments);
                         self.state = State::Stable;
                     }
                     Err(code) => {
-                        self.assign(BTreeMap::new(), code);
+                        self.refuse_syncs(code);
                         self.prepare();
                     }
                 }
@@ -618,7 +618,7 @@ impl Membership {
         self.roster.remove(id);
     }
 
-    /// What is stored now, with these assignments for members that have none yet.
+    /// What is stored now, with these assignments for the members that they are of.
     fn stored(&self, assignments: &BTreeMap<String, Bytes>) -> Stored {
         let protocol = self.protocol.as_deref().unwrap_or_default();
         let member = |(id, member): (&String, &Member)| StoredMember {

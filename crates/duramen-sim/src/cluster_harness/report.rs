@@ -49,6 +49,8 @@ pub struct Report {
     pub transacted: (u64, u64),
     /// Assignments that members of the consumer protocol were told, and commits of theirs that were refused.
     pub assigned: (u64, u64),
+    /// How often a group became one of the consumer protocol, and one of the classic one.
+    pub changed: (u64, u64),
     /// Records that were given to consumers of a share group, decisions that were answered, and dead letters.
     pub given: (u64, u64, u64),
     /// Machines that were taken out, and that came back with an empty disk.

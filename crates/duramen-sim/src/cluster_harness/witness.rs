@@ -1,4 +1,4 @@
-//! What nodes say of share groups, and of groups of the consumer protocol, is judged when they say it, whether or not anybody hears it.
+//! What nodes say of share groups, and of groups with members of the consumer protocol, is judged when they say it, whether or not anybody hears it.
 
 use duramen_broker::{ConnectionId, Reply};
 use duramen_protocol::Response;
@@ -31,6 +31,10 @@ impl World {
             Response::ShareFetch(_)
                 | Response::ShareAcknowledge(_)
                 | Response::ConsumerGroupHeartbeat(_)
+                | Response::JoinGroup(_)
+                | Response::SyncGroup(_)
+                | Response::Heartbeat(_)
+                | Response::LeaveGroup(_)
         );
         if !is_of_interest {
             return Ok(());

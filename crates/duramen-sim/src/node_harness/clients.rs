@@ -45,6 +45,7 @@ pub(crate) use share_group::{Answered, Sight};
 
 use super::oracle::{Oracle, Place, Standing};
 use crate::batch::Records;
+use crate::cluster_harness::Report;
 use crate::failure::Failure;
 use crate::prng::Prng;
 use crate::trace::tell;
@@ -289,24 +290,12 @@ impl Clients {
         self.all.iter().any(|it| it.connection == connection && it.outstanding.is_none())
     }
 
-    /// Generations of which members were told, and commits of theirs that were refused.
-    pub(crate) fn shared(&self) -> (u64, u64) {
-        self.crowds.shared()
-    }
-
-    /// Transactions that are known to be committed, and to be aborted.
-    pub(crate) fn transacted(&self) -> (u64, u64) {
-        self.crowds.transacted()
-    }
-
-    /// Assignments that members of the consumer protocol were told, and commits of theirs that were refused.
-    pub(crate) fn assigned(&self) -> (u64, u64) {
-        self.crowds.assigned()
-    }
-
-    /// Records that were given to consumers of a share group, decisions that were answered, and dead letters.
-    pub(crate) fn given(&self) -> (u64, u64, u64) {
-        self.crowds.given()
+    /// What came of it all.
+    pub(crate) fn tell_of(&self, report: &mut Report) {
+        report.requests = self.requests;
+        (report.acked, report.shown) = self.oracle.totals();
+        report.deleted = self.oracle.deleted();
+        self.crowds.tell_of(report);
     }
 
     /// Who wants to be connected to which node, because it was told so.

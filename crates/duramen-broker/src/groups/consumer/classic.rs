@@ -4,7 +4,7 @@
 //! generation, and asks for its share, which the coordinator has decided. When it has to give something up or there is
 //! more for it, its heartbeat is told to join again. What it says in `JoinGroup` to have is what it has.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -20,6 +20,7 @@ use duramen_protocol::messages::{
     LeaveGroupResponse, SyncGroupRequest, SyncGroupResponse,
 };
 use duramen_protocol::wire::Uuid;
+use duramen_storage::sabotage::{self, Bug};
 
 use super::view::{Current, Member, Owned, Stage, View, target_value};
 use super::{ConsumerGroup, ConsumerRules, Migration, Shares, Topics, us};
@@ -120,7 +121,10 @@ impl ConsumerGroup {
         }
         let has_changed = self.follow_subscription(rules, topics, &before.value, &value, now);
         self.assign(rules, topics, now);
-        let owned = owned_of(&subscription, topics);
+        let mut owned = owned_of(&subscription, topics);
+        if sabotage::is(Bug::ClassicHasNothing) {
+            owned.clear();
+        }
         self.reconcile(&id, has_changed, Some(&owned), topics, now);
         self.beat(&id, request.session_timeout_ms, now);
         let deadlines = self.deadlines.get_mut(&id).expect("it was just heard of");
@@ -335,27 +339,32 @@ impl ConsumerGroup {
             if assignment.user_data.is_some_and(|data| !data.is_empty()) {
                 return None; // An assignor of the application's own told its members something by it.
             }
-            let owned = owned_by_id(&assignment.assigned_partitions, topics);
-            read.push((stored, protocols, subscription, owned));
+            let mut owned = owned_by_id(&assignment.assigned_partitions, topics);
+            let mut claimed = owned_of(&subscription, topics);
+            if sabotage::is(Bug::UpgradedWithNothing) {
+                owned.clear();
+            }
+            if sabotage::is(Bug::GivingUpForgotten) {
+                claimed.clear();
+            }
+            read.push((stored, protocols, subscription, owned, claimed));
         }
-        for (stored, protocols, subscription, owned) in read {
+        let given: BTreeSet<(Uuid, i32)> = read.iter().flat_map(|it| each(&it.3)).collect();
+        for (stored, protocols, subscription, owned, claimed) in read {
             let id: Arc<str> = stored.id.as_str().into();
             let value = upgraded_value(stored, protocols, subscription);
             let session_timeout_ms = value.classic.as_ref().map_or(0, |it| it.session_timeout_ms);
             group.emit(Fact::Member(id.clone()), Some(FactValue::Member(Arc::new(value))));
-            let mut assigned = Owned::new();
-            for TopicPartitions { topic_id, partitions } in owned {
-                // Who knows what an assignor gave to two: it is the first one's.
-                let free =
-                    partitions.into_iter().filter(|it| group.view.owner(topic_id, *it).is_none());
-                let free: BTreeMap<i32, i32> = free.map(|part| (part, generation)).collect();
-                if !free.is_empty() {
-                    assigned.insert(topic_id, free);
-                }
-            }
+            // Who knows what an assignor gave to two: it is the first one's.
+            let is_free = |it: &(Uuid, i32)| group.view.owner(it.0, it.1).is_none();
+            let assigned = owned_since(generation, each(&owned).filter(is_free));
+            // What it had when it joined and was not given again it may be about to give up. When it joins again, it says so.
+            let left = each(&claimed).filter(|it| is_free(it) && !given.contains(it));
+            let revoking = owned_since(generation, left);
+            let stage = if revoking.is_empty() { Stage::Stable } else { Stage::Revoking };
             group.emit(Fact::Target(id.clone()), Some(target_value(&shares(&assigned))));
-            let current =
-                Current { epoch: generation, previous: generation, assigned, ..Current::default() };
+            let (epoch, previous) = (generation, generation);
+            let current = Current { epoch, previous, stage, assigned, revoking };
             group.emit(Fact::Current(id.clone()), Some(current.value()));
             group.beat(&id, session_timeout_ms, now);
         }
@@ -409,7 +418,7 @@ impl ConsumerGroup {
         };
         Some(Stored {
             protocol_type: CONSUMER.to_owned(),
-            generation: *epoch,
+            generation: if sabotage::is(Bug::DowngradedAnew) { 0 } else { *epoch },
             protocol: Some(protocol.clone()),
             leader: None,
             members: members.iter().zip(&all).map(stored).collect(),
@@ -428,6 +437,18 @@ fn first_metadata(value: &MemberValue) -> Option<&Bytes> {
 
 fn shares(owned: &Owned) -> Shares {
     owned.iter().map(|(topic, it)| (*topic, it.keys().copied().collect())).collect()
+}
+
+fn each(topics: &[TopicPartitions]) -> impl Iterator<Item = (Uuid, i32)> {
+    topics.iter().flat_map(|it| it.partitions.iter().map(|part| (it.topic_id, *part)))
+}
+
+fn owned_since(epoch: i32, partitions: impl Iterator<Item = (Uuid, i32)>) -> Owned {
+    let mut owned = Owned::new();
+    for (topic, partition) in partitions {
+        owned.entry(topic).or_default().insert(partition, epoch);
+    }
+    owned
 }
 
 /// Partitions as classic members are told them, in the version of the protocol that they speak.

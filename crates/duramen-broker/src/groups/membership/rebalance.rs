@@ -27,7 +27,7 @@ impl Membership {
 
     pub(super) fn prepare(&mut self) {
         if self.state == State::CompletingRebalance {
-            self.assign(BTreeMap::new(), ErrorCode::RebalanceInProgress);
+            self.refuse_syncs(ErrorCode::RebalanceInProgress);
         }
         self.sync_due_us = None;
         let timeout_us = us(self.roster.rebalance_timeout_ms());
@@ -142,11 +142,14 @@ impl Membership {
         if self.awaited.values().any(is_same) {
             return;
         }
+        // Whom the leader left out has nothing.
         let given = request.assignments.iter();
-        let assignments = given.map(|it| (it.member_id.clone(), it.assignment.clone())).collect();
+        let given = given.map(|it| (it.member_id.clone(), it.assignment.clone()));
+        let left_out = self.roster.iter().map(|(id, _)| (id.clone(), Bytes::new()));
+        let assignments: BTreeMap<String, Bytes> = left_out.chain(given).collect();
         let stored = self.stored(&assignments);
         if sabotage::is(Bug::AssignedBeforeStored) {
-            self.assign(assignments.clone(), ErrorCode::None);
+            self.assign(assignments.clone());
             self.state = State::Stable;
         }
         self.store(stored, Some(Awaited::Assignments { generation, assignments }));
@@ -162,20 +165,29 @@ impl Membership {
     }
 
     /// Gives every member its assignment, or none, and answers those that wait for it.
-    pub(super) fn assign(&mut self, mut assignments: BTreeMap<String, Bytes>, code: ErrorCode) {
+    pub(super) fn assign(&mut self, mut assignments: BTreeMap<String, Bytes>) {
         for id in self.roster.ids(|_| true) {
             let assignment = assignments.remove(&id).unwrap_or_default();
-            let answer = match code {
-                ErrorCode::None => self.synced(assignment.clone()),
-                code => refused_sync(code),
-            };
-            let member = self.roster.get_mut(&id).expect("it is listed");
-            member.assignment = assignment;
-            if let Some(key) = member.syncing.take() {
-                self.effects.push(Effect::Synced(key, answer));
-                // While it waited, its session did not run.
-                self.beat(&id);
-            }
+            let answer = self.synced(assignment.clone());
+            self.roster.get_mut(&id).expect("it is listed").assignment = assignment;
+            self.answer_sync(&id, answer);
+        }
+    }
+
+    /// The generation is over before anybody was given anything. What members had before they may have still: it is theirs if
+    /// the group becomes one of the consumer protocol now.
+    pub(super) fn refuse_syncs(&mut self, code: ErrorCode) {
+        for id in self.roster.ids(|_| true) {
+            self.answer_sync(&id, refused_sync(code));
+        }
+    }
+
+    fn answer_sync(&mut self, id: &str, answer: SyncGroupResponse) {
+        let waiting = self.roster.get_mut(id).and_then(|member| member.syncing.take());
+        if let Some(key) = waiting {
+            self.effects.push(Effect::Synced(key, answer));
+            // While it waited, its session did not run.
+            self.beat(id);
         }
     }
 }

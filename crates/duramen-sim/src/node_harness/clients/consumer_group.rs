@@ -2,12 +2,10 @@
 //!
 //! Members join, are told what to use, give up what they are told to, sooner or later, and say so; they fall silent, leave, and
 //! begin anew, some under static names. They commit offsets for what they use, each with a larger number than all before; and so
-//! do those that do not know yet that they are not who they were.
+//! do those that do not know yet that they are not who they were. Who has what, by what coordinators say, is kept in `owners`.
 //!
-//! What coordinators say is judged as they say it, also where nobody hears it. A partition is a member's from when it is told
-//! so until it says otherwise, or is out: it left, is replaced, or was silent for a session, or slow to give up, by the clock
-//! of whoever coordinates in this term. Nobody else is told of the partition before. From then on no commit of the one before
-//! is taken. What is said in an earlier term, by who does not know that it coordinates no more, counts for nothing.
+//! There is another such group, in which members of the classic protocol (`classic`) come and go as well: it is all of the one
+//! kind, of both, all of the other, and back.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,6 +24,12 @@ use duramen_protocol::messages::{
 use duramen_protocol::wire::Uuid;
 use duramen_protocol::{ErrorCode, Request, Response};
 
+mod classic;
+mod owners;
+
+use classic::{Stage, Tide};
+use owners::{Beat, Kind, Owners, assigned};
+
 use super::committing::Known;
 use super::share_group::{Answered, Sight};
 use super::{Asked, expect_one_of, requests, unexpected};
@@ -33,7 +37,8 @@ use crate::failure::Failure;
 use crate::prng::Prng;
 use crate::trace::tell;
 
-const GROUP: &str = "otters";
+const OF_CONSUMERS: &str = "otters";
+const OF_BOTH: &str = "newts";
 const TOPIC: &str = "fish";
 const PATTERN: &str = "fi.*";
 const PARTITIONS: i32 = 4;
@@ -46,9 +51,6 @@ const SESSION_US: u64 = 1_500_000;
 const LEAVE: i32 = -1;
 /// A static member leaves so, to come back.
 const AWAY: i32 = -2;
-/// A step of the harness: what a leader did may be seen so much later.
-const STEP_US: u64 = 3_000;
-
 const CODES: [ErrorCode; 10] = [
     ErrorCode::None,
     ErrorCode::CoordinatorLoadInProgress,
@@ -65,13 +67,21 @@ const CODES: [ErrorCode; 10] = [
 
 #[derive(Debug)]
 struct Member {
+    group: &'static str,
     at: usize,
     lives: u64,
+    /// Where it stands as a classic member, if it is one.
+    classic: Option<Stage>,
     instance: Option<&'static str>,
     has_pattern: bool,
     rebalance_timeout_ms: i32,
+    /// As a classic member.
+    session_timeout_ms: i32,
+    /// Nobody's, as long as a classic member has to be told.
     id: String,
     epoch: i32,
+    /// In which generation it was told what to use.
+    told_in: i32,
     /// What it uses, and what it was told to use.
     uses: BTreeSet<i32>,
     wanted: BTreeSet<i32>,
@@ -81,16 +91,6 @@ struct Member {
     silent: u64,
     /// It may not have heard all: it says all the next time, and is told all.
     says_all: bool,
-}
-
-/// A heartbeat on its way.
-#[derive(Clone, Debug)]
-pub(super) struct Beat {
-    id: String,
-    epoch: i32,
-    /// What it says that it uses.
-    uses: BTreeSet<i32>,
-    sent_us: u64,
 }
 
 /// A commit on its way.
@@ -114,32 +114,14 @@ pub(super) enum Question {
     Offsets,
 }
 
-/// Somebody by an id, as coordinators of the last term know it.
-#[derive(Debug, Default)]
-struct Owner {
-    has: BTreeSet<i32>,
-    /// What it said that it has given up, and in which epoch: as long as that is its own, it may commit for all.
-    given_up: BTreeMap<i32, i32>,
-    /// What it is to give up, and since when that may be known.
-    revoked: BTreeMap<i32, u64>,
-    /// When its last heartbeat was sent that was answered well, and in which term.
-    beat_us: Option<(u64, u64)>,
-    /// The first heartbeat since the last assignment that may have led to another one; the term of that.
-    unheard_us: Option<u64>,
-    told_in: u64,
-    rebalance_timeout_us: u64,
-    /// It said that it leaves.
-    is_leaving: bool,
-}
-
 /// See above.
 #[derive(Debug)]
 pub(super) struct ConsumerGroup {
+    group: &'static str,
     all: Vec<Member>,
-    owners: BTreeMap<String, Owner>,
-    /// Whose each partition is by the last that somebody was told of it.
-    newest: BTreeMap<i32, String>,
-    term: u64,
+    /// What members speak, if they speak both.
+    tide: Option<Tide>,
+    owners: Owners,
     known: BTreeMap<i32, Known>,
     number: i64,
     is_created: bool,
@@ -150,8 +132,7 @@ pub(super) struct ConsumerGroup {
     lost: BTreeMap<ConnectionId, Beat>,
     last_phase: bool,
     is_told: bool,
-    /// Assignments that were told, and commits that were refused.
-    assigned: u64,
+    /// Commits that were refused.
     refused: u64,
 }
 
@@ -164,21 +145,25 @@ fn code_of(code: i16) -> ErrorCode {
 }
 
 /// The partition in which a group is kept, as Kafka's clients know it.
-fn log_partition() -> i32 {
-    let hash = GROUP.bytes().fold(0i32, |hash, it| hash.wrapping_mul(31).wrapping_add(it.into()));
+fn log_partition(group: &str) -> i32 {
+    let hash = group.bytes().fold(0i32, |hash, it| hash.wrapping_mul(31).wrapping_add(it.into()));
     (hash & i32::MAX) % LOG_PARTITIONS
 }
 
 impl Member {
-    fn new(at: usize, shape: &mut Prng) -> Self {
+    fn new((group, at): (&'static str, usize), shape: &mut Prng) -> Self {
         Self {
+            group,
             at,
             lives: 0,
+            classic: None,
             instance: shape.chance(300).then_some(["ann", "bob", "cat"][at]),
             has_pattern: shape.chance(300),
             rebalance_timeout_ms: *shape.pick(&[500, 3_000]),
-            id: format!("otter-{at}-0"),
+            session_timeout_ms: 3_000,
+            id: format!("{group}-{at}-0"),
             epoch: 0,
+            told_in: -1,
             uses: BTreeSet::new(),
             wanted: BTreeSet::new(),
             was: None,
@@ -190,23 +175,57 @@ impl Member {
 
     fn remember(&mut self) {
         if !self.uses.is_empty() {
-            self.was = Some((self.id.clone(), self.epoch, self.uses.clone()));
+            self.was = Some((self.id.clone(), self.commits_in(), self.uses.clone()));
         }
+    }
+
+    /// The epoch in which it commits. A generation in which nobody was told anything may be forgotten, and be another one then.
+    fn commits_in(&self) -> i32 {
+        if self.classic.is_some() { self.told_in } else { self.epoch }
     }
 
     /// It uses nothing any more, and has to join.
     fn fall_out(&mut self) {
         self.remember();
-        self.epoch = 0;
+        (self.epoch, self.told_in) = (0, -1);
         self.uses.clear();
         self.wanted.clear();
+        if let Some(stage) = &mut self.classic {
+            *stage = Stage::Out;
+        }
     }
 
-    /// Its process begins anew.
-    fn become_another(&mut self) {
+    /// Its process begins anew, and speaks this protocol.
+    fn become_another(&mut self, is_classic: bool) {
         self.fall_out();
         self.lives += 1;
-        self.id = format!("otter-{}-{}", self.at, self.lives);
+        self.classic = is_classic.then_some(Stage::Out);
+        self.id = if is_classic {
+            String::new()
+        } else {
+            format!("{}-{}-{}", self.group, self.at, self.lives)
+        };
+    }
+
+    /// What it says by a request of this kind.
+    fn beat(&self, kind: Kind, sent_us: u64) -> Beat {
+        let us = |ms: i32| u64::from(ms.unsigned_abs()) * 1000;
+        let session_us = self.classic.as_ref().map(|_| us(self.session_timeout_ms));
+        Beat {
+            kind,
+            id: self.id.clone(),
+            instance: self.instance,
+            epoch: self.epoch,
+            uses: self.uses.clone(),
+            sent_us,
+            session_us: session_us.unwrap_or(SESSION_US),
+            rebalance_timeout_us: us(self.rebalance_timeout_ms),
+        }
+    }
+
+    /// It knows what it is to use, and uses nothing else.
+    fn is_settled(&self) -> bool {
+        self.uses == self.wanted && matches!(self.classic, None | Some(Stage::In))
     }
 
     fn request(&self, says_all: bool) -> ConsumerGroupHeartbeatRequest {
@@ -214,7 +233,7 @@ impl Member {
         let pattern = self.has_pattern.then(|| PATTERN.to_owned());
         let names = if self.has_pattern { Vec::new() } else { vec![TOPIC.to_owned()] };
         ConsumerGroupHeartbeatRequest {
-            group_id: GROUP.to_owned(),
+            group_id: self.group.to_owned(),
             member_id: self.id.clone(),
             member_epoch: self.epoch,
             instance_id: self.instance.map(str::to_owned),
@@ -227,17 +246,20 @@ impl Member {
 }
 
 impl ConsumerGroup {
-    /// In every thirteenth seed there is one.
+    /// In every thirteenth seed there is one of the consumer protocol, and in as many one of both.
     pub(super) fn of(seed: u64) -> Option<Self> {
-        if seed % 13 != 11 {
-            return None;
-        }
+        let group = match seed % 13 {
+            11 => OF_CONSUMERS,
+            0 => OF_BOTH,
+            _ => return None,
+        };
         let mut shape = Prng::new(seed, "consumer groups");
-        Some(Self {
-            all: (0..MEMBERS).map(|at| Member::new(at, &mut shape)).collect(),
-            owners: BTreeMap::new(),
-            newest: BTreeMap::new(),
-            term: 0,
+        let all = (0..MEMBERS).map(|at| Member::new((group, at), &mut shape)).collect();
+        let mut it = Self {
+            group,
+            all,
+            tide: (group == OF_BOTH).then(|| Tide::new(&mut shape)),
+            owners: Owners::default(),
             known: BTreeMap::new(),
             number: 0,
             is_created: false,
@@ -248,9 +270,14 @@ impl ConsumerGroup {
             lost: BTreeMap::new(),
             last_phase: false,
             is_told: false,
-            assigned: 0,
             refused: 0,
-        })
+        };
+        for at in (0..MEMBERS).filter(|_| group == OF_BOTH) {
+            it.all[at].session_timeout_ms = *shape.pick(&[1_000, 3_000]);
+            it.all[at].rebalance_timeout_ms = *shape.pick(&[1_000, 5_000]);
+            it.begin_anew(at, &mut shape);
+        }
+        Some(it)
     }
 
     pub(super) fn len(&self) -> usize {
@@ -267,7 +294,7 @@ impl ConsumerGroup {
     pub(super) fn is_done(&self) -> bool {
         let all: Vec<i32> = self.all.iter().flat_map(|it| it.uses.iter().copied()).collect();
         let epochs: BTreeSet<i32> = self.all.iter().map(|it| it.epoch).collect();
-        let is_settled = self.all.iter().all(|it| it.uses == it.wanted);
+        let is_settled = self.all.iter().all(Member::is_settled);
         let used: BTreeSet<i32> = all.iter().copied().collect();
         let is_each = all.len() == used.len() && used == (0..PARTITIONS).collect();
         is_each && is_settled && epochs.len() == 1 && self.is_told
@@ -275,11 +302,21 @@ impl ConsumerGroup {
 
     /// Assignments that members were told, and commits of theirs that were refused.
     pub(super) fn totals(&self) -> (u64, u64) {
-        (self.assigned, self.refused)
+        (self.owners.assigned, self.refused)
+    }
+
+    /// How often the group became one of the consumer protocol, and one of the classic one.
+    pub(super) fn changes(&self) -> (u64, u64) {
+        (self.owners.upgrades, self.owners.downgrades)
     }
 
     pub(super) fn told(&self) -> String {
         format!("{:?} {:?}", self.all, self.owners)
+    }
+
+    /// How many clients may ask in a moment, so that much happens in the time that there is.
+    pub(super) fn haste(&self) -> usize {
+        if self.tide.is_some() { 4 } else { 2 }
     }
 
     pub(super) fn take_aims(&mut self) -> Vec<(usize, i32)> {
@@ -331,7 +368,7 @@ impl ConsumerGroup {
             return None;
         }
         let Some(node) = it.coordinator else {
-            let coordinator_keys = vec![GROUP.to_owned()];
+            let coordinator_keys = vec![self.group.to_owned()];
             let request = FindCoordinatorRequest { coordinator_keys, ..Default::default() };
             return Some((Question::Find, request.into(), 4));
         };
@@ -348,36 +385,58 @@ impl ConsumerGroup {
                     self.all[at].silent = work.between(10, 60);
                     return None;
                 }
-                1 => self.begin_anew(at),
+                1 => self.begin_anew(at, work),
                 2 if self.all[at].epoch > 0 => return Some(self.leave(at, work, now_us)),
                 3..=9 => {
                     if let Some((id, epoch, uses)) = self.all[at].was.clone() {
                         return Some(self.commit(at, (id, epoch), uses.into_iter().collect()));
                     }
                 }
+                10 | 11 if self.tide.is_some() && work.chance(700) => {
+                    self.tide.iter_mut().for_each(|tide| tide.is_classic = !tide.is_classic);
+                }
+                12..=30 if self.is_against_the_tide(at) => {
+                    if self.all[at].epoch > 0 && work.chance(700) {
+                        return Some(self.leave(at, work, now_us));
+                    }
+                    self.begin_anew(at, work);
+                }
                 _ => {}
             }
         }
         let it = &self.all[at];
-        let is_in = it.epoch > 0;
+        let is_in = it.commits_in() > 0;
         if is_in && !it.uses.is_empty() && work.chance(300) {
-            let (who, uses) = ((it.id.clone(), it.epoch), it.uses.iter().copied().collect());
+            let who = (it.id.clone(), it.commits_in());
+            let uses = it.uses.iter().copied().collect();
             return Some(self.commit(at, who, uses));
         }
         if is_in && work.chance(100) {
-            return Some(offsets());
+            return Some(offsets(self.group));
         }
         Some(self.beat(at, work, now_us))
     }
 
-    /// A member's process dies, and begins anew. Whoever had a static name comes back under it when its session is over.
-    fn begin_anew(&mut self, at: usize) {
-        self.all[at].become_another();
+    fn is_against_the_tide(&self, at: usize) -> bool {
+        let is_classic = self.all[at].classic.is_some();
+        self.tide.as_ref().is_some_and(|tide| tide.is_classic != is_classic)
+    }
+
+    /// A member's process dies, and begins anew. Whoever had a static name comes back under it when its session is over, or at
+    /// once, if it was a classic member or is one now.
+    fn begin_anew(&mut self, at: usize, work: &mut Prng) {
+        let is_classic = self.tide.as_ref().is_some_and(|tide| tide.is_classic != work.chance(150));
+        self.all[at].become_another(is_classic);
     }
 
     fn beat(&mut self, at: usize, work: &mut Prng, now_us: u64) -> (Question, Request, i16) {
-        let gives_up = self.last_phase || work.chance(400);
         let it = &mut self.all[at];
+        if let (Some(tide), Some(_)) = (&self.tide, &it.classic) {
+            let (beat, request, version) = it.say((tide, self.last_phase), work, now_us);
+            self.owners.on_sent(&beat);
+            return (Question::Beat(beat), request, version);
+        }
+        let gives_up = self.last_phase || work.chance(400);
         if gives_up && it.uses != it.wanted {
             it.remember();
             it.uses = it.wanted.clone();
@@ -389,30 +448,25 @@ impl ConsumerGroup {
         let topics = TopicPartitions { topic_id, partitions };
         let uses = vec![topics].into_iter().filter(|it| !it.partitions.is_empty()).collect();
         request.topic_partitions = Some(uses);
-        let (id, epoch, uses) = (it.id.clone(), it.epoch, it.uses.clone());
-        let owner = self.owners.entry(id.clone()).or_default();
-        owner.rebalance_timeout_us = u64::from(it.rebalance_timeout_ms.unsigned_abs()) * 1000;
-        owner.is_leaving = false;
-        owner.unheard_us.get_or_insert(now_us);
-        let less = owner.has.difference(&uses).map(|partition| (*partition, epoch));
-        owner.given_up.extend(less);
-        owner.has.retain(|partition| uses.contains(partition));
-        (Question::Beat(Beat { id, epoch, uses, sent_us: now_us }), request.into(), 1)
+        let beat = it.beat(Kind::Beat, now_us);
+        self.owners.on_sent(&beat);
+        (Question::Beat(beat), request.into(), 1)
     }
 
     /// It does not wait for the answer to be out.
     fn leave(&mut self, at: usize, work: &mut Prng, now_us: u64) -> (Question, Request, i16) {
-        let it = &mut self.all[at];
-        let epoch = if it.instance.is_some() && work.chance(600) { AWAY } else { LEAVE };
-        let mut request = it.request(false);
-        request.member_epoch = epoch;
-        let id = it.id.clone();
-        it.become_another();
-        let owner = self.owners.entry(id.clone()).or_default();
-        owner.is_leaving = true;
-        owner.has.clear();
-        let beat = Beat { id, epoch, uses: BTreeSet::new(), sent_us: now_us };
-        (Question::Beat(beat), request.into(), 1)
+        let it = &self.all[at];
+        let (beat, request, version) = if it.classic.is_some() {
+            it.leave_as_classic(work, now_us)
+        } else {
+            let epoch = if it.instance.is_some() && work.chance(600) { AWAY } else { LEAVE };
+            let request =
+                ConsumerGroupHeartbeatRequest { member_epoch: epoch, ..it.request(false) };
+            (Beat { epoch, ..it.beat(Kind::Leave, now_us) }, request.into(), 1)
+        };
+        self.begin_anew(at, work);
+        self.owners.on_sent(&beat);
+        (Question::Beat(beat), request, version)
     }
 
     fn commit(
@@ -423,11 +477,7 @@ impl ConsumerGroup {
     ) -> (Question, Request, i16) {
         self.number += 1;
         let number = self.number;
-        let given_up = self.owners.get(&id).map(|it| &it.given_up);
-        let is_void = |it: &&i32| {
-            let may = given_up.is_some_and(|given_up| given_up.get(*it) == Some(&epoch));
-            !may && self.newest.get(*it).is_some_and(|newest| *newest != id)
-        };
+        let is_void = |it: &&i32| self.owners.is_void(&id, epoch, **it);
         let void: BTreeSet<i32> = partitions.iter().filter(is_void).copied().collect();
         for partition in partitions.iter().filter(|it| !void.contains(it)) {
             self.known.entry(*partition).or_default().sent.push(number);
@@ -443,7 +493,7 @@ impl ConsumerGroup {
             ..OffsetCommitRequestTopic::default()
         };
         let request = OffsetCommitRequest {
-            group_id: GROUP.to_owned(),
+            group_id: self.group.to_owned(),
             generation_id_or_member_epoch: epoch,
             member_id: id.clone(),
             group_instance_id: self.all[at].instance.map(str::to_owned),
@@ -468,14 +518,14 @@ fn created() -> Request {
 }
 
 /// What was committed?
-fn offsets() -> (Question, Request, i16) {
+fn offsets(group: &str) -> (Question, Request, i16) {
     let topic = OffsetFetchRequestTopics {
         name: TOPIC.to_owned(),
         partition_indexes: (0..PARTITIONS).collect(),
         ..OffsetFetchRequestTopics::default()
     };
     let group = OffsetFetchRequestGroup {
-        group_id: GROUP.to_owned(),
+        group_id: group.to_owned(),
         topics: Some(vec![topic]),
         ..OffsetFetchRequestGroup::default()
     };
@@ -508,10 +558,33 @@ impl ConsumerGroup {
             (Question::Beat(beat), Response::ConsumerGroupHeartbeat(it)) => {
                 self.on_beat(at, &beat, it)
             }
+            (Question::Beat(beat), came) if beat.kind != Kind::Beat => {
+                self.on_classic(at, &beat, came)
+            }
             (Question::Commit(commit), Response::OffsetCommit(it)) => {
                 self.on_committed(at, &commit, it)
             }
             (Question::Offsets, Response::OffsetFetch(it)) => self.on_offsets(at, it),
+            (_, came) => unexpected(came),
+        }
+    }
+
+    /// What a classic member is told, or anybody that has left.
+    fn on_classic(&mut self, at: usize, beat: &Beat, came: &Response) -> Result<(), Failure> {
+        let member = &mut self.all[at];
+        match (beat.kind, came) {
+            (Kind::Join, Response::JoinGroup(it)) => member.on_joined(it),
+            (Kind::Sync, Response::SyncGroup(it)) => member.on_synced(it),
+            (Kind::Heartbeat, Response::Heartbeat(it)) => {
+                expect_one_of(it.error_code, &classic::CODES, "Heartbeat")?;
+                member.on_code(it.error_code);
+                Ok(())
+            }
+            (Kind::Leave, Response::LeaveGroup(it)) => {
+                let of_member = it.members.first().map_or(0, |member| member.error_code);
+                expect_one_of(it.error_code, &classic::CODES, "LeaveGroup")?;
+                expect_one_of(of_member, &classic::CODES, "LeaveGroup, of its member,")
+            }
             (_, came) => unexpected(came),
         }
     }
@@ -564,7 +637,7 @@ impl ConsumerGroup {
                 (member.coordinator, member.says_all) = (None, true);
             }
             ErrorCode::UnreleasedInstanceId => {}
-            ErrorCode::FencedInstanceId => member.become_another(),
+            ErrorCode::FencedInstanceId => member.become_another(false),
             _ => member.fall_out(),
         }
         Ok(())
@@ -583,11 +656,12 @@ impl ConsumerGroup {
             if code == ErrorCode::UnknownTopicOrPartition.code() {
                 continue; // by a node that is behind
             }
-            expect_one_of(code, &CODES, "OffsetCommit")?;
+            let codes = [&CODES[..], &classic::CODES].concat();
+            expect_one_of(code, &codes, "OffsetCommit")?;
             let is_void = void.contains(partition);
             self.refused += u64::from(is_void);
             if code == 0 && is_void {
-                let whose = &self.newest[partition];
+                let whose = self.owners.newest(*partition).unwrap_or_default();
                 let what = format!("commit {number} of {id} for {partition} is taken");
                 return wrong(format!("{what}, which is {whose}'s"));
             }
@@ -613,19 +687,11 @@ impl ConsumerGroup {
         }
         for part in &answer.topics[0].partitions {
             let (at, told) = (part.partition_index, part.committed_offset);
-            self.known.entry(at).or_default().on_told((GROUP, at), told)?;
+            self.known.entry(at).or_default().on_told((self.group, at), told)?;
         }
         self.is_told = true;
         Ok(())
     }
-}
-
-fn assigned(
-    assignment: &duramen_protocol::messages::consumer_group_heartbeat::Assignment,
-    topic_id: Option<Uuid>,
-) -> BTreeSet<i32> {
-    let mine = assignment.topic_partitions.iter().filter(|it| Some(it.topic_id) == topic_id);
-    mine.flat_map(|it| it.partitions.iter().copied()).collect()
 }
 
 /// What coordinators say.
@@ -638,102 +704,17 @@ impl ConsumerGroup {
         answered: &Answered<'_>,
         sight: &impl Fn(Uuid, i32) -> Option<Sight>,
     ) -> Result<(), Failure> {
-        let Response::ConsumerGroupHeartbeat(it) = answered.response else { return Ok(()) };
         let lost = self.lost.remove(&connection);
         let beat = match (asked, lost) {
             (Some(Asked::Otter(Question::Beat(beat))), _) => beat.clone(),
             (_, Some(beat)) => beat,
             _ => return Ok(()),
         };
-        let Some(sight) = self.log_id.and_then(|id| sight(id, log_partition())) else {
+        let log = log_partition(self.group);
+        let Some(sight) = self.log_id.and_then(|id| sight(id, log)) else {
             return Ok(());
         };
-        if sight.term < self.term {
-            return Ok(());
-        }
-        self.term = sight.term;
-        if it.error_code != 0 {
-            let is_out = [
-                ErrorCode::UnknownMemberId,
-                ErrorCode::GroupIdNotFound,
-                ErrorCode::FencedMemberEpoch,
-            ];
-            if is_out.contains(&code_of(it.error_code)) {
-                self.owners.remove(&beat.id);
-            }
-            return Ok(());
-        }
-        if beat.epoch < 0 {
-            self.owners.remove(&beat.id);
-            return Ok(());
-        }
-        let has = it.assignment.as_ref().map(|it| assigned(it, self.topic_id));
-        self.take_up(&beat, has, (answered.now_us, sight))
-    }
-
-    /// A member was answered well, and maybe told what it is to use.
-    fn take_up(
-        &mut self,
-        beat: &Beat,
-        has: Option<BTreeSet<i32>>,
-        (now_us, sight): (u64, Sight),
-    ) -> Result<(), Failure> {
-        let owner = self.owners.entry(beat.id.clone()).or_default();
-        owner.beat_us = owner.beat_us.max(Some((sight.term, beat.sent_us)));
-        owner.revoked.retain(|partition, _| beat.uses.contains(partition));
-        let Some(has) = has else {
-            // Nothing has changed for it.
-            owner.unheard_us = owner.unheard_us.filter(|us| *us != beat.sent_us);
-            return Ok(());
-        };
-        (owner.unheard_us, owner.told_in) = (None, sight.term);
-        self.assigned += 1;
-        let gained: Vec<i32> = has.difference(&owner.has).copied().collect();
-        let to_revoke: Vec<i32> = owner.has.difference(&has).copied().collect();
-        for partition in to_revoke {
-            owner.revoked.entry(partition).or_insert(beat.sent_us);
-        }
-        owner.revoked.retain(|partition, _| !has.contains(partition));
-        owner.has.extend(&has);
-        for partition in gained {
-            let others = self.owners.iter_mut();
-            for (id, other) in others.filter(|(id, _)| **id != beat.id) {
-                if !other.has.contains(&partition) {
-                    continue;
-                }
-                if let Some(why) = other.is_in(now_us, sight) {
-                    let to = &beat.id;
-                    let what = format!("{to} is told of partition {partition} at {now_us}");
-                    return wrong(format!("{what}, which {id} has: {why} {other:?}"));
-                }
-                other.has.remove(&partition);
-            }
-            self.newest.insert(partition, beat.id.clone());
-        }
-        Ok(())
-    }
-}
-
-impl Owner {
-    /// Why a member has still what it did not give up, if it does, by what the coordinator of a term must know.
-    fn is_in(&self, now_us: u64, sight: Sight) -> Option<String> {
-        if self.is_leaving {
-            return None;
-        }
-        // A new coordinator begins all sessions anew when it has loaded them, and whatever they are to give up.
-        let loaded_us = sight.since_us.saturating_sub(STEP_US);
-        let of_others = Some(loaded_us).filter(|_| self.told_in != sight.term);
-        let revoked = self.revoked.values().copied();
-        let slow_us = revoked.chain(self.unheard_us).chain(of_others).min();
-        if slow_us.is_some_and(|since_us| since_us + self.rebalance_timeout_us <= now_us) {
-            return None;
-        }
-        let since_us = match self.beat_us {
-            Some((term, beat_us)) if term == sight.term => beat_us.max(loaded_us),
-            // It may have been out before.
-            Some((_, beat_us)) if beat_us + SESSION_US <= sight.since_us => return None,
-            _ => loaded_us,
-        };
-        (now_us < since_us + SESSION_US).then(|| format!("its session began at {since_us}"))
+        let seen = (answered.now_us, sight);
+        self.owners.witness(&beat, answered.response, self.topic_id, seen)
     }
 }

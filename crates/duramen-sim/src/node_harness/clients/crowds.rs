@@ -10,6 +10,7 @@ use super::share_group::{Answered, ShareGroup, Sight};
 use super::sharing::Members;
 use super::transacting::{TRANSACTORS, Transactors};
 use super::{Asked, unexpected};
+use crate::cluster_harness::Report;
 use crate::failure::Failure;
 use crate::prng::Prng;
 
@@ -71,30 +72,26 @@ impl Crowds {
         }
     }
 
-    /// Generations of which members were told, and commits of theirs that were refused.
-    pub(super) fn shared(&self) -> (u64, u64) {
-        self.members.as_ref().map_or((0, 0), Members::totals)
-    }
-
     /// Whether a coordinator may take a client for one that has gone on over another connection.
     pub(super) fn may_be_taken_for_another(&self, at: usize) -> bool {
         matches!(self.who(at), Who::Transactor(_))
             && self.transactors.as_ref().is_some_and(Transactors::have_one_id)
     }
 
-    /// Transactions that are known to be committed, and to be aborted.
-    pub(super) fn transacted(&self) -> (u64, u64) {
-        self.transactors.as_ref().map_or((0, 0), Transactors::totals)
-    }
-
-    /// Records that were given to consumers of the share group, decisions that were answered, and dead letters.
-    pub(super) fn given(&self) -> (u64, u64, u64) {
-        self.sharers.as_ref().map_or((0, 0, 0), ShareGroup::totals)
-    }
-
-    /// Assignments that members of the consumer protocol were told, and commits of theirs that were refused.
-    pub(super) fn assigned(&self) -> (u64, u64) {
-        self.otters.as_ref().map_or((0, 0), ConsumerGroup::totals)
+    /// What came of it all.
+    pub(super) fn tell_of(&self, report: &mut Report) {
+        if let Some(members) = &self.members {
+            (report.generations, report.fenced) = members.totals();
+        }
+        if let Some(transactors) = &self.transactors {
+            report.transacted = transactors.totals();
+        }
+        if let Some(sharers) = &self.sharers {
+            report.given = sharers.totals();
+        }
+        if let Some(otters) = &self.otters {
+            (report.assigned, report.changed) = (otters.totals(), otters.changes());
+        }
     }
 
     pub(super) fn begin_last_phase(&mut self) {
@@ -136,7 +133,7 @@ impl Crowds {
     pub(super) fn haste(&self) -> usize {
         match (&self.sharers, &self.otters) {
             (Some(_), _) => 4,
-            (None, Some(_)) => 2,
+            (None, Some(otters)) => otters.haste(),
             (None, None) => 1,
         }
     }

@@ -606,6 +606,14 @@ fn classic_metadata(topics: &[&str], owned: &[i32]) -> Bytes {
     consumer_protocol::encode(&subscription, 3).expect("all fits")
 }
 
+/// What whoever leads a classic group gives to a member.
+fn classic_assignment(id: &str, partitions: &[i32]) -> SyncGroupRequestAssignment {
+    let part = TopicPartition { topic: "t".to_owned(), partitions: partitions.to_vec() };
+    let share = ConsumerProtocolAssignment { assigned_partitions: vec![part], user_data: None };
+    let assignment = consumer_protocol::encode(&share, 3).expect("all fits");
+    SyncGroupRequestAssignment { member_id: id.to_owned(), assignment }
+}
+
 fn classic_share(bytes: &Bytes) -> Vec<i32> {
     let share: ConsumerProtocolAssignment =
         consumer_protocol::decode(bytes.clone()).expect("an assignment");
@@ -641,19 +649,7 @@ fn with_classic() -> (Play, Uuid, String, i32) {
     let joins = play.join("g", &id, "consumer", classic_metadata(&["t"], &[]));
     play.pass(0);
     let generation = play.joined(joins).generation_id;
-    let part = TopicPartition { topic: "t".to_owned(), partitions: vec![0, 1] };
-    let share = ConsumerProtocolAssignment { assigned_partitions: vec![part], user_data: None };
-    let assignment = consumer_protocol::encode(&share, 3).expect("all fits");
-    let key = play.key();
-    let request = SyncGroupRequest {
-        group_id: "g".to_owned(),
-        generation_id: generation,
-        member_id: id.clone(),
-        assignments: vec![SyncGroupRequestAssignment { member_id: id.clone(), assignment }],
-        ..SyncGroupRequest::default()
-    };
-    play.coordinator.sync_group(key, &request, play.now);
-    play.settle();
+    play.sync_as("g", &id, generation, vec![classic_assignment(&id, &[0, 1])]);
     (play, t, id, generation)
 }
 
@@ -686,6 +682,49 @@ fn a_classic_group_is_upgraded_and_downgraded_with_its_members() {
     play.pass(0);
     assert_eq!(play.joined(joins).generation_id, after + 2);
     assert_eq!(play.joined(joins).leader, id);
+}
+
+/// A classic member goes on using what it had while its group agrees anew, and nobody can say that it does not.
+#[test]
+fn what_classic_members_have_is_theirs_though_a_generation_came_to_nothing() {
+    let (mut play, _, id, generation) = with_classic();
+    let (_, next) = play.joins_classic("g", &id, &[0, 1]);
+    assert_eq!(next, generation + 1);
+    let asked = play.join("g", "", "consumer", classic_metadata(&["t"], &[]));
+    let other = play.joined(asked).member_id.clone();
+    play.join("g", &other, "consumer", classic_metadata(&["t"], &[]));
+    assert_eq!(play.states(&[], &["classic"])[0].2, "PreparingRebalance");
+    assert_eq!(play.joins("g", "b", &["t"]), (next + 1, vec![]), "the first has both");
+    play.check_log();
+}
+
+/// Groups that rebalance cooperatively take something away first, and agree anew when it was given up.
+#[test]
+fn what_a_classic_member_is_about_to_give_up_is_nobody_elses_until_it_joins_again() {
+    let (mut play, t, id, _) = with_classic();
+    let (_, next) = play.joins_classic("g", &id, &[0, 1]);
+    let asked = play.sync_as("g", &id, next, vec![classic_assignment(&id, &[0])]);
+    assert_eq!(classic_share(&play.synced(asked).assignment), [0]);
+    let (epoch, has) = play.joins("g", "b", &["t"]);
+    assert_eq!((epoch, has), (next + 1, vec![]), "the other one has it still");
+    assert_eq!(play.stays("g", "b", epoch), (epoch, None));
+    play.reload();
+    assert_eq!(play.stays("g", "b", epoch), (epoch, None));
+    assert_eq!(play.beat("g", &id, next), ErrorCode::RebalanceInProgress);
+    assert_eq!(play.joins_classic("g", &id, &[0]), (id.clone(), epoch));
+    assert_eq!(play.syncs_classic("g", &id, epoch), [0]);
+    assert_eq!(play.stays("g", "b", epoch), (epoch, Some(vec![(t, vec![1])])));
+    play.check_log();
+}
+
+#[test]
+fn whom_the_leader_leaves_out_has_nothing_any_more() {
+    let (mut play, _, id, _) = with_classic();
+    let (_, next) = play.joins_classic("g", &id, &[0, 1]);
+    let asked = play.sync_as("g", &id, next, Vec::new());
+    assert_eq!(classic_share(&play.synced(asked).assignment), [0; 0]);
+    play.reload();
+    assert_eq!(play.syncs_classic("g", &id, next), [0; 0]);
 }
 
 #[test]

@@ -1,0 +1,262 @@
+//! Members of the classic protocol, in a group that has members of both protocols by turns.
+//!
+//! They are consumers as Kafka's are: they tell in `JoinGroup` what they go on using, which is nothing where the group gives up
+//! everything before it agrees anew. Whoever leads a generation gives nobody what another says it uses; the group's coordinator
+//! does so, as long as a member speaks the consumer protocol.
+
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+use duramen_protocol::messages::consumer_protocol::{
+    self, ConsumerProtocolAssignment, ConsumerProtocolSubscription, TopicPartition,
+};
+use duramen_protocol::messages::join_group::{JoinGroupRequestProtocol, JoinGroupResponse};
+use duramen_protocol::messages::leave_group::MemberIdentity;
+use duramen_protocol::messages::sync_group::SyncGroupRequestAssignment;
+use duramen_protocol::messages::{
+    HeartbeatRequest, JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest, SyncGroupResponse,
+};
+use duramen_protocol::{ErrorCode, Request};
+
+use super::owners::{Beat, Kind, synced};
+use super::{LEAVE, Member, PARTITIONS, TOPIC, code_of, wrong};
+use crate::failure::Failure;
+use crate::node_harness::clients::expect_one_of;
+use crate::prng::Prng;
+use crate::trace::tell;
+
+const KIND: &str = "consumer";
+const PROTOCOL: &str = "chance";
+
+/// What a classic member may be told.
+pub(super) const CODES: [ErrorCode; 9] = [
+    ErrorCode::None,
+    ErrorCode::CoordinatorLoadInProgress,
+    ErrorCode::CoordinatorNotAvailable,
+    ErrorCode::NotCoordinator,
+    ErrorCode::RebalanceInProgress,
+    ErrorCode::IllegalGeneration,
+    ErrorCode::UnknownMemberId,
+    ErrorCode::FencedInstanceId,
+    ErrorCode::MemberIdRequired,
+];
+
+/// Where a classic member stands.
+#[derive(Clone, Debug)]
+pub(super) enum Stage {
+    /// It has to join, or to join again.
+    Out,
+    /// In a generation; who leads it knows all its members.
+    Joined { led: Vec<Led> },
+    /// It knows what it is to use.
+    In,
+}
+
+/// A member as the leader of its generation knows it.
+#[derive(Clone, Debug)]
+pub(super) struct Led {
+    id: String,
+    uses: BTreeSet<i32>,
+    /// When it was told so.
+    generation: i32,
+}
+
+/// What whoever begins anew speaks, by and large: it turns, now and then.
+#[derive(Debug)]
+pub(super) struct Tide {
+    pub(super) is_classic: bool,
+    /// Classic members give up everything before they join again.
+    pub(super) is_eager: bool,
+}
+
+impl Tide {
+    pub(super) fn new(shape: &mut Prng) -> Self {
+        Self { is_classic: shape.chance(500), is_eager: shape.chance(500) }
+    }
+}
+
+/// What it asks.
+impl Member {
+    /// The next thing a classic member says, of which the first part is for the oracle.
+    pub(super) fn say(
+        &mut self,
+        (tide, last_phase): (&Tide, bool),
+        work: &mut Prng,
+        now_us: u64,
+    ) -> (Beat, Request, i16) {
+        if self.uses != self.wanted {
+            self.remember();
+            self.uses.clone_from(&self.wanted);
+            self.classic = Some(Stage::Out);
+        }
+        match self.classic.clone() {
+            Some(Stage::Joined { led }) => {
+                let (request, version) = self.sync(&led, work, last_phase);
+                (self.beat(Kind::Sync, now_us), request, version)
+            }
+            Some(Stage::In) => {
+                let (request, version) = self.heartbeat(work);
+                (self.beat(Kind::Heartbeat, now_us), request, version)
+            }
+            _ => {
+                if tide.is_eager {
+                    self.remember();
+                    self.uses.clear();
+                    self.wanted.clear();
+                }
+                let (request, version) = self.join(work);
+                (self.beat(Kind::Join, now_us), request, version)
+            }
+        }
+    }
+
+    fn join(&self, work: &mut Prng) -> (Request, i16) {
+        let partitions: Vec<i32> = self.uses.iter().copied().collect();
+        let owned = TopicPartition { topic: TOPIC.to_owned(), partitions };
+        let subscription = ConsumerProtocolSubscription {
+            topics: vec![TOPIC.to_owned()],
+            owned_partitions: vec![owned],
+            generation_id: self.told_in,
+            ..ConsumerProtocolSubscription::default()
+        };
+        let version = if self.at == 0 { 2 } else { 3 };
+        let metadata = consumer_protocol::encode(&subscription, version);
+        let metadata = metadata.expect("subscriptions here are well-formed");
+        let request = JoinGroupRequest {
+            group_id: self.group.to_owned(),
+            session_timeout_ms: self.session_timeout_ms,
+            rebalance_timeout_ms: self.rebalance_timeout_ms,
+            member_id: self.id.clone(),
+            group_instance_id: self.instance.map(str::to_owned),
+            protocol_type: KIND.to_owned(),
+            protocols: vec![JoinGroupRequestProtocol { name: PROTOCOL.to_owned(), metadata }],
+            ..JoinGroupRequest::default()
+        };
+        let version = *work.pick(if self.instance.is_some() { &[5, 9] } else { &[3, 5, 9] });
+        (request.into(), version)
+    }
+
+    fn sync(&self, led: &[Led], work: &mut Prng, last_phase: bool) -> (Request, i16) {
+        let assignment = |(member, partitions): (&Led, Vec<i32>)| {
+            let part = TopicPartition { topic: TOPIC.to_owned(), partitions };
+            let assignment =
+                ConsumerProtocolAssignment { assigned_partitions: vec![part], user_data: None };
+            let bytes = consumer_protocol::encode(&assignment, 1);
+            SyncGroupRequestAssignment {
+                member_id: member.id.clone(),
+                assignment: bytes.expect("assignments here are well-formed"),
+            }
+        };
+        // Whoever is given nothing need not be named.
+        let given = led.iter().zip(shares(led, work, last_phase)).filter(|it| !it.1.is_empty());
+        let request = SyncGroupRequest {
+            group_id: self.group.to_owned(),
+            generation_id: self.epoch,
+            member_id: self.id.clone(),
+            group_instance_id: self.instance.map(str::to_owned),
+            protocol_type: Some(KIND.to_owned()),
+            protocol_name: Some(PROTOCOL.to_owned()),
+            assignments: given.map(assignment).collect(),
+        };
+        (request.into(), *work.pick(&[3, 5]))
+    }
+
+    fn heartbeat(&self, work: &mut Prng) -> (Request, i16) {
+        let request = HeartbeatRequest {
+            group_id: self.group.to_owned(),
+            generation_id: self.epoch,
+            member_id: self.id.clone(),
+            group_instance_id: self.instance.map(str::to_owned),
+        };
+        (request.into(), *work.pick(&[3, 4]))
+    }
+
+    /// It does not wait for the answer to be out.
+    pub(super) fn leave_as_classic(&self, work: &mut Prng, now_us: u64) -> (Beat, Request, i16) {
+        let member = MemberIdentity {
+            member_id: self.id.clone(),
+            group_instance_id: self.instance.map(str::to_owned),
+            ..MemberIdentity::default()
+        };
+        let request = LeaveGroupRequest {
+            group_id: self.group.to_owned(),
+            members: vec![member],
+            ..LeaveGroupRequest::default()
+        };
+        let beat = Beat { epoch: LEAVE, ..self.beat(Kind::Leave, now_us) };
+        (beat, request.into(), *work.pick(&[3, 5]))
+    }
+}
+
+/// Who leads gives each partition to somebody, or to nobody for now, if it is to be another's that somebody uses.
+fn shares(led: &[Led], work: &mut Prng, last_phase: bool) -> Vec<Vec<i32>> {
+    let mut shares = vec![Vec::new(); led.len()];
+    for partition in (0..PARTITIONS).filter(|_| !led.is_empty()) {
+        let claims = led.iter().enumerate().filter(|(_, it)| it.uses.contains(&partition));
+        let newest = claims.clone().map(|(_, it)| it.generation).max();
+        let mut users = claims.filter(|(_, it)| Some(it.generation) == newest);
+        match (users.next(), users.next()) {
+            (None, _) => shares[work.index(led.len())].push(partition),
+            (Some((at, _)), None) if last_phase || work.chance(700) => shares[at].push(partition),
+            _ => {}
+        }
+    }
+    shares
+}
+
+fn led(it: &JoinGroupResponse) -> Result<Vec<Led>, Failure> {
+    let led = |(id, metadata): (&String, &Bytes)| {
+        let read = consumer_protocol::decode::<ConsumerProtocolSubscription>(metadata.clone());
+        let Ok(read) = read else { return wrong(format!("{id} is subscribed to {metadata:?}")) };
+        let owned = read.owned_partitions.into_iter().flat_map(|it| it.partitions);
+        Ok(Led { id: id.clone(), uses: owned.collect(), generation: read.generation_id })
+    };
+    let members = it.members.iter().filter(|_| !it.skip_assignment);
+    members.map(|it| led((&it.member_id, &it.metadata))).collect()
+}
+
+/// What it is told.
+impl Member {
+    pub(super) fn on_joined(&mut self, it: &JoinGroupResponse) -> Result<(), Failure> {
+        expect_one_of(it.error_code, &CODES, "JoinGroup")?;
+        match code_of(it.error_code) {
+            ErrorCode::None => {
+                self.remember();
+                (self.id, self.epoch) = (it.member_id.clone(), it.generation_id);
+                tell(|| format!("  {} joined generation {}", self.id, self.epoch));
+                self.classic = Some(Stage::Joined { led: led(it)? });
+            }
+            ErrorCode::MemberIdRequired => self.id.clone_from(&it.member_id),
+            // The group has become one of the other kind.
+            ErrorCode::RebalanceInProgress => {}
+            _ => self.on_code(it.error_code),
+        }
+        Ok(())
+    }
+
+    pub(super) fn on_synced(&mut self, it: &SyncGroupResponse) -> Result<(), Failure> {
+        expect_one_of(it.error_code, &CODES, "SyncGroup")?;
+        if it.error_code != 0 {
+            self.on_code(it.error_code);
+            return Ok(());
+        }
+        self.wanted = synced(&it.assignment)?;
+        self.uses.extend(&self.wanted);
+        self.told_in = self.epoch;
+        self.classic = Some(Stage::In);
+        Ok(())
+    }
+
+    /// What a classic member does that is told so.
+    pub(super) fn on_code(&mut self, code: i16) {
+        match code_of(code) {
+            ErrorCode::None | ErrorCode::CoordinatorLoadInProgress => {}
+            ErrorCode::CoordinatorNotAvailable | ErrorCode::NotCoordinator => {
+                self.coordinator = None;
+            }
+            ErrorCode::RebalanceInProgress => self.classic = Some(Stage::Out),
+            ErrorCode::UnknownMemberId | ErrorCode::FencedInstanceId => self.become_another(true),
+            _ => self.fall_out(),
+        }
+    }
+}

@@ -1,0 +1,311 @@
+//! Who has which partition, by what coordinators say as they say it, also where nobody hears it.
+//!
+//! A partition is a member's from when it is told so until it says otherwise, or is out: it left, is replaced, or was silent for a
+//! session, or slow to give up or to join again, by the clock of whoever coordinates in this term. Nobody else is told of the
+//! partition before. From then on no commit of the one before is taken. What is said in an earlier term, by who does not know
+//! that it coordinates no more, counts for nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use duramen_protocol::messages::consumer_protocol::{self, ConsumerProtocolAssignment};
+use duramen_protocol::wire::Uuid;
+use duramen_protocol::{ErrorCode, Response};
+
+use super::{TOPIC, code_of, wrong};
+use crate::failure::Failure;
+use crate::node_harness::clients::Sight;
+use crate::trace::tell;
+
+/// A step of the harness: what a leader did may be seen so much later.
+const STEP_US: u64 = 3_000;
+
+/// What a member says by a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// That it is there, and what it uses.
+    Beat,
+    /// That it joins, as a classic member, and what it goes on using.
+    Join,
+    /// That it wants to know what it is to use, as a classic member.
+    Sync,
+    /// That it is there, as a classic member.
+    Heartbeat,
+    /// That it leaves.
+    Leave,
+}
+
+/// Something that a member says, on its way.
+#[derive(Clone, Debug)]
+pub(in crate::node_harness::clients) struct Beat {
+    pub(super) kind: Kind,
+    /// Nobody's, if it does not know its own yet.
+    pub(super) id: String,
+    pub(super) instance: Option<&'static str>,
+    pub(super) epoch: i32,
+    /// What it uses, and says so unless it says nothing about that.
+    pub(super) uses: BTreeSet<i32>,
+    pub(super) sent_us: u64,
+    pub(super) session_us: u64,
+    pub(super) rebalance_timeout_us: u64,
+}
+
+impl Beat {
+    fn is_classic(&self) -> bool {
+        matches!(self.kind, Kind::Join | Kind::Sync | Kind::Heartbeat)
+    }
+}
+
+/// Somebody by an id, as coordinators of the last term know it.
+#[derive(Debug, Default)]
+struct Owner {
+    instance: Option<&'static str>,
+    has: BTreeSet<i32>,
+    /// What it said that it has given up, and in which epoch: as long as that is its own, it may commit for all.
+    given_up: BTreeMap<i32, i32>,
+    /// What it is to give up, and since when that may be known.
+    revoked: BTreeMap<i32, u64>,
+    /// When its last heartbeat was sent that was answered well, and in which term.
+    beat_us: Option<(u64, u64)>,
+    /// The first heartbeat since the last assignment that may have led to another one; the term of that. Of a classic member, whom
+    /// others may make join again at any time, the last request that was answered as if nobody had.
+    unheard_us: Option<u64>,
+    told_in: u64,
+    session_us: u64,
+    rebalance_timeout_us: u64,
+    /// It said that it leaves.
+    is_leaving: bool,
+}
+
+/// What an answer to a member says.
+struct Told {
+    code: i16,
+    /// Who it is, if it did not know.
+    id: Option<String>,
+    /// What it is to use.
+    has: Option<BTreeSet<i32>>,
+    /// Whether the group is one of the consumer protocol.
+    is_of_consumers: Option<bool>,
+}
+
+/// See above.
+#[derive(Debug, Default)]
+pub(super) struct Owners {
+    all: BTreeMap<String, Owner>,
+    /// Whose each partition is by the last that somebody was told of it.
+    newest: BTreeMap<i32, String>,
+    term: u64,
+    is_of_consumers: Option<bool>,
+    /// Assignments that were told, and how often the group became one of the consumer protocol, and of the classic one.
+    pub(super) assigned: u64,
+    pub(super) upgrades: u64,
+    pub(super) downgrades: u64,
+}
+
+/// What a member of the consumer protocol was told to use of the topic.
+pub(super) fn assigned(
+    assignment: &duramen_protocol::messages::consumer_group_heartbeat::Assignment,
+    topic_id: Option<Uuid>,
+) -> BTreeSet<i32> {
+    let mine = assignment.topic_partitions.iter().filter(|it| Some(it.topic_id) == topic_id);
+    mine.flat_map(|it| it.partitions.iter().copied()).collect()
+}
+
+/// What a classic member was told to use of the topic.
+pub(super) fn synced(assignment: &bytes::Bytes) -> Result<BTreeSet<i32>, Failure> {
+    let read = consumer_protocol::decode::<ConsumerProtocolAssignment>(assignment.clone());
+    let Ok(read) = read else { return wrong(format!("assigned is {assignment:?}")) };
+    let mine = read.assigned_partitions.into_iter().filter(|it| it.topic == TOPIC);
+    Ok(mine.flat_map(|it| it.partitions).collect())
+}
+
+fn told(response: &Response, topic_id: Option<Uuid>) -> Result<Option<Told>, Failure> {
+    let of = |code| Told { code, id: None, has: None, is_of_consumers: None };
+    Ok(Some(match response {
+        Response::ConsumerGroupHeartbeat(it) => {
+            let has = it.assignment.as_ref().map(|it| assigned(it, topic_id));
+            let is_of_consumers = (it.member_epoch > 0).then_some(true);
+            Told { has, is_of_consumers, ..of(it.error_code) }
+        }
+        Response::JoinGroup(it) => {
+            // One of the consumer protocol has no leader that a member is told of.
+            let is_of_consumers = Some(it.leader.is_empty());
+            Told { id: Some(it.member_id.clone()), is_of_consumers, ..of(it.error_code) }
+        }
+        Response::SyncGroup(it) => {
+            let has = if it.error_code == 0 { Some(synced(&it.assignment)?) } else { None };
+            Told { has, ..of(it.error_code) }
+        }
+        Response::Heartbeat(it) => of(it.error_code),
+        Response::LeaveGroup(it) => {
+            of(it.members.first().map_or(it.error_code, |member| member.error_code))
+        }
+        _ => return Ok(None),
+    }))
+}
+
+impl Owners {
+    /// A member is about to say this. Of what it uses no more it knows nothing from now on.
+    pub(super) fn on_sent(&mut self, beat: &Beat) {
+        if beat.id.is_empty() {
+            return;
+        }
+        let owner = self.all.entry(beat.id.clone()).or_default();
+        owner.is_leaving = beat.kind == Kind::Leave;
+        if owner.is_leaving {
+            owner.has.clear();
+            return;
+        }
+        owner.instance = beat.instance;
+        owner.session_us = beat.session_us;
+        owner.rebalance_timeout_us = beat.rebalance_timeout_us;
+        owner.unheard_us.get_or_insert(beat.sent_us);
+        match beat.kind {
+            Kind::Beat | Kind::Join => {
+                let less = owner.has.difference(&beat.uses).map(|it| (*it, beat.epoch));
+                owner.given_up.extend(less);
+                owner.has.retain(|partition| beat.uses.contains(partition));
+            }
+            Kind::Sync | Kind::Heartbeat | Kind::Leave => {}
+        }
+    }
+
+    /// Whether a commit that says this must be refused: somebody else was told of the partition.
+    pub(super) fn is_void(&self, id: &str, epoch: i32, partition: i32) -> bool {
+        let may = |owner: &Owner| owner.given_up.get(&partition) == Some(&epoch);
+        !self.all.get(id).is_some_and(may)
+            && self.newest.get(&partition).is_some_and(|newest| newest != id)
+    }
+
+    /// Who was told of a partition last.
+    pub(super) fn newest(&self, partition: i32) -> Option<&str> {
+        self.newest.get(&partition).map(String::as_str)
+    }
+
+    /// A coordinator answers a member.
+    pub(super) fn witness(
+        &mut self,
+        beat: &Beat,
+        response: &Response,
+        topic_id: Option<Uuid>,
+        (now_us, sight): (u64, Sight),
+    ) -> Result<(), Failure> {
+        let Some(told) = told(response, topic_id)? else { return Ok(()) };
+        if sight.term < self.term {
+            return Ok(());
+        }
+        self.term = sight.term;
+        if told.code != 0 {
+            let is_out = [
+                ErrorCode::UnknownMemberId,
+                ErrorCode::GroupIdNotFound,
+                ErrorCode::FencedMemberEpoch,
+            ];
+            if is_out.contains(&code_of(told.code)) {
+                self.all.remove(&beat.id);
+            }
+            return Ok(());
+        }
+        if beat.kind == Kind::Leave {
+            self.all.remove(&beat.id);
+            return Ok(());
+        }
+        if let Some(is_of_consumers) = told.is_of_consumers {
+            let before = self.is_of_consumers.replace(is_of_consumers);
+            self.upgrades += u64::from(before == Some(false) && is_of_consumers);
+            self.downgrades += u64::from(before == Some(true) && !is_of_consumers);
+        }
+        let id = told.id.unwrap_or_else(|| beat.id.clone());
+        self.take_up((beat, &id), told.has, (now_us, sight))
+    }
+
+    /// A member was answered well, and maybe told what it is to use.
+    fn take_up(
+        &mut self,
+        (beat, id): (&Beat, &String),
+        has: Option<BTreeSet<i32>>,
+        (now_us, sight): (u64, Sight),
+    ) -> Result<(), Failure> {
+        if beat.instance.is_some() {
+            // Whoever had the name before is nobody any more.
+            self.all.retain(|other, owner| other == id || owner.instance != beat.instance);
+        }
+        let is_new = !self.all.contains_key(id);
+        let owner = self.all.entry(id.clone()).or_default();
+        if is_new {
+            owner.instance = beat.instance;
+            owner.session_us = beat.session_us;
+            owner.rebalance_timeout_us = beat.rebalance_timeout_us;
+        }
+        if beat.kind != Kind::Sync {
+            // That one is no sign of life to a classic group that is stable, nor to Kafka's.
+            owner.beat_us = owner.beat_us.max(Some((sight.term, beat.sent_us)));
+        }
+        owner.revoked.retain(|partition, _| beat.uses.contains(partition));
+        if beat.kind == Kind::Join {
+            // What it was told before it joined may have been said to one that had given it up already.
+            owner.has.retain(|partition| beat.uses.contains(partition));
+        }
+        let Some(has) = has else {
+            if !beat.is_classic() {
+                // Nothing has changed for it.
+                owner.unheard_us = owner.unheard_us.filter(|us| *us != beat.sent_us);
+            } else if beat.kind == Kind::Heartbeat {
+                // Nobody wanted it to join again before.
+                let unheard_us = owner.unheard_us.max(Some(beat.sent_us));
+                (owner.unheard_us, owner.told_in) = (unheard_us, sight.term);
+            }
+            return Ok(());
+        };
+        // A beat that nobody answered may have been the one that led to it.
+        let since_us = owner.unheard_us.map_or(beat.sent_us, |us| us.min(beat.sent_us));
+        (owner.unheard_us, owner.told_in) =
+            (Some(beat.sent_us).filter(|_| beat.is_classic()), sight.term);
+        self.assigned += 1;
+        let gained: Vec<i32> = has.difference(&owner.has).copied().collect();
+        let to_revoke: Vec<i32> = owner.has.difference(&has).copied().collect();
+        for partition in to_revoke {
+            owner.revoked.entry(partition).or_insert(since_us);
+        }
+        owner.revoked.retain(|partition, _| !has.contains(partition));
+        owner.has.extend(&has);
+        tell(|| format!("  {id} is told of {has:?} in term {}", sight.term));
+        for partition in gained {
+            for (other_id, other) in self.all.iter_mut().filter(|(other, _)| *other != id) {
+                if !other.has.contains(&partition) {
+                    continue;
+                }
+                if let Some(why) = other.is_in(now_us, sight) {
+                    let what = format!("{id} is told of partition {partition} at {now_us}");
+                    return wrong(format!("{what}, which {other_id} has: {why} {other:?}"));
+                }
+                other.has.remove(&partition);
+            }
+            self.newest.insert(partition, id.clone());
+        }
+        Ok(())
+    }
+}
+
+impl Owner {
+    /// Why a member has still what it did not give up, if it does, by what the coordinator of a term must know.
+    fn is_in(&self, now_us: u64, sight: Sight) -> Option<String> {
+        if self.is_leaving {
+            return None;
+        }
+        // A new coordinator begins all sessions anew when it has loaded them, and whatever they are to give up.
+        let loaded_us = sight.since_us.saturating_sub(STEP_US);
+        let of_others = Some(loaded_us).filter(|_| self.told_in != sight.term);
+        let revoked = self.revoked.values().copied();
+        let slow_us = revoked.chain(self.unheard_us).chain(of_others).min();
+        if slow_us.is_some_and(|since_us| since_us + self.rebalance_timeout_us <= now_us) {
+            return None;
+        }
+        let since_us = match self.beat_us {
+            Some((term, beat_us)) if term == sight.term => beat_us.max(loaded_us),
+            // It may have been out before.
+            Some((_, beat_us)) if beat_us + self.session_us <= sight.since_us => return None,
+            _ => loaded_us,
+        };
+        (now_us < since_us + self.session_us).then(|| format!("its session began at {since_us}"))
+    }
+}
