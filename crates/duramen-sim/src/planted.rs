@@ -229,6 +229,10 @@ pub const OF_CLUSTERS: &[(&str, Bug, u64)] = &[
     #[cfg(feature = "sabotage")]
     ("a dead letter counts before it is kept", Bug::Peers(Inside::BuriedBeforeKept), 1479),
     #[cfg(feature = "sabotage")]
+    ("a share group is given what is open", Bug::Peers(Inside::OpenIsShared), 14),
+    #[cfg(feature = "sabotage")]
+    ("a share group is given what was aborted", Bug::Peers(Inside::AbortedIsShared), 14),
+    #[cfg(feature = "sabotage")]
     ("a lock ends when somebody else comes", Bug::Peers(Inside::LockEndsEarly), 5),
     #[cfg(feature = "sabotage")]
     ("a log begins anew without what is kept of it", Bug::Peers(Inside::GivenForgotten), 12),

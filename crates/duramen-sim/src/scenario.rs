@@ -85,7 +85,7 @@ fn of_cluster(report: &cluster_harness::Report) -> String {
                      {} bits flipped, {} segments mended, {} leaps of clocks, \
                      {} disks filled, {} produces refused for it, {} topics deleted, \
                      {} generations, {} commits of members refused, {} transactions committed, {} aborted, \
-                     {} assignments, {} commits of theirs refused, {} groups upgraded, {} downgraded, {} records given to a share group, {} decisions, {} dead letters, {} machines left, {} of them came back, \
+                     {} assignments, {} commits of theirs refused, {} groups upgraded, {} downgraded, {} records given to a share group, {} decisions, {} dead letters, {} batches for it committed, {} aborted, {} machines left, {} of them came back, \
                      {} logs compacted, {} pieces of such given",
         report.trace.hash(),
         report.machines,
@@ -119,6 +119,8 @@ fn of_cluster(report: &cluster_harness::Report) -> String {
         report.given.0,
         report.given.1,
         report.given.2,
+        report.written.0,
+        report.written.1,
         report.left,
         report.returned,
         report.compacted,

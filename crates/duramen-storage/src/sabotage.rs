@@ -164,6 +164,10 @@ pub enum Bug {
     WrongOfKeyFinished,
     /// Where a share group starts passes what was given back.
     StartPassesAvailable,
+    /// A share group that reads what is committed is given what an open transaction wrote.
+    OpenIsShared,
+    /// A share group that reads what is committed is given what an aborted transaction wrote.
+    AbortedIsShared,
     /// What an earlier leader wants to be kept for a share group is taken.
     EarlierLeaderTaken,
     /// A record of a share group comes again however often it was given out.

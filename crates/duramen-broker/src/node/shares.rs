@@ -643,7 +643,7 @@ impl Node {
         match found {
             Ok((batches, mut to)) => {
                 let mut aborted = Vec::new();
-                if is_read_committed {
+                if is_read_committed && !sabotage::is(Bug::AbortedIsShared) {
                     (aborted, to) = partition.aborted(from, to);
                 }
                 let is_aborted = |batch: &SeenBatch| {
@@ -892,7 +892,11 @@ impl Node {
 
 /// Up to where a group sees a partition.
 fn end_of(partition: &Partition, settings: &GroupSettings) -> i64 {
-    if settings.is_read_committed { partition.stable() } else { partition.committed() }
+    if settings.is_read_committed && !sabotage::is(Bug::OpenIsShared) {
+        partition.stable()
+    } else {
+        partition.committed()
+    }
 }
 
 /// What a client is told of a decision that will not be kept.

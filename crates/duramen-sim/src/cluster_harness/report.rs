@@ -53,6 +53,8 @@ pub struct Report {
     pub changed: (u64, u64),
     /// Records that were given to consumers of a share group, decisions that were answered, and dead letters.
     pub given: (u64, u64, u64),
+    /// Batches of transactions for the share group that were committed, and aborted.
+    pub written: (u64, u64),
     /// Machines that were taken out, and that came back with an empty disk.
     pub left: u64,
     /// See above.

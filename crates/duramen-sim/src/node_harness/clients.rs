@@ -28,6 +28,7 @@ mod consumer_group;
 mod crowds;
 mod governing;
 pub(super) mod keyed;
+mod passing;
 mod reading;
 mod removing;
 mod requests;

@@ -87,7 +87,7 @@ impl Crowds {
             report.transacted = transactors.totals();
         }
         if let Some(sharers) = &self.sharers {
-            report.given = sharers.totals();
+            (report.given, report.written) = (sharers.totals(), sharers.written());
         }
         if let Some(otters) = &self.otters {
             (report.assigned, report.changed) = (otters.totals(), otters.changes());

@@ -6,6 +6,9 @@
 //! whether in the order of their keys, and where they go that nobody can process. What nodes say is judged as they say it,
 //! also where nobody hears it (`deliveries`).
 //!
+//! Some groups read what is committed only. Then producers write in transactions as well (`writing`): of a transaction that is
+//! open or aborted nobody is given anything, and of one that is committed everything is.
+//!
 //! In the end consumers accept all that they are given, until the group starts where the log ends. Then each record was
 //! accepted, or rejected, or given out as often as it may be; in the latter cases it is a dead letter, if there are any.
 
@@ -22,10 +25,12 @@ use duramen_protocol::{ErrorCode, Request, Response};
 mod consuming;
 mod deliveries;
 mod keeping;
+mod writing;
 
 use consuming::Consumer;
 use deliveries::{Deliveries, Given, Numbered, Place, Rules};
 use keeping::Keeper;
+use writing::{WRITERS, Writer};
 
 use super::{Asked, unexpected};
 use crate::failure::Failure;
@@ -80,6 +85,7 @@ pub(super) enum Question {
     Heartbeat(String),
     Fetch(Demand),
     Decide(Demand),
+    Writing(writing::Question),
 }
 
 pub(super) type Asking = (Question, Request, i16);
@@ -101,6 +107,13 @@ pub(crate) struct Answered<'a> {
     pub(crate) now_us: u64,
 }
 
+/// Whose a client is; of a consumer's, 0 asks the coordinator, the others are the partitions'.
+enum Whose {
+    Keeper,
+    Consumer(usize, usize),
+    Writer(usize),
+}
+
 /// To which node each client is connected, and wants to be.
 #[derive(Debug)]
 struct Places {
@@ -114,6 +127,8 @@ struct Places {
 pub(super) struct ShareGroup {
     keeper: Keeper,
     consumers: Vec<Consumer>,
+    /// Where the group reads what is committed. Their clients come after the consumers'.
+    writers: Vec<Writer>,
     deliveries: Deliveries,
     places: Places,
     /// What was asked by connections that are gone: it may be answered all the same.
@@ -148,9 +163,10 @@ impl Places {
 }
 
 impl ShareGroup {
-    /// In every eleventh seed there is one.
+    /// In every eleventh seed there is one, and in every seventeenth one that reads what is committed.
     pub(super) fn of(seed: u64) -> Option<Self> {
-        if seed % 11 != 5 {
+        let is_committed = seed % 17 == 14;
+        if seed % 11 != 5 && !is_committed {
             return None;
         }
         let mut shape = Prng::new(seed, "share groups");
@@ -160,12 +176,15 @@ impl ShareGroup {
             lock_us: *shape.pick(&[1_000_000, 1_000_000, 2_000_000]),
             has_dead_letters: shape.chance(500),
             starts_at_earliest: shape.chance(700),
+            is_committed,
         };
         let count = usize::try_from(shape.between(2, 4)).expect("few");
-        let clients = 1 + count * CLIENTS_EACH;
+        let writers = if is_committed { WRITERS } else { 0 };
+        let clients = 1 + count * CLIENTS_EACH + writers;
         Some(Self {
             keeper: Keeper::new(shape.chance(300)),
             consumers: (0..count).map(Consumer::new).collect(),
+            writers: (0..writers).map(Writer::new).collect(),
             deliveries: Deliveries::new(rules),
             places: Places {
                 at: vec![None; clients],
@@ -199,6 +218,11 @@ impl ShareGroup {
         (self.deliveries.delivered, self.deliveries.decided, self.deliveries.letters())
     }
 
+    /// Batches of transactions that those who read what is committed are shown, and that they pass over.
+    pub(super) fn written(&self) -> (u64, u64) {
+        self.deliveries.fates.totals()
+    }
+
     pub(super) fn take_aims(&mut self) -> Vec<(usize, i32)> {
         std::mem::take(&mut self.places.aims)
     }
@@ -211,6 +235,7 @@ impl ShareGroup {
     /// Whether a client has reason to stay where it is: its session ends when it goes.
     pub(super) fn is_settled(&self, client: usize) -> bool {
         client != KEEPER
+            && client < self.first_writer()
             && !(client - 1).is_multiple_of(CLIENTS_EACH)
             && self.places.at[client].is_some()
     }
@@ -221,7 +246,7 @@ impl ShareGroup {
             self.lost.insert(before, question.clone());
         }
         self.places.at[client] = None;
-        let Some((consumer, part)) = consumer_of(client) else { return };
+        let Whose::Consumer(consumer, part) = self.whose(client) else { return };
         let by_itself = self.places.aiming[client];
         let it = &mut self.consumers[consumer];
         it.on_moved(part, by_itself);
@@ -248,10 +273,11 @@ impl ShareGroup {
         if self.last_phase && self.is_done() {
             return None;
         }
-        let (question, request, version) = match consumer_of(client) {
-            None => self.keep(work),
-            Some((consumer, 0)) => self.attend(consumer, work),
-            Some((consumer, part)) => self.consume(consumer, part - 1, work, now_us),
+        let (question, request, version) = match self.whose(client) {
+            Whose::Keeper => self.keep(work),
+            Whose::Consumer(consumer, 0) => self.attend(consumer, work),
+            Whose::Consumer(consumer, part) => self.consume(consumer, part - 1, work, now_us),
+            Whose::Writer(at) => self.write_in_transaction(at, work),
         }?;
         Some((Asked::Sharer(question), request, version))
     }
@@ -262,7 +288,14 @@ impl ShareGroup {
         question: Question,
         came: &Response,
     ) -> Result<(), Failure> {
-        let consumer = consumer_of(client);
+        let consumer = match self.whose(client) {
+            Whose::Keeper => None,
+            Whose::Consumer(at, part) => Some((at, part)),
+            Whose::Writer(at) => {
+                let Question::Writing(question) = question else { return unexpected(came) };
+                return self.on_written(at, &question, came);
+            }
+        };
         match (question, came) {
             (Question::Find, Response::FindCoordinator(it)) => {
                 let node = found(it);
@@ -289,6 +322,20 @@ impl ShareGroup {
                 self.consumers[at].on_decided(part - 1, &demand, it)
             }
             (question, came) => self.on_kept(question, came),
+        }
+    }
+
+    fn first_writer(&self) -> usize {
+        1 + self.consumers.len() * CLIENTS_EACH
+    }
+
+    fn whose(&self, client: usize) -> Whose {
+        if let Some(at) = client.checked_sub(self.first_writer()) {
+            return Whose::Writer(at);
+        }
+        match client.checked_sub(1) {
+            None => Whose::Keeper,
+            Some(at) => Whose::Consumer(at / CLIENTS_EACH, at % CLIENTS_EACH),
         }
     }
 
@@ -417,16 +464,11 @@ impl ShareGroup {
     }
 }
 
-/// Whose client it is: 0 asks the coordinator, the others are the partitions'.
-fn consumer_of(client: usize) -> Option<(usize, usize)> {
-    let at = client.checked_sub(1)?;
-    Some((at / CLIENTS_EACH, at % CLIENTS_EACH))
-}
-
 /// The records in these bytes, by their offsets, as they say what they are.
 fn numbered(bytes: &Bytes) -> Result<Vec<(i64, Numbered)>, Failure> {
     let mut all = Vec::new();
-    for batch in batches(bytes.clone()).map_while(Result::ok) {
+    let all_batches = batches(bytes.clone()).map_while(Result::ok);
+    for batch in all_batches.filter(|batch| !batch.header().attributes.is_control()) {
         let Ok(records) = Records::of(&batch, 1 << 20) else {
             return wrong(format!("{TOPIC}: records cannot be read"));
         };

@@ -8,7 +8,7 @@
 //! committed is shown in the end, what was known to be aborted never. A group's offset is that of the last transaction of its
 //! producer that was shown.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use duramen_protocol::batch::batches;
@@ -30,6 +30,7 @@ use duramen_protocol::records::{BatchBuilder, NewRecord, Records};
 use duramen_protocol::wire::RecordData;
 use duramen_protocol::{ErrorCode, Request, Response};
 
+use super::passing::Passing;
 use super::{Asked, requests, unexpected};
 use crate::failure::Failure;
 use crate::prng::Prng;
@@ -653,14 +654,7 @@ impl Transactors {
             let is_expected = code.is_retriable() || code == ErrorCode::UnknownTopicOrPartition;
             return if is_expected { Ok(()) } else { wrong(format!("{TOPIC}: {code:?}")) };
         }
-        let mut aborted: VecDeque<(i64, i64)> = part
-            .aborted_transactions
-            .iter()
-            .flatten()
-            .map(|it| (it.first_offset, it.producer_id))
-            .collect();
-        aborted.make_contiguous().sort_unstable();
-        let mut passing = BTreeSet::new();
+        let mut passing = Passing::of(part);
         let mut next = self.reader.next.get(&partition).copied().unwrap_or(0);
         let bytes = match &part.records {
             Some(RecordData::Bytes(bytes)) => bytes.clone(),
@@ -679,15 +673,10 @@ impl Transactors {
                 ));
             }
             next = header.end_offset();
-            while aborted.front().is_some_and(|it| it.0 <= header.base_offset) {
-                passing.extend(aborted.pop_front().map(|it| it.1));
+            let is_shown = passing.shows(&header);
+            if !header.attributes.is_control() {
+                self.on_batch(partition, &batch, !is_shown)?;
             }
-            if header.attributes.is_control() {
-                passing.remove(&header.producer_id);
-                continue;
-            }
-            let is_passed = passing.contains(&header.producer_id);
-            self.on_batch(partition, &batch, is_passed)?;
         }
         self.reader.next.insert(partition, next);
         let is_settled = self.producers.iter().all(|it| it.transaction.is_none());

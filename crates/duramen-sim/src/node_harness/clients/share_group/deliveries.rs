@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::writing::Fates;
 use super::{ACCEPT, GAP, REJECT, RELEASE, RENEW, Said};
 use crate::failure::Failure;
 use crate::trace::tell;
@@ -19,12 +20,15 @@ pub(super) type Numbered = (u64, u64);
 
 /// What holds for the group, through all of a run.
 #[derive(Clone, Copy, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "independent facts")]
 pub(super) struct Rules {
     pub(super) by_key: bool,
     pub(super) deliveries_max: i16,
     pub(super) lock_us: u64,
     pub(super) has_dead_letters: bool,
     pub(super) starts_at_earliest: bool,
+    /// It reads what is committed only.
+    pub(super) is_committed: bool,
 }
 
 /// Records that somebody was given.
@@ -70,6 +74,7 @@ struct Record {
 #[derive(Debug)]
 pub(super) struct Deliveries {
     pub(super) rules: Rules,
+    pub(super) fates: Fates,
     records: BTreeMap<Place, Record>,
     /// Where a client asked a log to begin, at most.
     trimmed: BTreeMap<i32, i64>,
@@ -119,6 +124,7 @@ impl Deliveries {
     pub(super) fn new(rules: Rules) -> Self {
         Self {
             rules,
+            fates: Fates::default(),
             records: BTreeMap::new(),
             trimmed: BTreeMap::new(),
             from: BTreeMap::new(),
@@ -139,6 +145,12 @@ impl Deliveries {
         let from = if self.rules.starts_at_earliest { 0 } else { i64::MAX };
         let from = self.from.get(&partition).copied().unwrap_or(from);
         from.max(self.trimmed.get(&partition).copied().unwrap_or(0))
+    }
+
+    /// Whether a record may be for nobody: it may be a marker, or of a transaction that was not committed. In the end it is known.
+    fn may_be_passed(&self, record: &Record) -> bool {
+        let is_it = |content: Numbered| self.fates.may_be_nothing(content.0);
+        self.rules.is_committed && record.content.is_none_or(is_it)
     }
 
     fn note_from(&mut self, partition: i32, offset: i64) {
@@ -218,6 +230,9 @@ impl Deliveries {
             self.delivered += 1;
             self.counted += 1;
             let place = (partition, offset);
+            if let Some((number, _)) = self.content(place) {
+                self.fates.on_given(number)?;
+            }
             if self.rules.by_key {
                 self.check_order(place, term, now_us)?;
             }
@@ -251,8 +266,10 @@ impl Deliveries {
         }
         let before = self.records.range((place.0, from)..place);
         let mut of_key = before.filter(|(_, record)| record.content.map(key_of) == Some(key));
-        let is_open =
-            |record: &Record| !record.may_be_done(&self.rules) || record.is_held(term, now_us);
+        let is_open = |record: &Record| {
+            !self.may_be_passed(record)
+                && (!record.may_be_done(&self.rules) || record.is_held(term, now_us))
+        };
         match of_key.find(|(_, record)| is_open(record)) {
             Some((other, record)) => {
                 let what = format!("{place:?} of key {key} is given out before {other:?}");
@@ -320,7 +337,11 @@ impl Deliveries {
         for offset in before.max(self.from(partition))..start {
             let place = (partition, offset);
             let record = self.records.entry(place).or_default();
-            if !record.may_be_done(&self.rules) {
+            if record.may_be_done(&self.rules) {
+                continue;
+            }
+            let record = &self.records[&place];
+            if !self.may_be_passed(record) {
                 let what = format!("the group starts at {start} of {partition}");
                 return wrong(format!("{what}, and nobody is done with {offset}: {record:?}"));
             }
@@ -346,12 +367,33 @@ impl Deliveries {
         Ok(())
     }
 
+    /// Whether a record is for nobody, once all was read.
+    fn is_nothing(&self, record: &Record) -> bool {
+        let is_of_marker = self.rules.is_committed && record.holds.is_empty();
+        record.content.map_or(is_of_marker, |content| self.fates.is_nothing(content.0))
+    }
+
+    /// Where a partition ends for a group that is given no markers, nor what was aborted, once all was read up to `end`: that it
+    /// passed what comes last need not be kept before it has something to keep.
+    pub(super) fn end_of_all(&self, partition: i32, end: i64) -> i64 {
+        if !self.rules.is_committed {
+            return end;
+        }
+        let all = self.records.range((partition, 0)..(partition, end));
+        let last = all.rev().find(|(_, record)| !self.is_nothing(record));
+        last.map_or(0, |((_, offset), _)| offset + 1)
+    }
+
     /// All is done with, and all of the log was read.
     pub(super) fn check_end(&self, ends: &BTreeMap<i32, i64>) -> Result<(), Failure> {
+        let lost = self.fates.lost();
+        if !lost.is_empty() && self.trimmed.is_empty() {
+            return wrong(format!("batches {lost:?} are committed, and are not in the log"));
+        }
         let mut last_of_key: BTreeMap<(i32, u64), (i64, u64)> = BTreeMap::new();
         for (place, record) in &self.records {
             let (partition, offset) = *place;
-            if offset < self.from(partition) {
+            if offset < self.from(partition) || self.is_nothing(record) {
                 continue;
             }
             if ends.get(&partition).is_none_or(|end| offset >= *end) || record.content.is_none() {

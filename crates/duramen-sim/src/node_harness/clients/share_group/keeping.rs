@@ -20,8 +20,10 @@ use duramen_protocol::records::{BatchBuilder, NewRecord, Record, Records};
 use duramen_protocol::wire::RecordData;
 use duramen_protocol::{ErrorCode, Request, Response};
 
+use super::super::passing::Passing;
 use super::super::requests::{self, Patience};
 use super::deliveries::{Numbered, key_of};
+use super::writing::Writer;
 use super::{
     Asking, GROUP, KEEPER, LETTERS, PARTITIONS, Question, ShareGroup, TOPIC, batches, code_of,
     unexpected, wrong,
@@ -32,7 +34,7 @@ use crate::trace::tell;
 
 /// Of a resource of `IncrementalAlterConfigs`.
 const OF_GROUP: i8 = 32;
-const WRITES_MAX: u64 = 120;
+pub(super) const WRITES_MAX: u64 = 120;
 const SET_CODES: [ErrorCode; 3] =
     [ErrorCode::None, ErrorCode::NotController, ErrorCode::RequestTimedOut];
 
@@ -41,7 +43,7 @@ pub(super) struct Keeper {
     trims: bool,
     made: Vec<&'static str>,
     is_set: bool,
-    written: u64,
+    pub(super) written: u64,
     pub(super) leaders: BTreeMap<&'static str, BTreeMap<i32, i32>>,
     pub(super) coordinator: Option<i32>,
     /// The partition whose start is asked for next.
@@ -65,7 +67,7 @@ impl Keeper {
         self.coordinator = None;
     }
 
-    fn forget(&mut self) {
+    pub(super) fn forget(&mut self) {
         self.leaders.clear();
         self.coordinator = None;
     }
@@ -85,7 +87,8 @@ impl ShareGroup {
             return Some((Question::Overview, overview(&[TOPIC, LETTERS]), 12));
         }
         if self.last_phase {
-            return self.read_through();
+            let is_written = self.writers.iter().all(Writer::is_done);
+            return is_written.then(|| self.read_through())?;
         }
         match work.below(100) {
             0..=59 if self.keeper.written < WRITES_MAX => self.write(work),
@@ -116,6 +119,8 @@ impl ShareGroup {
             ("share.record.lock.duration.ms", &lock_ms),
             ("share.delivery.count.limit", &most),
         ];
+        let committed = [("share.isolation.level", "read_committed")];
+        let committed = committed.into_iter().filter(|_| rules.is_committed);
         let letters = letters.map(|name| ("errors.deadletterqueue.topic.name", name));
         let config = |(name, value): (&str, &str)| AlterableConfig {
             name: name.to_owned(),
@@ -125,7 +130,7 @@ impl ShareGroup {
         let resource = AlterConfigsResource {
             resource_type: OF_GROUP,
             resource_name: GROUP.to_owned(),
-            configs: settings.into_iter().chain(letters).map(config).collect(),
+            configs: settings.into_iter().chain(committed).chain(letters).map(config).collect(),
         };
         let resources = vec![resource];
         let request = IncrementalAlterConfigsRequest { resources, validate_only: false };
@@ -142,7 +147,7 @@ impl ShareGroup {
         let partition = i32::from(work.chance(500));
         let (number, count) = (self.keeper.written + 1, work.between(1, 4));
         let target = ((TOPIC.to_owned(), partition), None);
-        let request = requests::produce(&target, -1, batch_of(number, count));
+        let request = requests::produce(&target, -1, batch_of(number, count, None));
         let asking = self.ask_leader(TOPIC, partition, (Question::Write, request, 9))?;
         self.keeper.written = number;
         Some(asking)
@@ -177,17 +182,21 @@ impl ShareGroup {
         self.places.to(KEEPER, node, (Question::Start(partition), request.into(), 0))
     }
 
+    /// Whether the group starts behind all that is for somebody, in a partition that was read to its end.
+    fn is_over(&self, partition: i32) -> bool {
+        let first = self.keeper.log_starts.get(&partition).copied().unwrap_or(0);
+        let end = self.keeper.ends[&(TOPIC, partition)];
+        let start = self.deliveries.start(partition).max(first);
+        start >= end || start >= self.deliveries.end_of_all(partition, end)
+    }
+
     /// All of the log is read, then the group is waited for, then its dead letters are read.
     fn read_through(&mut self) -> Option<Asking> {
         let ends = &self.keeper.ends;
         if let Some(partition) = (0..PARTITIONS).find(|it| !ends.contains_key(&(TOPIC, *it))) {
             return self.read(TOPIC, partition);
         }
-        let is_over = |partition: &i32| {
-            let first = self.keeper.log_starts.get(partition).copied().unwrap_or(0);
-            self.deliveries.start(*partition).max(first) >= ends[&(TOPIC, *partition)]
-        };
-        if !(0..PARTITIONS).all(|partition| is_over(&partition)) {
+        if !(0..PARTITIONS).all(|partition| self.is_over(partition)) {
             return self.ask_start();
         }
         let has_letters = self.deliveries.rules.has_dead_letters;
@@ -201,7 +210,9 @@ impl ShareGroup {
         }
         let at = self.keeper.read.get(&(name, partition)).copied().unwrap_or(0);
         let target = ((name.to_owned(), partition), None);
-        let request = requests::fetch(&[(target, at)], Patience { wait_ms: 100, bytes: 10_000 });
+        let patience = Patience { wait_ms: 100, bytes: 10_000 };
+        let mut request = requests::fetch(&[(target, at)], patience);
+        request.isolation_level = i8::from(self.deliveries.rules.is_committed);
         let asking = (Question::Read(name, partition), request.into(), requests::FETCH_OF_LEADER);
         self.ask_leader(name, partition, asking)
     }
@@ -297,7 +308,14 @@ impl ShareGroup {
             _ => Bytes::new(),
         };
         let mut next = self.keeper.read.get(&(name, partition)).copied().unwrap_or(0);
+        let mut passing = Passing::of(part);
         for batch in batches(bytes).map_while(Result::ok) {
+            let header = *batch.header();
+            let is_shown = passing.shows(&header);
+            if header.attributes.is_control() {
+                next = header.end_offset();
+                continue;
+            }
             let Ok(records) = Records::of(&batch, 1 << 20) else {
                 return wrong(format!("{name}: records cannot be read"));
             };
@@ -309,11 +327,12 @@ impl ShareGroup {
                 if name == TOPIC {
                     let place = (partition, records.offset(&record));
                     self.deliveries.on_content(place, content)?;
+                    self.deliveries.fates.on_read(content.0, is_shown)?;
                 } else {
                     self.on_letter(&record, content)?;
                 }
             }
-            next = batch.header().end_offset();
+            next = header.end_offset();
         }
         self.keeper.read.insert((name, partition), next);
         if next >= part.high_watermark {
@@ -345,11 +364,7 @@ impl ShareGroup {
         }
         let of_topic = ends.iter().filter(|((name, _), _)| *name == TOPIC);
         let of_topic: BTreeMap<i32, i64> = of_topic.map(|(it, end)| (it.1, *end)).collect();
-        let is_over = |(partition, end): (&i32, &i64)| {
-            let first = self.keeper.log_starts.get(partition).copied().unwrap_or(0);
-            self.deliveries.start(*partition).max(first) >= *end
-        };
-        if of_topic.iter().all(is_over) {
+        if of_topic.keys().all(|partition| self.is_over(*partition)) {
             self.keeper.is_done = true;
             return self.deliveries.check_end(&of_topic);
         }
@@ -386,9 +401,12 @@ fn created(name: &str) -> Request {
     CreateTopicsRequest { topics: vec![topic], timeout_ms: 10_000, validate_only: false }.into()
 }
 
-/// Records that say what they are, in key and value.
-fn batch_of(number: u64, count: u64) -> Bytes {
+/// Records that say what they are, in key and value; of a transaction, if they have a producer.
+pub(super) fn batch_of(number: u64, count: u64, producer: Option<(i64, i16, i32)>) -> Bytes {
     let mut batch = BatchBuilder::new();
+    if let Some((id, epoch, sequence)) = producer {
+        batch = batch.producer(id, epoch, sequence).transactional();
+    }
     for within in 0..count {
         let key = key_of((number, within)).to_be_bytes();
         let value = [number.to_be_bytes(), within.to_be_bytes()].concat();
