@@ -617,10 +617,13 @@ impl Partition {
         if !self.settings.delete || self.obstacle().is_some() {
             return false;
         }
-        let keep = retention::Keep {
+        let mut keep = retention::Keep {
             ms: self.settings.retention_ms,
             bytes: self.settings.retention_bytes,
         };
+        if sabotage::is(Bug::RetentionHalved) {
+            keep.ms -= keep.ms / 2;
+        }
         let from = self.log_start.max(self.trimming);
         let to = retention::trim_to(&self.segments, self.log_start, self.committed, keep, wall_ms);
         to.filter(|to| *to > from).is_some_and(|to| self.trim(to, None).is_ok())

@@ -207,9 +207,9 @@ pub const OF_CLUSTERS: &[(&str, Bug, u64)] = &[
     #[cfg(feature = "sabotage")]
     ("a group is upgraded without what members have", Bug::Peers(Inside::UpgradedWithNothing), 39),
     #[cfg(feature = "sabotage")]
-    ("a classic member that joins has nothing", Bug::Peers(Inside::ClassicHasNothing), 13),
+    ("a classic member that joins has nothing", Bug::Peers(Inside::ClassicHasNothing), 260),
     #[cfg(feature = "sabotage")]
-    ("a downgraded group counts its generations anew", Bug::Peers(Inside::DowngradedAnew), 13),
+    ("a downgraded group counts its generations anew", Bug::Peers(Inside::DowngradedAnew), 117),
     #[cfg(feature = "sabotage")]
     ("a decision is answered before it is kept", Bug::Peers(Inside::DecidedBeforeKept), 214),
     #[cfg(feature = "sabotage")]
@@ -233,6 +233,10 @@ pub const OF_CLUSTERS: &[(&str, Bug, u64)] = &[
     #[cfg(feature = "sabotage")]
     ("a share group is given what was aborted", Bug::Peers(Inside::AbortedIsShared), 14),
     #[cfg(feature = "sabotage")]
+    ("replicas do not take up changed settings", Bug::Peers(Inside::SettingsNotTakenUp), 9),
+    #[cfg(feature = "sabotage")]
+    ("records are kept for half of their time", Bug::Peers(Inside::RetentionHalved), 104),
+    #[cfg(feature = "sabotage")]
     ("a lock ends when somebody else comes", Bug::Peers(Inside::LockEndsEarly), 5),
     #[cfg(feature = "sabotage")]
     ("a log begins anew without what is kept of it", Bug::Peers(Inside::GivenForgotten), 12),
@@ -252,6 +256,7 @@ pub const MISSED: &[(&str, Bug)] = &[
     ("a late marker ends what is open", Bug::Peers(Inside::LateMarkerTaken)),
     ("what two compactions left is mixed", Bug::Peers(Inside::GivenMixed)),
     ("what classic members are giving up is forgotten", Bug::Peers(Inside::GivingUpForgotten)),
+    ("a change of settings is answered before it is kept", Bug::Peers(Inside::AlteredBeforeKept)),
 ];
 
 /// Runs seeds until one finds `bug`: which one, and what was found.

@@ -86,7 +86,7 @@ fn of_cluster(report: &cluster_harness::Report) -> String {
                      {} disks filled, {} produces refused for it, {} topics deleted, \
                      {} generations, {} commits of members refused, {} transactions committed, {} aborted, \
                      {} assignments, {} commits of theirs refused, {} groups upgraded, {} downgraded, {} records given to a share group, {} decisions, {} dead letters, {} batches for it committed, {} aborted, {} machines left, {} of them came back, \
-                     {} logs compacted, {} pieces of such given",
+                     {} logs compacted, {} pieces of such given, {} settings changed",
         report.trace.hash(),
         report.machines,
         report.requests,
@@ -124,6 +124,7 @@ fn of_cluster(report: &cluster_harness::Report) -> String {
         report.left,
         report.returned,
         report.compacted,
-        report.fed
+        report.fed,
+        report.altered
     )
 }

@@ -168,6 +168,12 @@ pub enum Bug {
     OpenIsShared,
     /// A share group that reads what is committed is given what an aborted transaction wrote.
     AbortedIsShared,
+    /// A change of settings is answered before it is kept.
+    AlteredBeforeKept,
+    /// Replicas that are there already do not take up what their topic's settings are now.
+    SettingsNotTakenUp,
+    /// Records are kept for half of the time that a topic's setting says.
+    RetentionHalved,
     /// What an earlier leader wants to be kept for a share group is taken.
     EarlierLeaderTaken,
     /// A record of a share group comes again however often it was given out.

@@ -5,6 +5,7 @@ use duramen_protocol::messages::incremental_alter_configs::{
     AlterConfigsResource, AlterConfigsResourceResponse,
 };
 use duramen_protocol::messages::{IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse};
+use duramen_storage::sabotage::{self, Bug};
 
 use super::settings::{Asked, Change, TIMEOUT_MS, decide};
 use super::{answer_after_commit, deadline_us, why_undecided};
@@ -30,6 +31,10 @@ pub(crate) fn handle(
     }
     if request.validate_only {
         records.clear();
+    }
+    if sabotage::is(Bug::AlteredBeforeKept) && node.controller.propose(now, &records).is_ok() {
+        node.mark_controller_dirty();
+        return node.reply(key, response, actions);
     }
     let deadline = deadline_us(now, TIMEOUT_MS);
     answer_after_commit(node, now, key, &records, response.into(), deadline, actions);

@@ -111,6 +111,9 @@ impl Node {
     }
 
     pub(super) fn configure(&mut self, topic_id: Uuid) {
+        if sabotage::is(Bug::SettingsNotTakenUp) {
+            return;
+        }
         let Some(topic) = self.controller.image.topic(topic_id) else { return };
         let settings = self.settings_of(topic);
         for replica in own_replicas(topic, self.own_directory()) {

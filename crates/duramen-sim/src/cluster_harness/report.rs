@@ -55,6 +55,8 @@ pub struct Report {
     pub given: (u64, u64, u64),
     /// Batches of transactions for the share group that were committed, and aborted.
     pub written: (u64, u64),
+    /// Settings that were changed.
+    pub altered: u64,
     /// Machines that were taken out, and that came back with an empty disk.
     pub left: u64,
     /// See above.

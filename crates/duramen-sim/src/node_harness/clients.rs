@@ -23,6 +23,7 @@ use duramen_protocol::{
 };
 use duramen_storage::op::Identity;
 
+mod altering;
 mod committing;
 mod consumer_group;
 mod crowds;
@@ -36,6 +37,7 @@ mod share_group;
 mod sharing;
 mod transacting;
 
+use altering::Operator;
 use committing::Committer;
 use crowds::Crowds;
 use keyed::KEYED;
@@ -57,6 +59,8 @@ const PARTITIONS: i32 = 2;
 const CLIENTS: usize = 6;
 /// The one of them that commits offsets, and does nothing else.
 const COMMITTER: usize = CLIENTS - 1;
+/// The one of them that changes settings, where somebody does.
+const OPERATOR: usize = 1;
 /// The clients' time when a run begins.
 const SINCE_MS: i64 = 1_700_000_000_000;
 /// Batches of a producer that a node remembers.
@@ -105,6 +109,7 @@ enum Asked {
         offset: i64,
     },
     Move,
+    Alter(altering::Question),
     Remove(removing::Question),
     Groups(committing::Question),
     Member(sharing::Question),
@@ -200,11 +205,13 @@ pub(crate) struct Clients {
     deletes: u64,
     /// Who takes a node out, if somebody does.
     remover: Option<Remover>,
+    /// Who changes settings, if somebody does.
+    operator: Option<Operator>,
 }
 
 /// Whether one topic of a cluster is compacted.
 pub(crate) fn is_compacted(seed: u64) -> bool {
-    seed % 7 == 5
+    seed % 7 == 5 || seed % 38 == 28
 }
 
 type Question = (ConnectionId, u64, RequestContext, Box<Prepared>);
@@ -248,6 +255,7 @@ impl Clients {
             moves: 0,
             deletes: 25,
             remover: None,
+            operator: None,
         }
     }
 
@@ -263,6 +271,7 @@ impl Clients {
         clients.oracle.many = true;
         clients.oracle.has_keyed = is_compacted(seed);
         clients.crowds = Crowds::of(seed);
+        clients.operator = Operator::of(seed);
         clients
     }
 
@@ -296,6 +305,7 @@ impl Clients {
         report.requests = self.requests;
         (report.acked, report.shown) = self.oracle.totals();
         report.deleted = self.oracle.deleted();
+        report.altered = self.operator.as_ref().map_or(0, |operator| operator.made);
         self.crowds.tell_of(report);
     }
 
@@ -492,6 +502,7 @@ impl Clients {
             && self.committer.is_done()
             && self.crowds.is_done()
             && !self.is_taking_out()
+            && self.operator.as_ref().is_none_or(Operator::is_done)
             // What is said again for no reason may never end.
             && self.all.iter().all(|client| client.retry.as_ref().is_none_or(|it| it.again))
             && self.oracle.topics.iter().all(|(name, topic)| {
@@ -508,13 +519,15 @@ impl Clients {
         let asked: Vec<_> =
             self.all.iter().filter_map(|client| client.outstanding.as_ref()).collect();
         let topics: Vec<_> = self.oracle.topics.iter().map(|(n, t)| (n, t.standing)).collect();
-        let mut text = format!("{topics:?} {} {asked:?}", self.crowds.told());
+        let altered = self.operator.as_ref().map(Operator::told).unwrap_or_default();
+        let mut text = format!("{topics:?} {altered} {} {asked:?}", self.crowds.told());
         text.truncate(1500);
         text
     }
 
     /// A request from a client that has none outstanding.
     pub(crate) fn ask(&mut self, wall_ms: i64) -> Option<Question> {
+        self.oracle.now_ms = wall_ms;
         let at = self.work.index(self.all.len());
         if self.all[at].outstanding.is_some() {
             return None;
@@ -542,10 +555,13 @@ impl Clients {
     }
 
     fn choose(&mut self, at: usize, wall_ms: i64) -> Option<(Asked, Request, i16)> {
-        if at == 0
-            && let Some(question) = self.govern()
-        {
-            return Some(question);
+        let asked = match at {
+            0 => self.govern(),
+            OPERATOR => self.alter(),
+            _ => None,
+        };
+        if asked.is_some() {
+            return asked;
         }
         if at == COMMITTER {
             return Some(self.committer.choose(&mut self.work, self.last_phase));
@@ -576,13 +592,7 @@ impl Clients {
         if client.idempotent && client.producer.is_none() {
             return Some((Asked::ProducerId, InitProducerIdRequest::default().into(), 4));
         }
-        let live: Vec<String> = self
-            .oracle
-            .topics
-            .iter()
-            .filter(|(_, topic)| topic.standing == Standing::Live)
-            .map(|(name, _)| name.clone())
-            .collect();
+        let live = self.oracle.live();
         if live.is_empty() {
             return None;
         }
@@ -694,7 +704,8 @@ impl Clients {
     fn send(&mut self, mut produce: Produce) -> (Asked, Request, i16) {
         produce.disk = self.disk;
         let (place, count) = (produce.place(), i64::from(produce.count));
-        self.oracle.on_sent(produce.number, (place, produce.life), count, produce.void);
+        let bytes = produce.bytes.len();
+        self.oracle.on_sent(produce.number, (place, produce.life), (count, bytes), produce.void);
         let request = requests::produce(&produce.target, produce.acks, produce.bytes.clone());
         let version = produce.version;
         (Asked::Produce(produce), request, version)
@@ -792,10 +803,15 @@ impl Clients {
             (Asked::Remove(_), Response::UnregisterBroker(it)) => {
                 self.remover.as_mut().expect("it asked").on_unregistered(&it)
             }
+            (Asked::Alter(question), came) => self.on_altered(question, &came),
             (Asked::Move, Response::AlterPartitionReassignments(it)) => governing::on_moved(&it),
             (Asked::Trim { place, life, offset }, Response::DeleteRecords(it)) => {
                 let part = &it.topics[0].partitions[0];
-                expect_one_of(part.error_code, &TRIM_CODES, "DeleteRecords")?;
+                // Where somebody changes settings, a topic may be compacted and nothing else.
+                let is_refused = part.error_code == ErrorCode::PolicyViolation.code();
+                if !is_refused || self.operator.is_none() || !self.oracle.is_keyed(&place.0) {
+                    expect_one_of(part.error_code, &TRIM_CODES, "DeleteRecords")?;
+                }
                 self.oracle.on_trim_answered(&place, offset);
                 if part.error_code == 0 && self.oracle.is_live(&place.0, life) {
                     self.oracle.on_trimmed(&place, offset, part.low_watermark)?;

@@ -15,6 +15,9 @@ use duramen_protocol::wire::Uuid;
 use super::clients::keyed::{self, KEYED, Numbered};
 use crate::failure::Failure;
 
+/// A node may know so much earlier than clients how late it is.
+const LATE_MS: i64 = 100;
+
 /// A partition of a topic of this name.
 pub(super) type Place = (String, i32);
 
@@ -25,6 +28,9 @@ struct Sent {
     /// The topic's.
     life: u32,
     count: i64,
+    bytes: i64,
+    /// When it was sent first.
+    at_ms: i64,
     /// It does not follow its producer's last one, or its topic was gone: it must never be in a log.
     is_void: bool,
     acked: Option<i64>,
@@ -108,6 +114,10 @@ pub(crate) struct Oracle {
     pub(super) topics: BTreeMap<String, Topic>,
     /// The clock leapt, and the node was started after it: records may be too old now.
     pub(crate) trims_by_time: bool,
+    /// By topic: for how long, and up to how many bytes, records are kept at least, if somebody ever asked for a limit.
+    limits: BTreeMap<String, (Option<i64>, Option<i64>)>,
+    /// The clients' time.
+    pub(super) now_ms: i64,
     /// One topic is compacted.
     pub(super) has_keyed: bool,
     /// There are several nodes, and each may be behind.
@@ -138,6 +148,11 @@ impl Oracle {
             decisions: Decisions::default(),
         };
         self.topics.insert(name.to_owned(), topic);
+    }
+
+    pub(super) fn live(&self) -> Vec<String> {
+        let live = self.topics.iter().filter(|(_, topic)| topic.standing == Standing::Live);
+        live.map(|(name, _)| name.clone()).collect()
     }
 
     pub(super) fn is_live(&self, name: &str, life: u32) -> bool {
@@ -321,18 +336,59 @@ impl Oracle {
 
     /// Whether a log may start at `start`.
     pub(super) fn may_start_at(&mut self, place: &Place, start: i64) -> bool {
-        self.trims_by_time || start <= self.known(place).trim_max
+        self.trims_by_time
+            || start <= self.known(place).trim_max
+            || self.may_have_expired(place, start)
+    }
+
+    /// Somebody asks for a topic's records to be kept for so long only, or up to so many bytes.
+    pub(super) fn limit(&mut self, topic: &str, ms: Option<i64>, bytes: Option<i64>) {
+        let limits = self.limits.entry(topic.to_owned()).or_default();
+        limits.0 = limits.0.into_iter().chain(ms).min();
+        limits.1 = limits.1.into_iter().chain(bytes).min();
+    }
+
+    /// Whether records of a topic may go by themselves.
+    pub(super) fn may_expire(&self, topic: &str) -> bool {
+        self.trims_by_time || self.limits.contains_key(topic)
+    }
+
+    /// Whether all that is known to have been below `start` is old enough to be gone, or as much as is to be kept may lie above
+    /// the last that is not.
+    fn may_have_expired(&self, place: &Place, start: i64) -> bool {
+        let Some((ms, most)) = self.limits.get(&place.0).copied() else { return false };
+        let Some(known) = self.known.get(place) else { return true };
+        let shown = known.shown.range(known.trim_max..start);
+        let shown = shown.map(|(offset, (batch, _))| (offset + 1, *batch));
+        let acked = known.acked.range(..start);
+        let acked = acked.map(|(base, (batch, count))| (base + count, *batch));
+        let below = acked.filter(|(end, _)| *end > known.trim_max).chain(shown);
+        let is_young = |batch: &u64| {
+            let age_ms = self.now_ms + LATE_MS - self.sent[batch].at_ms;
+            ms.is_none_or(|ms| age_ms < ms)
+        };
+        let young = below.filter(|(_, batch)| is_young(batch)).map(|(end, _)| end);
+        let Some(last) = young.max() else { return true };
+        let life = self.topics[&place.0].life;
+        let here = self.sent.values().filter(|it| it.place == *place && it.life == life);
+        let is_above = |it: &&Sent| {
+            let base = it.acked.or(it.seen);
+            !it.is_void && base.is_none_or(|base| base + it.count > last)
+        };
+        let above: i64 = here.filter(is_above).map(|it| it.bytes).sum();
+        most.is_some_and(|most| above >= most)
     }
 
     pub(super) fn on_sent(
         &mut self,
         batch: u64,
         (place, life): (&Place, u32),
-        count: i64,
+        (count, bytes): (i64, usize),
         is_void: bool,
     ) {
-        let place = place.clone();
-        let sent = Sent { place, life, count, is_void, acked: None, seen: None };
+        let (place, at_ms) = (place.clone(), self.now_ms);
+        let bytes = i64::try_from(bytes).expect("small");
+        let sent = Sent { place, life, count, bytes, at_ms, is_void, acked: None, seen: None };
         self.sent.entry(batch).or_insert(sent);
     }
 

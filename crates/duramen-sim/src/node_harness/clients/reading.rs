@@ -349,7 +349,7 @@ impl Clients {
         let trimmed = self.oracle.known(place).trim_max;
         match ErrorCode::from_code(part.error_code) {
             Some(ErrorCode::None) => {}
-            Some(ErrorCode::OffsetOutOfRange) if self.oracle.trims_by_time => {
+            Some(ErrorCode::OffsetOutOfRange) if self.oracle.may_expire(&place.0) => {
                 self.through.remove(place);
                 return Ok(Some(UNKNOWN_START));
             }
