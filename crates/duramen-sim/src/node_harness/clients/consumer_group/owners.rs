@@ -236,6 +236,10 @@ impl Owners {
             owner.session_us = beat.session_us;
             owner.rebalance_timeout_us = beat.rebalance_timeout_us;
         }
+        if beat.kind == Kind::Join && owner.is_in(beat.sent_us, sight).is_none() {
+            // It was out before: others may have been given what it says it uses still.
+            owner.has.clear();
+        }
         if beat.kind != Kind::Sync {
             // That one is no sign of life to a classic group that is stable, nor to Kafka's.
             owner.beat_us = owner.beat_us.max(Some((sight.term, beat.sent_us)));
