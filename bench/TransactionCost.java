@@ -34,11 +34,13 @@ public final class TransactionCost {
             work.add(() -> produce(bootstrap, topic, partition, id, kind, style.equals("waiting"), from, until));
         }
         long units = 0, all = 0;
-        for (Future<long[]> done : threads.invokeAll(work)) {
+        List<Future<long[]>> results = threads.invokeAll(work);
+        // Before the results: a producer that failed throws, and threads that wait for work keep the process.
+        threads.shutdown();
+        for (Future<long[]> done : results) {
             units += done.get()[0];
             all += done.get()[1];
         }
-        threads.shutdown();
         System.out.printf("{\"units\": %d, \"all\": %d, \"seconds\": %s, \"records\": %d}%n", units, all, seconds, units * RECORDS);
     }
 
