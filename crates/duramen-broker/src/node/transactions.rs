@@ -774,7 +774,8 @@ impl Node {
     }
 
     /// Whether a producer's transaction is open in the partition that a group is kept in. An error if another producer has
-    /// taken its place.
+    /// taken its place. One of an earlier epoch that is open has ended: its marker is on its way, and the coordinator lets
+    /// nobody in before it is there.
     pub(crate) fn check_transactor(
         &self,
         replica: ReplicaId,
@@ -783,11 +784,10 @@ impl Node {
     ) -> Result<bool, ErrorCode> {
         let partition = self.partitions.get(&replica).ok_or(ErrorCode::NotCoordinator)?;
         let known = partition.producer_epoch(producer_id);
-        let is_open = partition.is_in_transaction(producer_id);
-        if known > Some(epoch) || is_open && known != Some(epoch) {
+        if known > Some(epoch) {
             return Err(ErrorCode::InvalidProducerEpoch);
         }
-        Ok(is_open)
+        Ok(known == Some(epoch) && partition.is_in_transaction(producer_id))
     }
 
     /// Whether a transactional id may be coordinated here.

@@ -22,6 +22,7 @@ use duramen_storage::op::Done;
 
 use super::harness::{Harness, batch, builder, fetch_request, produce_request};
 use super::trio::Trio;
+use crate::internal_topics::partition_of;
 
 const FEW: [(&str, &str); 2] =
     [("transaction.state.log.num.partitions", "2"), ("offsets.topic.num.partitions", "2")];
@@ -420,7 +421,7 @@ fn administrators_see_transactions_and_their_producers() {
 impl Asked for Trio {
     fn ask(&mut self, request: Request, version: i16) -> Response {
         let of = |it: &Self, topic: &str, key: &str| {
-            let partition = crate::internal_topics::partition_of(key, 2);
+            let partition = partition_of(key, 2);
             it.leader(topic, partition).expect("somebody coordinates")
         };
         let state = "__transaction_state";
@@ -486,4 +487,29 @@ fn nodes_ask_each_other_and_mark_what_others_lead() {
             assert_eq!(offset_of(&mut trio, true), Ok(2), "that of the first");
         }
     }
+}
+
+/// What ends a transaction of version 2 is answered before its markers are written.
+#[test]
+fn an_offset_of_the_next_transaction_waits_for_the_end_of_the_last_one() {
+    let mut trio = Trio::new(&FEW);
+    trio.create("t", 1);
+    let mut producer = Producer::new(&mut trio, "x", 2);
+    trio.pass_ms(3_000);
+    assert_eq!(producer.commit_offset(&mut trio, "t", 1), ErrorCode::None);
+    let coordinator = trio.leader("__transaction_state", partition_of("x", 2));
+    let groups = trio.leader("__consumer_offsets", partition_of("g", 2)).expect("led");
+    assert_ne!(coordinator, Some(groups), "a node of its own keeps the group");
+
+    // The end is decided by the other two, and the marker does not arrive.
+    trio.cut.insert(groups);
+    assert_eq!(producer.end(&mut trio, true), ErrorCode::None);
+    trio.cut.clear();
+    assert_eq!(trio.leader("__consumer_offsets", partition_of("g", 2)), Some(groups));
+    assert_eq!(offset_of(&mut trio, true), Err(ErrorCode::UnstableOffsetCommit));
+
+    assert_eq!(producer.commit_offset(&mut trio, "t", 3), ErrorCode::None);
+    assert_eq!(producer.end(&mut trio, true), ErrorCode::None);
+    trio.pass_ms(1_000);
+    assert_eq!(offset_of(&mut trio, true), Ok(3));
 }
