@@ -288,6 +288,12 @@ impl Group {
         Some(self.raw.raft.leader_id).filter(|id| *id != 0)
     }
 
+    /// Whether nobody has served this group yet, as far as this replica knows: nothing is committed, not even an entry of
+    /// Raft's own.
+    pub(crate) fn is_before_first_leader(&self) -> bool {
+        self.failed.is_none() && self.applied() == BORN_INDEX
+    }
+
     /// This replica and its term, for whoever is told that it leads.
     pub(crate) fn lead(&self) -> (u64, u64) {
         (self.id.0, self.term())
@@ -492,6 +498,11 @@ impl Group {
             return false;
         }
         self.pace.ticks += 1;
+        // The others may not have made their replicas when this one stood for the first election. To ask once more whether
+        // they would vote changes nothing, and nobody waits for another timeout.
+        if self.raw.raft.state == StateRole::PreCandidate && self.is_before_first_leader() {
+            self.campaign();
+        }
         self.tick_moving();
         if self.is_alone() {
             // It may have been refused before: while a change of membership waited to be applied.

@@ -15,6 +15,7 @@ use crate::event::{Action, Now, RequestKey};
 use crate::internal_topics::is_internal;
 use crate::limits::CREATE_PARTITIONS_MAX;
 use crate::node::{Node, Parked};
+use crate::partition::Partition;
 use crate::session::RequestContext;
 
 /// The first version that may ask by id; before, the field is there and of no use, as in Kafka.
@@ -219,6 +220,19 @@ fn describe(node: &Node, topic: &Topic, include: bool) -> MetadataResponseTopic 
     }
 }
 
+/// Who stands in the first election of a partition, while this node has heard of none that it came to. Apache Kafka's
+/// placements name a leader, and clients count on it: rskafka never asks again when it is told once that there is none.
+/// Whoever comes there too early is told so, as after any election, and tries again.
+fn first_leader(
+    node: &Node,
+    own: Option<&Partition>,
+    replicas: &[PlacedReplica],
+) -> Option<(i32, i32)> {
+    let first = replicas.first()?.broker_id;
+    let may_be_first = own.is_none_or(|partition| partition.group.is_before_first_leader());
+    (may_be_first && node.live_brokers().any(|(id, _)| id == first)).then_some((first, -1))
+}
+
 /// A partition's replicas, and who leads them.
 pub(super) fn partition_of(
     node: &Node,
@@ -231,6 +245,7 @@ pub(super) fn partition_of(
         .local_replica(topic, partition_index)
         .and_then(|replica| node.partitions.get(&replica));
     let led = node.leader_of(topic, partition_index);
+    let led = led.or_else(|| first_leader(node, partition, replicas));
     let own_epoch = partition.map_or(-1, |partition| partition.group.epoch());
     let (leader_id, leader_epoch) = led.unwrap_or((-1, own_epoch));
     // Only the leader knows who keeps up.

@@ -183,6 +183,20 @@ fn three_voters_agree_and_offsets_are_dense() {
 }
 
 #[test]
+fn whoever_stands_for_the_first_election_asks_again_at_the_next_tick() {
+    let mut cluster = Cluster::new(3);
+    cluster.peers[0].group.campaign();
+    cluster.collect(0);
+    cluster.settle_without(1);
+    assert!(!cluster.peers[0].group.is_serving(), "nobody heard it");
+    (1..3).for_each(|at| cluster.collect(at));
+    cluster.peers[0].group.tick();
+    cluster.collect(0);
+    cluster.settle();
+    assert!(cluster.peers[0].group.is_serving());
+}
+
+#[test]
 fn a_follower_does_not_acknowledge_what_it_has_not_synced() {
     let mut cluster = Cluster::new(2);
     (0..3).for_each(|at| cluster.collect(at));

@@ -12,7 +12,7 @@
 //! Tests:      `node/tests/moves.rs`; `duramen-sim`.
 //! Start at:   [`Node::tick_moves`].
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use duramen_protocol::messages::ElectLeadersResponse;
 use duramen_protocol::wire::Uuid;
@@ -245,17 +245,23 @@ impl Node {
 
     fn go_on_draining(&mut self, actions: &mut Vec<Action>) {
         let led: Vec<_> = self.all_led().collect();
-        for (at, replica) in led.into_iter().enumerate() {
+        // All that is given away at once is not given to one.
+        let mut given: BTreeMap<i32, usize> = BTreeMap::new();
+        for replica in led {
             if self.moves.under_way.len() >= DRAIN_MOVES_MAX {
                 break;
             }
             if self.moves.under_way.contains(&replica) {
                 continue;
             }
-            let successors = self.quick_successors(replica, true);
-            // All that is given away at once is not given to one.
-            if let Some(to) = successors.get(at % successors.len().max(1)) {
-                self.hand_over(replica, *to, false);
+            let Some(id) = self.id_of_group(replica) else { continue };
+            let node_of = |peer: u64| self.placed(id, peer).map(|placed| placed.broker_id);
+            let successors = self.quick_successors(replica, true).into_iter();
+            let named = successors.filter_map(|peer| Some((node_of(peer)?, peer)));
+            let least = named.min_by_key(|(node, _)| given.get(node).copied().unwrap_or(0));
+            if let Some((node, to)) = least {
+                *given.entry(node).or_default() += 1;
+                self.hand_over(replica, to, false);
             }
         }
         if self.moves.under_way.is_empty() && !self.moves.is_drained {

@@ -1,12 +1,13 @@
 //! Reads from replicas that do not lead.
 
 use duramen_protocol::messages::FetchRequest;
+use duramen_protocol::messages::create_topics::{CreatableReplicaAssignment, CreatableTopic};
 use duramen_protocol::messages::delete_records::{DeleteRecordsPartition, DeleteRecordsTopic};
 use duramen_protocol::messages::fetch::PartitionData;
-use duramen_protocol::messages::{DeleteRecordsRequest, MetadataRequest};
+use duramen_protocol::messages::{CreateTopicsRequest, DeleteRecordsRequest, MetadataRequest};
 use duramen_protocol::{ErrorCode, Response};
 
-use super::harness::{batch, bytes_of, fetch_request, produce_request};
+use super::harness::{batch, bytes_of, fetch_request, new_topic, produce_request};
 use super::trio::{TICK_MS, Trio};
 use crate::event::Event;
 use crate::group::APPENDED;
@@ -37,6 +38,37 @@ fn only(response: Option<Response>) -> Option<PartitionData> {
 
 fn fetch(trio: &mut Trio, at: usize, request: FetchRequest, version: i16) -> PartitionData {
     only(Some(trio.ask(at, request, version))).expect("there")
+}
+
+/// What a node tells of partition 0 of `t`: the error, the leader, its epoch.
+fn described(trio: &mut Trio, at: usize) -> (i16, i32, i32) {
+    let request = MetadataRequest { topics: None, ..MetadataRequest::default() };
+    let Response::Metadata(mut metadata) = trio.ask(at, request, 12) else { panic!("other") };
+    let part = metadata.topics.remove(0).partitions.remove(0);
+    (part.error_code, part.leader_id, part.leader_epoch)
+}
+
+#[test]
+fn before_the_first_election_its_candidate_is_told_as_the_leader() {
+    let mut trio = Trio::new(&[NEVER]);
+    let controller = trio.controller();
+    let [first, other] = [(controller + 1) % 3, (controller + 2) % 3];
+    let id = |at: usize| i32::try_from(at).expect("small");
+    trio.cut.insert(first);
+    let broker_ids = vec![id(first), id(controller), id(other)];
+    let assignments = vec![CreatableReplicaAssignment { partition_index: 0, broker_ids }];
+    let topic = CreatableTopic { replication_factor: -1, assignments, ..new_topic("t", -1, &[]) };
+    let request =
+        CreateTopicsRequest { topics: vec![topic], timeout_ms: 30_000, ..Default::default() };
+    trio.send(controller, request, 7);
+    assert_eq!(trio.leader("t", 0), None);
+    assert_eq!(described(&mut trio, other), (0, id(first), -1));
+    // It is not there, so another one comes to lead.
+    trio.pass_ms(3000);
+    let leader = trio.leader("t", 0).expect("led");
+    let (error, told, epoch) = described(&mut trio, controller);
+    assert_eq!((error, told), (0, id(leader)));
+    assert!(epoch > 1, "{epoch}");
 }
 
 #[test]
