@@ -168,6 +168,11 @@ class Broker:
         self.data_dir.parent.mkdir(parents=True, exist_ok=True)
 
     @property
+    def brokers(self):
+        """As a cluster's."""
+        return [self]
+
+    @property
     def pid(self):
         return self.process.pid
 

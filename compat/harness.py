@@ -9,6 +9,7 @@
 A test marked `@test_that_waits` runs at the same time as the others so marked, each in a thread, after all other tests.
 """
 
+import itertools
 import os
 import signal
 import sys
@@ -59,9 +60,13 @@ def broker_kind():
     return os.environ.get("BROKER_KIND", "duramen")
 
 
+# Counted from there on: two names of one microsecond would be one.
+numbers = itertools.count(time.time_ns() // 1000 % 10**10)
+
+
 def unique(name):
-    """A topic name that no earlier run on the same broker used."""
-    return f"{name}-{time.time_ns() // 1000 % 10**10}"
+    """A name that neither this run nor an earlier one on the same broker used."""
+    return f"{name}-{next(numbers)}"
 
 
 def equal(actual, expected, what=""):

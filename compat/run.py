@@ -11,13 +11,17 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from broker import COMPAT, BrokerFailed, free_port, start
+from broker import COMPAT, BrokerFailed, free_port, start, start_cluster
 
 # Suites that run against a pair of brokers that are there: Kafka's defaults, and a stricter one.
 CLIENTS = [
     "wire", "kcat", "confluent-kafka", "java", "kafka-tools", "connect", "mirror", "streams", "franz-go", "sarama", "kafka-go", "rust-rdkafka",
     "rskafka", "kafka-python", "aiokafka", "kafkajs", "cli",
 ]  # fmt: skip
+# How many nodes those brokers are, in turn. What Kafka's answers are to be compared with shows on one.
+NODES = {"duramen": [1, 3], "kafka": [1]}
+# What goes through single connections, and what `three` has, with kills.
+ONE_NODE_ONLY = {"wire", "connect", "mirror", "streams"}
 # Suites that start and kill brokers of their own.
 OWN_BROKERS = ["restart", "compaction", "three", "cluster-tools", "groups", "transactions", "shares", "kill9", "sync_audit", "scale", "faults", "hostile"]
 # What only one of the brokers promises, or shows well enough on one node.
@@ -44,6 +48,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--broker", choices=["duramen", "kafka"], help="default: both in turn")
     parser.add_argument("--suite", choices=CLIENTS + OWN_BROKERS, action="append", help="default: all; may be repeated")
+    parser.add_argument("--nodes", type=int, choices=[1, 3], help=f"of suites that share brokers; default: {NODES}")
     parser.add_argument("--kill9-seconds", type=int, help=f"default: {KILL9_SECONDS}")
     options = parser.parse_args()
     kinds = [options.broker] if options.broker else ["duramen", "kafka"]
@@ -61,7 +66,13 @@ def chosen(suites, kind, options):
 
 
 def clients_lane(kinds, options):
-    return [count for kind in kinds if (suites := chosen(CLIENTS, kind, options)) for count in run_clients(kind, suites)]
+    counts = []
+    for kind in kinds:
+        for nodes in [options.nodes] if options.nodes else NODES[kind]:
+            suites = [suite for suite in chosen(CLIENTS, kind, options) if nodes == 1 or suite not in ONE_NODE_ONLY]
+            if suites:
+                counts += run_clients(kind, nodes, suites)
+    return counts
 
 
 def own_brokers_lane(kinds, options):
@@ -73,25 +84,26 @@ def own_brokers_lane(kinds, options):
     return counts
 
 
-def run_clients(kind, suites):
+def run_clients(kind, nodes, suites):
     directory = Path(tempfile.mkdtemp(prefix=f"duramen-compat-{kind}-"))
     failures = 0
+    name = kind if nodes == 1 else f"{kind} x{nodes}"
     try:
         with (
-            start(kind, free_port(), directory / "defaults") as broker,
+            start_shared(kind, nodes, directory / "defaults") as shared,
             start(kind, free_port(), directory / "strict", STRICT_SETTINGS) as strict,
         ):
             environment = {
                 **os.environ,
                 "BROKER_KIND": kind,
                 "STRICT_BOOTSTRAP": strict.bootstrap,
-                "DATA_DIR": str(broker.data_dir),
+                "DATA_DIR": str(shared.brokers[0].data_dir),
             }
             for suite in suites:
-                counts = run_suite(kind, suite, [broker.bootstrap], environment)
+                counts = run_suite(name, suite, [shared.bootstrap], environment)
                 failures += counts[1]
                 yield counts
-            for each in (broker, strict):
+            for each in (*shared.brokers, strict):
                 if each.process.poll() is not None:
                     failures += 1
                     yield 0, 1
@@ -99,27 +111,31 @@ def run_clients(kind, suites):
     except BrokerFailed as failure:
         failures += 1
         yield 0, 1
-        print(f"{kind}: {failure}")
+        print(f"{name}: {failure}")
     if failures:
-        print(f"{kind}: the data and the brokers' logs are kept in {directory}")
+        print(f"{name}: the data and the brokers' logs are kept in {directory}")
     else:
         shutil.rmtree(directory)
 
 
-def run_suite(kind, suite, arguments, environment):
+def start_shared(kind, nodes, directory):
+    return start(kind, free_port(), directory) if nodes == 1 else start_cluster(kind, directory)
+
+
+def run_suite(name, suite, arguments, environment):
     """Returns (passed, failed).
 
     Apache Kafka is there to show that expectations are right, and a wrong one is wrong every time. What fails there only
     once, for want of time on a busy machine, is printed and made once more. Nothing of Duramen's has a second chance.
     """
-    passed, failed = run_suite_once(kind, suite, arguments, environment)
-    if failed and kind == "kafka":
-        print(f"{kind:8} {suite:16} once more", flush=True)
-        passed, failed = run_suite_once(kind, suite, arguments, environment)
+    passed, failed = run_suite_once(name, suite, arguments, environment)
+    if failed and name.startswith("kafka"):
+        print(f"{name:10} {suite:16} once more", flush=True)
+        passed, failed = run_suite_once(name, suite, arguments, environment)
     return passed, failed
 
 
-def run_suite_once(kind, suite, arguments, environment):
+def run_suite_once(name, suite, arguments, environment):
     """Returns (passed, failed); a suite that says nothing has failed once."""
     started = time.monotonic()
     command = [str(COMPAT / suite / "run.sh"), *arguments]
@@ -142,7 +158,7 @@ def run_suite_once(kind, suite, arguments, environment):
     elif skipped:
         said = [line for line in text.splitlines() if line.startswith("SKIP")]
     also = f", {skipped} skipped" if skipped else ""
-    said.append(f"{kind:8} {suite:16} {passed} passed, {failed} failed{also}  ({time.monotonic() - started:.0f} s)")
+    said.append(f"{name:10} {suite:16} {passed} passed, {failed} failed{also}  ({time.monotonic() - started:.0f} s)")
     print("\n".join(said) + "\n", end="", flush=True)  # one write: another suite may end at the same time
     return passed, failed
 

@@ -46,7 +46,7 @@ async def new_topic(partitions=1, name=None, **configs):
     name = name or harness.unique("aiokafka")
     settings = {key.replace("_", "."): value for key, value in configs.items()}
     async with admin() as client:
-        answer = await client.create_topics([NewTopic(name, partitions, 1, topic_configs=settings)])
+        answer = await client.create_topics([NewTopic(name, partitions, harness.brokers(), topic_configs=settings)])
     equal([error[1] for error in answer.topic_errors], [0], f"creation of {name}")
     return name
 

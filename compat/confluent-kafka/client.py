@@ -28,9 +28,9 @@ def new_topic(partitions=1, bootstrap=None, **configs):
     return name
 
 
-def create(name, partitions=1, bootstrap=None, replication_factor=1, **configs):
+def create(name, partitions=1, bootstrap=None, replication_factor=None, **configs):
     config = {key.replace("_", "."): value for key, value in configs.items()}
-    topic = NewTopic(name, partitions, replication_factor, config=config)
+    topic = NewTopic(name, partitions, replication_factor or harness.brokers(), config=config)
     admin(bootstrap).create_topics([topic])[name].result(30)
 
 

@@ -206,7 +206,7 @@ def bad_topics_are_refused_by_code():
     cases = [
         (lambda: create("bad name"), KafkaError.TOPIC_EXCEPTION),
         (lambda: create(name, partitions=0), KafkaError.INVALID_PARTITIONS),
-        (lambda: create(name, replication_factor=3), KafkaError.INVALID_REPLICATION_FACTOR),
+        (lambda: create(name, replication_factor=9), KafkaError.INVALID_REPLICATION_FACTOR),
         (lambda: create(name, retention_ms="soon"), KafkaError.INVALID_CONFIG),
         (lambda: create(name, no_such_setting="1"), KafkaError.INVALID_CONFIG),
     ]

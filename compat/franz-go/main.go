@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -64,7 +65,7 @@ func create(ctx context.Context, name string, partitions int32, replicas int16, 
 
 func newTopic(ctx context.Context, partitions int32, configs ...string) string {
 	name := Unique("franz")
-	if err := create(ctx, name, partitions, 1, configs...); err != nil {
+	if err := create(ctx, name, partitions, int16(Brokers()), configs...); err != nil {
 		panic(err)
 	}
 	return name
@@ -290,7 +291,7 @@ func recreation(ctx context.Context) {
 	topic := Unique("franz-again")
 	ids := map[kadm.TopicID]bool{}
 	for generation := range 3 {
-		if err := create(ctx, topic, 2, 1); err != nil {
+		if err := create(ctx, topic, 2, int16(Brokers())); err != nil {
 			panic(err)
 		}
 		ids[listed(ctx)[topic].ID] = true
@@ -323,7 +324,7 @@ func badTopics(ctx context.Context) {
 	name := Unique("franz-bad")
 	Refused(create(ctx, "bad name", 1, 1), kerr.InvalidTopicException)
 	Refused(create(ctx, name, 0, 1), kerr.InvalidPartitions)
-	Refused(create(ctx, name, 1, 3), kerr.InvalidReplicationFactor)
+	Refused(create(ctx, name, 1, 9), kerr.InvalidReplicationFactor)
 	Refused(create(ctx, name, 1, 1, "retention.ms", "soon"), kerr.InvalidConfig)
 	Refused(create(ctx, name, 1, 1, "no.such.setting", "1"), kerr.InvalidConfig)
 	Refused(create(ctx, newTopic(ctx, 1), 1, 1), kerr.TopicAlreadyExists)
@@ -366,7 +367,8 @@ func listing(ctx context.Context) {
 	client := admin()
 	defer client.Close()
 	metadata := Must(client.Metadata(ctx))
-	Check(len(metadata.Brokers) == 1 && metadata.Controller == metadata.Brokers[0].NodeID, "%+v", metadata.Brokers)
+	ids := metadata.Brokers.NodeIDs()
+	Check(len(ids) == Brokers() && slices.Contains(ids, metadata.Controller), "%+v", metadata.Brokers)
 	Check(len(metadata.Topics[topic].Partitions) == 3, "%+v", metadata.Topics[topic])
 	ends := Must(client.ListEndOffsets(ctx)).Offsets()
 	end, _ := ends.Lookup(topic, 0)

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -23,8 +24,19 @@ var (
 	IsKafka         = os.Getenv("BROKER_KIND") == "kafka"
 )
 
-// Bootstrap is the broker under test, as Kafka's defaults make it.
-func Bootstrap() string { return os.Args[1] }
+// number is counted from there on: two names of one moment would be one.
+var number atomic.Int64
+
+func init() { number.Store(time.Now().UnixMicro()) }
+
+func addresses() []string { return strings.Split(os.Args[1], ",") }
+
+// Bootstrap is the broker under test, as Kafka's defaults make it; where several are one cluster, the first one, by which a
+// client finds the others.
+func Bootstrap() string { return addresses()[0] }
+
+// Brokers is how many brokers are under test.
+func Brokers() int { return len(addresses()) }
 
 type Test struct {
 	Name string
@@ -130,9 +142,9 @@ func Until(ctx context.Context, what string, is func() bool) {
 	}
 }
 
-// Unique makes a name that no earlier run on the same broker used.
+// Unique makes a name that neither this run nor an earlier one on the same broker used.
 func Unique(name string) string {
-	return fmt.Sprintf("%s-%d", name, time.Now().UnixNano()/100)
+	return fmt.Sprintf("%s-%d", name, number.Add(1))
 }
 
 // Processed is called by a member of `groups/` for each record, before it commits the record's offset.

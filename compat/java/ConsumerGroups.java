@@ -153,7 +153,7 @@ public class ConsumerGroups extends Suite {
     }
 
     static void create(Admin admin, String topic, int partitions) throws Exception {
-        admin.createTopics(List.of(new org.apache.kafka.clients.admin.NewTopic(topic, partitions, (short) 1))).all().get();
+        admin.createTopics(List.of(new org.apache.kafka.clients.admin.NewTopic(topic, partitions, (short) brokers()))).all().get();
     }
 
     /** Unlike patterns that the client resolves, which leaves them out. */

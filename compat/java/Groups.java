@@ -445,14 +445,14 @@ public class Groups extends Suite {
 
     public void aPatternFindsNewTopicsAndNewPartitions() throws Exception {
         String prefix = unique("pattern");
-        create(prefix + "-a", 1, 1);
+        create(prefix + "-a", 1, brokers());
         Member member = new Member(Pattern.compile(prefix + ".*"), unique("group"), "metadata.max.age.ms", "200");
         owns(member, 1);
         try (Admin admin = admin()) {
             admin.createPartitions(Map.of(prefix + "-a", NewPartitions.increaseTo(3))).all().get();
         }
         owns(member, 3);
-        create(prefix + "-b", 5, 1);
+        create(prefix + "-b", 5, brokers());
         owns(member, 5);
         member.leave();
     }

@@ -19,6 +19,7 @@ import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicLong;
 import java.util.function.Predicate;
 import java.util.stream.Collectors;
 import java.util.stream.IntStream;
@@ -63,6 +64,7 @@ public class Suite {
     static final int TEST_TIMEOUT_S = 120;
 
     static String bootstrap;
+
     static final String strictBootstrap = System.getenv("STRICT_BOOTSTRAP");
     static final boolean isKafka = "kafka".equals(System.getenv("BROKER_KIND"));
 
@@ -129,13 +131,25 @@ public class Suite {
 
     // What the tests are made of.
 
+    /** Counted from there on: two names of one microsecond would be one. */
+    private static final AtomicLong number = new AtomicLong(System.nanoTime() / 1000);
+
     static String unique(String name) {
-        return name + "-" + System.nanoTime() / 1000;
+        return name + "-" + number.getAndIncrement();
+    }
+
+    /** How many brokers are under test: what tests make has as many replicas. */
+    static int brokers() {
+        return brokerIds().size();
+    }
+
+    static List<Integer> brokerIds() {
+        return IntStream.rangeClosed(1, bootstrap.split(",").length).boxed().toList();
     }
 
     static String newTopic(int partitions, String... configs) throws Exception {
         String name = unique("java");
-        create(name, partitions, 1, configs);
+        create(name, partitions, brokers(), configs);
         return name;
     }
 
@@ -438,7 +452,7 @@ public class Suite {
         Set<Uuid> ids = new HashSet<>();
         try (Admin admin = admin()) {
             for (int generation = 0; generation < 3; generation++) {
-                create(topic, 2, 1);
+                create(topic, 2, brokers());
                 TopicDescription description = admin.describeTopics(List.of(topic)).allTopicNames().get().get(topic);
                 equal(description.partitions().size(), 2, "partitions");
                 ids.add(description.topicId());
@@ -457,7 +471,7 @@ public class Suite {
         String name = unique("java-bad");
         refused(InvalidTopicException.class, () -> { create("bad name", 1, 1); return null; });
         refused(InvalidPartitionsException.class, () -> { create(name, 0, 1); return null; });
-        refused(InvalidReplicationFactorException.class, () -> { create(name, 1, 3); return null; });
+        refused(InvalidReplicationFactorException.class, () -> { create(name, 1, 9); return null; });
         refused(InvalidConfigurationException.class, () -> { create(name, 1, 1, "retention.ms", "soon"); return null; });
         create(name, 1, 1);
         refused(TopicExistsException.class, () -> { create(name, 1, 1); return null; });
@@ -508,8 +522,8 @@ public class Suite {
     public void theClusterDescribesItself() throws Exception {
         try (Admin admin = admin()) {
             var cluster = admin.describeCluster();
-            equal(cluster.nodes().get().size(), 1, "nodes");
-            equal(cluster.controller().get().idString(), cluster.nodes().get().iterator().next().idString(), "the controller");
+            equal(cluster.nodes().get().size(), brokers(), "nodes");
+            check(cluster.nodes().get().contains(cluster.controller().get()), "the controller is one of them");
             check(!cluster.clusterId().get().isEmpty(), "a cluster id");
         }
     }

@@ -61,7 +61,7 @@ func create(ctx context.Context, name string, partitions, replicas int, configs 
 
 func newTopic(ctx context.Context, partitions int, configs ...string) string {
 	name := Unique("kafka-go")
-	Done(create(ctx, name, partitions, 1, configs...))
+	Done(create(ctx, name, partitions, Brokers(), configs...))
 	return name
 }
 
@@ -175,7 +175,9 @@ func oldConnection(ctx context.Context) {
 		}
 		Done(batch.Close())
 		partitions := Must(connection.ReadPartitions(topic))
-		Check(len(partitions) == 1 && partitions[0].Leader.ID == Must(connection.Controller()).ID, "%+v", partitions)
+		Check(len(partitions) == 1 && len(partitions[0].Replicas) == Brokers(), "%+v", partitions)
+		isOurs := func(broker kafka.Broker) bool { return 1 <= broker.ID && broker.ID <= Brokers() }
+		Check(isOurs(partitions[0].Leader) && isOurs(Must(connection.Controller())), "%+v", partitions)
 		Done(connection.Close())
 	}
 }
@@ -321,7 +323,7 @@ func topics(ctx context.Context) map[string]int {
 func recreation(ctx context.Context) {
 	topic := Unique("kafka-go-again")
 	for generation := range 3 {
-		Done(create(ctx, topic, 2, 1))
+		Done(create(ctx, topic, 2, Brokers()))
 		Until(ctx, "the topic is there", func() bool { return topics(ctx)[topic] == 2 })
 		sent := []kafka.Message{{Value: []byte(fmt.Sprint("generation ", generation))}}
 		Done(produce(ctx, topic, sent))
@@ -343,7 +345,7 @@ func badTopics(ctx context.Context) {
 	name := Unique("kafka-go-bad")
 	Refused(create(ctx, "bad name", 1, 1), kafka.InvalidTopic)
 	Refused(create(ctx, name, 0, 1), kafka.InvalidPartitionNumber)
-	Refused(create(ctx, name, 1, 3), kafka.InvalidReplicationFactor)
+	Refused(create(ctx, name, 1, 9), kafka.InvalidReplicationFactor)
 	Refused(create(ctx, name, 1, 1, "retention.ms", "soon"), kafka.InvalidConfiguration)
 	Refused(create(ctx, name, 1, 1, "no.such.setting", "1"), kafka.InvalidConfiguration)
 	Refused(create(ctx, newTopic(ctx, 1), 1, 1), kafka.TopicAlreadyExists)

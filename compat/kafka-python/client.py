@@ -16,7 +16,7 @@ from harness import equal
 def new_topic(partitions=1, name=None, **configs):
     name = name or harness.unique("kafka-python")
     admin = KafkaAdminClient(bootstrap_servers=harness.bootstrap())
-    topic = NewTopic(name, partitions, 1, topic_configs={key.replace("_", "."): value for key, value in configs.items()})
+    topic = NewTopic(name, partitions, harness.brokers(), topic_configs={key.replace("_", "."): value for key, value in configs.items()})
     admin.create_topics([topic])
     admin.close()
     return name

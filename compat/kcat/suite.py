@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "wire"))
 
 import harness
-from calls import connect, delete_records, describe_topic, new_topic
+from calls import connect, connect_to_leader, delete_records, describe_topic, new_topic
 from harness import equal, main, test
 
 KCAT_TIMEOUT_S = 40
@@ -146,7 +146,7 @@ def a_message_without_a_key_is_refused_by_a_compacted_topic():
 def metadata_lists_brokers_topics_and_partitions():
     topic = topic_of(partitions=3)
     listed = json.loads(ok("-L", "-J", "-t", topic))
-    equal([broker["name"] for broker in listed["brokers"]], [harness.bootstrap()])
+    equal(sorted(broker["name"] for broker in listed["brokers"]), sorted(harness.bootstrap().split(",")))
     equal([partition["partition"] for partition in listed["topics"][0]["partitions"]], [0, 1, 2])
     everything = json.loads(ok("-L", "-J"))
     assert topic in [entry["topic"] for entry in everything["topics"]]
@@ -179,7 +179,7 @@ def deleted_records_are_out_of_range_and_the_reset_goes_to_the_beginning():
     topic = topic_of()
     for number in range(5):
         produce(topic, b"%d\n" % number)
-    with connect() as connection:
+    with connect_to_leader(topic) as connection:
         equal(delete_records(connection, topic, 3)["LowWatermark"], 3)
     equal(consume(topic), b"3\n4\n")
     equal(consume(topic, "-o", "1", "-X", "auto.offset.reset=earliest"), b"3\n4\n")

@@ -85,7 +85,7 @@ func create(name string, partitions int32, replicas int16, configs ...string) (e
 
 func newTopic(partitions int32, configs ...string) string {
 	name := Unique("sarama")
-	Done(create(name, partitions, 1, configs...))
+	Done(create(name, partitions, int16(Brokers()), configs...))
 	return name
 }
 
@@ -367,7 +367,7 @@ func waitingConsumer(ctx context.Context) {
 func recreation(ctx context.Context) {
 	topic := Unique("sarama-again")
 	for generation := range 3 {
-		Done(create(topic, 2, 1))
+		Done(create(topic, 2, int16(Brokers())))
 		sent := message(topic, fmt.Sprint("generation ", generation))
 		Done(produce([]*sarama.ProducerMessage{sent}))
 		Check(sent.Offset == 0, "the first offset is %d", sent.Offset)
@@ -386,7 +386,7 @@ func badTopics(ctx context.Context) {
 	name := Unique("sarama-bad")
 	Refused(create("bad name", 1, 1), sarama.ErrInvalidTopic)
 	Refused(create(name, 0, 1), sarama.ErrInvalidPartitions)
-	Refused(create(name, 1, 3), sarama.ErrInvalidReplicationFactor)
+	Refused(create(name, 1, 9), sarama.ErrInvalidReplicationFactor)
 	Refused(create(name, 1, 1, "retention.ms", "soon"), sarama.ErrInvalidConfig)
 	Refused(create(name, 1, 1, "no.such.setting", "1"), sarama.ErrInvalidConfig)
 	Refused(create(newTopic(1), 1, 1), sarama.ErrTopicAlreadyExists)

@@ -2,13 +2,19 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, mpsc};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{LazyLock, Mutex, mpsc};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use std::{env, process, thread};
 
 const AT_ONCE: usize = 4;
 const TEST_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Counted from there on: two names of one moment would be one.
+static NUMBER: LazyLock<AtomicU64> = LazyLock::new(|| {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
+    AtomicU64::new(u64::try_from(now.as_micros()).expect("before the year 500,000"))
+});
 
 pub type Test = (&'static str, fn());
 
@@ -61,15 +67,19 @@ pub fn bootstrap() -> String {
     env::args().nth(1).expect("the first argument is the bootstrap address")
 }
 
+/// How many brokers are under test: what tests make has as many replicas.
+pub fn brokers() -> i16 {
+    i16::try_from(bootstrap().split(',').count()).expect("few")
+}
+
 /// A second broker: auto.create.topics.enable=false and message.max.bytes = 11 MiB.
 pub fn strict_bootstrap() -> String {
     env::var("STRICT_BOOTSTRAP").expect("STRICT_BOOTSTRAP is set by run.py")
 }
 
-/// A name that no earlier run on the same broker used.
+/// A name that neither this run nor an earlier one on the same broker used.
 pub fn unique(name: &str) -> String {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
-    format!("{name}-{}", now.as_nanos())
+    format!("{name}-{}", NUMBER.fetch_add(1, Ordering::Relaxed))
 }
 
 /// Asks again and again whether something has come to be.

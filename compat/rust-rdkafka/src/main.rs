@@ -20,7 +20,7 @@ use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
 use rdkafka::message::{Header, Headers, Message, OwnedHeaders, OwnedMessage, Timestamp};
 use rdkafka::producer::{BaseProducer, BaseRecord, DeliveryResult, Producer, ProducerContext};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
-use suite::{bootstrap, strict_bootstrap, unique, until};
+use suite::{bootstrap, brokers, strict_bootstrap, unique, until};
 
 const PATIENCE: Duration = Duration::from_secs(40);
 
@@ -75,7 +75,7 @@ fn create(name: &str, partitions: i32, replicas: i32, settings: &[(&str, &str)])
 
 fn new_topic(partitions: i32, settings: &[(&str, &str)]) -> String {
     let name = unique("rdkafka");
-    create(&name, partitions, 1, settings).expect("created");
+    create(&name, partitions, brokers().into(), settings).expect("created");
     name
 }
 
@@ -365,7 +365,7 @@ fn partition_count(topic: &str) -> usize {
 fn topics_are_deleted_and_recreated_with_no_old_data() {
     let topic = unique("rdkafka-again");
     for generation in 0..3 {
-        create(&topic, 2, 1, &[]).expect("created");
+        create(&topic, 2, brokers().into(), &[]).expect("created");
         let sent = [message(&topic, None, Some(format!("generation {generation}").as_bytes()))];
         assert_eq!(must_produce(&sent, &[]), [(0, 0)]);
         assert_eq!(values(&consume(&topic, 1, Offset::Beginning, &[])), values(&sent));
@@ -383,7 +383,7 @@ fn topics_are_deleted_and_recreated_with_no_old_data() {
 fn bad_topics_are_refused_by_code() {
     let name = unique("rdkafka-bad");
     topic_refused(create("bad name", 1, 1, &[]), RDKafkaErrorCode::InvalidTopic);
-    topic_refused(create(&name, 1, 3, &[]), RDKafkaErrorCode::InvalidReplicationFactor);
+    topic_refused(create(&name, 1, 9, &[]), RDKafkaErrorCode::InvalidReplicationFactor);
     topic_refused(
         create(&name, 1, 1, &[("retention.ms", "soon")]),
         RDKafkaErrorCode::InvalidConfig,
