@@ -13,7 +13,13 @@ from harness import equal
 
 UUID = re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b")
 TOPIC_ID = re.compile(r"TopicId: \S{22}\b")
+PLACED = re.compile(r"Leader: (\d+)\s+Replicas: ([\d,]+)\s+Isr: ([\d,]+)")
 GENERATED_LOG_LINE = re.compile(r"^\[\d{4}-\d\d-\d\d .*\n", re.MULTILINE)
+
+# The brokers' addresses by their ids, and how each test's topics are to be replicated: see broker.REPLICATED.
+NODES = dict(enumerate(harness.bootstrap().split(","), 1))
+IDS = list(NODES)
+MIN_INSYNC = 1 if len(NODES) == 1 else 2
 
 
 def tool(name, *arguments, stdin=""):
@@ -52,14 +58,24 @@ def produce(topic, lines, *arguments):
 
 
 def plain(text, **names):
-    """Output without what differs from run to run: ids, addresses, and how wide the columns are."""
+    """Output without what differs from run to run: ids, addresses, which broker has a part, and how wide the columns are."""
     text = GENERATED_LOG_LINE.sub("", text)
     text = TOPIC_ID.sub("TopicId: ID", UUID.sub("UUID", text))
-    text = text.replace(harness.bootstrap(), "BROKER").replace("/127.0.0.1", "HOST")
+    text = PLACED.sub(placed, text)
+    for node, address in NODES.items():
+        text = re.sub(rf"{address}\s+\({node}\)", "BROKER (ID)", text).replace(address, "BROKER")
+    text = text.replace("/127.0.0.1", "HOST")
     for name, value in names.items():
         text = text.replace(value, name)
     lines = [" ".join(line.split()) for line in text.splitlines()]
     return "\n".join(line for line in lines if line)
+
+
+def placed(match):
+    """One broker leads, and all have replicas that are in sync. Else it stays as it is, and shows."""
+    replicas, in_sync = (sorted(map(int, listed.split(","))) for listed in match.groups()[1:])
+    as_it_should_be = int(match[1]) in IDS and replicas == IDS and in_sync == IDS
+    return "Leader: ONE Replicas: ALL Isr: ALL" if as_it_should_be else match[0]
 
 
 def same(actual, expected, **names):

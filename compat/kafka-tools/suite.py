@@ -1,4 +1,4 @@
-"""All tests of Kafka's command-line tools against one broker: suite.py BOOTSTRAP [PART OF A NAME]..."""
+"""All tests of Kafka's command-line tools against one broker, or three that are one cluster: suite.py BOOTSTRAP [PART OF A NAME]..."""
 
 import console  # noqa: F401 (finds the harness)
 import test_cluster  # noqa: F401

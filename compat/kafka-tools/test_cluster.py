@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import harness
-from console import contains, new_topic, not_yet, plain, produce, refused, same, tool
+from console import IDS, NODES, contains, new_topic, not_yet, plain, produce, refused, same, tool
 from harness import equal, test
 
 KAFKAS_VERSIONS = Path(__file__).with_name("api-versions.txt").read_text().splitlines()
@@ -14,11 +14,14 @@ KAFKAS_VERSIONS = Path(__file__).with_name("api-versions.txt").read_text().split
 @test
 def kafka_broker_api_versions_shows_what_kafka_advertises_or_nothing():
     said = tool("kafka-broker-api-versions")
-    contains(plain(said), "BROKER (id: 1 rack: null isFenced: false) -> (")
+    for node, address in NODES.items():
+        contains(said, f"{address} (id: {node} rack: null isFenced: false) -> (")
     shown = [line.strip().rstrip(",") for line in said.splitlines() if re.match(r"\t\w+\(\d+\): ", line)]
+    of_one = shown[: len(shown) // len(NODES)]
+    equal(shown, of_one * len(NODES), "what each advertises")
     if harness.broker_kind() == "kafka":
-        equal(shown, KAFKAS_VERSIONS)
-    for line in shown:
+        equal(of_one, KAFKAS_VERSIONS)
+    for line in of_one:
         name = line.split(":")[0]
         assert line in KAFKAS_VERSIONS or line == f"{name}: UNSUPPORTED", f"Kafka advertises other versions: {line}"
 
@@ -27,32 +30,52 @@ def kafka_broker_api_versions_shows_what_kafka_advertises_or_nothing():
 def kafka_cluster_tells_the_cluster_id_and_its_endpoints():
     said = tool("kafka-cluster", "cluster-id")
     assert re.fullmatch(r"Cluster ID: \S{22}\n", said), said
-    contains(plain(tool("kafka-cluster", "list-endpoints")), "1 127.0.0.1")
+    endpoints = "".join(f"{node} {address.replace(':', ' ')} null unfenced broker\n" for node, address in NODES.items())
+    same(tool("kafka-cluster", "list-endpoints"), f"ID HOST PORT RACK STATE ENDPOINT_TYPE\n{endpoints}")
 
 
 @test
 def kafka_log_dirs_shows_each_partition_s_size():
     topic = new_topic(partitions=2)
     produce(topic, ["x" * 1000])
+    # A follower may be a moment behind.
+    harness.eventually("the replicas are the same", lambda: len(set(map(tuple, partitions_in_directories(topic).values()))) == 1)
+    for partitions in partitions_in_directories(topic).values():
+        equal([each[:3] for each in partitions], [(f"{topic}-0", 0, False), (f"{topic}-1", 0, False)])
+        sizes = sorted(size for *_, size in partitions)
+        assert sizes[0] == 0 and 1000 < sizes[1] < 1200, sizes
+
+
+def partitions_in_directories(topic):
+    """By broker, each of which has one directory."""
     described = tool("kafka-log-dirs", "--describe", "--topic-list", topic)
-    [broker] = json.loads(described.splitlines()[-1])["brokers"]
-    [directory] = broker["logDirs"]
-    equal((broker["broker"], directory["error"]), (1, None))
-    partitions = sorted((each["partition"], each["offsetLag"], each["isFuture"]) for each in directory["partitions"])
-    equal(partitions, [(f"{topic}-0", 0, False), (f"{topic}-1", 0, False)])
-    sizes = sorted(each["size"] for each in directory["partitions"])
-    assert sizes[0] == 0 and 1000 < sizes[1] < 1200, sizes
+    shown = {}
+    for broker in json.loads(described.splitlines()[-1])["brokers"]:
+        [directory] = broker["logDirs"]
+        equal(directory["error"], None)
+        shown[broker["broker"]] = sorted((each["partition"], each["offsetLag"], each["isFuture"], each["size"]) for each in directory["partitions"])
+    equal(sorted(shown), IDS)
+    return shown
 
 
 @test
 def kafka_metadata_quorum_describes_its_status_and_replication():
-    status = dict(line.split(":", 1) for line in tool("kafka-metadata-quorum", "describe", "--status").splitlines())
+    # A follower may be a moment behind.
+    harness.eventually("no follower lags", lambda: quorum_status()["MaxFollowerLag"] == "0")
+    status = quorum_status()
     equal(sorted(status), sorted(QUORUM_FIELDS))
     assert int(status["HighWatermark"]) > 0 and int(status["LeaderEpoch"]) > 0, status
-    equal(status["MaxFollowerLag"].strip(), "0")
-    header, leader = tool("kafka-metadata-quorum", "describe", "--replication").splitlines()
-    equal(header.split(), ["NodeId", "DirectoryId", "LogEndOffset", "Lag", "LastFetchTimestamp", "LastCaughtUpTimestamp", "Status"])
-    equal((leader.split()[0], leader.split()[3], leader.split()[-1]), ("1", "0", "Leader"))
+    equal(sorted(map(int, re.findall(r'"id": (\d+)', status["CurrentVoters"]))), IDS)
+    header, *rows = (line.split() for line in tool("kafka-metadata-quorum", "describe", "--replication").splitlines())
+    equal(header, ["NodeId", "DirectoryId", "LogEndOffset", "Lag", "LastFetchTimestamp", "LastCaughtUpTimestamp", "Status"])
+    equal((rows[0][0], rows[0][3], rows[0][-1]), (status["LeaderId"], "0", "Leader"))
+    equal(sorted(int(row[0]) for row in rows), IDS)
+    equal([row[-1] for row in rows[1:]], ["Follower"] * (len(NODES) - 1))
+
+
+def quorum_status():
+    described = tool("kafka-metadata-quorum", "describe", "--status")
+    return {name: value.strip() for name, value in (line.split(":", 1) for line in described.splitlines())}
 
 
 QUORUM_FIELDS = [
@@ -61,7 +84,7 @@ QUORUM_FIELDS = [
 
 
 @test
-def kafka_leader_election_has_nothing_to_do_for_one_node():
+def kafka_leader_election_has_nothing_to_do_for_a_new_topic():
     topic = new_topic()
     one = ("--topic", topic, "--partition", 0)
     same(tool("kafka-leader-election", "--election-type", "preferred", *one), "Valid replica already elected for partitions T-0", T=topic)

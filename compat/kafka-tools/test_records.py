@@ -2,12 +2,13 @@
 
 import json
 import os
+import re
 import tempfile
 import time
 from pathlib import Path
 
 import harness
-from console import contains, new_topic, produce, same, start, tool
+from console import NODES, contains, new_topic, produce, same, start, tool
 from harness import equal, test
 
 
@@ -146,5 +147,11 @@ def kafka_dump_log_finds_the_indexes_of_a_finished_segment_sound():
 
 
 def segment_directory(topic, partition=0):
-    [directory] = Path(os.environ["DATA_DIR"]).rglob(f"{topic}-{partition}")
+    """The leader's: a follower may be a moment behind."""
+    broker = Path(os.environ["DATA_DIR"])
+    if len(NODES) > 1:
+        described = tool("kafka-topics", "--describe", "--topic", topic)
+        leader = re.search(rf"Partition: {partition}\s+Leader: (\d+)", described)[1]
+        broker = broker.with_name(f"node-{leader}")
+    [directory] = broker.rglob(f"{topic}-{partition}")
     return directory

@@ -1,7 +1,7 @@
 """kafka-topics, kafka-configs."""
 
 import harness
-from console import contains, new_topic, plain, refused, same, tool
+from console import IDS, MIN_INSYNC, NODES, contains, new_topic, plain, refused, same, tool
 from harness import equal, test
 
 
@@ -15,14 +15,16 @@ def kafka_topics_creates_describes_widens_and_deletes():
     topic = harness.unique("tools-topics")
     said = tool("kafka-topics", "--create", "--topic", topic, "--partitions", 2, "--config", "retention.ms=3600000")
     same(said, "Created topic T.", T=topic)
-    expected = """
-        Topic: T TopicId: ID PartitionCount: 2 ReplicationFactor: 1 Configs: retention.ms=3600000
-        Topic: T Partition: 0 Leader: 1 Replicas: 1 Isr: 1 Elr: LastKnownElr:
-        Topic: T Partition: 1 Leader: 1 Replicas: 1 Isr: 1 Elr: LastKnownElr:
+    # What the brokers' configuration files set is shown, too.
+    of_brokers = "min.insync.replicas=2," if len(NODES) > 1 else ""
+    expected = f"""
+        Topic: T TopicId: ID PartitionCount: 2 ReplicationFactor: {len(NODES)} Configs: {of_brokers}retention.ms=3600000
+        Topic: T Partition: 0 Leader: ONE Replicas: ALL Isr: ALL Elr: LastKnownElr:
+        Topic: T Partition: 1 Leader: ONE Replicas: ALL Isr: ALL Elr: LastKnownElr:
     """
     same(describe(topic), expected, T=topic)
     tool("kafka-topics", "--alter", "--topic", topic, "--partitions", 3)
-    contains(plain(describe(topic), T=topic), "Topic: T Partition: 2 Leader: 1 Replicas: 1 Isr: 1")
+    contains(plain(describe(topic), T=topic), "Topic: T Partition: 2 Leader: ONE Replicas: ALL Isr: ALL")
     contains(refused("kafka-topics", "--alter", "--topic", topic, "--partitions", 2), "InvalidPartitionsException")
     assert topic in tool("kafka-topics", "--list").splitlines()
     tool("kafka-topics", "--delete", "--topic", topic)
@@ -36,26 +38,30 @@ def kafka_topics_says_why_a_topic_is_refused():
     contains(refused("kafka-topics", "--create", "--topic", topic), f"opic '{topic}' already exists")
     equal(tool("kafka-topics", "--create", "--if-not-exists", "--topic", topic), "")
     contains(refused("kafka-topics", "--create", "--topic", "no good"), "InvalidTopicException")
-    contains(refused("kafka-topics", "--create", "--topic", f"{topic}-2", "--replication-factor", 3), "InvalidReplicationFactorException")
+    contains(refused("kafka-topics", "--create", "--topic", f"{topic}-2", "--replication-factor", 9), "InvalidReplicationFactorException")
     contains(refused("kafka-topics", "--create", "--topic", f"{topic}-2", "--config", "retention.ms=soon"), "Invalid value soon")
     contains(refused("kafka-topics", "--delete", "--topic", f"{topic}-2"), "does not exist as expected")
 
 
 @test
 def kafka_topics_lists_what_is_wrong_with_partitions():
-    new_topic()
+    healthy, least = new_topic(), harness.unique("tools-least")
+    tool("kafka-topics", "--create", "--topic", least, "--replication-factor", MIN_INSYNC)
+    # Of all topics on one broker; on three other suites leave some that have fewer replicas than they must.
+    which = () if len(NODES) == 1 else ("--topic", f"{healthy}|{least}")
     for flag in ("--under-replicated-partitions", "--unavailable-partitions", "--under-min-isr-partitions", "--at-min-isr-partitions"):
-        found = tool("kafka-topics", "--describe", "--exclude-internal", flag)
-        # With one replica each partition has exactly as many as it must.
-        assert bool(found) == (flag == "--at-min-isr-partitions"), f"{flag}: {found}"
+        found = tool("kafka-topics", "--describe", "--exclude-internal", *which, flag)
+        # It has exactly as many replicas as it must, as each partition does on one broker.
+        assert bool(found) == (least in found) == (flag == "--at-min-isr-partitions"), f"{flag}: {found}"
+        assert (healthy in found) == (bool(found) and len(NODES) == 1), f"{flag}: {found}"
 
 
 @test
 def kafka_topics_shows_which_topics_have_settings_of_their_own():
     bare, other = new_topic(), new_topic(max_message_bytes=2000)
     overridden = tool("kafka-topics", "--describe", "--topics-with-overrides")
-    # On Kafka every topic has one, min.insync.replicas: see describe.
-    equal((bare in overridden, other in overridden), (harness.broker_kind() == "kafka", True))
+    # On Kafka every topic has one, min.insync.replicas: see describe. On three brokers, too, since their files set it.
+    equal((bare in overridden, other in overridden), (harness.broker_kind() == "kafka" or len(NODES) > 1, True))
 
 
 @test
@@ -80,7 +86,7 @@ def kafka_configs_adds_shows_and_deletes_the_settings_of_a_topic():
     every = tool("kafka-configs", "--describe", "--all", *entity)
     contains(every, "cleanup.policy=delete sensitive=false synonyms={DEFAULT_CONFIG:log.cleanup.policy=delete}")
     contains(every, "segment.bytes=1073741824 sensitive=false synonyms={DEFAULT_CONFIG:log.segment.bytes=1073741824}")
-    contains(every, "min.insync.replicas=1 sensitive=false")
+    contains(every, f"min.insync.replicas={MIN_INSYNC} sensitive=false")
 
 
 def in_order(described):
@@ -100,10 +106,11 @@ def kafka_configs_says_why_a_setting_is_refused():
 
 @test
 def kafka_configs_shows_the_settings_of_the_broker():
-    described = tool("kafka-configs", "--describe", "--all", "--entity-type", "brokers", "--entity-name", 1)
-    contains(described, "All configs for broker 1 are:")
-    for setting in ("message.max.bytes=1048588", "num.partitions=1", "auto.create.topics.enable=true"):
-        contains(described, f"  {setting} sensitive=false")
+    for node in IDS:
+        described = tool("kafka-configs", "--describe", "--all", "--entity-type", "brokers", "--entity-name", node)
+        contains(described, f"All configs for broker {node} are:")
+        for setting in ("message.max.bytes=1048588", "num.partitions=1", "auto.create.topics.enable=true", f"broker.id={node}"):
+            contains(described, f"  {setting} sensitive=false")
 
 
 @test

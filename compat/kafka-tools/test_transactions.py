@@ -8,11 +8,11 @@ sys.path.append(str(Path(__file__).resolve().parent.parent / "wire"))
 
 import calls
 import harness
-from console import contains, new_topic, produce, refused, same, tool
+from console import NODES, contains, new_topic, plain, produce, refused, same, tool
 from harness import equal, test
 from test_groups import partition_of
 from test_records import segment_directory
-from transactional import Transactional, served, settle
+from transactional import Transactional, settle, until_settled
 
 LISTED = "TransactionalId Coordinator ProducerId TransactionState"
 PRODUCERS = "ProducerId ProducerEpoch LatestCoordinatorEpoch LastSequence LastTimestamp CurrentTransactionStartOffset"
@@ -20,11 +20,38 @@ PRODUCERS = "ProducerId ProducerEpoch LatestCoordinatorEpoch LastSequence LastTi
 
 def open_transaction(topic):
     """By hand-made frames, so that nobody ends it."""
-    connection = served()
-    calls.wait_for_leaders(connection, topic, 1)
-    producer = Transactional(connection, 1, id=harness.unique("open")).init()
+    id = harness.unique("open")
+    coordinator = coordinator_of(id)
+    producer = Transactional(RightNode(calls.connect(NODES[coordinator]), connect_to_leader(topic)), 1, id=id).init()
+    producer.coordinator = coordinator
     producer.send(topic, [b"open"], timestamp=1_000)
     return producer
+
+
+class RightNode:
+    """As one connection: records go to the leader of their partition, everything else to the coordinator."""
+
+    def __init__(self, coordinator, leader):
+        self.coordinator, self.leader = coordinator, leader
+
+    def call(self, api, version, body):
+        return (self.leader if api == "Produce" else self.coordinator).call(api, version, body)
+
+
+def coordinator_of(id):
+    asked = {"KeyType": 1, "CoordinatorKeys": [id]}
+    with calls.connect() as connection:
+        found = until_settled(lambda: connection.call("FindCoordinator", 6, asked)["Coordinators"][0])
+    equal(f"{found['Host']}:{found['Port']}", NODES.get(found["NodeId"]), "the coordinator's address")
+    return found["NodeId"]
+
+
+def connect_to_leader(topic):
+    with calls.connect() as connection:
+        calls.wait_for_leaders(connection, topic, 1)
+    leader = calls.connect_to_leader(topic)
+    harness.eventually("the leader serves it", lambda: calls.list_offset(leader, topic, calls.LATEST)["ErrorCode"] == 0)
+    return leader
 
 
 def transactions(*arguments):
@@ -34,7 +61,7 @@ def transactions(*arguments):
 @test
 def kafka_transactions_lists_them_by_age_and_pattern():
     producer = open_transaction(new_topic())
-    row = f"ID 1 {producer.producer_id} Ongoing"
+    row = f"ID {producer.coordinator} {producer.producer_id} Ongoing"
     same(transactions("list", "--transactional-id-pattern", producer.id), f"{LISTED}\n{row}", ID=producer.id)
     contains(transactions("list"), producer.id)
     same(transactions("list", "--transactional-id-pattern", producer.id, "--duration-filter", 3_600_000), LISTED)
@@ -50,7 +77,7 @@ def kafka_transactions_describes_one_by_its_id():
     said = transactions("describe", "--transactional-id", producer.id).splitlines()
     equal(said[0].split(), [*header.split(), "TransactionDurationMs", "TopicPartitions"])
     row = said[1].split()
-    equal([*row[:6], row[8]], ["1", producer.id, str(producer.producer_id), "0", "Ongoing", "60000", f"{topic}-0"])
+    equal([*row[:6], row[8]], [str(producer.coordinator), producer.id, str(producer.producer_id), "0", "Ongoing", "60000", f"{topic}-0"])
     assert 0 <= int(row[7]) < 60_000, row
     producer.commit()
     settle(producer)
@@ -128,7 +155,7 @@ def the_topic_of_transactions_is_kafkas_and_its_formatter_reads_it():
     producer.commit()
     settle(producer)
     described = tool("kafka-topics", "--describe", "--topic", "__transaction_state")
-    contains(described, "PartitionCount: 50")
+    contains(plain(described), f"PartitionCount: 50 ReplicationFactor: {len(NODES)}")
     contains(described, "cleanup.policy=compact")
     partition = partition_of(producer.id)
     reading = ("--topic", "__transaction_state", "--partition", partition, "--offset", "earliest", "--timeout-ms", 1500)
