@@ -288,10 +288,11 @@ impl Group {
         Some(self.raw.raft.leader_id).filter(|id| *id != 0)
     }
 
-    /// Whether nobody has served this group yet, as far as this replica knows: nothing is committed, not even an entry of
-    /// Raft's own.
+    /// Whether nobody has served this group yet, as far as this replica knows: nothing is committed, and its log holds at
+    /// most the entry with which the first leader begins.
     pub(crate) fn is_before_first_leader(&self) -> bool {
-        self.failed.is_none() && self.applied() == BORN_INDEX
+        let last = self.raw.raft.raft_log.last_index();
+        self.failed.is_none() && self.applied() == BORN_INDEX && last <= BORN_INDEX + 1
     }
 
     /// This replica and its term, for whoever is told that it leads.

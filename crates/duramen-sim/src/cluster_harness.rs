@@ -820,6 +820,9 @@ impl World {
                     let _ = write!(text, " of {:?} and {:?}", it.voters, it.learners);
                     let _ = write!(text, " follows {:?}", it.leader);
                 }
+                if let Some(why) = &it.failure {
+                    let _ = write!(text, " failed: {why}");
+                }
                 text.push(']');
             }
         }

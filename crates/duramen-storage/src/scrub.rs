@@ -341,10 +341,11 @@ enum Look {
 }
 
 impl<D: Disk> Reader<D> {
-    /// The files of all segments, and how many bytes of each are settled: for whoever plants rot.
-    pub fn settled_files(&self) -> Vec<(String, u64)> {
+    /// The files of all segments of some replicas, and how many bytes of each are settled: for whoever plants rot.
+    pub fn settled_files(&self, of: impl Fn(ReplicaId) -> bool) -> Vec<(String, u64)> {
         let all = self.catalog().replicas();
-        let segments = all.iter().flat_map(|(_, files)| files.segments());
+        let all = all.iter().filter(|(replica, _)| of(*replica));
+        let segments = all.flat_map(|(_, files)| files.segments());
         segments.map(|segment| (segment.path(), segment.settled().0)).collect()
     }
 

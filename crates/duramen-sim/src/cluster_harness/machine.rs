@@ -413,7 +413,12 @@ impl Machine {
     pub(super) fn die(&mut self, power: bool) {
         tell(|| format!("machine {}: {}", self.at, if power { "POWER LOSS" } else { "KILL" }));
         let life = self.life.take();
-        let settled = life.map_or_else(Vec::new, |life| life.storage.reader().settled_files());
+        // Of two voters one alone may have what is not committed yet, and nobody leads without it.
+        let settled = life.map_or_else(Vec::new, |life| {
+            let standings = life.node.standings();
+            let of_many = |it| standings.iter().any(|of| of.replica == it && of.voters.len() > 2);
+            life.storage.reader().settled_files(of_many)
+        });
         self.frozen_until_us = None;
         self.held.clear();
         self.disk = if power { self.disk.power_loss() } else { self.disk.kill() };

@@ -151,7 +151,7 @@ impl Crowds {
         match self.who(at) {
             Who::Member(_) => {}
             Who::Transactor(at) => {
-                self.transactors.iter_mut().for_each(|it| it.on_moved(at));
+                self.transactors.iter_mut().for_each(|it| it.on_moved(at, asked.is_some()));
             }
             Who::Sharer(at) => {
                 self.sharers.iter_mut().for_each(|it| it.on_moved(at, before, asked));

@@ -368,10 +368,14 @@ impl Transactors {
         Some((question, request, version))
     }
 
-    /// The client lost its connection, or went elsewhere by itself: nobody knows to whom it is connected.
-    pub(super) fn on_moved(&mut self, at: usize) {
-        if let Some(it) = self.producers.get_mut(at) {
-            it.at = None;
+    /// The client lost its connection, or went elsewhere by itself: nobody knows to whom it is connected. Whom it has
+    /// waited for may never come back.
+    pub(super) fn on_moved(&mut self, at: usize, has_asked: bool) {
+        let Some(it) = self.producers.get_mut(at) else { return };
+        it.at = None;
+        if has_asked {
+            (it.coordinator, it.group_coordinator) = (None, None);
+            it.leaders.clear();
         }
     }
 
