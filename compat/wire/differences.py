@@ -7,6 +7,7 @@ asserted exactly, so that a new Kafka version that changes its mind shows.
 import harness
 
 CORRUPT, INVALID_RECORD = 2, 87
+INVALID_TXN_STATE, PRODUCER_FENCED = 48, 90
 
 # name: (Kafka's answers, Duramen's answers, the reason)
 DIFFERENCES = {
@@ -145,6 +146,12 @@ DIFFERENCES = {
         {-1},
         {100},
         "Kafka answers UNKNOWN_SERVER_ERROR to the whole request; UNKNOWN_TOPIC_ID says what is wrong, and of which topic.",
+    ),
+    "commit of what was aborted": (
+        {INVALID_TXN_STATE},
+        {PRODUCER_FENCED},
+        "Of version 2 only an abort that the coordinator decided is met by a commit, and INVALID_TXN_STATE is the end of a producer and of a "
+        "thread of Kafka Streams. Kafka after 4.3 answers PRODUCER_FENCED as well (KAFKA-20785).",
     ),
 }
 

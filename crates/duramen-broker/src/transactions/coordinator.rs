@@ -605,10 +605,12 @@ impl Id {
             Status::CompleteAbort => Some(false),
         };
         if version < 2 || is_repeated {
-            return if completed == Some(commits) {
-                Decision::Answer(ErrorCode::None)
-            } else {
-                wrong
+            return match completed {
+                Some(completed) if completed == commits => Decision::Answer(ErrorCode::None),
+                // The coordinator has aborted it, while the commit was on its way. Producers survive that they are fenced,
+                // and nothing else (KAFKA-20785).
+                Some(false) if is_repeated => Decision::Answer(ErrorCode::ProducerFenced),
+                _ => wrong,
             };
         }
         if commits {

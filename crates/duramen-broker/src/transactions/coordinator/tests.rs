@@ -324,7 +324,8 @@ fn what_is_decided_survives_its_coordinator_and_is_executed_by_the_next() {
         play.mark(0);
         play.settle();
         assert_eq!(play.ended(again), Ok((101, 1)), "the answer of the first time");
-        assert_eq!(play.ended(other), Err(ErrorCode::InvalidTxnState), "a decision stands");
+        let refused = if commits { ErrorCode::InvalidTxnState } else { ErrorCode::ProducerFenced };
+        assert_eq!(play.ended(other), Err(refused), "a decision stands");
     }
 }
 
@@ -408,7 +409,7 @@ fn a_transaction_that_takes_too_long_is_aborted() {
     assert!(play.marked.iter().all(|it| !it.marker.commits && it.marker.epoch == 1));
     assert_eq!(play.add("x", producer, 1), ErrorCode::ProducerFenced);
     let end = play.end("x", producer, true, 2);
-    assert_eq!(play.ended(end), Err(ErrorCode::InvalidTxnState));
+    assert_eq!(play.ended(end), Err(ErrorCode::ProducerFenced));
     // After another coordinator took over, the time that is left is that of the log.
     let producer = play.start("y");
     play.add("y", producer, 0);
