@@ -134,26 +134,26 @@ pub const BUGS: &[(&str, Bug)] = &[
 /// Bugs that take a cluster to be seen, and a seed that sees each: it is tried first, for most of them are rare.
 pub const OF_CLUSTERS: &[(&str, Bug, u64)] = &[
     #[cfg(feature = "sabotage")]
-    ("a group sleeps on when its leader's node dies", Bug::Peers(Inside::SleepsOn), 2),
+    ("a group sleeps on when its leader's node dies", Bug::Peers(Inside::SleepsOn), 5),
     #[cfg(feature = "sabotage")]
-    ("a follower whose node is silent is counted", Bug::Peers(Inside::SilentCounted), 2),
+    ("a follower whose node is silent is counted", Bug::Peers(Inside::SilentCounted), 12),
     #[cfg(feature = "sabotage")]
     ("a leader that stepped down sleeps on in the set", Bug::Peers(Inside::StaysInSet), 6),
     #[cfg(feature = "sabotage")]
     ("a leap of one machine's clock believed", Bug::Peers(Inside::ClockLeapBelieved), 2),
     #[cfg(feature = "sabotage")]
-    ("stamps follow a clock that leapt back", Bug::Peers(Inside::LeapBackFollowed), 127),
+    ("stamps follow a clock that leapt back", Bug::Peers(Inside::LeapBackFollowed), 2),
     #[cfg(feature = "sabotage")]
     ("one machine's full disk ignored", Bug::Peers(Inside::FullDiskIgnored), 20),
     ("votes and entries taken for synced", Bug::Cluster(ClusterBug::PersistedEarly), 6),
     #[cfg(feature = "sabotage")]
-    ("a replica speaks before its sync", Bug::Peers(Inside::SpokenBeforeSync), 4),
+    ("a replica speaks before its sync", Bug::Peers(Inside::SpokenBeforeSync), 1),
     #[cfg(feature = "sabotage")]
-    ("a leader serves too early", Bug::Peers(Inside::ServesTooEarly), 5),
+    ("a leader serves too early", Bug::Peers(Inside::ServesTooEarly), 13),
     #[cfg(feature = "sabotage")]
-    ("producers of a cut suffix remembered", Bug::Peers(Inside::CutKeepsProducers), 987),
+    ("producers of a cut suffix remembered", Bug::Peers(Inside::CutKeepsProducers), 349),
     #[cfg(feature = "sabotage")]
-    ("a proposal that storage never had is believed", Bug::Peers(Inside::UnstoredForgotten), 987),
+    ("a proposal that storage never had is believed", Bug::Peers(Inside::UnstoredForgotten), 349),
     #[cfg(feature = "sabotage")]
     ("a follower shows past its commit index", Bug::Peers(Inside::FollowerShowsAll), 2),
     #[cfg(feature = "sabotage")]
@@ -163,35 +163,35 @@ pub const OF_CLUSTERS: &[(&str, Bug, u64)] = &[
     #[cfg(feature = "sabotage")]
     ("an entry made again in another term", Bug::Peers(Inside::TermNotRestored), 6),
     #[cfg(feature = "sabotage")]
-    ("a replica begins with the voters of now", Bug::Peers(Inside::BornAsPlaced), 20),
+    ("a replica begins with the voters of now", Bug::Peers(Inside::BornAsPlaced), 38),
     #[cfg(feature = "sabotage")]
-    ("an image claims more than it holds", Bug::Peers(Inside::ImageClaimsMore), 7),
+    ("an image claims more than it holds", Bug::Peers(Inside::ImageClaimsMore), 13),
     #[cfg(feature = "sabotage")]
     ("a wiped directory votes as its predecessor", Bug::Peers(Inside::WipedVotes), 4),
     #[cfg(feature = "sabotage")]
     ("an entry made again begins no segment", Bug::Peers(Inside::SegmentStartNotRestored), 15),
     #[cfg(feature = "sabotage")]
-    ("a node that was behind keeps a deleted topic", Bug::Peers(Inside::SurplusKept), 149),
+    ("a node that was behind keeps a deleted topic", Bug::Peers(Inside::SurplusKept), 34),
     #[cfg(feature = "sabotage")]
-    ("a coordinator answers though another leads", Bug::Peers(Inside::CoordinatorUnaware), 226),
+    ("a coordinator answers though another leads", Bug::Peers(Inside::CoordinatorUnaware), 13),
     #[cfg(feature = "sabotage")]
-    ("producer ids handed out before their commit", Bug::Peers(Inside::IdsBeforeCommit), 532),
+    ("producer ids handed out before their commit", Bug::Peers(Inside::IdsBeforeCommit), 458),
     #[cfg(feature = "sabotage")]
     ("a leader that has a successor answers", Bug::Peers(Inside::StaleLeaderAnswers), 164),
     #[cfg(feature = "sabotage")]
-    ("a log begins anew without its image", Bug::Peers(Inside::SnapshotWithoutImage), 165),
+    ("a log begins anew without its image", Bug::Peers(Inside::SnapshotWithoutImage), 34),
     #[cfg(feature = "sabotage")]
     ("a node that left goes on voting", Bug::Peers(Inside::LeaverVotes), 2),
     #[cfg(feature = "sabotage")]
-    ("members told what they own too early", Bug::Peers(Inside::AssignedBeforeStored), 59),
+    ("members told what they own too early", Bug::Peers(Inside::AssignedBeforeStored), 20),
     #[cfg(feature = "sabotage")]
     ("members of older generations heard", Bug::Peers(Inside::OldGenerationTaken), 4),
     #[cfg(feature = "sabotage")]
     ("a new coordinator counts generations anew", Bug::Peers(Inside::GenerationForgotten), 2),
     #[cfg(feature = "sabotage")]
-    ("a transaction is over once it is decided", Bug::Peers(Inside::CompleteBeforeMarked), 168),
+    ("a transaction is over once it is decided", Bug::Peers(Inside::CompleteBeforeMarked), 68),
     #[cfg(feature = "sabotage")]
-    ("who is kept out keeps its epoch", Bug::Peers(Inside::FencedWithoutEpoch), 3),
+    ("who is kept out keeps its epoch", Bug::Peers(Inside::FencedWithoutEpoch), 48),
     #[cfg(feature = "sabotage")]
     ("a first batch appended without asking", Bug::Peers(Inside::TransactionUnverified), 3),
     #[cfg(feature = "sabotage")]
@@ -199,21 +199,21 @@ pub const OF_CLUSTERS: &[(&str, Bug, u64)] = &[
     #[cfg(feature = "sabotage")]
     ("readers not told what was aborted", Bug::Peers(Inside::AbortedNotTold), 3),
     #[cfg(feature = "sabotage")]
-    ("members of consumers told before it is stored", Bug::Peers(Inside::ToldBeforeStored), 128),
+    ("members of consumers told before it is stored", Bug::Peers(Inside::ToldBeforeStored), 726),
     #[cfg(feature = "sabotage")]
     ("a partition given before it is free", Bug::Peers(Inside::GivenBeforeFreed), 11),
     #[cfg(feature = "sabotage")]
-    ("an earlier member epoch heard", Bug::Peers(Inside::EarlierEpochTaken), 193),
+    ("an earlier member epoch heard", Bug::Peers(Inside::EarlierEpochTaken), 37),
     #[cfg(feature = "sabotage")]
-    ("a group is upgraded without what members have", Bug::Peers(Inside::UpgradedWithNothing), 39),
+    ("a group is upgraded without what members have", Bug::Peers(Inside::UpgradedWithNothing), 52),
     #[cfg(feature = "sabotage")]
-    ("a classic member that joins has nothing", Bug::Peers(Inside::ClassicHasNothing), 260),
+    ("a classic member that joins has nothing", Bug::Peers(Inside::ClassicHasNothing), 312),
     #[cfg(feature = "sabotage")]
-    ("a downgraded group counts its generations anew", Bug::Peers(Inside::DowngradedAnew), 117),
+    ("a downgraded group counts its generations anew", Bug::Peers(Inside::DowngradedAnew), 65),
     #[cfg(feature = "sabotage")]
     ("a decision is answered before it is kept", Bug::Peers(Inside::DecidedBeforeKept), 214),
     #[cfg(feature = "sabotage")]
-    ("a new leader forgets what is kept", Bug::Peers(Inside::KeptForgotten), 38),
+    ("a new leader forgets what is kept", Bug::Peers(Inside::KeptForgotten), 49),
     #[cfg(feature = "sabotage")]
     ("who held a record decides on it", Bug::Peers(Inside::FormerHolderDecides), 60),
     #[cfg(feature = "sabotage")]
@@ -227,19 +227,19 @@ pub const OF_CLUSTERS: &[(&str, Bug, u64)] = &[
     #[cfg(feature = "sabotage")]
     ("a record is given out again and again", Bug::Peers(Inside::LimitIgnored), 5),
     #[cfg(feature = "sabotage")]
-    ("a dead letter counts before it is kept", Bug::Peers(Inside::BuriedBeforeKept), 1479),
+    ("a dead letter counts before it is kept", Bug::Peers(Inside::BuriedBeforeKept), 412),
     #[cfg(feature = "sabotage")]
     ("a share group is given what is open", Bug::Peers(Inside::OpenIsShared), 14),
     #[cfg(feature = "sabotage")]
     ("a share group is given what was aborted", Bug::Peers(Inside::AbortedIsShared), 14),
     #[cfg(feature = "sabotage")]
-    ("replicas do not take up changed settings", Bug::Peers(Inside::SettingsNotTakenUp), 9),
+    ("replicas do not take up changed settings", Bug::Peers(Inside::SettingsNotTakenUp), 712),
     #[cfg(feature = "sabotage")]
-    ("records are kept for half of their time", Bug::Peers(Inside::RetentionHalved), 104),
+    ("records are kept for half of their time", Bug::Peers(Inside::RetentionHalved), 256),
     #[cfg(feature = "sabotage")]
     ("a lock ends when somebody else comes", Bug::Peers(Inside::LockEndsEarly), 5),
     #[cfg(feature = "sabotage")]
-    ("a log begins anew without what is kept of it", Bug::Peers(Inside::GivenForgotten), 12),
+    ("a log begins anew without what is kept of it", Bug::Peers(Inside::GivenForgotten), 145),
 ];
 
 /// Bugs that 400 seeds of the cluster did not find: see "What is thin" in `docs/testing.md`.
