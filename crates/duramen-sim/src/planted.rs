@@ -177,7 +177,7 @@ pub const OF_CLUSTERS: &[(&str, Bug, u64)] = &[
     #[cfg(feature = "sabotage")]
     ("producer ids handed out before their commit", Bug::Peers(Inside::IdsBeforeCommit), 458),
     #[cfg(feature = "sabotage")]
-    ("a leader that has a successor answers", Bug::Peers(Inside::StaleLeaderAnswers), 164),
+    ("a leader that has a successor answers", Bug::Peers(Inside::StaleLeaderAnswers), 2064),
     #[cfg(feature = "sabotage")]
     ("a log begins anew without its image", Bug::Peers(Inside::SnapshotWithoutImage), 34),
     #[cfg(feature = "sabotage")]
