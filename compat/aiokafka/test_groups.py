@@ -80,5 +80,6 @@ async def the_admin_client_describes_lists_and_finds_groups():
         equal((error, group_id, state, protocol_type, protocol), (0, group, "Stable", "consumer", "roundrobin"))
         equal(["me" in one for one in members], [True])
         assert (group, "consumer") in [each[:2] for each in await client.list_consumer_groups()]
-        equal(await client.find_coordinator(group) in range(1, harness.brokers() + 1), True)
+        coordinator = await client.find_coordinator(group)
+        assert coordinator in range(1, harness.brokers() + 1), coordinator
         equal(await client.list_consumer_group_offsets(group), {TopicPartition(topic, 1): OffsetAndMetadata(3, "three")})

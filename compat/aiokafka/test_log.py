@@ -69,6 +69,14 @@ async def refusals_arrive_as_their_errors():
     raise AssertionError("MessageSizeTooLargeError expected")
 
 
+async def settled(asked, expected):
+    """What is answered at once; of several brokers one may hear of a change a moment after another has answered it."""
+    deadline = time.monotonic() + 10
+    while (answer := await asked()) != expected and harness.brokers() > 1 and time.monotonic() < deadline:
+        await asyncio.sleep(0.02)
+    return answer
+
+
 @coroutine_test
 async def the_admin_client_creates_describes_changes_and_deletes():
     topic = await new_topic(retention_ms="5000")
@@ -80,11 +88,19 @@ async def the_admin_client_creates_describes_changes_and_deletes():
         equal(await client.delete_records({TopicPartition(topic, 0): RecordsToDelete(before_offset=2)}), {TopicPartition(topic, 0): 2})
         resource = ConfigResource(ConfigResourceType.TOPIC, topic, configs={"retention.ms": "6000"})
         await client.alter_configs([resource])
-        [answer] = await client.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
-        [(error, _, _, _, entries)] = answer.resources
-        equal((error, {entry[0]: entry[1] for entry in entries}["retention.ms"]), (0, "6000"))
+
+        async def described():
+            [answer] = await client.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
+            [(error, _, _, _, entries)] = answer.resources
+            return error, {entry[0]: entry[1] for entry in entries}["retention.ms"]
+
+        equal(await settled(described, (0, "6000")), (0, "6000"))
         assert topic in await client.list_topics()
         await client.delete_topics([topic])
-        assert topic not in await client.list_topics()
+
+        async def is_listed():
+            return topic in await client.list_topics()
+
+        equal(await settled(is_listed, False), False)
         cluster = await client.describe_cluster()
         equal(sorted(broker["node_id"] for broker in cluster["brokers"]), list(range(1, harness.brokers() + 1)))

@@ -28,6 +28,8 @@ def kafka_topics_creates_describes_widens_and_deletes():
     contains(refused("kafka-topics", "--alter", "--topic", topic, "--partitions", 2), "InvalidPartitionsException")
     assert topic in tool("kafka-topics", "--list").splitlines()
     tool("kafka-topics", "--delete", "--topic", topic)
+    if len(NODES) > 1:
+        harness.eventually("all have heard of it", lambda: topic not in tool("kafka-topics", "--list").splitlines())
     assert topic not in tool("kafka-topics", "--list").splitlines()
     contains(refused("kafka-topics", "--describe", "--topic", topic), f"Topic '{topic}' does not exist as expected")
 
