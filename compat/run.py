@@ -41,6 +41,9 @@ KILL9_SECONDS = {"duramen": 45, "kafka": 15}
 SUITE_TIMEOUT_S = 480
 OUTPUT_LINES_ON_FAILURE = 300
 
+# The suites that failed, for the last line: what they said is far above it.
+FAILED = []
+
 COUNTS = re.compile(r"^(\d+) passed, (\d+) failed(?:, (\d+) skipped)?$", re.MULTILINE)
 
 
@@ -57,7 +60,7 @@ def main():
         results = [lanes.submit(lane, kinds, options) for lane in (clients_lane, own_brokers_lane)]
         counts = [count for result in results for count in result.result()]
     passed, failed = (sum(column) for column in zip(*counts)) if counts else (0, 0)
-    print(f"compat: {passed} passed, {failed} failed", flush=True)
+    print(f"compat: {passed} passed, {failed} failed{''.join(f'; {line}' for line in FAILED)}", flush=True)
     sys.exit(1 if failed or not passed else 0)
 
 
@@ -132,6 +135,8 @@ def run_suite(name, suite, arguments, environment):
     if failed and name.startswith("kafka"):
         print(f"{name:10} {suite:16} once more", flush=True)
         passed, failed = run_suite_once(name, suite, arguments, environment)
+    if failed:
+        FAILED.append(f"{name} {suite}")
     return passed, failed
 
 

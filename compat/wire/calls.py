@@ -74,19 +74,23 @@ def wait_for_leaders(connection, name, partitions):
     """Kafka's broker learns of a topic a moment after its controller has answered the creation."""
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
-        topic = describe_topic(connection, name)
+        metadata = metadata_of(connection, name)
+        [topic] = metadata["Topics"]
         if len(topic["Partitions"]) == partitions and all(p["LeaderId"] >= 0 for p in topic["Partitions"]):
             # A partition that is listed may still be opening its log. Others of a cluster are not asked.
-            served = (0, NOT_LEADER_OR_FOLLOWER) if harness.brokers() > 1 else (0,)
+            served = (0, NOT_LEADER_OR_FOLLOWER) if len(metadata["Brokers"]) > 1 else (0,)
             if all(list_offset(connection, name, LATEST, p)["ErrorCode"] in served for p in range(partitions)):
                 return
         time.sleep(0.02)
     raise AssertionError(f"{name} has no leaders after 10 s: {topic}")
 
 
+def metadata_of(connection, name, version=12):
+    return connection.call("Metadata", version, {"Topics": [{"Name": name}], "AllowAutoTopicCreation": False})
+
+
 def describe_topic(connection, name, version=12):
-    body = {"Topics": [{"Name": name}], "AllowAutoTopicCreation": False}
-    return connection.call("Metadata", version, body)["Topics"][0]
+    return metadata_of(connection, name, version)["Topics"][0]
 
 
 def topic_id(connection, name):
