@@ -18,7 +18,7 @@ COMPAT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(COMPAT))
 
 import harness
-from harness import equal, main, test, unique
+from harness import equal, main, test, test_that_waits, unique
 
 BINARY = os.environ.get("DURAMEN_BIN", str(COMPAT.parent / "target/release/duramen"))
 COMMAND_TIMEOUT_S = 30
@@ -323,7 +323,7 @@ def share_groups_are_told_where_to_start_and_are_described_and_deleted():
 # Groups with members
 
 
-@test
+@test_that_waits
 def members_share_the_partitions_and_whoever_leaves_is_replaced():
     topic, group = topic_of(4), unique("group")
     with member(group, topic, "--format", "%p:%v\\n") as first:
@@ -363,7 +363,7 @@ def a_group_that_reads_is_neither_reset_nor_deleted():
         assert f"members of group {group} read this topic" in errors, errors
 
 
-@test
+@test_that_waits
 def a_stock_consumer_shares_a_group_with_ours_whoever_leads():
     for ours_first in (True, False):
         topic, group = topic_of(5), unique("group")
@@ -386,7 +386,7 @@ def a_stock_consumer_shares_a_group_with_ours_whoever_leads():
         equal(read_as(group, topic), [])
 
 
-@test
+@test_that_waits
 def a_member_that_dies_is_replaced_and_nothing_is_skipped():
     """It dies while its output stands still: it has fetched far more than it printed."""
     topic, group = topic_of(1), unique("group")
@@ -404,7 +404,7 @@ def a_member_that_dies_is_replaced_and_nothing_is_skipped():
     equal(sorted(set(printed + rest)), list(range(3000)))
 
 
-@test
+@test_that_waits
 def a_static_member_comes_back_unnoticed():
     topic, group = topic_of(2), unique("group")
     with member(group, topic, "--instance-id", "one", *SHORT_SESSION) as first:
@@ -428,7 +428,7 @@ def a_static_member_comes_back_unnoticed():
                     assert any("took over the place of --instance-id two" in note for note in second.notes), second.notes
 
 
-@test
+@test_that_waits
 def a_topic_that_grows_is_shared_with_its_new_partitions():
     topic, group = topic_of(1), unique("group")
     with member(group, topic) as first:
@@ -438,7 +438,7 @@ def a_topic_that_grows_is_shared_with_its_new_partitions():
             shared(group, topic, [1, 2], 3)
 
 
-@test
+@test_that_waits
 def a_slow_reader_of_our_output_keeps_its_place():
     """While the pipe is full nothing is printed, and the heartbeat goes on: longer than the session."""
     topic, group = topic_of(1), unique("group")

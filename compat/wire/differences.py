@@ -7,7 +7,7 @@ asserted exactly, so that a new Kafka version that changes its mind shows.
 import harness
 
 CORRUPT, INVALID_RECORD = 2, 87
-INVALID_TXN_STATE, PRODUCER_FENCED = 48, 90
+UNKNOWN_MEMBER_ID, INVALID_TXN_STATE, PRODUCER_FENCED = 25, 48, 90
 
 # name: (Kafka's answers, Duramen's answers, the reason)
 DIFFERENCES = {
@@ -146,6 +146,12 @@ DIFFERENCES = {
         {-1},
         {100},
         "Kafka answers UNKNOWN_SERVER_ERROR to the whole request; UNKNOWN_TOPIC_ID says what is wrong, and of which topic.",
+    ),
+    "classic member out that has partitions": (
+        {0},
+        {UNKNOWN_MEMBER_ID},
+        "In a group of the consumer protocol Kafka takes any id of a classic member. One whose session was over joins so with partitions that "
+        "others have, and commits for them in its new epoch. As in a classic group it is to join as somebody new first, which has nothing.",
     ),
     "commit of what was aborted": (
         {INVALID_TXN_STATE},

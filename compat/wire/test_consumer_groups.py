@@ -1,15 +1,17 @@
 """The consumer protocol of groups (KIP-848), for what its clients hide: epochs, who is who, what is refused and how it is put."""
 
+import struct
 import time
 import uuid
 
 import harness
 from calls import configure_group, new_topic_for_groups, topic_id
+from differences import check
 from harness import equal, test
 from test_groups import GROUP_ID_NOT_FOUND, NONEMPTY_GROUP, UNKNOWN_MEMBER_ID, coordinator, until_ready
 
 INVALID_CONFIG, INVALID_REQUEST, UNSUPPORTED_VERSION, INCONSISTENT_GROUP_PROTOCOL = 40, 42, 35, 23
-FENCED_INSTANCE_ID, FENCED_MEMBER_EPOCH, UNRELEASED_INSTANCE_ID = 82, 110, 111
+MEMBER_ID_REQUIRED, FENCED_INSTANCE_ID, FENCED_MEMBER_EPOCH, UNRELEASED_INSTANCE_ID = 79, 82, 110, 111
 UNSUPPORTED_ASSIGNOR, STALE_MEMBER_EPOCH, INVALID_REGULAR_EXPRESSION = 112, 113, 128
 
 
@@ -218,6 +220,34 @@ def groups_of_either_protocol_are_described_by_their_own_request():
     heartbeat(connection, group, member, -1)
     [deleted] = connection.call("DeleteGroups", 2, {"GroupsNames": [group]})["Results"]
     equal(deleted["ErrorCode"], 0)
+
+
+def subscription(topic, owned):
+    """ConsumerProtocolSubscription of version 1: a topic, and which of its partitions the member has."""
+
+    def string(text):
+        return struct.pack(">h", len(text)) + text.encode()
+
+    has = struct.pack(">i", bool(owned)) + (string(topic) + struct.pack(f">i{len(owned)}i", len(owned), *owned) if owned else b"")
+    return struct.pack(">hi", 1, 1) + string(topic) + struct.pack(">i", -1) + has
+
+
+def join_classic(connection, group, member, topic, owned):
+    protocols = [{"Name": "cooperative-sticky", "Metadata": subscription(topic, owned)}]
+    body = {"GroupId": group, "SessionTimeoutMs": 10_000, "RebalanceTimeoutMs": 10_000, "MemberId": member, "GroupInstanceId": None}
+    body |= {"ProtocolType": "consumer", "Protocols": protocols, "Reason": None}
+    return until_ready(lambda: connection.call("JoinGroup", 9, body))
+
+
+@test
+def a_classic_member_that_was_out_lets_go_before_it_joins_again():
+    connection, group = coordinator()
+    topic = new_topic_for_groups(connection, 2)
+    equal(share(join(connection, group, member_id(), [topic])), [0, 1], "all of them")
+    asked = join_classic(connection, group, "", topic, [])
+    equal(asked["ErrorCode"], MEMBER_ID_REQUIRED)
+    check(join_classic(connection, group, asked["MemberId"], topic, [0, 1])["ErrorCode"], "classic member out that has partitions")
+    equal(join_classic(connection, group, asked["MemberId"], topic, [])["ErrorCode"], 0)
 
 
 @test

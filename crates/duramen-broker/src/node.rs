@@ -29,6 +29,7 @@ use crate::controller::image::Topic;
 use crate::controller::records::PlacedReplica;
 use crate::controller::{Controller, METADATA_GROUP};
 use crate::event::{Action, ConnectionId, Event, Now, Reply, RequestKey};
+use crate::group::GroupId;
 use crate::limits::PRODUCER_ID_BLOCK;
 use crate::partition::retention::ClockWatch;
 use crate::partition::{Acks, Appended, Effects, Finished, Partition, Slot};
@@ -610,7 +611,7 @@ impl Node {
         &mut self,
         key: RequestKey,
         is_committed: bool,
-        made: &[ReplicaId],
+        made: &[GroupId],
         actions: &mut Vec<Action>,
     ) {
         let Some(waiting) = self.parked.get_mut(&key) else { return };
@@ -625,13 +626,19 @@ impl Node {
             return;
         };
         *outstanding = made.len();
-        for replica in made {
-            if let Some(partition) = self.partitions.get_mut(replica) {
-                partition.creators.push(key);
-            }
-        }
         if made.is_empty() {
-            self.answer_parked(key, actions);
+            return self.answer_parked(key, actions);
+        }
+        for group in made {
+            let Some(topic) = self.controller.image.topic(Uuid(group.topic_id)) else {
+                self.on_leader(key, actions); // it was deleted at once
+                continue;
+            };
+            let here = self.local_replica(topic, group.partition);
+            match here.and_then(|replica| self.partitions.get_mut(&replica)) {
+                Some(partition) => partition.creators.push(key),
+                None => self.peers.expect_leader(*group, key),
+            }
         }
     }
 

@@ -890,8 +890,10 @@ impl Partition {
 
     fn note_leadership(&mut self, now: Now, effects: &mut Effects) {
         let serves = self.group.is_serving().then(|| self.group.term());
-        // One that follows will not serve soon: whoever waits for a leader is told of another node's.
-        let is_led = !self.group.is_alone() && self.group.leader().is_some();
+        // One that follows will not serve soon: whoever waits for a leader is told of another node's, once that serves.
+        let is_led = !self.group.is_alone()
+            && self.group.leader().is_some()
+            && !self.group.is_before_first_leader();
         if serves.is_some() || is_led || self.group.failure().is_some() {
             effects.served.append(&mut self.creators);
         }

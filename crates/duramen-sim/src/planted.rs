@@ -136,7 +136,7 @@ pub const OF_CLUSTERS: &[(&str, Bug, u64)] = &[
     #[cfg(feature = "sabotage")]
     ("a group sleeps on when its leader's node dies", Bug::Peers(Inside::SleepsOn), 5),
     #[cfg(feature = "sabotage")]
-    ("a follower whose node is silent is counted", Bug::Peers(Inside::SilentCounted), 12),
+    ("a follower whose node is silent is counted", Bug::Peers(Inside::SilentCounted), 19),
     #[cfg(feature = "sabotage")]
     ("a leader that stepped down sleeps on in the set", Bug::Peers(Inside::StaysInSet), 6),
     #[cfg(feature = "sabotage")]
@@ -147,13 +147,13 @@ pub const OF_CLUSTERS: &[(&str, Bug, u64)] = &[
     ("one machine's full disk ignored", Bug::Peers(Inside::FullDiskIgnored), 20),
     ("votes and entries taken for synced", Bug::Cluster(ClusterBug::PersistedEarly), 6),
     #[cfg(feature = "sabotage")]
-    ("a replica speaks before its sync", Bug::Peers(Inside::SpokenBeforeSync), 1),
+    ("a replica speaks before its sync", Bug::Peers(Inside::SpokenBeforeSync), 9),
     #[cfg(feature = "sabotage")]
-    ("a leader serves too early", Bug::Peers(Inside::ServesTooEarly), 13),
+    ("a leader serves too early", Bug::Peers(Inside::ServesTooEarly), 208),
     #[cfg(feature = "sabotage")]
-    ("producers of a cut suffix remembered", Bug::Peers(Inside::CutKeepsProducers), 349),
+    ("producers of a cut suffix remembered", Bug::Peers(Inside::CutKeepsProducers), 778),
     #[cfg(feature = "sabotage")]
-    ("a proposal that storage never had is believed", Bug::Peers(Inside::UnstoredForgotten), 349),
+    ("a proposal that storage never had is believed", Bug::Peers(Inside::UnstoredForgotten), 778),
     #[cfg(feature = "sabotage")]
     ("a follower shows past its commit index", Bug::Peers(Inside::FollowerShowsAll), 2),
     #[cfg(feature = "sabotage")]
@@ -163,7 +163,7 @@ pub const OF_CLUSTERS: &[(&str, Bug, u64)] = &[
     #[cfg(feature = "sabotage")]
     ("an entry made again in another term", Bug::Peers(Inside::TermNotRestored), 6),
     #[cfg(feature = "sabotage")]
-    ("a replica begins with the voters of now", Bug::Peers(Inside::BornAsPlaced), 38),
+    ("a replica begins with the voters of now", Bug::Peers(Inside::BornAsPlaced), 180),
     #[cfg(feature = "sabotage")]
     ("an image claims more than it holds", Bug::Peers(Inside::ImageClaimsMore), 13),
     #[cfg(feature = "sabotage")]
@@ -173,25 +173,25 @@ pub const OF_CLUSTERS: &[(&str, Bug, u64)] = &[
     #[cfg(feature = "sabotage")]
     ("a node that was behind keeps a deleted topic", Bug::Peers(Inside::SurplusKept), 34),
     #[cfg(feature = "sabotage")]
-    ("a coordinator answers though another leads", Bug::Peers(Inside::CoordinatorUnaware), 13),
+    ("a coordinator answers though another leads", Bug::Peers(Inside::CoordinatorUnaware), 78),
     #[cfg(feature = "sabotage")]
-    ("producer ids handed out before their commit", Bug::Peers(Inside::IdsBeforeCommit), 458),
+    ("producer ids handed out before their commit", Bug::Peers(Inside::IdsBeforeCommit), 1011),
     #[cfg(feature = "sabotage")]
-    ("a leader that has a successor answers", Bug::Peers(Inside::StaleLeaderAnswers), 2064),
+    ("a leader that has a successor answers", Bug::Peers(Inside::StaleLeaderAnswers), 128),
     #[cfg(feature = "sabotage")]
-    ("a log begins anew without its image", Bug::Peers(Inside::SnapshotWithoutImage), 34),
+    ("a log begins anew without its image", Bug::Peers(Inside::SnapshotWithoutImage), 390),
     #[cfg(feature = "sabotage")]
     ("a node that left goes on voting", Bug::Peers(Inside::LeaverVotes), 2),
     #[cfg(feature = "sabotage")]
-    ("members told what they own too early", Bug::Peers(Inside::AssignedBeforeStored), 20),
+    ("members told what they own too early", Bug::Peers(Inside::AssignedBeforeStored), 39),
     #[cfg(feature = "sabotage")]
     ("members of older generations heard", Bug::Peers(Inside::OldGenerationTaken), 4),
     #[cfg(feature = "sabotage")]
     ("a new coordinator counts generations anew", Bug::Peers(Inside::GenerationForgotten), 2),
     #[cfg(feature = "sabotage")]
-    ("a transaction is over once it is decided", Bug::Peers(Inside::CompleteBeforeMarked), 68),
+    ("a transaction is over once it is decided", Bug::Peers(Inside::CompleteBeforeMarked), 2343),
     #[cfg(feature = "sabotage")]
-    ("who is kept out keeps its epoch", Bug::Peers(Inside::FencedWithoutEpoch), 48),
+    ("who is kept out keeps its epoch", Bug::Peers(Inside::FencedWithoutEpoch), 218),
     #[cfg(feature = "sabotage")]
     ("a first batch appended without asking", Bug::Peers(Inside::TransactionUnverified), 3),
     #[cfg(feature = "sabotage")]
@@ -203,15 +203,15 @@ pub const OF_CLUSTERS: &[(&str, Bug, u64)] = &[
     #[cfg(feature = "sabotage")]
     ("a partition given before it is free", Bug::Peers(Inside::GivenBeforeFreed), 11),
     #[cfg(feature = "sabotage")]
-    ("an earlier member epoch heard", Bug::Peers(Inside::EarlierEpochTaken), 37),
+    ("an earlier member epoch heard", Bug::Peers(Inside::EarlierEpochTaken), 11),
     #[cfg(feature = "sabotage")]
     ("a group is upgraded without what members have", Bug::Peers(Inside::UpgradedWithNothing), 52),
     #[cfg(feature = "sabotage")]
-    ("a classic member that joins has nothing", Bug::Peers(Inside::ClassicHasNothing), 312),
+    ("a classic member that joins has nothing", Bug::Peers(Inside::ClassicHasNothing), 234),
     #[cfg(feature = "sabotage")]
-    ("a downgraded group counts its generations anew", Bug::Peers(Inside::DowngradedAnew), 65),
+    ("a downgraded group counts its generations anew", Bug::Peers(Inside::DowngradedAnew), 27911),
     #[cfg(feature = "sabotage")]
-    ("a decision is answered before it is kept", Bug::Peers(Inside::DecidedBeforeKept), 214),
+    ("a decision is answered before it is kept", Bug::Peers(Inside::DecidedBeforeKept), 49868),
     #[cfg(feature = "sabotage")]
     ("a new leader forgets what is kept", Bug::Peers(Inside::KeptForgotten), 49),
     #[cfg(feature = "sabotage")]
@@ -225,19 +225,19 @@ pub const OF_CLUSTERS: &[(&str, Bug, u64)] = &[
         38,
     ),
     #[cfg(feature = "sabotage")]
-    ("a record is given out again and again", Bug::Peers(Inside::LimitIgnored), 5),
+    ("a record is given out again and again", Bug::Peers(Inside::LimitIgnored), 82),
     #[cfg(feature = "sabotage")]
-    ("a dead letter counts before it is kept", Bug::Peers(Inside::BuriedBeforeKept), 412),
+    ("a dead letter counts before it is kept", Bug::Peers(Inside::BuriedBeforeKept), 236),
     #[cfg(feature = "sabotage")]
     ("a share group is given what is open", Bug::Peers(Inside::OpenIsShared), 14),
     #[cfg(feature = "sabotage")]
     ("a share group is given what was aborted", Bug::Peers(Inside::AbortedIsShared), 14),
     #[cfg(feature = "sabotage")]
-    ("replicas do not take up changed settings", Bug::Peers(Inside::SettingsNotTakenUp), 712),
+    ("replicas do not take up changed settings", Bug::Peers(Inside::SettingsNotTakenUp), 3771),
     #[cfg(feature = "sabotage")]
     ("records are kept for half of their time", Bug::Peers(Inside::RetentionHalved), 256),
     #[cfg(feature = "sabotage")]
-    ("a lock ends when somebody else comes", Bug::Peers(Inside::LockEndsEarly), 5),
+    ("a lock ends when somebody else comes", Bug::Peers(Inside::LockEndsEarly), 82),
     #[cfg(feature = "sabotage")]
     ("a log begins anew without what is kept of it", Bug::Peers(Inside::GivenForgotten), 145),
 ];

@@ -23,7 +23,7 @@ use crate::controller::image::Topic;
 use crate::controller::quorum::peer_of;
 use crate::controller::records::{MetadataRecord, PlacedReplica, RegisterBroker};
 use crate::controller::{Founder, METADATA_GROUP, METADATA_REPLICA};
-use crate::event::{Action, LogRead, MadeBy, Now, ReadLog};
+use crate::event::{Action, LogRead, MadeBy, Now, ReadLog, RequestKey};
 use crate::group::{APPENDED, GroupId, Outgoing, PayloadRead, ReadFor, TIMEOUT_NOW, letter_of};
 use crate::internal_topics;
 use crate::limits::{
@@ -91,6 +91,8 @@ pub(crate) struct Peers {
     version: u64,
     /// What other nodes told: term and peer.
     led: BTreeMap<GroupId, (u64, u64)>,
+    /// Requests to be told when a partition without a replica here has a leader.
+    creators: BTreeMap<GroupId, Vec<RequestKey>>,
     /// The question for producer ids that is open.
     ids_wanted: Option<u64>,
     grants: Vec<Grant>,
@@ -126,6 +128,7 @@ impl Peers {
             leads: BTreeMap::new(),
             version: 0,
             led: BTreeMap::new(),
+            creators: BTreeMap::new(),
             ids_wanted: None,
             grants: Vec::new(),
             topics_wanted: BTreeSet::new(),
@@ -226,11 +229,15 @@ impl Peers {
         self.leads.remove(&group);
     }
 
-    /// A topic is gone, wherever its replicas were.
-    pub(super) fn forget_topic(&mut self, topic: &Topic) {
+    /// A topic is gone, wherever its replicas were. Answers who waited for leaders of its.
+    pub(super) fn forget_topic(&mut self, topic: &Topic) -> Vec<RequestKey> {
+        let mut creators = Vec::new();
         for partition in (0..).take(topic.partitions.len()) {
-            self.led.remove(&GroupId { topic_id: topic.id.0, partition });
+            let group = GroupId { topic_id: topic.id.0, partition };
+            self.led.remove(&group);
+            creators.extend(self.creators.remove(&group).into_iter().flatten());
         }
+        creators
     }
 
     /// Whether a replica of metadata is the directory's that speaks for it. If it is, it can be answered, whether it is
@@ -262,7 +269,13 @@ impl Peers {
         self.leads.insert(group, lead);
     }
 
-    fn note_lead(&mut self, lead: &Lead) {
+    /// A request is to be told of the first leader of a partition, on another node.
+    pub(super) fn expect_leader(&mut self, group: GroupId, key: RequestKey) {
+        self.creators.entry(group).or_default().push(key);
+    }
+
+    /// Another node leads a partition. Answers who waited for that.
+    fn note_lead(&mut self, lead: &Lead) -> Vec<RequestKey> {
         let group = GroupId { topic_id: lead.topic_id.0, partition: lead.partition };
         let known = self.led.entry(group).or_default();
         if lead.term > known.0 {
@@ -271,6 +284,7 @@ impl Peers {
         if self.leads.get(&group).is_some_and(|own| own.term < lead.term) {
             self.leads.remove(&group);
         }
+        self.creators.remove(&group).unwrap_or_default()
     }
 
     /// What was proposed for others is void: another leader decides.
@@ -482,7 +496,9 @@ impl Node {
         if is_known || known.is_none() {
             self.hear(&frame);
             for lead in &frame.leads {
-                self.peers.note_lead(lead);
+                for key in self.peers.note_lead(lead) {
+                    self.on_leader(key, actions);
+                }
             }
         }
         if !is_known {
@@ -784,5 +800,19 @@ impl Node {
         }
         let placed = self.placed(group, leader)?;
         Some((placed.broker_id, i32::try_from(term).unwrap_or(i32::MAX)))
+    }
+
+    /// Whether a partition without a replica here had no leader yet, and is about to have one: who stands in its first
+    /// election is there.
+    pub(super) fn is_to_be_led_elsewhere(&self, group: GroupId) -> bool {
+        let topic = self.controller.image.topic(Uuid(group.topic_id));
+        let placed = topic.zip(usize::try_from(group.partition).ok());
+        let replicas = placed.and_then(|(topic, index)| topic.partitions.get(index));
+        let own = self.own_directory();
+        !self.peers.led.contains_key(&group)
+            && replicas.is_some_and(|all| {
+                all.iter().all(|it| it.directory_id != own)
+                    && all.first().is_some_and(|first| self.peers.hears(first.broker_id))
+            })
     }
 }

@@ -19,6 +19,7 @@ use super::coordinators::Kind;
 use crate::configs::TopicSettings;
 use crate::controller::image::{Change, Topic};
 use crate::event::{Action, Now};
+use crate::group::GroupId;
 use crate::internal_topics;
 use crate::partition::{Effects, Partition};
 use duramen_storage::sabotage::{self, Bug};
@@ -28,7 +29,7 @@ impl Node {
         &mut self,
         now: Now,
         change: Change,
-        made: &mut Vec<ReplicaId>,
+        made: &mut Vec<GroupId>,
         actions: &mut Vec<Action>,
     ) {
         if matches!(change, Change::Placed { .. } | Change::Deleted(_)) {
@@ -45,7 +46,12 @@ impl Node {
                     let new = self.instantiate(now, topic_id, partition, actions);
                     // One that is added is not waited for: the others serve.
                     let born = self.controller.image.voters_at_birth(topic_id, partition);
-                    made.extend(new.filter(|it| born.contains(&it.0)));
+                    let group = GroupId { topic_id: topic_id.0, partition };
+                    let is_made = match new {
+                        Some(replica) => born.contains(&replica.0),
+                        None => self.is_to_be_led_elsewhere(group),
+                    };
+                    made.extend(is_made.then_some(group));
                 }
             }
             Change::Configured { topic_id } => self.configure(topic_id),
@@ -53,7 +59,9 @@ impl Node {
             Change::Brokers => self.tell_nodes(actions),
             Change::Deleted(topic) => {
                 self.remove(now, &topic, actions);
-                self.peers.forget_topic(&topic);
+                for key in self.peers.forget_topic(&topic) {
+                    self.on_leader(key, actions);
+                }
                 self.forget_offsets(now, &topic, actions);
             }
         }

@@ -100,6 +100,12 @@ impl ConsumerGroup {
         if is_unknown && instance.is_none() && version >= FIRST_WITH_ID {
             return Err((ErrorCode::MemberIdRequired, id.as_ref().to_owned()));
         }
+        // An id that is new has nothing. Who was out has to let go first: another one may have what it says it has, and what
+        // it goes on committing would be taken in its new epoch.
+        let has_any = subscription.owned_partitions.iter().any(|it| !it.partitions.is_empty());
+        if !is_unknown && has_any && !self.view.members.contains_key(&id) {
+            return Err(refused(ErrorCode::UnknownMemberId));
+        }
         let named = instance.map(|name| self.view.named(name).map(|(other, _)| other.clone()));
         let replaced = match named {
             Some(None) if !is_unknown => return Err(refused(ErrorCode::UnknownMemberId)),

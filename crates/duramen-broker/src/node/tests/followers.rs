@@ -4,7 +4,9 @@ use duramen_protocol::messages::FetchRequest;
 use duramen_protocol::messages::create_topics::{CreatableReplicaAssignment, CreatableTopic};
 use duramen_protocol::messages::delete_records::{DeleteRecordsPartition, DeleteRecordsTopic};
 use duramen_protocol::messages::fetch::PartitionData;
-use duramen_protocol::messages::{CreateTopicsRequest, DeleteRecordsRequest, MetadataRequest};
+use duramen_protocol::messages::{
+    CreateTopicsRequest, DeleteRecordsRequest, DeleteTopicsRequest, MetadataRequest,
+};
 use duramen_protocol::{ErrorCode, Response};
 
 use super::harness::{batch, bytes_of, fetch_request, new_topic, produce_request};
@@ -55,12 +57,8 @@ fn before_the_first_election_its_candidate_is_told_as_the_leader() {
     let [first, other] = [(controller + 1) % 3, (controller + 2) % 3];
     let id = |at: usize| i32::try_from(at).expect("small");
     trio.cut.insert(first);
-    let broker_ids = vec![id(first), id(controller), id(other)];
-    let assignments = vec![CreatableReplicaAssignment { partition_index: 0, broker_ids }];
-    let topic = CreatableTopic { replication_factor: -1, assignments, ..new_topic("t", -1, &[]) };
-    let request =
-        CreateTopicsRequest { topics: vec![topic], timeout_ms: 30_000, ..Default::default() };
-    trio.send(controller, request, 7);
+    placed(&mut trio, controller, &[first, controller, other]);
+    trio.talk();
     assert_eq!(trio.leader("t", 0), None);
     assert_eq!(described(&mut trio, other), (0, id(first), -1));
     // It is not there, so another one comes to lead.
@@ -69,6 +67,65 @@ fn before_the_first_election_its_candidate_is_told_as_the_leader() {
     let (error, told, epoch) = described(&mut trio, controller);
     assert_eq!((error, told), (0, id(leader)));
     assert!(epoch > 1, "{epoch}");
+}
+
+/// Asks for a topic of one partition on these nodes; answers the request's number.
+fn placed(trio: &mut Trio, at: usize, on: &[usize]) -> i32 {
+    let broker_ids = on.iter().map(|at| i32::try_from(*at).expect("small")).collect();
+    let assignments = vec![CreatableReplicaAssignment { partition_index: 0, broker_ids }];
+    let topic = CreatableTopic { replication_factor: -1, assignments, ..new_topic("t", -1, &[]) };
+    let request =
+        CreateTopicsRequest { topics: vec![topic], timeout_ms: 30_000, ..Default::default() };
+    trio.nodes[at].send(request, 7)
+}
+
+#[test]
+fn a_topic_is_made_when_its_leader_serves_wherever_that_is() {
+    for has_own in [true, false] {
+        let mut trio = Trio::new(&[NEVER]);
+        let controller = trio.controller();
+        let [first, other] = [(controller + 1) % 3, (controller + 2) % 3];
+        let on = [first, other, controller];
+        for at in [first, other] {
+            trio.nodes[at].is_prompt = false;
+        }
+        let id = placed(&mut trio, controller, if has_own { &on } else { &on[..2] });
+        let mut rounds = 0;
+        let answer = loop {
+            trio.pass_ms(TICK_MS / 10);
+            let is_led = trio.leader("t", 0).is_some();
+            if let Some(answer) = trio.response(controller, id) {
+                assert!(is_led, "it is said to be there after {rounds} writes");
+                break answer;
+            }
+            rounds += 1;
+            assert!(rounds < 100, "nobody says so");
+            // The one that stands for election is the last to have anything on its disk.
+            let _ = trio.nodes[other].persist() || trio.nodes[first].persist();
+        };
+        let Response::CreateTopics(answer) = answer else { panic!("{answer:?}") };
+        assert_eq!(answer.topics[0].error_code, 0);
+        assert!(rounds > 2, "something had to be written first");
+    }
+}
+
+#[test]
+fn a_topic_that_is_deleted_before_it_is_led_is_answered() {
+    let mut trio = Trio::new(&[NEVER]);
+    let controller = trio.controller();
+    let first = (controller + 1) % 3;
+    trio.cut.insert(first);
+    let made = placed(&mut trio, controller, &[first]);
+    trio.talk();
+    assert!(trio.response(controller, made).is_none(), "nobody leads it");
+    let names = vec!["t".to_owned()];
+    let request =
+        DeleteTopicsRequest { topic_names: names, timeout_ms: 30_000, ..Default::default() };
+    trio.send(controller, request, 5);
+    let Some(Response::CreateTopics(answer)) = trio.response(controller, made) else {
+        panic!("it would wait for ever");
+    };
+    assert_eq!(answer.topics[0].error_code, 0, "it was there");
 }
 
 #[test]

@@ -786,6 +786,21 @@ fn a_classic_member_that_does_not_join_again_is_out() {
 }
 
 #[test]
+fn a_classic_member_that_was_out_lets_go_before_it_joins_again() {
+    let (mut play, t, id, _) = with_classic();
+    let (mut epoch, _) = play.joins("g", "b", &["t"]);
+    for _ in 0..8 {
+        (epoch, _) = play.stays("g", "b", epoch);
+        play.pass(9 * SECOND);
+    }
+    play.has("g", "b", epoch, &vec![(t, vec![0, 1])]);
+    let joins = play.join("g", &id, "consumer", classic_metadata(&["t"], &[0, 1]));
+    assert_eq!(code_of(play.joined(joins).error_code), ErrorCode::UnknownMemberId);
+    assert_eq!(play.stays("g", "b", epoch), (epoch, None), "nobody has joined");
+    assert_eq!(play.joins_classic("g", &id, &[]), (id, epoch + 1));
+}
+
+#[test]
 fn an_empty_group_becomes_one_of_the_other_kind() {
     let (mut play, _) = with_topic(2);
     play.joins("g", "a", &["t"]);
