@@ -178,14 +178,16 @@ class Scenarios:
 
     def a_static_member_that_comes_back_causes_no_rebalance(self):
         self.begin()
-        first, second = self.two_members({"instance": "one"}, {"instance": "two"})
+        # A process may take seconds to begin, and is to come back within its session.
+        session = {"session_ms": 3 * SESSION_MS}
+        first, second = self.two_members({"instance": "one", **session}, {"instance": "two", **session})
         self.send()
         self.all_is_read_once()
         before = len(first.shares)
         for _ in range(2):
             second.kill()
             self.send()
-            again = self.member(instance="two")
+            again = self.member(instance="two", **session)
             self.eventually(lambda again=again, second=second: again.share == second.share, "the same share as before")
             second = again
             self.all_is_read_once()
