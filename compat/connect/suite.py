@@ -20,7 +20,7 @@ import harness
 from broker import free_port
 from harness import equal, main, test
 
-PATIENCE_S = 100
+PATIENCE_S = 40
 
 
 class Worker:

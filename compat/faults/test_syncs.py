@@ -125,5 +125,5 @@ def a_client_that_retries_through_a_failed_sync_lands_everything_once():
         for load in loads:
             load.wait_for_acks()
             load.finish()
-        assert any(before), f"acknowledged before the failure: {before}"
+        assert all(before), f"acknowledged before the failure: {before}"
         assert_nothing_lost(broker, topic, loads, partitions=2)
