@@ -97,7 +97,9 @@ class OfACluster(Worker):
         replicas = {f"{what}.storage.replication.factor": harness.brokers() for what in ("config", "offset", "status")}
         # Who is killed and comes back is another member of the group, which first waits for the one that was.
         waits = {"session.timeout.ms": 6000, "heartbeat.interval.ms": 1000, "scheduled.rebalance.max.delay.ms": 0}
-        eos = {"group.id": self.topic, "exactly.once.source.support": "enabled"}
+        # A worker that begins reads offsets up to the end of the log, by transactions that are over: one that a killed worker left
+        # open there holds it up until its time is over, a minute by default, on every broker.
+        eos = {"group.id": self.topic, "exactly.once.source.support": "enabled", "producer.transaction.timeout.ms": 15000}
         self.write("worker", {**self.settings, **names, **replicas, **waits, **eos})
 
     def start(self):
