@@ -115,11 +115,11 @@ def a_failed_write_to_the_journal_ends_the_process_before_it_answers():
 @test
 def a_client_that_retries_through_a_failed_sync_lands_everything_once():
     with workspace() as directory, Broker(directory / "data") as broker:
-        broker.start(failing("fdatasync", broker.data_dir / "journal/0000", directory / "trace", when=150))
+        broker.start(failing("fdatasync", broker.data_dir / "journal/0000", directory / "trace", when=400))
         with connect(broker.bootstrap) as connection:
             topic = new_topic(connection, partitions=2)
         loads = [Load(broker, topic, partition, f"load-{partition}", large_every=25) for partition in (0, 1)]
-        equal(broker.process.wait(20), EXIT_DISK, "the exit code")
+        equal(broker.process.wait(40), EXIT_DISK, "the exit code")
         before = [len(load.acks) for load in loads]
         broker.start()
         for load in loads:
