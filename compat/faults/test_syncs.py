@@ -119,7 +119,7 @@ def a_client_that_retries_through_a_failed_sync_lands_everything_once():
         with connect(broker.bootstrap) as connection:
             topic = new_topic(connection, partitions=2)
         loads = [Load(broker, topic, partition, f"load-{partition}", large_every=25) for partition in (0, 1)]
-        equal(broker.process.wait(40), EXIT_DISK, "the exit code")
+        equal(broker.process.wait(20), EXIT_DISK, "the exit code")
         before = [len(load.acks) for load in loads]
         broker.start()
         for load in loads:
