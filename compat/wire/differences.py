@@ -7,7 +7,7 @@ asserted exactly, so that a new Kafka version that changes its mind shows.
 import harness
 
 CORRUPT, INVALID_RECORD = 2, 87
-UNKNOWN_MEMBER_ID, INVALID_TXN_STATE, PRODUCER_FENCED = 25, 48, 90
+UNKNOWN_MEMBER_ID, INVALID_TXN_STATE, CONCURRENT_TRANSACTIONS, PRODUCER_FENCED = 25, 48, 51, 90
 
 # name: (Kafka's answers, Duramen's answers, the reason)
 DIFFERENCES = {
@@ -152,6 +152,12 @@ DIFFERENCES = {
         {UNKNOWN_MEMBER_ID},
         "In a group of the consumer protocol Kafka takes any id of a classic member. One whose session was over joins so with partitions that "
         "others have, and commits for them in its new epoch. As in a classic group it is to join as somebody new first, which has nothing.",
+    ),
+    "commit before its records": (
+        {INVALID_TXN_STATE, CONCURRENT_TRANSACTIONS},
+        {CONCURRENT_TRANSACTIONS},
+        "KafkaProducer may send the end of a transaction before its records, and is done for if the last one is over by then. With Kafka it "
+        "mostly is not; Duramen ends transactions sooner, and takes such a commit for one that came too early for another second.",
     ),
     "commit of what was aborted": (
         {INVALID_TXN_STATE},

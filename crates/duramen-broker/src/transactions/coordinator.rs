@@ -219,6 +219,9 @@ pub(crate) struct Coordinator {
 /// The last epoch that a producer is given; the one above is for the end of its last transaction.
 const LAST_EPOCH: i16 = i16::MAX - 1;
 
+/// For so long after a transaction a commit with nothing to commit is taken for one that came before its records.
+const EARLY_MS: i64 = 1000;
+
 /// Coming and going.
 impl Coordinator {
     /// What the log says, in its order, before anything is asked.
@@ -586,7 +589,19 @@ impl Id {
             return Decision::TooLate;
         }
         let wrong = Decision::Answer(ErrorCode::InvalidTxnState);
+        // It has the epoch of the next transaction, of which nothing was heard yet: kafka-clients may send it before the records,
+        // but not again before them. If it waited here, it could be decided when the first of several partitions is in
+        // the transaction, and tear it.
+        let is_early = version >= 2 && !is_repeated && commits;
         let completed = match it.status {
+            Status::PrepareCommit | Status::PrepareAbort if is_early => {
+                return Decision::Answer(ErrorCode::ConcurrentTransactions);
+            }
+            Status::CompleteCommit | Status::CompleteAbort
+                if is_early && (0..EARLY_MS).contains(&(now.wall_ms - it.updated_ms)) =>
+            {
+                return Decision::Answer(ErrorCode::ConcurrentTransactions);
+            }
             Status::PrepareCommit | Status::PrepareAbort => return Decision::Wait,
             Status::Ongoing | Status::Empty if is_repeated => {
                 return Decision::Answer(ErrorCode::ProducerFenced);

@@ -274,6 +274,36 @@ fn a_transaction_of_either_protocol_goes_through_its_states() {
 }
 
 #[test]
+fn a_commit_that_comes_before_its_records_is_to_be_sent_again_after_them() {
+    let mut play = Play::new();
+    let producer = play.start("x");
+    play.add("x", producer, 0);
+    play.marks_at_once = false;
+    play.end("x", producer, true, 2);
+    let next = (101, 1);
+    // Whether the last transaction is over or not, and though the first of the next one's partitions waits already.
+    let first_record = play.add_as("x", next, 0, 2, false);
+    let early = play.end("x", next, true, 2);
+    assert_eq!(play.ended(early), Err(ErrorCode::ConcurrentTransactions));
+    play.mark(0);
+    play.settle();
+    assert_eq!(
+        (play.judged[&first_record], play.state("x").as_str()),
+        (ErrorCode::None, "Ongoing")
+    );
+    play.marks_at_once = true;
+    let end = play.end("x", next, true, 2);
+    let next = play.ended(end).expect("now it may");
+    let early = play.end("x", next, true, 2);
+    assert_eq!(play.ended(early), Err(ErrorCode::ConcurrentTransactions));
+    assert_eq!(play.state("x"), "CompleteCommit");
+    // No records come.
+    play.pass(2 * SECOND);
+    let nothing = play.end("x", next, true, 2);
+    assert_eq!(play.ended(nothing), Err(ErrorCode::InvalidTxnState));
+}
+
+#[test]
 fn that_a_transaction_is_over_is_written_with_what_follows_or_after_a_while() {
     let mut play = Play::new();
     let written = |play: &Play| -> Vec<&str> {
