@@ -478,6 +478,39 @@ impl SimDisk {
         rests
     }
 
+    /// Somebody with a shell gives a file other bytes, makes one, or, with `None`, removes it, while no process runs.
+    /// All that was visible is durable then, and what was changed, too.
+    pub fn put(&self, path: &str, bytes: Option<Vec<u8>>) {
+        let mut guard = self.state();
+        let machine = &mut *guard;
+        for op in machine.pending.drain(..) {
+            machine.durable.apply(&op);
+        }
+        for inode in machine.files.values_mut() {
+            let visible = inode.visible().to_vec();
+            inode.put(visible);
+        }
+        let (dir, name) = machine.visible.parent(path).expect("its directory is there");
+        let name = name.to_owned();
+        match (machine.visible.find(path), bytes) {
+            (Some(node), Some(bytes)) => machine.file(node).put(bytes),
+            (None, Some(bytes)) => {
+                let node = machine.next_node;
+                machine.next_node += 1;
+                let mut inode = Inode::default();
+                inode.put(bytes);
+                machine.files.insert(node, inode);
+                machine.change(NameOp::Link { dir, name, node });
+            }
+            (Some(node), None) => machine.unlink_file(dir, &name, node),
+            (None, None) => {}
+        }
+        for op in machine.pending.drain(..) {
+            machine.durable.apply(&op);
+        }
+        machine.trace.mix(103);
+    }
+
     /// Calls that no correct process makes: after its death, or writes after a failure.
     pub fn violations(&self) -> Vec<String> {
         self.state().violations.clone()

@@ -10,6 +10,7 @@
 
 mod checks;
 mod crashes;
+mod tampering;
 mod workload;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -85,6 +86,9 @@ struct World {
     storage: Option<Storage<SimDisk>>,
     chance: Prng,
     work: Prng,
+    tampering: Prng,
+    /// All files as they once were.
+    copies: Vec<tampering::Files>,
     replicas: Vec<ReplicaModel>,
     /// When each deletion was submitted.
     deletions: Vec<(ReplicaId, u64)>,
@@ -189,6 +193,8 @@ impl World {
             storage: None,
             chance: Prng::new(seed, "schedule"),
             work: Prng::new(seed, "workload"),
+            tampering: Prng::new(seed, "tampering"),
+            copies: Vec::new(),
             replicas: Vec::new(),
             deletions: Vec::new(),
             dead: Vec::new(),
@@ -212,6 +218,7 @@ impl World {
 
     /// One thing happens, of all that may happen next.
     fn step(&mut self) -> Result<(), Failure> {
+        self.remember_files();
         if self.chance.chance(self.profile.crash) {
             return self.crash();
         }

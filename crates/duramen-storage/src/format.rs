@@ -21,6 +21,12 @@ pub(crate) const ROUND_HEADER_BYTES: usize = 64;
 pub(crate) const ROUND_ALIGN: usize = 4096;
 /// Directory of the journal's extents.
 pub(crate) const JOURNAL_DIR: &str = "journal";
+/// Names a round that was durable, in two slots.
+pub(crate) const JOURNAL_MARK: &str = "journal/mark";
+/// Begins a slot of the mark: "DJM" and the version of its format.
+pub(crate) const MARK_MAGIC: u32 = u32::from_be_bytes(*b"DJM1");
+/// Directory of what a start found and did not take: nothing in it is ever removed unasked.
+pub const SET_ASIDE: &str = "set-aside";
 /// Node-local facts: a directory that has it is a node's.
 pub const MANIFEST: &str = "manifest";
 /// Space given up when the disk is full.

@@ -1,19 +1,27 @@
 //! # Room card: journal
 //!
 //! Purpose:    an ordered redo log on a ring of recycled files.
-//! Owns:       extents and rounds: their bytes, their order, which of them are live.
+//! Owns:       extents and rounds: their bytes, their order, which of them are live; the mark, which says how far the
+//!             journal reached at least.
 //! Interface:  [`Journal::write_round`], [`scan`], [`rounds_of`].
 //! Invariants: one round is in flight at a time, so a round's header states that every round
 //!             before it was durable when it was written: only the last may be torn.
 //!             An extent is written over only when a durable round says that it is not needed.
+//!             Every round names the number of files in the ring; the mark names a round that was durable. A
+//!             journal that holds less than both say has lost a file, and is refused.
 //! Never:      what the records mean.
 //! Tests:      below; fuzz target `journal`; `duramen-sim`.
 //! Start at:   [`Journal::write_round`].
 
+use std::collections::BTreeMap;
+use std::io;
+
 use bytes::{Buf, Bytes};
 
 use crate::Disk;
-use crate::format::{JOURNAL_DIR, ROUND_ALIGN, ROUND_HEADER_BYTES, ROUND_MAGIC};
+use crate::format::{
+    JOURNAL_DIR, JOURNAL_MARK, MARK_MAGIC, ROUND_ALIGN, ROUND_HEADER_BYTES, ROUND_MAGIC,
+};
 use crate::reserve::is_full;
 use crate::sabotage::{self, Bug};
 use crate::storage::Error;
@@ -37,6 +45,8 @@ pub struct RoundHeader {
     pub body_bytes: u32,
     /// CRC32C of the records.
     pub body_crc: u32,
+    /// Files of the ring when it was written; 0 if an earlier build wrote it, which did not say.
+    pub extents: u32,
     /// Starts the directory id: a round from another directory is not ours.
     pub directory: u64,
 }
@@ -48,7 +58,7 @@ impl RoundHeader {
         out[10..12].fill(0);
         out[12..16].copy_from_slice(&self.body_bytes.to_be_bytes());
         out[16..20].copy_from_slice(&self.body_crc.to_be_bytes());
-        out[20..24].fill(0);
+        out[20..24].copy_from_slice(&self.extents.to_be_bytes());
         out[24..32].copy_from_slice(&self.extent.to_be_bytes());
         out[32..40].copy_from_slice(&self.lsn.to_be_bytes());
         out[40..48].copy_from_slice(&self.tail.to_be_bytes());
@@ -71,7 +81,7 @@ impl RoundHeader {
         }
         header.advance(2);
         let (body_bytes, body_crc) = (header.get_u32(), header.get_u32());
-        header.advance(4);
+        let extents = header.get_u32();
         let header = Self {
             extent: header.get_u64(),
             lsn: header.get_u64(),
@@ -80,6 +90,7 @@ impl RoundHeader {
             directory: header.get_u64(),
             body_bytes,
             body_crc,
+            extents,
         };
         let possible = header.extent.max(header.lsn) <= NUMBER_MAX && header.tail <= header.extent;
         possible.then_some(header)
@@ -140,12 +151,24 @@ pub struct Scan {
     pub rounds: Vec<Round>,
     /// A last round was begun and not finished: nobody was told that it was durable.
     pub torn: bool,
+    /// Files that the ring has at least; 0 if only earlier builds wrote to it.
+    pub extents: u32,
 }
 
 /// Sorts out which rounds are live, and tells a tear from damage: after the last good round there
 /// may be the remains of one more; anything missing before it was durable once, and is damage.
 pub fn scan(mut rounds: Vec<Round>, directory: u64) -> Result<Scan, String> {
     rounds.retain(|round| round.header.directory == directory);
+    let extents = rounds.iter().map(|round| round.header.extents).max().unwrap_or(0);
+    if let Some((one, other)) =
+        twice_used(&rounds).filter(|_| !sabotage::is(Bug::CopiedExtentTaken))
+    {
+        return Err(format!(
+            "{} and {} hold the same extent",
+            extent_path(one),
+            extent_path(other)
+        ));
+    }
     rounds.sort_by_key(|round| (round.header.lsn, round.body.is_none()));
     let Some(last) = rounds.iter().rfind(|round| round.body.is_some()).map(|it| it.header) else {
         return Err("no whole round is left in the journal".into());
@@ -165,7 +188,7 @@ pub fn scan(mut rounds: Vec<Round>, directory: u64) -> Result<Scan, String> {
         if round.header.lsn != lsn {
             if sabotage::is(Bug::RotTakenForTear) {
                 rounds.retain(|round| round.header.lsn < lsn);
-                return Ok(Scan { rounds, torn: true });
+                return Ok(Scan { rounds, torn: true, extents });
             }
             return Err(format!("round {lsn} is lost, though round {} follows", round.header.lsn));
         }
@@ -173,7 +196,69 @@ pub fn scan(mut rounds: Vec<Round>, directory: u64) -> Result<Scan, String> {
     if let Some(pair) = rounds.windows(2).find(|pair| !pair[1].follows(&pair[0])) {
         return Err(format!("round {} is not where it should be", pair[1].header.lsn));
     }
-    Ok(Scan { rounds, torn })
+    Ok(Scan { rounds, torn, extents })
+}
+
+/// Finds two files with whole rounds of one extent: each use of a file has a number of its own, so one is a copy, and
+/// has taken the place of something else.
+fn twice_used(rounds: &[Round]) -> Option<(usize, usize)> {
+    let mut files = BTreeMap::new();
+    rounds.iter().filter(|round| round.body.is_some()).find_map(|round| {
+        let file = *files.entry(round.header.extent).or_insert(round.file);
+        (file != round.file).then_some((file, round.file))
+    })
+}
+
+/// Size of one of the mark's two slots, which are written in turn: one is whole whenever the other is torn.
+const MARK_SLOT_BYTES: usize = ROUND_ALIGN;
+/// Bytes of a slot that say something.
+const MARK_BYTES: usize = 24;
+
+/// A round that was durable when this was written.
+fn encode_mark(directory: u64, lsn: u64) -> Vec<u8> {
+    let mut slot = vec![0; MARK_SLOT_BYTES];
+    slot[..4].copy_from_slice(&MARK_MAGIC.to_be_bytes());
+    slot[8..16].copy_from_slice(&directory.to_be_bytes());
+    slot[16..24].copy_from_slice(&lsn.to_be_bytes());
+    let crc = crc32c::crc32c(&slot[8..MARK_BYTES]);
+    slot[4..8].copy_from_slice(&crc.to_be_bytes());
+    slot
+}
+
+/// Reads a slot; `None` if it is torn, or of another directory.
+fn decode_mark(slot: &[u8], directory: u64) -> Option<u64> {
+    let mut slot = slot.get(..MARK_BYTES)?;
+    let crc = crc32c::crc32c(&slot[8..]);
+    let fits = slot.get_u32() == MARK_MAGIC && slot.get_u32() == crc;
+    (fits && slot.get_u64() == directory).then(|| slot.get_u64())
+}
+
+/// The file in which the journal says, off the path of rounds, how far it reached.
+#[derive(Clone, Debug)]
+pub(crate) struct Mark<F> {
+    /// `None` until it is made: earlier builds had none.
+    file: Option<F>,
+    /// The slot to be written next.
+    slot: usize,
+    /// The newest durable round that it names; 0 for none.
+    pub(crate) lsn: u64,
+}
+
+impl<F> Mark<F> {
+    /// Reads the mark from the medium. One that is not there says nothing.
+    pub(crate) fn read<D: Disk<File = F>>(disk: &D, directory: u64) -> io::Result<Self> {
+        let file = match disk.open(JOURNAL_MARK) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok(Self { file: None, slot: 0, lsn: 0 });
+            }
+            opened => opened?,
+        };
+        let bytes = disk.read_medium(&file, 0, 2 * MARK_SLOT_BYTES)?;
+        let slots = bytes.chunks(MARK_SLOT_BYTES).enumerate();
+        let marks = slots.filter_map(|(at, slot)| Some((decode_mark(slot, directory)?, at)));
+        let (lsn, newest) = marks.max().unwrap_or((0, 1));
+        Ok(Self { file: Some(file), slot: 1 - newest, lsn })
+    }
 }
 
 /// One file of the ring.
@@ -202,6 +287,9 @@ pub(crate) struct Journal<D: Disk> {
     tail: u64,
     /// A file that is being made: bytes zeroed so far.
     growing: Option<(D::File, String, u64)>,
+    mark: Mark<D::File>,
+    /// The extent in which the round is that the mark names.
+    marked_extent: u64,
 }
 
 pub(crate) fn extent_path(file: usize) -> String {
@@ -229,6 +317,8 @@ impl<D: Disk> Journal<D> {
             durable_tail: 1,
             tail: 1,
             growing: None,
+            mark: Mark { file: None, slot: 0, lsn: 0 },
+            marked_extent: 0,
         };
         for _ in 0..count {
             journal.start_growing()?;
@@ -252,6 +342,7 @@ impl<D: Disk> Journal<D> {
         extent_bytes: u64,
         files: Vec<D::File>,
         scan: &Scan,
+        mark: Mark<D::File>,
     ) -> Self {
         let last = scan.rounds.last().expect("a scan without rounds is an error");
         let mut extents: Vec<_> = files
@@ -275,11 +366,48 @@ impl<D: Disk> Journal<D> {
             durable_tail: last.header.tail,
             tail: last.header.tail,
             growing: None,
+            mark,
+            marked_extent: 0,
         }
+    }
+
+    /// Whether the mark should name a later round: the journal has gone on to another file since.
+    pub(crate) fn wants_mark(&self) -> bool {
+        self.marked_extent < self.head_sequence()
+    }
+
+    /// Lets the mark name a durable round, and returns what must be synced, and the directory if the file is new. A disk
+    /// without room leaves the mark as it is: what it says stays true.
+    pub(crate) fn write_mark(&mut self, lsn: u64) -> Result<Option<(D::File, bool)>, Error> {
+        assert!(lsn < self.next_lsn, "the mark names a round that was written");
+        let failed = |source| disk_error("writing", JOURNAL_MARK, source);
+        let (file, is_new) = match &self.mark.file {
+            Some(file) => (file.clone(), false),
+            None => match self.disk.create(JOURNAL_MARK) {
+                Err(error) if is_full(&error) => return Ok(None),
+                made => (made.map_err(failed)?, true),
+            },
+        };
+        self.mark.file = Some(file.clone());
+        let slot = encode_mark(self.directory, lsn);
+        let at = (self.mark.slot * MARK_SLOT_BYTES) as u64;
+        match self.disk.write_at(&file, &[&slot], at) {
+            Err(error) if is_full(&error) => return Ok(None),
+            written => written.map_err(failed)?,
+        }
+        self.mark.slot = 1 - self.mark.slot;
+        self.mark.lsn = lsn;
+        self.marked_extent = self.head_sequence();
+        Ok(Some((file, is_new)))
     }
 
     pub(crate) fn next_lsn(&self) -> u64 {
         self.next_lsn
+    }
+
+    /// The last round written.
+    pub(crate) fn last_lsn(&self) -> u64 {
+        self.next_lsn - 1
     }
 
     pub(crate) fn head_sequence(&self) -> u64 {
@@ -352,6 +480,7 @@ impl<D: Disk> Journal<D> {
             position: self.position,
             body_bytes: u32::try_from(body_bytes).expect("rounds are bounded"),
             body_crc: crc32c::crc32c(&buffer[ROUND_HEADER_BYTES..]),
+            extents: u32::try_from(self.extents.len()).expect("a ring has few files"),
             directory: self.directory,
         };
         buffer.resize(header.padded_bytes(), 0);
@@ -449,6 +578,7 @@ mod tests {
             position,
             body_bytes: u32::try_from(body.len()).expect("small"),
             body_crc: crc32c::crc32c(body),
+            extents: 4,
             directory: 7,
         };
         bytes.resize(header.padded_bytes(), 0);
@@ -492,6 +622,35 @@ mod tests {
         let mut bytes = round(6, 20, 6, 0, &[9]);
         bytes.extend(round(3, 5, 3, 4096, &[1]));
         assert_eq!(scan_one(bytes), Ok(vec![20]));
+    }
+
+    #[test]
+    fn a_copied_extent_is_damage() {
+        let rounds = |file| rounds_of(file, &Bytes::from(extent()));
+        let both = rounds(0).into_iter().chain(rounds(1)).collect();
+        assert!(scan(both, 7).is_err_and(|what| what.contains("journal/0001")));
+        let older = (0..2).map(|file| rounds_of(file, &Bytes::from(round(3, 5, 3, 0, &[1]))));
+        let all = older.flatten().chain(rounds(2)).collect();
+        assert!(scan(all, 7).is_err(), "of an extent that is not live any more");
+    }
+
+    #[test]
+    fn a_scan_says_how_many_files_there_must_be() {
+        let scanned = scan(rounds_of(0, &Bytes::from(extent())), 7).expect("it is good");
+        assert_eq!(scanned.extents, 4);
+    }
+
+    #[test]
+    fn a_mark_reads_back_and_a_torn_one_says_nothing() {
+        let slot = encode_mark(7, 1234);
+        assert_eq!(decode_mark(&slot, 7), Some(1234));
+        assert_eq!(decode_mark(&slot, 8), None, "of another directory");
+        for bit in 0..MARK_BYTES * 8 {
+            let mut torn = slot.clone();
+            torn[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(decode_mark(&torn, 7), None, "bit {bit}");
+        }
+        assert_eq!(decode_mark(&slot[..MARK_BYTES - 1], 7), None);
     }
 
     #[test]

@@ -33,12 +33,13 @@ mod replica_state;
 mod reserve;
 pub mod sabotage;
 pub mod scrub;
+mod set_aside;
 pub mod staging;
 pub mod storage;
 
 pub use descriptor::Descriptor;
 pub use disk::Disk;
-pub use format::MANIFEST;
+pub use format::{MANIFEST, SET_ASIDE};
 pub use op::{Done, Op, OpKind, ReplicaId};
 pub use reader::Reader;
 pub use storage::{Options, Recovered, Storage};

@@ -20,7 +20,7 @@ use crate::journal::disk_error;
 use crate::storage::{Error, Facts, Voter};
 
 /// Extents are read whole.
-const EXTENT_BYTES_MAX: u64 = 1 << 30;
+pub(crate) const EXTENT_BYTES_MAX: u64 = 1 << 30;
 
 /// The version that knows of other nodes. A directory that is a cluster of its own keeps the first one, which older
 /// builds read.

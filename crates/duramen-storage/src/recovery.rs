@@ -5,10 +5,15 @@
 //! Interface:  [`format`], [`recover`].
 //! Invariants: only bytes read from the medium are believed; all that is adopted is synced before
 //!             `recover` returns; bytes that no durable descriptor names are cut.
+//!             Every file that the journal implies is there, and as long as it must be, before anything is changed.
+//!             Whole batches that no record names are set aside, never removed; what is not ours is left alone.
 //!             Recovery may itself be interrupted anywhere and run again.
 //! Never:      a vote over damage: it is reported.
 //! Tests:      `duramen-sim` crashes inside it.
 //! Start at:   [`recover`].
+
+mod leftovers;
+mod ring;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -22,7 +27,7 @@ use crate::format::{
     DELETED, INDEX_ENTRY_BYTES, JOURNAL_DIR, MANIFEST, RESERVE, ROUND_HEADER_BYTES,
     TIME_ENTRY_BYTES, segment_stem,
 };
-use crate::journal::{self, Journal, Round, Scan, disk_error, extent_path};
+use crate::journal::{Journal, Round, Scan, disk_error, extent_path};
 use crate::manifest::Manifest;
 use crate::op::{Content, RecoveredReplica};
 use crate::record::{self, ImageSource, Record};
@@ -30,8 +35,9 @@ use crate::replica::Replica;
 use crate::replica_state::{ReplicaState, SegmentState, image_fits};
 use crate::reserve::{Reserve, is_full};
 use crate::sabotage::{self, Bug};
+use crate::set_aside::SetAside;
 use crate::storage::{Error, Options};
-use crate::{Disk, ReplicaId, manifest};
+use crate::{Disk, ReplicaId, SET_ASIDE, manifest};
 
 /// Payload is rewritten in pieces of about this size.
 const REWRITE_BYTES: usize = 1 << 20;
@@ -74,6 +80,12 @@ pub(crate) fn format<D: Disk>(
              choose an empty directory"
         )));
     }
+    if names.iter().any(|name| name == JOURNAL_DIR) && ring::was_used(disk)? {
+        let what =
+            "it is missing, and the journal was written to: put the manifest back from a copy"
+                .into();
+        return Err(Error::Damaged { path: MANIFEST.into(), at: 0, what });
+    }
     let prepare = || {
         if names.iter().any(|name| name == JOURNAL_DIR) {
             disk.remove_dir(JOURNAL_DIR)?; // formatting was interrupted
@@ -95,6 +107,8 @@ pub(crate) fn format<D: Disk>(
 struct Place {
     segment: i64,
     at: u64,
+    /// Bytes of the payload.
+    length: u32,
     payload: Option<Bytes>,
 }
 
@@ -116,10 +130,18 @@ pub(crate) fn recover<D: Disk>(
     catalog: &Catalog<D>,
     reserve: &mut Reserve,
 ) -> Result<(Journal<D>, Found<D>), Error> {
-    let (journal, scan) = read_journal(disk, options)?;
+    let (journal, scan) = ring::read(disk, options)?;
     let rounds = decode_rounds(&scan)?;
     let replaying = replay(&rounds, options)?;
     drop(rounds);
+    if options.facts.cluster_id == [0; 16] && !replaying.is_empty() {
+        let what = format!(
+            "it says that the node is in no cluster, and the journal has {} of its replicas: the file is an older copy",
+            replaying.len()
+        );
+        return Err(Error::Damaged { path: MANIFEST.into(), at: 0, what });
+    }
+    let mut aside = SetAside::new(journal.next_lsn());
     let mut found = Found { replicas: Vec::new(), records: Vec::new(), garbage: Vec::new() };
     let mut owned = BTreeSet::new();
     let mut restoring = Vec::new();
@@ -133,74 +155,16 @@ pub(crate) fn recover<D: Disk>(
             let what = format!("two replicas have the directory {}", it.state.dir());
             return Err(Error::Damaged { path: JOURNAL_DIR.into(), at: 0, what });
         }
-        restoring.push(restore(disk, it, reserve, &mut found.records)?);
+        restoring.push(restore(disk, it, reserve, &mut aside, &mut found.records)?);
         if restoring.len() >= options.recovered_at_once {
             settle(disk, &mut restoring, catalog, &mut found)?;
         }
     }
     settle(disk, &mut restoring, catalog, &mut found)?;
-    set_aside_strangers(disk, &owned, reserve, &mut found)?;
+    leftovers::sort_out_strangers(disk, &owned, reserve, &mut aside, &mut found)?;
+    aside.sync(disk).map_err(|source| disk_error("syncing", SET_ASIDE, source))?;
     disk.sync_dir("").map_err(|source| disk_error("syncing", ".", source))?;
     Ok((journal, found))
-}
-
-/// Reads the whole ring from the medium, sorts it out, and makes its last round durable: it may
-/// have been written and read back without ever having been synced.
-fn read_journal<D: Disk>(disk: &D, options: &Options) -> Result<(Journal<D>, Scan), Error> {
-    let names =
-        disk.list(JOURNAL_DIR).map_err(|source| disk_error("listing", JOURNAL_DIR, source))?;
-    let mut files = Vec::new();
-    let mut rounds = Vec::new();
-    for at in 0..names.len() {
-        let path = extent_path(at);
-        let (file, bytes) = read_extent(disk, &path, options.extent_bytes)
-            .map_err(|source| disk_error("reading", &path, source))?;
-        let found = journal::rounds_of(at, &bytes);
-        let unfinished = found.is_empty() && (bytes.len() as u64) < options.extent_bytes;
-        if unfinished && at + 1 == names.len() {
-            // Its making was interrupted: nothing was ever written to it.
-            let removed = disk.remove_file(&path);
-            removed.map_err(|source| disk_error("removing", &path, source))?;
-            break;
-        }
-        rounds.extend(found);
-        files.push(file);
-    }
-    let directory = directory_number(options);
-    let scan = journal::scan(rounds, directory).map_err(|what| Error::Damaged {
-        path: JOURNAL_DIR.into(),
-        at: 0,
-        what,
-    })?;
-    if scan.torn {
-        tracing::info!("the journal's last round was torn by a crash: nobody had been told of it");
-    }
-    let last = scan.rounds.last().expect("a scan without rounds is an error");
-    let path = extent_path(last.file);
-    rewrite_round(disk, &files[last.file], last)
-        .map_err(|source| disk_error("syncing", &path, source))?;
-    disk.sync_dir(JOURNAL_DIR).map_err(|source| disk_error("syncing", JOURNAL_DIR, source))?;
-    Ok((Journal::resume(disk, directory, options.extent_bytes, files, &scan), scan))
-}
-
-/// Reads an extent from the medium; it is short only if its making was interrupted.
-fn read_extent<D: Disk>(disk: &D, path: &str, extent_bytes: u64) -> io::Result<(D::File, Bytes)> {
-    let file = disk.open(path)?;
-    let wanted = extent_bytes.min(disk.len(&file)?);
-    let wanted = usize::try_from(wanted).map_err(io::Error::other)?;
-    let bytes = disk.read_medium(&file, 0, wanted)?;
-    Ok((file, Bytes::from(bytes)))
-}
-
-/// Writes the last round again as it was read, and syncs it.
-fn rewrite_round<D: Disk>(disk: &D, file: &D::File, round: &Round) -> io::Result<()> {
-    if sabotage::is(Bug::LastRoundNotRewritten) {
-        return Ok(());
-    }
-    let body = round.body.clone().unwrap_or_default();
-    let bytes = disk.read_medium(file, round.header.position, ROUND_HEADER_BYTES)?;
-    disk.write_at(file, &[&bytes, &body], round.header.position)?;
-    disk.sync(file)
 }
 
 type Decoded = Vec<(u64, Vec<Record>)>;
@@ -288,9 +252,9 @@ fn apply(it: &mut Replaying, record: &Record, options: &Options, lsn: u64) -> Re
                 });
             }
             let place = state.append(entry.clone(), options.index_interval_bytes);
-            if let Some((segment, at)) = place {
-                let payload = payload.clone();
-                it.places.insert(entry.index, Place { segment, at, payload });
+            if let (Some((segment, at)), Content::Batch(batch)) = (place, &entry.content) {
+                let (length, payload) = (batch.length, payload.clone());
+                it.places.insert(entry.index, Place { segment, at, length, payload });
             }
         }
         Record::Truncate { from, .. } => {
@@ -350,40 +314,6 @@ fn retire<D: Disk>(
     Ok(())
 }
 
-/// Directories that look like partitions but belong to no replica: made, and never acknowledged.
-fn set_aside_strangers<D: Disk>(
-    disk: &D,
-    owned: &BTreeSet<String>,
-    reserve: &mut Reserve,
-    found: &mut Found<D>,
-) -> Result<(), Error> {
-    let names = disk.list("").map_err(|source| disk_error("listing", ".", source))?;
-    for name in &names {
-        if name.ends_with(DELETED) {
-            if !found.garbage.contains(name) {
-                found.garbage.push(name.clone());
-            }
-            continue;
-        }
-        let partition = name.rsplit_once('-').and_then(|(_, number)| number.parse::<i32>().ok());
-        if partition.is_none() || owned.contains(name) {
-            continue;
-        }
-        let aside = format!("{name}.unacknowledged{DELETED}");
-        if names.contains(&aside) {
-            // Set aside once before, and not removed before the crash.
-            disk.remove_dir(&aside).map_err(|source| disk_error("removing", &aside, source))?;
-        }
-        reserve
-            .when_full(disk, || disk.rename(name, &aside))
-            .map_err(|source| disk_error("renaming", name, source))?;
-        if !found.garbage.contains(&aside) {
-            found.garbage.push(aside);
-        }
-    }
-    Ok(())
-}
-
 /// A replica whose files say what its state says, and are yet to be synced.
 struct Restoring<D: Disk> {
     it: Replaying,
@@ -402,6 +332,7 @@ fn restore<D: Disk>(
     disk: &D,
     mut it: Replaying,
     reserve: &mut Reserve,
+    aside: &mut SetAside,
     records: &mut Vec<Record>,
 ) -> Result<Restoring<D>, Error> {
     let dir = it.state.dir();
@@ -422,11 +353,12 @@ fn restore<D: Disk>(
         records.push(Record::HardState { replica: id, hard_state });
     }
     let names = present.as_deref().unwrap_or_default();
-    for stranger in names.iter().filter(|name| !is_ours(&it.state, name)) {
-        disk.remove_file(&format!("{dir}/{stranger}")).map_err(disk_failed)?;
-    }
     let mut found = (damage, Vec::new());
-    let unsynced = match restore_segments(disk, &it, present.as_deref(), reserve, &mut found) {
+    let restored =
+        leftovers::drop(disk, &it.state, names, reserve, aside).map_err(disk_failed).and_then(
+            |()| restore_segments(disk, &it, present.as_deref(), (reserve, aside), &mut found),
+        );
+    let unsynced = match restored {
         Err(Error::Disk { source, .. }) if is_full(&source) => None,
         restored => Some(restored?),
     };
@@ -520,7 +452,8 @@ fn good_from(it: &Replaying, segment: &SegmentState, mark: u64) -> u64 {
         .map_or(segment.size, |(_, place)| place.at)
 }
 
-fn is_ours(state: &ReplicaState, name: &str) -> bool {
+/// Whether a file in the replica's directory is one that its state names.
+fn is_named(state: &ReplicaState, name: &str) -> bool {
     let image = format!("image-{:020}", state.prev_index);
     let large = matches!(state.image, ImageSource::File { .. });
     (large && name == image)
@@ -634,7 +567,7 @@ fn restore_segments<D: Disk>(
     disk: &D,
     it: &Replaying,
     present: Option<&[String]>,
-    reserve: &mut Reserve,
+    (reserve, aside): (&mut Reserve, &mut SetAside),
     (damage, to_mend): &mut (Option<String>, Vec<i64>),
 ) -> Result<Unsynced<D::File>, Error> {
     let mut unsynced = Unsynced { files: Vec::new(), dir: None };
@@ -651,11 +584,12 @@ fn restore_segments<D: Disk>(
         let name = format!("{}.log", stem_of(&it.state, segment));
         let path = format!("{dir}/{name}");
         let failed = |source| disk_error("recovering", &path, source);
-        let places: Vec<&Place> =
-            it.places.values().filter(|place| place.segment == segment.base_offset).collect();
+        let places = it.places.iter().map(|(index, place)| (*index, place));
+        let places: Vec<(u64, &Place)> =
+            places.filter(|(_, place)| place.segment == segment.base_offset).collect();
         let exists = names.contains(&name);
         let may_be_mended = may_be_mended(&it.state, segment) && places.is_empty();
-        let whole_replayed = places.first().is_some_and(|place| place.at == 0);
+        let whole_replayed = places.first().is_some_and(|(_, place)| place.at == 0);
         if !exists && may_be_mended {
             to_mend.push(segment.base_offset);
             continue;
@@ -668,15 +602,28 @@ fn restore_segments<D: Disk>(
             if exists { disk.open(&path) } else { reserve.when_full(disk, || disk.create(&path)) };
         let file = file.map_err(failed)?;
         let len = disk.len(&file).map_err(failed)?;
-        let replayed_from = places.first().map_or(segment.size, |place| place.at);
+        let replayed_from = places.first().map_or(segment.size, |(_, place)| place.at);
         if len < segment.size && may_be_mended {
             to_mend.push(segment.base_offset);
             continue;
         }
-        if len < replayed_from.min(segment.size) {
+        let synced = synced_bytes(&it.state, segment, &places);
+        if len < synced {
             // Left as it is: what is written behind the hole would hide it from the next start.
-            *damage = Some(format!("{path} is {len} bytes long, and {replayed_from} were synced"));
+            *damage = Some(format!("{path} is {len} bytes long, and {synced} were synced"));
             continue;
+        }
+        if len > segment.size {
+            let seam = leftovers::is_seam_sound(disk, &file, &it.state, segment, replayed_from);
+            if !seam.map_err(failed)? {
+                *damage = Some(format!(
+                    "{path} is {len} bytes long, {} were appended, and it does not hold them: it is another file",
+                    segment.size
+                ));
+                continue;
+            }
+            leftovers::keep_tail(disk, &file, (&dir, segment.size, len), (reserve, aside))
+                .map_err(failed)?;
         }
         rewrite(disk, &file, &places, reserve).map_err(failed)?;
         if len > segment.size {
@@ -690,6 +637,15 @@ fn restore_segments<D: Disk>(
     }
     unsynced.dir = Some(dir);
     Ok(unsynced)
+}
+
+/// Bytes of a segment that the medium must have: all that is not in the journal, but for what no mark calls synced.
+fn synced_bytes(state: &ReplicaState, segment: &SegmentState, places: &[(u64, &Place)]) -> u64 {
+    let replayed_from = places.first().map_or(segment.size, |(_, place)| place.at);
+    let is_synced =
+        |(index, place): &&(u64, &Place)| place.payload.is_none() && *index <= state.synced_index;
+    let ends = places.iter().filter(is_synced).map(|(_, it)| it.at + u64::from(it.length));
+    ends.chain([replayed_from.min(segment.size)]).max().unwrap_or(0)
 }
 
 /// Whether others have what a segment should hold: a checkpoint has synced it whole, nothing is appended to it any more, and
@@ -737,12 +693,12 @@ fn cut_indexes<D: Disk>(
 fn rewrite<D: Disk>(
     disk: &D,
     file: &D::File,
-    places: &[&Place],
+    places: &[(u64, &Place)],
     reserve: &mut Reserve,
 ) -> io::Result<()> {
     let mut piece: Vec<&[u8]> = Vec::new();
     let (mut start, mut end) = (0, 0);
-    for place in places {
+    for (_, place) in places {
         let Some(payload) = &place.payload else { continue };
         if sabotage::is(Bug::PayloadNotRewritten) {
             continue;

@@ -20,7 +20,7 @@ use crate::manifest::hex;
 use crate::op::{Compacted, HardState};
 use crate::replica_state::{ReplicaState, SegmentState};
 use crate::storage::SyncStep;
-use crate::{Disk, ReplicaId};
+use crate::{Disk, ReplicaId, SET_ASIDE};
 
 /// Bytes of a segment whose write-back is started together. A checkpoint that finds megabytes to
 /// write keeps the disk busy for milliseconds, and the journal's rounds wait behind it.
@@ -175,7 +175,21 @@ impl<D: Disk> Replica<D> {
 
     pub(crate) fn make_dir(&mut self, disk: &D) -> io::Result<()> {
         if !self.dir_made {
-            disk.create_dir(&self.state.dir())?;
+            let dir = self.state.dir();
+            // Somebody else's files must not be taken for this replica's. What it was given, before its log begins anew with
+            // that, is its own.
+            let is_own = |name: &String| name.contains(&format!(".{:x}-", self.id().0));
+            if disk.list(&dir).is_ok_and(|names| !names.iter().all(is_own)) {
+                let to = format!("{SET_ASIDE}/{dir}.replica-{}", self.id().0);
+                disk.create_dir(SET_ASIDE)?;
+                disk.rename(&dir, &to)?;
+                tracing::warn!(
+                    dir,
+                    to,
+                    "a new partition needs the name of a directory that is not duramen's: it is set aside"
+                );
+            }
+            disk.create_dir(&dir)?;
             self.dir_made = true;
             self.names += 1;
         }

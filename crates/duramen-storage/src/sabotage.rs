@@ -18,6 +18,14 @@ pub enum Bug {
     OldGenerationReplayed,
     /// A bad round in the middle of the journal ends it, like a torn one at its end.
     RotTakenForTear,
+    /// A file of the journal that is missing, or short, is taken for one that was never used.
+    LostExtentTaken,
+    /// A copy of an extent in another's place goes unnoticed.
+    CopiedExtentTaken,
+    /// Recovery does not look how far the journal had come.
+    MarkIgnored,
+    /// A directory that no record names is removed, whatever it holds.
+    StrangerRemoved,
     /// The journal's last round is not made durable before it is believed.
     LastRoundNotRewritten,
     /// Bytes behind the last descriptor stay in the segment.

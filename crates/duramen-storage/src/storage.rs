@@ -608,10 +608,39 @@ impl<D: Disk> Storage<D> {
         let quiet = self.round.is_none() && self.queue.is_empty() && self.urgent.is_empty();
         self.closing = quiet && idle && (self.unclosed || !self.riders.is_empty());
         self.grow_journal()?;
+        self.mark_journal()?;
         self.run_checkpoints()?;
         self.reserve.check(&self.disk, !self.lacks_room && self.unrestored.is_empty())?;
         self.report_full();
         Ok(std::mem::take(&mut self.requests))
+    }
+
+    /// Lets the mark follow the journal, whenever that has gone on to another file: one small sync for a whole extent.
+    fn mark_journal(&mut self) -> Result<(), Error> {
+        let is_marking = self.syncs.values().any(|purpose| matches!(purpose, Purpose::Mark));
+        if is_marking || self.round.is_some() || !self.journal.wants_mark() {
+            return Ok(());
+        }
+        if let Some((file, is_new)) = self.journal.write_mark(self.journal.last_lsn())? {
+            let mut steps = vec![SyncStep::File(file)];
+            steps.extend(is_new.then(|| SyncStep::Dir(JOURNAL_DIR.to_owned())));
+            self.request(Purpose::Mark, steps);
+        }
+        Ok(())
+    }
+
+    /// Ends in good order: the journal's mark names the last round, so that the next start knows all of it. Only when no
+    /// round is in flight.
+    pub fn close(&mut self) -> Result<(), Error> {
+        assert!(self.round.is_none(), "the last round is durable when storage is closed");
+        if let Some((file, is_new)) = self.journal.write_mark(self.journal.last_lsn())? {
+            let failed = |source| disk_error("syncing", JOURNAL_DIR, source);
+            self.disk.sync(&file).map_err(failed)?;
+            if is_new {
+                self.disk.sync_dir(JOURNAL_DIR).map_err(failed)?;
+            }
+        }
+        Ok(())
     }
 
     fn grow_journal(&mut self) -> Result<(), Error> {

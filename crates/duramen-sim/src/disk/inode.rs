@@ -316,6 +316,16 @@ impl Inode {
         self.handles = 0;
     }
 
+    /// The file has these bytes, all of them durable.
+    pub(crate) fn put(&mut self, bytes: Vec<u8>) {
+        self.durable.clone_from(&bytes);
+        self.allocated = vec![true; bytes.len().div_ceil(PAGE)];
+        self.visible = bytes;
+        self.pages.clear();
+        self.lengths.clear();
+        self.linked = true;
+    }
+
     /// Rot: one bit of bytes at rest changes under everybody's feet.
     pub(crate) fn flip(&mut self, at: usize, bit: u8) {
         assert!(!self.pages.contains_key(&(at / PAGE)), "only what is durable can rot at rest");

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use duramen_storage::op::Content;
 use duramen_storage::reader::ReadError;
-use duramen_storage::{Descriptor, Disk, Reader};
+use duramen_storage::{Descriptor, Disk, Reader, SET_ASIDE};
 
 use super::World;
 use crate::disk::SimDisk;
@@ -133,7 +133,7 @@ impl World {
     pub(super) fn check_tidy(&self) -> Result<(), Failure> {
         for (path, len) in self.disk.files() {
             let Some((dir, name)) = path.split_once('/') else { continue };
-            if dir == "journal" {
+            if dir == "journal" || dir == SET_ASIDE {
                 continue;
             }
             let owner = self.replicas.iter().find(|model| {

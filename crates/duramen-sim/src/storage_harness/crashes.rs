@@ -10,7 +10,7 @@
 
 use duramen_storage::Storage;
 use duramen_storage::op::RecoveredReplica;
-use duramen_storage::storage::{Error, Recovered};
+use duramen_storage::storage::Recovered;
 
 use super::World;
 use crate::disk::{Faults, SimDisk};
@@ -208,10 +208,16 @@ impl World {
         let metrics = self.storage().metrics();
         self.report.rounds += metrics.rounds;
         self.report.checkpoints += metrics.checkpoints;
+        let is_closed = self.tampering.chance(600);
+        if is_closed && let Err(error) = self.storage().close() {
+            return Err(Failure::correctness(super::chain(&error)));
+        }
         self.end_process();
         let power = self.chance.chance(500);
         self.lose(power);
-        if self.profile.rots {
+        if self.profile.rots && self.tampering.chance(600) {
+            self.tamper(is_closed)?;
+        } else if self.profile.rots {
             self.rot()?;
         } else {
             self.reopen()?;
@@ -241,25 +247,12 @@ impl World {
             return self.reopen();
         }
         let name = format!("bit {bit} of byte {at} of {path} flipped");
-        match Storage::open(self.disk.clone(), self.options.clone()) {
-            Err(Error::Damaged { .. } | Error::Foreign(_)) => Ok(()),
-            Err(error) => {
-                let what = format!("{name}: {}", super::chain(&error));
-                Err(Failure::correctness(what))
-            }
-            Ok((storage, found)) => {
-                self.storage = Some(storage);
-                // Index files have Kafka's form, without checksums: rot in one may misdirect a
-                // lookup by time, never the bytes of a read.
-                let timely = !path.ends_with("index");
-                let outcome =
-                    self.adopt_rotten(&found).and_then(|()| self.check_rotten_reads(timely));
-                outcome.map_err(|failure| Failure::correctness(format!("{name}: {}", failure.what)))
-            }
-        }
+        // Index files have Kafka's form, without checksums: rot in one may misdirect a
+        // lookup by time, never the bytes of a read.
+        self.judge_start(&name, !path.ends_with("index"))
     }
 
-    fn adopt_rotten(&mut self, found: &Recovered) -> Result<(), Failure> {
+    pub(super) fn adopt_rotten(&mut self, found: &Recovered) -> Result<(), Failure> {
         let mut sound = found.clone();
         sound.replicas.clear();
         for replica in &found.replicas {

@@ -84,6 +84,8 @@ pub(super) enum Purpose {
     Renamed { replica: ReplicaId },
     /// A new file of the ring.
     Extent,
+    /// The journal's mark.
+    Mark,
     /// Something was removed; nobody waits for it.
     Removed,
 }
@@ -155,7 +157,7 @@ impl<D: Disk> Storage<D> {
             }
             Purpose::Renamed { replica } => self.urgent.push_back(Record::Gone { replica }),
             Purpose::Extent => self.journal.grown(),
-            Purpose::Removed => {}
+            Purpose::Mark | Purpose::Removed => {}
         }
         Ok(())
     }
@@ -163,7 +165,7 @@ impl<D: Disk> Storage<D> {
     /// Where the files of a sync are, for whoever reads the log.
     fn path_of(&self, purpose: &Purpose) -> String {
         let replica = match purpose {
-            Purpose::Round | Purpose::Extent => return JOURNAL_DIR.to_owned(),
+            Purpose::Round | Purpose::Extent | Purpose::Mark => return JOURNAL_DIR.to_owned(),
             Purpose::Removed => return ".".to_owned(),
             Purpose::Image { image, .. } => image.replica(),
             Purpose::Payload { replica, .. }

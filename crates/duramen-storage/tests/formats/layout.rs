@@ -61,6 +61,7 @@ pub(crate) struct Header {
     pub(crate) round: u64,
     pub(crate) tail: u64,
     pub(crate) position: u64,
+    pub(crate) extents: u32,
     pub(crate) directory: u64,
 }
 
@@ -71,7 +72,7 @@ pub(crate) fn round(header: Header, body: &[u8]) -> Vec<u8> {
         .u16(0)
         .u32(u32::try_from(body.len()).expect("small"))
         .u32(crc32c(body))
-        .u32(0)
+        .u32(header.extents)
         .u64(header.extent)
         .u64(header.round)
         .u64(header.tail)
@@ -108,6 +109,7 @@ pub(crate) fn rounds_of(extent: &[u8]) -> Vec<(Header, Vec<Found>)> {
             round: be(bytes, 32, 8),
             tail: be(bytes, 40, 8),
             position: be(bytes, 48, 8),
+            extents: u32::try_from(be(bytes, 20, 4)).expect("four bytes"),
             directory: be(bytes, 56, 8),
         };
         assert_eq!(be(bytes, 4, 4), u64::from(crc32c(&bytes[8..64])), "of the header");

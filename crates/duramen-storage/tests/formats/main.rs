@@ -404,7 +404,8 @@ fn a_round_has_the_bytes_of_the_document() {
     driver.close();
     let extent = fs::read(scratch.0.join("journal/0000")).expect("it was written");
     let directory = u64::from_be_bytes(*b"director");
-    let header = |round, position| Header { extent: 1, round, tail: 1, position, directory };
+    let header =
+        |round, position| Header { extent: 1, round, tail: 1, position, extents: 4, directory };
 
     let mut topic_id = [0; 16];
     topic_id[0] = b't';

@@ -1,5 +1,6 @@
-//! `duramen log`: what the files of a data directory hold. Reading only.
+//! `duramen log`: what the files of a data directory hold, and what was set aside there.
 
+mod aside;
 mod image;
 mod index;
 mod journal;
@@ -19,7 +20,8 @@ use super::screen;
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   duramen log dump duramen-data/orders-0/00000000000000000000.log
-  duramen log dump duramen-data/orders-0/00000000000000000000.log --records --from 100 --count 5")]
+  duramen log dump duramen-data/orders-0/00000000000000000000.log --records --from 100 --count 5
+  duramen log set-aside --data-dir duramen-data")]
 pub struct Log {
     #[command(subcommand)]
     action: Action,
@@ -29,6 +31,8 @@ pub struct Log {
 enum Action {
     /// Print what a file holds: a segment, an index, an image or a journal extent
     Dump(Dump),
+    /// List or drop what a start of the node set aside
+    SetAside(aside::SetAside),
 }
 
 /// Print what a file holds. Files are only read, and may be in use.
@@ -87,8 +91,10 @@ enum Kind {
 impl Log {
     /// Runs the command.
     pub fn run(self) -> anyhow::Result<()> {
-        let Action::Dump(dump) = self.action;
-        dump.run()
+        match self.action {
+            Action::Dump(dump) => dump.run(),
+            Action::SetAside(aside) => aside.run(),
+        }
     }
 }
 

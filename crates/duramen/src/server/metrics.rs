@@ -68,6 +68,8 @@ pub struct Metrics {
     pub scrub_passes: Counter,
     /// When that was so last, in seconds since 1970.
     pub scrub_passed_seconds: Gauge,
+    /// Directories that starts have set aside and nobody has dropped.
+    pub set_aside: Gauge,
     /// Traffic with other nodes.
     pub peers: PeerMetrics,
 }
@@ -125,6 +127,7 @@ impl Metrics {
             scrub_damage_found: Counter::default(),
             scrub_passes: Counter::default(),
             scrub_passed_seconds: Gauge::default(),
+            set_aside: Gauge::default(),
             peers: PeerMetrics::default(),
         };
         metrics.register_network();
@@ -222,6 +225,11 @@ impl Metrics {
                 "step_longest_us",
                 "The longest step of the node since it started",
                 &self.step_longest_us,
+            ),
+            (
+                "set_aside",
+                "Directories of batches that a start set aside, and nobody has dropped",
+                &self.set_aside,
             ),
             (
                 "turn_longest_us",

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use duramen_storage::op::{Op, OpKind};
 use duramen_storage::storage::{Error, SyncId, SyncKind, SyncRequest};
-use duramen_storage::{Disk, Storage};
+use duramen_storage::{Disk, SET_ASIDE, Storage};
 
 use super::core_loop::Input;
 use super::ending;
@@ -37,6 +37,9 @@ const SYNC_THREADS: usize = 3;
 
 /// How often background work is looked at while nothing happens.
 const IDLE_TICK: Duration = Duration::from_millis(100);
+
+/// Time between two counts of what is set aside.
+const SET_ASIDE_LOOKS: Duration = Duration::from_secs(10);
 
 /// Up to this much payload a round, the journal is synced by the storage thread itself: writing
 /// the segments takes less time than waking a sync thread and being woken by it.
@@ -80,6 +83,7 @@ pub fn start<D: Disk>(
             payload: 0,
             busy: true,
             stopping: false,
+            looked_aside: None,
         };
         if let Err(error) = worker.run() {
             ending::on_disk_error(&error);
@@ -117,6 +121,8 @@ struct Worker<D: Disk> {
     /// Whether something happened since the last look at background work.
     busy: bool,
     stopping: bool,
+    /// When what is set aside was last counted.
+    looked_aside: Option<Instant>,
 }
 
 impl<D: Disk> Worker<D> {
@@ -135,13 +141,27 @@ impl<D: Disk> Worker<D> {
             }
             self.turn()?;
             self.common.metrics.set_storage(self.storage.metrics());
+            self.count_set_aside();
             // On a full disk it may never become quiet. What was acknowledged is safe all the same.
             let is_done = self.storage.is_quiet() || self.storage.lacks_room();
             if self.stopping && self.in_flight == 0 && is_done {
+                if self.storage.is_quiet() {
+                    self.storage.close()?;
+                }
                 self.syncs.push_all((0..SYNC_THREADS).map(|_| None));
                 return Ok(());
             }
         }
+    }
+
+    /// Counts what is set aside: people drop it while the node runs.
+    fn count_set_aside(&mut self) {
+        if self.looked_aside.is_some_and(|at| at.elapsed() < SET_ASIDE_LOOKS) {
+            return;
+        }
+        let count = self.disk.list(SET_ASIDE).map_or(0, |names| names.len());
+        self.common.metrics.set_aside.set(i64::try_from(count).unwrap_or(i64::MAX));
+        self.looked_aside = Some(Instant::now());
     }
 
     fn accept(&mut self, work: Work) -> Result<(), Error> {

@@ -1,0 +1,136 @@
+//! # Room card: tampering
+//!
+//! Purpose:    harm whole files between two starts, as an interrupted copy or a careless restore does.
+//! Owns:       which files are harmed, and how; what a start may then say.
+//! Interface:  [`World::remember_files`], [`World::tamper`].
+//! Invariants: one harm a run; its choices come from a stream of their own.
+//! Never:      harm that no start can notice: see `docs/testing.md`.
+//! Tests:      with the harness; `tests/tampering.rs` has every file and every harm of one directory.
+//! Start at:   [`World::tamper`].
+
+use std::collections::BTreeMap;
+
+use duramen_storage::Storage;
+use duramen_storage::storage::Error;
+
+use super::World;
+use crate::failure::Failure;
+use crate::trace::tell;
+
+/// Copies of all files that a run keeps.
+const COPIES_MAX: usize = 3;
+
+/// The files of a moment, by path.
+pub(super) type Files = BTreeMap<String, Vec<u8>>;
+
+/// What is done to a file.
+#[derive(Debug)]
+enum Harm {
+    /// It ends earlier.
+    Cut(String, usize),
+    Lost(String),
+    Swapped(String, String),
+    /// The first takes the place of the second.
+    Copied(String, String),
+    /// It is as it was.
+    Restored(String, Vec<u8>),
+}
+
+fn is_journal(path: &str) -> bool {
+    path.starts_with("journal/")
+}
+
+impl World {
+    /// Keeps a copy of all files, now and then.
+    pub(super) fn remember_files(&mut self) {
+        if self.profile.rots && self.copies.len() < COPIES_MAX && self.tampering.chance(8) {
+            self.copies.push(self.files_now());
+        }
+    }
+
+    fn files_now(&self) -> Files {
+        let files = self.disk.files().into_iter();
+        files.filter_map(|(path, _)| Some((path.clone(), self.disk.contents(&path)?))).collect()
+    }
+
+    fn pick_harm(&mut self, files: &Files, is_closed: bool) -> Option<Harm> {
+        let chance = &mut self.tampering;
+        let all: Vec<&String> =
+            files.iter().filter(|(_, it)| !it.is_empty()).map(|(path, _)| path).collect();
+        let path = (*chance.pick(&all)).clone();
+        // A second file of the same kind, mostly: it has the form that is expected.
+        let kind = |path: &str| (is_journal(path), path.rsplit('.').next().map(str::to_owned));
+        let alike = chance.chance(800);
+        let others: Vec<&&String> = all
+            .iter()
+            .filter(|other| ***other != path && (!alike || kind(other) == kind(&path)))
+            .collect();
+        match chance.below(5) {
+            0 => Some(Harm::Cut(path.clone(), chance.index(files[&path].len()))),
+            1 => Some(Harm::Lost(path)),
+            // How far the journal had come is known for sure only of a process that ended in good order.
+            _ if is_journal(&path) && !is_closed => None,
+            2 | 3 if others.is_empty() => None,
+            2 => Some(Harm::Swapped(path, (**chance.pick(&others)).clone())),
+            3 => Some(Harm::Copied((**chance.pick(&others)).clone(), path)),
+            _ if self.copies.is_empty() => None,
+            _ => {
+                let old = chance.pick(&self.copies).get(&path)?.clone();
+                (old != files[&path]).then_some(Harm::Restored(path, old))
+            }
+        }
+    }
+
+    /// Somebody harms a file while no process runs. The next start finds all that was acknowledged, or says what it misses.
+    pub(super) fn tamper(&mut self, is_closed: bool) -> Result<(), Failure> {
+        let files = self.files_now();
+        let Some(harm) = self.pick_harm(&files, is_closed) else { return self.reopen() };
+        let name = match &harm {
+            Harm::Restored(path, _) => format!("{path} restored"),
+            other => format!("{other:?}"),
+        };
+        tell(|| name.clone());
+        let touched = match harm {
+            Harm::Cut(path, len) => {
+                self.disk.put(&path, Some(files[&path][..len].to_vec()));
+                vec![path]
+            }
+            Harm::Lost(path) => {
+                self.disk.put(&path, None);
+                vec![path]
+            }
+            Harm::Swapped(one, other) => {
+                self.disk.put(&one, Some(files[&other].clone()));
+                self.disk.put(&other, Some(files[&one].clone()));
+                vec![one, other]
+            }
+            Harm::Copied(from, to) => {
+                self.disk.put(&to, Some(files[&from].clone()));
+                vec![to]
+            }
+            Harm::Restored(path, old) => {
+                self.disk.put(&path, Some(old));
+                vec![path]
+            }
+        };
+        let timely = !touched.iter().any(|path| path.ends_with("index"));
+        self.judge_start(&name, timely)
+    }
+
+    /// A start over harm that may be noticed.
+    pub(super) fn judge_start(&mut self, name: &str, timely: bool) -> Result<(), Failure> {
+        match Storage::open(self.disk.clone(), self.options.clone()) {
+            Err(Error::Damaged { .. } | Error::Foreign(_)) => Ok(()),
+            Err(error) => {
+                let what = format!("{name}: {}", super::chain(&error));
+                Err(Failure::correctness(what))
+            }
+            Ok((storage, found)) => {
+                self.storage = Some(storage);
+                let outcome =
+                    self.adopt_rotten(&found).and_then(|()| self.check_rotten_reads(timely));
+                outcome.map_err(|failure| Failure::correctness(format!("{name}: {}", failure.what)))
+            }
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! # Room card: leftovers
+//!
+//! Purpose:    decide about files and bytes that no record names.
+//! Owns:       what is removed, what is set aside, and what is left alone.
+//! Interface:  [`sort_out_strangers`], [`drop`], [`is_seam_sound`], [`keep_tail`].
+//! Invariants: whole batches are set aside, never removed; names that are not ours are left alone; nothing is cut of a
+//!             file that does not hold what was appended to it.
+//! Never:      what a replica has (see `recovery`).
+//! Tests:      `tests/recovery.rs`; `duramen-sim`.
+//! Start at:   [`sort_out_strangers`].
+
+use std::collections::BTreeSet;
+use std::io;
+
+use super::{Found, is_named};
+use crate::descriptor::{BATCH_HEADER_BYTES, Descriptor};
+use crate::format::{DELETED, segment_stem};
+use crate::journal::disk_error;
+use crate::op::Content;
+use crate::replica_state::{ReplicaState, SegmentState};
+use crate::reserve::Reserve;
+use crate::sabotage::{self, Bug};
+use crate::set_aside::{self, SetAside};
+use crate::storage::Error;
+use crate::{Disk, ReplicaId};
+
+/// Says in a directory's name that nobody was told of its replica.
+const UNACKNOWLEDGED: &str = ".unacknowledged";
+
+/// Sorts out directories that look like partitions and belong to no replica. One without a whole batch was made and never
+/// acknowledged: it is removed. One with whole batches is set aside, and one with files that are not ours is left alone.
+pub(super) fn sort_out_strangers<D: Disk>(
+    disk: &D,
+    owned: &BTreeSet<String>,
+    reserve: &mut Reserve,
+    kept: &mut SetAside,
+    found: &mut Found<D>,
+) -> Result<(), Error> {
+    let names = disk.list("").map_err(|source| disk_error("listing", ".", source))?;
+    for name in &names {
+        if is_garbage(name) {
+            if !found.garbage.contains(name) {
+                found.garbage.push(name.clone());
+            }
+            continue;
+        }
+        let partition = name.rsplit_once('-').and_then(|(_, number)| number.parse::<i32>().ok());
+        if partition.is_none() || owned.contains(name) {
+            continue;
+        }
+        // A file of such a name cannot be listed.
+        let Ok(files) = disk.list(name) else { continue };
+        if let Some(file) = files.iter().find(|file| !set_aside::is_ours(file)) {
+            tracing::warn!(
+                dir = name,
+                file,
+                "a directory is named like a partition's, and holds what is not duramen's: it is left alone; move it \
+                 elsewhere"
+            );
+            continue;
+        }
+        let holds = set_aside::holds_batches(disk, name, &files)
+            .map_err(|source| disk_error("reading", name, source))?;
+        if holds && !sabotage::is(Bug::StrangerRemoved) {
+            let to = kept
+                .keep_dir(disk, reserve, name)
+                .map_err(|source| disk_error("renaming", name, source))?;
+            tracing::warn!(
+                dir = name,
+                to,
+                "a directory holds whole batches, and no record names its replica: it is set aside; see `duramen log \
+                 set-aside`"
+            );
+            continue;
+        }
+        let aside = format!("{name}{UNACKNOWLEDGED}{DELETED}");
+        if names.contains(&aside) {
+            // Set aside once before, and not removed before the crash.
+            disk.remove_dir(&aside).map_err(|source| disk_error("removing", &aside, source))?;
+        }
+        reserve
+            .when_full(disk, || disk.rename(name, &aside))
+            .map_err(|source| disk_error("renaming", name, source))?;
+        if !found.garbage.contains(&aside) {
+            found.garbage.push(aside);
+        }
+    }
+    Ok(())
+}
+
+/// Whether a directory has the name of one that is being removed: a partition's, and behind it its topic's id, or that
+/// it was never acknowledged. Others may end alike, and are not ours.
+fn is_garbage(name: &str) -> bool {
+    let Some((dir, reason)) = name.strip_suffix(DELETED).and_then(|it| it.rsplit_once('.')) else {
+        return false;
+    };
+    let is_id = reason.len() == 32 && reason.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let is_partition = dir.rsplit_once('-').is_some_and(|(_, it)| it.parse::<i32>().is_ok());
+    is_partition && (is_id || reason == &UNACKNOWLEDGED[1..])
+}
+
+/// Removes files of ours that the state does not name: what was trimmed, replaced, or never finished. A segment at or past
+/// the log's start that holds whole batches is set aside instead. What is not ours is left alone.
+pub(super) fn drop<D: Disk>(
+    disk: &D,
+    state: &ReplicaState,
+    names: &[String],
+    reserve: &mut Reserve,
+    aside: &mut SetAside,
+) -> io::Result<()> {
+    let dir = state.dir();
+    for name in names.iter().filter(|name| !is_named(state, name)) {
+        if !set_aside::is_ours(name) {
+            tracing::warn!(
+                dir,
+                file = name,
+                "a file in a partition's directory is not duramen's: it is left alone"
+            );
+            continue;
+        }
+        let path = format!("{dir}/{name}");
+        let first = state.segments.first().map_or(state.end_offset, |it| it.base_offset);
+        let kept_from = first.max(state.compacted.below);
+        let is_unknown = set_aside::appended_segment(name).is_some_and(|base| base >= kept_from);
+        if is_unknown && set_aside::batch_at(disk, &disk.open(&path)?, 0)?.is_some() {
+            let to = aside.keep_file(disk, reserve, (&dir, name))?;
+            tracing::warn!(
+                path,
+                to,
+                "a segment holds whole batches that no record names: it is set aside; see `duramen log set-aside`"
+            );
+            continue;
+        }
+        disk.remove_file(&path)?;
+    }
+    Ok(())
+}
+
+/// Whether a segment that is longer than it should be holds, before its first replayed byte, what was appended to it, as
+/// far as the state can tell. Else it is another file, and nothing of it may be cut.
+pub(super) fn is_seam_sound<D: Disk>(
+    disk: &D,
+    file: &D::File,
+    state: &ReplicaState,
+    segment: &SegmentState,
+    replayed_from: u64,
+) -> io::Result<bool> {
+    let header_at = |at: u64| -> io::Result<Option<Descriptor>> {
+        let header = disk.read_medium(file, at, BATCH_HEADER_BYTES)?;
+        Ok(Descriptor::of_batch(&header, false).ok())
+    };
+    // The last index entry before what is replayed.
+    let indexed = segment.index_tail.iter().rfind(|it| u64::from(it.position) < replayed_from);
+    if let Some(entry) = indexed {
+        let last = segment.base_offset + i64::from(entry.offset_delta);
+        let found = header_at(u64::from(entry.position))?;
+        if found.is_none_or(|batch| batch.end_offset() != last + 1) {
+            return Ok(false);
+        }
+    }
+    // The last entry before it, by its checksum.
+    let mut at = segment.size;
+    let next = state.segments.iter().find(|it| it.base_offset > segment.base_offset);
+    let end = next.map_or(state.end_offset, |next| next.base_offset);
+    for entry in state.entries.iter().rev() {
+        let Content::Batch(batch) = &entry.content else { continue };
+        if batch.base_offset >= end {
+            continue;
+        }
+        if batch.base_offset < segment.base_offset {
+            break;
+        }
+        at -= u64::from(batch.length);
+        if at < replayed_from {
+            let found = header_at(at)?;
+            let same = |it: Descriptor| {
+                it.batch_crc == batch.batch_crc && it.header_crc == batch.header_crc
+            };
+            return Ok(found.is_some_and(same));
+        }
+    }
+    if replayed_from == 0 {
+        return Ok(true);
+    }
+    // At least it begins as its name says.
+    Ok(header_at(0)?.is_some_and(|first| first.base_offset == segment.base_offset))
+}
+
+/// Keeps the whole batches behind a segment's end before they are cut: of a round that was torn, or of one that is lost.
+pub(super) fn keep_tail<D: Disk>(
+    disk: &D,
+    file: &D::File,
+    (dir, size, len): (&str, u64, u64),
+    (reserve, aside): (&mut Reserve, &mut SetAside),
+) -> io::Result<()> {
+    let Some(first) = set_aside::batch_at(disk, file, size)? else { return Ok(()) };
+    let mut end = size + u64::from(first.length);
+    while let Some(batch) = set_aside::batch_at(disk, file, end)? {
+        end += u64::from(batch.length);
+    }
+    debug_assert!(end <= len, "a whole batch ends within the file");
+    let bytes =
+        disk.read_medium(file, size, usize::try_from(end - size).map_err(io::Error::other)?)?;
+    let name = format!("{}.log", segment_stem(first.base_offset, ReplicaId(0), 0));
+    let to = aside.keep_bytes(disk, reserve, (dir, &name), &bytes)?;
+    tracing::warn!(
+        dir,
+        to,
+        bytes = bytes.len(),
+        "a segment ended with whole batches that nobody was told of: they are set aside"
+    );
+    Ok(())
+}

@@ -1,0 +1,159 @@
+//! # Room card: the ring, as recovery finds it
+//!
+//! Purpose:    read the journal from the medium, and refuse one that holds less than it held.
+//! Owns:       which files there must be, and how long; the comparison with the mark.
+//! Interface:  [`read`], [`was_used`].
+//! Invariants: nothing is changed before all is checked; what was read back is synced before it is believed.
+//! Never:      what the records mean.
+//! Tests:      `tests/recovery.rs`; `duramen-sim`.
+//! Start at:   [`read`].
+
+use std::collections::BTreeSet;
+use std::io;
+
+use bytes::Bytes;
+
+use super::directory_number;
+use crate::Disk;
+use crate::format::{JOURNAL_DIR, JOURNAL_MARK, ROUND_HEADER_BYTES};
+use crate::journal::{self, Journal, Mark, Round, Scan, disk_error, extent_path};
+use crate::manifest::EXTENT_BYTES_MAX;
+use crate::sabotage::{self, Bug};
+use crate::storage::{Error, Options};
+
+/// Reads the whole ring from the medium, sorts it out, and makes its last round durable: it may
+/// have been written and read back without ever having been synced.
+pub(super) fn read<D: Disk>(disk: &D, options: &Options) -> Result<(Journal<D>, Scan), Error> {
+    let extents = read_extents(disk, options.extent_bytes)?;
+    let rounds: Vec<Round> = extents
+        .iter()
+        .enumerate()
+        .flat_map(|(at, extent)| journal::rounds_of(at, &extent.bytes))
+        .collect();
+    let written: BTreeSet<usize> = rounds.iter().map(|round| round.file).collect();
+    let directory = directory_number(options);
+    let damaged = |path: &str, at, what| Error::Damaged { path: path.into(), at, what };
+    let scan = journal::scan(rounds, directory).map_err(|what| damaged(JOURNAL_DIR, 0, what))?;
+    let files = check_ring(disk, extents, &written, scan.extents as usize, options.extent_bytes)?;
+    let last = scan.rounds.last().expect("a scan without rounds is an error");
+    let mark = Mark::read(disk, directory);
+    let mark = mark.map_err(|source| disk_error("reading", JOURNAL_MARK, source))?;
+    if last.header.lsn < mark.lsn && !sabotage::is(Bug::MarkIgnored) {
+        let what = format!(
+            "round {} was durable, and the newest that is left is {}: a file of the journal was replaced by another, or \
+             by an older copy of itself; put the newest copy back",
+            mark.lsn, last.header.lsn
+        );
+        return Err(damaged(JOURNAL_DIR, 0, what));
+    }
+    if scan.torn {
+        tracing::info!("the journal's last round was torn by a crash: nobody had been told of it");
+    }
+    let path = extent_path(last.file);
+    rewrite_round(disk, &files[last.file], last)
+        .map_err(|source| disk_error("syncing", &path, source))?;
+    disk.sync_dir(JOURNAL_DIR).map_err(|source| disk_error("syncing", JOURNAL_DIR, source))?;
+    Ok((Journal::resume(disk, directory, options.extent_bytes, files, &scan, mark), scan))
+}
+
+/// Whether the journal holds more than the one round that formatting writes: then the directory was in use.
+pub(super) fn was_used<D: Disk>(disk: &D) -> Result<bool, Error> {
+    let names =
+        disk.list(JOURNAL_DIR).map_err(|source| disk_error("listing", JOURNAL_DIR, source))?;
+    for name in names.iter().filter(|name| is_extent(name)) {
+        let path = format!("{JOURNAL_DIR}/{name}");
+        let read = || {
+            let file = disk.open(&path)?;
+            let len = usize::try_from(disk.len(&file)?.min(EXTENT_BYTES_MAX))
+                .map_err(io::Error::other)?;
+            disk.read_medium(&file, 0, len)
+        };
+        let bytes = Bytes::from(read().map_err(|source| disk_error("reading", &path, source))?);
+        if journal::rounds_of(0, &bytes).iter().any(|round| round.header.lsn > 1) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// One file of the ring, as it was found.
+struct FoundExtent<D: Disk> {
+    file: D::File,
+    bytes: Bytes,
+    /// Bytes that the file has.
+    len: u64,
+}
+
+/// Reads all files of the ring; none may be missing between others.
+fn read_extents<D: Disk>(disk: &D, extent_bytes: u64) -> Result<Vec<FoundExtent<D>>, Error> {
+    let names =
+        disk.list(JOURNAL_DIR).map_err(|source| disk_error("listing", JOURNAL_DIR, source))?;
+    let mut extents = Vec::new();
+    // Names are sorted, and of one length.
+    for name in names.iter().filter(|name| is_extent(name)) {
+        let path = extent_path(extents.len());
+        if *name != path[JOURNAL_DIR.len() + 1..] {
+            let what = format!("it is missing, and {JOURNAL_DIR}/{name} is there");
+            return Err(Error::Damaged { path, at: 0, what });
+        }
+        let failed = |source| disk_error("reading", &path, source);
+        let file = disk.open(&path).map_err(failed)?;
+        let len = disk.len(&file).map_err(failed)?;
+        let wanted = usize::try_from(extent_bytes.min(len)).expect("extents are bounded");
+        let bytes = Bytes::from(disk.read_medium(&file, 0, wanted).map_err(failed)?);
+        extents.push(FoundExtent { file, bytes, len });
+    }
+    Ok(extents)
+}
+
+/// Whether a name in the journal's directory is that of an extent's file.
+fn is_extent(name: &str) -> bool {
+    name.len() == 4 && name.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// Compares the ring with what rounds say of it, and returns its files. `written` are those that hold rounds; `ring` is
+/// the number of files that it has at least, or 0 if no build has said so.
+fn check_ring<D: Disk>(
+    disk: &D,
+    extents: Vec<FoundExtent<D>>,
+    written: &BTreeSet<usize>,
+    ring: usize,
+    extent_bytes: u64,
+) -> Result<Vec<D::File>, Error> {
+    if extents.len() < ring && !sabotage::is(Bug::LostExtentTaken) {
+        let what = format!("it is missing: the journal has {ring} files");
+        return Err(Error::Damaged { path: extent_path(extents.len()), at: 0, what });
+    }
+    let count = extents.len();
+    let mut files = Vec::new();
+    for (at, FoundExtent { file, bytes, len }) in extents.into_iter().enumerate() {
+        let path = extent_path(at);
+        // A file that no round counts yet is being made. Earlier builds counted none.
+        let is_unfinished = at + 1 == count && !written.contains(&at) && (ring == 0 || at >= ring);
+        let is_short = bytes.len() as u64 != extent_bytes || len != extent_bytes;
+        if is_short && is_unfinished {
+            let removed = disk.remove_file(&path);
+            removed.map_err(|source| disk_error("removing", &path, source))?;
+            break;
+        }
+        if is_short && !sabotage::is(Bug::LostExtentTaken) {
+            let what = format!(
+                "it is {len} bytes long, and must have {extent_bytes}: it was cut, or not copied whole"
+            );
+            return Err(Error::Damaged { path, at: len, what });
+        }
+        files.push(file);
+    }
+    Ok(files)
+}
+
+/// Writes the last round again as it was read, and syncs it.
+fn rewrite_round<D: Disk>(disk: &D, file: &D::File, round: &Round) -> io::Result<()> {
+    if sabotage::is(Bug::LastRoundNotRewritten) {
+        return Ok(());
+    }
+    let body = round.body.clone().unwrap_or_default();
+    let bytes = disk.read_medium(file, round.header.position, ROUND_HEADER_BYTES)?;
+    disk.write_at(file, &[&bytes, &body], round.header.position)?;
+    disk.sync(file)
+}

@@ -1,0 +1,194 @@
+//! # Room card: set aside
+//!
+//! Purpose:    keep what a start finds and may not take: no start removes whole batches.
+//! Owns:       the folder `set-aside`; which names in a data directory are ours.
+//! Interface:  [`SetAside`], [`is_ours`], [`holds_batches`].
+//! Invariants: nothing is ever removed from the folder unasked; each start has directories of its own in it, named by the
+//!             round that it begins with.
+//! Never:      which replicas there are (see `recovery`).
+//! Tests:      below; `tests/recovery.rs`; `duramen-sim` damages files between two starts.
+//! Start at:   [`SetAside::keep_dir`].
+
+use std::io;
+
+use crate::descriptor::{BATCH_HEADER_BYTES, Descriptor, UNCOVERED_BYTES};
+use crate::disk::Disk;
+use crate::format::SET_ASIDE;
+use crate::reserve::Reserve;
+
+/// What one start sets aside.
+#[derive(Debug)]
+pub(crate) struct SetAside {
+    /// The first round after this start: part of the names.
+    lsn: u64,
+    /// Files and directories kept by this start.
+    pub(crate) count: u64,
+}
+
+impl SetAside {
+    pub(crate) fn new(lsn: u64) -> Self {
+        Self { lsn, count: 0 }
+    }
+
+    /// Moves a whole directory into the folder, and returns its new name.
+    pub(crate) fn keep_dir<D: Disk>(
+        &mut self,
+        disk: &D,
+        reserve: &mut Reserve,
+        name: &str,
+    ) -> io::Result<String> {
+        self.make_folder(disk, reserve)?;
+        let taken = disk.list(SET_ASIDE)?;
+        let mut to = format!("{name}.{}", self.lsn);
+        // An interrupted start may have kept another directory of the name.
+        for again in 2.. {
+            if !taken.contains(&to) {
+                break;
+            }
+            to = format!("{name}.{}.{again}", self.lsn);
+        }
+        let to = format!("{SET_ASIDE}/{to}");
+        reserve.when_full(disk, || disk.rename(name, &to))?;
+        self.count += 1;
+        Ok(to)
+    }
+
+    /// Moves one file of a replica's directory into the folder, and returns its new name.
+    pub(crate) fn keep_file<D: Disk>(
+        &mut self,
+        disk: &D,
+        reserve: &mut Reserve,
+        (dir, name): (&str, &str),
+    ) -> io::Result<String> {
+        let to = format!("{}/{name}", self.dir_of(disk, reserve, dir)?);
+        reserve.when_full(disk, || disk.rename(&format!("{dir}/{name}"), &to))?;
+        self.count += 1;
+        Ok(to)
+    }
+
+    /// Writes bytes that are about to be cut into a file of the folder, synced, and returns its name.
+    pub(crate) fn keep_bytes<D: Disk>(
+        &mut self,
+        disk: &D,
+        reserve: &mut Reserve,
+        (dir, name): (&str, &str),
+        bytes: &[u8],
+    ) -> io::Result<String> {
+        let folder = self.dir_of(disk, reserve, dir)?;
+        let to = format!("{folder}/{name}");
+        let file = reserve.when_full(disk, || match disk.create(&to) {
+            // An interrupted start has kept the same bytes.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => disk.open(&to),
+            made => made,
+        })?;
+        reserve.when_full(disk, || disk.write_at(&file, &[bytes], 0))?;
+        disk.sync(&file)?;
+        disk.sync_dir(&folder)?;
+        disk.sync_dir(SET_ASIDE)?;
+        self.count += 1;
+        Ok(to)
+    }
+
+    /// Makes what was moved durable, before anything takes its place.
+    pub(crate) fn sync<D: Disk>(&self, disk: &D) -> io::Result<()> {
+        if self.count == 0 { Ok(()) } else { disk.sync_dir(SET_ASIDE) }
+    }
+
+    fn dir_of<D: Disk>(&self, disk: &D, reserve: &mut Reserve, dir: &str) -> io::Result<String> {
+        self.make_folder(disk, reserve)?;
+        let to = format!("{SET_ASIDE}/{dir}.{}", self.lsn);
+        reserve.when_full(disk, || disk.create_dir(&to))?;
+        Ok(to)
+    }
+
+    fn make_folder<D: Disk>(&self, disk: &D, reserve: &mut Reserve) -> io::Result<()> {
+        reserve.when_full(disk, || disk.create_dir(SET_ASIDE))
+    }
+}
+
+/// Whether storage gives names like this one to files in a replica's directory.
+pub(crate) fn is_ours(name: &str) -> bool {
+    if let Some(index) = name.strip_prefix("image-") {
+        return is_number(index);
+    }
+    let Some((stem, extension)) = name.rsplit_once('.') else { return false };
+    let stem = stem.split_once('.').map_or(stem, |(base, _)| base);
+    is_number(stem) && ["log", "index", "timeindex", "mending"].contains(&extension)
+}
+
+/// Twenty digits, as offsets and indexes are written.
+fn is_number(text: &str) -> bool {
+    text.len() == 20 && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// The base offset of a segment's file as it was appended; nothing of one that compaction made, or was given.
+pub(crate) fn appended_segment(name: &str) -> Option<i64> {
+    let base = name.strip_suffix(".log")?;
+    if is_number(base) { base.parse().ok() } else { None }
+}
+
+/// Whether a whole batch begins at a position of a segment's file, by its own length and checksum.
+pub(crate) fn batch_at<D: Disk>(
+    disk: &D,
+    file: &D::File,
+    at: u64,
+) -> io::Result<Option<Descriptor>> {
+    let header = disk.read_medium(file, at, BATCH_HEADER_BYTES)?;
+    let Ok(batch) = Descriptor::of_batch(&header, false) else { return Ok(None) };
+    if disk.len(file)? < at + u64::from(batch.length) {
+        return Ok(None);
+    }
+    let bytes = disk.read_medium(file, at, batch.length as usize)?;
+    let is_whole = bytes.len() == batch.length as usize
+        && crc32c::crc32c(&bytes[UNCOVERED_BYTES..]) == batch.batch_crc;
+    Ok(is_whole.then_some(batch))
+}
+
+/// Whether any of a directory's segments begins with a whole batch.
+pub(crate) fn holds_batches<D: Disk>(disk: &D, dir: &str, names: &[String]) -> io::Result<bool> {
+    for name in names.iter().filter(|name| name.ends_with(".log")) {
+        let file = disk.open(&format!("{dir}/{name}"))?;
+        if batch_at(disk, &file, 0)?.is_some() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_that_storage_gives_are_ours() {
+        let ours = [
+            "00000000000000000000.log",
+            "00000000000000004711.index",
+            "00000000000000004711.timeindex",
+            "00000000000000005000.7-12.log",
+            "00000000000000005000.7-12-given.log",
+            "00000000000000005000.7-12.pass0.index",
+            "00000000000000004711.mending",
+            "image-00000000000000000815",
+        ];
+        let others = [
+            "notes.txt",
+            "leader-epoch-checkpoint",
+            "0.log",
+            "00000000000000000000.snapshot",
+            "00000000000000000000",
+            "image-815",
+            "x0000000000000000000.log",
+            "",
+        ];
+        assert!(ours.iter().all(|name| is_ours(name)));
+        assert!(!others.iter().any(|name| is_ours(name)));
+    }
+
+    #[test]
+    fn a_segment_that_compaction_made_is_not_one_as_appended() {
+        assert_eq!(appended_segment("00000000000000004711.log"), Some(4711));
+        assert_eq!(appended_segment("00000000000000004711.7-12.log"), None);
+        assert_eq!(appended_segment("00000000000000004711.index"), None);
+    }
+}

@@ -1,0 +1,118 @@
+//! `duramen log set-aside`: what starts of a node have found and not taken, and dropping it.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use clap::Args;
+use duramen_storage::SET_ASIDE;
+use serde::Serialize;
+
+use crate::cli::bootstrap::Output;
+use crate::cli::screen::{self, Table};
+
+/// List what a start of the node set aside, or drop it. The node may run meanwhile.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "A node that starts and finds whole record batches which no record of its journal names moves them
+to the folder `set-aside` of its data directory, and logs a warning. Nothing there is read again, and
+nothing is removed until you say so. Look into a segment with `duramen log dump`.
+
+Examples:
+  duramen log set-aside --data-dir duramen-data
+  duramen log set-aside --data-dir duramen-data --drop orders-0.815 --drop orders-1.815
+
+Exit codes: 0 listed or dropped, 1 there is no such name, or the folder cannot be read."
+)]
+pub(super) struct SetAside {
+    /// The node's data directory
+    #[arg(long, value_name = "DIR", default_value = "duramen-data")]
+    data_dir: PathBuf,
+    /// Remove this for ever; may be repeated
+    #[arg(long, value_name = "NAME")]
+    drop: Vec<String>,
+    /// Print for people (table) or one JSON document (json)
+    #[arg(
+        long,
+        short,
+        value_enum,
+        default_value_t,
+        value_name = "FORM",
+        hide_possible_values = true
+    )]
+    output: Output,
+}
+
+/// One directory of the folder.
+#[derive(Debug, Serialize)]
+struct Entry {
+    name: String,
+    files: u64,
+    bytes: u64,
+}
+
+impl SetAside {
+    pub(super) fn run(&self) -> anyhow::Result<()> {
+        let folder = self.data_dir.join(SET_ASIDE);
+        let entries = entries(&folder)?;
+        for name in &self.drop {
+            if !entries.iter().any(|entry| entry.name == *name) {
+                bail!(
+                    "{name:?} is not set aside in {}; without --drop this command lists what is",
+                    folder.display()
+                );
+            }
+        }
+        for name in &self.drop {
+            let path = folder.join(name);
+            fs::remove_dir_all(&path)
+                .with_context(|| format!("cannot remove {}", path.display()))?;
+        }
+        let left: Vec<Entry> =
+            entries.into_iter().filter(|entry| !self.drop.contains(&entry.name)).collect();
+        if self.output == Output::Json {
+            return screen::print_json(&left);
+        }
+        if left.is_empty() {
+            return Ok(screen::print_line("nothing is set aside")?);
+        }
+        let mut table = Table::new(&["NAME", "FILES", "BYTES"]);
+        for Entry { name, files, bytes } in left {
+            table.row([name, files.to_string(), bytes.to_string()]);
+        }
+        Ok(table.print()?)
+    }
+}
+
+/// The directories of the folder, by name. A folder that is not there is empty.
+fn entries(folder: &Path) -> anyhow::Result<Vec<Entry>> {
+    let cannot = || format!("cannot read {}", folder.display());
+    let found = match fs::read_dir(folder) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let data_dir = folder.parent().unwrap_or(folder);
+            if !data_dir.join(duramen_storage::MANIFEST).exists() {
+                bail!(
+                    "{} is no data directory of a node; name one with --data-dir",
+                    data_dir.display()
+                );
+            }
+            return Ok(Vec::new());
+        }
+        found => found.with_context(cannot)?,
+    };
+    let mut entries = Vec::new();
+    for entry in found {
+        let entry = entry.with_context(cannot)?;
+        let (mut files, mut bytes) = (0, 0);
+        for file in fs::read_dir(entry.path()).with_context(cannot)? {
+            let about = file.and_then(|file| file.metadata()).with_context(cannot)?;
+            files += 1;
+            bytes += about.len();
+        }
+        let name = entry.file_name().to_string_lossy().into_owned();
+        entries.push(Entry { name, files, bytes });
+    }
+    entries.sort_by(|one, other| one.name.cmp(&other.name));
+    Ok(entries)
+}
