@@ -33,4 +33,4 @@ mod transactions;
 
 pub use controller::{Founder, METADATA_TOPIC, METADATA_TOPIC_ID};
 pub use event::{Action, ConnectionId, Event, Now, Reply};
-pub use node::{Metrics, Node, NodeOptions, Standing};
+pub use node::{Metrics, Node, NodeOptions, Readiness, Standing};

@@ -86,6 +86,8 @@ pub(crate) const PEER_BYTES_IN_FLIGHT_MAX: u64 = 8 << 20;
 pub const PEER_FRAME_BYTES_MAX: u32 = 160 << 20;
 /// Groups in one frame that fell asleep or woke.
 pub(crate) const PEER_SLEEPERS_MAX: usize = if cfg!(test) { 20 } else { 4096 };
+/// Ticks after which a new leader has heard of every replica that is there: 1 s.
+pub(crate) const LEAD_SETTLED_TICKS: u64 = 2 * ELECTION_TICKS as u64;
 /// Announcements of leaders in one frame.
 pub(crate) const PEER_LEADS_MAX: usize = 1000;
 /// Replicas of metadata that a node answers though it does not know them yet.

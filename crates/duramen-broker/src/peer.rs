@@ -63,6 +63,7 @@ duramen_protocol::message! {
         buried: Vec<Buried> [0.., tag 8 in 0..],
         prefixes_wanted: Vec<PrefixWanted> [0.., tag 9 in 0..],
         prefixes_given: Vec<PrefixGiven> [0.., tag 10 in 0..],
+        unheard: Vec<i32> [0.., tag 11 in 0..],
     }
     /// Something is wanted of what is kept for a share group and a partition: for whoever coordinates that. What a kind does not
     /// need is -1.
@@ -235,13 +236,14 @@ duramen_protocol::message! {
         index: u64 [0..],
         data: Bytes [0..],
     }
-    /// A replica leads its group since this term.
+    /// A replica leads its group since this term. Those of the partition's replicas that do not keep up are named.
     pub(crate) struct Lead {
         topic_id: Uuid [0..],
         partition: i32 [0..],
         term: u64 [0..],
         peer_id: u64 [0..],
         version: u64 [0..],
+        lacking: Vec<u64> [0.., tag 0 in 0..],
     }
     /// A partition should be led by this replica of it.
     pub(crate) struct MoveWanted {
@@ -313,6 +315,7 @@ impl PeerFrame {
             + self.0.prefixes_wanted.len() * 64
             + self.0.prefixes_given.iter().map(|it| it.batches.len() + 48).sum::<usize>()
             + (self.0.leads.len() + self.0.moves_wanted.len()) * 64
+            + self.0.leads.iter().map(|it| it.lacking.len() * 8).sum::<usize>()
             + (self.0.registrations.len() + self.0.strangers.len()) * 256
             + self.0.asleep.sleepers.len() * 40
             + self.0.transaction_asks.len() * 128
@@ -411,7 +414,7 @@ mod tests {
             cluster_id: Uuid::from_u128(1),
             broker_id: 2,
             letters: vec![letter],
-            leads: vec![Lead { term: 4, ..Lead::default() }],
+            leads: vec![Lead { term: 4, lacking: vec![2], ..Lead::default() }],
             ids_wanted: vec![3],
             topics_wanted: vec!["t".to_owned()],
             ..Frame::default()

@@ -1,4 +1,5 @@
-//! `DescribeCluster`: the brokers, without topics. Those that were not heard lately are what Kafka calls fenced.
+//! `DescribeCluster`: the brokers, without topics. Those that were not heard lately are what Kafka calls fenced. Tools ask for it,
+//! so that a node without a majority says that, too; clients learn of brokers by `Metadata`, which then names all.
 
 use std::collections::BTreeSet;
 
@@ -25,10 +26,10 @@ pub(crate) fn answer(node: &Node, request: &DescribeClusterRequest) -> DescribeC
             ..DescribeClusterResponse::default()
         };
     }
-    let live: BTreeSet<i32> = node.live_brokers().map(|(id, _)| id).collect();
+    let unheard: BTreeSet<i32> = node.unheard().collect();
     let brokers = node.controller.image.brokers.iter().filter_map(|(&broker_id, broker)| {
         let endpoint = broker.endpoints.first()?;
-        let is_fenced = !live.contains(&broker_id);
+        let is_fenced = unheard.contains(&broker_id);
         if is_fenced && !request.include_fenced_brokers {
             return None;
         }

@@ -152,6 +152,10 @@ fn find(node: &Node, context: &RequestContext, key_type: i8, key: &str) -> Coord
         }
         _ => Err(ErrorCode::InvalidRequest),
     };
+    let found = match found {
+        Ok(broker_id) if !node.may_lead(broker_id) => Err(ErrorCode::CoordinatorNotAvailable),
+        found => found,
+    };
     let located = found.and_then(|broker_id| {
         let broker = node.controller.image.brokers.get(&broker_id);
         let endpoint = broker.and_then(|broker| broker.endpoints.first());

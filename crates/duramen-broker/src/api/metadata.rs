@@ -12,6 +12,7 @@ use crate::controller::image::Topic;
 use crate::controller::name_problem;
 use crate::controller::records::PlacedReplica;
 use crate::event::{Action, Now, RequestKey};
+use crate::group::GroupId;
 use crate::internal_topics::is_internal;
 use crate::limits::CREATE_PARTITIONS_MAX;
 use crate::node::{Node, Parked};
@@ -244,20 +245,19 @@ pub(super) fn partition_of(
     let partition = node
         .local_replica(topic, partition_index)
         .and_then(|replica| node.partitions.get(&replica));
-    let led = node.leader_of(topic, partition_index);
-    let led = led.or_else(|| first_leader(node, partition, replicas));
+    let led = match node.leader_of(topic, partition_index) {
+        Some(led) => Some(led).filter(|(id, _)| node.may_lead(*id)),
+        None => first_leader(node, partition, replicas),
+    };
     let own_epoch = partition.map_or(-1, |partition| partition.group.epoch());
     let (leader_id, leader_epoch) = led.unwrap_or((-1, own_epoch));
-    // Only the leader knows who keeps up.
-    let serving = partition.filter(|partition| partition.group.is_serving());
-    let isr_nodes = match serving.filter(|partition| !partition.group.is_alone()) {
-        Some(partition) => {
-            let in_sync: Vec<u64> = partition.group.caught_up().collect();
-            let is_in = |it: &&PlacedReplica| in_sync.contains(&it.peer_id);
-            replicas.iter().filter(is_in).map(|it| it.broker_id).collect()
+    let group = GroupId { topic_id: topic.id.0, partition: partition_index };
+    let (isr_nodes, offline_replicas) = match led {
+        Some((leader, _)) => {
+            let unheard = node.unheard().filter(|id| nodes.contains(id)).collect();
+            (node.in_sync(group, leader, replicas), unheard)
         }
-        None if led.is_some() => nodes.clone(),
-        None => Vec::new(),
+        None => (Vec::new(), nodes.clone()),
     };
     MetadataResponsePartition {
         error_code: if led.is_some() { 0 } else { ErrorCode::LeaderNotAvailable.code() },
@@ -265,7 +265,7 @@ pub(super) fn partition_of(
         leader_id,
         leader_epoch,
         isr_nodes,
-        offline_replicas: if led.is_some() { Vec::new() } else { nodes.clone() },
+        offline_replicas,
         replica_nodes: nodes,
     }
 }

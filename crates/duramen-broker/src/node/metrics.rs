@@ -85,6 +85,25 @@ pub struct Metrics {
     pub has_slow_disk: bool,
     /// Gauge: whether the node still waits for its groups to lead.
     pub is_opening: bool,
+    /// Gauge: registered nodes that were not heard lately.
+    pub nodes_unheard: u64,
+    /// Gauge: partitions that are led here, with replicas that are not in sync.
+    pub partitions_under_replicated: u64,
+}
+
+/// Whether a node can serve, as it sees itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Readiness {
+    /// It still waits for its groups to lead.
+    pub is_opening: bool,
+    /// It is registered, and has the metadata up to that.
+    pub is_member: bool,
+    /// It knows who leads the metadata.
+    pub knows_leader: bool,
+    /// Registered nodes, this one among them.
+    pub nodes: u64,
+    /// Those of them that were not heard lately.
+    pub nodes_unheard: u64,
 }
 
 /// How one replica stands, for whoever compares the nodes of a cluster.
@@ -166,6 +185,18 @@ impl Node {
         std::iter::once(metadata).chain(others).collect()
     }
 
+    /// Whether it can serve.
+    pub fn readiness(&self) -> Readiness {
+        let count = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
+        Readiness {
+            is_opening: self.opening.is_some(),
+            is_member: self.is_registered,
+            knows_leader: self.metadata_leader().is_some(),
+            nodes: count(self.controller.image.brokers.len()),
+            nodes_unheard: count(self.unheard().count()),
+        }
+    }
+
     /// Counters since the node was opened, and gauges. Walks over all partitions: not for every
     /// turn.
     pub fn metrics(&self) -> Metrics {
@@ -199,6 +230,8 @@ impl Node {
             is_disk_full: self.is_disk_full,
             has_slow_disk: self.has_slow_disk(),
             is_opening: self.opening.is_some(),
+            nodes_unheard: count(self.unheard().count()),
+            partitions_under_replicated: count(self.under_replicated()),
             ..self.counters
         }
     }

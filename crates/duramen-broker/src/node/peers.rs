@@ -11,6 +11,7 @@
 //! Start at:   [`Node::on_peer`].
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Bound;
 
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::create_topics::CreatableTopic;
@@ -27,8 +28,8 @@ use crate::event::{Action, LogRead, MadeBy, Now, ReadLog, RequestKey};
 use crate::group::{APPENDED, GroupId, Outgoing, PayloadRead, ReadFor, TIMEOUT_NOW, letter_of};
 use crate::internal_topics;
 use crate::limits::{
-    ACQUAINTANCES_MAX, PEER_BEAT_TICKS, PEER_BYTES_IN_FLIGHT_MAX, PEER_LEADS_MAX, PEER_QUIET_TICKS,
-    PEER_READS_MAX, PEER_SILENT_TICKS, TICK_US,
+    ACQUAINTANCES_MAX, LEAD_SETTLED_TICKS, PEER_BEAT_TICKS, PEER_BYTES_IN_FLIGHT_MAX,
+    PEER_LEADS_MAX, PEER_QUIET_TICKS, PEER_READS_MAX, PEER_SILENT_TICKS, TICK_US,
 };
 use crate::peer::{Frame, Heard, IdsGranted, Lead, Letter, PeerFrame, Reassigned, Useless};
 
@@ -47,8 +48,8 @@ struct Link {
     heard: Heard,
     /// How far it has heard of what this node leads.
     told: u64,
-    /// Where both stood when there was nothing to tell of that.
-    told_all: (u64, u64),
+    /// The registered nodes that it does not hear itself.
+    unheard: Vec<i32>,
     /// It is about to end.
     is_leaving: bool,
     /// It gives up leadership because of its disk.
@@ -56,6 +57,15 @@ struct Link {
     /// Ticks since something was sent to it, and since it was heard.
     quiet: u64,
     silent: u64,
+}
+
+/// What another node told of a partition that it leads.
+#[derive(Debug, Default)]
+struct Told {
+    term: u64,
+    version: u64,
+    peer_id: u64,
+    lacking: Vec<u64>,
 }
 
 /// A block of producer ids that is another node's once it is committed.
@@ -86,11 +96,13 @@ pub(crate) struct Peers {
     /// Groups, but for the metadata group.
     ticked: BTreeSet<ReplicaId>,
     ticks: u64,
-    /// What this node has told that it leads; the versions only grow.
-    leads: BTreeMap<GroupId, Lead>,
+    /// What this node has told that it leads, and in which tick each began; the versions only grow.
+    leads: BTreeMap<GroupId, (u64, Lead)>,
+    /// The same in the order of versions.
+    news: BTreeMap<u64, GroupId>,
     version: u64,
-    /// What other nodes told: term and peer.
-    led: BTreeMap<GroupId, (u64, u64)>,
+    /// What other nodes told: the announcement that is newest by term and version.
+    led: BTreeMap<GroupId, Told>,
     /// Requests to be told when a partition without a replica here has a leader.
     creators: BTreeMap<GroupId, Vec<RequestKey>>,
     /// The question for producer ids that is open.
@@ -126,6 +138,7 @@ impl Peers {
             ticked: BTreeSet::new(),
             ticks: 0,
             leads: BTreeMap::new(),
+            news: BTreeMap::new(),
             version: 0,
             led: BTreeMap::new(),
             creators: BTreeMap::new(),
@@ -186,6 +199,16 @@ impl Peers {
         self.ticked.iter().copied()
     }
 
+    /// Whether a node was not heard for so long that clients are not told of it.
+    pub(super) fn is_silent(&self, broker_id: i32) -> bool {
+        self.links.get(&broker_id).is_some_and(|link| link.silent >= PEER_SILENT_TICKS)
+    }
+
+    /// Whether a node has said that it does not hear another one.
+    pub(super) fn says_unheard(&self, speaker: i32, broker_id: i32) -> bool {
+        self.links.get(&speaker).is_some_and(|link| link.unheard.contains(&broker_id))
+    }
+
     /// Whether a node was heard lately.
     pub(super) fn hears(&self, broker_id: i32) -> bool {
         self.links.get(&broker_id).is_some_and(|link| link.silent < PEER_SILENT_TICKS)
@@ -226,7 +249,14 @@ impl Peers {
     /// A replica is gone. Who leads the others is still to be known: clients ask any node.
     pub(super) fn forget(&mut self, replica: ReplicaId, group: GroupId) {
         self.ticked.remove(&replica);
-        self.leads.remove(&group);
+        self.retract(group);
+    }
+
+    /// Another replica leads, or none.
+    fn retract(&mut self, group: GroupId) {
+        if let Some((_, lead)) = self.leads.remove(&group) {
+            self.news.remove(&lead.version);
+        }
     }
 
     /// A topic is gone, wherever its replicas were. Answers who waited for leaders of its.
@@ -256,17 +286,46 @@ impl Peers {
         is_it
     }
 
-    /// A replica here leads now: all nodes are told.
+    /// A replica here leads now: all nodes are told. Who lacked something before still does, as far as is known.
     pub(super) fn announce(&mut self, group: GroupId, (peer_id, term): (u64, u64)) {
+        let own = self.leads.get(&group).map(|(_, lead)| &lead.lacking);
+        let before = own.or_else(|| Some(&self.led.get(&group)?.lacking));
+        let lacking = before.into_iter().flatten().copied().filter(|peer| *peer != peer_id);
+        let lacking = lacking.collect();
+        self.tell_all(group, self.ticks, Lead { term, peer_id, lacking, ..Lead::default() });
+    }
+
+    fn tell_all(&mut self, group: GroupId, since: u64, lead: Lead) {
+        self.retract(group);
         self.version += 1;
-        let lead = Lead {
-            topic_id: Uuid(group.topic_id),
-            partition: group.partition,
-            term,
-            peer_id,
-            version: self.version,
-        };
-        self.leads.insert(group, lead);
+        self.news.insert(self.version, group);
+        let (topic_id, partition) = (Uuid(group.topic_id), group.partition);
+        let lead = Lead { topic_id, partition, version: self.version, ..lead };
+        self.leads.insert(group, (since, lead));
+    }
+
+    /// Whether the replicas of a partition that is led here had time to be heard.
+    pub(super) fn is_settled(&self, group: GroupId) -> bool {
+        self.leads.get(&group).is_some_and(|(since, _)| self.ticks >= since + LEAD_SETTLED_TICKS)
+    }
+
+    /// In which term a replica here leads a partition, as all nodes are told.
+    pub(super) fn announced(&self, group: GroupId) -> Option<u64> {
+        self.leads.get(&group).map(|(_, lead)| lead.term)
+    }
+
+    /// The replicas of a partition that lack something, as another node told that leads it.
+    pub(super) fn told_lacking(&self, group: GroupId) -> &[u64] {
+        self.led.get(&group).map_or(&[], |told| &told.lacking)
+    }
+
+    /// These replicas of a partition that is led here lack something: all nodes are told, if it is news.
+    pub(super) fn announce_lacking(&mut self, group: GroupId, lacking: Vec<u64>) {
+        let Some((since, lead)) = self.leads.get(&group) else { return };
+        if lead.lacking != lacking {
+            let (since, lead) = (*since, Lead { lacking, ..lead.clone() });
+            self.tell_all(group, since, lead);
+        }
     }
 
     /// A request is to be told of the first leader of a partition, on another node.
@@ -278,11 +337,13 @@ impl Peers {
     fn note_lead(&mut self, lead: &Lead) -> Vec<RequestKey> {
         let group = GroupId { topic_id: lead.topic_id.0, partition: lead.partition };
         let known = self.led.entry(group).or_default();
-        if lead.term > known.0 {
-            *known = (lead.term, lead.peer_id);
+        // A frame may be late: within a term only one process leads, and counts its versions.
+        if (lead.term, lead.version) > (known.term, known.version) {
+            let Lead { term, version, peer_id, .. } = *lead;
+            *known = Told { term, version, peer_id, lacking: lead.lacking.clone() };
         }
-        if self.leads.get(&group).is_some_and(|own| own.term < lead.term) {
-            self.leads.remove(&group);
+        if self.leads.get(&group).is_some_and(|(_, own)| own.term < lead.term) {
+            self.retract(group);
         }
         self.creators.remove(&group).unwrap_or_default()
     }
@@ -335,6 +396,7 @@ impl Node {
             }
         }
         if self.peers.ticks.is_multiple_of(PEER_QUIET_TICKS) {
+            self.note_lacking();
             self.ask_leader();
             self.tend_members(now);
             self.go_on_reassigning(now);
@@ -443,7 +505,11 @@ impl Node {
 
     /// The turn is over: what is to be said is said.
     pub(super) fn send_frames(&mut self, actions: &mut Vec<Action>) {
+        if self.peers.outbox.is_empty() {
+            return;
+        }
         let has_slow_disk = self.has_slow_disk();
+        let unheard: Vec<i32> = self.unheard().collect();
         for (to, mut frame) in std::mem::take(&mut self.peers.outbox) {
             let link = self.peers.links.entry(to).or_default();
             link.sent += 1;
@@ -460,17 +526,12 @@ impl Node {
             frame.leads_after = link.told;
             frame.is_leaving = self.moves.is_draining();
             frame.has_slow_disk = has_slow_disk;
+            frame.unheard.clone_from(&unheard);
             // Whoever has heard it all costs nothing, however many there are.
-            let place = (link.told, self.peers.version);
-            let leads = (link.told_all != place).then_some(self.peers.leads.values());
-            let leads = leads.into_iter().flatten();
-            let mut news: Vec<_> = leads.filter(|lead| lead.version > link.told).cloned().collect();
-            if news.is_empty() {
-                link.told_all = place;
-            }
-            news.sort_by_key(|lead| lead.version);
-            news.truncate(PEER_LEADS_MAX);
-            frame.leads = news;
+            let after = (Bound::Excluded(link.told), Bound::Unbounded);
+            let news = self.peers.news.range(after).take(PEER_LEADS_MAX);
+            let leads = &self.peers.leads;
+            frame.leads = news.map(|(_, group)| leads[group].1.clone()).collect();
             let payloads = frame.letters.iter().flat_map(|letter| &letter.payloads);
             let bytes: u64 = payloads.map(|payload| payload.len() as u64).sum();
             if bytes > 0 {
@@ -563,6 +624,9 @@ impl Node {
         let own = self.options.seed;
         let link = self.peers.links.entry(frame.broker_id).or_default();
         link.silent = 0;
+        if frame.number > link.heard.number || frame.incarnation != link.heard.incarnation {
+            link.unheard.clone_from(&frame.unheard);
+        }
         link.is_leaving = frame.is_leaving;
         link.has_slow_disk = frame.has_slow_disk;
         let heard = &mut link.heard;
@@ -764,16 +828,26 @@ impl Node {
     /// The registered nodes that are this one, or were heard lately: those that clients are told of. Who hears no majority
     /// tells them of all. It is itself the one that is cut off, and clients that forgot the others could not leave it.
     pub(crate) fn live_brokers(&self) -> impl Iterator<Item = (i32, &RegisterBroker)> {
-        let own = self.options.facts.broker_id;
-        let is_heard = move |id: i32| {
-            let link = self.peers.links.get(&id);
-            id == own || link.is_none_or(|link| link.silent < PEER_SILENT_TICKS)
-        };
-        let all = &self.controller.image.brokers;
-        let heard = all.keys().filter(|id| is_heard(**id)).count();
-        let is_cut_off = 2 * heard <= all.len();
-        let all = all.iter().map(|(&id, broker)| (id, broker));
-        all.filter(move |(id, _)| is_cut_off || is_heard(*id))
+        let is_cut_off = self.is_cut_off();
+        let all = self.controller.image.brokers.iter().map(|(&id, broker)| (id, broker));
+        all.filter(move |(id, _)| is_cut_off || !self.peers.is_silent(*id))
+    }
+
+    /// The registered nodes that this one has not heard lately.
+    pub(crate) fn unheard(&self) -> impl Iterator<Item = i32> {
+        let all = self.controller.image.brokers.keys().copied();
+        all.filter(move |id| self.peers.is_silent(*id))
+    }
+
+    /// Whether this node hears no majority of all nodes, itself among them, and of none that leads the metadata.
+    fn is_cut_off(&self) -> bool {
+        let all = self.controller.image.brokers.len();
+        2 * (all - self.unheard().count()) <= all && self.metadata_leader().is_none()
+    }
+
+    /// Whether a leader on a node may be told to clients: it was heard lately, or this node is the one that is cut off.
+    pub(crate) fn may_lead(&self, broker_id: i32) -> bool {
+        !self.peers.is_silent(broker_id) || self.is_cut_off()
     }
 
     /// The node that leads the metadata, as far as this one knows.
@@ -792,7 +866,7 @@ impl Node {
         let partition = replica.and_then(|replica| self.partitions.get(&replica));
         let group = GroupId { topic_id: topic.id.0, partition: index };
         let here = partition.map(|it| &it.group).and_then(|it| Some((it.term(), it.leader()?)));
-        let told = self.peers.led.get(&group).copied();
+        let told = self.peers.led.get(&group).map(|told| (told.term, told.peer_id));
         let (term, leader) = here.max(told)?;
         let is_own = partition.is_some_and(|partition| partition.group.id().0 == leader);
         if is_own && !partition.is_some_and(|partition| partition.group.is_serving()) {

@@ -357,6 +357,8 @@ impl Node {
 
     /// A group that is led here has nothing to do: it sleeps, if all its nodes are there.
     fn lead_to_sleep(&mut self, replica: ReplicaId) {
+        // While it sleeps nobody looks at who keeps up.
+        self.note_lacking_of(replica);
         let Some(partition) = self.partitions.get(&replica) else { return };
         let (id, term, index) = (partition.id, partition.group.term(), partition.group.applied());
         let place = |to| Some((self.placed(id, to)?.broker_id, to));

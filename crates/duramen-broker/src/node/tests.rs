@@ -10,6 +10,7 @@ mod followers;
 mod forwarding;
 mod groups;
 mod harness;
+mod in_sync;
 mod internal_topics;
 mod leaders;
 mod members;
