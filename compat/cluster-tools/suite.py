@@ -16,6 +16,8 @@ from broker import start_cluster
 from console import contains, produce, tool
 from harness import equal, test
 
+# While tests run.
+CLUSTER = None
 NODES = ["1", "2", "3"]
 QUORUM = ["NodeId", "DirectoryId", "LogEndOffset", "Lag", "LastFetchTimestamp", "LastCaughtUpTimestamp", "Status"]
 
@@ -102,10 +104,45 @@ def kafka_metadata_quorum_tells_the_same_whichever_node_is_asked():
     equal((len(leaders), len(epochs)), (1, 1), "one leader, one epoch")
 
 
+@test
+def kafka_topics_tells_the_same_of_a_dead_broker_whichever_node_is_asked():
+    topic = topic_on("1:2:3,2:3:1,3:1:2,1:3:2,2:1:3,3:2:1")
+    produce(topic, ["line"])
+    under_replicated = lambda address: sorted(told(address, "--under-replicated-partitions", topic))  # noqa: E731
+    for broker in CLUSTER.brokers:
+        equal(under_replicated(broker.bootstrap), [])
+    *alive, dead = CLUSTER.brokers
+    dead.kill9()
+    try:
+        expected = [(partition, "1,2") for partition in range(6)]
+        for broker in alive:
+            harness.eventually("all lack the dead one", lambda: under_replicated(broker.bootstrap) == expected, timeout_s=60)  # noqa: B023
+            equal([leader for leader in leaders(broker.bootstrap, topic) if leader not in ("1", "2")], [])
+    finally:
+        dead.restart()
+    for broker in CLUSTER.brokers:
+        harness.eventually("none lacks any", lambda: under_replicated(broker.bootstrap) == [], timeout_s=60)  # noqa: B023
+
+
+def told(address, option, topic):
+    """Partitions and which replicas are in sync, by one node's word."""
+    said = run("kafka-topics", "--bootstrap-server", address, "--describe", option, "--topic", topic)
+    rows = re.findall(r"Partition: (\d+)\s.*?Isr: ([\d,]*)", said)
+    return [(int(partition), ",".join(sorted(in_sync.split(",")))) for partition, in_sync in rows]
+
+
+def leaders(address, topic):
+    return re.findall(r"Leader: (\S+)", run("kafka-topics", "--bootstrap-server", address, "--describe", "--topic", topic))
+
+
 def tool_at(address, *arguments):
+    return run("kafka-metadata-quorum", "--bootstrap-server", address, *arguments)
+
+
+def run(name, *arguments):
     import tools
 
-    done = tools.run("kafka-metadata-quorum", "--bootstrap-server", address, *arguments)
+    done = tools.run(name, *arguments)
     assert done.code == 0, f"{done.what}: {done}"
     return done.out
 
@@ -117,6 +154,8 @@ def main():
     code = 1
     try:
         with start_cluster(kind, directory) as cluster:
+            global CLUSTER
+            CLUSTER = cluster
             sys.argv[1:] = [cluster.bootstrap, *wanted]
             harness.main()
     except SystemExit as ended:

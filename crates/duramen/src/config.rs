@@ -64,7 +64,7 @@ pub struct ServerArgs {
     /// network of its own.
     #[arg(long, value_name = "HOST:PORT", env = "DURAMEN_NODE_LISTEN")]
     pub node_listen: Option<String>,
-    /// Serve /metrics and /healthz here [default: not served].
+    /// Serve /metrics, /livez, /readyz and /healthz here [default: not served].
     #[arg(long, value_name = "HOST:PORT", env = "DURAMEN_HTTP")]
     pub http: Option<String>,
     /// A setting by Kafka's name, such as num.partitions=3. May be repeated.

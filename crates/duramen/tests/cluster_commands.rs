@@ -1,8 +1,8 @@
 //! `duramen cluster` and what belongs to it, against a real `dev --nodes 3`.
 #![expect(clippy::unwrap_used, reason = "a test's own failure is a failure")]
 
-use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 use duramen::client::{
     Acknowledgement, Appender, AppenderOptions, Client, NewTopic, OffsetAt, Options,
 };
+use duramen_protocol::messages::MetadataRequest;
+use duramen_protocol::messages::metadata::MetadataRequestTopic;
 use duramen_protocol::records::{BatchBuilder, NewRecord};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -19,6 +21,8 @@ use tempfile::TempDir;
 /// Long enough for a busy machine; nothing here waits so long when all is well.
 const PATIENCE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(50);
+/// How far the ports of metrics and health are from those of clients.
+const HTTP_APART: u16 = 5_000;
 
 struct Cluster {
     dev: Child,
@@ -36,11 +40,16 @@ impl Cluster {
         let apart = CLUSTERS.fetch_add(1, Ordering::Relaxed) * 900;
         let mut first_port =
             20_000 + (u16::try_from(std::process::id() % 900).unwrap() + apart) % 1990;
-        while !(0..3).all(|n| is_free(first_port + n) && is_free(first_port + 10_000 + n)) {
+        let are_free = |port| (0..3).all(|n| is_free(port + n));
+        while !(are_free(first_port)
+            && are_free(first_port + HTTP_APART)
+            && are_free(first_port + 10_000))
+        {
             first_port = 20_000 + (first_port - 20_000 + 7) % 1990;
         }
         let mut command = Command::new(env!("CARGO_BIN_EXE_duramen"));
         command.args(["dev", "--nodes", "3", "--listen", &format!("127.0.0.1:{first_port}")]);
+        command.args(["--http", &format!("127.0.0.1:{}", first_port + HTTP_APART)]);
         command.arg("--data-dir").arg(root.path());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut dev = command.spawn().unwrap();
@@ -86,6 +95,32 @@ impl Cluster {
         serde_json::from_str(&self.ok(&format!("{line} --output json"))).unwrap()
     }
 
+    /// The cluster's status, which says by the exit code, too, whether all is well.
+    fn status(&self) -> Value {
+        let done = self.run("cluster status --output json");
+        let told: Value = serde_json::from_slice(&done.stdout)
+            .unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&done.stderr)));
+        let code = if told["healthy"] == true { 0 } else { 1 };
+        assert_eq!(done.status.code(), Some(code), "{told:#}");
+        told
+    }
+
+    /// What a node answers about its health.
+    fn health(&self, node: u16, path: &str) -> String {
+        let port = self.first_port + HTTP_APART + node - 1;
+        let mut socket = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n");
+        socket.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    fn kill(&self, node: usize) {
+        let pid = self.pids[node - 1].to_string();
+        assert!(Command::new("kill").args(["-KILL", &pid]).status().unwrap().success());
+    }
+
     async fn client(&self) -> Client {
         let options = Options {
             connect_for: PATIENCE,
@@ -100,15 +135,15 @@ impl Cluster {
         self.root.path().join(format!("node-{node}/{partition}/00000000000000000000.log"))
     }
 
-    /// Waits until a report says something.
-    fn wait_for(&self, line: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+    /// Waits until the status says something.
+    fn wait_for(&self, is_so: impl Fn(&Value) -> bool) -> Value {
         let until = Instant::now() + PATIENCE;
         loop {
-            let told = self.json(line);
+            let told = self.status();
             if is_so(&told) {
                 return told;
             }
-            assert!(Instant::now() < until, "{line}: {told:#}");
+            assert!(Instant::now() < until, "{told:#}");
             std::thread::sleep(POLL);
         }
     }
@@ -254,7 +289,7 @@ async fn nodes_are_shown_and_partitions_moved_and_replicated() {
     client.create_topic(&topic("t", 3, 1), false).await.unwrap();
     append(&client, "t", 0, 100).await;
     let is_whole = |it: &Value| it["nodes"].as_array().unwrap().len() == 3;
-    let status = cluster.wait_for("cluster status", is_whole);
+    let status = cluster.wait_for(is_whole);
     for node in status["nodes"].as_array().unwrap() {
         assert_eq!(node["state"], "live", "{status:#}");
         assert!(["leader", "voter"].map(Value::from).contains(&node["metadata"]), "{status:#}");
@@ -314,14 +349,13 @@ async fn nodes_are_shown_and_partitions_moved_and_replicated() {
     // A node that is gone is shown, and so is what lacks it. Two replicas are no majority without one of them; of three, two
     // are.
     client.create_topic(&topic("three", 2, 3), false).await.unwrap();
-    let pid = cluster.pids[2].to_string();
-    assert!(Command::new("kill").args(["-KILL", &pid]).status().unwrap().success());
+    cluster.kill(3);
     let is_down = |it: &Value| {
         let totals = &it["partitions"];
         it["nodes"][2]["state"] == "down"
             && (&totals["under_replicated"], &totals["without_leader"]) == (&5.into(), &3.into())
     };
-    let status = cluster.wait_for("cluster status", is_down);
+    let status = cluster.wait_for(is_down);
     assert_eq!(status["attention"].as_array().unwrap().len(), 5);
     let refused = cluster.run("cluster move --topic t --partition 1 --to 2,3");
     assert!(String::from_utf8(refused.stderr).unwrap().contains("node 3 is down"));
@@ -341,11 +375,11 @@ async fn a_node_is_removed_with_all_that_is_on_it() {
     append(&client, "t", 0, 10).await;
     let planned = cluster.json("cluster remove 3 --dry-run");
     assert_eq!(planned["removed"], false);
-    assert_eq!(cluster.json("cluster status")["nodes"].as_array().unwrap().len(), 3);
+    assert_eq!(cluster.status()["nodes"].as_array().unwrap().len(), 3);
 
     let removed = cluster.json("cluster remove 3");
     assert_eq!(removed["removed"], true);
-    cluster.wait_for("cluster status", |it| it["nodes"].as_array().unwrap().len() == 2);
+    cluster.wait_for(|it| it["nodes"].as_array().unwrap().len() == 2);
     for topic in ["t", "wide"] {
         for row in
             cluster.json(&format!("topic describe {topic}"))[0]["partitions"].as_array().unwrap()
@@ -356,4 +390,69 @@ async fn a_node_is_removed_with_all_that_is_on_it() {
     append(&client, "t", 0, 10).await;
     let refused = cluster.run("cluster remove 3");
     assert!(String::from_utf8(refused.stderr).unwrap().contains("there is no node 3"));
+}
+
+/// Which nodes are in sync with each partition of a topic, sorted, as one node says.
+async fn in_sync(client: &Client, node: i32, topic: &str) -> Vec<Vec<i32>> {
+    let asked = MetadataRequestTopic { name: Some(topic.to_owned()), ..Default::default() };
+    let request = MetadataRequest { topics: Some(vec![asked]), ..MetadataRequest::default() };
+    let mut answer = client.node(node).await.unwrap().call(&request).await.unwrap();
+    let rows = answer.topics.remove(0).partitions.into_iter();
+    let sorted = rows.map(|mut row| {
+        row.isr_nodes.sort_unstable();
+        row.isr_nodes
+    });
+    sorted.collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_dead_is_told_at_once_and_alike_by_every_node() {
+    let cluster = Cluster::start();
+    let client = cluster.client().await;
+    client.create_topic(&topic("t", 6, 3), false).await.unwrap();
+    append(&client, "t", 0, 10).await;
+    let status = cluster.wait_for(|it| it["nodes"].as_array().unwrap().len() == 3);
+    assert_eq!((&status["healthy"], &status["partitions"]["total"]), (&true.into(), &6.into()));
+    assert!(cluster.health(1, "/readyz").starts_with("HTTP/1.1 200 OK"));
+
+    cluster.kill(3);
+    let done = cluster.run("cluster status");
+    let text = String::from_utf8(done.stdout).unwrap();
+    let verdict = text.lines().last().unwrap();
+    assert!(verdict.starts_with("not healthy: node 3 ") && done.status.code() == Some(1), "{text}");
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let told = [in_sync(&client, 1, "t").await, in_sync(&client, 2, "t").await];
+        if told.iter().flatten().all(|nodes| *nodes == [1, 2]) {
+            break;
+        }
+        assert!(Instant::now() < until, "{told:?}");
+        tokio::time::sleep(POLL).await;
+    }
+    let status = cluster.wait_for(|it| it["partitions"]["without_leader"] == 0);
+    assert_eq!(status["partitions"]["under_replicated"], 6, "{status:#}");
+
+    cluster.kill(2);
+    let status = cluster.status();
+    assert_eq!(status["healthy"], false, "{status:#}");
+    let is_told = |it: &Value| {
+        it["nodes"][1]["state"] == "down"
+            && it["metadata"]["leader"].is_null()
+            && it["partitions"]["without_leader"] == 6
+    };
+    let status = cluster.wait_for(is_told);
+    assert!(status["nodes"][1]["silent_ms"].as_i64().unwrap() > 0, "{status:#}");
+    // The first one lives, and says that it cannot serve.
+    let until = Instant::now() + PATIENCE;
+    let answer = loop {
+        let answer = cluster.health(1, "/readyz");
+        if answer.starts_with("HTTP/1.1 503 ") && answer.contains("no majority") {
+            break answer;
+        }
+        assert!(Instant::now() < until, "{answer}");
+        tokio::time::sleep(POLL).await;
+    };
+    assert!(answer.contains("1 of 3 nodes"), "{answer}");
+    assert!(cluster.health(1, "/livez").starts_with("HTTP/1.1 200 OK"));
+    assert!(cluster.health(1, "/healthz").contains("no majority"));
 }

@@ -266,7 +266,9 @@ fn metrics_and_health_are_served_where_asked() {
     let http = port.to_string();
     let node = Node::start(directory.path(), &["--http", &http]);
     assert_serves(&mut node.connect(), 1);
-    assert!(http_get(&http, "/healthz").starts_with("HTTP/1.1 200 OK"));
+    for path in ["/livez", "/readyz", "/healthz"] {
+        assert!(http_get(&http, path).starts_with("HTTP/1.1 200 OK"), "{path}");
+    }
     let answer = http_get(&http, "/metrics");
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     assert!(head.contains("openmetrics-text"), "{head}");

@@ -45,7 +45,7 @@ fn welcome(config: &Config, server: &Server) -> String {
     let data = config.data_dir.display();
     let state = if *formatted { "new" } else { "kept from before" };
     let metrics = match http {
-        Some(http) => format!("http://{http}/metrics and /healthz"),
+        Some(http) => format!("http://{http}/metrics, /readyz and /healthz"),
         None => "off; turn them on with --http 127.0.0.1:9644".to_owned(),
     };
     let program = std::env::args().next().unwrap_or_else(|| "duramen".to_owned());

@@ -117,6 +117,7 @@ pub fn start(
             actions,
             figures_at: Instant::now(),
             figures_due: true,
+            is_ready: false,
             step_longest: Duration::ZERO,
             turn_longest: Duration::ZERO,
             stopping: false,
@@ -163,6 +164,8 @@ struct CoreLoop {
     figures_at: Instant,
     /// Whether something happened since the figures were copied.
     figures_due: bool,
+    /// Whether the node said last that it can serve; until it does it is asked in each turn.
+    is_ready: bool,
     step_longest: Duration,
     turn_longest: Duration,
     stopping: bool,
@@ -207,6 +210,8 @@ impl CoreLoop {
         }
         if self.node.deadline() <= now.mono_us {
             self.node.step(now, Event::Tick, &mut self.actions);
+            // A node that hears nobody any more has something to tell, too.
+            self.figures_due = true;
         }
         self.node.flush(now, &mut self.actions);
         self.step_longest = self.step_longest.max(lap.elapsed());
@@ -216,6 +221,9 @@ impl CoreLoop {
             self.figures_due = true;
         }
         self.turn_longest = self.turn_longest.max(began.elapsed());
+        if !self.is_ready {
+            self.is_ready = self.common.health.note(&self.node.readiness());
+        }
         if self.figures_due && self.figures_at.elapsed() >= FIGURES_EVERY {
             self.figures();
         }
@@ -292,6 +300,7 @@ impl CoreLoop {
         self.common.metrics.turn_longest_us.set(us(self.turn_longest));
         self.figures_at = Instant::now();
         self.figures_due = false;
+        self.is_ready = self.common.health.note(&self.node.readiness());
         let metrics = self.node.metrics();
         let failed = metrics.partitions_failed + metrics.coordinators_failed;
         self.common.health.groups_failed.store(failed, Ordering::Relaxed);

@@ -28,6 +28,12 @@ fn of_logs(metrics: &Metrics) -> Vec<Figure> {
         gauge("disk_full", metrics.is_disk_full.into(), "1 while appends are refused for space"),
         gauge("disk_slow", metrics.has_slow_disk.into(), "1 while others lead because of the disk"),
         gauge("opening", metrics.is_opening.into(), "1 until the groups found on disk lead"),
+        gauge("nodes_unheard", metrics.nodes_unheard, "Nodes that were not heard for 3 seconds"),
+        gauge(
+            "partitions_under_replicated",
+            metrics.partitions_under_replicated,
+            "Partitions led here, with replicas that are not in sync",
+        ),
         gauge("parked_requests", metrics.parked, "Requests that wait for something"),
         gauge("unsynced_bytes", metrics.bytes_in_flight, "Bytes of batches not yet synced"),
         gauge("partitions", metrics.partitions, "Partitions on this node"),

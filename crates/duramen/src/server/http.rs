@@ -1,7 +1,8 @@
 //! # Room card: http
 //!
-//! Purpose:    `/metrics` for Prometheus and `/healthz` for whoever restarts us.
-//! Owns:       these two answers.
+//! Purpose:    `/metrics` for Prometheus, `/livez` for whoever restarts us, `/readyz` for whoever sends clients here, and
+//!             `/healthz` for whoever is to look.
+//! Owns:       these answers.
 //! Interface:  [`serve`].
 //! Invariants: nothing here can hold up a client of the log.
 //! Never:      administration.
@@ -25,7 +26,7 @@ use super::metrics::Metrics;
 pub struct Sources {
     /// For `/metrics`.
     pub metrics: Arc<Metrics>,
-    /// For `/healthz`.
+    /// For the others.
     pub health: Arc<Health>,
 }
 
@@ -33,6 +34,8 @@ pub struct Sources {
 pub async fn serve(listener: TcpListener, sources: Sources) -> std::io::Result<()> {
     let router = Router::new()
         .route("/metrics", get(metrics))
+        .route("/livez", get(livez))
+        .route("/readyz", get(readyz))
         .route("/healthz", get(healthz))
         .with_state(sources);
     axum::serve(listener, router).await
@@ -48,14 +51,25 @@ async fn metrics(State(sources): State<Sources>) -> Response {
     }
 }
 
+async fn livez(State(sources): State<Sources>) -> Response {
+    verdict("not alive", &sources.health.stuck())
+}
+
+async fn readyz(State(sources): State<Sources>) -> Response {
+    verdict("not ready", &sources.health.not_ready())
+}
+
 async fn healthz(State(sources): State<Sources>) -> Response {
-    let problems = sources.health.problems();
+    verdict("not healthy", &sources.health.problems())
+}
+
+fn verdict(title: &str, problems: &[String]) -> Response {
     if problems.is_empty() {
         return "ok\n".into_response();
     }
     // A problem document as of RFC 9457, small enough to write by hand.
     let detail = escape(&problems.join("; "));
-    let body = format!("{{\"title\":\"not healthy\",\"status\":503,\"detail\":\"{detail}\"}}\n");
+    let body = format!("{{\"title\":\"{title}\",\"status\":503,\"detail\":\"{detail}\"}}\n");
     let kind = [(header::CONTENT_TYPE, "application/problem+json")];
     (StatusCode::SERVICE_UNAVAILABLE, kind, body).into_response()
 }

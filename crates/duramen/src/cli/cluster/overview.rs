@@ -10,7 +10,7 @@ use super::placement::Load;
 use crate::client::{Client, Moving, NodeId};
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(in crate::cli) struct Overview {
     pub cluster_id: String,
     pub nodes: BTreeMap<NodeId, Node>,
@@ -24,7 +24,7 @@ pub(in crate::cli) struct Overview {
 pub(in crate::cli) struct Node {
     pub address: String,
     pub rack: Option<String>,
-    /// The others heard it lately.
+    /// The one that was asked first heard it lately.
     pub is_live: bool,
     /// It answered just now.
     pub answers: bool,
@@ -85,7 +85,6 @@ impl Overview {
         for it in &mut partitions {
             if it.leader.is_some_and(|id| leads_no_more(id, it.is_confirmed)) {
                 it.leader = None;
-                it.in_sync.clear();
             }
         }
         Ok(Self { cluster_id: found.cluster_id, nodes, partitions, moving })

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use anyhow::bail;
 use clap::Args;
 use duramen_protocol::messages::DescribeLogDirsRequest;
 use duramen_protocol::messages::describe_quorum::{ReplicaState, ResponsePartitionData};
@@ -16,18 +17,26 @@ use crate::client::{Client, NodeId};
 
 /// How long a node may take to answer; one that is frozen holds up the others for so long.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long to wait before a second look: what moves from node to node meanwhile is seen on none.
+const SECOND_LOOK: Duration = Duration::from_millis(500);
+const LIVE: &str = "live";
 /// Partitions that need attention and are listed one by one.
 const LISTED_MAX: usize = 50;
 
 #[derive(Debug, Args)]
 #[command(
     after_help = "The state of a node: live (it answered), no answer (the others hear it, but it did not answer
-here), or down (the others have not heard it for a few seconds). LEADS and REPLICAS count
+here), not heard (it answered here, but the node that was asked did not hear it for 3 seconds), or
+down (neither; and for how long nobody heard it, if that is known). LEADS and REPLICAS count
 partitions, SIZE is what they take of its disk, FREE what the disk has left. METADATA is its part
 in keeping the cluster's metadata.
 
-A partition is under-replicated if a replica lacks what was committed a moment ago, and moving
-until its replicas are where they are to be. Without a leader it takes nothing in.
+A partition is under-replicated if a replica lacks what was committed a moment ago, or is on a node
+that does not answer, and moving until its replicas are where they are to be. Without a leader that
+answers it takes nothing in.
+
+The last line is the verdict. The exit code is 1 unless all nodes are live, somebody leads the
+metadata, and all partitions are led and fully replicated.
 
 Examples:
   duramen cluster status
@@ -43,6 +52,10 @@ pub(super) struct Status {
 #[derive(Debug, Serialize)]
 struct Report {
     cluster_id: String,
+    /// Nodes, metadata and partitions are as they should be.
+    healthy: bool,
+    /// Why not, in sentences.
+    problems: Vec<String>,
     nodes: Vec<NodeReport>,
     /// Absent where nobody says.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -58,6 +71,9 @@ struct NodeReport {
     address: String,
     rack: Option<String>,
     state: &'static str,
+    /// For how long other nodes have not heard one that is not live, if they say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    silent_ms: Option<i64>,
     leads: usize,
     replicas: usize,
     bytes: Option<i64>,
@@ -95,6 +111,9 @@ struct Attention {
     topic: String,
     partition: i32,
     leader: Option<NodeId>,
+    /// The node that is said to lead, and does not say so itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    leader_unconfirmed: Option<NodeId>,
     replicas: Vec<NodeId>,
     in_sync: Vec<NodeId>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -113,15 +132,20 @@ struct Disk {
 impl Status {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         let client = self.cluster.connect_within(PATIENCE).await?;
-        let overview = Overview::gather(&client).await?;
-        // An old broker, or a cluster whose metadata nobody leads, says nothing of it; the rest is worth showing.
-        let quorum = client.quorum().await.ok();
-        let disks = disks(&client, &overview.nodes).await;
-        let report = Report::new(overview, quorum.as_ref(), &disks);
-        if self.cluster.json() {
-            return screen::print_json(&report);
+        let mut report = Report::gather(&client).await?;
+        if !report.healthy && report.nodes.iter().all(|node| node.state == LIVE) {
+            tokio::time::sleep(SECOND_LOOK).await;
+            report = Report::gather(&client).await?;
         }
-        Ok(screen::print_line(report.text().trim_end())?)
+        if self.cluster.json() {
+            screen::print_json(&report)?;
+        } else {
+            screen::print_line(report.text().trim_end())?;
+        }
+        if !report.healthy {
+            bail!("the cluster is not healthy");
+        }
+        Ok(())
     }
 }
 
@@ -146,24 +170,78 @@ async fn disks(client: &Client, nodes: &BTreeMap<NodeId, Node>) -> BTreeMap<Node
     disks
 }
 
+/// Which part a node has in keeping the metadata.
+fn role(quorum: &ResponsePartitionData, id: NodeId) -> Option<&'static str> {
+    let has = |members: &[ReplicaState]| members.iter().any(|it| it.replica_id == id);
+    if quorum.leader_id == id {
+        Some("leader")
+    } else if has(&quorum.current_voters) {
+        Some("voter")
+    } else {
+        has(&quorum.observers).then_some("observer")
+    }
+}
+
+/// For how long whoever told of the quorum has not heard a node, by its own clock.
+fn silent_ms(quorum: &ResponsePartitionData, id: NodeId) -> Option<i64> {
+    let members = || quorum.current_voters.iter().chain(&quorum.observers);
+    let heard = members().find(|it| it.replica_id == id)?.last_fetch_timestamp;
+    let now = members().map(|it| it.last_fetch_timestamp).max()?;
+    (heard > 0).then_some(now - heard)
+}
+
+/// Who leads a partition, and says so.
+fn led_by(partition: &Partition) -> Option<NodeId> {
+    partition.leader.filter(|_| partition.is_confirmed)
+}
+
+fn time(ms: i64) -> String {
+    match ms / 1000 {
+        s @ ..120 => format!("{s} s"),
+        s @ ..7200 => format!("{} min", s / 60),
+        s => format!("{} h", s / 3600),
+    }
+}
+
+fn plural(count: usize) -> &'static str {
+    if count == 1 { "" } else { "s" }
+}
+
 impl NodeReport {
+    /// What is wrong with it, if anything is.
+    fn problem(&self) -> Option<String> {
+        let id = self.node;
+        let since = self.silent_ms.map(|ms| format!(", not heard for {}", time(ms)));
+        match self.state {
+            LIVE => None,
+            "down" => Some(format!("node {id} is down{}", since.unwrap_or_default())),
+            "not heard" => Some(format!("node {id} answers here, but other nodes do not hear it")),
+            _ => Some(format!("node {id} does not answer")),
+        }
+    }
+
     fn new(
         id: NodeId,
         node: &Node,
         partitions: &[Partition],
         disk: Option<&Disk>,
-        metadata: Option<&'static str>,
+        quorum: Option<&ResponsePartitionData>,
     ) -> Self {
+        let metadata = quorum.and_then(|quorum| role(quorum, id));
+        let state = match (node.answers, node.is_live) {
+            (true, true) => LIVE,
+            (true, false) => "not heard",
+            (false, true) => "no answer",
+            (false, false) => "down",
+        };
+        let silent_ms = quorum.and_then(|quorum| silent_ms(quorum, id));
         Self {
             node: id,
             address: node.address.clone(),
             rack: node.rack.clone(),
-            state: match (node.answers, node.is_live) {
-                (true, _) => "live",
-                (false, true) => "no answer",
-                (false, false) => "down",
-            },
-            leads: partitions.iter().filter(|it| it.leader == Some(id)).count(),
+            state,
+            silent_ms: silent_ms.filter(|_| state != LIVE),
+            leads: partitions.iter().filter(|it| led_by(it) == Some(id)).count(),
             replicas: partitions.iter().filter(|it| it.replicas.contains(&id)).count(),
             bytes: disk.map(|disk| disk.bytes),
             disk_total: disk.and_then(|disk| disk.total),
@@ -174,26 +252,23 @@ impl NodeReport {
 }
 
 impl Report {
+    async fn gather(client: &Client) -> anyhow::Result<Self> {
+        let overview = Overview::gather(client).await?;
+        // An old broker says nothing of it; the rest is worth showing.
+        let quorum = client.quorum().await.ok();
+        let disks = disks(client, &overview.nodes).await;
+        Ok(Self::new(overview, quorum.as_ref(), &disks))
+    }
+
     fn new(
         overview: Overview,
         quorum: Option<&ResponsePartitionData>,
         disks: &BTreeMap<NodeId, Disk>,
     ) -> Self {
-        let role = |id: NodeId| {
-            let quorum = quorum?;
-            let has = |members: &[ReplicaState]| members.iter().any(|it| it.replica_id == id);
-            if quorum.leader_id == id {
-                Some("leader")
-            } else if has(&quorum.current_voters) {
-                Some("voter")
-            } else {
-                has(&quorum.observers).then_some("observer")
-            }
-        };
         let node = |(id, node): (&NodeId, &Node)| {
-            NodeReport::new(*id, node, &overview.partitions, disks.get(id), role(*id))
+            NodeReport::new(*id, node, &overview.partitions, disks.get(id), quorum)
         };
-        let nodes = overview.nodes.iter().map(node).collect();
+        let nodes: Vec<NodeReport> = overview.nodes.iter().map(node).collect();
         let metadata = quorum.map(|quorum| {
             let member = |it: &ReplicaState| Member {
                 node: it.replica_id,
@@ -207,25 +282,30 @@ impl Report {
                 observers: quorum.observers.iter().map(member).collect(),
             }
         });
+        let answers = |id: &NodeId| overview.nodes.get(id).is_some_and(|node| node.answers);
         let mut totals = Totals { total: overview.partitions.len(), ..Totals::default() };
         let mut attention = Vec::new();
-        for partition in overview.partitions {
+        for mut partition in overview.partitions {
             let key = (partition.topic.clone(), partition.index);
             let moving = overview.moving.get(&key);
+            let leader = led_by(&partition);
+            // Who leads notices after a moment that a node is gone; here it is seen at once.
+            partition.in_sync.retain(answers);
             // Those that are being added lack everything at first; that is no failure.
             let expected = partition
                 .replicas
                 .iter()
                 .filter(|id| moving.is_none_or(|moving| !moving.adding.contains(id)));
             let under_replicated = expected.into_iter().any(|id| !partition.in_sync.contains(id));
-            totals.without_leader += usize::from(partition.leader.is_none());
+            totals.without_leader += usize::from(leader.is_none());
             totals.under_replicated += usize::from(under_replicated);
             totals.moving += usize::from(moving.is_some());
-            if under_replicated || moving.is_some() || partition.leader.is_none() {
+            if under_replicated || moving.is_some() || leader.is_none() {
                 attention.push(Attention {
                     topic: partition.topic,
                     partition: partition.index,
-                    leader: partition.leader,
+                    leader,
+                    leader_unconfirmed: partition.leader.filter(|_| leader.is_none()),
                     replicas: partition.replicas,
                     in_sync: partition.in_sync,
                     moving_to: moving.map(crate::client::Moving::target),
@@ -233,7 +313,13 @@ impl Report {
                 });
             }
         }
-        Self { cluster_id: overview.cluster_id, nodes, metadata, partitions: totals, attention }
+        let mut problems: Vec<String> = nodes.iter().filter_map(NodeReport::problem).collect();
+        if metadata.as_ref().is_some_and(|it| it.leader.is_none()) {
+            problems.push("nobody leads the metadata".to_owned());
+        }
+        problems.extend(totals.problems());
+        let (cluster_id, healthy) = (overview.cluster_id, problems.is_empty());
+        Self { cluster_id, healthy, problems, nodes, metadata, partitions: totals, attention }
     }
 
     fn text(&self) -> String {
@@ -249,7 +335,10 @@ impl Report {
                 node.node.to_string(),
                 node.address.clone(),
                 node.rack.clone().unwrap_or_else(|| "-".to_owned()),
-                node.state.to_owned(),
+                match node.silent_ms {
+                    Some(ms) if node.state == "down" => format!("down {}", time(ms)),
+                    _ => node.state.to_owned(),
+                },
                 node.leads.to_string(),
                 node.replicas.to_string(),
                 size(node.bytes),
@@ -260,19 +349,29 @@ impl Report {
         text.push_str(&table.render());
         text.push('\n');
         text.push_str(&self.metadata_text());
+        text.push_str(&self.partitions_text());
+        if self.healthy {
+            if !self.attention.is_empty() {
+                text.push_str("\nhealthy: all led and fully replicated\n");
+            }
+        } else {
+            writeln!(text, "\nnot healthy: {}", self.problems.join("; "))
+                .expect("a string takes all");
+        }
+        text
+    }
+
+    fn partitions_text(&self) -> String {
         let Totals { total, without_leader, under_replicated, moving } = self.partitions;
-        let plural = if total == 1 { "" } else { "s" };
+        let s = plural(total);
         if self.attention.is_empty() {
             let all = if total == 0 { "" } else { ", all led and fully replicated" };
-            writeln!(text, "{total} partition{plural}{all}").expect("a string takes all");
-            return text;
+            return format!("{total} partition{s}{all}\n");
         }
-        writeln!(
-            text,
-            "{total} partition{plural}: {without_leader} without leader, {under_replicated} under-replicated, \
-             {moving} moving\n"
-        )
-        .expect("a string takes all");
+        let mut text = format!(
+            "{total} partition{s}: {without_leader} without leader, {under_replicated} under-replicated, \
+             {moving} moving\n\n"
+        );
         let mut table =
             Table::new(&["TOPIC", "PARTITION", "LEADER", "REPLICAS", "IN SYNC", "STATE"]);
         for it in self.attention.iter().take(LISTED_MAX) {
@@ -322,10 +421,22 @@ impl Report {
     }
 }
 
+impl Totals {
+    fn problems(&self) -> impl Iterator<Item = String> {
+        let count = |count: usize, what: &str| {
+            (count > 0).then(|| format!("{count} partition{} {what}", plural(count)))
+        };
+        let without_leader = count(self.without_leader, "without leader");
+        without_leader.into_iter().chain(count(self.under_replicated, "under-replicated"))
+    }
+}
+
 impl Attention {
     fn state(&self) -> String {
         let mut words = Vec::new();
-        if self.leader.is_none() {
+        if let Some(id) = self.leader_unconfirmed {
+            words.push(format!("leader {id} does not answer"));
+        } else if self.leader.is_none() {
             words.push("no leader".to_owned());
         } else if self.under_replicated {
             words.push("under-replicated".to_owned());
@@ -377,16 +488,21 @@ mod tests {
 
     #[test]
     fn a_report_reads_well() {
-        let state = |replica_id, log_end_offset| ReplicaState {
+        let state = |replica_id, log_end_offset, last_fetch_timestamp| ReplicaState {
             replica_id,
             log_end_offset,
+            last_fetch_timestamp,
             ..ReplicaState::default()
         };
         let quorum = ResponsePartitionData {
             leader_id: 1,
             leader_epoch: 4,
             high_watermark: 120,
-            current_voters: vec![state(1, 120), state(2, 100), state(3, -1)],
+            current_voters: vec![
+                state(1, 120, 1_000_000),
+                state(2, 100, 999_950),
+                state(3, -1, 988_000),
+            ],
             ..ResponsePartitionData::default()
         };
         let disk = Disk { bytes: 2048, total: Some(8192), free: Some(4096) };
@@ -395,15 +511,56 @@ mod tests {
              NODE  ADDRESS         RACK  STATE      LEADS  REPLICAS  SIZE     FREE     METADATA\n   \
              1  127.0.0.1:9092     -  live           3         4  2.0 KiB  4.0 KiB  leader\n   \
              2  127.0.0.1:9093     -  no answer      0         4  -        -        voter\n   \
-             3  127.0.0.1:9094     -  down           0         4  -        -        voter\n\
+             3  127.0.0.1:9094     -  down 12 s      0         4  -        -        voter\n\
              \n\
              node 1 leads the metadata in term 4, 120 records committed; voters 1, 2 (20 behind), 3\n\
-             4 partitions: 1 without leader, 2 under-replicated, 1 moving\n\
+             4 partitions: 1 without leader, 4 under-replicated, 1 moving\n\
              \n\
              TOPIC   PARTITION  LEADER  REPLICAS  IN SYNC  STATE\n\
-             orders          1       1  1,2,3     1,2      under-replicated\n\
+             orders          0       1  1,2,3     1        under-replicated\n\
+             orders          1       1  1,2,3     1        under-replicated\n\
              orders          2       -  1,2,3              no leader\n\
-             orders          3       1  1,2,3     1,2      moving to 2,3\n";
+             orders          3       1  1,2,3     1        under-replicated, moving to 2,3\n\
+             \n\
+             not healthy: node 2 does not answer; node 3 is down, not heard for 12 s; \
+             1 partition without leader; 4 partitions under-replicated\n";
         assert_eq!(report.text(), expected);
+        assert!(!report.healthy);
+    }
+
+    #[test]
+    fn a_leader_that_does_not_answer_leads_nothing() {
+        let mut overview = overview();
+        for node in overview.nodes.values_mut() {
+            (node.is_live, node.answers) = (true, true);
+        }
+        overview.partitions.truncate(2);
+        overview.moving.clear();
+        overview.partitions[1].in_sync = vec![1, 2, 3];
+        let report = Report::new(overview.clone(), None, &BTreeMap::new());
+        assert!(report.healthy, "{:?}", report.problems);
+        assert!(report.text().ends_with("2 partitions, all led and fully replicated\n"));
+
+        overview.nodes.get_mut(&1).expect("there").answers = false;
+        for partition in &mut overview.partitions {
+            partition.is_confirmed = false;
+        }
+        let report = Report::new(overview, None, &BTreeMap::new());
+        let expected = Totals { total: 2, without_leader: 2, under_replicated: 2, moving: 0 };
+        assert_eq!(report.partitions, expected);
+        assert_eq!(report.attention[0].state(), "leader 1 does not answer");
+        assert_eq!(report.attention[0].in_sync, [2, 3]);
+    }
+
+    #[test]
+    fn a_cluster_whose_metadata_nobody_leads_is_not_healthy() {
+        let mut overview = overview();
+        for node in overview.nodes.values_mut() {
+            (node.is_live, node.answers) = (true, true);
+        }
+        (overview.partitions, overview.moving) = (Vec::new(), BTreeMap::new());
+        let quorum = ResponsePartitionData { leader_id: -1, ..ResponsePartitionData::default() };
+        let report = Report::new(overview, Some(&quorum), &BTreeMap::new());
+        assert!(report.text().ends_with("\nnot healthy: nobody leads the metadata\n"));
     }
 }
