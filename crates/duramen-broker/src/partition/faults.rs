@@ -40,14 +40,12 @@ pub(crate) fn of(
     if !settings.log_append_time {
         let least = wall_ms.saturating_sub(settings.timestamp_before_max_ms);
         let most = wall_ms.saturating_add(settings.timestamp_after_max_ms);
+        let (earliest, latest) = (summary.min_timestamp, summary.max_timestamp);
         let ends = [
-            (summary.min_timestamp_delta, summary.min_timestamp),
-            (summary.max_timestamp_delta, summary.max_timestamp),
+            (summary.min_timestamp_delta, earliest, earliest < least),
+            (summary.max_timestamp_delta, latest, latest > most),
         ];
-        for (at, timestamp) in ends {
-            // Records without a time of their own carry -1, and the oldest ones 0.
-            let is_wrong =
-                timestamp > most || timestamp.max(0) < least && summary.max_timestamp >= 0;
+        for (at, timestamp, is_wrong) in ends {
             if is_wrong && !records.iter().any(|(named, _)| *named == at) {
                 let text = format!("timestamp {timestamp} is not between {least} and {most}");
                 records.push((at, text));
@@ -140,5 +138,27 @@ mod tests {
     fn records_without_a_time_are_taken() {
         let strict = [("message.timestamp.before.max.ms", "1000")];
         assert_eq!(judge(&strict, &[(Some("k"), -1)]), None);
+        assert_eq!(judge(&strict, &[(Some("k"), WALL_MS), (Some("k"), -1)]), None);
+        // One that is behind them is named all the same.
+        let mixed = [(Some("k"), -1), (Some("k"), 0), (Some("k"), WALL_MS)];
+        assert_eq!(named(judge(&strict, &mixed)), (ErrorCode::InvalidTimestamp, vec![1]));
+    }
+
+    #[test]
+    fn records_from_before_1970_are_as_old_as_they_say() {
+        let old = |timestamp| [(Some("k"), timestamp)];
+        let strict = [("message.timestamp.before.max.ms", "1000")];
+        for timestamp in [-2, -5, -86_400_000, i64::MIN] {
+            assert_eq!(named(judge(&strict, &old(timestamp))).0, ErrorCode::InvalidTimestamp);
+        }
+        assert_eq!(judge(&[], &old(-86_400_000)), None);
+        // As in Kafka, whose difference overflows there.
+        assert_eq!(named(judge(&[], &old(i64::MIN))).0, ErrorCode::InvalidTimestamp);
+        assert_eq!(judge(&[], &old(WALL_MS - i64::MAX)), None);
+        assert_eq!(named(judge(&[], &old(i64::MAX))).0, ErrorCode::InvalidTimestamp);
+        assert_eq!(
+            judge(&[("message.timestamp.after.max.ms", &i64::MAX.to_string())], &old(i64::MAX)),
+            None
+        );
     }
 }

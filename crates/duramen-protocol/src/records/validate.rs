@@ -36,6 +36,8 @@ pub struct Places {
 
 /// Most records that [`Places`] names.
 const PLACES_MAX: usize = 8;
+/// The time of a record that has none.
+const NO_TIMESTAMP: i64 = -1;
 
 impl Places {
     #[inline]
@@ -64,7 +66,7 @@ pub struct RecordSummary {
     pub count: i32,
     /// The first records without a key, if there are any.
     pub keyless: Places,
-    /// The smallest timestamp. With create time, the broker compares both ends with its clock.
+    /// The smallest timestamp but for -1, which is none. With create time, the broker compares both ends with its clock.
     pub min_timestamp: i64,
     /// Offset delta of the first record with the smallest timestamp.
     pub min_timestamp_delta: i32,
@@ -198,7 +200,7 @@ impl RecordSummary {
             self.max_timestamp = timestamp;
             self.max_timestamp_delta = record.offset_delta;
         }
-        if timestamp < self.min_timestamp {
+        if timestamp < self.min_timestamp && timestamp != NO_TIMESTAMP {
             self.min_timestamp = timestamp;
             self.min_timestamp_delta = record.offset_delta;
         }
