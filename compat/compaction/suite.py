@@ -28,7 +28,7 @@ KIND = sys.argv[1]
 harness.TEST_TIMEOUT_S = 180
 # Logs are looked at all the time. Kafka waits for the session of a killed broker to end.
 SETTINGS = {
-    "duramen": {"log.retention.check.interval.ms": "200"},
+    "duramen": {"log.cleaner.backoff.ms": "200"},
     "kafka": {"log.cleaner.backoff.ms": "200", "broker.session.timeout.ms": "1500", "broker.heartbeat.interval.ms": "300"},
 }[KIND]
 TOPIC = {

@@ -281,6 +281,8 @@ pub struct BrokerSettings {
     pub leaders_only: bool,
     /// `delete.topic.enable`.
     pub delete_topic_enable: bool,
+    /// `log.cleaner.backoff.ms`.
+    pub cleaner_backoff_ms: i64,
     /// `log.retention.check.interval.ms`.
     pub retention_check_interval_ms: i64,
     /// `producer.id.expiration.ms`.
@@ -432,6 +434,7 @@ impl BrokerSettings {
                 .then(|| long("leader.imbalance.check.interval.seconds")),
             leaders_only: value("replica.selector.class") == LEADER_SELECTOR,
             delete_topic_enable: value("delete.topic.enable") == "true",
+            cleaner_backoff_ms: long("log.cleaner.backoff.ms"),
             retention_check_interval_ms: long("log.retention.check.interval.ms"),
             producer_id_expiration_ms: long("producer.id.expiration.ms"),
             producer_id_expiration_check_interval_ms: long(

@@ -67,6 +67,12 @@ pub enum Event {
     Peer(Box<PeerFrame>),
     /// The node is about to end: others should lead what it leads. Answered by [`Action::Drained`].
     Drain,
+    /// The machine was suspended: the monotonic clock stood still, and the wall clock went on. Comes before anything else
+    /// that has the new time.
+    Suspended {
+        /// For so many milliseconds.
+        ms: i64,
+    },
     /// Nothing but time passed. Sent when [`crate::Node::deadline`] has come.
     Tick,
 }

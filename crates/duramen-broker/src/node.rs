@@ -38,6 +38,7 @@ use crate::quotas::Meters;
 use crate::session::{CheckedBatch, Prepared, RequestContext};
 
 mod burials;
+mod clocks;
 mod coordinators;
 mod doubts;
 mod feeding;
@@ -63,6 +64,7 @@ mod transactions;
 mod undecided;
 
 use burials::Burials;
+use clocks::Clocks;
 use coordinators::Coordinators;
 use doubts::Doubts;
 use feeding::Feeds;
@@ -142,6 +144,7 @@ pub(crate) struct Waiting {
 enum Timer {
     Opened,
     Retention,
+    Cleaning,
     Producers,
     Settings,
     Offsets,
@@ -188,7 +191,9 @@ pub struct Node {
     mends: Mends,
     feeds: Feeds,
     clock: ClockWatch,
+    clocks: Clocks,
     retention: Sweep,
+    cleaning: Sweep,
     producers: Sweep,
     /// The last topic that was told of other settings of the node; `None` between two sweeps.
     reconfigured: Option<Uuid>,
@@ -223,6 +228,7 @@ impl Node {
             Event::Damaged(damage) => self.on_damaged(&damage),
             Event::Peer(frame) => self.on_peer(now, frame.0, actions),
             Event::Drain => self.drain(actions),
+            Event::Suspended { ms } => self.clock.note_suspended(ms),
             Event::Tick => {}
         }
         self.fire_timers(now, actions);
@@ -349,6 +355,7 @@ impl Node {
             match timer {
                 Timer::Opened => self.finish_opening(now, actions),
                 Timer::Retention => self.sweep_retention(now),
+                Timer::Cleaning => self.sweep_cleaning(now),
                 Timer::Producers => self.sweep_producers(now),
                 Timer::Settings => self.sweep_settings(now),
                 Timer::Offsets => self.sweep_offsets(now, actions),

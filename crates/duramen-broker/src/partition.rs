@@ -45,6 +45,7 @@ use faults::Faults;
 use internal::Internal;
 pub(crate) use producers::Verdict;
 use producers::{ActiveProducer, Ending, Producers};
+use retention::Undated;
 use rolling::Active;
 pub(crate) use transactions::{Aborted, Marker};
 
@@ -175,6 +176,7 @@ pub(crate) struct Partition {
     log_start: i64,
     segments: Vec<SegmentMeta>,
     segments_end: i64,
+    undated: Undated,
     active: Option<Active>,
     trimming: i64,
     /// The next batch begins a segment, however little is in this one.
@@ -239,6 +241,7 @@ impl Partition {
         partition.log_start = found.log_start;
         partition.segments.clone_from(&found.segments);
         partition.segments_end = found.end_offset;
+        partition.undated.look_at(&partition.segments, now.wall_ms);
         partition.active = partition.last_segment(now);
         partition
     }
@@ -259,6 +262,7 @@ impl Partition {
             log_start: 0,
             segments: Vec::new(),
             segments_end: 0,
+            undated: Undated::default(),
             active: None,
             trimming: 0,
             roll_due: false,
@@ -625,7 +629,10 @@ impl Partition {
             keep.ms -= keep.ms / 2;
         }
         let from = self.log_start.max(self.trimming);
-        let to = retention::trim_to(&self.segments, self.log_start, self.committed, keep, wall_ms);
+        let to = {
+            let segments = self.undated.dated(&self.segments, wall_ms);
+            retention::trim_to(&segments, self.log_start, self.committed, keep, wall_ms)
+        };
         to.filter(|to| *to > from).is_some_and(|to| self.trim(to, None).is_ok())
     }
 
@@ -697,6 +704,7 @@ impl Partition {
         let end = beginning.end_offset;
         (self.committed, self.log_start, self.segments_end) = (end, end, end);
         self.segments.clear();
+        self.undated = Undated::default();
         self.compacting.done = Compacted::default();
         if let Some(given) = &beginning.given {
             self.log_start = given.log_start.min(end);
@@ -776,7 +784,7 @@ impl Partition {
                 if !(is_replayed && sabotage::is(Bug::DedupNotRebuilt)) {
                     self.producers.apply(entry.index, batch, now.mono_us);
                 }
-                self.note_segment(entry.index, batch);
+                self.note_segment(entry.index, batch, now.wall_ms);
                 // A segment that was trimmed while it was the active one can go now.
                 self.drop_segments().then_some(OpKind::Trim { log_start: self.log_start })
             }
@@ -823,7 +831,7 @@ impl Partition {
         }
     }
 
-    fn note_segment(&mut self, index: u64, batch: &Descriptor) {
+    fn note_segment(&mut self, index: u64, batch: &Descriptor, wall_ms: i64) {
         // Recovery has counted what was in the log already.
         if batch.base_offset < self.segments_end {
             return;
@@ -838,6 +846,7 @@ impl Partition {
         let segment = self.segments.last_mut().expect("there is one now");
         segment.size += u64::from(batch.length);
         segment.max_timestamp = segment.max_timestamp.max(batch.max_timestamp);
+        self.undated.note(segment, wall_ms);
     }
 
     /// Forgets segments wholly below the log start; the active one stays until it is rolled.

@@ -64,6 +64,7 @@ duramen_protocol::message! {
         prefixes_wanted: Vec<PrefixWanted> [0.., tag 9 in 0..],
         prefixes_given: Vec<PrefixGiven> [0.., tag 10 in 0..],
         unheard: Vec<i32> [0.., tag 11 in 0..],
+        wall_ms: i64 [0.., tag 12 in 0..],
     }
     /// Something is wanted of what is kept for a share group and a partition: for whoever coordinates that. What a kind does not
     /// need is -1.

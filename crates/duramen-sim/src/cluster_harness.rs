@@ -178,6 +178,7 @@ fn settings(chance: &mut Prng, moves: bool, clocks: &Clocks) -> Result<BrokerSet
         ("default.replication.factor", "3"),
         ("min.insync.replicas", min_insync.as_str()),
         ("log.retention.check.interval.ms", "200"),
+        ("log.cleaner.backoff.ms", "200"),
         ("group.min.session.timeout.ms", "500"),
         ("group.initial.rebalance.delay.ms", "100"),
         ("offsets.topic.num.partitions", "2"),

@@ -608,6 +608,7 @@ impl World {
             ("log.segment.bytes".to_owned(), "16384".to_owned()),
             ("num.partitions".to_owned(), "2".to_owned()),
             ("log.retention.check.interval.ms".to_owned(), "200".to_owned()),
+            ("log.cleaner.backoff.ms".to_owned(), "200".to_owned()),
             ("offsets.topic.num.partitions".to_owned(), "2".to_owned()),
             ("offsets.topic.segment.bytes".to_owned(), "8192".to_owned()),
             // The clock leaps by days; that is not what offsets are tested for here.

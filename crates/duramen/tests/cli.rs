@@ -679,7 +679,7 @@ fn members_share_partitions_and_their_group_is_left_alone() {
 #[test]
 fn a_compacted_topic_shrinks_to_the_last_value_of_each_key() {
     let directory = tempfile::tempdir().unwrap();
-    let often = &["log.retention.check.interval.ms=50"][..];
+    let often = &["log.cleaner.backoff.ms=50"][..];
     let node = Node::start_with(directory.path(), often);
     let configs = ["cleanup.policy=compact", "segment.bytes=4096", "min.cleanable.dirty.ratio=0.1"];
     let configs = configs.map(|config| ["--config", config]).concat();

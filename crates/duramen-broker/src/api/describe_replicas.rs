@@ -1,5 +1,5 @@
 //! `DescribeReplicas`: what this node holds of partitions, and digests of it, by which replicas are compared while the
-//! cluster runs. Ours, not Kafka's. Digests are made off the node's thread.
+//! cluster runs; and what time it is here, and whether few nodes share it. Ours, not Kafka's. Digests are made off the node's thread.
 
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::describe_replicas::{
@@ -29,6 +29,7 @@ pub(crate) fn handle(
         response.error_code = ErrorCode::ClusterAuthorizationFailed.code();
         return node.reply(key, response, actions);
     }
+    (response.wall_ms, response.is_clock_alone) = node.clock();
     let mut parts = Vec::new();
     for topic in &request.topics {
         let mut partitions = Vec::with_capacity(topic.partitions.len());

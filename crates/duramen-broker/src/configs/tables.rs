@@ -245,6 +245,8 @@ pub const BROKER_CONFIGS: &[ConfigKey] = &[
         "Default of the group setting share.session.timeout.ms."),
     row("leader.imbalance.check.interval.seconds", Long, "300", "", Between(1, 1_000_000_000),
         "Time between two looks for partitions that another replica should lead."),
+    row("log.cleaner.backoff.ms", Long, "15000", "", AtLeast(0),
+        "Time between two looks for logs that are to be compacted.").dynamic(),
     row("log.cleaner.delete.retention.ms", Long, "86400000", "", AtLeast(0),
         "Default of delete.retention.ms.").dynamic(),
     row("log.cleaner.max.compaction.lag.ms", Long, "9223372036854775807", "", AtLeast(1),

@@ -816,11 +816,12 @@ impl Node {
 
     /// False if it was the last of this sweep.
     fn sweep_some_offsets(&mut self, now: Now, actions: &mut Vec<Action>) -> bool {
+        let is_believed = self.believes_clock(now);
         let Coordinators { shards, rules, transactional_id_expiration_ms, sweep, .. } =
             &mut self.coordinators;
         let (from, after) = sweep.at.take().unwrap_or((ReplicaId(0), None));
         let Some((&replica, shard)) = shards.range_mut(from..).next() else { return false };
-        if !self.clock.believes(now) {
+        if !is_believed {
             return false;
         }
         let after = after.filter(|_| replica == from);

@@ -79,6 +79,10 @@ pub struct Metrics {
     pub clock_holds: u64,
     /// Gauge: whether a leap of the wall clock holds retention now.
     pub is_clock_held: bool,
+    /// Gauge: the largest difference, in milliseconds, between this node's wall clock and another's when that was heard last.
+    pub clocks_apart_ms: u64,
+    /// Gauge: whether so few nodes share this one's time that nothing is removed for its age.
+    pub is_clock_alone: bool,
     /// Gauge: whether appends are refused for want of space.
     pub is_disk_full: bool,
     /// Gauge: whether the node gave up leadership because of its disk, and is not given any yet.
@@ -227,6 +231,8 @@ impl Node {
             segments_damaged: count(self.segments_damaged()),
             clock_holds: self.clock.holds(),
             is_clock_held: self.clock.is_held(),
+            clocks_apart_ms: self.clocks.apart_ms,
+            is_clock_alone: self.clocks.is_alone,
             is_disk_full: self.is_disk_full,
             has_slow_disk: self.has_slow_disk(),
             is_opening: self.opening.is_some(),

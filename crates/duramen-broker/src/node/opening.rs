@@ -18,6 +18,7 @@ use duramen_storage::sabotage::{self, Bug};
 use duramen_storage::storage::Facts;
 
 use super::burials::Burials;
+use super::clocks::Clocks;
 use super::coordinators::Coordinators;
 use super::doubts::Doubts;
 use super::feeding::Feeds;
@@ -150,7 +151,9 @@ impl Node {
             mends: Mends::default(),
             feeds: Feeds::default(),
             clock: ClockWatch::new(now),
+            clocks: Clocks::default(),
             retention: Sweep::default(),
+            cleaning: Sweep::default(),
             producers: Sweep::default(),
             reconfigured: None,
             coordinators: Coordinators::new(&options.settings),

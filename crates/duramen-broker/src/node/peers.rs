@@ -54,6 +54,8 @@ struct Link {
     is_leaving: bool,
     /// It gives up leadership because of its disk.
     has_slow_disk: bool,
+    /// How far its wall clock was ahead of this node's when it was heard, if it has said so.
+    ahead_ms: Option<i64>,
     /// Ticks since something was sent to it, and since it was heard.
     quiet: u64,
     silent: u64,
@@ -230,6 +232,11 @@ impl Peers {
         self.links.get(&broker_id).is_some_and(|link| link.has_slow_disk)
     }
 
+    /// The nodes that have said what time it is, and how far the wall clock of each was ahead of this node's then.
+    pub(super) fn clocks(&self) -> impl Iterator<Item = (i32, i64)> {
+        self.links.iter().filter_map(|(&broker_id, link)| Some((broker_id, link.ahead_ms?)))
+    }
+
     /// Which start of a node was heard last.
     pub(super) fn incarnation_of(&self, broker_id: i32) -> Option<u64> {
         let link = self.links.get(&broker_id).filter(|link| link.heard.number > 0)?;
@@ -397,6 +404,7 @@ impl Node {
         }
         if self.peers.ticks.is_multiple_of(PEER_QUIET_TICKS) {
             self.note_lacking();
+            self.compare_clocks();
             self.ask_leader();
             self.tend_members(now);
             self.go_on_reassigning(now);
@@ -404,7 +412,7 @@ impl Node {
         }
     }
 
-    fn other_brokers(&self) -> BTreeSet<i32> {
+    pub(super) fn other_brokers(&self) -> BTreeSet<i32> {
         let registered = self.controller.image.brokers.keys().copied();
         let retired = &self.controller.image.retired;
         let acquaintances = self.peers.acquaintances.values();
@@ -527,6 +535,7 @@ impl Node {
             frame.is_leaving = self.moves.is_draining();
             frame.has_slow_disk = has_slow_disk;
             frame.unheard.clone_from(&unheard);
+            frame.wall_ms = self.now.wall_ms;
             // Whoever has heard it all costs nothing, however many there are.
             let after = (Bound::Excluded(link.told), Bound::Unbounded);
             let news = self.peers.news.range(after).take(PEER_LEADS_MAX);
@@ -632,6 +641,10 @@ impl Node {
         let heard = &mut link.heard;
         if heard.incarnation != frame.incarnation {
             *heard = Heard { incarnation: frame.incarnation, ..Heard::default() };
+        }
+        if frame.number >= heard.number {
+            let wall_ms = Some(frame.wall_ms).filter(|it| *it > 0);
+            link.ahead_ms = wall_ms.map(|it| it.saturating_sub(self.now.wall_ms));
         }
         heard.number = heard.number.max(frame.number);
         if frame.leads_after <= heard.leads {

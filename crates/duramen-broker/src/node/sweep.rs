@@ -6,6 +6,7 @@ use super::{Node, Timer};
 use crate::controller::records::ALL_BROKERS;
 use crate::event::Now;
 use crate::limits::{SWEEP_PAUSE_US, SWEEP_SLICE};
+use crate::partition::Partition;
 
 /// Where a sweep stands.
 #[derive(Clone, Copy, Debug, Default)]
@@ -20,12 +21,28 @@ pub(super) fn interval_us(ms: i64) -> u64 {
     u64::try_from(ms).unwrap_or(1).max(1).saturating_mul(1000)
 }
 
+impl Sweep {
+    /// Takes a reading of the wall clock, one a slice: one that is not believed holds the rest of the sweep.
+    fn take_reading(&mut self, is_believed: bool, now: Now) -> Option<i64> {
+        self.is_believed = is_believed && (self.at.is_none() || self.is_believed);
+        self.is_believed.then_some(now.wall_ms)
+    }
+
+    /// Goes on behind a slice. Returns when, in microseconds from now.
+    fn go_on(&mut self, slice: &[ReplicaId], interval_ms: i64) -> u64 {
+        self.at = slice.last().copied().filter(|_| slice.len() == SWEEP_SLICE);
+        if self.at.is_some() { SWEEP_PAUSE_US } else { interval_us(interval_ms) }
+    }
+}
+
 impl Node {
     pub(super) fn schedule_sweeps(&mut self, now: Now) {
         let settings = &self.options.settings;
         let retention = interval_us(settings.retention_check_interval_ms);
         let producers = interval_us(settings.producer_id_expiration_check_interval_ms);
         self.timers.insert((now.mono_us.saturating_add(retention), Timer::Retention));
+        let cleaning = interval_us(settings.cleaner_backoff_ms);
+        self.timers.insert((now.mono_us.saturating_add(cleaning), Timer::Cleaning));
         let offsets = interval_us(settings.offsets_retention_check_interval_ms);
         self.timers.insert((now.mono_us.saturating_add(producers), Timer::Producers));
         self.timers.insert((now.mono_us.saturating_add(offsets), Timer::Offsets));
@@ -36,35 +53,44 @@ impl Node {
         self.partitions.range(from..).take(SWEEP_SLICE).map(|(id, _)| *id).collect()
     }
 
+    /// The next partitions whose topics' own settings are known here.
+    fn configured_after(&self, at: Option<ReplicaId>) -> Vec<ReplicaId> {
+        if self.is_registered { self.slice_after(at) } else { Vec::new() }
+    }
+
     pub(super) fn sweep_retention(&mut self, now: Now) {
-        // The clock is looked at once a sweep and at each slice: a leap in between holds the rest.
-        let is_believed = self.clock.believes(now);
-        let begins = self.retention.at.is_none();
-        self.retention.is_believed = is_believed && (begins || self.retention.is_believed);
-        let wall_ms = self.retention.is_believed.then_some(now.wall_ms);
-        // Before that, topics' own settings are not known here.
-        let slice =
-            if self.is_registered { self.slice_after(self.retention.at) } else { Vec::new() };
+        let is_believed = self.believes_clock(now);
+        let wall_ms = self.retention.take_reading(is_believed, now);
+        let slice = self.configured_after(self.retention.at);
         for replica in &slice {
             let partition = self.partitions.get_mut(replica);
             if partition.is_some_and(|partition| partition.retain(wall_ms)) {
                 self.counters.retention_trims += 1;
                 self.mark_dirty(*replica);
             }
-            let ticks = self.peers.ticks();
-            let Some(partition) = self.partitions.get_mut(replica) else { continue };
-            let is_retried = partition.retry_compaction();
-            let is_decided = wall_ms.is_some_and(|it| partition.sweep_compaction(it, ticks));
-            if is_retried || is_decided {
+            let partition = self.partitions.get_mut(replica);
+            if partition.is_some_and(Partition::retry_compaction) {
                 self.mark_dirty(*replica);
             }
         }
-        self.retention.at = slice.last().copied().filter(|_| slice.len() == SWEEP_SLICE);
-        let pause = match self.retention.at {
-            Some(_) => SWEEP_PAUSE_US,
-            None => interval_us(self.options.settings.retention_check_interval_ms),
-        };
+        let pause = self.retention.go_on(&slice, self.options.settings.retention_check_interval_ms);
         self.timers.insert((now.mono_us.saturating_add(pause), Timer::Retention));
+    }
+
+    /// Looks for logs that are to be compacted.
+    pub(super) fn sweep_cleaning(&mut self, now: Now) {
+        let is_believed = self.believes_clock(now);
+        let wall_ms = self.cleaning.take_reading(is_believed, now);
+        let slice = self.configured_after(self.cleaning.at);
+        let ticks = self.peers.ticks();
+        for replica in &slice {
+            let partition = self.partitions.get_mut(replica).zip(wall_ms);
+            if partition.is_some_and(|(partition, it)| partition.sweep_compaction(it, ticks)) {
+                self.mark_dirty(*replica);
+            }
+        }
+        let pause = self.cleaning.go_on(&slice, self.options.settings.cleaner_backoff_ms);
+        self.timers.insert((now.mono_us.saturating_add(pause), Timer::Cleaning));
     }
 
     /// A log was compacted, or not.

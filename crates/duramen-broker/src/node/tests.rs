@@ -1,6 +1,7 @@
 //! A node driven by hand: every test is a sentence about what a client sees.
 
 mod admin;
+mod clocks;
 mod cluster;
 mod consumer_groups;
 mod coordinators;

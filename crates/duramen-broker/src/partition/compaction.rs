@@ -97,7 +97,8 @@ impl Partition {
             return false;
         }
         let ends = (self.log_start, self.stable());
-        let now = decide(&self.segments, ends, (&decided, &done), &self.settings, wall_ms);
+        let segments = self.undated.dated(&self.segments, Some(wall_ms));
+        let now = decide(&segments, ends, (&decided, &done), &self.settings, wall_ms);
         let Some((below, tombstones_below)) = now else { return false };
         let first = self.segments.iter().find(|it| it.base_offset == below);
         if first.is_none_or(|first| !self.group.is_everywhere(first.first_index - 1)) {
@@ -220,7 +221,7 @@ impl Decided {
 }
 
 /// Up to where a log is to be compacted now, and which tombstones go: `(below, tombstones_below)`. `stable` is one past the
-/// last offset that no open transaction can take back, and below `log_start` nothing is kept; `done` is what this replica's disk has done of what was decided.
+/// last offset that no open transaction can take back, and below `log_start` nothing is kept; every segment has a time; `done` is what this replica's disk has done of what was decided.
 pub(crate) fn decide(
     segments: &[SegmentMeta],
     (log_start, stable): (i64, i64),
@@ -249,8 +250,7 @@ pub(crate) fn decide(
             clean += segment.size;
         } else {
             dirty += segment.size;
-            is_overdue |=
-                segment.max_timestamp >= 0 && age_ms(segment) > settings.max_compaction_lag_ms;
+            is_overdue |= age_ms(segment) > settings.max_compaction_lag_ms;
         }
     }
     let ratio = dirty as f64 / (clean + dirty).max(1) as f64;
@@ -269,6 +269,7 @@ mod tests {
 
     use super::*;
     use crate::configs::BrokerSettings;
+    use crate::partition::retention::Undated;
 
     fn settings(own: &[(&str, &str)]) -> TopicSettings {
         let broker = BrokerSettings::from_pairs(&[]).expect("no mistakes");
@@ -320,6 +321,29 @@ mod tests {
         assert_eq!(ratio("0.34", "100000"), None);
         assert_eq!(ratio("1.0", "969"), Some((20, 0)));
         assert_eq!(ratio("1.0", "970"), None);
+    }
+
+    #[test]
+    fn segments_without_times_are_as_old_as_their_last_append() {
+        let none = Decided::default();
+        let segments = [segment(0, 100, -1), segment(5, 100, -1), segment(9, 7, 10)];
+        let mut undated = Undated::default();
+        undated.note(&segments[0], 100);
+        undated.note(&segments[1], 200);
+        let mut at = |lag, wall_ms| {
+            let own = settings(&[(lag, "500"), ("min.cleanable.dirty.ratio", "1")]);
+            let dated = undated.dated(&segments, Some(wall_ms));
+            decide(&dated, (0, 30), (&none, &done(&none)), &own, wall_ms).map(|it| it.0)
+        };
+        assert_eq!(at("max.compaction.lag.ms", 600), None);
+        assert_eq!(at("max.compaction.lag.ms", 601), Some(9));
+        let mut young = |wall_ms| {
+            let own =
+                settings(&[("min.compaction.lag.ms", "500"), ("min.cleanable.dirty.ratio", "0")]);
+            let dated = undated.dated(&segments, Some(wall_ms));
+            decide(&dated, (0, 30), (&none, &done(&none)), &own, wall_ms).map(|it| it.0)
+        };
+        assert_eq!([young(599), young(600), young(700)], [None, Some(5), Some(9)]);
     }
 
     #[test]

@@ -1,13 +1,17 @@
 //! # Room card: retention
 //!
-//! Purpose:    decide up to which offset a leader's log may go, and whether the clock is believed.
-//! Owns:       [`ClockWatch`], [`trim_to`].
-//! Interface:  both.
+//! Purpose:    decide up to which offset a leader's log may go, how old a segment without times is, and whether the clock
+//!             is believed.
+//! Owns:       [`ClockWatch`], [`Undated`], [`trim_to`].
+//! Interface:  all three.
 //! Invariants: a wall clock that has leapt removes nothing by time, for as long as it stays away
 //!             from where the monotonic clock says it should be; what is stamped by one that leapt back is not older for it.
 //! Never:      removing anything: a Trim entry does.
 //! Tests:      below and in `node`.
 //! Start at:   [`trim_to`].
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use duramen_storage::op::SegmentMeta;
 
@@ -68,6 +72,11 @@ impl ClockWatch {
         believed
     }
 
+    /// The machine was suspended for so long: the wall clock is ahead by that, and right.
+    pub(crate) fn note_suspended(&mut self, ms: i64) {
+        self.believed.wall_ms = self.believed.wall_ms.saturating_add(ms);
+    }
+
     /// How often a leap was met.
     pub(crate) fn holds(&self) -> u64 {
         self.holds
@@ -79,6 +88,52 @@ impl ClockWatch {
     }
 }
 
+/// When segments of whose records none has a time were appended to last, as far as this process has seen it: those that
+/// it found at its start count from then. Kafka takes the time at which the file was written last. What follows in the log says nothing:
+/// producers may send old times.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Undated(BTreeMap<i64, i64>);
+
+impl Undated {
+    /// A batch was added to the segment.
+    pub(crate) fn note(&mut self, segment: &SegmentMeta, wall_ms: i64) {
+        if segment.max_timestamp < 0 {
+            self.0.insert(segment.base_offset, wall_ms);
+        } else {
+            self.0.remove(&segment.base_offset);
+        }
+    }
+
+    /// Begins to count for segments that were not seen before, and forgets those that are gone. A time that is still to
+    /// come was read from a clock that was wrong.
+    pub(crate) fn look_at(&mut self, segments: &[SegmentMeta], wall_ms: i64) {
+        let undated = segments.iter().filter(|it| it.max_timestamp < 0);
+        let date = |it: &SegmentMeta| {
+            let seen = self.0.get(&it.base_offset).map_or(wall_ms, |seen| wall_ms.min(*seen));
+            (it.base_offset, seen)
+        };
+        self.0 = undated.map(date).collect();
+    }
+
+    /// The segments, each with a time of 0 or later.
+    pub(crate) fn dated<'a>(
+        &mut self,
+        segments: &'a [SegmentMeta],
+        wall_ms: Option<i64>,
+    ) -> Cow<'a, [SegmentMeta]> {
+        let Some(wall_ms) = wall_ms else { return Cow::Borrowed(segments) };
+        self.look_at(segments, wall_ms);
+        if self.0.is_empty() {
+            return Cow::Borrowed(segments);
+        }
+        let date = |it: &SegmentMeta| {
+            let seen = self.0.get(&it.base_offset).copied();
+            SegmentMeta { max_timestamp: seen.unwrap_or(it.max_timestamp).max(0), ..*it }
+        };
+        Cow::Owned(segments.iter().map(date).collect())
+    }
+}
+
 /// What a topic keeps; -1 is without limit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Keep {
@@ -86,7 +141,7 @@ pub(crate) struct Keep {
     pub(crate) bytes: i64,
 }
 
-/// The offset below which a log may go, if it is above `log_start`. `end` is the committed end.
+/// The offset below which a log may go, if it is above `log_start`. `end` is the committed end, and every segment has a time.
 /// Whole segments go; the active one too, once every record in it is too old.
 pub(crate) fn trim_to(
     segments: &[SegmentMeta],
@@ -103,9 +158,7 @@ pub(crate) fn trim_to(
             continue; // compaction left nothing of it: it goes with the one behind
         }
         let is_old = wall_ms.is_some_and(|wall_ms| {
-            keep.ms >= 0
-                && segment.max_timestamp >= 0
-                && wall_ms.saturating_sub(segment.max_timestamp) > keep.ms
+            keep.ms >= 0 && wall_ms.saturating_sub(segment.max_timestamp) > keep.ms
         });
         let rest = bytes - segment.size;
         let is_surplus = u64::try_from(keep.bytes).is_ok_and(|keep| rest >= keep);
@@ -152,6 +205,32 @@ mod tests {
         let keep = Keep { ms: 500, ..ALL };
         assert_eq!(trim_to(&segments, 0, 12, keep, Some(1000)), Some(9));
         assert_eq!(trim_to(&segments, 0, 12, keep, Some(500)), None);
+    }
+
+    #[test]
+    fn a_segment_without_times_is_as_old_as_its_last_append_and_holds_up_no_other() {
+        let mut undated = Undated::default();
+        let segments = [segment(0, 10, -1), segment(5, 10, 100), segment(9, 10, -1)];
+        undated.note(&segments[0], 300);
+        let keep = Keep { ms: 500, ..ALL };
+        let mut at = |wall_ms| {
+            let dated = undated.dated(&segments, Some(wall_ms));
+            trim_to(&dated, 0, 12, keep, Some(wall_ms))
+        };
+        assert_eq!(at(800), None);
+        assert_eq!(at(801), Some(9));
+        // The last one was met at 800, when its log was looked at first.
+        assert_eq!(at(1300), Some(9));
+        assert_eq!(at(1301), Some(12));
+        // What was seen by a clock that was ahead counts from now.
+        undated.note(&segments[0], 10_000);
+        undated.look_at(&segments, 400);
+        assert_eq!(trim_to(&undated.dated(&segments, Some(900)), 0, 12, keep, Some(900)), None);
+        assert_eq!(trim_to(&undated.dated(&segments, Some(901)), 0, 12, keep, Some(901)), Some(12));
+        // One record with a time is enough.
+        undated.note(&segment(0, 20, 7), 950);
+        let dated = undated.dated(&[segment(0, 20, 7)], Some(990)).into_owned();
+        assert_eq!(dated, [segment(0, 20, 7)]);
     }
 
     #[test]

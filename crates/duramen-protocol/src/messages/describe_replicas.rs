@@ -31,6 +31,8 @@ declare! {
         error_code: i16 [0..],
         error_message: Option<String> [0.., nullable 0..],
         topics: Vec<DescribedReplicasTopic> [0..],
+        wall_ms: i64 [0.., tag 0 in 0..],
+        is_clock_alone: bool [0.., tag 1 in 0..],
     }
 
     /// Stands in [`DescribeReplicasResponse::topics`].

@@ -1,7 +1,8 @@
 //! Wall clocks of single machines that leap by days, forwards and back, while their process runs; and whether it notices.
 //!
-//! Whoever starts with a wrong clock cannot know. In most runs a clock is set right while its process is down, so that
-//! nothing at all may be deleted for its age. In the others replicas are at least to agree on what goes.
+//! Whoever starts with a wrong clock learns it from the others, unless one of them is wrong by just as much; what it stamps is wrong
+//! all the same. In most runs a clock is set right while its process is down. Nothing at all may be deleted for its age but where
+//! two are wrong alike, or one started with a time long ago; then replicas are at least to agree on what goes.
 
 use super::World;
 use super::machine::Machine;
@@ -51,6 +52,7 @@ impl World {
     pub(super) fn disturb_clocks(&mut self) -> Result<(), Failure> {
         for at in 0..self.machines.len() {
             self.look_at_clock(at)?;
+            self.clients.oracle.trims_by_time |= self.is_wrong_alike(at);
         }
         let clocks = &mut self.clocks;
         if clocks.chance.below(10_000) < clocks.leaps {
@@ -68,6 +70,16 @@ impl World {
         Ok(())
     }
 
+    /// Whether a process that started with a wrong clock may hear that it is right.
+    fn is_wrong_alike(&self, at: usize) -> bool {
+        let wrong_ms = self.clocks.processes[at].believes_ms;
+        let others = self.machines.iter().enumerate().filter(|(other, _)| *other != at);
+        let mut others = others.map(|(other, it)| (it, self.clocks.processes[other].believes_ms));
+        wrong_ms != 0
+            && self.machines[at].life.is_some()
+            && others.any(|(it, believes_ms)| it.leapt_ms == wrong_ms || believes_ms == wrong_ms)
+    }
+
     /// A process that runs knows whether its clock is where it was.
     fn look_at_clock(&mut self, at: usize) -> Result<(), Failure> {
         let process = &mut self.clocks.processes[at];
@@ -81,7 +93,7 @@ impl World {
         };
         if process.start != starts {
             *process = Process { start: starts, believes_ms: leapt_ms, since_us: self.mono_us };
-            self.clients.oracle.trims_by_time |= leapt_ms != 0;
+            self.clients.oracle.trims_by_time |= leapt_ms < 0;
         }
         if machine.is_frozen() {
             process.since_us = self.mono_us;

@@ -25,6 +25,7 @@ use duramen_broker::peer::PeerFrame;
 use duramen_broker::{Action, ConnectionId, Event, Node, Now, Reply, read_plan};
 use duramen_storage::Reader;
 use duramen_storage::op::Done;
+use rustix::time::{ClockId, clock_gettime};
 use tokio::runtime::Handle;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::UnboundedSender;
@@ -39,6 +40,9 @@ use super::storage_worker::Work;
 
 /// Events in one turn at most: storage should not wait longer for the first of them.
 const TURN_EVENTS_MAX: usize = 2048;
+
+/// What is less was between two readings of one clock.
+const SUSPENSION_MS_MIN: i64 = 1000;
 
 /// How often the node's figures are copied out while something happens: it takes a walk over all
 /// partitions.
@@ -73,12 +77,23 @@ pub enum Routed {
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     opened: Instant,
+    /// For how long the machine was suspended before, in milliseconds since it was booted.
+    slept_ms: i64,
 }
 
 impl Clock {
     /// Starts at zero.
     pub fn start() -> Self {
-        Self { opened: Instant::now() }
+        Self { opened: Instant::now(), slept_ms: slept_ms() }
+    }
+
+    /// Tells a suspension of the machine from a leap of the wall clock: for how many milliseconds it was suspended since it
+    /// was asked last.
+    fn take_suspension(&mut self) -> Option<i64> {
+        let suspended_ms = slept_ms().saturating_sub(self.slept_ms);
+        let is_one = suspended_ms >= SUSPENSION_MS_MIN;
+        self.slept_ms += if is_one { suspended_ms } else { 0 };
+        is_one.then_some(suspended_ms)
     }
 
     /// Reads both.
@@ -94,6 +109,16 @@ impl Clock {
     fn instant(&self, mono_us: u64) -> Option<Instant> {
         self.opened.checked_add(Duration::from_micros(mono_us))
     }
+}
+
+/// For how long the machine was suspended since it was booted: the boot-time clock goes on then, and the monotonic one does not.
+fn slept_ms() -> i64 {
+    let read_ms = |clock| {
+        let read = clock_gettime(clock);
+        read.tv_sec.saturating_mul(1000).saturating_add(read.tv_nsec / 1_000_000)
+    };
+    let monotonic_ms = read_ms(ClockId::Monotonic);
+    read_ms(ClockId::Boottime).saturating_sub(monotonic_ms)
 }
 
 /// Starts the node's thread. `actions` are those of opening the node. The handle ends after
@@ -198,7 +223,12 @@ impl CoreLoop {
 
     fn turn(&mut self, waiting: &mut VecDeque<Input>) {
         let began = Instant::now();
+        let suspended_ms = self.clock.take_suspension();
         let now = self.clock.now();
+        if let Some(ms) = suspended_ms {
+            tracing::info!(ms, "the machine was suspended");
+            self.node.step(now, Event::Suspended { ms }, &mut self.actions);
+        }
         let count = waiting.len().min(TURN_EVENTS_MAX);
         let mut lap = began;
         for input in waiting.drain(..count) {
@@ -306,5 +336,19 @@ impl CoreLoop {
         self.common.health.groups_failed.store(failed, Ordering::Relaxed);
         self.common.health.disk_full.store(metrics.is_disk_full, Ordering::Relaxed);
         self.common.metrics.set_node(super::figures::of(&metrics));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_that_is_awake_was_not_suspended_and_each_suspension_is_told_once() {
+        let mut clock = Clock::start();
+        assert_eq!(clock.take_suspension(), None);
+        clock.slept_ms -= 5000;
+        assert!(clock.take_suspension().is_some_and(|ms| (4990..5010).contains(&ms)));
+        assert_eq!(clock.take_suspension(), None);
     }
 }

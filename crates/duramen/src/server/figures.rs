@@ -25,6 +25,16 @@ fn of_logs(metrics: &Metrics) -> Vec<Figure> {
         counter("handovers", metrics.handovers, "Times that leadership was handed over on purpose"),
         counter("clock_holds", metrics.clock_holds, "Leaps of the wall clock that held retention"),
         gauge("clock_held", metrics.is_clock_held.into(), "1 while a clock leap holds retention"),
+        gauge(
+            "clocks_apart_ms",
+            metrics.clocks_apart_ms,
+            "Largest difference between the wall clocks of this node and another",
+        ),
+        gauge(
+            "clock_alone",
+            metrics.is_clock_alone.into(),
+            "1 while too few nodes share this one's time, and nothing is removed for its age",
+        ),
         gauge("disk_full", metrics.is_disk_full.into(), "1 while appends are refused for space"),
         gauge("disk_slow", metrics.has_slow_disk.into(), "1 while others lead because of the disk"),
         gauge("opening", metrics.is_opening.into(), "1 until the groups found on disk lead"),

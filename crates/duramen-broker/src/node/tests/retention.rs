@@ -1,8 +1,10 @@
 use duramen_protocol::messages::DeleteRecordsRequest;
 use duramen_protocol::messages::delete_records::{DeleteRecordsPartition, DeleteRecordsTopic};
+use duramen_protocol::records::{BatchBuilder, NewRecord};
 use duramen_protocol::{ErrorCode, Response};
 
 use crate::controller::METADATA_REPLICA;
+use crate::event::Event;
 use crate::limits::PARTITION_SEGMENTS;
 
 use super::harness::{Harness, WALL_MS, batch, builder, idempotent};
@@ -40,6 +42,75 @@ fn a_log_whose_records_are_all_old_is_emptied_and_goes_on() {
     // The new batch starts a segment, and the old one can go.
     assert_eq!(it.store.trims, [(replica, 1), (replica, 1)]);
     assert_eq!(it.fetch("t", 1).high_watermark, 2);
+}
+
+#[test]
+fn records_without_a_time_or_from_before_1970_go_in_their_turn() {
+    for timestamp in [-1, -5, -DAY_MS, WALL_MS - i64::MAX] {
+        let mut it = Harness::new(&[]);
+        it.create("t", &[("retention.ms", "600000"), ("segment.ms", "60000")]);
+        at(&mut it, timestamp);
+        it.pass_ms(100_000);
+        let next = it.now.wall_ms;
+        at(&mut it, next);
+        it.pass_ms(400_000);
+        assert_eq!(it.store.trims, [], "{timestamp}: they have just come");
+        it.pass_ms(200_000);
+        assert_eq!(it.store.trims, [(it.replica("t"), 1)], "{timestamp}");
+        it.pass_ms(300_000);
+        assert_eq!(it.fetch("t", 2).log_start_offset, 2, "{timestamp}");
+    }
+}
+
+#[test]
+fn records_without_a_time_are_at_least_as_old_as_the_process() {
+    let mut it = Harness::new(&[]);
+    it.create("t", &[("retention.ms", "600000")]);
+    at(&mut it, -1);
+    it.pass_ms(590_000);
+    it.restart(&[], 2);
+    it.pass_ms(590_000);
+    assert_eq!(it.store.trims, []);
+    it.pass_ms(310_000);
+    assert_eq!(it.store.trims, [(it.replica("t"), 1)]);
+}
+
+#[test]
+fn logs_that_are_to_be_compacted_are_found_within_seconds() {
+    let keyed = |it: &mut Harness| {
+        let (key, value) = (Some(&b"k"[..]), Some(&b"v"[..]));
+        let mut batch = BatchBuilder::new();
+        let timestamp = it.now.wall_ms;
+        batch.push(&NewRecord { timestamp, key, value, ..NewRecord::default() }).expect("good");
+        assert_eq!(it.produce("t", batch.build().expect("a batch")).error_code, 0);
+    };
+    for (settings, ms) in [(&[][..], 15_000), (&[("log.cleaner.backoff.ms", "2000")][..], 2000)] {
+        let mut it = Harness::new(settings);
+        it.create("t", &[("cleanup.policy", "compact"), ("segment.ms", "1000")]);
+        keyed(&mut it);
+        it.pass_ms(1100);
+        keyed(&mut it);
+        assert!(it.compactions.is_empty());
+        it.pass_ms(ms);
+        assert_eq!(it.compactions.len(), 1, "within {ms} ms");
+    }
+}
+
+#[test]
+fn a_machine_that_was_suspended_goes_on_with_retention() {
+    let mut it = Harness::new(&[]);
+    it.create("t", &[("retention.ms", "600000")]);
+    at(&mut it, WALL_MS);
+    it.now.wall_ms += DAY_MS;
+    it.step(Event::Suspended { ms: DAY_MS });
+    it.pass_ms(300_000);
+    assert_eq!(it.store.trims, [(it.replica("t"), 1)]);
+    let metrics = it.node.metrics();
+    assert_eq!((metrics.clock_holds, metrics.is_clock_held), (0, false));
+    // A leap is told from it all the same.
+    it.now.wall_ms += DAY_MS;
+    it.pass_ms(300_000);
+    assert!(it.node.metrics().is_clock_held);
 }
 
 #[test]

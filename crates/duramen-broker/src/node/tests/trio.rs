@@ -1,7 +1,7 @@
 //! Three nodes that are one cluster, as values. What they say to each other travels as bytes, in order, and arrives at once;
 //! time passes for all of them alike.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use duramen_protocol::messages::create_topics::CreatableTopic;
 use duramen_protocol::messages::produce::PartitionProduceResponse;
@@ -25,6 +25,8 @@ pub(super) struct Trio {
     pub now: Now,
     /// Those that hear and say nothing.
     pub cut: BTreeSet<usize>,
+    /// How far wall clocks are ahead of the others.
+    pub ahead_ms: BTreeMap<usize, i64>,
     cluster_id: [u8; 16],
     founders: Vec<Founder>,
 }
@@ -95,7 +97,8 @@ impl Trio {
         let node =
             |at| opened(Store::default(), member(at, 0, (cluster_id, &founders), pairs), now);
         let nodes = (0..founders.len()).map(node).collect();
-        Self { nodes, now, cut: BTreeSet::new(), cluster_id, founders }
+        let (cut, ahead_ms) = (BTreeSet::new(), BTreeMap::new());
+        Self { nodes, now, cut, ahead_ms, cluster_id, founders }
     }
 
     /// One more node is started, of an empty directory.
@@ -149,7 +152,7 @@ impl Trio {
         let options = member(at, 0, (self.cluster_id, &self.founders), pairs);
         let seed = options.seed + 1000;
         let options = NodeOptions { seed, metadata_tail: store.metadata_tail(), ..options };
-        self.nodes[at] = opened(store, options, self.now);
+        self.nodes[at] = opened(store, options, self.now_of(at));
     }
 
     /// What was said is heard, until nobody has more to say.
@@ -197,6 +200,12 @@ impl Trio {
         }
     }
 
+    /// The time of a node.
+    fn now_of(&self, at: usize) -> Now {
+        let ahead_ms = self.ahead_ms.get(&at).copied().unwrap_or(0);
+        Now { wall_ms: self.now.wall_ms + ahead_ms, ..self.now }
+    }
+
     /// Time passes, on all clocks.
     pub(super) fn pass_ms(&mut self, ms: u64) {
         self.talk();
@@ -206,8 +215,10 @@ impl Trio {
             let at = due.clamp(self.now.mono_us, end);
             self.now.wall_ms = WALL_MS + i64::try_from(at / 1000).expect("small");
             self.now.mono_us = at;
-            for node in &mut self.nodes {
-                node.now = self.now;
+            for at_node in 0..self.nodes.len() {
+                let now = self.now_of(at_node);
+                let node = &mut self.nodes[at_node];
+                node.now = now;
                 if node.node.deadline() <= at {
                     node.step(Event::Tick);
                 }
