@@ -46,6 +46,50 @@ DIFFERENCES = {
         {CORRUPT, INVALID_RECORD},
         "Kafka answers UNKNOWN_SERVER_ERROR; a client cannot tell that from a broken broker.",
     ),
+    "APIs that are not there": (
+        {("GetTelemetrySubscriptions", "PushTelemetry")},
+        {
+            (
+                *("SaslHandshake", "SaslAuthenticate", "AlterUserScramCredentials", "GetTelemetrySubscriptions", "PushTelemetry"),
+                *("AddRaftVoter", "RemoveRaftVoter", "StreamsGroupHeartbeat", "StreamsGroupDescribe"),
+            )
+        },
+        "Kafka has those of telemetry when a plug-in takes it. docs/api-versions.md says of each API whether it is served, and why not.",
+    ),
+    "features that are supported": (
+        {
+            (
+                ("eligible.leader.replicas.version", 0, 1),
+                ("group.version", 0, 1),
+                ("kraft.version", 0, 1),
+                ("metadata.version", 7, 30),
+                ("share.version", 0, 1),
+                ("streams.version", 0, 1),
+                ("transaction.version", 0, 2),
+            )
+        },
+        {(("group.version", 0, 1), ("share.version", 0, 1), ("transaction.version", 0, 2))},
+        "Duramen has those that clients ask for, and neither versions of its metadata nor groups of Kafka Streams.",
+    ),
+    "features that are supported, below version 4": (
+        {(("metadata.version", 7, 30),)},
+        {()},
+        "As above, and none that may be at level 0.",
+    ),
+    "features at their level": (
+        {
+            (
+                ("eligible.leader.replicas.version", 1, 1),
+                ("group.version", 1, 1),
+                ("metadata.version", 30, 30),
+                ("share.version", 1, 1),
+                ("streams.version", 1, 1),
+                ("transaction.version", 2, 2),
+            )
+        },
+        {(("group.version", 1, 1), ("share.version", 1, 1), ("transaction.version", 2, 2))},
+        "As above.",
+    ),
     "unknown codec": (
         {-1},
         {CORRUPT, 76, INVALID_RECORD},

@@ -345,7 +345,7 @@ fn answer(node: &Node, now: Now, context: &RequestContext, request: Request) -> 
         Request::AlterReplicaLogDirs(request) => {
             alter_replica_log_dirs::answer(node, context, &request).into()
         }
-        Request::ApiVersions(request) => api_versions::answer(&request).into(),
+        Request::ApiVersions(request) => api_versions::answer(&request, context.version).into(),
         Request::CreateAcls(request) => acls::create(&request).into(),
         Request::CreateDelegationToken(_) => delegation_tokens::create(context).into(),
         Request::DeleteAcls(request) => acls::delete(&request).into(),

@@ -23,6 +23,9 @@ pub(crate) const FEATURES: &[Feature] = &[
     Feature { name: "transaction.version", level: 2 },
 ];
 
+/// The first version of `ApiVersions` whose clients know features that may be at level 0 (KIP-584, KAFKA-17011).
+const FEATURES_FROM_LEVEL_0: i16 = 4;
+
 /// The rows for a client that calls itself `software`.
 fn versions(software: &str) -> Vec<ApiVersion> {
     let row = |api: &Api| ApiVersion {
@@ -42,7 +45,7 @@ pub(crate) fn unsupported_version() -> ApiVersionsResponse {
     }
 }
 
-pub(crate) fn answer(request: &ApiVersionsRequest) -> ApiVersionsResponse {
+pub(crate) fn answer(request: &ApiVersionsRequest, version: i16) -> ApiVersionsResponse {
     // Before version 3 there are no names, and the empty ones of the struct are not looked at.
     let names = [&request.client_software_name, &request.client_software_version];
     let is_named = names.iter().any(|name| !name.is_empty());
@@ -52,6 +55,9 @@ pub(crate) fn answer(request: &ApiVersionsRequest) -> ApiVersionsResponse {
             ..ApiVersionsResponse::default()
         };
     }
+    // One that may be at level 0 is a decoding error for kafka-clients 3.3 to 3.7, and then they do not talk to us at
+    // all. Kafka hides it as well.
+    let is_shown = version >= FEATURES_FROM_LEVEL_0;
     let supported = |it: &Feature| SupportedFeatureKey {
         name: it.name.to_owned(),
         min_version: 0,
@@ -64,7 +70,7 @@ pub(crate) fn answer(request: &ApiVersionsRequest) -> ApiVersionsResponse {
     };
     ApiVersionsResponse {
         api_keys: versions(&request.client_software_name),
-        supported_features: FEATURES.iter().map(supported).collect(),
+        supported_features: FEATURES.iter().filter(|_| is_shown).map(supported).collect(),
         finalized_features_epoch: 0,
         finalized_features: FEATURES.iter().map(finalized).collect(),
         ..ApiVersionsResponse::default()

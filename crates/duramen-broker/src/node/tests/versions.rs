@@ -33,7 +33,7 @@ use duramen_protocol::messages::{
     WriteTxnMarkersRequest, incremental_alter_configs,
 };
 use duramen_protocol::wire::Uuid;
-use duramen_protocol::{ApiKey, Request};
+use duramen_protocol::{ApiKey, Request, Response};
 
 use super::groups;
 use super::harness::{Harness, batch, fetch_request, new_topic, produce_request};
@@ -226,5 +226,26 @@ fn every_accepted_version_of_every_served_api_is_answered() {
             let response = it.ask(request, version);
             assert_eq!(response.api_key(), *key, "version {version}");
         }
+    }
+}
+
+#[test]
+fn features_that_may_be_at_level_0_are_supported_from_version_4_on() {
+    let mut it = Harness::new(&[]);
+    for version in 0..=4 {
+        let Response::ApiVersions(answer) = it.ask(ApiVersionsRequest::default(), version) else {
+            panic!("another answer");
+        };
+        let supported: Vec<_> = answer.supported_features.iter().map(|it| it.min_version).collect();
+        assert_eq!(supported, if version < 4 { vec![] } else { vec![0; 3] }, "version {version}");
+        // Kafka shows these to all: of a feature that is at level 0 there is no row.
+        let finalized: Vec<_> = answer
+            .finalized_features
+            .iter()
+            .map(|it| (&*it.name, it.min_version_level, it.max_version_level))
+            .collect();
+        let levels =
+            [("group.version", 1, 1), ("share.version", 1, 1), ("transaction.version", 2, 2)];
+        assert_eq!(finalized, levels, "version {version}");
     }
 }
