@@ -4,6 +4,7 @@ import calls  # noqa: F401 (finds the harness)
 import test_admin  # noqa: F401
 import test_cluster  # noqa: F401
 import test_consumer_groups  # noqa: F401
+import test_codecs  # noqa: F401
 import test_connection  # noqa: F401
 import test_fetch  # noqa: F401
 import test_groups  # noqa: F401

@@ -4,7 +4,9 @@
 //! Owns:       [`Codec`], the bound on what decompression may produce.
 //! Interface:  [`decompress`] into a buffer that can be used again, [`compress`].
 //! Invariants: decompression never produces more than the stated limit and never allocates by a number in the
-//!             input without that bound; no state survives a call.
+//!             input without that bound; no state survives a call. What it takes, Java clients read, with the same
+//!             result. It refuses more than they do where other clients would fail: bytes after the end, sums and
+//!             sizes that are wrong.
 //! Never:      records, batches; recompression is decided elsewhere.
 //! Tests:      `compression/tests.rs`; all codecs against an independent encoder in `records/tests.rs`.
 //! Start at:   [`decompress`].
@@ -14,10 +16,10 @@ use std::io::{self, Read, Write};
 use flate2::read::MultiGzDecoder;
 use flate2::write::GzEncoder;
 use lz4_flex::frame::{FrameDecoder, FrameEncoder};
-use zstd::zstd_safe;
 
 mod lz4;
 mod snappy;
+mod zstd;
 
 /// A codec, by its number in the attributes of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -94,6 +96,14 @@ pub enum CompressionError {
         /// The codec.
         codec: Codec,
     },
+    /// What is read by few, and not by Java clients.
+    #[error(
+        "zstd window of {bytes} bytes; compress with a window log of at most 27, more is not read by Java clients"
+    )]
+    WindowTooLarge {
+        /// How far back the frame looks.
+        bytes: u64,
+    },
 }
 
 /// Bytes read from a decompressor at a time; also the step in which the output grows.
@@ -118,10 +128,22 @@ pub fn decompress(
         }
         Codec::Gzip => drain(codec, MultiGzDecoder::new(input), limit, out),
         Codec::Snappy => snappy::decompress(input, limit, out),
-        Codec::Lz4 if !lz4::is_whole_frame(input) => Err(CompressionError::Corrupt { codec }),
-        Codec::Lz4 => drain(codec, FrameDecoder::new(input), limit, out),
-        Codec::Zstd => decompress_zstd(input, limit, out),
+        Codec::Lz4 => decompress_lz4(input, limit, out),
+        Codec::Zstd => zstd::decompress(input, limit, out),
     }
+}
+
+fn decompress_lz4(input: &[u8], limit: usize, out: &mut Vec<u8>) -> Result<(), CompressionError> {
+    let codec = Codec::Lz4;
+    if !lz4::is_whole_frame(input) {
+        return Err(CompressionError::Corrupt { codec });
+    }
+    let mut frame = FrameDecoder::new(input);
+    // A block of nothing looks like the end to who reads, and is not.
+    while !frame.get_ref().is_empty() {
+        drain(codec, &mut frame, limit, out)?;
+    }
+    Ok(())
 }
 
 /// Reads to the end or to the limit, in steps, so that the output grows only with what was really produced.
@@ -145,40 +167,6 @@ fn drain(
     }
 }
 
-/// One shot into a buffer that grows by doubling, not a stream: a stream would first allocate the window that the
-/// frame declares, which may be 128 MiB for a frame of a dozen bytes.
-fn decompress_zstd(input: &[u8], limit: usize, out: &mut Vec<u8>) -> Result<(), CompressionError> {
-    let corrupt = CompressionError::Corrupt { codec: Codec::Zstd };
-    let declared = zstd_safe::get_frame_content_size(input).map_err(|_| corrupt)?;
-    let declared = declared.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
-    if declared.is_some_and(|bytes| bytes > limit) {
-        return Err(CompressionError::LimitExceeded { limit });
-    }
-    // The declared size is believed only as far as the input makes it likely.
-    let likely = input.len().saturating_mul(16).saturating_add(STEP_BYTES);
-    let mut room = declared.unwrap_or(likely).clamp(1, likely).min(limit.max(1));
-    let mut context = zstd_safe::DCtx::create();
-    loop {
-        out.clear();
-        out.reserve_exact(room);
-        match context.decompress(out, input) {
-            Ok(_) if out.len() > limit => return Err(CompressionError::LimitExceeded { limit }),
-            Ok(_) => return Ok(()),
-            Err(code) if !is_too_small(code) => return Err(corrupt),
-            // A buffer used again may have more room than was asked for.
-            Err(_) if out.capacity() >= limit => {
-                return Err(CompressionError::LimitExceeded { limit });
-            }
-            Err(_) => room = out.capacity().saturating_mul(2).min(limit),
-        }
-    }
-}
-
-/// The library names its errors by text only.
-fn is_too_small(code: usize) -> bool {
-    zstd_safe::get_error_name(code) == "Destination buffer is too small"
-}
-
 /// Appends the compressed `input` to `out`.
 pub fn compress(codec: Codec, input: &[u8], out: &mut Vec<u8>) {
     const MEMORY: &str = "writing to memory does not fail";
@@ -196,8 +184,8 @@ pub fn compress(codec: Codec, input: &[u8], out: &mut Vec<u8>) {
             lz4.finish().expect(MEMORY);
         }
         Codec::Zstd => {
-            let frame = zstd::bulk::compress(input, zstd::DEFAULT_COMPRESSION_LEVEL).expect(MEMORY);
-            out.extend_from_slice(&frame);
+            let level = ::zstd::DEFAULT_COMPRESSION_LEVEL;
+            out.extend_from_slice(&::zstd::bulk::compress(input, level).expect(MEMORY));
         }
     }
 }

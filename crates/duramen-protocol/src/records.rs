@@ -82,6 +82,7 @@ impl RecordError {
             | Self::NoBatch
             | Self::SeveralBatches
             | Self::Invalid(_)
+            | Self::Compression(CompressionError::WindowTooLarge { .. })
             | Self::Keyless { .. } => ErrorCode::InvalidRecord,
             Self::Batch(BatchError::Length(_) | BatchError::Magic(_))
             | Self::Checksum

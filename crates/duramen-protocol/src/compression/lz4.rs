@@ -41,6 +41,10 @@ fn walk(input: &[u8]) -> Option<&[u8]> {
         if length == 0 {
             return rest.get(if content_checksum { 4 } else { 0 }..);
         }
+        // An empty block that is stored as it is: Java clients end there, and others go on.
+        if length == STORED {
+            return None;
+        }
         let checksum = if block_checksums { 4 } else { 0 };
         left = rest.get((length & !STORED) as usize + checksum..)?;
     }

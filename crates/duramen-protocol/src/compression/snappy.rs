@@ -7,7 +7,7 @@
 
 use super::{Codec, CompressionError};
 
-const MAGIC: [u8; 8] = [0x82, b'S', b'N', b'A', b'P', b'P', b'Y', 0];
+pub(super) const MAGIC: [u8; 8] = [0x82, b'S', b'N', b'A', b'P', b'P', b'Y', 0];
 const FRAME_HEADER_BYTES: usize = 16;
 const VERSION: i32 = 1;
 
@@ -28,16 +28,25 @@ pub(super) fn decompress(
     if !input.starts_with(&MAGIC) {
         return block(input, limit, out);
     }
-    let mut left = input;
+    let mut left = input.get(FRAME_HEADER_BYTES..).ok_or(CORRUPT)?;
     while !left.is_empty() {
         // Frames may follow one another; the magic cannot be the length of a block, for it would be negative.
-        if left.starts_with(&MAGIC) {
+        if let Some(header) = left.strip_prefix(&MAGIC) {
+            // Java clients look at the version of any frame but the first.
+            let version = header.first_chunk().ok_or(CORRUPT)?;
+            if i32::from_be_bytes(*version) < VERSION {
+                return Err(CORRUPT);
+            }
             left = left.get(FRAME_HEADER_BYTES..).ok_or(CORRUPT)?;
             continue;
         }
         let (len, rest) = left.split_first_chunk::<4>().ok_or(CORRUPT)?;
         let len = usize::try_from(i32::from_be_bytes(*len)).map_err(|_| CORRUPT)?;
         let (compressed, rest) = rest.split_at_checked(len).ok_or(CORRUPT)?;
+        // A block says at least how long it is; to the library no bytes at all are a block of none, to Java's they are not.
+        if compressed.is_empty() {
+            return Err(CORRUPT);
+        }
         block(compressed, limit, out)?;
         left = rest;
     }

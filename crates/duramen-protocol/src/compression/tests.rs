@@ -145,6 +145,116 @@ fn lz4_frames_that_java_clients_cannot_read_are_corrupt() {
     assert!(expand(Codec::Lz4, &trailing, input.len()).is_err());
 }
 
+/// A frame of one block that is stored as it is, with the first bytes of its header: 64 KiB a block at most.
+fn lz4_frame(flags_size_checksum: [u8; 3], content: &[&[u8]]) -> Vec<u8> {
+    [&[4, 0x22, 0x4D, 0x18], &flags_size_checksum[..], &content.concat()].concat()
+}
+
+#[test]
+fn lz4_frames_go_on_after_empty_blocks_as_they_do_for_java_clients() {
+    const PLAIN: [u8; 3] = [0x60, 0x40, 0x82];
+    let stored = [2, 0, 0, 0x80, b'a', b'b'];
+    let [end, stored_nothing] = [[0; 4], [0, 0, 0, 0x80]];
+    let nothing = [1, 0, 0, 0, 0];
+    let read = |blocks: &[&[u8]]| expand(Codec::Lz4, &lz4_frame(PLAIN, blocks), 8);
+    assert_eq!(read(&[&stored, &stored, &end]).expect("two blocks"), b"abab");
+    assert_eq!(read(&[&stored, &nothing, &stored, &end]).expect("one of nothing"), b"abab");
+    // To Java clients this is the end, to others it is not.
+    let corrupt = Err(CompressionError::Corrupt { codec: Codec::Lz4 });
+    assert_eq!(read(&[&stored, &stored_nothing, &stored, &end]), corrupt);
+    assert_eq!(read(&[&stored, &stored_nothing]), corrupt);
+}
+
+/// A frame of one block as it is; `header` is what stands between magic and block.
+fn zstd_frame(header: &[u8], content: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(content.len()).expect("short") << 3 | 1;
+    [&[0x28, 0xB5, 0x2F, 0xFD], header, &length.to_le_bytes()[..3], content].concat()
+}
+
+#[test]
+fn zstd_windows_that_java_clients_do_not_read_are_refused_in_any_frame() {
+    let of_window = |log: u8, eighths: u8| zstd_frame(&[0, (log - 10) << 3 | eighths], b"ab");
+    let read = |input: &[u8]| expand(Codec::Zstd, input, MEBIBYTE);
+    for log in [10, 20, 27] {
+        assert_eq!(read(&of_window(log, 0)).expect("not too far"), b"ab", "2^{log}");
+    }
+    let too_large = |bytes| Err(CompressionError::WindowTooLarge { bytes });
+    assert_eq!(read(&of_window(27, 1)), too_large((1 << 27) + (1 << 24)));
+    assert_eq!(read(&of_window(28, 0)), too_large(1 << 28));
+    assert_eq!(read(&of_window(31, 0)), too_large(1 << 31));
+    assert!(read(&of_window(41, 7)).is_err(), "too large for the library as well");
+    let skippable = [0x50, 0x2A, 0x4D, 0x18, 1, 0, 0, 0, 7];
+    let good = of_window(20, 0);
+    assert_eq!(read(&[&skippable[..], &good, &skippable, &good].concat()).expect("four"), b"abab");
+    for before in [&good[..], &skippable] {
+        assert_eq!(read(&[before, &of_window(28, 0)].concat()), too_large(1 << 28));
+    }
+}
+
+#[test]
+fn a_zstd_frame_of_a_single_segment_is_its_own_window() {
+    // It declares its size, and has a byte that is repeated so often; 128 KiB is the most of a block.
+    let of_single_segment = |bytes: u32| {
+        let mut frame = [&[0x28, 0xB5, 0x2F, 0xFD, 0xA0][..], &bytes.to_le_bytes()].concat();
+        let blocks = bytes.div_ceil(128 << 10);
+        for n in 1..=blocks {
+            let length = if n < blocks { 128 << 10 } else { bytes - ((blocks - 1) << 17) };
+            let header = length << 3 | 1 << 1 | u32::from(n == blocks);
+            frame.extend_from_slice(&header.to_le_bytes()[..3]);
+            frame.push(b'x');
+        }
+        frame
+    };
+    let largest = (1 << 27) + 1;
+    let read = |bytes| expand(Codec::Zstd, &of_single_segment(bytes), 256 * MEBIBYTE);
+    assert!(read(largest).is_ok_and(|out| out.len() == largest as usize));
+    let bytes = u64::from(largest) + 1;
+    assert_eq!(read(largest + 1), Err(CompressionError::WindowTooLarge { bytes }));
+}
+
+#[test]
+fn snappy_frames_that_java_clients_cannot_read_are_corrupt() {
+    let header =
+        |version: u8| [&super::snappy::MAGIC[..], &[0, 0, 0, version, 0, 0, 0, 1]].concat();
+    let block = [0, 0, 0, 4, 2, 4, b'a', b'b'];
+    let empty = [0, 0, 0, 1, 0];
+    let read = |parts: &[&[u8]]| expand(Codec::Snappy, &parts.concat(), 8);
+    let (good, old) = (&header(1)[..], &header(0)[..]);
+    assert_eq!(read(&[good, &block, good, &block]).expect("two frames"), b"abab");
+    assert_eq!(read(&[good, &empty, &block, good]).expect("nothing"), b"ab");
+    assert_eq!(read(&[old, &block]).expect("the first frame may say anything"), b"ab");
+    let corrupt = Err(CompressionError::Corrupt { codec: Codec::Snappy });
+    assert_eq!(read(&[good, &block, old, &block]), corrupt);
+    // A block has a length at least.
+    assert_eq!(read(&[good, &[0; 4], &block]), corrupt);
+    assert_eq!(read(&[good, &block, &[0; 4]]), corrupt);
+}
+
+/// Java clients read this, and others would not: librdkafka, or what Go and Python bring. Nobody sends it on purpose.
+#[test]
+fn what_only_some_clients_read_is_corrupt() {
+    let gzip = squeeze(Codec::Gzip, b"ab");
+    let snappy = squeeze(Codec::Snappy, b"ab");
+    let lz4 = squeeze(Codec::Lz4, b"ab");
+    let zstd = squeeze(Codec::Zstd, b"ab");
+    let stored: &[u8] = &[2, 0, 0, 0x80, b'a', b'b', 0, 0, 0, 0];
+    let content_checksum = [0x64, 0x40, 0xA7];
+    let cases = [
+        ("bytes after a member", Codec::Gzip, [&gzip[..], b"tail"].concat()),
+        ("zeroes after a member", Codec::Gzip, [&gzip[..], &[0; 40]].concat()),
+        ("a member that is cut short", Codec::Gzip, [&gzip[..], &gzip[..5]].concat()),
+        ("too few bytes for a block", Codec::Snappy, [&snappy[..], b"abc"].concat()),
+        ("bytes after a frame", Codec::Lz4, [&lz4[..], b"tail"].concat()),
+        ("a second frame", Codec::Lz4, [&lz4[..], &lz4].concat()),
+        ("a wrong sum", Codec::Lz4, lz4_frame(content_checksum, &[stored, b"sums"])),
+        ("a frame that is cut short", Codec::Zstd, [&zstd[..], &zstd[..zstd.len() - 1]].concat()),
+    ];
+    for (what, codec, input) in cases {
+        let result = expand(codec, &input, 100);
+        assert_eq!(result, Err(CompressionError::Corrupt { codec }), "{codec:?}: {what}");
+    }
+}
+
 #[test]
 fn codecs_have_kafkas_numbers_and_names() {
     for (id, name) in (0..).zip(["none", "gzip", "snappy", "lz4", "zstd"]) {
