@@ -17,12 +17,12 @@ from broker import COMPAT, BrokerFailed, free_port, start, start_cluster
 # Suites that run against a pair of brokers that are there: Kafka's defaults, and a stricter one.
 CLIENTS = [
     "wire", "kcat", "confluent-kafka", "java", "kafka-tools", "connect", "mirror", "streams", "franz-go", "sarama", "kafka-go", "rust-rdkafka",
-    "rskafka", "kafka-python", "aiokafka", "kafkajs", "cli",
+    "rskafka", "kafka-python", "aiokafka", "kafkajs", "old-clients", "cli",
 ]  # fmt: skip
 # How many nodes those brokers are. What Kafka's answers are to be compared with shows on one.
 NODES = {"duramen": [1, 3], "kafka": [1]}
-# What goes through single connections, and what `three` has, with kills.
-ONE_NODE_ONLY = {"wire", "connect", "mirror", "streams"}
+# What goes through single connections, what `three` has, with kills, and clients whose newest are tried on several nodes.
+ONE_NODE_ONLY = {"wire", "connect", "mirror", "streams", "old-clients"}
 # Suites that start and kill brokers of their own.
 OWN_BROKERS = ["restart", "compaction", "three", "cluster-tools", "groups", "transactions", "shares", "kill9", "sync_audit", "scale", "faults", "hostile"]
 # What only one of the brokers promises, or shows well enough on one node.

@@ -34,3 +34,4 @@ for client in franz-go sarama kafka-go rust-clients; do
     "$here/$client/build.sh" >/dev/null
 done
 "$here/kafkajs/install.sh" >/dev/null
+"$here/old-clients/install.sh" >/dev/null

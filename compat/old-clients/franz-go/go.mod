@@ -1,0 +1,3 @@
+module duramen/compat/old-clients/franz-go
+
+go 1.26.0

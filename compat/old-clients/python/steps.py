@@ -1,0 +1,36 @@
+"""Steps of one client, which end at the first that fails. As the Java program does, each program tells of each step and counts."""
+
+import sys
+import time
+import traceback
+
+BOOTSTRAP = sys.argv[1]
+BROKERS = len(BOOTSTRAP.split(","))
+TOPIC = f"old-python-{time.time_ns()}"
+VALUES = [b"%d" % n for n in range(10)]
+
+
+def run(client, steps):
+    passed = failed = 0
+    for what, step in steps.items():
+        try:
+            step()
+        except Exception:
+            failed = 1
+            print(f"{traceback.format_exc()}FAIL {client} {what}")
+            break
+        passed += 1
+        print(f"ok   {client} {what}")
+    print(f"{passed} passed, {failed} failed")
+    sys.exit(failed)
+
+
+def equal(actual, expected):
+    assert actual == expected, f"expected {expected!r}, got {actual!r}"
+
+
+def until(holds):
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline, "not within 30 s"
+        time.sleep(0.05)
