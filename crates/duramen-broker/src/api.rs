@@ -230,6 +230,7 @@ fn dispatch_to_coordinators(
             add_partitions_to_txn::handle(node, now, key, context, request, actions);
         }
         Request::AddOffsetsToTxn(request) => {
+            let context = context.clone();
             add_partitions_to_txn::handle_offsets(node, now, key, context, request, actions);
         }
         Request::EndTxn(request) => end_txn::handle(node, now, key, context, &request, actions),
@@ -545,6 +546,13 @@ pub(crate) fn on_timeout(node: &mut Node, key: RequestKey, actions: &mut Vec<Act
         Parked::ProducerId => {
             node.unpark(key);
             node.reply(key, init_producer_id::refused(code), actions);
+        }
+        Parked::AddOffsets { .. } => {
+            if let Some(Parked::AddOffsets { context, .. }) = node.unpark(key) {
+                let code = ErrorCode::CoordinatorNotAvailable;
+                let refused = add_partitions_to_txn::offsets_refused(code, &context);
+                node.reply(key, refused, actions);
+            }
         }
         // Their coordinators know how long they wait.
         Parked::Group { .. }

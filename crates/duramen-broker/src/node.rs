@@ -15,8 +15,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use bytes::BytesMut;
 use duramen_protocol::messages::offset_fetch::OffsetFetchResponseGroup;
 use duramen_protocol::messages::{
-    DeleteGroupsResponse, DeleteRecordsResponse, ElectLeadersResponse, FindCoordinatorRequest,
-    MetadataRequest, ProduceResponse, TxnOffsetCommitRequest, WriteTxnMarkersResponse,
+    AddOffsetsToTxnRequest, DeleteGroupsResponse, DeleteRecordsResponse, ElectLeadersResponse,
+    FindCoordinatorRequest, MetadataRequest, ProduceResponse, TxnOffsetCommitRequest,
+    WriteTxnMarkersResponse,
 };
 use duramen_protocol::wire::Uuid;
 use duramen_protocol::{ErrorCode, Response};
@@ -118,6 +119,8 @@ pub(crate) enum Parked {
     Transaction { version: i16 },
     /// For the coordinators of its transactional ids.
     Addition { response: Box<Response>, places: Vec<Place>, outstanding: usize, version: i16 },
+    /// For the topic that groups are kept in to be made.
+    AddOffsets { request: AddOffsetsToTxnRequest, context: RequestContext },
     /// For its transaction to be known to commit offsets.
     TxnOffsets { request: Box<TxnOffsetCommitRequest>, context: RequestContext },
     /// For the coordinators of what is kept of share groups.
@@ -599,6 +602,7 @@ impl Node {
             self.grant_producer_ids(now, actions);
         }
         self.peers.grant(applied);
+        self.look_for_groups(now, actions);
         self.register(now, actions);
         let log_bytes = self.options.settings.metadata_log_bytes.unsigned_abs();
         self.is_controller_dirty |= self.controller.trim_if_large(log_bytes);

@@ -250,37 +250,29 @@ fn in_order(
     topics
 }
 
-/// `AddOffsetsToTxn`.
+/// `AddOffsetsToTxn`. Clients of it ask before they look for the group's coordinator, so this may be the first use of the topic
+/// that groups are kept in: the request waits until that is made.
 pub(crate) fn handle_offsets(
     node: &mut Node,
     now: Now,
     key: RequestKey,
-    context: &RequestContext,
+    context: RequestContext,
     request: AddOffsetsToTxnRequest,
     actions: &mut Vec<Action>,
 ) {
-    let id = request.transactional_id;
-    let admitted = admit(node, context, &id).and_then(|()| {
+    let id = request.transactional_id.clone();
+    let admitted = admit(node, &context, &id).and_then(|()| {
         let group = request.group_id.as_str();
         let may = authorize(&context.principal, Operation::Read, Resource::Group(group));
         if may { Ok(()) } else { Err(ErrorCode::GroupAuthorizationFailed) }
     });
-    let partition = admitted.and_then(|()| {
-        let topic = node.controller.image.topic_named(GROUPS);
-        let topic = topic.ok_or(ErrorCode::CoordinatorNotAvailable)?;
-        Ok(internal_topics::partition_of(&request.group_id, topic.partitions.len()))
-    });
-    let partition = match partition {
-        Ok(partition) => partition,
-        Err(code) => {
-            if node.controller.image.topic_named(GROUPS).is_none() {
-                node.want_topic(GROUPS);
-            }
-            let error_code = told(code, context.version).code();
-            let response = AddOffsetsToTxnResponse { error_code, ..Default::default() };
-            return node.reply(key, response, actions);
-        }
+    if let Err(code) = admitted {
+        return node.reply(key, offsets_refused(code, &context), actions);
+    }
+    let Some(topic) = node.controller.image.topic_named(GROUPS) else {
+        return node.await_groups(now, key, context, request);
     };
+    let partition = internal_topics::partition_of(&request.group_id, topic.partitions.len());
     let addition = Addition {
         producer_id: request.producer_id,
         epoch: request.producer_epoch,
@@ -298,4 +290,13 @@ pub(crate) fn handle_offsets(
         vec![(Place { at: 0, partition: None }, id, addition)],
         actions,
     );
+}
+
+/// What a client is told whose offsets cannot be part of its transaction.
+pub(crate) fn offsets_refused(
+    code: ErrorCode,
+    context: &RequestContext,
+) -> AddOffsetsToTxnResponse {
+    let error_code = told(code, context.version).code();
+    AddOffsetsToTxnResponse { error_code, ..AddOffsetsToTxnResponse::default() }
 }

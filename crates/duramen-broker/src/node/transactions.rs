@@ -18,7 +18,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use duramen_protocol::messages::{EndTxnResponse, TxnOffsetCommitRequest};
+use duramen_protocol::messages::{
+    AddOffsetsToTxnRequest, EndTxnResponse, TxnOffsetCommitRequest,
+};
 use duramen_protocol::{ErrorCode, Response};
 use duramen_storage::op::ReplicaId;
 use duramen_storage::sabotage::{self, Bug};
@@ -29,7 +31,7 @@ use crate::api;
 use crate::controller::image::Topic;
 use crate::event::{Action, Now, RequestKey};
 use crate::group::Doubt;
-use crate::internal_topics::{TRANSACTIONS, partition_of};
+use crate::internal_topics::{GROUPS, TRANSACTIONS, partition_of};
 use crate::limits::{TRANSACTION_CALL_AGAIN_US, TRANSACTION_CALL_US, TRANSACTION_CALL_US_MAX};
 use crate::partition::{Acks, Appended, MarkAsker, Marker, Slot, Verdict};
 use crate::peer::{Frame, MarkWanted, Marked, TransactionAnswer, TransactionAsk};
@@ -126,6 +128,8 @@ pub(super) struct Calls {
     numbers: BTreeMap<(ReplicaId, i64), i64>,
     /// Answers of coordinators that may have a successor.
     doubted: BTreeMap<ReplicaId, Vec<(Doubt, Answer)>>,
+    /// Requests that wait for the topic that groups are kept in.
+    for_groups: BTreeSet<RequestKey>,
     /// Transactional ids that wait for a producer id, with their coordinators.
     ids_wanted: BTreeSet<(ReplicaId, Arc<str>)>,
     is_timed: bool,
@@ -203,6 +207,34 @@ impl Node {
         let parked = Parked::TxnOffsets { request: Box::new(request), context: context.clone() };
         self.park(key, parked, u64::MAX);
         self.question(now, &id, addition, For::Offsets(key));
+    }
+
+    /// Has the topic made that groups are kept in. The request goes on when it is there.
+    pub(crate) fn await_groups(
+        &mut self,
+        now: Now,
+        key: RequestKey,
+        context: RequestContext,
+        request: AddOffsetsToTxnRequest,
+    ) {
+        api::find_coordinator::make_or_want(self, now, GROUPS);
+        let deadline_us = now.mono_us.saturating_add(TRANSACTION_CALL_US_MAX);
+        self.park(key, Parked::AddOffsets { request, context }, deadline_us);
+        self.calls.for_groups.insert(key);
+        self.time_calls(now);
+    }
+
+    /// Goes on with the requests that wait for the topic that groups are kept in, if it is there.
+    pub(super) fn look_for_groups(&mut self, now: Now, actions: &mut Vec<Action>) {
+        if self.controller.image.topic_named(GROUPS).is_none() {
+            return;
+        }
+        for key in std::mem::take(&mut self.calls.for_groups) {
+            // Whoever asked may be gone.
+            let Some(Parked::AddOffsets { .. }) = self.parked_mut(key) else { continue };
+            let Some(Parked::AddOffsets { request, context }) = self.unpark(key) else { continue };
+            api::add_partitions_to_txn::handle_offsets(self, now, key, context, request, actions);
+        }
     }
 
     fn question(&mut self, now: Now, id: &str, addition: Addition, of: For) {
@@ -736,8 +768,10 @@ impl Node {
     /// Looks again in a while, as long as anything is open.
     fn time_calls(&mut self, now: Now) {
         let calls = &self.calls;
-        let is_open =
-            !calls.questions.is_empty() || !calls.wanted.is_empty() || !calls.ids_wanted.is_empty();
+        let is_open = !calls.questions.is_empty()
+            || !calls.wanted.is_empty()
+            || !calls.ids_wanted.is_empty()
+            || !calls.for_groups.is_empty();
         if is_open && !self.calls.is_timed {
             self.calls.is_timed = true;
             let at = now.mono_us.saturating_add(TRANSACTION_CALL_US);
@@ -763,6 +797,10 @@ impl Node {
             self.send_mark(now, nonce, actions);
         }
         self.give_producer_ids(now, actions);
+        self.calls.for_groups.retain(|key| self.parked.contains_key(key));
+        if !self.calls.for_groups.is_empty() {
+            api::find_coordinator::make_or_want(self, now, GROUPS);
+        }
         self.time_calls(now);
     }
 

@@ -54,7 +54,13 @@ fn code_of(code: i16) -> ErrorCode {
 
 impl Producer {
     pub(super) fn new(it: &mut impl Asked, name: &'static str, version: i16) -> Self {
-        find(it, name);
+        find(it, 0, "g");
+        Self::alone(it, name, version)
+    }
+
+    /// One on whose cluster there may be no group yet.
+    fn alone(it: &mut impl Asked, name: &'static str, version: i16) -> Self {
+        find(it, 1, name);
         let mut producer = Self { name, version, id: -1, epoch: -1, sequences: BTreeMap::new() };
         assert_eq!(producer.init(it), ErrorCode::None);
         producer
@@ -142,18 +148,20 @@ impl Producer {
         code_of(answer.error_code)
     }
 
+    fn add_offsets(&self, it: &mut impl Asked) -> ErrorCode {
+        let request = AddOffsetsToTxnRequest {
+            transactional_id: self.name.to_owned(),
+            producer_id: self.id,
+            producer_epoch: self.epoch,
+            group_id: "g".to_owned(),
+        };
+        let Response::AddOffsetsToTxn(answer) = it.ask(request.into(), 4) else { panic!("other") };
+        code_of(answer.error_code)
+    }
+
     fn commit_offset(&self, it: &mut impl Asked, topic: &str, committed_offset: i64) -> ErrorCode {
         if self.version == 1 {
-            let request = AddOffsetsToTxnRequest {
-                transactional_id: self.name.to_owned(),
-                producer_id: self.id,
-                producer_epoch: self.epoch,
-                group_id: "g".to_owned(),
-            };
-            let Response::AddOffsetsToTxn(answer) = it.ask(request.into(), 4) else {
-                panic!("other")
-            };
-            assert_eq!(answer.error_code, 0);
+            assert_eq!(self.add_offsets(it), ErrorCode::None);
         }
         let partition = TxnOffsetCommitRequestPartition { committed_offset, ..Default::default() };
         let topic =
@@ -174,16 +182,20 @@ impl Producer {
     }
 }
 
-fn find(it: &mut impl Asked, id: &str) {
-    for (key_type, key) in [(1, id), (0, "g")] {
-        let request = FindCoordinatorRequest {
-            key_type,
-            coordinator_keys: vec![key.to_owned()],
-            ..Default::default()
-        };
-        let Response::FindCoordinator(answer) = it.ask(request.into(), 4) else { panic!("other") };
-        assert_eq!(answer.coordinators[0].error_code, 0);
-    }
+fn find(it: &mut impl Asked, key_type: i8, key: &str) {
+    let coordinator_keys = vec![key.to_owned()];
+    let request = FindCoordinatorRequest { key_type, coordinator_keys, ..Default::default() };
+    let Response::FindCoordinator(answer) = it.ask(request.into(), 4) else { panic!("other") };
+    assert_eq!(answer.coordinators[0].error_code, 0);
+}
+
+/// Clients of the first protocol ask for the offsets' place in their transaction before they look for the group.
+fn commit_an_offset_before_there_is_any_group(it: &mut impl Asked, name: &'static str) {
+    let mut producer = Producer::alone(it, name, 1);
+    assert_eq!(producer.add_offsets(it), ErrorCode::None);
+    find(it, 0, "g");
+    assert_eq!(producer.commit_offset(it, "t", 7), ErrorCode::None);
+    assert_eq!(producer.end(it, true), ErrorCode::None);
 }
 
 fn read(it: &mut Harness, topic: &str, offset: i64, isolation_level: i8) -> PartitionData {
@@ -368,6 +380,14 @@ fn offsets_move_with_their_transaction() {
 }
 
 #[test]
+fn offsets_may_be_committed_in_a_transaction_before_there_is_any_group() {
+    let mut it = Harness::new(&FEW);
+    it.create("t", &[]);
+    commit_an_offset_before_there_is_any_group(&mut it, "x");
+    assert_eq!(offset_of(&mut it, true), Ok(7));
+}
+
+#[test]
 fn administrators_see_transactions_and_their_producers() {
     let mut it = Harness::new(&FEW);
     it.create("t", &[]);
@@ -421,7 +441,9 @@ fn administrators_see_transactions_and_their_producers() {
 impl Asked for Trio {
     fn ask(&mut self, request: Request, version: i16) -> Response {
         let of = |it: &Self, topic: &str, key: &str| {
-            let partition = partition_of(key, 2);
+            let image = &it.nodes[it.controller()].node.controller.image;
+            let topic_there = image.topic_named(topic).expect("it was made");
+            let partition = partition_of(key, topic_there.partitions.len());
             it.leader(topic, partition).expect("somebody coordinates")
         };
         let state = "__transaction_state";
@@ -487,6 +509,25 @@ fn nodes_ask_each_other_and_mark_what_others_lead() {
             assert_eq!(offset_of(&mut trio, true), Ok(2), "that of the first");
         }
     }
+}
+
+#[test]
+fn whichever_of_three_nodes_is_asked_first_has_the_topic_of_groups_made() {
+    let pairs =
+        [("transaction.state.log.num.partitions", "3"), ("offsets.topic.num.partitions", "2")];
+    let mut asked = std::collections::BTreeSet::new();
+    for name in ["w", "x", "y"] {
+        let mut trio = Trio::new(&pairs);
+        trio.create("t", 1);
+        find(&mut trio, 1, name);
+        trio.pass_ms(3_000);
+        let at = trio.leader("__transaction_state", partition_of(name, 3));
+        asked.insert(at);
+        commit_an_offset_before_there_is_any_group(&mut trio, name);
+        trio.pass_ms(1_000);
+        assert_eq!(offset_of(&mut trio, true), Ok(7));
+    }
+    assert_eq!(asked.len(), 3, "each was asked, so also the one that leads the metadata");
 }
 
 /// What ends a transaction of version 2 is answered before its markers are written.
