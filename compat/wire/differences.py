@@ -118,9 +118,9 @@ DIFFERENCES = {
     ),
     "unknown producer with a sequence above 0": (
         {0},
-        {59},
-        "Kafka takes the first batch of a producer it has forgotten at any sequence; Duramen does not forget producers by"
-        " itself, so such a batch is one whose predecessors are missing, and UNKNOWN_PRODUCER_ID makes clients begin anew.",
+        {0, 59},
+        "Kafka takes the first batch of a producer it does not know at any sequence; so does Duramen, but not of one whose id"
+        " is newer than the topic and all that the partition has forgotten: there batches before this one are missing.",
     ),
     "topic with a codec of its own": (
         {0},

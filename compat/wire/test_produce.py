@@ -8,8 +8,8 @@ import harness
 import schema
 from batch import CODECS, CONTROL, HEADER, LOG_APPEND_TIME, TRANSACTIONAL, batch, batches, record, seal
 from calls import (
-    PRODUCE_BY_NAME, connect, describe_topic, fetch, fetched_values, init_producer_id, list_offset, new_producer_id, new_topic, produce, produce_body,
-    topic_id,
+    PRODUCE_BY_NAME, connect, create_topic, describe_topic, fetch, fetched_values, init_producer_id, list_offset, new_producer_id, new_topic,
+    produce, produce_body, topic_id, wait_for_leaders,
 )  # fmt: skip
 from connection import Closed
 from differences import check
@@ -473,7 +473,7 @@ def a_repeat_with_another_number_of_records_is_no_repeat():
 
 @test
 def sequences_wrap_at_2_to_the_31():
-    """Duramen knows no producer that does not begin at 0; its own tests reach the wrap with a shrunk limit."""
+    """Duramen may want a new producer to begin at 0; its own tests reach the wrap with a shrunk limit."""
     with connect() as connection:
         topic = new_topic(connection)
         producer = Producer(connection, topic)
@@ -492,6 +492,25 @@ def a_producer_that_the_partition_does_not_know_and_that_does_not_begin_at_0():
     with connect() as connection:
         topic = new_topic(connection)
         check(Producer(connection, topic).send([b"a"], 5)[0], "unknown producer with a sequence above 0")
+
+
+@test
+def a_producer_goes_on_with_its_sequence_in_a_topic_that_was_made_again():
+    with connect() as connection:
+        topic = new_topic(connection)
+        producer = Producer(connection, topic)
+        equal(producer.send([b"a", b"b"], 0), (0, 0))
+        connection.call("DeleteTopics", 6, {"Topics": [{"Name": topic}], "TimeoutMs": 5000})
+        deadline = time.monotonic() + 10
+        while create_topic(connection, topic, ReplicationFactor=-1)["ErrorCode"] != 0:
+            assert time.monotonic() < deadline, "it cannot be made again"
+            time.sleep(0.02)
+        wait_for_leaders(connection, topic, 1)
+        equal(producer.send([b"c"], 2), (0, 0))
+        equal(producer.send([b"c"], 2), (0, 0), "its repeat")
+        equal(producer.send([b"e"], 4), (OUT_OF_ORDER_SEQUENCE_NUMBER, -1), "a gap")
+        equal(producer.send([b"d"], 3), (0, 1))
+        equal(fetched_values(connection, topic), [b"c", b"d"])
 
 
 @test

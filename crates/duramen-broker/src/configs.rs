@@ -12,7 +12,7 @@
 //! Start at:   [`ConfigKey`].
 
 use std::collections::BTreeMap;
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 
 mod tables;
 use tables::LEADER_SELECTOR;
@@ -540,6 +540,8 @@ pub struct TopicSettings {
     pub timestamp_before_max_ms: i64,
     /// `min.insync.replicas`.
     pub min_insync_replicas: i32,
+    /// Producer ids that the cluster first gave out after the topic was created. No setting says it.
+    pub newcomers: Range<i64>,
 }
 
 impl TopicSettings {
@@ -573,6 +575,7 @@ impl TopicSettings {
             timestamp_after_max_ms: long("message.timestamp.after.max.ms"),
             timestamp_before_max_ms: long("message.timestamp.before.max.ms"),
             min_insync_replicas: int("min.insync.replicas"),
+            newcomers: 0..0,
         }
     }
 }

@@ -12,6 +12,7 @@
 //! Start at:   [`Controller::create_topic`].
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use bytes::Bytes;
 use duramen_protocol::messages::create_partitions::CreatePartitionsTopic;
@@ -26,7 +27,8 @@ use crate::configs::{BrokerSettings, check_topic, resource_kind};
 use crate::event::{Action, Now, RequestKey};
 use crate::group::{Group, GroupId, Outgoing, PayloadRead, internal_of};
 use crate::limits::{
-    NODE_PARTITIONS_MAX, PRODUCER_ID_BLOCK, TOPIC_NAME_BYTES_MAX, TOPIC_PARTITIONS_MAX,
+    NODE_PARTITIONS_MAX, PRODUCER_ID_BLOCK, PRODUCER_ID_ZEROES, PRODUCER_IDS_MAX,
+    TOPIC_NAME_BYTES_MAX, TOPIC_PARTITIONS_MAX,
 };
 use crate::partition::internal::Internal;
 use crate::partition::stamp;
@@ -70,6 +72,16 @@ pub(crate) fn is_metadata(identity: &Identity) -> bool {
 
 /// The metadata group.
 pub(crate) const METADATA_GROUP: GroupId = GroupId { topic_id: METADATA_TOPIC_ID, partition: 0 };
+
+/// The producer ids that a cluster gives out. Those of two clusters differ, so that a log may hold batches of both, as that of
+/// a mirror does, and none is taken for a repeat of another.
+pub(crate) fn producer_ids_of(cluster_id: [u8; 16]) -> Range<i64> {
+    let (halves, _) = cluster_id.as_chunks::<8>();
+    let mut chance = Prng::stream(u64::from_be_bytes(halves[0]), u64::from_be_bytes(halves[1]));
+    let place = i64::try_from(chance.next() >> 32).expect("32 bits fit");
+    let first = place << PRODUCER_ID_ZEROES;
+    first..first + PRODUCER_IDS_MAX
+}
 
 /// Why a command was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -595,9 +607,13 @@ impl Controller {
         is_there.then_some(MetadataRecord::DeleteTopic(DeleteTopic { topic_id: id }))
     }
 
-    /// Decides on a block of producer ids for a node: its first id, its end, and the record.
-    pub(crate) fn allocate_producer_ids(&mut self, broker_id: i32) -> (i64, i64, MetadataRecord) {
-        let first = self.next_producer_id;
+    /// Decides on a block of producer ids for a node of this cluster: its first id, its end, and the record.
+    pub(crate) fn allocate_producer_ids(
+        &mut self,
+        cluster_id: [u8; 16],
+        broker_id: i32,
+    ) -> (i64, i64, MetadataRecord) {
+        let first = self.next_producer_id.max(producer_ids_of(cluster_id).start);
         let end = first + PRODUCER_ID_BLOCK;
         self.next_producer_id = end;
         let record = AllocateProducerIds { broker_id, end };

@@ -150,6 +150,11 @@ impl Default for Memory {
 pub(crate) const PRODUCER_BATCHES_KEPT: usize = 5;
 /// Producer ids allocated by one metadata record.
 pub(crate) const PRODUCER_ID_BLOCK: i64 = 1000;
+/// Bits of zeroes at the end of the first producer id that a cluster gives out; 32 bits above them are the cluster's own. Ids
+/// stay below 2^53, so that numbers in JSON are exact.
+pub(crate) const PRODUCER_ID_ZEROES: u32 = 20;
+/// Producer ids, from a cluster's first one on, that are taken for its own.
+pub(crate) const PRODUCER_IDS_MAX: i64 = 1 << 36;
 
 /// Partitions of one topic.
 pub(crate) const TOPIC_PARTITIONS_MAX: i32 = 20_000;

@@ -774,8 +774,10 @@ impl Node {
             return self.want_producer_ids().map(|()| None);
         }
         if self.allocating.is_none() {
-            let broker_id = self.options.facts.broker_id;
-            let (first, end, record) = self.controller.allocate_producer_ids(broker_id);
+            let (cluster_id, broker_id) =
+                (self.options.facts.cluster_id, self.options.facts.broker_id);
+            let block = self.controller.allocate_producer_ids(cluster_id, broker_id);
+            let (first, end, record) = block;
             debug_assert_eq!(end - first, PRODUCER_ID_BLOCK);
             let index = self.controller.propose(now, &[record])?;
             self.allocating = Some((index, first, end));

@@ -409,12 +409,7 @@ impl Partition {
             let (id, epoch) = (header.producer_id, header.producer_epoch);
             let is_stray = !header.attributes.is_transactional() && self.producers.is_open(id);
             match self.producers.check(id, epoch, header.base_sequence, count) {
-                // As Kafka has it, a transaction does not begin in the middle.
-                Verdict::Refuse(ErrorCode::UnknownProducerId)
-                    if header.attributes.is_transactional() =>
-                {
-                    Verdict::Refuse(ErrorCode::OutOfOrderSequenceNumber)
-                }
+                Verdict::Refuse(ErrorCode::UnknownProducerId) => self.judge_stranger(&batch),
                 // Its transaction is open, and the batch is not of it.
                 Verdict::Append if is_stray => Verdict::Refuse(ErrorCode::InvalidTxnState),
                 verdict => verdict,
@@ -442,6 +437,24 @@ impl Partition {
             }
         }
         self.append(now, batch, acks, slot)
+    }
+
+    /// What to do with a batch of a producer that is not known and goes on with its sequence. As in Kafka it may: it wrote to
+    /// an earlier topic of this name, or was forgotten, or is of another cluster. Where none of this can be, batches before
+    /// this one are still to come.
+    fn judge_stranger(&self, batch: &CheckedBatch) -> Verdict {
+        let id = batch.header.producer_id;
+        let is_transactional = batch.header.attributes.is_transactional();
+        let is_new =
+            self.settings.newcomers.contains(&id) && !self.producers.may_have_forgotten(id);
+        match () {
+            // As Kafka has it, a transaction of the second protocol does not begin in the middle.
+            () if is_transactional && (is_new || batch.adds_itself) => {
+                Verdict::Refuse(ErrorCode::OutOfOrderSequenceNumber)
+            }
+            () if is_new => Verdict::Refuse(ErrorCode::UnknownProducerId),
+            () => Verdict::Append,
+        }
     }
 
     /// Appends a batch of this node's own: what a coordinator keeps of its groups.

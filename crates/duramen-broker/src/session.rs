@@ -29,6 +29,7 @@ use crate::limits::{
     DECOMPRESSED_BYTES_MAX, DECOMPRESSED_BYTES_QUICK, DECOMPRESSED_RATIO_MAX,
     DECOMPRESSED_RATIO_QUICK, ELEMENT_BYTES, SESSION_BYTES_MAX, SESSION_REQUESTS_MAX,
 };
+use crate::node::FIRST_THAT_ADDS;
 
 /// Who asks, how, and by which version.
 #[derive(Clone, Debug)]
@@ -100,6 +101,8 @@ pub struct CheckedBatch {
     pub header: BatchHeader,
     /// What the walk over its records found.
     pub summary: RecordSummary,
+    /// Whether its producer leaves it to partitions to say that they take part in a transaction.
+    pub adds_itself: bool,
 }
 
 /// Why a batch is refused before the node sees it.
@@ -270,7 +273,8 @@ impl Session {
     fn on_checked(&mut self, produce: Heavy, checked: Checked) -> SessionStep {
         let Heavy { header, request, bytes, .. } = produce;
         let sequence = self.take_slot(ApiKey::Produce, &header, header.api_version, bytes);
-        self.ask(sequence, header, Prepared::Produce(prepare(request, checked)))
+        let prepared = prepare(request, header.api_version, checked);
+        self.ask(sequence, header, Prepared::Produce(prepared))
     }
 
     fn ask(&self, sequence: u64, header: RequestHeader, request: Prepared) -> SessionStep {
@@ -393,7 +397,8 @@ fn is_too_large(error: &RecordError) -> bool {
     matches!(error, RecordError::Compression(CompressionError::LimitExceeded { .. }))
 }
 
-fn prepare(request: ProduceRequest, checked: Checked) -> PreparedProduce {
+fn prepare(request: ProduceRequest, version: i16, checked: Checked) -> PreparedProduce {
+    let adds_itself = version >= FIRST_THAT_ADDS;
     let mut batches = checked.batches.into_iter();
     let mut topics = Vec::with_capacity(request.topic_data.len());
     for topic in request.topic_data {
@@ -406,7 +411,7 @@ fn prepare(request: ProduceRequest, checked: Checked) -> PreparedProduce {
                     // bytes are not copied.
                     let bytes =
                         bytes.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]));
-                    CheckedBatch { bytes, header, summary }
+                    CheckedBatch { bytes, header, summary, adds_itself }
                 });
             partitions.push(PreparedPartition { index: partition.index, batch });
         }

@@ -19,8 +19,9 @@ use crate::configs::Settings;
 
 use super::records::{
     AllocatePeerIds, AllocateProducerIds, BearPartition, CreateTopic, MetadataRecord,
-    MovePartition, PlacePartition, PlacedReplica, QuotaEntity, RegisterBroker, RetireDirectory,
-    SetBrokerConfig, SetClientQuota, SetFeature, SetGroupConfig, SetTopicConfig, UnregisterBroker,
+    MovePartition, NoteNewcomers, PlacePartition, PlacedReplica, QuotaEntity, RegisterBroker,
+    RetireDirectory, SetBrokerConfig, SetClientQuota, SetFeature, SetGroupConfig, SetTopicConfig,
+    UnregisterBroker,
 };
 use crate::quotas::{EntityType, QuotaKey, QuotaTable};
 use duramen_storage::sabotage::{self, Bug};
@@ -37,6 +38,9 @@ pub(crate) struct Topic {
     pub name: String,
     pub id: Uuid,
     pub configs: Settings,
+    /// Producer ids from this one on were given out after it was created: none of them has written to another topic of its
+    /// name before.
+    pub newcomers_from: i64,
     pub partitions: Vec<Vec<PlacedReplica>>,
 }
 
@@ -220,8 +224,13 @@ impl Image {
             MetadataRecord::CreateTopic(CreateTopic { topic_id, name }) => {
                 self.names.insert(name.clone(), topic_id);
                 self.folded.insert(fold(&name), topic_id);
-                let topic = Topic { name, id: topic_id, ..Topic::default() };
+                let newcomers_from = self.next_producer_id;
+                let topic = Topic { name, id: topic_id, newcomers_from, ..Topic::default() };
                 self.topics.insert(topic_id, topic);
+                None
+            }
+            MetadataRecord::NoteNewcomers(NoteNewcomers { topic_id, first }) => {
+                self.topics.get_mut(&topic_id)?.newcomers_from = first;
                 None
             }
             MetadataRecord::SetTopicConfig(set) => self.set_topic_config(set),
@@ -397,6 +406,8 @@ impl Image {
             let topic_id = topic.id;
             let name = topic.name.clone();
             put(MetadataRecord::CreateTopic(CreateTopic { topic_id, name }));
+            let first = topic.newcomers_from;
+            put(MetadataRecord::NoteNewcomers(NoteNewcomers { topic_id, first }));
             for (name, value) in &topic.configs {
                 let (name, value) = (name.clone(), Some(value.clone()));
                 put(MetadataRecord::SetTopicConfig(SetTopicConfig { topic_id, name, value }));
@@ -510,6 +521,10 @@ mod tests {
             MetadataRecord::SetClientQuota(SetClientQuota { entity, key, value, is_removed })
         };
         records.extend([quota("u", 5.0, false), quota("v", 7.0, false), quota("u", 0.0, true)]);
+        let allocated = AllocateProducerIds { broker_id: 0, end: 2000 };
+        records.push(MetadataRecord::AllocateProducerIds(allocated));
+        let (topic_id, name) = (Uuid::from_u128(104), "later".to_owned());
+        records.push(MetadataRecord::CreateTopic(CreateTopic { topic_id, name }));
         let topic_id = Uuid::from_u128(103);
         records.push(MetadataRecord::DeleteTopic(DeleteTopic { topic_id }));
         for (broker_id, value) in [(0, Some("5")), (-1, Some("6")), (0, None)] {
@@ -529,7 +544,18 @@ mod tests {
             image.apply(record);
             assert_eq!(Image::decode(&image.encode(0)).as_ref(), Some(&image));
         }
-        assert_eq!((image.topics.len(), image.partitions_len), (3, 9));
+        assert_eq!((image.topics.len(), image.partitions_len), (4, 9));
+    }
+
+    #[test]
+    fn a_topic_knows_which_producer_ids_are_newer_than_it() {
+        let mut image = Image::empty();
+        for record in history() {
+            image.apply(record);
+        }
+        let copy = Image::decode(&image.encode(0)).expect("ours");
+        let from = |id| copy.topic(Uuid::from_u128(id)).expect("it is there").newcomers_from;
+        assert_eq!((from(101), from(104), copy.next_producer_id), (0, 2000, 3000));
     }
 
     #[test]

@@ -120,6 +120,12 @@ duramen_protocol::message! {
     pub struct UnregisterBroker: versions 0..=0, flexible 0.. {
         broker_id: i32 [0..],
     }
+    /// Producer ids from this one on were given out after a topic was created. Only in images: the order of records says it
+    /// otherwise.
+    pub struct NoteNewcomers: versions 0..=0, flexible 0.. {
+        topic_id: Uuid [0..],
+        first: i64 [0..],
+    }
     /// What all nodes of the cluster understand.
     pub struct SetFeature: versions 0..=0, flexible 0.. {
         name: String [0..],
@@ -181,6 +187,7 @@ metadata_records! {
     13 RetireDirectory;
     14 UnregisterBroker;
     15 SetGroupConfig;
+    16 NoteNewcomers;
 }
 
 /// The records of the metadata log's batches in `bytes`, by base offset. `None` if one cannot be

@@ -732,7 +732,9 @@ impl Node {
             if self.peers.grants.iter().any(|grant| grant.ids.nonce == nonce) {
                 continue;
             }
-            let (first, end, record) = self.controller.allocate_producer_ids(broker_id);
+            let cluster_id = self.options.facts.cluster_id;
+            let block = self.controller.allocate_producer_ids(cluster_id, broker_id);
+            let (first, end, record) = block;
             if let Some(index) = self.propose_for_peer(now, &[record]) {
                 let ids = IdsGranted { nonce, first, end };
                 self.peers.grants.push(Grant { index, broker_id, ids });

@@ -18,6 +18,7 @@ use super::Node;
 use super::coordinators::Kind;
 use crate::configs::TopicSettings;
 use crate::controller::image::{Change, Topic};
+use crate::controller::producer_ids_of;
 use crate::event::{Action, Now};
 use crate::group::GroupId;
 use crate::internal_topics;
@@ -115,6 +116,8 @@ impl Node {
         let is_internal = internal_topics::is_internal(&topic.name);
         settings.delete &= !is_internal;
         settings.compact &= !is_internal;
+        let own = producer_ids_of(self.options.facts.cluster_id);
+        settings.newcomers = own.start.max(topic.newcomers_from)..own.end;
         Arc::new(settings)
     }
 

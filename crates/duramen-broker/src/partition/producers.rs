@@ -22,13 +22,24 @@ use super::transactions::Transactions;
 use crate::limits::PRODUCER_BATCHES_KEPT;
 use duramen_storage::sabotage::{self, Bug};
 
-const IMAGE_VERSION: u8 = 4;
+/// There is no version 5: by that byte an image tells that the log was compacted.
+const IMAGE_VERSION: u8 = 6;
+/// It did not say which producers may have been forgotten.
+const IMAGE_VERSION_WITHOUT_FORGOTTEN: u8 = 4;
 /// It knew of no transactions.
 const IMAGE_VERSION_WITHOUT_TRANSACTIONS: u8 = 3;
 /// It did not say up to which index it goes: that was the index it was stored under.
 const IMAGE_VERSION_WITHOUT_INDEX: u8 = 2;
 /// It had no time of a producer's last batch either.
 const IMAGE_VERSION_WITHOUT_TIMES: u8 = 1;
+/// The versions that can be read.
+const READ: [u8; 5] = [
+    IMAGE_VERSION_WITHOUT_TIMES,
+    IMAGE_VERSION_WITHOUT_INDEX,
+    IMAGE_VERSION_WITHOUT_TRANSACTIONS,
+    IMAGE_VERSION_WITHOUT_FORGOTTEN,
+    IMAGE_VERSION,
+];
 const IMAGE_PRODUCER_BYTES: usize = 8 + 2 + 1;
 const IMAGE_TRANSACTION_BYTES: usize = 8 + 8 + 4;
 const IMAGE_BATCH_BYTES: usize = 4 + 4 + 8;
@@ -131,6 +142,8 @@ pub(crate) struct Producers {
     /// What entries up to this index did is in here, though not all of them may have been applied again: a replica that
     /// began anew got the table of its leader.
     as_of: u64,
+    /// One past the highest id of a producer that was forgotten.
+    forgotten_below: i64,
     committed: BTreeMap<i64, Producer>,
     proposed: BTreeMap<i64, Vec<Proposed>>,
     transactions: Transactions,
@@ -197,6 +210,11 @@ impl Producers {
             _ if sabotage::is(Bug::SequenceGapAccepted) => Verdict::Append,
             _ => Verdict::Refuse(ErrorCode::OutOfOrderSequenceNumber),
         }
+    }
+
+    /// Whether a producer that is not known may have been, and be on its way with its sequence.
+    pub(crate) fn may_have_forgotten(&self, id: i64) -> bool {
+        id < self.forgotten_below
     }
 
     /// The highest epoch that a producer was heard of with.
@@ -326,14 +344,23 @@ impl Producers {
     /// An `ExpireProducers` entry is committed.
     pub(crate) fn expire(&mut self, index: u64, before: i64) {
         if index > self.as_of {
-            self.committed.retain(|_, it| it.last_offset >= before || it.open.is_some());
+            let forgotten_below = &mut self.forgotten_below;
+            self.committed.retain(|id, it| {
+                let stays = it.last_offset >= before || it.open.is_some();
+                if !stays {
+                    *forgotten_below = id.saturating_add(1).max(*forgotten_below);
+                }
+                stays
+            });
         }
     }
 
     /// The same as older versions said it.
     pub(crate) fn expire_named(&mut self, index: u64, ids: &[i64]) {
         for id in ids.iter().filter(|_| index > self.as_of) {
-            self.committed.remove(id);
+            if self.committed.remove(id).is_some() {
+                self.forgotten_below = self.forgotten_below.max(id.saturating_add(1));
+            }
         }
     }
 
@@ -354,15 +381,16 @@ impl Producers {
         self.committed.len()
     }
 
-    /// The committed state after the entry at `applied`, versioned: version, the index up to which it goes, how many
-    /// producers there are; for each its id, epoch, time, last offset, open transaction (or -1), coordinator and
+    /// The committed state after the entry at `applied`, versioned: version, the index up to which it goes, below which id
+    /// producers may have been forgotten, how many producers there are; for each its id, epoch, time, last offset, open transaction (or -1), coordinator and
     /// batches; then the aborted transactions.
     pub(crate) fn image(&self, applied: u64) -> Bytes {
         let size = IMAGE_PRODUCER_BYTES + IMAGE_TRANSACTION_BYTES;
         let size = size + 8 + PRODUCER_BATCHES_KEPT * IMAGE_BATCH_BYTES;
-        let mut out = Vec::with_capacity(1 + 8 + 4 + self.committed.len() * size);
+        let mut out = Vec::with_capacity(1 + 8 + 8 + 4 + self.committed.len() * size);
         out.push(IMAGE_VERSION);
         out.extend_from_slice(&self.as_of.max(applied).to_be_bytes());
+        out.extend_from_slice(&self.forgotten_below.to_be_bytes());
         let count = u32::try_from(self.committed.len()).expect("an id is of 8 bytes of memory");
         out.extend_from_slice(&count.to_be_bytes());
         for (id, producer) in &self.committed {
@@ -388,13 +416,18 @@ impl Producers {
     pub(crate) fn from_image(image: &[u8], now_us: u64) -> Option<Self> {
         let mut producers = Self::default();
         let Some((&version, mut rest)) = image.split_first() else { return Some(producers) };
-        if !(IMAGE_VERSION_WITHOUT_TIMES..=IMAGE_VERSION).contains(&version) {
+        if !READ.contains(&version) {
             return None;
         }
         if version > IMAGE_VERSION_WITHOUT_INDEX {
             let (as_of, tail) = rest.split_first_chunk::<8>()?;
             rest = tail;
             producers.as_of = u64::from_be_bytes(*as_of);
+        }
+        if version > IMAGE_VERSION_WITHOUT_FORGOTTEN {
+            let (forgotten_below, tail) = rest.split_first_chunk::<8>()?;
+            rest = tail;
+            producers.forgotten_below = i64::from_be_bytes(*forgotten_below);
         }
         let mut left = u32::MAX;
         if version > IMAGE_VERSION_WITHOUT_TRANSACTIONS {
@@ -474,8 +507,10 @@ impl Producers {
             let open = open.unwrap_or_default();
             format!("producer {id}  epoch {}{time}{open}{batches}", producer.epoch)
         };
+        let forgotten = (self.forgotten_below > 0)
+            .then(|| format!("producers below {} may have been forgotten", self.forgotten_below));
         let lines = self.committed.iter().map(line);
-        lines.chain(self.transactions.lines()).collect()
+        lines.chain(forgotten).chain(self.transactions.lines()).collect()
     }
 }
 
@@ -603,6 +638,28 @@ mod tests {
         assert_eq!(copy.check(7, 1, 7, 1), Verdict::Append, "what comes after is");
         copy.expire(10, 61);
         assert_eq!(copy.len(), 0);
+    }
+
+    #[test]
+    fn who_may_have_been_forgotten_is_said_by_the_log_and_kept_in_the_image() {
+        let mut producers = Producers::default();
+        let of = |id, base_offset| Descriptor { producer_id: id, ..batch(0, 0, 1, base_offset) };
+        for (index, id, offset) in [(2, 7, 0), (3, 9, 1), (4, 8, 2)] {
+            append(&mut producers, index, &of(id, offset));
+        }
+        assert!(!producers.may_have_forgotten(0), "nobody was");
+        producers.expire(5, 1);
+        assert!(producers.may_have_forgotten(7) && !producers.may_have_forgotten(8));
+        producers.expire(6, 2);
+        let image = producers.image(6);
+        let mut copy = Producers::from_image(&image, 0).expect("our own version");
+        assert!(copy.may_have_forgotten(9) && !copy.may_have_forgotten(10));
+        assert_eq!(copy.image(6), image);
+        copy.expire_named(7, &[8, 100]);
+        assert!(!copy.may_have_forgotten(10), "neither is higher and was known");
+        let older = [&[4][..], &image[1..9], &image[17..]].concat();
+        let older = Producers::from_image(&older, 0).expect("an older version of ours");
+        assert_eq!((older.len(), older.may_have_forgotten(0)), (1, false));
     }
 
     #[test]

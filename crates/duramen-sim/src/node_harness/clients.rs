@@ -648,12 +648,15 @@ impl Clients {
         let mut value = number.to_be_bytes().to_vec();
         value.resize(usize::try_from(size).expect("small"), 7);
         let client = &self.all[at];
-        let mut sequence = client.sequences.get(&(place.clone(), life)).copied().unwrap_or(0);
+        let key = (place.clone(), life);
+        let mut sequence = client.sequence_of(&key);
         let producer = client.producer.filter(|_| client.idempotent);
         let idempotent = producer.is_some();
         let mut void = idempotent && self.work.chance(30);
         if void {
-            sequence = advance(sequence, i32::try_from(self.work.between(1, 100)).expect("small"));
+            let gap = i32::try_from(self.work.between(1, 100)).expect("small");
+            void = client.sequences.contains_key(&key); // elsewhere it is not known, and may begin anywhere
+            sequence = if void { advance(sequence, gap) } else { sequence };
         }
         let mut id = self.id_to_use(&place.0);
         if let Some(stale) = self.oracle.topics[&place.0].old_ids.last()
@@ -896,8 +899,8 @@ impl Clients {
             ErrorCode::None => {
                 let number = produce.number;
                 if produce.idempotent && !produce.again {
-                    let sequence = client.sequences.entry(key).or_default();
-                    *sequence = advance(*sequence, produce.count);
+                    let sequence = client.sequence_of(&key);
+                    client.sequences.insert(key, advance(sequence, produce.count));
                     client.last = Some(produce);
                 }
                 self.oracle.on_acked(number, base)
@@ -950,6 +953,12 @@ impl Clients {
 }
 
 impl Client {
+    /// The sequence of its next batch: in a topic that was made again it goes on where it was in the one before.
+    fn sequence_of(&self, (place, life): &(Place, u32)) -> i32 {
+        let mut lives = self.sequences.range((place.clone(), 0)..=(place.clone(), *life));
+        lives.next_back().map_or(0, |(_, sequence)| *sequence)
+    }
+
     /// The reply to what is outstanding will never come.
     fn forget(&mut self) {
         if let Some((_, _, Asked::Produce(produce))) = self.outstanding.take()

@@ -5,11 +5,14 @@ use duramen_protocol::wire::Uuid;
 use duramen_protocol::{ErrorCode, Response};
 use duramen_storage::op::Done;
 
+use crate::controller::{METADATA_REPLICA, producer_ids_of};
 use crate::event::ConnectionId;
 
 use super::harness::{
     Harness, ONE, WALL_MS, batch, builder, bytes_of, idempotent, new_topic, produce_request,
 };
+use super::restart::producer_id;
+use super::topics::delete;
 
 #[test]
 fn an_acknowledged_batch_is_on_disk_first_and_can_be_fetched() {
@@ -112,16 +115,64 @@ fn a_retry_is_answered_with_the_first_offset_once_that_is_committed() {
 }
 
 #[test]
-fn gaps_stale_epochs_and_strangers_are_refused() {
+fn gaps_stale_epochs_and_new_producers_in_the_middle_are_refused() {
     let mut it = Harness::new(&[]);
     it.create("t", &[]);
+    let new = producer_id(&mut it).producer_id;
     it.produce("t", idempotent(5, 1, 0, &["a"]));
     let mut code = |batch| ErrorCode::from_code(it.produce("t", batch).error_code).expect("a code");
     assert_eq!(code(idempotent(5, 1, 2, &["c"])), ErrorCode::OutOfOrderSequenceNumber);
     assert_eq!(code(idempotent(5, 0, 1, &["b"])), ErrorCode::InvalidProducerEpoch);
     assert_eq!(code(idempotent(5, 2, 7, &["b"])), ErrorCode::OutOfOrderSequenceNumber);
-    assert_eq!(code(idempotent(6, 0, 3, &["b"])), ErrorCode::UnknownProducerId);
+    assert_eq!(code(idempotent(new, 0, 3, &["b"])), ErrorCode::UnknownProducerId);
+    assert_eq!(code(idempotent(new, 0, 0, &["b"])), ErrorCode::None);
     assert_eq!(code(idempotent(5, 2, 0, &["b"])), ErrorCode::None);
+}
+
+#[test]
+fn a_producer_goes_on_in_a_topic_that_was_made_again() {
+    let mut it = Harness::new(&[]);
+    it.create("t", &[]);
+    let old = producer_id(&mut it).producer_id;
+    assert_eq!(it.produce("t", idempotent(old, 0, 0, &["a", "b"])).error_code, 0);
+    delete(&mut it, "t");
+    it.create("t", &[]);
+    it.restart(&[], 2);
+    for again in [idempotent(old, 0, 2, &["c"]), idempotent(old, 0, 2, &["c"])] {
+        let part = it.produce("t", again);
+        assert_eq!((part.error_code, part.base_offset), (0, 0), "it is there once");
+    }
+    let gap = ErrorCode::OutOfOrderSequenceNumber.code();
+    assert_eq!(it.produce("t", idempotent(old, 0, 4, &["e"])).error_code, gap);
+    assert_eq!(it.produce("t", idempotent(old, 0, 3, &["d"])).base_offset, 1);
+
+    // Whoever came after the topic has no past that could be forgotten.
+    it.storage(Done::WantImage { replica: METADATA_REPLICA });
+    let new = producer_id(&mut it).producer_id;
+    it.restart(&[], 3);
+    assert!(new >= old + 1000, "it is of another block");
+    let unknown = ErrorCode::UnknownProducerId.code();
+    assert_eq!(it.produce("t", idempotent(new, 0, 2, &["x"])).error_code, unknown);
+    assert_eq!(it.produce("t", idempotent(new, 0, 0, &["x"])).base_offset, 2);
+}
+
+#[test]
+fn a_producer_of_another_cluster_may_begin_anywhere() {
+    let mut it = Harness::new(&[]);
+    it.create("t", &[]);
+    let own = producer_ids_of([7; 16]);
+    assert!(own.contains(&producer_id(&mut it).producer_id));
+    for (at, other) in [(0, own.start - 1), (1, own.end)] {
+        assert_eq!(it.produce("t", idempotent(other, 0, 9, &["a"])).base_offset, at);
+    }
+}
+
+#[test]
+fn two_clusters_give_out_different_producer_ids() {
+    let mut starts: Vec<_> = (0..=255u8).map(|n| producer_ids_of([n; 16]).start).collect();
+    assert!(starts.iter().all(|it| (0..1 << 53).contains(it)));
+    starts.sort_unstable();
+    assert!(starts.windows(2).all(|pair| pair[1] - pair[0] > 1_000_000));
 }
 
 #[test]

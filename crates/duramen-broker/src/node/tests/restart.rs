@@ -64,7 +64,7 @@ fn a_metadata_image_stands_in_for_the_log_before_it() {
     assert!(metadata.topics.iter().all(|topic| topic.error_code == 0));
 }
 
-fn producer_id(it: &mut Harness) -> InitProducerIdResponse {
+pub(super) fn producer_id(it: &mut Harness) -> InitProducerIdResponse {
     let request = InitProducerIdRequest { transactional_id: None, ..Default::default() };
     match it.ask(request, 4) {
         Response::InitProducerId(response) => response,

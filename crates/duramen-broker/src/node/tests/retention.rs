@@ -2,6 +2,7 @@ use duramen_protocol::messages::DeleteRecordsRequest;
 use duramen_protocol::messages::delete_records::{DeleteRecordsPartition, DeleteRecordsTopic};
 use duramen_protocol::records::{BatchBuilder, NewRecord};
 use duramen_protocol::{ErrorCode, Response};
+use duramen_storage::op::Done;
 
 use crate::controller::METADATA_REPLICA;
 use crate::event::Event;
@@ -234,13 +235,20 @@ fn delete_records_moves_the_start_and_survives_a_restart() {
 fn silent_producers_are_forgotten_by_an_entry_of_the_log() {
     let mut it = Harness::new(&[("producer.id.expiration.ms", "3600000")]);
     it.create("t", &[]);
-    it.produce("t", idempotent(5, 0, 0, &["a"]));
+    let id = super::restart::producer_id(&mut it).producer_id;
+    it.produce("t", idempotent(id, 0, 0, &["a"]));
     it.pass_ms(3_000_000);
     assert_eq!(it.node.metrics().producers, 1);
     it.pass_ms(1_800_000);
     assert_eq!(it.node.metrics().producers, 0);
-    let unknown = it.produce("t", idempotent(5, 0, 1, &["b"])).error_code;
-    assert_eq!(unknown, ErrorCode::UnknownProducerId.code());
     it.restart(&[], 2);
     assert_eq!(it.node.metrics().producers, 0, "a replay forgets them too");
+    let replica = it.replica("t");
+    it.storage(Done::WantImage { replica });
+    it.restart(&[], 3);
+    // As in Kafka, whoever was forgotten goes on; whoever never was here cannot have been.
+    let unknown = ErrorCode::UnknownProducerId.code();
+    assert_eq!(it.produce("t", idempotent(id + 1, 0, 1, &["x"])).error_code, unknown);
+    let goes_on = it.produce("t", idempotent(id, 0, 1, &["b"]));
+    assert_eq!((goes_on.error_code, goes_on.base_offset), (0, 1));
 }

@@ -354,6 +354,27 @@ fn what_was_not_added_is_not_written_and_what_is_not_over_is_not_left() {
     assert_eq!(late.produce(&mut it, "t", &["late"]), Err(ErrorCode::InvalidProducerEpoch));
 }
 
+/// As in Kafka: a producer of the second protocol has a new epoch, and so new sequences, in each transaction.
+#[test]
+fn a_transaction_of_the_first_protocol_goes_on_in_a_topic_that_was_made_again() {
+    for version in [1, 2] {
+        let mut it = Harness::new(&FEW);
+        it.create("t", &[]);
+        let mut producer = Producer::new(&mut it, "x", version);
+        producer.write(&mut it, "t", &["a", "b"]);
+        assert_eq!(producer.end(&mut it, true), ErrorCode::None);
+        super::topics::delete(&mut it, "t");
+        it.create("t", &[]);
+        if version == 1 {
+            assert_eq!(producer.add(&mut it, "t"), ErrorCode::None);
+        }
+        *producer.sequence("t") = 2;
+        let went_on = producer.produce(&mut it, "t", &["c"]);
+        let refused = Err(ErrorCode::OutOfOrderSequenceNumber);
+        assert_eq!(went_on, if version == 1 { Ok(0) } else { refused });
+    }
+}
+
 #[test]
 fn offsets_move_with_their_transaction() {
     for version in [1, 2] {
