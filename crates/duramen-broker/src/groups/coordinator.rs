@@ -169,6 +169,8 @@ struct Group {
     offsets: Offsets,
     flying: BTreeSet<Ticket>,
     readers: Vec<Reader>,
+    /// Its offsets were deleted. As in Kafka it stays, empty, until the next look at what has expired, or its next coordinator.
+    lingers: bool,
     /// Its deletion is being appended: for whoever writes from now on, there is no such group.
     is_ending: Option<Ticket>,
     /// What is durable of a group of the consumer protocol, with the offset of each record.
@@ -201,6 +203,7 @@ impl Group {
             && self.offsets.is_empty()
             && self.flying.is_empty()
             && self.readers.is_empty()
+            && !self.lingers
             && self.members.is_idle()
             && self.facts.is_empty()
             && self.waiting.is_empty()

@@ -584,6 +584,7 @@ impl Coordinator {
         if records.is_empty() {
             self.reply(key, answer);
         } else {
+            self.group_mut(&name).lingers = true;
             self.append_parted(&name, records, Then::DeleteOffsets(key, answer));
         }
     }
@@ -610,6 +611,7 @@ impl Coordinator {
             }
         }
         for (name, records) in found {
+            self.group_mut(&name).lingers = true;
             self.append_parted(&name, records, Then::Nothing);
         }
         self.forget_shared_topic(topic_id);
@@ -721,6 +723,7 @@ impl Coordinator {
         (group.members, group.life, group.is_ending) = (Membership::default(), life, Some(last));
         group.consumer = None;
         group.share = None;
+        group.lingers = false;
     }
 
     /// Appends the end of what has expired in so many groups after this one, and says where it stopped, unless it saw

@@ -388,6 +388,32 @@ fn a_deleted_topics_offsets_are_forgotten() {
 }
 
 #[test]
+fn a_group_whose_last_topic_is_gone_stays_until_the_next_look_at_what_has_expired() {
+    let mut it = with_groups();
+    it.create("u", &[]);
+    for topic in ["t", "u"] {
+        assert_eq!(commit(&mut it, topic, topic, 3), ErrorCode::None);
+    }
+    delete(&mut it, "t");
+    let partitions = vec![OffsetDeleteRequestPartition { partition_index: 0 }];
+    let topics = vec![OffsetDeleteRequestTopic { name: "u".to_owned(), partitions }];
+    let request = OffsetDeleteRequest { group_id: "u".to_owned(), topics };
+    it.ask(request, 0);
+    let told = |it: &mut Harness| {
+        let groups = listed(it).groups.into_iter();
+        let mut told: Vec<_> = groups.map(|it| (it.group_id, it.group_state)).collect();
+        told.sort();
+        told
+    };
+    let empty = |name: &str| (name.to_owned(), "Empty".to_owned());
+    assert_eq!(told(&mut it), [empty("t"), empty("u")]);
+    it.pass_ms(700_000);
+    assert_eq!(told(&mut it), []);
+    it.restart(&[NO_DELAY, SMALL], 2);
+    assert_eq!(told(&mut it), []);
+}
+
+#[test]
 fn a_member_whose_connection_breaks_while_it_joins_stays_a_member() {
     let mut it = with_groups();
     let first = group_of_one(&mut it, "g");
