@@ -1,8 +1,10 @@
 //! `DeleteRecords`: move the start of logs forward.
 
+use std::collections::BTreeSet;
+
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::delete_records::{
-    DeleteRecordsPartitionResult, DeleteRecordsTopicResult,
+    DeleteRecordsPartitionResult, DeleteRecordsTopic, DeleteRecordsTopicResult,
 };
 use duramen_protocol::messages::{DeleteRecordsRequest, DeleteRecordsResponse};
 
@@ -25,7 +27,8 @@ pub(crate) fn handle(
 ) {
     let mut response = DeleteRecordsResponse::default();
     let mut outstanding = 0;
-    for (at, topic) in request.topics.into_iter().enumerate() {
+    let topics = last_of_each(request.topics);
+    for (at, topic) in topics.into_iter().enumerate() {
         let mut partitions = Vec::with_capacity(topic.partitions.len());
         for (slot, asked) in topic.partitions.into_iter().enumerate() {
             let slot = Slot::Request { key, topic: at, partition: slot };
@@ -50,6 +53,19 @@ pub(crate) fn handle(
         let deadline = deadline_us(now, request.timeout_ms);
         node.park(key, Parked::Trims { response, outstanding }, deadline);
     }
+}
+
+/// Each partition once: as in Kafka the last offset counts that is given for it.
+fn last_of_each(mut topics: Vec<DeleteRecordsTopic>) -> Vec<DeleteRecordsTopic> {
+    let mut named = BTreeSet::new();
+    for topic in topics.iter_mut().rev() {
+        let name = &topic.name;
+        topic.partitions.reverse();
+        topic.partitions.retain(|it| named.insert((name.clone(), it.partition_index)));
+        topic.partitions.reverse();
+    }
+    topics.retain(|topic| !topic.partitions.is_empty());
+    topics
 }
 
 /// The log start, if it is that far already; `None` if a trim is under way.

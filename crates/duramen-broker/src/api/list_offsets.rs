@@ -1,5 +1,7 @@
 //! `ListOffsets`: offsets by time, and the first and last ones.
 
+use std::collections::BTreeSet;
+
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::list_offsets::{
     ListOffsetsPartition, ListOffsetsPartitionResponse, ListOffsetsTopicResponse,
@@ -56,15 +58,19 @@ pub(crate) fn handle(
         topic.partitions.iter().map(|asked| (topic.name.as_str(), asked.partition_index))
     });
     let twice = repeated(named);
+    let mut told = BTreeSet::new();
     for topic in &request.topics {
         let mut partitions = Vec::with_capacity(topic.partitions.len());
         for asked in &topic.partitions {
+            let place = (topic.name.as_str(), asked.partition_index);
+            if twice.contains(&place) && !told.insert(place) {
+                continue;
+            }
             let mut answer = ListOffsetsPartitionResponse {
                 partition_index: asked.partition_index,
                 ..ListOffsetsPartitionResponse::default()
             };
-            let found = if twice.contains(&(topic.name.as_str(), asked.partition_index)) {
-                // Nobody could tell the answers apart.
+            let found = if twice.contains(&place) {
                 Err(ErrorCode::InvalidRequest)
             } else {
                 one(node, context, &topic.name, asked, is_read_committed)
@@ -86,6 +92,9 @@ pub(crate) fn handle(
                 }),
             }
             partitions.push(answer);
+        }
+        if partitions.is_empty() && !topic.partitions.is_empty() {
+            continue;
         }
         let name = topic.name.clone();
         response.topics.push(ListOffsetsTopicResponse { name, partitions });

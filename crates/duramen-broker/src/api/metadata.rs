@@ -1,5 +1,7 @@
 //! `Metadata`: brokers, topics, leaders; makes topics on the way if both sides allow it.
 
+use std::collections::BTreeSet;
+
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::metadata::{
     MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic,
@@ -126,7 +128,9 @@ pub(crate) fn answer(
         None => image.topics_by_name().map(|topic| describe(node, topic, include)).collect(),
         Some(asked) => {
             let mut topics = Vec::with_capacity(asked.len());
-            for topic in asked {
+            let mut told = BTreeSet::new();
+            // However often a topic is named, it is told of once.
+            for topic in asked.iter().filter(|it| told.insert((it.topic_id, &it.name))) {
                 let by_id_only = topic.name.is_none() || !topic.topic_id.is_zero();
                 if by_id_only && context.version < FIRST_BY_ID {
                     topics.push(MetadataResponseTopic {

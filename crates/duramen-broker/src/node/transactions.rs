@@ -18,9 +18,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use duramen_protocol::messages::{
-    AddOffsetsToTxnRequest, EndTxnResponse, TxnOffsetCommitRequest,
-};
+use duramen_protocol::messages::{AddOffsetsToTxnRequest, EndTxnResponse, TxnOffsetCommitRequest};
 use duramen_protocol::{ErrorCode, Response};
 use duramen_storage::op::ReplicaId;
 use duramen_storage::sabotage::{self, Bug};

@@ -1,10 +1,13 @@
 use bytes::Bytes;
-use duramen_protocol::Response;
+use duramen_protocol::messages::delete_records::{DeleteRecordsPartition, DeleteRecordsTopic};
+use duramen_protocol::messages::list_offsets::{ListOffsetsPartition, ListOffsetsTopic};
 use duramen_protocol::messages::{
-    ApiVersionsRequest, ApiVersionsResponse, DescribeClusterRequest, MetadataRequest,
+    ApiVersionsRequest, ApiVersionsResponse, DeleteRecordsRequest, DescribeClusterRequest,
+    ListOffsetsRequest, MetadataRequest,
 };
+use duramen_protocol::{ErrorCode, Response};
 
-use super::harness::{Harness, ONE};
+use super::harness::{Harness, ONE, batch};
 use crate::session::{Session, SessionStep};
 
 #[test]
@@ -52,6 +55,36 @@ fn the_cluster_is_described() {
     assert_eq!(response.topics.len(), 1, "in version 0 an empty list means all");
     let Response::Metadata(response) = it.ask(all, 1) else { panic!("other") };
     assert!(response.topics.is_empty());
+}
+
+#[test]
+fn what_is_named_twice_is_answered_once() {
+    let mut it = Harness::new(&[]);
+    it.create("t", &[]);
+    it.produce("t", batch(&["a", "b", "c"]));
+    let names: Vec<_> =
+        it.metadata(&["t", "u", "t"]).topics.into_iter().map(|it| it.name).collect();
+    assert_eq!(names, [Some("t".to_owned()), Some("u".to_owned())]);
+
+    let partition = |timestamp| ListOffsetsPartition { timestamp, ..Default::default() };
+    let topic = |timestamp| {
+        let partitions = vec![partition(timestamp)];
+        ListOffsetsTopic { name: "t".to_owned(), partitions }
+    };
+    let topics = vec![topic(-1), topic(-2)];
+    let request = ListOffsetsRequest { replica_id: -1, topics, ..Default::default() };
+    let Response::ListOffsets(response) = it.ask(request, 7) else { panic!("other") };
+    let codes: Vec<_> = response.topics.iter().flat_map(|topic| &topic.partitions).collect();
+    assert_eq!((codes.len(), codes[0].error_code), (1, ErrorCode::InvalidRequest.code()));
+
+    let topic = |offset| {
+        let partitions = vec![DeleteRecordsPartition { partition_index: 0, offset }];
+        DeleteRecordsTopic { name: "t".to_owned(), partitions }
+    };
+    let request = DeleteRecordsRequest { topics: vec![topic(3), topic(2)], timeout_ms: 1000 };
+    let Response::DeleteRecords(response) = it.ask(request, 2) else { panic!("other") };
+    let starts: Vec<_> = response.topics.iter().flat_map(|topic| &topic.partitions).collect();
+    assert_eq!((starts.len(), starts[0].low_watermark), (1, 2), "the last counts");
 }
 
 #[test]
