@@ -162,6 +162,31 @@ DIFFERENCES = {
         {True},
         "Duramen's storage and listener take log.index.interval.bytes and max.connections at the start.",
     ),
+    "node with a codec of its own": (
+        {0},
+        {42},
+        "As of a topic with a codec of its own.",
+    ),
+    "fraction that only Java reads": (
+        {0},
+        {40},
+        "Double.parseDouble takes 0.5d and 0x1p-1; that NaN passes for a number between 0 and 1 is a slip of Kafka's.",
+    ),
+    "segments below a megabyte": (
+        {40},
+        {0},
+        "Kafka's bound since 4.0. Duramen's is 4096 bytes: tests roll segments, and small ones do no harm.",
+    ),
+    "local retention beside retention": (
+        {42},
+        {0},
+        "Kafka compares it with log.retention.ms; Duramen has no tiers, and the setting does nothing.",
+    ),
+    "setting that is live in Kafka only": (
+        {0},
+        {42},
+        "Duramen takes them at the start and, the limits of connections, on SIGHUP; the file is the one place of them.",
+    ),
     "settings of loggers": (
         {True},
         {False},

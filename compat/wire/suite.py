@@ -17,6 +17,7 @@ import test_topics  # noqa: F401
 import test_transactional_log  # noqa: F401
 import test_transactional_offsets  # noqa: F401
 import test_transactions  # noqa: F401
+import test_values  # noqa: F401
 
 from harness import main
 

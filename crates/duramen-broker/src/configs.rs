@@ -2,13 +2,14 @@
 //!
 //! Purpose:    every setting that has a name: of topics, and of the node and its process.
 //! Owns:       the two tables (name, type, default, check, synonym, doc), typed settings.
-//! Interface:  [`BrokerSettings::from_pairs`], [`TopicSettings::resolve`], [`check_topic`],
-//!             [`check_dynamic`], [`TOPIC_CONFIGS`], [`BROKER_CONFIGS`], [`UNITS`].
+//! Interface:  [`BrokerSettings::from_pairs`], [`TopicSettings::resolve`], [`check_topic`], [`check_topic_as_one`],
+//!             [`check_dynamic`], [`ConfigKey::kept`], [`TOPIC_CONFIGS`], [`BROKER_CONFIGS`], [`UNITS`].
 //! Invariants: a topic's value is its own, else the node's synonym, else the default; a node's is what
 //!             was set for it while it ran, else for all nodes, else at its start, else the
-//!             default; all mistakes are reported at once; an unknown name is a mistake.
+//!             default; all mistakes are reported at once; an unknown name is a mistake; what is kept of a
+//!             value is what its type makes of it, however it was written.
 //! Never:      a setting without Kafka's name where Kafka has one.
-//! Tests:      below.
+//! Tests:      `configs/tests.rs`; `compat/wire/test_values.py` beside Kafka.
 //! Start at:   [`ConfigKey`].
 
 use std::collections::BTreeMap;
@@ -44,14 +45,20 @@ pub enum Check {
     AtLeast(i64),
     /// A number between these, both included.
     Between(i64, i64),
+    /// The same, but for 0.
+    BetweenButZero(i64, i64),
     /// A fraction between 0 and 1.
     Ratio,
-    /// One of these words, or for a list: all of these words.
+    /// One of these words, or for a list: at least one of them, and nothing else.
     OneOf(&'static [&'static str]),
+    /// For a list: any number of these words, or none.
+    AnyOf(&'static [&'static str]),
     /// One of these words: Kafka has more, and to take them and do nothing would be a lie.
     OnlyYet(&'static [&'static str]),
     /// See [`Beginning`].
     Beginning,
+    /// For a list: PARTITION:NODE each, or one star for all.
+    Replicas,
 }
 
 /// How much of what a setting says is done in this version.
@@ -101,10 +108,13 @@ impl ConfigKey {
     pub fn problem(&self, value: &str) -> Option<String> {
         let value = value.trim();
         let number = match self.kind {
-            Kind::Boolean if !matches!(value, "true" | "false") => {
+            Kind::Boolean if !is_boolean(value) => {
                 return Some(format!("\"{value}\" is neither true nor false"));
             }
-            Kind::Boolean | Kind::String => return self.word_problem(value),
+            Kind::Boolean => return self.word_problem(&value.to_ascii_lowercase()),
+            Kind::String => return self.word_problem(value),
+            Kind::List if value.is_empty() && matches!(self.check, Check::AnyOf(_)) => return None,
+            Kind::List if value == "*" && self.check == Check::Replicas => return None,
             Kind::List => {
                 return value.split(',').find_map(|word| self.word_problem(word.trim()));
             }
@@ -122,16 +132,45 @@ impl ConfigKey {
             Check::AtLeast(least) if number < least => {
                 Some(format!("{number} is less than {least}"))
             }
-            Check::Between(least, most) if !(least..=most).contains(&number) => {
+            Check::Between(least, most) | Check::BetweenButZero(least, most)
+                if !(least..=most).contains(&number) =>
+            {
                 Some(format!("{number} is not between {least} and {most}"))
+            }
+            Check::BetweenButZero(..) if number == 0 => {
+                Some("0 is not allowed; below it and above it is".to_owned())
             }
             _ => None,
         }
     }
 
+    /// What is kept of a value, and shown: what its type makes of it. Programs write booleans as `True`, and Kafka takes
+    /// them so. What is wrong stays as it is, for the complaint about it.
+    pub fn kept(&self, value: &str) -> String {
+        let value = value.trim();
+        let kept = match self.kind {
+            Kind::Boolean => is_boolean(value).then(|| value.to_ascii_lowercase()),
+            Kind::Int | Kind::Long => value.parse::<i64>().ok().map(|it| it.to_string()),
+            Kind::Double => value.parse::<f64>().ok().map(|it| format!("{it:?}")),
+            Kind::List => {
+                let mut words: Vec<&str> = Vec::new();
+                for word in value.split(',').map(str::trim) {
+                    // Replicas may be named twice, and nothing between two commas is for the check.
+                    let may_repeat = self.check == Check::Replicas || word.is_empty();
+                    if may_repeat || !words.contains(&word) {
+                        words.push(word);
+                    }
+                }
+                Some(words.join(","))
+            }
+            Kind::String => None,
+        };
+        kept.unwrap_or_else(|| value.to_owned())
+    }
+
     fn word_problem(&self, word: &str) -> Option<String> {
         match self.check {
-            Check::OneOf(words) if !words.contains(&word) => {
+            Check::OneOf(words) | Check::AnyOf(words) if !words.contains(&word) => {
                 Some(format!("\"{word}\" is not one of: {}", words.join(", ")))
             }
             Check::OnlyYet(words) if !words.contains(&word) => {
@@ -140,9 +179,23 @@ impl ConfigKey {
             Check::Beginning if Beginning::of(word).is_none() => Some(format!(
                 "\"{word}\" is not one of: earliest, latest, by_duration: and a duration such as PT1H30M"
             )),
+            Check::Replicas if !word.is_empty() && !is_replica(word) => Some(format!(
+                "\"{word}\" is not PARTITION:NODE; write 0:1,0:2 and so on, or * for all replicas"
+            )),
             _ => None,
         }
     }
+}
+
+/// `True` is what `str(True)` is in Python.
+fn is_boolean(value: &str) -> bool {
+    value.eq_ignore_ascii_case("true") || value.eq_ignore_ascii_case("false")
+}
+
+/// `7:1`: replica of partition 7 on node 1.
+fn is_replica(word: &str) -> bool {
+    let is_number = |it: &str| !it.is_empty() && it.bytes().all(|byte| byte.is_ascii_digit());
+    word.split_once(':').is_some_and(|(partition, node)| is_number(partition) && is_number(node))
 }
 
 /// The row of `name`.
@@ -397,7 +450,8 @@ impl BrokerSettings {
             match problem {
                 Some(problem) => errors.push(ConfigError { key: key.clone(), problem }),
                 None => {
-                    given.insert(key.clone(), value.trim().to_owned());
+                    let kept = find(BROKER_CONFIGS, key).map(|row| row.kept(value));
+                    given.extend(kept.map(|kept| (key.clone(), kept)));
                 }
             }
         }
@@ -768,6 +822,24 @@ pub fn check_topic(name: &str, value: &str) -> Result<(), ConfigError> {
     problem.map_or(Ok(()), |problem| Err(ConfigError { key: name.to_owned(), problem }))
 }
 
+/// Checks all settings that a topic is to have, together.
+pub fn check_topic_as_one(own: &Settings, broker: &BrokerSettings) -> Result<(), ConfigError> {
+    let [least, most] = ["min.compaction.lag.ms", "max.compaction.lag.ms"].map(|name| {
+        let long = effective(name, own, broker).and_then(|(value, _)| value.parse::<i64>().ok());
+        (name, long)
+    });
+    if least.1 > most.1 {
+        let problem = format!(
+            "{} is more than {}, which is {}",
+            least.1.unwrap_or_default(),
+            most.0,
+            most.1.unwrap_or_default()
+        );
+        return Err(ConfigError { key: least.0.to_owned(), problem });
+    }
+    Ok(())
+}
+
 /// Checks one setting of a node that is to change while it runs.
 pub fn check_dynamic(name: &str, value: &str) -> Result<(), ConfigError> {
     let problem = match find(BROKER_CONFIGS, name) {
@@ -807,158 +879,4 @@ fn distance(one: &str, other: &str) -> usize {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
-        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
-    }
-
-    #[test]
-    fn every_default_passes_its_own_check() {
-        for row in TOPIC_CONFIGS.iter().chain(BROKER_CONFIGS).chain(GROUP_CONFIGS) {
-            assert_eq!(row.problem(row.default), None, "{}", row.name);
-            assert!(!row.doc.is_empty());
-        }
-        let all = TOPIC_CONFIGS.iter().chain(GROUP_CONFIGS);
-        for row in all.filter(|row| !row.synonym.is_empty()) {
-            let synonym = find(BROKER_CONFIGS, row.synonym).expect(row.synonym);
-            assert_eq!((synonym.default, synonym.kind), (row.default, row.kind), "{}", row.name);
-        }
-    }
-
-    #[test]
-    fn what_others_bound_is_between_them() {
-        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
-        let short = pair("group.consumer.session.timeout.ms", "6000");
-        let errors =
-            BrokerSettings::from_pairs(std::slice::from_ref(&short)).expect_err("too short");
-        assert_eq!(errors[0].key, short.0);
-        let lower = pair("group.consumer.min.session.timeout.ms", "6000");
-        let settings = BrokerSettings::from_pairs(&[short, lower]).expect("it may be so short now");
-        assert_eq!(settings.group_consumer_session_timeout_ms, 6000);
-    }
-
-    #[test]
-    fn settings_of_groups_are_bounded_by_the_node() {
-        let lock = "share.record.lock.duration.ms";
-        let usual = BrokerSettings::from_pairs(&[]).expect("no mistakes");
-        let few = pairs(&[("group.share.min.record.lock.duration.ms", "1000")]);
-        let lower = BrokerSettings::from_pairs(&few).expect("no mistakes");
-        let said = check_group(lock, "2000", &usual).expect_err("too short").to_string();
-        assert_eq!(said, format!("{lock}: 2000 is not between 15000 and 60000"));
-        assert!(check_group(lock, "2000", &lower).is_ok());
-        // It was allowed when it was set.
-        let own = Settings::from([(lock.to_owned(), "2000".to_owned())]);
-        assert_eq!(GroupSettings::resolve(&own, &lower).record_lock_duration_ms, 2000);
-        assert_eq!(GroupSettings::resolve(&own, &usual).record_lock_duration_ms, 15_000);
-        let silent = Settings::from([("share.session.timeout.ms".to_owned(), "5000".to_owned())]);
-        assert!(check_group_as_one(&silent, &usual).is_err(), "no longer than between heartbeats");
-        assert!(check_group_as_one(&own, &usual).is_ok());
-        let silent = Settings::from([("consumer.session.timeout.ms".to_owned(), "5".to_owned())]);
-        assert!(check_group_as_one(&silent, &usual).is_err(), "nor of the consumer protocol");
-    }
-
-    #[test]
-    fn durations_are_read_as_iso_8601_has_them() {
-        let check = |text: &str, ms: Option<i64>| assert_eq!(duration_ms(text), ms, "{text}");
-        check("PT1H", Some(3_600_000));
-        check("P2D", Some(172_800_000));
-        check("p1dt2h3m4.5s", Some(93_784_500));
-        check("PT0S", Some(0));
-        check("PT0.0019S", Some(1));
-        let wrong = ["", "P", "PT", "P1DT", "1H", "PT1", "PT-1H", "-PT1H", "P1H", "PT1D", "PT1S1H"];
-        for text in
-            wrong.into_iter().chain(["PT1.5H", "PT1.S5", "P1Y", "PTXS", "P999999999999D", "PT1é"])
-        {
-            check(text, None);
-        }
-        assert!(
-            check_group(
-                "share.auto.offset.reset",
-                "by_duration:PT1H",
-                &BrokerSettings::from_pairs(&[]).expect("good")
-            )
-            .is_ok()
-        );
-        assert!(
-            check_group(
-                "share.auto.offset.reset",
-                "by_duration",
-                &BrokerSettings::from_pairs(&[]).expect("good")
-            )
-            .is_err()
-        );
-    }
-
-    #[test]
-    fn all_mistakes_are_reported_at_once() {
-        let given = pairs(&[
-            ("num.partitons", "3"),
-            ("num.partitions", "none"),
-            ("auto.create.topics.enable", "yes"),
-            ("log.segment.bytes", "1"),
-            ("log.roll.hours", "0"),
-        ]);
-        let errors = BrokerSettings::from_pairs(&given).expect_err("five mistakes");
-        assert_eq!(errors.len(), 5);
-        assert_eq!(errors[0].to_string(), "log.roll.hours: as log.roll.ms: 0 is less than 1");
-        assert!(errors[1].problem.contains("did you mean num.partitions?"), "{}", errors[1]);
-    }
-
-    #[test]
-    fn a_topic_takes_its_own_value_then_the_nodes_then_the_default() {
-        let given = pairs(&[("log.retention.hours", "2"), ("log.segment.bytes", "2000000")]);
-        let broker = BrokerSettings::from_pairs(&given).expect("no mistakes");
-        let own = BTreeMap::from([("segment.bytes".to_owned(), "3000000".to_owned())]);
-        let settings = TopicSettings::resolve(&own, &broker);
-        assert_eq!(settings.retention_ms, 7_200_000);
-        assert_eq!(settings.segment_bytes, 3_000_000);
-        assert_eq!(settings.max_message_bytes, 1_048_588);
-        let found = effective("retention.ms", &own, &broker);
-        assert_eq!(found, Some(("7200000", Source::Broker)));
-    }
-
-    #[test]
-    fn what_is_set_while_the_node_runs_hides_what_was_given() {
-        let mut broker =
-            BrokerSettings::from_pairs(&pairs(&[("log.retention.ms", "1")])).expect("good");
-        let set = |value: &str| Settings::from([("log.retention.ms".to_owned(), value.to_owned())]);
-        broker.set_dynamic(set("3"), set("2"));
-        let values: Vec<_> = broker.values("log.retention.ms").collect();
-        let default = ("604800000", Source::Default);
-        let layers =
-            [("3", Source::NodeDynamic), ("2", Source::ClusterDynamic), ("1", Source::Broker)];
-        assert_eq!(values, [&layers[..], &[default]].concat());
-        assert_eq!(TopicSettings::resolve(&Settings::new(), &broker).retention_ms, 3);
-        broker.set_dynamic(Settings::new(), set("2"));
-        assert_eq!(TopicSettings::resolve(&Settings::new(), &broker).retention_ms, 2);
-        broker.set_dynamic(Settings::new(), Settings::new());
-        assert_eq!(TopicSettings::resolve(&Settings::new(), &broker).retention_ms, 1);
-        assert!(check_dynamic("log.retention.ms", "5").is_ok());
-        assert!(check_dynamic("log.retention.ms", "soon").is_err());
-        assert!(check_dynamic("num.partitions", "5").is_err());
-        assert!(check_dynamic("no.such.thing", "5").is_err());
-    }
-
-    #[test]
-    fn bad_topic_settings_are_named() {
-        assert!(check_topic("cleanup.policy", "compact,delete").is_ok());
-        assert!(check_topic("cleanup.policy", "compact,shrink").is_err());
-        assert!(check_topic("min.insync.replicas", "0").is_err());
-        assert!(check_topic("no.such.thing", "1").is_err());
-        assert!(check_topic("min.cleanable.dirty.ratio", "1.5").is_err());
-        assert!(check_topic("preallocate", "maybe").is_err());
-    }
-
-    #[test]
-    fn what_would_do_nothing_and_matters_is_refused() {
-        assert!(check_topic("compression.type", "producer").is_ok());
-        let refused =
-            check_topic("compression.type", "zstd").expect_err("not supported").to_string();
-        assert_eq!(refused, "compression.type: \"zstd\" is not supported; only producer is, yet");
-        assert!(BrokerSettings::from_pairs(&pairs(&[("compression.type", "gzip")])).is_err());
-        assert!(check_topic("remote.storage.enable", "false").is_ok());
-        assert!(check_topic("remote.storage.enable", "true").is_err());
-    }
-}
+mod tests;

@@ -23,7 +23,9 @@ use duramen_protocol::{ErrorCode, Request};
 use duramen_storage::Descriptor;
 use duramen_storage::op::{Beginning, Content, Identity, Op, OpKind, RecoveredReplica, ReplicaId};
 
-use crate::configs::{BrokerSettings, check_topic, resource_kind};
+use crate::configs::{
+    BrokerSettings, TOPIC_CONFIGS, check_topic, check_topic_as_one, find, resource_kind,
+};
 use crate::event::{Action, Now, RequestKey};
 use crate::group::{Group, GroupId, Outgoing, PayloadRead, internal_of};
 use crate::limits::{
@@ -317,8 +319,11 @@ impl Controller {
             };
             check_topic(&config.name, value)
                 .map_err(|error| Error::new(ErrorCode::InvalidConfig, error.to_string()))?;
-            configs.insert(config.name.clone(), value.trim().to_owned());
+            let row = find(TOPIC_CONFIGS, &config.name).expect("it was checked");
+            configs.insert(config.name.clone(), row.kept(value));
         }
+        check_topic_as_one(&configs, settings)
+            .map_err(|error| Error::new(ErrorCode::InvalidConfig, error.to_string()))?;
         let placed = self.place(topic, settings)?;
         if self.image.partitions_len + placed.len() > NODE_PARTITIONS_MAX {
             let text = format!("a node holds at most {NODE_PARTITIONS_MAX} partitions");

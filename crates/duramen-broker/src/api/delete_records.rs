@@ -86,7 +86,7 @@ fn trim(
         return Err(ErrorCode::InvalidTopicException);
     }
     let partition = node.serving(topic, index)?;
-    if !partition.settings.delete {
+    if partition.settings.compact && !partition.settings.delete {
         return Err(ErrorCode::PolicyViolation);
     }
     let replica = partition.group.id();

@@ -8,7 +8,7 @@ use super::{Operation, Resource, authorize, repeated};
 use crate::configs::resource_kind::{BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC};
 use crate::configs::{
     BROKER_CONFIGS, GROUP_CONFIGS, Kind, Settings, TOPIC_CONFIGS, check_dynamic, check_group,
-    check_group_as_one, check_topic, effective, find,
+    check_group_as_one, check_topic, check_topic_as_one, effective, find,
 };
 use crate::controller::image::Topic;
 use crate::controller::records::{
@@ -171,15 +171,16 @@ impl<'a> Owner<'a> {
         let name = change.name;
         let value =
             change.value.ok_or_else(|| invalid(format!("{name}: a setting needs a value")))?;
+        let table = match self {
+            Self::Topic(_) => TOPIC_CONFIGS,
+            Self::Broker(..) => BROKER_CONFIGS,
+            Self::Group(..) => GROUP_CONFIGS,
+        };
+        let row = find(table, name);
         match change.operation {
-            SET => Ok(value.trim().to_owned()),
+            SET => Ok(row.map_or_else(|| value.to_owned(), |row| row.kept(value))),
             APPEND | SUBTRACT => {
-                let table = match self {
-                    Self::Topic(_) => TOPIC_CONFIGS,
-                    Self::Broker(..) => BROKER_CONFIGS,
-                    Self::Group(..) => GROUP_CONFIGS,
-                };
-                if !find(table, name).is_some_and(|row| row.kind == Kind::List) {
+                if row.is_none_or(|row| row.kind != Kind::List) {
                     let text = format!("{name}: words are added to and taken from lists only");
                     return Err(Error::new(ErrorCode::InvalidConfig, text));
                 }
@@ -252,6 +253,10 @@ impl<'a> Owner<'a> {
         }
         let gone = own.keys().filter(|name| !wanted.contains_key(*name));
         records.extend(gone.map(|name| self.record(name, None)));
+        if let (Self::Topic(_), false) = (self, records.is_empty()) {
+            check_topic_as_one(wanted, &node.options.settings)
+                .map_err(|error| Error::new(ErrorCode::InvalidConfig, error.to_string()))?;
+        }
         Ok(records)
     }
 }
@@ -262,7 +267,8 @@ fn words(list: &str) -> impl Iterator<Item = &str> {
 
 fn with(list: &str, added: &str) -> String {
     let mut all: Vec<&str> = words(list).collect();
-    for word in words(added) {
+    // What is no word is kept, and refused where the list has to have words.
+    for word in added.split(',').map(str::trim) {
         if !all.contains(&word) {
             all.push(word);
         }

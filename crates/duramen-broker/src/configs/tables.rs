@@ -1,6 +1,8 @@
 //! The settings themselves.
 
-use super::Check::{Any, AtLeast, Beginning, Between, OneOf, OnlyYet, Ratio};
+use super::Check::{
+    Any, AnyOf, AtLeast, Beginning, Between, BetweenButZero, OneOf, OnlyYet, Ratio, Replicas,
+};
 use super::Kind::{Boolean, Double, Int, List, Long, String};
 use super::{Check, ConfigKey, Effect, Kind};
 
@@ -41,9 +43,9 @@ impl ConfigKey {
 /// Settings of a topic, by name.
 #[rustfmt::skip]
 pub const TOPIC_CONFIGS: &[ConfigKey] = &[
-    row("cleanup.policy", List, "delete", "log.cleanup.policy", OneOf(&["compact", "delete"]),
-        "delete: retention removes segments; compact: records need keys, and of each key the last one stays.").in_part(),
-    row("compression.gzip.level", Int, "-1", "compression.gzip.level", Between(-1, 9),
+    row("cleanup.policy", List, "delete", "log.cleanup.policy", AnyOf(&["compact", "delete"]),
+        "delete: retention removes segments; compact: records need keys, and of each key the last one stays; empty: all stay.").in_part(),
+    row("compression.gzip.level", Int, "-1", "compression.gzip.level", BetweenButZero(-1, 9),
         "Level of gzip where the node compresses; -1 is the codec's own default.").without_effect(),
     row("compression.lz4.level", Int, "9", "compression.lz4.level", Between(1, 17),
         "Level of lz4 where the node compresses.").without_effect(),
@@ -61,11 +63,11 @@ pub const TOPIC_CONFIGS: &[ConfigKey] = &[
         "Kept for tools: every acknowledged record is synced.").without_effect(),
     row("flush.ms", Long, "9223372036854775807", "", AtLeast(0),
         "Kept for tools: every acknowledged record is synced.").without_effect(),
-    row("follower.replication.throttled.replicas", List, "", "", Any,
+    row("follower.replication.throttled.replicas", List, "", "", Replicas,
         "Replicas whose catching up is throttled.").without_effect(),
     row("index.interval.bytes", Int, "4096", "log.index.interval.bytes", AtLeast(0),
         "Bytes of batches between two index entries.").without_effect(),
-    row("leader.replication.throttled.replicas", List, "", "", Any,
+    row("leader.replication.throttled.replicas", List, "", "", Replicas,
         "Replicas whose sending is throttled.").without_effect(),
     row("local.retention.bytes", Long, "-2", "log.local.retention.bytes", AtLeast(-2),
         "Bytes kept on the node for tiered topics; -2 is retention.bytes.").without_effect(),
@@ -95,8 +97,8 @@ pub const TOPIC_CONFIGS: &[ConfigKey] = &[
         "Whether tiered data goes when tiering is turned off.").without_effect(),
     row("remote.storage.enable", Boolean, "false", "", OnlyYet(&["false"]),
         "Whether the topic is tiered."),
-    row("retention.bytes", Long, "-1", "log.retention.bytes", AtLeast(-1),
-        "Bytes of a partition above which old segments go; -1 is without limit."),
+    row("retention.bytes", Long, "-1", "log.retention.bytes", Any,
+        "Bytes of a partition above which old segments go; without limit below 0."),
     row("retention.ms", Long, "604800000", "log.retention.ms", AtLeast(-1),
         "Age above which segments go; -1 is without limit."),
     row("segment.bytes", Int, "1073741824", "log.segment.bytes", AtLeast(SEGMENT_BYTES_MIN),
@@ -157,7 +159,7 @@ pub const BROKER_CONFIGS: &[ConfigKey] = &[
         "Older name of node.id, which beats it."),
     row("broker.rack", String, "", "", Any,
         "Where the node stands. Replicas are spread over racks, and clients read in their own (client.rack)."),
-    row("compression.gzip.level", Int, "-1", "", Between(-1, 9),
+    row("compression.gzip.level", Int, "-1", "", BetweenButZero(-1, 9),
         "Default of the topic setting of that name.").without_effect().dynamic(),
     row("compression.lz4.level", Int, "9", "", Between(1, 17),
         "Default of the topic setting of that name.").without_effect().dynamic(),
@@ -255,7 +257,7 @@ pub const BROKER_CONFIGS: &[ConfigKey] = &[
         "Default of min.cleanable.dirty.ratio.").dynamic(),
     row("log.cleaner.min.compaction.lag.ms", Long, "0", "", AtLeast(0),
         "Default of min.compaction.lag.ms.").dynamic(),
-    row("log.cleanup.policy", List, "delete", "", OneOf(&["compact", "delete"]),
+    row("log.cleanup.policy", List, "delete", "", AnyOf(&["compact", "delete"]),
         "Default of cleanup.policy.").in_part().dynamic(),
     row("log.flush.interval.messages", Long, "9223372036854775807", "", AtLeast(1),
         "Kept for tools: every acknowledged record is synced.").without_effect().dynamic(),
@@ -275,12 +277,12 @@ pub const BROKER_CONFIGS: &[ConfigKey] = &[
         "Default of message.timestamp.type.").dynamic(),
     row("log.preallocate", Boolean, "false", "", Any,
         "Kept for tools: segments grow as they are written.").without_effect().dynamic(),
-    row("log.retention.bytes", Long, "-1", "", AtLeast(-1),
+    row("log.retention.bytes", Long, "-1", "", Any,
         "Default of retention.bytes.").dynamic(),
     row("log.retention.check.interval.ms", Long, "300000", "", AtLeast(1),
         "Time between two looks for segments that may go."),
-    row("log.retention.ms", Long, "604800000", "", AtLeast(-1),
-        "Default of retention.ms; log.retention.minutes and .hours are understood too.").dynamic(),
+    row("log.retention.ms", Long, "604800000", "", BetweenButZero(i64::MIN, i64::MAX),
+        "Default of retention.ms, without limit below 0; log.retention.minutes and .hours are understood too.").dynamic(),
     row("log.roll.jitter.ms", Long, "0", "", AtLeast(0),
         "Kept for tools.").without_effect().dynamic(),
     row("log.roll.ms", Long, "604800000", "", AtLeast(1),

@@ -116,8 +116,12 @@ fn row(text: &mut String, key: &ConfigKey, live: &str) {
         Check::Any => String::new(),
         Check::AtLeast(least) => format!("at least {least}"),
         Check::Between(least, most) => format!("{least} to {most}"),
+        Check::BetweenButZero(i64::MIN, i64::MAX) => "not 0".to_owned(),
+        Check::BetweenButZero(least, most) => format!("{least} to {most}, not 0"),
         Check::Ratio => "0 to 1".to_owned(),
         Check::OneOf(words) | Check::OnlyYet(words) => format!("`{}`", words.join("`, `")),
+        Check::AnyOf(words) => format!("none, or `{}`", words.join("`, `")),
+        Check::Replicas => "`*`, or PARTITION:NODE and so on".to_owned(),
         Check::Beginning => "`earliest`, `latest`, `by_duration:` and a duration".to_owned(),
     };
     let effect = match key.effect {
