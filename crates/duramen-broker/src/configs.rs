@@ -541,6 +541,23 @@ impl BrokerSettings {
         *self = Self::typed(Layers { own, shared, given });
     }
 
+    /// Takes what is given otherwise now, while the node runs. It was checked.
+    pub(crate) fn give(&mut self, changes: Vec<(String, Option<String>)>) {
+        let mut layers = std::mem::take(&mut self.layers);
+        for (name, value) in changes {
+            match value {
+                Some(value) => layers.given.insert(name, value),
+                None => layers.given.remove(&name),
+            };
+        }
+        *self = Self::typed(layers);
+    }
+
+    /// What the node was started with, of all that there is.
+    pub fn given(&self) -> &Settings {
+        &self.layers.given
+    }
+
     /// Replaces what was given, or not given, by what turned out to be so.
     pub(crate) fn settle(&mut self, name: &str, value: String) {
         assert!(find(BROKER_CONFIGS, name).is_some(), "{name} is no setting");

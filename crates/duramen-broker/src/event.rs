@@ -73,6 +73,9 @@ pub enum Event {
         /// For so many milliseconds.
         ms: i64,
     },
+    /// What the node was started with is otherwise now, in these settings that may change while it runs; `None` for what is
+    /// no longer given. They were checked.
+    Given(Vec<(String, Option<String>)>),
     /// Nothing but time passed. Sent when [`crate::Node::deadline`] has come.
     Tick,
 }

@@ -232,6 +232,10 @@ impl Node {
             Event::Peer(frame) => self.on_peer(now, frame.0, actions),
             Event::Drain => self.drain(actions),
             Event::Suspended { ms } => self.clock.note_suspended(ms),
+            Event::Given(changes) => {
+                self.options.settings.give(changes);
+                self.reconfigure(now);
+            }
             Event::Tick => {}
         }
         self.fire_timers(now, actions);

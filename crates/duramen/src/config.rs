@@ -151,6 +151,24 @@ impl Config {
     }
 }
 
+impl Config {
+    /// What a file says beside settings, by its keys.
+    pub fn keys(&self) -> [(&'static str, String); 7] {
+        let text =
+            |address: Option<&HostPort>| address.map(ToString::to_string).unwrap_or_default();
+        let format = self.log.format.unwrap_or(telemetry::Format::Human);
+        [
+            ("data-dir", self.data_dir.display().to_string()),
+            ("listen", self.listen.to_string()),
+            ("advertise", text(self.advertise.as_ref())),
+            ("node-listen", text(self.node_listen.as_ref())),
+            ("http", text(self.http.as_ref())),
+            ("log", self.log.filter.clone().unwrap_or_default()),
+            ("log-format", format.to_string()),
+        ]
+    }
+}
+
 /// The process's environment; what is not text cannot be ours.
 pub fn environment() -> impl Iterator<Item = (String, String)> {
     std::env::vars_os()
@@ -266,8 +284,7 @@ impl FileKeys {
             }
         }
         if let Some(format) = args.log.format {
-            let text = if format == telemetry::Format::Json { "json" } else { "human" };
-            self.plain.insert("log-format", text.to_owned());
+            self.plain.insert("log-format", format.to_string());
         }
     }
 

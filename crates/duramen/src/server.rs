@@ -12,6 +12,7 @@
 //!
 //! A produce walks: listener, connection, core loop, storage worker, core loop, connection.
 
+use std::io::IsTerminal;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -48,6 +49,7 @@ pub mod listener;
 pub mod metrics;
 pub mod peers;
 pub mod plans;
+pub mod reloading;
 pub mod scrubbing;
 pub mod seats;
 pub mod sending;
@@ -65,8 +67,9 @@ use inbox::Inbox;
 use listener::Listener;
 use metrics::Metrics;
 use peers::{Links, Peers, Place};
+use reloading::{Limits, Load, Reloading};
 use scrubbing::{Chore, Ready, Scrubbing};
-use seats::{SeatLimits, Seats};
+use seats::Seats;
 use settings::ServerSettings;
 use storage_worker::Work;
 
@@ -119,6 +122,7 @@ pub struct Server {
     threads: Vec<JoinHandle<()>>,
     health: Arc<Health>,
     drained: Arc<Notify>,
+    reloading: Reloading,
 }
 
 /// What joins the threads.
@@ -155,14 +159,16 @@ pub fn start(config: &Config) -> anyhow::Result<Server> {
     let (settings, broker) = ServerSettings::split(config)?;
     let files_max = raise_file_limit();
     let runtime = runtime()?;
+    ignore_hangups(&runtime)?;
     let Sockets { listen, http, for_nodes } = bind_all(config, &settings, &runtime)?;
     let address = listen.local_addr()?;
     let advertised = advertised(config, &settings, address);
-    // A third of the descriptors are the most that connections take.
+    // A third of the descriptors are the connections', however many there may be now: that may change.
     let files_max = usize::try_from(files_max.saturating_sub(OTHER_FILES)).unwrap_or(usize::MAX);
-    let connections_max = settings.seats.all.min(files_max / 3);
+    let connections_max = files_max / 3;
     let parts = Common::default();
     let files_max = files_max - connections_max;
+    let given = broker.given().clone();
     let storage = open_storage(config, &settings, &broker, files_max, for_nodes.is_some())?;
     let others = for_nodes.map(|(socket, at)| (socket, at, runtime.handle(), &parts));
     let opened = open(config, &settings, broker, &advertised, storage, others)?;
@@ -188,6 +194,7 @@ pub fn start(config: &Config) -> anyhow::Result<Server> {
         let (bell, node) = (Arc::clone(&bell), Arc::clone(&node));
         async move { bell.serve(&node).await }
     });
+    let limits = Limits::of(&settings, connections_max);
     let shared = Shared {
         node: Arc::clone(&node),
         bell,
@@ -196,18 +203,26 @@ pub fn start(config: &Config) -> anyhow::Result<Server> {
         metrics,
         checking: Arc::new(Checking::new(cores())),
         complaints: Arc::default(),
-        frame_bytes_max: settings.frame_bytes_max,
-        idle_max: settings.idle_max,
+        frame_bytes_max: limits.frame_bytes_max,
+        idle_max: limits.idle_max,
         stop: stopped.clone(),
     };
+    let (limits, current) = watch::channel(limits);
     let listener = Listener {
         socket: listen,
-        seats: Seats::new(SeatLimits { all: connections_max, ..settings.seats }),
-        rate_max: settings.connection_rate_max,
+        seats: Arc::new(Seats::default()),
+        limits: current,
         send_buffer_bytes: settings.send_buffer_bytes,
         shared,
     };
     let listener = runtime.spawn(listener.run(stopped, STOP_GRACE));
+    let reloading = Reloading {
+        config: config.clone(),
+        given,
+        limits,
+        connections_max,
+        node: Arc::clone(&node),
+    };
     tracing::info!(%address, %advertised, broker_id = facts.broker_id, "serving");
     Ok(Server {
         address,
@@ -223,17 +238,24 @@ pub fn start(config: &Config) -> anyhow::Result<Server> {
         threads,
         health,
         drained,
+        reloading,
     })
 }
 
 impl Server {
     /// Waits for SIGINT or SIGTERM, then stops in good order. A second signal ends the process at
-    /// once.
-    pub fn run(self) -> anyhow::Result<()> {
-        let signal = self.runtime.block_on(signal())?;
+    /// once. On SIGHUP the configuration is read again, if there is a way to.
+    pub fn run(mut self, load: Option<&Load>) -> anyhow::Result<()> {
+        let reloading = &mut self.reloading;
+        let signal = self.runtime.block_on(stopped_by(|| match load {
+            Some(load) => reloading.reload(load),
+            None => tracing::info!(
+                "SIGHUP changes nothing: there is no configuration file to read again"
+            ),
+        }))?;
         tracing::info!(signal, "stopping: answering what is in flight; once more ends it at once");
         self.runtime.spawn(async {
-            let _ = self::signal().await;
+            let _ = stopped_by(|| ()).await;
             std::process::exit(ending::EXIT_FATAL);
         });
         self.stop()
@@ -562,13 +584,30 @@ fn random<const N: usize>() -> anyhow::Result<[u8; N]> {
     Ok(bytes)
 }
 
-/// Waits for SIGINT or SIGTERM.
-pub(crate) async fn signal() -> std::io::Result<&'static str> {
+/// Until the configuration can be read again, SIGHUP does nothing. Once a listener has been there, it never ends the process.
+fn ignore_hangups(runtime: &Runtime) -> std::io::Result<()> {
+    let _inside = runtime.enter();
+    tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup()).map(drop)
+}
+
+/// Waits for SIGINT or SIGTERM, and calls `on_hangup` at each SIGHUP. One that comes because the terminal has gone ends the
+/// process, too: nobody could stop it there any more.
+pub(crate) async fn stopped_by(mut on_hangup: impl FnMut()) -> std::io::Result<&'static str> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
-    Ok(tokio::select! {
-        _ = interrupt.recv() => "SIGINT",
-        _ = terminate.recv() => "SIGTERM",
-    })
+    let mut hangup = signal(SignalKind::hangup())?;
+    let had_terminal = std::io::stderr().is_terminal();
+    loop {
+        tokio::select! {
+            _ = interrupt.recv() => return Ok("SIGINT"),
+            _ = terminate.recv() => return Ok("SIGTERM"),
+            _ = hangup.recv() => {
+                if had_terminal && !std::io::stderr().is_terminal() {
+                    return Ok("SIGHUP");
+                }
+                on_hangup();
+            }
+        }
+    }
 }

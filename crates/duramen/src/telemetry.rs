@@ -2,15 +2,17 @@
 //!
 //! Purpose:    logs, for people at a terminal or for machines.
 //! Owns:       the subscriber; the flags that shape it.
-//! Interface:  [`Flags`], [`start`].
+//! Interface:  [`Flags`], [`start`], [`change`].
 //! Invariants: logs go to stderr; stdout belongs to the commands.
 //! Never:      metrics (see `server::metrics`).
 //! Tests:      below.
 //! Start at:   [`start`].
 
+use std::fmt;
 use std::io::{IsTerminal, stderr};
+use std::sync::OnceLock;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
@@ -22,6 +24,17 @@ pub enum Format {
     /// One JSON object a line.
     Json,
 }
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if *self == Self::Json { "json" } else { "human" })
+    }
+}
+
+/// Puts another filter in the place of the one there is.
+type Change = Box<dyn Fn(EnvFilter) -> anyhow::Result<()> + Send + Sync>;
+
+static CHANGE: OnceLock<Change> = OnceLock::new();
 
 /// Flags of the commands that log.
 #[derive(Clone, Debug, Default, Args)]
@@ -40,14 +53,34 @@ pub fn start(flags: &Flags) -> anyhow::Result<()> {
     let filter = filter(flags)?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(stderr);
     // An error means that a subscriber is there already, as in a test process.
-    let _ = match flags.format.unwrap_or(Format::Human) {
-        Format::Human => builder.with_target(false).with_ansi(stderr().is_terminal()).try_init(),
-        Format::Json => builder.json().flatten_event(true).try_init(),
-    };
+    match flags.format.unwrap_or(Format::Human) {
+        Format::Human => {
+            let builder = builder.with_target(false).with_ansi(stderr().is_terminal());
+            let builder = builder.with_filter_reloading();
+            let handle = builder.reload_handle();
+            if builder.try_init().is_ok() {
+                let _ = CHANGE.set(Box::new(move |filter| Ok(handle.reload(filter)?)));
+            }
+        }
+        Format::Json => {
+            let builder = builder.json().flatten_event(true).with_filter_reloading();
+            let handle = builder.reload_handle();
+            if builder.try_init().is_ok() {
+                let _ = CHANGE.set(Box::new(move |filter| Ok(handle.reload(filter)?)));
+            }
+        }
+    }
     Ok(())
 }
 
-fn filter(flags: &Flags) -> anyhow::Result<EnvFilter> {
+/// Logs by another filter from now on.
+pub fn change(flags: &Flags) -> anyhow::Result<()> {
+    let Some(change) = CHANGE.get() else { bail!("this process does not log by a filter") };
+    change(filter(flags)?)
+}
+
+/// The filter that the flags ask for.
+pub fn filter(flags: &Flags) -> anyhow::Result<EnvFilter> {
     let text = flags.filter.clone().or_else(|| std::env::var("RUST_LOG").ok());
     let text = text.filter(|text| !text.is_empty()).unwrap_or_else(|| "info".to_owned());
     EnvFilter::try_new(&text).with_context(|| format!("`{text}` is not a log filter"))

@@ -19,16 +19,24 @@ struct Node {
 }
 
 fn command(data_dir: &Path, more: &[&str]) -> Command {
+    command_of("serve", data_dir, more)
+}
+
+fn command_of(name: &str, data_dir: &Path, more: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_duramen"));
-    command.args(["serve", "--listen", "127.0.0.1:0", "--log-format", "json", "--log", "info"]);
+    command.args([name, "--listen", "127.0.0.1:0", "--log-format", "json"]);
     command.arg("--data-dir").arg(data_dir).args(more);
-    command.stdout(Stdio::null()).stderr(Stdio::piped());
+    command.env_remove("RUST_LOG").stdout(Stdio::null()).stderr(Stdio::piped());
     command
 }
 
 impl Node {
     fn start(data_dir: &Path, more: &[&str]) -> Self {
-        let mut child = command(data_dir, more).spawn().unwrap();
+        Self::spawn(&mut command(data_dir, more))
+    }
+
+    fn spawn(command: &mut Command) -> Self {
+        let mut child = command.spawn().unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap());
         let (sender, log) = channel();
         std::thread::spawn(move || {
@@ -60,6 +68,18 @@ impl Node {
         let stream = TcpStream::connect(self.address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream
+    }
+
+    /// What a client is told of a topic.
+    fn setting_of(&self, topic: &str, name: &str) -> String {
+        let mut describe = Command::new(env!("CARGO_BIN_EXE_duramen"));
+        describe.args(["topic", "describe", topic, "--all-configs", "--output", "json"]);
+        describe.args(["--bootstrap", &self.address.to_string()]);
+        let told: serde_json::Value =
+            serde_json::from_slice(&describe.output().unwrap().stdout).unwrap();
+        let configs = told[0]["configs"].as_array().unwrap();
+        let found = configs.iter().find(|it| it["name"] == name).unwrap();
+        found["value"].as_str().unwrap().to_owned()
     }
 
     fn signal(&self, name: &str) {
@@ -257,6 +277,74 @@ fn a_node_stops_on_sigterm_and_starts_again_after_kill() {
     }
     let node = Node::start(directory.path(), &[]);
     assert_serves(&mut node.connect(), 3);
+}
+
+#[test]
+fn on_sighup_what_may_change_is_taken_and_the_rest_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let (file, data) = (directory.path().join("duramen.toml"), directory.path().join("data"));
+    let configure = |text: &str| std::fs::write(&file, text).unwrap();
+    configure(
+        "[settings]\nlog.retention.ms = 5000\nmax.connections = 1\nconnections.max.idle.ms = 77777",
+    );
+    let mut node = Node::start(&data, &["--config", file.to_str().unwrap()]);
+    let mut create = Command::new(env!("CARGO_BIN_EXE_duramen"));
+    create.args(["topic", "create", "t", "--bootstrap", &node.address.to_string()]);
+    assert!(create.status().unwrap().success());
+    assert_eq!(node.setting_of("t", "retention.ms"), "5000");
+    let mut one = node.connect();
+    assert_serves(&mut one, 1);
+    assert_closed(node.connect());
+
+    let other = "log = \"info,duramen=debug\"\nhttp = \"127.0.0.1:1\"\n[settings]\n\
+                 log.retention.ms = 7000\nmax.connections = 100\nnum.partitions = 3\n";
+    configure(other);
+    node.signal("-HUP");
+    let told = |node: &mut Node, name: &str, text: &str, from: &str, to: &str| {
+        let line = node.wait_for_log(&format!("\"setting\":\"{name}\""));
+        assert!(line.contains(text), "{line}");
+        assert_eq!((field(&line, "from"), field(&line, "to")), (from, to), "{line}");
+    };
+    let (changed, restart) = ("a setting was changed", "a setting needs a restart to change");
+    told(&mut node, "log", changed, "", "info,duramen=debug");
+    told(&mut node, "http", restart, "", "127.0.0.1:1");
+    told(&mut node, "connections.max.idle.ms", changed, "77777", "600000");
+    told(&mut node, "log.retention.ms", changed, "5000", "7000");
+    told(&mut node, "max.connections", changed, "1", "100");
+    told(&mut node, "num.partitions", restart, "1", "3");
+    assert_serves(&mut node.connect(), 2);
+    let until = Instant::now() + PATIENCE;
+    while node.setting_of("t", "retention.ms") != "7000" {
+        assert!(Instant::now() < until, "the topic does not hear of it");
+    }
+    node.wait_for_log("\"level\":\"DEBUG\"");
+
+    configure(
+        "[settings]\nlog.retention.ms = 9000\nmax.connections = \"few\"\nnum.partitons = 3\n",
+    );
+    node.signal("-HUP");
+    let line = node.wait_for_log("nothing of the configuration was taken");
+    assert!(
+        line.contains("max.connections: ") && line.contains("did you mean num.partitions?"),
+        "{line}"
+    );
+    assert_eq!(node.setting_of("t", "retention.ms"), "7000");
+
+    configure(other);
+    node.signal("-HUP");
+    told(&mut node, "num.partitions", restart, "1", "3");
+    assert_serves(&mut one, 3);
+    node.signal("-TERM");
+    assert_eq!(node.wait().code(), Some(0));
+}
+
+#[test]
+fn dev_has_nothing_to_read_again_on_sighup() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut node = Node::spawn(&mut command_of("dev", directory.path(), &[]));
+    node.signal("-HUP");
+    node.wait_for_log("SIGHUP changes nothing");
+    assert_serves(&mut node.connect(), 1);
 }
 
 #[test]

@@ -35,7 +35,7 @@ impl Dev {
         let server = server::start(&config)?;
         // Whether anyone reads it does not matter to the server.
         let _ = std::io::stdout().write_all(welcome(&config, &server).as_bytes());
-        server.run()
+        server.run(None)
     }
 }
 

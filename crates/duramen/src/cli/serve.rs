@@ -6,6 +6,7 @@ use clap::Args;
 use rustix::process::{Signal, getpid, kill_process};
 
 use crate::config::{Config, ServerArgs, environment};
+use crate::server::reloading::Load;
 use crate::{server, telemetry};
 
 /// Arguments of `duramen serve`.
@@ -13,6 +14,7 @@ use crate::{server, telemetry};
 #[command(
     after_help = "A flag beats the environment (DURAMEN_LISTEN, DURAMEN_SET_NUM_PARTITIONS, \
     ...), which beats the file. `duramen config example` prints a file with every key.\n\n\
+    On SIGHUP it reads the file again. The log says what was changed, and what needs a restart.\n\n\
     Exit codes: 0 stopped by SIGINT or SIGTERM, 1 could not start, 2 wrongly called, \
     70 found itself wrong, 74 the disk failed."
 )]
@@ -36,7 +38,9 @@ impl Serve {
         if self.until_stdin_ends {
             std::thread::spawn(stop_when_stdin_ends);
         }
-        server::start(&config)?.run()
+        let load: Load =
+            Box::new(move || Config::load(self.config.as_deref(), &self.server, environment()));
+        server::start(&config)?.run(Some(&load))
     }
 }
 

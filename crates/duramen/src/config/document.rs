@@ -8,6 +8,7 @@ use duramen_broker::configs::{
 };
 
 use super::{FILE_KEYS, ServerArgs};
+use crate::server::reloading::ON_SIGHUP;
 
 const HEAD: &str = "# Settings
 
@@ -33,7 +34,8 @@ beats the file of `duramen serve --config FILE`:
 (`duramen topic create NAME --config KEY=VALUE`, CreateTopics), and changed while the node runs by any client's
 IncrementalAlterConfigs or AlterConfigs. So are those of the node's settings that are *live*: for one node, or by the
 empty name for all of them, which the one node's beats; both beat what it was started with, and both outlive a restart.
-The others are changed by a restart. A topic's value is its own, else that of the node's setting named beside it, else
+On SIGHUP `serve` reads file and environment again, and takes from there what is *live*, what has *SIGHUP* in its row (for
+connections that begin then), and the key `log`. The others are changed by a restart. A topic's value is its own, else that of the node's setting named beside it, else
 the default. A value of the wrong kind or outside of what is allowed is refused, and so is an unknown name.
 
 *Does it* says whether a setting has an effect in this version: many are there because tools ask for them or set them.
@@ -83,7 +85,12 @@ pub(super) fn render() -> String {
     }
     text.push_str(NODE_HEAD);
     for key in BROKER_CONFIGS {
-        row(&mut text, key, if key.dynamic { " live |" } else { " |" });
+        let live = match key {
+            ConfigKey { dynamic: true, .. } => " live |",
+            _ if ON_SIGHUP.contains(&key.name) => " SIGHUP |",
+            _ => " |",
+        };
+        row(&mut text, key, live);
     }
     text.push_str(
         "\nOther units are understood too; where both are given, the one of the table wins:\n\n",

@@ -19,6 +19,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::connection::{self, Shared};
+use super::reloading::Limits;
 use super::seats::Seats;
 
 /// A silent peer is probed after this, so that a machine that vanished is noticed.
@@ -36,10 +37,10 @@ const SECOND: Duration = Duration::from_secs(1);
 pub struct Listener {
     /// The bound socket.
     pub socket: TcpListener,
-    /// How many connections there may be.
+    /// Which connections there are.
     pub seats: Arc<Seats>,
-    /// How many are accepted in a second.
-    pub rate_max: u32,
+    /// What those are bound to that begin.
+    pub limits: watch::Receiver<Limits>,
     /// The send buffer of each socket, if it is not the kernel's to choose: with the megabytes that it
     /// chose on loopback, a byte of a fetch cost twice the CPU that it does with 100 KiB.
     pub send_buffer_bytes: Option<usize>,
@@ -53,8 +54,9 @@ impl Listener {
     pub async fn run(self, mut stop: watch::Receiver<bool>, grace: Duration) {
         let mut tasks = JoinSet::new();
         let mut number = 0;
-        let mut pace = Pace::new(self.rate_max);
+        let mut pace = Pace::new();
         while !*stop.borrow() {
+            pace.max = self.limits.borrow().rate_max;
             let accepted = tokio::select! {
                 accepted = pace.accept(&self.socket) => accepted,
                 // Finished tasks are taken away as they end.
@@ -68,7 +70,8 @@ impl Listener {
                     continue;
                 }
             };
-            let seat = match self.seats.take(peer.ip()) {
+            let limits = self.limits.borrow().clone();
+            let seat = match self.seats.take(peer.ip(), &limits.seats) {
                 Ok(seat) => seat,
                 Err(reason) => {
                     self.shared.metrics.connections_refused.inc();
@@ -84,7 +87,8 @@ impl Listener {
                 continue;
             }
             number += 1;
-            let shared = self.shared.clone();
+            let Limits { idle_max, frame_bytes_max, .. } = limits;
+            let shared = Shared { idle_max, frame_bytes_max, ..self.shared.clone() };
             tasks.spawn(async move {
                 connection::serve(stream, peer, ConnectionId(number), shared).await;
                 drop(seat);
@@ -124,8 +128,8 @@ struct Pace {
 }
 
 impl Pace {
-    fn new(max: u32) -> Self {
-        Self { max, accepted: 0, began: Instant::now() }
+    fn new() -> Self {
+        Self { max: 1, accepted: 0, began: Instant::now() }
     }
 
     async fn accept(&mut self, socket: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {

@@ -1,7 +1,7 @@
 //! # Room card: seats
 //!
 //! Purpose:    how many connections there may be, of all clients and of one address.
-//! Owns:       the counts; `max.connections`, `max.connections.per.ip` and its overrides.
+//! Owns:       the counts. The limits may change from one connection to the next.
 //! Interface:  [`Seats::take`], [`Seat`].
 //! Invariants: a seat is given back when it is dropped, however the connection ends.
 //! Never:      sockets.
@@ -24,9 +24,8 @@ pub struct SeatLimits {
 }
 
 /// See the room card.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Seats {
-    limits: SeatLimits,
     taken: Mutex<Taken>,
 }
 
@@ -55,16 +54,10 @@ pub enum NoSeat {
 }
 
 impl Seats {
-    /// None is taken.
-    pub fn new(limits: SeatLimits) -> Arc<Self> {
-        Arc::new(Self { limits, taken: Mutex::default() })
-    }
-
     /// A seat for one more connection of this address.
-    pub fn take(self: &Arc<Self>, address: IpAddr) -> Result<Seat, NoSeat> {
+    pub fn take(self: &Arc<Self>, address: IpAddr, limits: &SeatLimits) -> Result<Seat, NoSeat> {
         // An IPv4 client of an IPv6 socket is the same client.
         let address = address.to_canonical();
-        let limits = &self.limits;
         let address_max = *limits.addresses.get(&address).unwrap_or(&limits.address);
         let mut taken = self.lock();
         let of_address = taken.of.get(&address).copied().unwrap_or(0);
@@ -105,16 +98,23 @@ mod tests {
         let [here, mapped, there, elsewhere]: [IpAddr; 4] =
             ["127.0.0.1", "::ffff:127.0.0.1", "10.0.0.1", "::1"].map(|it| it.parse().unwrap());
         let addresses = HashMap::from([(there, 1)]);
-        let seats = Seats::new(SeatLimits { all: 4, address: 2, addresses });
-        let one = seats.take(here).unwrap();
-        let two = seats.take(mapped).unwrap();
-        assert_eq!(seats.take(here).unwrap_err(), NoSeat::Address(2));
-        let three = seats.take(there).unwrap();
-        assert_eq!(seats.take(there).unwrap_err(), NoSeat::Address(1));
-        let four = seats.take(elsewhere).unwrap();
-        assert_eq!(seats.take(elsewhere).unwrap_err(), NoSeat::All(4));
+        let mut limits = SeatLimits { all: 4, address: 2, addresses };
+        let seats = Arc::new(Seats::default());
+        let one = seats.take(here, &limits).unwrap();
+        let two = seats.take(mapped, &limits).unwrap();
+        assert_eq!(seats.take(here, &limits).unwrap_err(), NoSeat::Address(2));
+        let three = seats.take(there, &limits).unwrap();
+        assert_eq!(seats.take(there, &limits).unwrap_err(), NoSeat::Address(1));
+        let four = seats.take(elsewhere, &limits).unwrap();
+        assert_eq!(seats.take(elsewhere, &limits).unwrap_err(), NoSeat::All(4));
         drop(one);
-        assert!(seats.take(here).is_ok());
+        assert!(seats.take(here, &limits).is_ok());
+        limits.all = 3;
+        assert_eq!(
+            seats.take(elsewhere, &limits).unwrap_err(),
+            NoSeat::All(3),
+            "who is there stays"
+        );
         drop((two, three, four));
         assert_eq!(seats.lock().all, 0);
         assert!(seats.lock().of.is_empty());

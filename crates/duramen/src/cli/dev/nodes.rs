@@ -158,7 +158,7 @@ async fn watch(
     mut running: BTreeMap<u16, Running>,
     mut ends: UnboundedReceiver<End>,
 ) -> anyhow::Result<()> {
-    let mut stop = std::pin::pin!(server::signal());
+    let mut stop = std::pin::pin!(server::stopped_by(|| ()));
     let mut ready = std::pin::pin!(all_are_there(plans));
     let mut is_ready = false;
     loop {

@@ -1,0 +1,168 @@
+//! # Room card: reloading
+//!
+//! Purpose:    take what changed in the configuration while the process runs, on SIGHUP.
+//! Owns:       which settings of the process may change, and what the log says of each that did.
+//! Interface:  [`Reloading::reload`], [`Limits`], [`ON_SIGHUP`].
+//! Invariants: a configuration with a mistake is taken in no part; a setting that needs a restart is named each time,
+//!             until it is as before or the process is another.
+//! Never:      what is set by clients while the node runs: that hides what is given here.
+//! Tests:      `tests/server.rs`.
+//! Start at:   [`Reloading::reload`].
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use duramen_broker::Event;
+use duramen_broker::configs::{BROKER_CONFIGS, Settings, find};
+use tokio::sync::watch;
+
+use super::core_loop::Input;
+use super::inbox::Inbox;
+use super::seats::SeatLimits;
+use super::settings::ServerSettings;
+use crate::config::{Config, Mistakes};
+use crate::telemetry;
+
+/// Settings of the process that are read again on SIGHUP, beside those of the node that change while it runs.
+pub const ON_SIGHUP: [&str; 6] = [
+    "connections.max.idle.ms",
+    "max.connection.creation.rate",
+    "max.connections",
+    "max.connections.per.ip",
+    "max.connections.per.ip.overrides",
+    "socket.request.max.bytes",
+];
+
+/// Reads the configuration again, as it was read at the start.
+pub type Load = Box<dyn Fn() -> Result<Config, Mistakes> + Send>;
+
+/// What a connection is bound to that begins now.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// How many there may be.
+    pub seats: SeatLimits,
+    /// How many are accepted in a second.
+    pub rate_max: u32,
+    /// How long one may be silent, if not for ever.
+    pub idle_max: Option<Duration>,
+    /// The largest frame.
+    pub frame_bytes_max: u32,
+}
+
+impl Limits {
+    /// Those of `settings`, with no more connections than there are descriptors for.
+    pub fn of(settings: &ServerSettings, connections_max: usize) -> Self {
+        let mut seats = settings.seats.clone();
+        seats.all = seats.all.min(connections_max);
+        Self {
+            seats,
+            rate_max: settings.connection_rate_max,
+            idle_max: settings.idle_max,
+            frame_bytes_max: settings.frame_bytes_max,
+        }
+    }
+}
+
+/// See the room card.
+pub struct Reloading {
+    /// What the process runs by.
+    pub config: Config,
+    /// The settings of that, checked.
+    pub given: Settings,
+    /// For connections that begin.
+    pub limits: watch::Sender<Limits>,
+    /// Connections that there are descriptors for.
+    pub connections_max: usize,
+    /// The node's inbox.
+    pub node: Arc<Inbox<Input>>,
+}
+
+impl fmt::Debug for Reloading {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reloading").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+impl Reloading {
+    /// Takes what changed of what may change, and says so, line by line.
+    pub fn reload(&mut self, load: &Load) {
+        match Self::checked(load) {
+            Ok((config, settings, given)) => self.take(&config, &settings, &given),
+            Err(mistakes) => tracing::error!(
+                %mistakes,
+                "nothing of the configuration was taken on SIGHUP: mend the mistakes and send it again"
+            ),
+        }
+    }
+
+    fn checked(load: &Load) -> Result<(Config, ServerSettings, Settings), Mistakes> {
+        let config = load()?;
+        let (settings, broker) = ServerSettings::split(&config)?;
+        telemetry::filter(&config.log)
+            .map_err(|error| Mistakes(vec![format!("`log`: {error:#}")]))?;
+        Ok((config, settings, broker.given().clone()))
+    }
+
+    fn take(&mut self, config: &Config, settings: &ServerSettings, given: &Settings) {
+        let mut is_same = self.take_keys(config);
+        let names: BTreeSet<&String> = self.given.keys().chain(given.keys()).collect();
+        let mut taken = Vec::new();
+        for name in names {
+            let (from, to) = (self.given.get(name), given.get(name));
+            if from == to {
+                continue;
+            }
+            is_same = false;
+            let row = find(BROKER_CONFIGS, name);
+            let default = row.map_or("", |row| row.default);
+            let told = |value: Option<&String>| value.map_or(default, String::as_str).to_owned();
+            let (old, new) = (told(from), told(to));
+            let may_change =
+                row.is_some_and(|row| row.dynamic) || ON_SIGHUP.contains(&name.as_str());
+            if may_change {
+                tracing::info!(setting = %name, from = %old, to = %new, "a setting was changed");
+                taken.push((name.clone(), to.cloned()));
+            } else {
+                tracing::warn!(setting = %name, from = %old, to = %new, "a setting needs a restart to change");
+            }
+        }
+        if is_same {
+            tracing::info!("nothing has changed in the configuration");
+        }
+        for (name, value) in taken.clone() {
+            match value {
+                Some(value) => self.given.insert(name, value),
+                None => self.given.remove(&name),
+            };
+        }
+        self.limits.send_replace(Limits::of(settings, self.connections_max));
+        if !taken.is_empty() {
+            self.node.push(Input::Event(Event::Given(taken)));
+        }
+    }
+
+    /// What the file has beside settings: only what is logged changes. True if nothing is otherwise.
+    fn take_keys(&mut self, config: &Config) -> bool {
+        let mut is_same = true;
+        let (old, new) = (self.config.keys(), config.keys());
+        for ((key, from), (_, to)) in old.into_iter().zip(new).filter(|(old, new)| old != new) {
+            is_same = false;
+            if key != "log" {
+                tracing::warn!(setting = key, %from, %to, "a setting needs a restart to change");
+                continue;
+            }
+            match telemetry::change(&config.log) {
+                Ok(()) => {
+                    self.config.log.filter.clone_from(&config.log.filter);
+                    tracing::info!(setting = key, %from, %to, "a setting was changed");
+                }
+                Err(error) => {
+                    tracing::warn!(setting = key, error = %format!("{error:#}"), "what is logged stays as it was");
+                }
+            }
+        }
+        is_same
+    }
+}
