@@ -10,7 +10,9 @@
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
+use duramen_protocol::ErrorCode;
+use serde::Serialize;
 
 pub mod bench;
 pub mod bootstrap;
@@ -29,6 +31,8 @@ pub mod serve;
 pub mod share;
 pub mod topic;
 pub mod txn;
+
+use crate::client;
 
 /// A durable, replicated log that speaks the Kafka protocol.
 #[derive(Debug, Parser)]
@@ -79,7 +83,9 @@ const INTERRUPTED: u8 = 130;
 ///
 /// Exit codes: 0 done, 1 failed (the reason is on stderr), 2 wrongly called, 130 interrupted.
 pub fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let matches = Cli::command().get_matches();
+    let json = wants_json(&matches);
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let result = match cli.command {
         Command::Dev(command) => command.run(),
         Command::Serve(command) => command.run(),
@@ -102,10 +108,57 @@ pub fn main() -> ExitCode {
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) if error.is::<bootstrap::Interrupted>() => ExitCode::from(INTERRUPTED),
         Err(error) => {
-            eprintln!("error: {error:#}");
+            complain(&error, json);
             ExitCode::FAILURE
         }
     }
+}
+
+/// Whether the command was asked for JSON.
+fn wants_json(mut matches: &ArgMatches) -> bool {
+    while let Some((_, inner)) = matches.subcommand() {
+        matches = inner;
+    }
+    let output = matches.try_get_one::<bootstrap::Output>("output");
+    output.is_ok_and(|output| output == Some(&bootstrap::Output::Json))
+}
+
+/// An error for programs.
+#[derive(Serialize)]
+struct Complaint {
+    error: String,
+    /// By Kafka's name, if a broker answered with one.
+    code: Option<String>,
+}
+
+/// An error of a broker in words of ours, which say what to do.
+#[derive(Debug, thiserror::Error)]
+#[error("{text}")]
+struct Explained {
+    code: ErrorCode,
+    text: String,
+}
+
+fn explained(code: ErrorCode, text: String) -> anyhow::Error {
+    Explained { code, text }.into()
+}
+
+fn code_of(cause: &(dyn std::error::Error + 'static)) -> Option<ErrorCode> {
+    let explained = cause.downcast_ref::<Explained>().map(|it| it.code);
+    explained.or_else(|| cause.downcast_ref::<client::Error>()?.code())
+}
+
+/// Says on stderr what went wrong, in the form that the result would have had.
+fn complain(error: &anyhow::Error, json: bool) {
+    let text = format!("{error:#}");
+    if !json {
+        eprintln!("error: {text}");
+        return;
+    }
+    let code = error.chain().find_map(code_of);
+    let complaint = Complaint { error: text, code: code.map(|code| code.to_string()) };
+    let line = serde_json::to_string(&complaint).expect("text and text");
+    eprintln!("{line}");
 }
 
 /// Words are compared without case and dashes: `preparing-rebalance` is `PreparingRebalance`.
@@ -124,8 +177,6 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]

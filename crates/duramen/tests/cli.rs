@@ -398,6 +398,46 @@ fn a_benchmark_that_was_refused_anything_says_so_and_fails() {
 }
 
 #[test]
+fn programs_are_told_of_results_and_errors_in_one_shape() {
+    let directory = tempfile::tempdir().unwrap();
+    let node = Node::start(directory.path());
+    node.run(&["topic", "create", "a"]);
+    let json = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).unwrap();
+    let both = node.command(&["topic", "delete", "a", "b", "-o", "json"]).output().unwrap();
+    assert_eq!(both.status.code(), Some(1));
+    let done = json(&both.stdout);
+    assert_eq!(done, serde_json::json!([{"name": "a", "deleted": true}]), "what is gone is told");
+    let text = "there is no topic b; pass --if-exists if that is all right";
+    let expected = serde_json::json!({"error": text, "code": "UNKNOWN_TOPIC_OR_PARTITION"});
+    assert_eq!(json(&both.stderr), expected);
+    let kept = node.run_json(&["topic", "delete", "b", "--if-exists"]);
+    assert_eq!(kept, serde_json::json!([{"name": "b", "deleted": false}]));
+    let kept = node.run_json(&["group", "delete", "g", "--if-exists"]);
+    assert_eq!(kept, serde_json::json!([{"group": "g", "deleted": false}]));
+
+    for (command, code) in [
+        (&["topic", "describe", "b"][..], "UNKNOWN_TOPIC_OR_PARTITION"),
+        (&["topic", "create", "c", "--config", "retention.ms=soon"], "INVALID_CONFIG"),
+        (&["group", "describe", "g"], "GROUP_ID_NOT_FOUND"),
+        (&["group", "delete", "g"], "GROUP_ID_NOT_FOUND"),
+        (&["txn", "abort", "t"], "TRANSACTIONAL_ID_NOT_FOUND"),
+        (&["consume", "b"], "UNKNOWN_TOPIC_OR_PARTITION"),
+    ] {
+        let complaint = node.fail(&[command, &["--output", "json"]].concat());
+        assert_eq!(json(complaint.as_bytes())["code"], code, "{complaint}");
+    }
+    let nobody = node.fail(&["topic", "list", "-o", "json", "-b", "127.0.0.1:1,127.0.0.1:2"]);
+    let nobody = json(nobody.as_bytes());
+    assert_eq!(nobody["code"], Value::Null);
+    let text = nobody["error"].as_str().unwrap();
+    assert!(text.starts_with("no broker answers at 127.0.0.1:1 or 127.0.0.1:2 ("), "{text}");
+
+    node.run(&["topic", "create", "one"]);
+    let text = node.run(&["topic", "describe", "one"]);
+    assert!(text.starts_with("topic one: 1 partition, id "), "{text}");
+}
+
+#[test]
 fn the_files_of_a_data_directory_can_be_looked_into() {
     let directory = tempfile::tempdir().unwrap();
     let node = Node::start(directory.path());
@@ -438,6 +478,22 @@ fn the_files_of_a_data_directory_can_be_looked_into() {
 
     let copy = directory.path().join("copy.log");
     let mut bytes = std::fs::read(segment).unwrap();
+    // As Apache Kafka leaves a segment with log.preallocate; of some lengths no batch's header could begin.
+    for room in [1, 60, 5000, 3 << 20] {
+        std::fs::write(&copy, [&bytes[..], &vec![0; room]].concat()).unwrap();
+        let text = node.run(&["log", "dump", copy.to_str().unwrap()]);
+        let told = format!(
+            "\nposition {}: {room} bytes of zeroes up to the end: room that was preallocated\n",
+            bytes.len()
+        );
+        assert!(text.ends_with(&told), "{text}");
+    }
+    let json = node.run(&["log", "dump", copy.to_str().unwrap(), "-o", "json"]);
+    let room: Value = serde_json::from_str(json.lines().last().unwrap()).unwrap();
+    assert_eq!(room, serde_json::json!({"position": bytes.len(), "preallocated_bytes": 3 << 20}));
+    std::fs::write(&copy, [&bytes[..], &[0; 5000], &[1]].concat()).unwrap();
+    let zeroes = node.command(&["log", "dump", copy.to_str().unwrap()]).output().unwrap();
+    assert_eq!(zeroes.status.code(), Some(1), "something follows the zeroes");
     *bytes.last_mut().unwrap() ^= 1;
     std::fs::write(&copy, &bytes[..]).unwrap();
     let output = node.command(&["log", "dump", copy.to_str().unwrap()]).output().unwrap();

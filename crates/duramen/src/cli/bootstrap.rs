@@ -1,12 +1,14 @@
 //! The flags that every client command has: where the cluster is, and how to print.
 
 use std::future::Future;
+use std::net::Ipv6Addr;
 use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 
 use crate::client::{Client, Error, Options};
+use crate::config::HostPort;
 
 /// How results are printed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
@@ -21,11 +23,12 @@ pub enum Output {
 /// Which cluster, and how to print.
 #[derive(Debug, Clone, Args)]
 pub struct Cluster {
-    /// Broker to ask first; the others are learned from it. Several may be separated by commas
+    /// Broker to ask first; the others are learned from it. Several may be separated by commas. Without a port it is 9092
     #[arg(
         long,
         short,
-        value_name = "HOST:PORT",
+        value_name = "HOST[:PORT]",
+        value_parser = address,
         env = "DURAMEN_BOOTSTRAP",
         hide_env_values = true,
         default_value = "127.0.0.1:9092",
@@ -47,6 +50,25 @@ pub struct Cluster {
     pub output: Output,
 }
 
+/// The port of a broker whose address has none, as for other tools.
+const PORT_DEFAULT: u16 = 9092;
+
+/// `HOST:PORT` of what people write: a host alone, or an IPv6 address with or without brackets.
+fn address(text: &str) -> Result<String, String> {
+    let text = text.trim();
+    let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
+    if bare.parse::<Ipv6Addr>().is_ok() {
+        return Ok(HostPort { host: bare.to_owned(), port: PORT_DEFAULT }.to_string());
+    }
+    if !text.is_empty() && !text.contains(':') {
+        return Ok(HostPort { host: text.to_owned(), port: PORT_DEFAULT }.to_string());
+    }
+    match HostPort::parse(text)? {
+        HostPort { port: 0, .. } => Err(format!("{text} has no port to connect to")),
+        address => Ok(address.to_string()),
+    }
+}
+
 /// The user pressed Ctrl-C.
 #[derive(Debug, thiserror::Error)]
 #[error("interrupted")]
@@ -66,9 +88,10 @@ impl Cluster {
     async fn connect_with(&self, options: Options) -> anyhow::Result<Client> {
         let client = Client::connect(options).await;
         client.map_err(|error| match &error {
-            Error::Unreachable { address, source } => anyhow::anyhow!(
-                "no broker answers at {address} ({source}); start one with `duramen dev`, \
-                 or name another with --bootstrap HOST:PORT"
+            Error::Unreachable { source, .. } => anyhow::anyhow!(
+                "no broker answers at {} ({source}); start one with `duramen dev`, \
+                 or name another with --bootstrap HOST:PORT",
+                self.bootstrap.join(" or ")
             ),
             _ => anyhow::Error::new(error),
         })
@@ -96,4 +119,29 @@ pub fn run(command: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<
     // A thread that waits for a name server or for stdin must not keep the process.
     runtime.shutdown_background();
     outcome
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_broker_without_a_port_is_at_kafkas() {
+        for (text, expected) in [
+            ("broker", Some("broker:9092")),
+            ("broker:19092", Some("broker:19092")),
+            (" 10.0.0.1 ", Some("10.0.0.1:9092")),
+            ("::1", Some("[::1]:9092")),
+            ("[::1]", Some("[::1]:9092")),
+            ("[::1]:7", Some("[::1]:7")),
+            ("", None),
+            ("broker:", None),
+            (":9092", None),
+            ("broker:0", None),
+            ("broker:99999", None),
+            ("http://broker:9092", None),
+        ] {
+            assert_eq!(address(text).ok().as_deref(), expected, "{text}");
+        }
+    }
 }

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{anyhow, bail};
+use anyhow::bail;
 use clap::{Args, Subcommand};
 use duramen_protocol::error_code::ErrorCode;
 use duramen_protocol::messages::describe_groups::DescribedGroup;
 
 use super::bootstrap::run;
 use super::topic::unknown;
+use super::{explained, screen};
 use crate::client::{Client, Error, Partitions};
 
 mod delete;
@@ -80,7 +81,10 @@ async fn partitions_of(client: &Client, scopes: &[Scope]) -> anyhow::Result<Part
     let mut found = Partitions::new();
     for scope in scopes {
         let there = partitions_there(client, &scope.topic).await?;
-        let Some(there) = there else { bail!("there is no topic {}", scope.topic) };
+        let Some(there) = there else {
+            let text = format!("there is no topic {}", scope.topic);
+            return Err(explained(ErrorCode::UnknownTopicOrPartition, text));
+        };
         for partition in &scope.partitions {
             if !there.contains(partition) {
                 let last = there.last().copied().unwrap_or(0);
@@ -111,7 +115,10 @@ async fn partitions_there(client: &Client, topic: &str) -> anyhow::Result<Option
 }
 
 fn no_such_group(group: &str) -> anyhow::Error {
-    anyhow!("there is no group {group}; see which there are with `duramen group list`")
+    explained(
+        ErrorCode::GroupIdNotFound,
+        format!("there is no group {group}; see which there are with `duramen group list`"),
+    )
 }
 
 /// Says who stands in the way of a change to a group's offsets, and what to do.
@@ -126,9 +133,8 @@ fn has_members(group: &DescribedGroup) -> String {
         count => format!("{client} ({count} times)"),
     };
     let clients = clients.into_iter().map(more).collect::<Vec<_>>().join(", ");
-    let count = group.members.len();
-    let plural = if count == 1 { "member" } else { "members" };
-    format!("group {} has {count} active {plural}: {clients}", group.group_id)
+    let members = screen::count(group.members.len(), "active member");
+    format!("group {} has {members}: {clients}", group.group_id)
 }
 
 /// The broker's refusals of changes to a group, in words that say what to do.
@@ -136,16 +142,17 @@ fn refusal(group: &str, error: Error) -> anyhow::Error {
     match error.code() {
         Some(ErrorCode::GroupIdNotFound) => no_such_group(group),
         Some(
-            ErrorCode::NonEmptyGroup
+            code @ (ErrorCode::NonEmptyGroup
             | ErrorCode::UnknownMemberId
             | ErrorCode::IllegalGeneration
-            | ErrorCode::RebalanceInProgress,
-        ) => {
-            anyhow!(
+            | ErrorCode::RebalanceInProgress),
+        ) => explained(
+            code,
+            format!(
                 "group {group} has active members; stop them (`duramen group describe {group}` shows \
                  who they are), then try again"
-            )
-        }
+            ),
+        ),
         Some(ErrorCode::GroupSubscribedToTopic) => anyhow::Error::new(error).context(format!(
             "members of group {group} read this topic; stop them (`duramen group describe {group}` \
              shows who they are), then try again"

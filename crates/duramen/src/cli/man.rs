@@ -1,9 +1,11 @@
 //! `duramen man`: manual pages.
 
-use std::path::PathBuf;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use clap::{Args, CommandFactory};
+use clap::builder::StyledStr;
+use clap::{Args, Command, CommandFactory};
 
 use super::{Cli, screen};
 
@@ -21,13 +23,66 @@ pub struct Man {
 impl Man {
     /// Runs the command.
     pub fn run(self) -> anyhow::Result<()> {
+        let mut command = Cli::command().disable_help_subcommand(true);
+        // Gives every command its whole name.
+        command.build();
         let Some(dir) = self.dir else {
-            let mut page = Vec::new();
-            clap_mangen::Man::new(Cli::command()).render(&mut page)?;
-            return Ok(screen::print_line(String::from_utf8(page)?.trim_end())?);
+            return Ok(screen::print_line(page(&command)?.trim_end())?);
         };
         let cannot = || format!("cannot write to {}", dir.display());
         std::fs::create_dir_all(&dir).with_context(cannot)?;
-        clap_mangen::generate_to(Cli::command(), &dir).with_context(cannot)
+        write_all(&command, &dir).with_context(cannot)
+    }
+}
+
+fn write_all(command: &Command, dir: &Path) -> anyhow::Result<()> {
+    for inner in command.get_subcommands().filter(|it| !it.is_hide_set()) {
+        write_all(inner, dir)?;
+    }
+    let name = command.get_display_name().unwrap_or(command.get_name());
+    Ok(std::fs::write(dir.join(format!("{name}.1")), page(command)?)?)
+}
+
+/// A command's page. Notes and examples are a section of their own, line by line: filled into paragraphs, as other text is,
+/// examples could not be read, and even less be copied.
+fn page(command: &Command) -> anyhow::Result<String> {
+    let notes = command.get_after_long_help().or(command.get_after_help()).map(ToString::to_string);
+    let plain = command.clone().after_help(None::<StyledStr>).after_long_help(None::<StyledStr>);
+    let mut page = Vec::new();
+    clap_mangen::Man::new(plain).render(&mut page)?;
+    let mut page = String::from_utf8(page)?;
+    let (notes, examples) = match notes.as_deref().map(|it| it.split_once("Examples:\n")) {
+        None => (None, None),
+        Some(Some((notes, examples))) => (Some(notes.to_owned()), Some(examples.to_owned())),
+        Some(None) => (notes, None),
+    };
+    for (heading, text) in [("NOTES", notes), ("EXAMPLES", examples)] {
+        let Some(text) = text.filter(|text| !text.trim().is_empty()) else { continue };
+        writeln!(page, ".SH {heading}\n.nf")?;
+        for line in text.trim_end().lines() {
+            // A dot or a quote at the beginning would be a request, a dash alone a hyphen, which no shell takes.
+            let line = line.replace('\\', "\\e").replace('-', "\\-").replace('\'', "\\(aq");
+            let line = if line.starts_with('.') { format!("\\&{line}") } else { line };
+            writeln!(page, "{line}")?;
+        }
+        writeln!(page, ".fi")?;
+    }
+    Ok(page)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn examples_keep_their_lines() {
+        let command = Command::new("c").after_help(
+            "A note\nof two lines.\n\nExamples:\n  c --a 'b c'\n  c d\n\nExit codes: 0 done.",
+        );
+        let page = page(&command).unwrap();
+        let (_, notes) = page.split_once(".SH NOTES\n").unwrap();
+        let expected = ".nf\nA note\nof two lines.\n.fi\n.SH EXAMPLES\n.nf\n  c \\-\\-a \\(aqb c\\(aq\n  c d\n\n\
+                        Exit codes: 0 done.\n.fi\n";
+        assert_eq!(notes, expected);
     }
 }

@@ -134,8 +134,9 @@ impl Produce {
         if let Some(partition) = self.partition {
             ensure!(
                 partition < partitions,
-                "topic {} has {partitions} partitions, numbered from 0",
-                self.topic
+                "topic {} has {}, numbered from 0",
+                self.topic,
+                screen::count(partitions, "partition")
             );
         }
         let producer = if self.idempotent { Some(client.init_producer().await?) } else { None };
@@ -157,7 +158,9 @@ impl Produce {
         let mut summary = sending.summary;
         summary.seconds = (begun.elapsed().as_secs_f64() * 1e3).round() / 1e3;
         outcome
-            .with_context(|| format!("after {} acknowledged records", summary.records))
+            .with_context(|| {
+                format!("after {}", screen::count(summary.records, "acknowledged record"))
+            })
             .map_err(too_large)?;
         if self.quiet {
             return Ok(());
@@ -172,8 +175,8 @@ impl Produce {
 impl Summary {
     fn line(&self, acks: Acks) -> String {
         let verb = if acks == Acks::None { "sent" } else { "appended" };
-        let plural = if self.records == 1 { "" } else { "s" };
-        let mut line = format!("{verb} {} record{plural} to {}", self.records, self.topic);
+        let mut line =
+            format!("{verb} {} to {}", screen::count(self.records, "record"), self.topic);
         let mut parts = self.offsets.iter();
         match (parts.next(), parts.next()) {
             (Some((partition, Offsets { first, last })), None) if first == last => {

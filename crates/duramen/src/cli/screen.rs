@@ -1,6 +1,6 @@
 //! Tables, JSON and progress bars. Results go to stdout, everything else to stderr.
 
-use std::fmt::{self, Write as _};
+use std::fmt::{self, Display, Write as _};
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 use std::time::Duration;
 
@@ -137,6 +137,12 @@ pub fn bytes(count: f64) -> String {
     format!("{scaled:.1} TiB")
 }
 
+/// `1 partition`, `2 partitions`.
+pub fn count(number: impl TryInto<u64> + Display + Copy, thing: &str) -> String {
+    let plural = if number.try_into().is_ok_and(|number| number == 1) { "" } else { "s" };
+    format!("{number} {thing}{plural}")
+}
+
 /// `1,2,3`: nodes, in an order that means something.
 pub fn list(ids: &[i32]) -> String {
     ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
@@ -170,6 +176,11 @@ mod tests {
         table.row(["a".into(), "5000".into()]);
         let expected = "TOPIC   PARTITIONS\norders          12\na             5000\n";
         assert_eq!(table.render(), expected);
+    }
+
+    #[test]
+    fn one_thing_is_not_several() {
+        assert_eq!([0, 1, 2].map(|it| count(it, "record")), ["0 records", "1 record", "2 records"]);
     }
 
     #[test]

@@ -1,15 +1,14 @@
 //! `duramen topic`: create, list, describe, alter, trim and delete topics.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use anyhow::bail;
 use clap::{Args, Subcommand};
 use duramen_protocol::error_code::ErrorCode;
 use duramen_protocol::messages::metadata::MetadataResponseTopic;
 use serde::Serialize;
 
 use super::bootstrap::{Cluster, run};
+use super::explained;
 use super::screen::{self, Table};
 use crate::client::{Client, Error, NewTopic, OffsetAt};
 
@@ -132,6 +131,12 @@ struct Outcome {
 }
 
 #[derive(Debug, Serialize)]
+struct Removal {
+    name: String,
+    deleted: bool,
+}
+
+#[derive(Debug, Serialize)]
 struct Listed {
     name: String,
     partitions: usize,
@@ -206,10 +211,13 @@ impl Create {
                 partitions: None,
                 replication_factor: None,
             },
-            Err(error) if exists(&error) => bail!(
-                "topic {0} is there already; see it with `duramen topic describe {0}`, or pass --if-not-exists",
-                self.name
-            ),
+            Err(error) if exists(&error) => {
+                let text = format!(
+                    "topic {0} is there already; see it with `duramen topic describe {0}`, or pass --if-not-exists",
+                    self.name
+                );
+                return Err(explained(ErrorCode::TopicAlreadyExists, text));
+            }
             Err(error) => return Err(error.into()),
         };
         if self.cluster.json() {
@@ -221,8 +229,8 @@ impl Create {
             (false, false) => format!("topic {} is there already", created.name),
         };
         if let Some(partitions) = created.partitions {
-            let plural = if partitions == 1 { "" } else { "s" };
-            write!(line, " with {partitions} partition{plural}").expect("a string takes all");
+            let partitions = screen::count(partitions, "partition");
+            write!(line, " with {partitions}").expect("a string takes all");
         }
         Ok(screen::print_line(&line)?)
     }
@@ -320,7 +328,8 @@ impl Describe {
 impl Described {
     fn text(&self) -> String {
         let id = self.id.as_deref().map(|id| format!(", id {id}")).unwrap_or_default();
-        let mut text = format!("topic {}: {} partitions{id}\n", self.name, self.partitions.len());
+        let partitions = screen::count(self.partitions.len(), "partition");
+        let mut text = format!("topic {}: {partitions}{id}\n", self.name);
         for config in &self.configs {
             let value = config.value.as_deref().unwrap_or("(hidden)");
             writeln!(text, "  {} = {value}  ({})", config.name, config.source)
@@ -349,23 +358,34 @@ impl Described {
 impl Delete {
     async fn run(self) -> anyhow::Result<()> {
         let client = self.cluster.connect().await?;
-        let mut deleted = BTreeMap::new();
+        let mut done = Vec::new();
+        let outcome = self.delete(&client, &mut done).await;
+        // What is gone is told, though another topic could not be deleted.
+        if self.cluster.json() && (outcome.is_ok() || !done.is_empty()) {
+            screen::print_json(&done)?;
+        }
+        outcome
+    }
+
+    async fn delete(&self, client: &Client, done: &mut Vec<Removal>) -> anyhow::Result<()> {
         for name in &self.names {
-            let done = match client.delete_topic(name).await {
+            let deleted = match client.delete_topic(name).await {
                 Ok(()) => true,
                 Err(error) if unknown(&error) && self.if_exists => false,
                 Err(error) if unknown(&error) => {
-                    bail!("there is no topic {name}; pass --if-exists if that is all right")
+                    let text =
+                        format!("there is no topic {name}; pass --if-exists if that is all right");
+                    return Err(explained(ErrorCode::UnknownTopicOrPartition, text));
                 }
                 Err(error) => return Err(error.into()),
             };
-            deleted.insert(name, done);
             if !self.cluster.json() {
-                let line = if done { "deleted topic" } else { "there is no topic" };
+                let line = if deleted { "deleted topic" } else { "there is no topic" };
                 screen::print_line(&format!("{line} {name}"))?;
             }
+            done.push(Removal { name: name.clone(), deleted });
         }
-        if self.cluster.json() { screen::print_json(&deleted) } else { Ok(()) }
+        Ok(())
     }
 }
 
@@ -382,9 +402,9 @@ pub(in crate::cli) fn unknown(error: &Error) -> bool {
 pub fn unknown_topic(name: &str) -> impl Fn(Error) -> anyhow::Error {
     move |error| {
         if unknown(&error) {
-            anyhow::anyhow!(
-                "there is no topic {name}; create it with `duramen topic create {name}`"
-            )
+            let text =
+                format!("there is no topic {name}; create it with `duramen topic create {name}`");
+            explained(ErrorCode::UnknownTopicOrPartition, text)
         } else {
             error.into()
         }

@@ -1,10 +1,11 @@
 //! `duramen txn`: transactional ids and their transactions.
 
-use anyhow::anyhow;
 use clap::{Args, Subcommand};
+use duramen_protocol::ErrorCode;
 use jiff::{SignedDuration, SpanRound, Timestamp, Unit};
 
 use super::bootstrap::run;
+use super::explained;
 
 mod abort;
 mod describe;
@@ -48,7 +49,9 @@ impl Txn {
 }
 
 fn no_such_id(id: &str) -> anyhow::Error {
-    anyhow!("there is no transactional id {id}; see which there are with `duramen txn list`")
+    let text =
+        format!("there is no transactional id {id}; see which there are with `duramen txn list`");
+    explained(ErrorCode::TransactionalIdNotFound, text)
 }
 
 /// A time ago, of which the greatest two units matter.

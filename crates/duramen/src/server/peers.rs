@@ -19,6 +19,7 @@ use std::time::Duration;
 use anyhow::Context;
 use duramen_broker::event::NodeAddress;
 use duramen_broker::peer::PeerFrame;
+use duramen_protocol::wire::Uuid;
 use duramen_storage::Storage;
 use duramen_storage::storage::{Facts, Voter};
 use prometheus_client::metrics::counter::Counter;
@@ -39,7 +40,7 @@ mod greeting;
 mod link;
 
 use arrival::Arrivals;
-use forming::{Forming, Step, hex};
+use forming::{Forming, Step};
 use greeting::{Greeting, Identity};
 use link::{Dialler, Link};
 
@@ -320,9 +321,8 @@ impl Peers {
             Step::Join(known, founders) => {
                 let cluster_id = known.map_or_else(random, Ok)?;
                 storage.join(Some(cluster_id), &founders).context(cannot)?;
-                let cluster_id_text = hex(&cluster_id);
                 tracing::info!(
-                    cluster_id = cluster_id_text,
+                    cluster_id = %Uuid(cluster_id),
                     decided = known.is_none(),
                     "member of a cluster"
                 );

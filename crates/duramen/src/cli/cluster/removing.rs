@@ -68,13 +68,11 @@ impl Remove {
         if !report.moves.is_empty() {
             moving::table(&report.moves).print()?;
         }
-        let count = report.moves.len();
+        let moves = screen::count(report.moves.len(), "partition");
         eprintln!(
             "{}",
             if self.dry_run {
-                format!(
-                    "{count} partitions would move, and node {node} be removed; nothing was changed"
-                )
+                format!("{moves} would move, and node {node} be removed; nothing was changed")
             } else {
                 format!("node {node} has no part in the cluster any more: stop it now")
             }

@@ -221,11 +221,10 @@ impl Report {
             line(String::new());
         }
         let Self { identical, differ, not_compared, bytes, partitions } = self;
-        let count = partitions.len();
-        let plural = if count == 1 { "" } else { "s" };
+        let count = screen::count(partitions.len(), "partition");
         writeln!(
             text,
-            "{count} partition{plural}: {identical} identical, {differ} differ, {not_compared} not compared; \
+            "{count}: {identical} identical, {differ} differ, {not_compared} not compared; \
              {} of each replica",
             screen::bytes(*bytes as f64)
         )

@@ -49,14 +49,23 @@ impl Delete {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         let client = self.cluster.connect().await?;
         let mut done = Vec::new();
+        let outcome = self.delete_all(&client, &mut done).await;
+        // What is gone is told, though another group could not be deleted.
+        if self.cluster.json() && (outcome.is_ok() || !done.is_empty()) {
+            screen::print_json(&done)?;
+        }
+        outcome
+    }
+
+    async fn delete_all(&self, client: &Client, done: &mut Vec<Removal>) -> anyhow::Result<()> {
         for group in &self.groups {
-            let deleted = self.delete(&client, group).await?;
+            let deleted = self.delete(client, group).await?;
             if !self.cluster.json() {
                 screen::print_line(&deleted.text())?;
             }
             done.push(deleted);
         }
-        if self.cluster.json() { screen::print_json(&done) } else { Ok(()) }
+        Ok(())
     }
 
     async fn delete(&self, client: &Client, group: &str) -> anyhow::Result<Removal> {

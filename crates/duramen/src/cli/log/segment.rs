@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::fs::File;
-use std::io::{BufReader, Read, Seek, SeekFrom};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 
 use bytes::Bytes;
 use duramen_protocol::batch::{BatchHeader, BatchView, HEADER_BYTES, TimestampType};
@@ -13,6 +13,7 @@ use serde_json::{Map, Value};
 
 use super::{Dump, Printer};
 use crate::cli::consume::{date, put_bytes};
+use crate::cli::screen;
 
 /// More than any batch that a broker accepts, decompressed.
 const DECOMPRESSED_BYTES_MAX: usize = 1 << 30;
@@ -79,8 +80,9 @@ impl Entry {
             self;
         let time = date(self.max_timestamp);
         let mut line = format!(
-            "offsets {base_offset}..{last_offset}  {records} records  position {position}  {bytes} bytes  \
-             term {term}  {timestamps} time {time}"
+            "offsets {base_offset}..{last_offset}  {}  position {position}  {bytes} bytes  \
+             term {term}  {timestamps} time {time}",
+            screen::count(*records, "record")
         );
         if self.codec != Codec::None.name() {
             line.push_str("  ");
@@ -111,6 +113,9 @@ pub(super) fn dump(dump: &Dump, printer: &mut Printer) -> anyhow::Result<()> {
         let mut header = [0; HEADER_BYTES];
         let there = usize::try_from(left).unwrap_or(usize::MAX).min(HEADER_BYTES);
         input.read_exact(&mut header[..there])?;
+        if header[..there].iter().all(|byte| *byte == 0) && is_zero(&mut input)? {
+            return preallocated(printer, position, left);
+        }
         let parsed = match BatchHeader::parse(&header[..there]) {
             Ok(parsed) if parsed.batch_bytes() as u64 <= left => parsed,
             Ok(parsed) => {
@@ -137,6 +142,34 @@ pub(super) fn dump(dump: &Dump, printer: &mut Printer) -> anyhow::Result<()> {
         position += bytes as u64;
     }
     Ok(())
+}
+
+/// Whether nothing but zeroes follows, up to the end.
+fn is_zero(input: &mut BufReader<File>) -> std::io::Result<bool> {
+    let at = input.stream_position()?;
+    loop {
+        let read = input.fill_buf()?;
+        let (len, is_zero) = (read.len(), read.iter().all(|byte| *byte == 0));
+        if len == 0 || !is_zero {
+            input.seek(SeekFrom::Start(at))?;
+            return Ok(len == 0);
+        }
+        input.consume(len);
+    }
+}
+
+/// Apache Kafka makes files as long as they may become where `log.preallocate` is set; what is not written yet is zeroes.
+fn preallocated(printer: &mut Printer, position: u64, bytes: u64) -> anyhow::Result<()> {
+    #[derive(Serialize)]
+    struct Room {
+        position: u64,
+        preallocated_bytes: u64,
+    }
+    printer.detail(&Room { position, preallocated_bytes: bytes }, || {
+        format!(
+            "position {position}: {bytes} bytes of zeroes up to the end: room that was preallocated"
+        )
+    })
 }
 
 fn dump_batch(
@@ -199,7 +232,7 @@ fn shortened(bytes: &[u8]) -> String {
     const SHOWN: usize = 80;
     let text = bytes[..bytes.len().min(SHOWN)].escape_ascii();
     if bytes.len() > SHOWN {
-        format!("{text}… ({} bytes)", bytes.len())
+        format!("{text}… ({})", screen::count(bytes.len(), "byte"))
     } else {
         text.to_string()
     }

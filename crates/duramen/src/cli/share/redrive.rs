@@ -342,8 +342,7 @@ impl Report {
 
     fn summary(&self) -> String {
         let verb = if self.dry_run { "would produce" } else { "produced" };
-        let plural = if self.records == 1 { "record" } else { "records" };
-        let mut text = format!("{verb} {} {plural} again", self.records);
+        let mut text = format!("{verb} {} again", screen::count(self.records, "record"));
         if self.passed > 0 {
             write!(text, ", passed {} by", self.passed).expect("a string takes all");
         }

@@ -39,6 +39,15 @@ impl Abort {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         let client = self.cluster.connect().await?;
         let mut done = Vec::new();
+        let outcome = self.abort(&client, &mut done).await;
+        // What was aborted is told, though another transaction could not be.
+        if self.cluster.json() && (outcome.is_ok() || !done.is_empty()) {
+            screen::print_json(&done)?;
+        }
+        outcome
+    }
+
+    async fn abort(&self, client: &Client, done: &mut Vec<Aborted>) -> anyhow::Result<()> {
         for id in &self.ids {
             let found = client.describe_transaction(id).await?;
             let (_, found) = found.ok_or_else(|| no_such_id(id))?;
@@ -50,14 +59,14 @@ impl Abort {
             let partitions = found.topics.iter().map(|topic| topic.partitions.len()).sum();
             let aborted = Aborted { id: id.clone(), producer_id: found.producer_id, partitions };
             if !self.cluster.json() {
-                let plural = if partitions == 1 { "partition" } else { "partitions" };
                 screen::print_line(&format!(
-                    "aborted the transaction of {id} in {partitions} {plural}; producer {} is kept out",
+                    "aborted the transaction of {id} in {}; producer {} is kept out",
+                    screen::count(partitions, "partition"),
                     aborted.producer_id
                 ))?;
             }
             done.push(aborted);
         }
-        if self.cluster.json() { screen::print_json(&done) } else { Ok(()) }
+        Ok(())
     }
 }

@@ -18,8 +18,8 @@
 //! A directory that has promised nothing, and hears a member, joins its cluster, whether it is listed or not.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
 
+use duramen_protocol::wire::Uuid;
 use duramen_storage::storage::Voter;
 
 use super::greeting::{Greeting, Identity};
@@ -113,7 +113,7 @@ impl Forming {
         if own.voters == member.voters {
             return Ok(Step::Join(member.cluster_id, own.voters.clone()));
         }
-        let (id, cluster) = (own.broker_id, hex(&member.cluster_id.unwrap_or_default()));
+        let (id, cluster) = (own.broker_id, Uuid(member.cluster_id.unwrap_or_default()));
         if !own.voters.is_empty() {
             return Err(format!(
                 "the cluster {cluster} was formed without node {id}, whose data directory was to form another one with \
@@ -202,13 +202,6 @@ pub(crate) fn judge(own: &Identity, greeting: &Greeting) -> Result<(), String> {
         return Err(format!("node {} belongs to another cluster", from.broker_id));
     }
     Ok(())
-}
-
-pub(crate) fn hex(id: &[u8; 16]) -> String {
-    id.iter().fold(String::new(), |mut text, byte| {
-        write!(text, "{byte:02x}").expect("a string takes all");
-        text
-    })
 }
 
 #[cfg(test)]
