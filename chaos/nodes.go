@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -33,6 +34,7 @@ type Node struct {
 	command  []string      // as it is started
 	other    string        // the build of every second start, if it is another one
 	begun    int
+	replaces bool // the place of a disk that was lost
 	log      string
 	starts   chan<- func()
 
@@ -138,12 +140,15 @@ func (n *Node) Start() error {
 		return err
 	}
 	defer log.Close()
-	binary := n.command[0]
-	if n.other != "" && n.begun%2 == 1 {
+	binary, arguments := n.command[0], n.command[1:]
+	if n.replaces {
+		// Its disk was lost. The other binary may not know how to ask for the place of the one before.
+		arguments = append(slices.Clone(arguments), "--replace")
+	} else if n.other != "" && n.begun%2 == 1 {
 		binary = n.other
 	}
 	n.begun++
-	process := exec.Command(binary, n.command[1:]...)
+	process := exec.Command(binary, arguments...)
 	process.Stdout, process.Stderr = log, log
 	process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	for _, variable := range os.Environ() {
@@ -339,6 +344,9 @@ func (c *Cluster) wipe(wait func(), victim *Node) error {
 		}
 	}
 	victim.Kill()
+	victim.mutex.Lock()
+	victim.replaces = true
+	victim.mutex.Unlock()
 	err := os.RemoveAll(victim.dataDir())
 	fmt.Printf("          node %d has lost its disk\n", victim.ID)
 	wait()

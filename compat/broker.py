@@ -155,6 +155,8 @@ class Broker:
     READY_TIMEOUT_S = 60
     # How many brokers it must know to be ready.
     brokers_known = 1
+    # Its disk was lost: the next starts ask for the place of the one before.
+    replaces = False
 
     def __init__(self, port, data_dir, settings, wrapper, jvm_options):
         self.port = port
@@ -213,6 +215,7 @@ class Broker:
     def wipe(self):
         """Its disk is replaced by an empty one, while it is stopped."""
         shutil.rmtree(self.data_dir)
+        self.replaces = True
 
     def log_tail(self, lines=30):
         text = self.log_path.read_text(errors="replace").splitlines()
@@ -243,7 +246,8 @@ class Duramen(Broker):
         binary = os.environ.get("DURAMEN_BIN", str(COMPAT.parent / "target/release/duramen"))
         sets = [word for name, value in {**OLD_RECORDS_STAY, **QUICK_GROUPS, **self.settings}.items() for word in ("--set", f"{name}={value}")]
         command = "serve" if "controller.quorum.voters" in self.settings else "dev"
-        return [binary, command, "--data-dir", str(self.data_dir), "--listen", self.bootstrap, *sets]
+        replace = ["--replace"] if self.replaces and command == "serve" else []
+        return [binary, command, "--data-dir", str(self.data_dir), "--listen", self.bootstrap, *replace, *sets]
 
 
 class Kafka(Broker):

@@ -137,6 +137,7 @@ fn options() -> NodeOptions {
         founders: Vec::new(),
         memory: Memory::default(),
         introduced: Vec::new(),
+        replaces: false,
         quiet_ticks: GROUP_QUIET_TICKS,
     }
 }
@@ -212,7 +213,7 @@ impl Bench {
                 Action::Look(wanted) => panic!("nobody shares anything: {wanted:?}"),
                 Action::Close { reason, .. } | Action::Fatal(reason) => panic!("{reason}"),
                 Action::Send { to, .. } => panic!("there is no node {to}"),
-                Action::Nodes(_) => {}
+                Action::Nodes(_) | Action::Members(_) => {}
                 Action::Mend(_) | Action::Compact(_) | Action::Stage(_) | Action::Drained => {
                     panic!("nobody asked")
                 }

@@ -8,6 +8,8 @@
 //! Tests:      those of the crate; the simulator is built from these types.
 //! Start at:   [`Event`].
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use bytes::Bytes;
 use duramen_protocol::Response;
 use duramen_storage::compaction::Order;
@@ -123,10 +125,25 @@ pub enum Action {
     },
     /// Other nodes are there now.
     Nodes(Vec<NodeAddress>),
+    /// Other directories are the cluster now, or this one is registered.
+    Members(Membership),
     /// After [`Event::Drain`]: others lead what they can lead. Said once.
     Drained,
     /// The process must end: what happened may not be survived in memory.
     Fatal(String),
+}
+
+/// The data directories that are the cluster, as the metadata says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Membership {
+    /// An index of the metadata that is applied here. Of two nodes' lists the one of the higher index is newer, if they differ.
+    pub index: u64,
+    /// The directory of each node that stays.
+    pub directories: BTreeMap<i32, [u8; 16]>,
+    /// Directories that have no part in the cluster any more.
+    pub retired: BTreeSet<[u8; 16]>,
+    /// Set once this start of this node is registered.
+    pub is_registered: bool,
 }
 
 /// Where a node listens to other nodes.

@@ -65,6 +65,7 @@ duramen_protocol::message! {
         prefixes_given: Vec<PrefixGiven> [0.., tag 10 in 0..],
         unheard: Vec<i32> [0.., tag 11 in 0..],
         wall_ms: i64 [0.., tag 12 in 0..],
+        replacing: Vec<Uuid> [0.., tag 13 in 0..],
     }
     /// Something is wanted of what is kept for a share group and a partition: for whoever coordinates that. What a kind does not
     /// need is -1.
@@ -318,6 +319,7 @@ impl PeerFrame {
             + (self.0.leads.len() + self.0.moves_wanted.len()) * 64
             + self.0.leads.iter().map(|it| it.lacking.len() * 8).sum::<usize>()
             + (self.0.registrations.len() + self.0.strangers.len()) * 256
+            + self.0.replacing.len() * 16
             + self.0.asleep.sleepers.len() * 40
             + self.0.transaction_asks.len() * 128
             + self.0.marks_wanted.len() * 80

@@ -567,7 +567,7 @@ impl World {
                     let to = usize::try_from(count - to).expect("a node of the cluster");
                     self.network.send(self.mono_us, at, to, &bytes);
                 }
-                Action::Nodes(_) => {}
+                Action::Nodes(_) | Action::Members(_) => {}
                 // The process ends now, as it does in good order.
                 Action::Drained => {
                     self.bury(at, false);

@@ -499,7 +499,7 @@ impl World {
                 Action::Send { to, .. } => {
                     return Err(Failure::correctness(format!("a frame for node {to}")));
                 }
-                Action::Nodes(_) => {}
+                Action::Nodes(_) | Action::Members(_) => {}
                 Action::Mend(_) => {
                     let what = "a segment is mended, and nothing was damaged";
                     return Err(Failure::correctness(what.to_owned()));
@@ -633,6 +633,7 @@ impl World {
             founders: Vec::new(),
             memory: Memory::default(),
             introduced: Vec::new(),
+            replaces: false,
             quiet_ticks: GROUP_QUIET_TICKS,
         };
         self.mono_us = 0;

@@ -90,6 +90,8 @@ pub struct Config {
     pub http: Option<HostPort>,
     /// Kafka's settings that were given, by name.
     pub settings: BTreeMap<String, String>,
+    /// Asks for the place of the data directory that is registered under this node's id.
+    pub replaces: bool,
     /// How it logs.
     pub log: telemetry::Flags,
 }
@@ -325,6 +327,8 @@ impl FileKeys {
             node_listen,
             http,
             settings: self.settings,
+            // Only ever asked for on the command line: it is for one start.
+            replaces: false,
             log: telemetry::Flags { filter: self.plain.remove("log"), format: Some(format) },
         }
     }

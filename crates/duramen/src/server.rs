@@ -66,7 +66,7 @@ use health::Health;
 use inbox::Inbox;
 use listener::Listener;
 use metrics::Metrics;
-use peers::{Links, Peers, Place};
+use peers::{Links, Peers, Place, Standing, WAITING_SAID_EVERY};
 use reloading::{Limits, Load, Reloading};
 use scrubbing::{Chore, Ready, Scrubbing};
 use seats::Seats;
@@ -170,6 +170,14 @@ pub fn start(config: &Config) -> anyhow::Result<Server> {
     let files_max = files_max - connections_max;
     let given = broker.given().clone();
     let storage = open_storage(config, &settings, &broker, files_max, for_nodes.is_some())?;
+    let http_address = http.as_ref().map(TcpListener::local_addr).transpose()?;
+    if let Some(http) = http {
+        if for_nodes.is_some() {
+            parts.health.set_stranger(Some("this node starts".to_owned()));
+        }
+        let (metrics, health) = (Arc::clone(&parts.metrics), Arc::clone(&parts.health));
+        runtime.spawn(http::serve(http, http::Sources { metrics, health }));
+    }
     let others = for_nodes.map(|(socket, at)| (socket, at, runtime.handle(), &parts));
     let opened = open(config, &settings, broker, &advertised, storage, others)?;
 
@@ -178,15 +186,10 @@ pub fn start(config: &Config) -> anyhow::Result<Server> {
     let reads = Reads { runtime: runtime.handle().clone(), reader: reader.clone() };
     let made = Arc::default();
     let threads = vec![
-        core_loop::start(node, actions, clock, reads, links, parts.clone())?,
+        core_loop::start(node, actions, clock, reads, links.clone(), parts.clone())?,
         storage_worker::start(storage, Arc::clone(&made), parts.clone())?,
     ];
     start_scrubbing(&settings, reader.clone(), made, parts.clone())?;
-    let http_address = http.as_ref().map(TcpListener::local_addr).transpose()?;
-    if let Some(http) = http {
-        let (metrics, health) = (Arc::clone(&parts.metrics), Arc::clone(&parts.health));
-        runtime.spawn(http::serve(http, http::Sources { metrics, health }));
-    }
     let Common { node, metrics, health, drained, .. } = parts;
     let (stop, stopped) = watch::channel(false);
     let bell = Arc::new(Bell::default());
@@ -223,7 +226,13 @@ pub fn start(config: &Config) -> anyhow::Result<Server> {
         connections_max,
         node: Arc::clone(&node),
     };
-    tracing::info!(%address, %advertised, broker_id = facts.broker_id, "serving");
+    let broker_id = facts.broker_id;
+    let place = advertised.clone();
+    let say = move || tracing::info!(%address, advertised = %place, broker_id, "serving");
+    match links.standing().cloned() {
+        Some(standing) => _ = runtime.spawn(say_when_member(standing, say)),
+        None => say(),
+    }
     Ok(Server {
         address,
         advertised,
@@ -240,6 +249,16 @@ pub fn start(config: &Config) -> anyhow::Result<Server> {
         drained,
         reloading,
     })
+}
+
+/// A node that has no place in its cluster does not serve, and says that instead.
+async fn say_when_member(standing: Arc<Standing>, say: impl FnOnce()) {
+    while timeout(WAITING_SAID_EVERY, standing.until_member()).await.is_err() {
+        if let Some(why) = standing.problem() {
+            tracing::warn!(why, "not serving yet");
+        }
+    }
+    say();
 }
 
 impl Server {
@@ -389,6 +408,11 @@ fn listen_for_nodes(
     let listed = settings.node_id.and_then(|id| settings.nodes.get(&id));
     let Some(wanted) = config.node_listen.as_ref().or(listed) else {
         ensure!(
+            !config.replaces,
+            "--replace is for a node of a cluster, and no other node can reach this one: leave it out, or say where they reach \
+             it with --node-listen HOST:PORT"
+        );
+        ensure!(
             settings.nodes.is_empty(),
             "node.id is not among the nodes of controller.quorum.voters, so it is to join their cluster: say where they reach \
              it with --node-listen HOST:PORT"
@@ -504,9 +528,9 @@ fn cure(replicas: &[RecoveredReplica]) -> &'static str {
         "no other node has a vote on it: start with a backup of the data directory, or see docs/operations.md, \"A damaged \
          journal\", for what can be read without it"
     } else {
-        "where most other nodes of the cluster are well, start this one with an empty data directory and the same node.id, \
-         once they have noticed that it is gone: it takes the place of the lost one and gets from them what that had. Else \
-         see docs/operations.md, \"A damaged journal\""
+        "where most other nodes of the cluster are well, start this one with an empty data directory, the same node.id and \
+         --replace: it takes the place of the lost one and gets from them what that had. Else see docs/operations.md, \"A \
+         damaged journal\""
     }
 }
 
@@ -527,7 +551,8 @@ fn open(
         node_address = Some((address.host.clone(), address.port));
         let nodes = settings.nodes.clone();
         let voters = founders_of(&facts, voters);
-        let place = Place { socket, address, nodes, facts: facts.clone(), voters };
+        let replaces = config.replaces;
+        let place = Place { socket, address, nodes, facts: facts.clone(), voters, replaces };
         let mut peers = Peers::start(place, runtime, common);
         (facts.cluster_id, founders) = peers.form(&mut storage, runtime)?;
         links = peers.links;
@@ -562,6 +587,7 @@ fn open(
         founders: founders.into_iter().map(founder).collect(),
         memory: Memory::default(),
         introduced,
+        replaces: config.replaces,
         quiet_ticks: GROUP_QUIET_TICKS,
     };
     let node = Node::open(options, replicas, clock.now(), &mut actions);

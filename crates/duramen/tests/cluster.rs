@@ -26,6 +26,9 @@ use duramen_protocol::messages::{
 use duramen_protocol::records::{BatchBuilder, NewRecord, Records};
 use tempfile::TempDir;
 
+#[path = "cluster/members.rs"]
+mod members;
+
 /// Long enough for a busy machine; nothing here waits so long when all is well.
 const PATIENCE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
@@ -107,6 +110,13 @@ impl Cluster {
         self.run(id, command);
     }
 
+    /// The place of the directory before it is asked for.
+    fn spawn_replacing(&mut self, id: usize) {
+        let mut command = self.command(id);
+        command.arg("--replace");
+        self.run(id, command);
+    }
+
     fn run(&mut self, id: usize, mut command: Command) {
         let mut child = command.spawn().unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap());
@@ -120,14 +130,20 @@ impl Cluster {
     }
 
     fn wait_for_log(&mut self, id: usize, message: &str) {
+        self.wait_for_log_with(id, message, "");
+    }
+
+    fn wait_for_log_with(&mut self, id: usize, message: &str, more: &str) {
         let part = format!("\"message\":\"{message}\"");
         let node = self.nodes.get_mut(&id).unwrap();
         let until = Instant::now() + PATIENCE;
         loop {
             match node.log.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                Ok(line) if line.contains(&part) => return,
+                Ok(line) if line.contains(&part) && line.contains(more) => return,
                 Ok(line) => node.seen.push(line),
-                Err(error) => panic!("{error}: node {id} does not say {part}: {:#?}", node.seen),
+                Err(error) => {
+                    panic!("{error}: node {id} does not say {part} {more}: {:#?}", node.seen)
+                }
             }
         }
     }
@@ -548,7 +564,7 @@ async fn a_wiped_node_is_replaced_by_itself_beside_a_writer() {
         std::fs::remove_dir_all(cluster.dir(wiped)).unwrap();
         writer.append(10).await;
         let began = Instant::now();
-        cluster.spawn(wiped);
+        cluster.spawn_replacing(wiped);
         cluster.wait_for_log(wiped, "serving");
         // Only when it has a vote again may the next one be lost.
         let until = Instant::now() + PATIENCE;
@@ -808,10 +824,14 @@ async fn dev_with_three_nodes_goes_on_with_what_one_had() {
 
 /// The metrics of a node that serves them there.
 fn metrics(port: u16) -> String {
+    http_get(port, "/metrics")
+}
+
+fn http_get(port: u16, path: &str) -> String {
     let mut text = String::new();
     let socket = std::net::TcpStream::connect(("127.0.0.1", port));
     if let Ok(mut socket) = socket {
-        let request = "GET /metrics HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n";
+        let request = format!("GET {path} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n");
         std::io::Write::write_all(&mut socket, request.as_bytes()).unwrap();
         let _ = socket.read_to_string(&mut text);
     }
@@ -921,7 +941,7 @@ async fn what_is_damaged_at_the_start_is_told_and_replaced() {
     assert_eq!(std::fs::read(&journal).unwrap(), bytes, "it is as it was found");
 
     std::fs::remove_dir_all(cluster.dir(damaged)).unwrap();
-    cluster.spawn(damaged);
+    cluster.spawn_replacing(damaged);
     cluster.wait_for_log(damaged, "serving");
     cluster.wait_for_same_segments("t-0");
     assert_eq!(cluster.segments(damaged, "t-0"), good);

@@ -5,8 +5,8 @@
 //!             whose directory is lost.
 //! Interface:  [`Node::register`], [`Node::admit`], [`Node::tend_members`], [`Node::tell_nodes`].
 //! Invariants: a directory that was retired never has a part in the cluster again. Another directory takes a node's place
-//!             only when the one that had it is not heard. What is next follows from the metadata and the membership of
-//!             its group, so whoever leads the metadata goes on where another one stopped.
+//!             only when somebody asked for that, and the one that had it is not heard. What is next follows from the
+//!             metadata and the membership of its group, so whoever leads the metadata goes on where another one stopped.
 //! Never:      how a group changes its members (see `group/membership.rs`).
 //! Tests:      `node/tests/members.rs`; `duramen-sim`, scenario `cluster`: machines that are wiped, that join, and that leave.
 //! Start at:   [`Node::tend_members`].
@@ -23,7 +23,7 @@ use crate::controller::quorum::{Quorum, peer_of};
 use crate::controller::records::{
     Endpoint, MetadataRecord, PlacedReplica, RegisterBroker, RetireDirectory, UnregisterBroker,
 };
-use crate::event::{Action, NodeAddress, Now};
+use crate::event::{Action, Membership, NodeAddress, Now};
 use crate::group::Approach;
 use crate::internal_topics;
 use crate::limits::MOVES_BEGUN_MAX;
@@ -56,6 +56,7 @@ impl Node {
             return;
         }
         self.is_registered = true;
+        self.tell_members(actions);
         self.reconcile(now, actions);
         self.note_opened(self.controller.group.id(), now, actions);
     }
@@ -81,8 +82,31 @@ impl Node {
         }
     }
 
-    /// Says where the other nodes are, as far as they have said so.
+    /// Says which directories are the cluster, so that others are told of it that are not.
+    fn tell_members(&self, actions: &mut Vec<Action>) {
+        if !self.is_clustered() {
+            return;
+        }
+        let image = &self.controller.image;
+        let staying = image.staying().map(|(id, broker)| (id, broker.directory_id.0));
+        let founders = self.peers.founders().iter();
+        let founders = founders.map(|it| (it.broker_id, it.directory_id));
+        // A founder may not have registered yet. A node's registration is newer than its founding.
+        let founders = founders.filter(|(id, directory_id)| {
+            let is_retired = image.retired.contains(&Uuid(*directory_id));
+            !is_retired && !image.brokers.contains_key(id)
+        });
+        actions.push(Action::Members(Membership {
+            index: self.controller.group.applied(),
+            directories: founders.chain(staying).collect(),
+            retired: image.retired.iter().map(|it| it.0).collect(),
+            is_registered: self.is_registered,
+        }));
+    }
+
+    /// Says where the other nodes are, as far as they have said so, and which directories they are.
     pub(super) fn tell_nodes(&self, actions: &mut Vec<Action>) {
+        self.tell_members(actions);
         let address = |(&broker_id, broker): (&i32, &RegisterBroker)| {
             let endpoint = broker.endpoints.iter().find(|it| it.listener == NODES)?;
             Some(NodeAddress { broker_id, host: endpoint.host.clone(), port: endpoint.port })
@@ -97,8 +121,8 @@ impl Node {
 
 /// What the node does that leads the metadata.
 impl Node {
-    /// A directory speaks that is not known to be its node. It may want to join, or to take the place of one that is lost.
-    pub(super) fn admit(&mut self, now: Now, registration: &RegisterBroker) {
+    /// Registers a directory that is not known to be its node: it joins, or `replaces` one that is lost.
+    pub(super) fn admit(&mut self, now: Now, registration: &RegisterBroker, replaces: bool) {
         let &RegisterBroker { broker_id, directory_id, .. } = registration;
         if !self.controller.group.is_serving()
             || self.controller.image.retired.contains(&directory_id)
@@ -107,8 +131,12 @@ impl Node {
         }
         let mut records = Vec::new();
         if let Some(before) = self.directory_of(broker_id) {
+            // An empty directory may be a mount that is missing, and the lost one may be whole. An operator who lets a
+            // cluster survive, or removes a node, has given the former directory up already.
+            let is_given_up = self.controller.image.retired.contains(&before);
+            let may_follow = replaces || is_given_up;
             // It was let in since it spoke; or the other may be alive, and only another process be of the same number.
-            if before == directory_id || self.peers.hears(broker_id) {
+            if before == directory_id || !may_follow || self.peers.hears(broker_id) {
                 return;
             }
             records.push(MetadataRecord::RetireDirectory(RetireDirectory { directory_id: before }));

@@ -77,6 +77,8 @@ pub struct NodeOptions {
     /// Nodes that it was told of at its start. It speaks to them until it is registered: those with whom the cluster began may
     /// all have been replaced.
     pub introduced: Vec<i32>,
+    /// Asks for the place of the directory that is registered under this node's id. Without it that place is never given away.
+    pub replaces: bool,
     /// What groups keep in memory for followers.
     pub memory: Memory,
     /// Ticks without anything to do after which groups of several voters sleep.

@@ -443,10 +443,14 @@ impl Node {
     /// What only the node can do that leads the metadata is asked of it, again and again.
     fn ask_leader(&mut self) {
         let registration = (!self.is_registered).then(|| self.registration_record());
+        let asks = registration.is_some() && self.options.replaces;
+        let replacing = asks.then(|| self.own_directory());
         let Some(leader) = self.metadata_leader() else {
             // Whoever has not joined yet knows nobody: the one that leads is among all.
             for broker_id in self.other_brokers() {
-                self.peers.frame_to(broker_id).registrations.extend(registration.clone());
+                let frame = self.peers.frame_to(broker_id);
+                frame.registrations.extend(registration.clone());
+                frame.replacing.extend(replacing);
             }
             return;
         };
@@ -455,6 +459,7 @@ impl Node {
         }
         let frame = self.peers.outbox.entry(leader).or_default();
         frame.registrations.extend(registration);
+        frame.replacing.extend(replacing);
         frame.ids_wanted.extend(self.peers.ids_wanted);
         frame.topics_wanted.extend(std::mem::take(&mut self.peers.topics_wanted));
     }
@@ -595,7 +600,8 @@ impl Node {
         };
         self.serve_peer(now, frame.broker_id, frame.directory_id, &asked);
         for stranger in &frame.strangers {
-            self.admit(now, stranger);
+            let replaces = frame.replacing.contains(&stranger.directory_id);
+            self.admit(now, stranger, replaces);
         }
         for ids in frame.ids_granted {
             if self.peers.ids_wanted == Some(ids.nonce) && ids.first < ids.end {
@@ -618,14 +624,17 @@ impl Node {
         let is_own = |it: &RegisterBroker| {
             it.broker_id == frame.broker_id && it.directory_id == frame.directory_id
         };
+        let replaces = frame.replacing.contains(&frame.directory_id);
         let Some(registration) = frame.registrations.into_iter().find(is_own) else { return };
         if self.controller.group.is_serving() {
-            return self.admit(now, &registration);
+            return self.admit(now, &registration, replaces);
         }
         // It knows those with whom the cluster began, and none of them may lead any more.
         let leader = self.metadata_leader().filter(|id| *id != self.options.facts.broker_id);
         if let Some(leader) = leader {
-            self.peers.frame_to(leader).strangers.push(registration);
+            let to_leader = self.peers.frame_to(leader);
+            to_leader.replacing.extend(replaces.then_some(registration.directory_id));
+            to_leader.strangers.push(registration);
         }
     }
 

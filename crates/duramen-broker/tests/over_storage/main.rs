@@ -89,6 +89,7 @@ impl Broker {
             founders: Vec::new(),
             memory: Memory::default(),
             introduced: Vec::new(),
+            replaces: false,
             quiet_ticks: GROUP_QUIET_TICKS,
         };
         let now = Now { mono_us: 0, wall_ms: WALL_MS };
@@ -149,7 +150,7 @@ impl Broker {
                 Action::Reply { sequence, reply, .. } => self.reply(sequence, reply),
                 Action::Close { reason, .. } | Action::Fatal(reason) => panic!("{reason}"),
                 Action::Send { to, .. } => panic!("there is no node {to}"),
-                Action::Nodes(_) => {}
+                Action::Nodes(_) | Action::Members(_) => {}
                 Action::Compact(order) => self.compact(order),
                 Action::Mend(_) | Action::Stage(_) | Action::Drained => panic!("nobody asked"),
             }

@@ -469,6 +469,8 @@ impl Machine {
             founders: self.founders.clone(),
             memory: self.memory,
             introduced: Vec::new(),
+            // An operator asks for it where a disk was lost.
+            replaces: self.wipes > 0,
             quiet_ticks: self.quiet_ticks,
         };
         let now = Self::now(mono_us, mono_us, self.leapt_ms);

@@ -22,6 +22,10 @@ pub struct Serve {
     /// A TOML file with what the flags can say, and [settings].
     #[arg(long, value_name = "FILE", env = "DURAMEN_CONFIG")]
     pub config: Option<PathBuf>,
+    /// Take the place of the data directory that is registered under this node.id: that one is lost, and retired for ever once
+    /// it has not been heard for three seconds. For one start only.
+    #[arg(long)]
+    pub replace: bool,
     /// Stop when stdin ends: whoever started this node holds the other end, and it ends however that one does.
     #[arg(long, hide = true)]
     pub until_stdin_ends: bool,
@@ -33,7 +37,8 @@ pub struct Serve {
 impl Serve {
     /// Runs the command until it is stopped.
     pub fn run(self) -> anyhow::Result<()> {
-        let config = Config::load(self.config.as_deref(), &self.server, environment())?;
+        let mut config = Config::load(self.config.as_deref(), &self.server, environment())?;
+        config.replaces = self.replace;
         telemetry::start(&config.log)?;
         if self.until_stdin_ends {
             std::thread::spawn(stop_when_stdin_ends);

@@ -308,6 +308,7 @@ impl CoreLoop {
                 Action::Drained => self.common.drained.notify_one(),
                 Action::Send { to, frame } => frames.push((to, frame)),
                 Action::Nodes(nodes) => self.links.place(&nodes),
+                Action::Members(members) => self.links.follow(members),
             }
         }
         if !ops.is_empty() {

@@ -9,6 +9,7 @@
 //! Start at:   [`Health::problems`].
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use duramen_broker::Readiness;
@@ -31,6 +32,8 @@ pub struct Health {
     /// Groups that failed and serve no more.
     pub groups_failed: AtomicU64,
     standing: Standing,
+    /// Why this node is not a member of its cluster; nothing if it is one, or has none.
+    stranger: Mutex<Option<String>>,
 }
 
 /// The node's [`Readiness`], as it was last said.
@@ -69,6 +72,7 @@ impl Default for Health {
             stopping: AtomicBool::new(false),
             groups_failed: AtomicU64::new(0),
             standing: Standing::default(),
+            stranger: Mutex::default(),
         }
     }
 }
@@ -82,6 +86,16 @@ impl Health {
     /// The thread of this beat waits.
     pub fn end(&self, beat: &Beat) {
         beat.0.store(0, Ordering::Relaxed);
+    }
+
+    /// Keeps why this node is not a member of its cluster, if it is not.
+    pub fn set_stranger(&self, why: Option<String>) {
+        *self.stranger.lock().unwrap_or_else(PoisonError::into_inner) = why;
+    }
+
+    /// Why this node is not a member of its cluster, if it is not.
+    pub fn stranger(&self) -> Option<String> {
+        self.stranger.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The node says whether it can serve. True if it has no reason against it.
@@ -130,6 +144,9 @@ impl Health {
     fn not_standing(&self) -> Vec<String> {
         let is = |it: &AtomicBool| it.load(Ordering::Relaxed);
         let Standing { is_opening, is_member, knows_leader, nodes, nodes_unheard } = &self.standing;
+        if let Some(why) = self.stranger() {
+            return vec![why];
+        }
         if is(is_opening) {
             return vec!["the partitions found on disk are not led yet".to_owned()];
         }

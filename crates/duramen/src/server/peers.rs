@@ -2,7 +2,7 @@
 //!
 //! Purpose:    connections between the nodes of one cluster.
 //! Owns:       the listener for nodes, one outgoing connection to each other node, what waits for them, how a cluster
-//!             is formed over them.
+//!             is formed over them, whether this node has a place in it.
 //! Interface:  [`Peers::start`], [`Peers::form`], [`Links::send`], [`Links::place`].
 //! Invariants: nobody waits for a node that is slow, frozen or gone: what does not fit its queue is dropped and counted.
 //!             Memory follows the bytes that arrived. Bytes that make no sense end their connection, and nothing else. A
@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
-use duramen_broker::event::NodeAddress;
+use duramen_broker::event::{Membership, NodeAddress};
 use duramen_broker::peer::PeerFrame;
 use duramen_protocol::wire::Uuid;
 use duramen_storage::Storage;
@@ -38,16 +38,20 @@ mod arrival;
 mod forming;
 mod greeting;
 mod link;
+mod notice;
+mod standing;
 
 use arrival::Arrivals;
 use forming::{Forming, Step};
 use greeting::{Greeting, Identity};
 use link::{Dialler, Link};
+use notice::Notice;
+pub use standing::Standing;
 
 /// How often a node that is no member yet says again who it is.
 const GREET_AGAIN: Duration = Duration::from_millis(500);
 /// How often it says what it waits for.
-const WAITING_SAID_EVERY: Duration = Duration::from_secs(5);
+pub(super) const WAITING_SAID_EVERY: Duration = Duration::from_secs(5);
 /// Nodes that are dialled at most, and the longest name of one: all of them fit into a greeting.
 const NODES_MAX: usize = 100;
 const HOST_BYTES_MAX: usize = 255;
@@ -59,11 +63,13 @@ const GREETINGS_MAX: usize = 64;
 enum Kind {
     Greeting = 1,
     Frame = 2,
+    /// Goes both ways on a connection.
+    Notice = 3,
 }
 
 impl Kind {
     fn of(byte: u8) -> Option<Self> {
-        [Self::Greeting, Self::Frame].into_iter().find(|kind| *kind as u8 == byte)
+        [Self::Greeting, Self::Frame, Self::Notice].into_iter().find(|kind| *kind as u8 == byte)
     }
 }
 
@@ -132,7 +138,7 @@ pub struct Links(Arc<LinkTable>);
 
 #[derive(Debug, Default)]
 struct LinkTable {
-    /// What dials; nothing in a node that has no others.
+    /// The means to dial; nothing in a node that has no others.
     dialling: Option<Dialling>,
     known: Mutex<BTreeMap<i32, Known>>,
 }
@@ -144,6 +150,7 @@ struct Dialling {
     /// Those whose address the operator has said: nobody knows better.
     listed: BTreeSet<i32>,
     identity: watch::Receiver<Identity>,
+    standing: Arc<Standing>,
     metrics: PeerMetrics,
     runtime: Handle,
 }
@@ -156,12 +163,40 @@ struct Known {
 }
 
 impl Links {
+    /// Dials those that are listed. Nobody else has been heard of yet.
+    fn new(dialling: Dialling, nodes: BTreeMap<i32, HostPort>) -> Self {
+        let table = LinkTable { dialling: Some(dialling), known: Mutex::default() };
+        let links = Self(Arc::new(table));
+        let node = |(broker_id, HostPort { host, port })| NodeAddress { broker_id, host, port };
+        links.place(&nodes.into_iter().map(node).collect::<Vec<_>>());
+        links
+    }
+
     /// Sends a frame, if it can be sent; it may be lost.
     pub fn send(&self, to: i32, frame: PeerFrame) {
         let link = self.known().get(&to).map(|known| Arc::clone(&known.link));
         if let Some(link) = link {
             link.push(frame);
         }
+    }
+
+    /// Tells a node of a directory that comes under its id.
+    fn tell(&self, to: i32, notice: Notice) {
+        if let Some(known) = self.known().get(&to) {
+            known.link.tell(notice);
+        }
+    }
+
+    /// Passes on which directories are the cluster.
+    pub fn follow(&self, members: Membership) {
+        if let Some(dialling) = &self.0.dialling {
+            dialling.standing.follow(members);
+        }
+    }
+
+    /// Whether this node has a place in its cluster; none of a node that has no others.
+    pub fn standing(&self) -> Option<&Arc<Standing>> {
+        self.0.dialling.as_ref().map(|dialling| &dialling.standing)
     }
 
     /// Nodes are there, as their registrations say: whoever is elsewhere than before is dialled there.
@@ -252,12 +287,14 @@ pub struct Place {
     pub facts: Facts,
     /// With whom it has promised to form a cluster, or its cluster began.
     pub voters: Vec<Voter>,
+    /// The operator asks for the place of the directory that is registered under this node's id.
+    pub replaces: bool,
 }
 
 impl Peers {
     /// Listens to the other nodes and dials them.
     pub fn start(place: Place, runtime: &Handle, common: &super::Common) -> Self {
-        let Place { socket, address, nodes, facts, voters } = place;
+        let Place { socket, address, nodes, facts, voters, replaces } = place;
         let identity = Identity {
             broker_id: facts.broker_id,
             directory_id: facts.directory_id,
@@ -267,27 +304,30 @@ impl Peers {
         let metrics = common.metrics.peers.clone();
         let (watched, identities) = watch::channel(identity.clone());
         let (sender, greetings) = mpsc::channel(GREETINGS_MAX);
-        let node = |(broker_id, HostPort { host, port })| NodeAddress { broker_id, host, port };
+        let HostPort { host, port } = address;
+        let standing = Arc::new(Standing::new(&identity, replaces, Arc::clone(&common.health)));
         let dialling = Dialling {
-            own: node((facts.broker_id, address)),
+            own: NodeAddress { broker_id: facts.broker_id, host, port },
             listed: nodes.keys().copied().collect(),
             identity: identities.clone(),
+            standing: Arc::clone(&standing),
             metrics: metrics.clone(),
             runtime: runtime.clone(),
         };
-        let table = LinkTable { dialling: Some(dialling), known: Mutex::default() };
-        let links = Links(Arc::new(table));
+        let forming = Forming::new(identity, nodes.keys().copied());
+        // Before anybody is heard: what others say of an address counts for those that are not known.
+        let links = Links::new(dialling, nodes);
         let arrivals = Arrivals {
             identity: identities,
             links: links.clone(),
+            standing,
+            here: Arc::default(),
             greetings: sender,
             node: Arc::clone(&common.node),
             metrics,
             complaints: Arc::default(),
         };
         runtime.spawn(arrivals.run(socket));
-        let forming = Forming::new(identity, nodes.keys().copied());
-        links.place(&nodes.into_iter().map(node).collect::<Vec<_>>());
         Self { links, forming, identity: watched, greetings }
     }
 

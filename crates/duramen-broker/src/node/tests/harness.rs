@@ -267,6 +267,7 @@ pub(super) fn options(
         founders: Vec::new(),
         memory: Memory::default(),
         introduced: Vec::new(),
+        replaces: false,
         quiet_ticks: GROUP_QUIET_TICKS,
         metadata_tail,
     }
@@ -352,7 +353,7 @@ impl Harness {
                 }
                 Action::Fatal(reason) => panic!("fatal: {reason}"),
                 Action::Send { to, frame } => self.sent.push((to, *frame)),
-                Action::Nodes(_) => {}
+                Action::Nodes(_) | Action::Members(_) => {}
                 Action::Drained => self.is_drained = true,
                 Action::Mend(mend) => self.mends.push(mend),
                 Action::Compact(order) => self.compactions.push(order),

@@ -152,6 +152,44 @@ fn a_wiped_node_is_followed_by_its_new_directory() {
     assert_eq!((part.error_code, part.base_offset), (0, 1));
 }
 
+/// A mount that is missing looks like a disk that was lost: only an operator knows.
+#[test]
+fn nobody_follows_a_directory_unless_that_was_asked_for() {
+    let mut trio = Trio::new(&[]);
+    trio.create("t", 1);
+    let (controller, leader) = (trio.controller(), trio.leader("t", 0).expect("led"));
+    assert_eq!(trio.produce(leader, "t", batch(&["a"])).error_code, 0);
+    let away = (0..3).find(|at| ![controller, leader].contains(at)).expect("there are three");
+    let store = trio.nodes[away].store.clone();
+    trio.lose_mount(away, 1);
+    trio.pass_ms(60_000);
+    let image = &trio.nodes[controller].node.controller.image;
+    assert!(image.retired.is_empty(), "the directory that is not mounted is still the node's");
+    assert!((0..3).all(|at| is_member(&trio, at, 3) == (at != away)));
+    trio.restart(away, store, &[]);
+    wait(&mut trio, "it is back", |trio| (0..3).all(|at| is_member(trio, at, 3)));
+    // It counts: with one of the others gone, it and the third go on.
+    trio.cut.insert(leader);
+    wait(&mut trio, "another leads", |trio| trio.leader("t", 0).is_some());
+    let leads = trio.leader("t", 0).expect("led");
+    assert_eq!(trio.produce(leads, "t", batch(&["b"])).base_offset, 1);
+}
+
+/// Who has not joined yet speaks to whom it was told of, which need not be the one that decides.
+#[test]
+fn a_node_that_leads_nothing_passes_on_that_a_place_is_asked_for() {
+    let mut trio = Trio::new(&[]);
+    let controller = trio.controller();
+    let lost = (controller + 1) % 3;
+    trio.severed = Some((lost, controller));
+    trio.wipe(lost, 1, &[]);
+    let own = trio.nodes[lost].node.own_directory();
+    wait(&mut trio, "the one between is listened to", |trio| {
+        let image = &trio.nodes[controller].node.controller.image;
+        image.brokers.values().any(|it| it.directory_id == own)
+    });
+}
+
 fn unregister(trio: &mut Trio, asked: usize, broker_id: i32) -> (i16, Option<String>) {
     match trio.ask(asked, UnregisterBrokerRequest { broker_id }, 0) {
         Response::UnregisterBroker(response) => (response.error_code, response.error_message),

@@ -38,6 +38,7 @@ fn open(broker_id: i32, directory_id: [u8; 16]) -> (Node, Vec<Action>) {
         founders: (1..=3).map(voter).collect(),
         memory: Memory::default(),
         introduced: Vec::new(),
+        replaces: false,
         quiet_ticks: GROUP_QUIET_TICKS,
     };
     let mut actions = Vec::new();

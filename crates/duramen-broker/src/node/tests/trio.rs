@@ -27,6 +27,8 @@ pub(super) struct Trio {
     pub cut: BTreeSet<usize>,
     /// How far wall clocks are ahead of the others.
     pub ahead_ms: BTreeMap<usize, i64>,
+    /// Of this one the other hears nothing.
+    pub severed: Option<(usize, usize)>,
     cluster_id: [u8; 16],
     founders: Vec<Founder>,
 }
@@ -60,6 +62,7 @@ fn member(
         founders: founders.to_vec(),
         rack: Some(format!("rack-{at}")),
         node_address: Some((format!("node-{at}"), 9093)),
+        replaces: generation > 0,
         ..options(settings(pairs), seed, Vec::new())
     }
 }
@@ -98,7 +101,7 @@ impl Trio {
             |at| opened(Store::default(), member(at, 0, (cluster_id, &founders), pairs), now);
         let nodes = (0..founders.len()).map(node).collect();
         let (cut, ahead_ms) = (BTreeSet::new(), BTreeMap::new());
-        Self { nodes, now, cut, ahead_ms, cluster_id, founders }
+        Self { nodes, now, cut, ahead_ms, severed: None, cluster_id, founders }
     }
 
     /// One more node is started, of an empty directory.
@@ -119,6 +122,13 @@ impl Trio {
     /// A node ends and is started again, of an empty directory.
     pub(super) fn wipe(&mut self, at: usize, generation: u8, pairs: &[(&str, &str)]) {
         let options = member(at, generation, (self.cluster_id, &self.founders), pairs);
+        self.nodes[at] = opened(Store::default(), options, self.now);
+    }
+
+    /// A node's process is started over an empty directory, and nobody asks for the place of the one before it.
+    pub(super) fn lose_mount(&mut self, at: usize, generation: u8) {
+        let options = member(at, generation, (self.cluster_id, &self.founders), &[]);
+        let options = NodeOptions { replaces: false, ..options };
         self.nodes[at] = opened(Store::default(), options, self.now);
     }
 
@@ -167,7 +177,11 @@ impl Trio {
             }
             for (from, to, frame) in said {
                 let to = usize::try_from(to).expect("one of them");
+                let is_severed = self.severed == Some((from, to));
                 if to >= self.nodes.len() || self.cut.contains(&from) || self.cut.contains(&to) {
+                    continue;
+                }
+                if is_severed {
                     continue;
                 }
                 let frame = PeerFrame::decode(&frame.encode()).expect("a frame");

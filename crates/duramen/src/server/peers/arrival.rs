@@ -1,20 +1,23 @@
 //! What other nodes send: connections that they opened.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail, ensure};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use duramen_broker::limits::PEER_FRAME_BYTES_MAX;
 use duramen_broker::peer::PeerFrame;
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc, watch};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, interval, sleep, timeout, timeout_at};
 
-use super::forming::judge;
+use super::forming::{hex, judge};
 use super::greeting::{Greeting, Identity};
+use super::notice::Notice;
+use super::standing::Standing;
 use super::{Kind, Links, PeerMetrics, Traffic};
 use crate::server::complaints::Complaints;
 use crate::server::core_loop::Input;
@@ -31,6 +34,8 @@ const SILENCE_MAX: Duration = Duration::from_secs(10);
 const WAITING_KIB_MAX: u32 = 32 << 10;
 /// What is read of a node at once, as far as it is there: most frames whole, with the batches in them.
 const ROOM_MIN: usize = 48 << 10;
+/// How often it is judged whether whoever speaks is a member: it may be removed meanwhile.
+const JUDGED_EVERY: Duration = Duration::from_secs(1);
 /// When the process has no descriptor left.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -39,6 +44,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub(super) struct Arrivals {
     pub(super) identity: watch::Receiver<Identity>,
     pub(super) links: Links,
+    pub(super) standing: Arc<Standing>,
+    /// How many connections each directory has here.
+    pub(super) here: Arc<Mutex<BTreeMap<[u8; 16], usize>>>,
     /// Whoever forms the cluster; nobody listens after that.
     pub(super) greetings: mpsc::Sender<Greeting>,
     pub(super) node: Arc<Inbox<Input>>,
@@ -79,20 +87,50 @@ impl Arrivals {
         }
     }
 
-    /// Reads until the other side closes, which is no mistake, or makes one.
+    /// Reads until the other side closes, which is no mistake, or makes one. Judges meanwhile whether it is a member.
     async fn serve(&self, stream: TcpStream) -> anyhow::Result<()> {
         stream.set_nodelay(true)?;
-        let mut messages = Messages { stream, buf: BytesMut::new(), bytes_max: GREETING_BYTES_MAX };
+        let address = stream.peer_addr()?;
+        let mut messages = Messages {
+            stream,
+            buf: BytesMut::new(),
+            bytes_max: GREETING_BYTES_MAX,
+            since: Instant::now(),
+        };
         let room = Arc::new(Semaphore::new(WAITING_KIB_MAX as usize));
-        let mut traffic: Option<Traffic> = None;
-        while let Some((kind, body)) = messages.next().await? {
+        let mut speaker: Option<Speaker> = None;
+        let mut judged = interval(JUDGED_EVERY);
+        loop {
+            let message = tokio::select! {
+                message = messages.next() => message?,
+                _ = judged.tick() => {
+                    if let Some(speaker) = &mut speaker {
+                        self.tell(speaker, &mut messages).await?;
+                    }
+                    continue;
+                }
+            };
+            let Some((kind, body)) = message else { return Ok(()) };
             if kind == Kind::Greeting {
-                let from = self.greeted(body).await?;
-                traffic = Some(self.metrics.of(from));
+                let identity = self.greeted(body).await?;
                 messages.bytes_max = PEER_FRAME_BYTES_MAX;
+                let told = speaker.take().and_then(|it| it.told);
+                let here = Here::of(self, identity.directory_id);
+                let traffic = self.metrics.of(identity.broker_id);
+                let new = Speaker { identity, address, traffic, told, _here: here };
+                let speaker = speaker.insert(new);
+                self.tell(speaker, &mut messages).await?;
+                messages.since = Instant::now();
                 continue;
             }
-            let Some(traffic) = &traffic else { bail!("it does not say who it is") };
+            let Some(Speaker { traffic, .. }) = &speaker else {
+                bail!("it does not say who it is")
+            };
+            if kind == Kind::Notice {
+                let notice = Notice::decode(&body).map_err(anyhow::Error::msg)?;
+                self.standing.hear(&notice);
+                continue;
+            }
             traffic.received_frames.inc();
             traffic.received_bytes.inc_by(body.len() as u64);
             let kib = u32::try_from(body.len().div_ceil(1024)).unwrap_or(u32::MAX);
@@ -102,19 +140,90 @@ impl Arrivals {
             }
             let waits = Arc::clone(&room).acquire_many_owned(kib.clamp(1, WAITING_KIB_MAX)).await?;
             self.node.push(Input::Peer(Box::new(frame), waits));
+            messages.since = Instant::now();
         }
-        Ok(())
     }
 
-    async fn greeted(&self, body: Bytes) -> anyhow::Result<i32> {
+    async fn greeted(&self, body: Bytes) -> anyhow::Result<Identity> {
         ensure!(body.len() <= GREETING_BYTES_MAX as usize, "a greeting of {} bytes", body.len());
         let greeting = Greeting::decode(body).map_err(anyhow::Error::msg)?;
         let own = self.identity.borrow().clone();
         judge(&own, &greeting).map_err(anyhow::Error::msg)?;
         self.links.hear_of(&greeting.nodes);
-        let from = greeting.from.broker_id;
+        let identity = greeting.from.clone();
         let _ = self.greetings.send(greeting).await;
-        Ok(from)
+        Ok(identity)
+    }
+
+    /// Tells a directory that has no place in the cluster, and the one that has the place that it came for.
+    async fn tell(&self, speaker: &mut Speaker, messages: &mut Messages) -> anyhow::Result<()> {
+        let is_here = |directory: &[u8; 16]| self.here().contains_key(directory);
+        let notice = self.standing.judge(&speaker.identity, speaker.address, is_here);
+        if notice == speaker.told {
+            return Ok(());
+        }
+        speaker.told.clone_from(&notice);
+        let Some(notice) = notice else { return Ok(()) };
+        let (node, directory) = (notice.broker_id, hex(&notice.claimant));
+        let body = notice.encode();
+        if let Some(holder) = &notice.holder {
+            let (holder, address) = (hex(holder), &notice.address);
+            tracing::warn!(
+                node,
+                directory,
+                address,
+                holder,
+                "a node comes with another data directory than is registered for its node.id, and is refused unless it is \
+                 started with --replace"
+            );
+            self.links.tell(node, notice);
+        } else {
+            tracing::warn!(
+                node,
+                directory,
+                "a node comes with a data directory that was removed from the cluster"
+            );
+        }
+        messages.send(Kind::Notice, &body).await
+    }
+
+    fn here(&self) -> MutexGuard<'_, BTreeMap<[u8; 16], usize>> {
+        self.here.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Who speaks on a connection.
+struct Speaker {
+    identity: Identity,
+    address: SocketAddr,
+    traffic: Traffic,
+    /// The last notice that it was given.
+    told: Option<Notice>,
+    _here: Here,
+}
+
+/// Counts a connection of a directory, until it ends.
+struct Here {
+    arrivals: Arrivals,
+    directory_id: [u8; 16],
+}
+
+impl Here {
+    fn of(arrivals: &Arrivals, directory_id: [u8; 16]) -> Self {
+        *arrivals.here().entry(directory_id).or_default() += 1;
+        Self { arrivals: arrivals.clone(), directory_id }
+    }
+}
+
+impl Drop for Here {
+    fn drop(&mut self) {
+        let mut here = self.arrivals.here();
+        let count = here.get(&self.directory_id).copied().unwrap_or_default();
+        if count > 1 {
+            here.insert(self.directory_id, count - 1);
+        } else {
+            here.remove(&self.directory_id);
+        }
     }
 }
 
@@ -123,6 +232,8 @@ struct Messages {
     stream: TcpStream,
     buf: BytesMut,
     bytes_max: u32,
+    /// When the other side last said something, or was not read any more.
+    since: Instant,
 }
 
 impl Messages {
@@ -136,12 +247,24 @@ impl Messages {
             }
             let room = framing::make_room(&mut self.buf, self.bytes_max, ROOM_MIN);
             let mut into = (&mut self.buf).limit(room);
-            let read = timeout(SILENCE_MAX, self.stream.read_buf(&mut into)).await;
+            let read = timeout_at(self.since + SILENCE_MAX, self.stream.read_buf(&mut into)).await;
             if read.context("it says nothing")?? == 0 {
                 ensure!(self.buf.is_empty(), "it ended in the middle of a message");
                 return Ok(None);
             }
+            self.since = Instant::now();
         }
+    }
+
+    async fn send(&mut self, kind: Kind, body: &Bytes) -> anyhow::Result<()> {
+        let mut message = BytesMut::with_capacity(5 + body.len());
+        message.put_u32(u32::try_from(1 + body.len()).context("it is short")?);
+        message.put_u8(kind as u8);
+        message.put_slice(body);
+        timeout(SILENCE_MAX, self.stream.write_all(&message))
+            .await
+            .context("it takes nothing")??;
+        Ok(())
     }
 }
 

@@ -6,7 +6,7 @@ use std::io::IoSlice;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail, ensure};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use duramen_broker::peer::PeerFrame;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -15,8 +15,10 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, interval, sleep, timeout};
 
 use super::greeting::{Greeting, Identity};
+use super::notice::Notice;
 use super::{GREET_AGAIN, Kind, Links, Traffic};
 use crate::config::HostPort;
+use crate::server::framing;
 
 /// Frames that wait for one node. What is above is dropped: Raft sends it again, and nobody else waits for it.
 const QUEUE_BYTES_MAX: usize = 16 << 20;
@@ -30,6 +32,9 @@ const CONNECT_MAX: Duration = Duration::from_secs(2);
 /// may be gone, or the way to it; or it takes nothing.
 const STALL_MAX: Duration = Duration::from_secs(5);
 
+/// A notice comes back on a connection, and nothing else does.
+const ANSWER_BYTES_MAX: u32 = 1 << 10;
+
 /// Where frames for one node wait.
 #[derive(Debug)]
 pub(super) struct Link {
@@ -42,6 +47,8 @@ pub(super) struct Link {
 struct Queue {
     frames: VecDeque<PeerFrame>,
     bytes: usize,
+    /// The last one; it is told to whoever is connected.
+    notice: Option<Notice>,
     is_connected: bool,
 }
 
@@ -67,16 +74,24 @@ impl Link {
         self.filled.notify_one();
     }
 
+    /// Queues a notice, if somebody is connected.
+    pub(super) fn tell(&self, notice: Notice) {
+        let mut queue = self.lock();
+        queue.notice = Some(notice).filter(|_| queue.is_connected);
+        drop(queue);
+        self.filled.notify_one();
+    }
+
     /// All that waits, after waiting for something.
-    async fn take(&self) -> VecDeque<PeerFrame> {
+    async fn take(&self) -> (VecDeque<PeerFrame>, Option<Notice>) {
         loop {
-            let frames = {
+            let (frames, notice) = {
                 let mut queue = self.lock();
                 queue.bytes = 0;
-                std::mem::take(&mut queue.frames)
+                (std::mem::take(&mut queue.frames), queue.notice.take())
             };
-            if !frames.is_empty() {
-                return frames;
+            if !frames.is_empty() || notice.is_some() {
+                return (frames, notice);
             }
             self.filled.notified().await;
         }
@@ -162,12 +177,14 @@ impl Dialler {
     async fn talk(&mut self, mut stream: TcpStream) -> anyhow::Result<()> {
         self.greet(&mut stream).await?;
         let mut again = interval(GREET_AGAIN);
-        let mut answer = [0; 1];
+        let mut answer = BytesMut::new();
         loop {
             tokio::select! {
-                frames = self.link.take() => {
+                (frames, notice) = self.link.take() => {
                     let count = frames.len() as u64;
-                    let messages = frames.into_iter().map(|it| (Kind::Frame, it.into_parts()));
+                    let frames = frames.into_iter().map(|it| (Kind::Frame, it.into_parts()));
+                    let notice = notice.map(|it| (Kind::Notice, vec![it.encode()]));
+                    let messages = notice.into_iter().chain(frames);
                     self.send(&mut stream, Parts::of(messages)).await?;
                     self.link.traffic.sent_frames.inc_by(count);
                 }
@@ -182,12 +199,28 @@ impl Dialler {
                         self.greet(&mut stream).await?;
                     }
                 }
-                read = stream.read(&mut answer) => match read? {
+                read = stream.read_buf(&mut answer) => match read? {
                     0 => return Ok(()),
-                    _ => bail!("something else than a node of Duramen answers"),
+                    _ => self.take_answers(&mut answer)?,
                 },
             }
         }
+    }
+
+    /// The other node says that this one has no place in the cluster.
+    fn take_answers(&self, answer: &mut BytesMut) -> anyhow::Result<()> {
+        let stranger = "something else than a node of Duramen answers";
+        while let Some(mut message) =
+            framing::next_frame(answer, ANSWER_BYTES_MAX).map_err(|_| anyhow!(stranger))?
+        {
+            ensure!(Kind::of(message[0]) == Some(Kind::Notice), stranger);
+            message.advance(1);
+            let notice = Notice::decode(&message).map_err(anyhow::Error::msg)?;
+            if let Some(standing) = self.links.standing() {
+                standing.hear(&notice);
+            }
+        }
+        Ok(())
     }
 
     async fn greet(&mut self, stream: &mut TcpStream) -> anyhow::Result<()> {

@@ -28,6 +28,11 @@ struct Side {
 
 /// A member of the cluster of nodes 1 and 2, which finds node 2 there.
 fn side(other: &HostPort) -> Side {
+    side_after(other, |_| {})
+}
+
+/// The same, of a node to which something happened before it started.
+fn side_after(other: &HostPort, before: impl FnOnce(SocketAddr)) -> Side {
     let runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = { runtime }.worker_threads(2).enable_all().build().unwrap();
     let common = Common::default();
@@ -40,7 +45,9 @@ fn side(other: &HostPort) -> Side {
         nodes: [(1, own), (2, other.clone())].into(),
         facts: Facts { cluster_id: CLUSTER, broker_id: 1, directory_id: [1; 16] },
         voters: vec![voter(1), voter(2)],
+        replaces: false,
     };
+    before(address);
     let peers = Peers::start(place, runtime.handle(), &common);
     Side { runtime, common, peers, address }
 }
@@ -97,7 +104,7 @@ fn frames_of_whoever_has_greeted_reach_the_node_and_nothing_else_does() {
             (1, true),
         ),
         ("a harmed frame", [&good[..], &frame, &harmed].concat(), (1, false)),
-        ("an unknown kind", [&good[..], &message(3, &[0; 20])].concat(), (0, false)),
+        ("an unknown kind", [&good[..], &message(9, &[0; 20])].concat(), (0, false)),
         ("a long greeting", (1_u32 << 20).to_be_bytes().to_vec(), (0, false)),
         ("a frame above all bounds", [&good[..], &[0x7f, 0, 0, 0, 2]].concat(), (0, false)),
         ("HTTP", b"GET / HTTP/1.1\r\n\r\n".to_vec(), (0, false)),
@@ -188,4 +195,76 @@ fn whoever_is_heard_of_is_dialled_and_where_a_registration_says_unless_the_opera
     assert!(accepted(&second));
     assert_eq!((port_of(3), port_of(2)), (second_at.port, nowhere().port));
     assert_eq!(port_of(1), side.address.port(), "others hear of this node");
+}
+
+#[test]
+fn a_greeting_that_came_before_the_start_does_not_move_a_listed_node() {
+    let from = Identity { broker_id: 2, directory_id: [2; 16], cluster_id: None, voters: vec![] };
+    let elsewhere = NodeAddress { broker_id: 2, host: "127.0.0.1".to_owned(), port: 2 };
+    let greeting = Greeting { to: 1, from, nodes: vec![elsewhere] };
+    let mut kept = None;
+    let side = side_after(&nowhere(), |address| {
+        let mut stream = std::net::TcpStream::connect(address).unwrap();
+        let bytes = message(1, &greeting.encode());
+        std::io::Write::write_all(&mut stream, &bytes).unwrap();
+        kept = Some(stream);
+    });
+    let mut peers = side.peers;
+    let heard = async { timeout(Duration::from_secs(10), peers.greetings.recv()).await };
+    assert_eq!(side.runtime.block_on(heard).unwrap(), Some(greeting));
+    let nodes = peers.links.nodes();
+    assert_eq!(nodes.iter().find(|it| it.broker_id == 2).unwrap().port, nowhere().port);
+    drop(kept);
+}
+
+#[test]
+fn a_directory_without_a_place_is_told_so_and_so_is_the_one_that_has_it() {
+    let runtime = Runtime::new().unwrap();
+    let other = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+    let address =
+        HostPort { host: "127.0.0.1".to_owned(), port: other.local_addr().unwrap().port() };
+    let side = side(&address);
+    let directories = [(1, [1; 16]), (2, [2; 16])].into();
+    side.peers.links.follow(Membership {
+        index: 7,
+        directories,
+        retired: [[8; 16]].into(),
+        is_registered: true,
+    });
+    runtime.block_on(async {
+        let (mut to_holder, _) = other.accept().await.unwrap();
+        assert_eq!(read(&mut to_holder).await.0, 1, "it greets");
+        for (directory, holder) in [(7, Some([2; 16])), (8, None), (2, None)] {
+            let mut stream = TcpStream::connect(side.address).await.unwrap();
+            stream.write_all(&greeting(directory)).await.unwrap();
+            let answer = timeout(Duration::from_millis(300), read(&mut stream)).await.ok();
+            let notice = answer.map(|(kind, body)| (kind, Notice::decode(&body.into()).unwrap()));
+            let address = stream.local_addr().unwrap().to_string();
+            let expected = (directory != 2).then(|| Notice {
+                index: 7,
+                broker_id: 2,
+                holder,
+                claimant: [directory; 16],
+                address,
+                is_holder_here: false,
+            });
+            assert_eq!(notice, expected.map(|it| (3, it)));
+        }
+        let (kind, body) = read(&mut to_holder).await;
+        let notice = Notice::decode(&body.into()).unwrap();
+        assert_eq!((kind, notice.holder, notice.claimant), (3, Some([2; 16]), [7; 16]));
+
+        // The same comes back on a connection that this node opened, and nothing else may.
+        let own = Notice { broker_id: 1, claimant: [1; 16], index: 9, ..notice };
+        to_holder.write_all(&message(3, &own.encode())).await.unwrap();
+        let health = &side.common.health;
+        let until = Instant::now() + Duration::from_secs(10);
+        while health.stranger().is_none() && Instant::now() < until {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert!(health.stranger().is_some_and(|why| why.contains("--replace")));
+        to_holder.write_all(&message(2, &[0])).await.unwrap();
+        let (mut again, _) = other.accept().await.unwrap();
+        assert_eq!(read(&mut again).await.0, 1);
+    });
 }
