@@ -200,7 +200,9 @@ impl Controller {
                 .ok_or("the metadata log has records that this version cannot read")?;
             controller.unapplied.extend(batches);
         }
-        controller.segment_bytes = found.segments.last().map(|segment| segment.size);
+        // Of a log that was trimmed to its end storage removes the last segment, if it has not yet.
+        let last = found.segments.last().filter(|_| found.log_start < found.end_offset);
+        controller.segment_bytes = last.map(|segment| segment.size);
         controller.end = found.prev_end_offset;
         controller.log = LogSize {
             start: found.log_start,
@@ -698,6 +700,8 @@ impl Controller {
         let is_proposed = self.group.propose_internal(&entry).is_ok();
         if is_proposed {
             self.log.trimming = end;
+            // Storage may remove all that is there once the entry is applied.
+            self.segment_bytes = None;
         }
         is_proposed
     }
@@ -708,7 +712,7 @@ impl Controller {
         self.log.start = offset;
         self.log.trimming = self.log.trimming.max(offset);
         self.log.bytes = 0;
-        // The segment that is cut here goes when the next one is begun.
+        // The segment that is cut here goes at once, or when the next one is begun.
         self.segment_bytes = None;
         vec![self.image_op(), OpKind::Trim { log_start: offset }]
     }

@@ -179,6 +179,8 @@ pub(crate) struct Partition {
     undated: Undated,
     active: Option<Active>,
     trimming: i64,
+    /// The group is to be told of trims of before the start, once they are committed again.
+    trims_again: bool,
     /// The next batch begins a segment, however little is in this one.
     roll_due: bool,
     waiting_commit: BTreeMap<(u64, u64), Waiting>,
@@ -242,6 +244,8 @@ impl Partition {
         partition.segments.clone_from(&found.segments);
         partition.segments_end = found.end_offset;
         partition.undated.look_at(&partition.segments, now.wall_ms);
+        partition.trims_again = partition.log_start > 0;
+        partition.drop_segments();
         partition.active = partition.last_segment(now);
         partition
     }
@@ -265,6 +269,7 @@ impl Partition {
             undated: Undated::default(),
             active: None,
             trimming: 0,
+            trims_again: false,
             roll_due: false,
             waiting_commit: BTreeMap::new(),
             doubted: Vec::new(),
@@ -688,6 +693,10 @@ impl Partition {
                 self.group.trim(self.log_start);
             }
         }
+        if self.trims_again && self.committed >= self.log_start {
+            self.trims_again = false;
+            self.group.trim(self.log_start);
+        }
         // The image says that it holds all that was applied, so it is made after that.
         for snapshot in turn.snapshots {
             let claimed = self.group.applied() + u64::from(sabotage::is(Bug::ImageClaimsMore));
@@ -862,8 +871,11 @@ impl Partition {
         self.undated.note(segment, wall_ms);
     }
 
-    /// Forgets segments wholly below the log start; the active one stays until it is rolled.
+    /// Forgets segments wholly below the log start.
     fn drop_segments(&mut self) -> bool {
+        if self.log_start >= self.segments_end {
+            return !std::mem::take(&mut self.segments).is_empty();
+        }
         let bases = &self.segments[1.min(self.segments.len())..];
         let gone = bases.partition_point(|next| next.base_offset <= self.log_start);
         self.segments.drain(..gone);

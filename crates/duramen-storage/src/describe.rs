@@ -122,6 +122,7 @@ fn of_record(record: &Record) -> Description {
             fields.push(("segments", segments.iter().map(of_segment).collect()));
             ("compacted", fields)
         }
+        Record::Emptied { .. } => ("emptied", Vec::new()),
     };
     Description { kind, replica: record.replica().0, fields }
 }

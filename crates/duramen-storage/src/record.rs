@@ -32,6 +32,7 @@ const STATE_2: u8 = 12;
 const STATE_3: u8 = 13;
 const COMPACTED: u8 = 14;
 const STATE_4: u8 = 15;
+const EMPTIED: u8 = 16;
 
 const CONF_AUTO_LEAVE: u8 = 1;
 const CONF_MOVED: u8 = 2;
@@ -78,6 +79,8 @@ pub(crate) enum Record {
     Synced { replica: ReplicaId, index: u64 },
     /// The log was compacted: these segments, which are durable, take the place of all below.
     Compacted { replica: ReplicaId, replacement: Box<Replacement> },
+    /// All offsets are gone, and the last segment with them: the next batch begins one.
+    Emptied { replica: ReplicaId },
 }
 
 impl Record {
@@ -94,7 +97,8 @@ impl Record {
             | Self::Delete { replica }
             | Self::Gone { replica }
             | Self::Synced { replica, .. }
-            | Self::Compacted { replica, .. } => *replica,
+            | Self::Compacted { replica, .. }
+            | Self::Emptied { replica } => *replica,
             Self::State { state, .. } => state.replica,
         }
     }
@@ -119,6 +123,7 @@ impl Record {
             Self::Gone { .. } => GONE,
             Self::Synced { .. } => SYNCED,
             Self::Compacted { .. } => COMPACTED,
+            Self::Emptied { .. } => EMPTIED,
         };
         let start = out.len();
         out.put_u8(kind);
@@ -153,7 +158,7 @@ impl Record {
                 out.put_u64(*as_of);
                 state.encode(out);
             }
-            Self::Delete { .. } | Self::Gone { .. } => {}
+            Self::Delete { .. } | Self::Gone { .. } | Self::Emptied { .. } => {}
             Self::Synced { index, .. } => out.put_u64(*index),
             Self::Compacted { replacement, .. } => replacement.encode(out),
         }
@@ -190,6 +195,7 @@ impl Record {
             DELETE => Self::Delete { replica },
             GONE => Self::Gone { replica },
             SYNCED => Self::Synced { replica, index: body.try_get_u64()? },
+            EMPTIED => Self::Emptied { replica },
             COMPACTED => {
                 Self::Compacted { replica, replacement: Box::new(Replacement::decode(body)?) }
             }

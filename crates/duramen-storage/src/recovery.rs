@@ -288,6 +288,11 @@ fn apply(it: &mut Replaying, record: &Record, options: &Options, lsn: u64) -> Re
             it.places.retain(|_, place| place.segment >= replacement.compacted.below);
         }
         Record::Delete { .. } => it.deleted = true,
+        Record::Emptied { .. } => {
+            if state.empty().is_some() {
+                it.places.clear();
+            }
+        }
         Record::Create { .. } | Record::State { .. } | Record::Gone { .. } => {}
     }
     for dead in it.state.remove_dead_segments() {

@@ -411,14 +411,29 @@ impl ReplicaState {
         dead
     }
 
+    /// Whether the last segment is of no use any more: all offsets are gone, and no Raft conflict could reach it.
+    pub(crate) fn is_spent(&self) -> bool {
+        self.segments.len() == 1
+            && self.log_start >= self.end_offset
+            && self.prev_end_offset >= self.end_offset
+    }
+
+    /// Takes out the last segment, if it is spent. The next batch begins one, named by its offset.
+    pub(crate) fn empty(&mut self) -> Option<SegmentState> {
+        let spent = self.is_spent().then(|| self.segments.pop()).flatten()?;
+        self.forget_removed();
+        Some(spent)
+    }
+
     /// Of what was removed nothing is remembered.
     fn forget_removed(&mut self) {
-        let Some(first) = self.segments.first() else { return };
-        let before = (first.first_index - 1).min(self.prev_index);
+        let first = self.segments.first().map(|first| (first.first_index, first.base_offset));
+        let (first_index, offset) = first.unwrap_or((self.prev_index + 1, self.end_offset));
+        let before = (first_index - 1).min(self.prev_index);
         let run = self.term_runs.iter().rev().find(|run| run.first_index <= before);
         let term = run.map_or(self.history.term, |run| run.term);
-        self.history.begin_after(before, term, first.base_offset);
-        history::forget_runs(&mut self.term_runs, self.history.index.min(first.first_index));
+        self.history.begin_after(before, term, offset);
+        history::forget_runs(&mut self.term_runs, self.history.index.min(first_index));
     }
 
     /// The last entry before the segment that begins at an offset, and its term; `None` if there is none, or a Raft conflict
@@ -451,7 +466,18 @@ impl ReplicaState {
 
     /// Whether a dead segment stays only until there is an image behind it.
     pub(crate) fn removal_waits_for_image(&self) -> bool {
-        self.segments.get(1).is_some_and(|next| next.base_offset <= self.log_start)
+        match &self.segments[..] {
+            [] => false,
+            [_] => self.log_start >= self.end_offset && !self.is_spent(),
+            [_, next, ..] => next.base_offset <= self.log_start,
+        }
+    }
+
+    /// Whether such an image may be there: whatever batches the log has are known to be committed.
+    pub(crate) fn may_be_imaged(&self) -> bool {
+        let is_batch = |entry: &&LogEntry| matches!(entry.content, Content::Batch(_));
+        let last = self.entries.iter().rev().find(is_batch);
+        last.is_none_or(|last| last.index <= self.hard_state.commit)
     }
 
     pub(crate) fn recovered(&self, image: Bytes, damage: Option<String>) -> RecoveredReplica {

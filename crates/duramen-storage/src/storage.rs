@@ -252,6 +252,8 @@ pub struct Storage<D: Disk> {
     /// The queue may be waiting for their checkpoints.
     doomed: BTreeSet<ReplicaId>,
     images: VecDeque<(ReplicaId, u64, Bytes)>,
+    /// Replicas with dead segments that stay until there is an image behind them.
+    lingering: BTreeSet<ReplicaId>,
     /// Ops of replicas whose directory's name is not free yet, or that are to begin anew, and for whose image there is no room.
     deferred: BTreeMap<ReplicaId, Vec<Op>>,
     /// Records of our own for the next round.
@@ -306,6 +308,7 @@ impl<D: Disk> Storage<D> {
             queue: VecDeque::new(),
             doomed: BTreeSet::new(),
             images: VecDeque::new(),
+            lingering: BTreeSet::new(),
             deferred: BTreeMap::new(),
             urgent: VecDeque::new(),
             riders: BTreeSet::new(),
@@ -370,6 +373,7 @@ impl<D: Disk> Storage<D> {
         for path in found.garbage {
             self.remove_in_background(vec![SyncStep::RemoveDir(path)]);
         }
+        self.resume_trims(&recovered);
         // The last round may not have told yet how far the tail had come; and if the journal is full,
         // only a round that does lets the next one begin.
         self.advance_tail();
@@ -377,6 +381,18 @@ impl<D: Disk> Storage<D> {
         self.reserve.look(&self.disk)?;
         self.report_full();
         Ok(recovered)
+    }
+
+    /// What trims had not removed yet when the process ended goes now.
+    fn resume_trims(&mut self, recovered: &[RecoveredReplica]) {
+        for id in recovered.iter().filter(|it| it.damage.is_none()).map(|it| it.replica) {
+            let Some(replica) = self.replicas.get(&id) else { continue };
+            if replica.state.is_spent() {
+                self.urgent.push_back(Record::Emptied { replica: id });
+            } else if replica.state.removal_waits_for_image() {
+                self.lingering.insert(id);
+            }
+        }
     }
 
     /// For reads, from any thread.
@@ -607,6 +623,9 @@ impl<D: Disk> Storage<D> {
         self.take_images()?;
         let quiet = self.round.is_none() && self.queue.is_empty() && self.urgent.is_empty();
         self.closing = quiet && idle && (self.unclosed || !self.riders.is_empty());
+        if idle {
+            self.ask_for_lingering();
+        }
         self.grow_journal()?;
         self.mark_journal()?;
         self.run_checkpoints()?;

@@ -134,7 +134,7 @@ impl GroupLog {
         let (end_offset, bytes_end) = match &entry.content {
             Content::Batch(batch) => {
                 assert_eq!(batch.base_offset, start, "offsets are dense");
-                if batch.starts_segment {
+                if batch.starts_segment || self.segments.is_empty() {
                     self.segments.insert(entry.index, start);
                 }
                 (batch.end_offset(), bytes + u64::from(batch.length))
@@ -176,6 +176,9 @@ impl GroupLog {
     /// remembered, unless they are not applied yet. The segment that is the first one left may have begun with a batch that is
     /// not committed yet: storage let go of those before it all the same.
     pub(super) fn trim(&mut self, log_start: i64, applied: u64) {
+        if self.offset_after(applied) == Some(log_start) && log_start == self.end_offset() {
+            return self.empty(applied);
+        }
         let is_first = |index: u64, base: i64| {
             base <= log_start && (index <= applied || self.offset_after(applied) == Some(base))
         };
@@ -192,6 +195,17 @@ impl GroupLog {
             self.history.begin_after(last, term, offset);
         }
         history::forget_runs(&mut self.runs, self.history.index.min(index));
+    }
+
+    /// All offsets are gone, and all segments with them.
+    fn empty(&mut self, applied: u64) {
+        if std::mem::take(&mut self.segments).is_empty() {
+            return;
+        }
+        if let Some(term) = self.term_of(applied) {
+            self.history.begin_after(applied, term, self.end_offset());
+        }
+        history::forget_runs(&mut self.runs, self.history.index);
     }
 
     /// What lies below an offset, where a segment begins, will not be what was appended: entries there are not to be had any

@@ -162,8 +162,8 @@ pub(crate) fn trim_to(
         });
         let rest = bytes - segment.size;
         let is_surplus = u64::try_from(keep.bytes).is_ok_and(|keep| rest >= keep);
-        // The active segment never goes for its size: it is what the limit is there to keep.
-        if !(is_old || is_surplus && next.is_some()) {
+        // So the active segment goes for its size only where nothing is to be kept.
+        if !(is_old || is_surplus) {
             break;
         }
         bytes = rest;
@@ -239,7 +239,8 @@ mod tests {
         let keep = |bytes| Keep { bytes, ..ALL };
         assert_eq!(trim_to(&segments, 0, 12, keep(15), None), Some(5));
         assert_eq!(trim_to(&segments, 0, 12, keep(10), None), Some(9));
-        assert_eq!(trim_to(&segments, 0, 12, keep(0), None), Some(9));
+        assert_eq!(trim_to(&segments, 0, 12, keep(1), None), Some(9));
+        assert_eq!(trim_to(&segments, 0, 12, keep(0), None), Some(12));
         assert_eq!(trim_to(&segments, 0, 12, keep(21), None), None);
     }
 

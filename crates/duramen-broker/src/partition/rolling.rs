@@ -39,9 +39,15 @@ impl Partition {
             now.wall_ms.saturating_sub(active.opened_ms)
         };
         let is_old = waited_ms > self.settings.roll_ms() && !has_many;
-        // A log that was trimmed to its end lets go of its last segment by starting a new one.
-        let is_trimmed = self.log_start >= batch.base_offset && active.base_offset < self.log_start;
-        is_full || last_relative > i64::from(i32::MAX) || is_old || is_trimmed
+        is_full || last_relative > i64::from(i32::MAX) || is_old || self.is_mostly_trimmed(active)
+    }
+
+    /// Whether half of the segment is gone, or will be: then the next trim has something to remove. Of a segment that is all
+    /// gone each replica removes the file, so what comes behind the Trim entry must begin one.
+    fn is_mostly_trimmed(&self, active: Active) -> bool {
+        let start = self.log_start.max(self.trimming);
+        let left = self.group.end_offset() - start;
+        start > active.base_offset && start - active.base_offset >= left
     }
 
     pub(super) fn note_appended(&mut self, now: Now, batch: &Descriptor) {

@@ -129,7 +129,10 @@ impl World {
             return;
         }
         let span = u64::try_from(end - start).expect("it is positive");
-        let log_start = start + i64::try_from(self.work.between(1, span)).expect("small");
+        let trimmed = self.work.between(1, span);
+        // One of four goes to the end.
+        let trimmed = if trimmed > span / 4 * 3 { span } else { trimmed };
+        let log_start = start + i64::try_from(trimmed).expect("small");
         model.submit(ModelOp::Trim(log_start), None);
         let id = model.id;
         self.submit(id, OpKind::Trim { log_start });

@@ -20,7 +20,7 @@ use crate::journal::disk_error;
 use crate::op::{Append, Beginning, ConfState, Content, Done, HardState, Identity, Op, OpKind};
 use crate::record::{ImageSource, Record};
 use crate::replica::{Replica, Ticket};
-use crate::replica_state::ReplicaState;
+use crate::replica_state::{ReplicaState, SegmentState};
 use crate::reserve::is_full;
 use crate::sabotage::{self, Bug};
 use crate::{Disk, ReplicaId};
@@ -52,6 +52,11 @@ impl<D: Disk> Storage<D> {
                 Record::Image { replica, index, image } => {
                     self.apply_image(*replica, *index, image.clone(), round);
                     self.touch(round, *replica);
+                }
+                Record::Emptied { replica } => {
+                    if !self.empty(*replica, round) {
+                        continue; // a batch has come since
+                    }
                 }
                 _ => self.touch(round, record.replica()),
             }
@@ -531,18 +536,47 @@ impl<D: Disk> Storage<D> {
     pub(super) fn remove_dead_segments(&mut self, id: ReplicaId, round: &mut Round<D>) {
         let Some(replica) = self.replicas.get_mut(&id) else { return };
         let dead = replica.state.remove_dead_segments();
-        if replica.state.removal_waits_for_image() {
+        if replica.state.is_spent() {
+            self.urgent.push_back(Record::Emptied { replica: id });
+        } else if replica.state.removal_waits_for_image() {
+            self.lingering.insert(id);
             self.want_image(id);
         }
-        if dead.is_empty() {
-            return;
-        }
-        let Some(replica) = self.replicas.get_mut(&id) else { return };
-        for segment in &dead {
+        self.let_go(id, &dead, round);
+    }
+
+    /// Takes the last segment out of a log of which all is gone. False if that is not so any more.
+    fn empty(&mut self, id: ReplicaId, round: &mut Round<D>) -> bool {
+        let replica = self.replicas.get_mut(&id).filter(|it| !it.deleting);
+        let Some(spent) = replica.and_then(|it| it.state.empty()) else { return false };
+        self.let_go(id, &[spent], round);
+        self.touch(round, id);
+        true
+    }
+
+    /// The files of segments go when the round is durable.
+    fn let_go(&mut self, id: ReplicaId, dead: &[SegmentState], round: &mut Round<D>) {
+        let Some(replica) = self.replicas.get_mut(&id).filter(|_| !dead.is_empty()) else { return };
+        for segment in dead {
             replica.dirty.remove(&segment.base_offset);
             round.removals.extend(replica.segment_paths(segment));
         }
         replica.files.retain(|base| dead.iter().all(|segment| segment.base_offset != base));
+    }
+
+    /// Asks again for images behind which dead segments can go. The first ones may have been of too little, and a log to
+    /// which nothing comes gives no other occasion.
+    pub(super) fn ask_for_lingering(&mut self) {
+        for id in std::mem::take(&mut self.lingering) {
+            let Some(replica) = self.replicas.get(&id).filter(|it| !it.deleting) else { continue };
+            if !replica.state.removal_waits_for_image() {
+                continue;
+            }
+            self.lingering.insert(id);
+            if replica.state.may_be_imaged() {
+                self.want_image(id);
+            }
+        }
     }
 }
 

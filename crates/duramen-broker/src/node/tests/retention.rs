@@ -1,5 +1,8 @@
-use duramen_protocol::messages::DeleteRecordsRequest;
 use duramen_protocol::messages::delete_records::{DeleteRecordsPartition, DeleteRecordsTopic};
+use duramen_protocol::messages::incremental_alter_configs::{
+    AlterConfigsResource, AlterableConfig,
+};
+use duramen_protocol::messages::{DeleteRecordsRequest, IncrementalAlterConfigsRequest};
 use duramen_protocol::records::{BatchBuilder, NewRecord};
 use duramen_protocol::{ErrorCode, Response};
 use duramen_storage::op::Done;
@@ -8,7 +11,10 @@ use crate::controller::METADATA_REPLICA;
 use crate::event::Event;
 use crate::limits::PARTITION_SEGMENTS;
 
-use super::harness::{Harness, WALL_MS, batch, builder, idempotent};
+use duramen_storage::op::Content;
+
+use super::harness::{Harness, WALL_MS, batch, builder, idempotent, produce_request};
+use super::trio::Trio;
 
 const DAY_MS: i64 = 86_400_000;
 
@@ -40,8 +46,9 @@ fn a_log_whose_records_are_all_old_is_emptied_and_goes_on() {
     let next = it.now.wall_ms;
     at(&mut it, next);
     let replica = it.replica("t");
-    // The new batch starts a segment, and the old one can go.
-    assert_eq!(it.store.trims, [(replica, 1), (replica, 1)]);
+    // The old segment has gone with the trim, and the new batch starts one.
+    assert_eq!(it.store.trims, [(replica, 1)]);
+    assert_eq!(starts(&it), [0, 1]);
     assert_eq!(it.fetch("t", 1).high_watermark, 2);
 }
 
@@ -251,4 +258,144 @@ fn silent_producers_are_forgotten_by_an_entry_of_the_log() {
     assert_eq!(it.produce("t", idempotent(id + 1, 0, 1, &["x"])).error_code, unknown);
     let goes_on = it.produce("t", idempotent(id, 0, 1, &["b"]));
     assert_eq!((goes_on.error_code, goes_on.base_offset), (0, 1));
+}
+
+/// The offsets at which segments of `t` were begun.
+fn starts(it: &Harness) -> Vec<i64> {
+    let entries = it.store.replicas[&it.replica("t")].entries.iter();
+    let begun = entries.filter_map(|entry| match &entry.content {
+        Content::Batch(batch) => batch.starts_segment.then_some(batch.base_offset),
+        Content::Internal(_) => None,
+    });
+    begun.collect()
+}
+
+fn bytes(it: &Harness) -> u64 {
+    it.node.partitions[&it.replica("t")].bytes()
+}
+
+#[test]
+fn a_log_that_is_trimmed_to_its_end_keeps_nothing_and_goes_on_in_a_new_segment() {
+    let mut it = Harness::new(&[]);
+    it.create("t", &[]);
+    it.produce("t", batch(&["a", "b", "c", "d"]));
+    assert!(bytes(&it) > 0);
+    assert_eq!(delete_records(&mut it, -1), (0, 4));
+    assert_eq!(bytes(&it), 0);
+    // A node that finds the segment still there forgets it, too.
+    it.restart(&[], 2);
+    assert_eq!(bytes(&it), 0);
+    it.produce("t", batch(&["e"]));
+    it.produce("t", batch(&["f"]));
+    assert_eq!(starts(&it), [0, 4]);
+}
+
+#[test]
+fn what_is_appended_behind_a_trim_to_the_end_begins_a_segment_before_that_is_executed() {
+    let mut it = Harness::new(&[]);
+    it.create("t", &[]);
+    it.produce("t", batch(&["a", "b"]));
+    it.is_prompt = false;
+    let partition = DeleteRecordsPartition { partition_index: 0, offset: 2 };
+    let topic = DeleteRecordsTopic { name: "t".to_owned(), partitions: vec![partition] };
+    it.send(DeleteRecordsRequest { topics: vec![topic], timeout_ms: 1000 }, 2);
+    it.send(produce_request("t", batch(&["c"]), -1), 9);
+    it.send(produce_request("t", batch(&["d"]), -1), 9);
+    it.is_prompt = true;
+    it.persist();
+    it.run();
+    assert_eq!(it.fetch("t", 2).log_start_offset, 2);
+    // Followers remove the file as soon as they execute the trim, before they hear of what is behind it.
+    assert_eq!(starts(&it), [0, 2]);
+}
+
+#[test]
+fn a_segment_that_is_trimmed_by_half_is_left_once_so_that_the_next_trim_removes_it() {
+    let mut it = Harness::new(&[]);
+    it.create("t", &[]);
+    for _ in 0..10 {
+        it.produce("t", batch(&["a"]));
+    }
+    assert_eq!(delete_records(&mut it, 4), (0, 4));
+    it.produce("t", batch(&["a"]));
+    assert_eq!(starts(&it), [0], "most of it stays");
+    assert_eq!(delete_records(&mut it, 6), (0, 6));
+    for _ in 0..5 {
+        it.produce("t", batch(&["a"]));
+    }
+    assert_eq!(starts(&it), [0, 11], "one roll a trim, not one a record");
+    let before = bytes(&it);
+    assert_eq!(delete_records(&mut it, 12), (0, 12));
+    assert!(bytes(&it) < before / 2);
+}
+
+/// Sets a setting of `t`.
+fn set(it: &mut Harness, name: &str, value: &str) -> i16 {
+    let (name, value) = (name.to_owned(), Some(value.to_owned()));
+    let config = AlterableConfig { name, config_operation: 0, value };
+    let topic =
+        AlterConfigsResource { resource_type: 2, resource_name: "t".into(), configs: vec![config] };
+    let request = IncrementalAlterConfigsRequest { resources: vec![topic], validate_only: false };
+    match it.ask(request, 1) {
+        Response::IncrementalAlterConfigs(response) => response.responses[0].error_code,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn settings_of_segments_that_were_lowered_count_with_the_next_batch() {
+    for (name, value) in [("segment.bytes", "1048576"), ("segment.ms", "1000")] {
+        let mut it = Harness::new(&[]);
+        it.create("t", &[]);
+        let large = "x".repeat(900 << 10);
+        let sent = |it: &mut Harness, timestamp| {
+            let bytes = builder(&[&large], timestamp).build().expect("a batch");
+            assert_eq!(it.produce("t", bytes).error_code, 0);
+        };
+        sent(&mut it, WALL_MS);
+        sent(&mut it, WALL_MS + 500);
+        assert_eq!(starts(&it), [0]);
+        assert_eq!(set(&mut it, name, value), 0);
+        sent(&mut it, WALL_MS + 5000);
+        assert_eq!(starts(&it), [0, 2], "{name}");
+    }
+}
+
+#[test]
+fn on_every_replica_a_log_that_is_trimmed_to_its_end_keeps_nothing_and_one_that_was_away_begins_anew()
+ {
+    let mut trio = Trio::new(&[("auto.leader.rebalance.enable", "false")]);
+    trio.create("t", 1);
+    let leader = trio.leader("t", 0).expect("led");
+    let away = (leader + 1) % 3;
+    let trim = |trio: &mut Trio| {
+        let partition = DeleteRecordsPartition { partition_index: 0, offset: -1 };
+        let topic = DeleteRecordsTopic { name: "t".to_owned(), partitions: vec![partition] };
+        let request = DeleteRecordsRequest { topics: vec![topic], timeout_ms: 10_000 };
+        let at = trio.leader("t", 0).expect("led");
+        match trio.ask(at, request, 2) {
+            Response::DeleteRecords(it) => it.topics[0].partitions[0].low_watermark,
+            other => panic!("{other:?}"),
+        }
+    };
+    let kept = |trio: &Trio, at: usize| {
+        let partition = &trio.nodes[at].node.partitions[&trio.replica(at, "t", 0)];
+        (partition.log_start(), partition.committed(), partition.bytes())
+    };
+    assert_eq!(trio.produce(leader, "t", batch(&["a", "b"])).error_code, 0);
+    assert_eq!(trim(&mut trio), 2);
+    trio.pass_ms(1000);
+    assert!((0..3).all(|at| kept(&trio, at) == (2, 2, 0)));
+    trio.cut.insert(away);
+    for _ in 0..3 {
+        assert_eq!(trio.produce(leader, "t", batch(&["c"])).error_code, 0);
+    }
+    assert_eq!(trim(&mut trio), 5);
+    trio.cut.clear();
+    trio.pass_ms(5000);
+    assert!((0..3).all(|at| kept(&trio, at) == (5, 5, 0)));
+    let leader = trio.leader("t", 0).expect("led");
+    assert_eq!(trio.produce(leader, "t", batch(&["d"])).base_offset, 5);
+    trio.pass_ms(1000);
+    assert!((0..3).all(|at| kept(&trio, at).1 == 6));
 }
