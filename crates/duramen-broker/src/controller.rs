@@ -163,6 +163,8 @@ pub(crate) struct Controller {
     configuring: BTreeSet<i32>,
     /// Directories that a proposal retires.
     retiring: BTreeSet<Uuid>,
+    /// Nodes that say that their disks are full: new partitions prefer others as leaders.
+    pub(crate) full: BTreeSet<i32>,
     next_peer_id: u64,
     next_producer_id: i64,
     /// Bytes of the segment that the next batch goes to; `None` if it begins one.
@@ -229,6 +231,7 @@ impl Controller {
             creating: BTreeMap::new(),
             changing: BTreeSet::new(),
             retiring: BTreeSet::new(),
+            full: BTreeSet::new(),
             configuring: BTreeSet::new(),
             segment_bytes: None,
             end: 0,
@@ -391,7 +394,8 @@ impl Controller {
             given => given,
         };
         let start = usize::try_from(self.chance.below(1 << 16)).expect("16 bits");
-        placement::spread(&self.sites(), partitions, replication_factor, start)
+        let placed = placement::spread(&self.sites(), partitions, replication_factor, start)?;
+        Ok(placement::led_elsewhere(placed, &self.full))
     }
 
     /// Decides on more partitions for a topic, beside `decided` of others. Nothing is proposed yet,
@@ -440,7 +444,8 @@ impl Controller {
             let added = i32::try_from(added).expect("below the count that was asked for");
             let replicas = i16::try_from(replicas).expect("it was an i16");
             let start = usize::try_from(self.chance.below(1 << 16)).expect("16 bits");
-            return placement::spread(&self.sites(), added, replicas, start);
+            let placed = placement::spread(&self.sites(), added, replicas, start)?;
+            return Ok(placement::led_elsewhere(placed, &self.full));
         };
         let refuse = |text: String| Err(Error::new(ErrorCode::InvalidReplicaAssignment, text));
         if assignments.len() != added {

@@ -21,7 +21,7 @@ use duramen_protocol::messages::{
 };
 use duramen_protocol::wire::Uuid;
 use duramen_protocol::{ErrorCode, Response};
-use duramen_storage::op::{Done, Op, ReplicaId};
+use duramen_storage::op::{Done, Op, ReplicaId, Shortage};
 
 use crate::api::add_partitions_to_txn::Place;
 use crate::api::share_offsets::Describing;
@@ -180,7 +180,8 @@ pub struct Node {
     undecided: Undecided,
     doubts: Doubts,
     bytes_in_flight: u64,
-    is_disk_full: bool,
+    /// Why appends are refused, if they are.
+    disk_shortage: Option<Shortage>,
     producer_ids: (i64, i64),
     /// A block of producer ids that this node gives itself: index, first and end.
     allocating: Option<(u64, i64, i64)>,
@@ -329,7 +330,7 @@ impl Node {
                 };
                 actions.extend(kind.map(|kind| Action::Storage(Op { replica, kind })));
             }
-            Done::DiskFull(is_full) => self.on_disk_full(is_full),
+            Done::DiskFull(shortage) => self.on_disk_full(shortage),
             Done::Cut { replica, segment } => self.mends.forget(replica, segment),
             Done::Mended { replica, segment, is_done } => self.on_mended(replica, segment, is_done),
             Done::Compacted { replica, ref done } => self.on_compacted(replica, done.as_ref()),
@@ -340,17 +341,27 @@ impl Node {
         }
     }
 
-    fn on_disk_full(&mut self, is_full: bool) {
-        if is_full && !self.is_disk_full {
-            tracing::warn!(
-                "the disk is full: appends are refused; delete topics or records (DeleteTopics, \
-                 DeleteRecords, a shorter retention) or free space on the data directory's file \
-                 system"
-            );
-        } else if !is_full && self.is_disk_full {
-            tracing::info!("the disk has room again: appends are accepted");
+    fn on_disk_full(&mut self, shortage: Option<Shortage>) {
+        let was_full = self.disk_shortage.is_some();
+        self.disk_shortage = shortage;
+        match self.refusal() {
+            Some(refusal) if !was_full => tracing::warn!("{refusal}"),
+            None if was_full => tracing::info!("the disk has room again: appends are accepted"),
+            _ => {}
         }
-        self.is_disk_full = is_full;
+    }
+
+    /// What producers are told while the disk is full: whose, by how much, and what to do.
+    pub(crate) fn refusal(&self) -> Option<String> {
+        const MIB: u64 = 1 << 20;
+        let Shortage { free_bytes, needed_bytes } = self.disk_shortage?;
+        Some(format!(
+            "the disk of broker {} is full: {} MiB are free, and appends are taken from {} MiB on; delete topics or \
+             records, shorten their retention, or free space on the file system of its data directory",
+            self.options.facts.broker_id,
+            free_bytes / MIB,
+            needed_bytes.div_ceil(MIB)
+        ))
     }
 
     fn fire_timers(&mut self, now: Now, actions: &mut Vec<Action>) {
@@ -764,7 +775,7 @@ impl Node {
     }
 
     pub(crate) fn is_disk_full(&self) -> bool {
-        self.is_disk_full
+        self.disk_shortage.is_some()
     }
 
     /// The next producer id, or `None` after having asked for a block of them.

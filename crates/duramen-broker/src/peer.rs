@@ -66,6 +66,7 @@ duramen_protocol::message! {
         unheard: Vec<i32> [0.., tag 11 in 0..],
         wall_ms: i64 [0.., tag 12 in 0..],
         replacing: Vec<Uuid> [0.., tag 13 in 0..],
+        has_full_disk: bool [0.., tag 14 in 0..],
     }
     /// Something is wanted of what is kept for a share group and a partition: for whoever coordinates that. What a kind does not
     /// need is -1.

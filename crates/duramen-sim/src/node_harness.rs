@@ -438,8 +438,8 @@ impl World {
         }
         for done in dones {
             tell(|| format!("done: {done:?}"));
-            if let Done::DiskFull(is_full) = done {
-                self.clients.on_disk_full(is_full);
+            if let Done::DiskFull(shortage) = done {
+                self.clients.on_disk_full(shortage.is_some());
             }
             if let Done::Persisted { ticket, .. } = done {
                 self.trace.mix(ticket);

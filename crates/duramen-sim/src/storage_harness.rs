@@ -394,9 +394,9 @@ impl World {
                 | Done::Staged { .. } => {
                     unreachable!("nothing is mended or compacted here")
                 }
-                Done::DiskFull(full) => {
-                    self.trace.mix(u64::from(full));
-                    self.full = full;
+                Done::DiskFull(shortage) => {
+                    self.full = shortage.is_some();
+                    self.trace.mix(u64::from(self.full));
                 }
             }
         }

@@ -208,8 +208,8 @@ pub enum Done {
         /// Whose.
         replica: ReplicaId,
     },
-    /// Whether appends must be refused for want of disk space: sent when it changes.
-    DiskFull(bool),
+    /// Whether appends must be refused for want of disk space: sent when it changes, and when other figures are true.
+    DiskFull(Option<Shortage>),
     /// A segment that was told to be damaged is cut: what is left of it is not known to be.
     Cut {
         /// Whose.
@@ -252,6 +252,15 @@ pub enum Done {
         /// As its segments are.
         segments: Vec<SegmentMeta>,
     },
+}
+
+/// Why appends are refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shortage {
+    /// Bytes that are free on the data directory's file system.
+    pub free_bytes: u64,
+    /// Bytes that must be, before appends are taken again.
+    pub needed_bytes: u64,
 }
 
 /// A run of log entries of one term, for `OffsetForLeaderEpoch` and Raft's `term(index)`.

@@ -18,6 +18,7 @@ use std::io;
 use crate::Disk;
 use crate::format::RESERVE;
 use crate::journal::disk_error;
+use crate::op::Shortage;
 use crate::storage::{Error, Options};
 
 const SLICES_AT_ONCE: u32 = 8;
@@ -30,8 +31,13 @@ pub(crate) struct Reserve {
     /// Bytes of the reserve file written so far.
     held: u64,
     full: bool,
-    reported: bool,
+    /// Bytes that were free at the last look.
+    available: u64,
+    reported: Option<Shortage>,
 }
+
+/// Other figures are told of when they differ by this part of what is needed.
+const TOLD_PARTS: u64 = 16;
 
 impl Reserve {
     pub(crate) fn open<D: Disk>(disk: &D, options: &Options) -> Result<Self, Error> {
@@ -41,7 +47,7 @@ impl Reserve {
             Err(source) => return Err(disk_error("opening", RESERVE, source)),
         };
         let (bytes, free_bytes_min) = (options.reserve_bytes, options.free_bytes_min);
-        Ok(Self { bytes, free_bytes_min, held, full: false, reported: false })
+        Ok(Self { bytes, free_bytes_min, held, full: false, available: 0, reported: None })
     }
 
     /// Runs `write`; if the disk is full, gives up the reserve and runs it once more.
@@ -75,6 +81,7 @@ impl Reserve {
         let available =
             disk.available().map_err(|source| disk_error("measuring", RESERVE, source))?;
         self.full |= available < self.free_bytes_min;
+        self.available = available;
         Ok(())
     }
 
@@ -83,7 +90,8 @@ impl Reserve {
     pub(crate) fn check<D: Disk>(&mut self, disk: &D, may_end: bool) -> Result<(), Error> {
         let failed = |source| disk_error("writing", RESERVE, source);
         let available = disk.available().map_err(failed)?;
-        let missing = self.bytes - self.held.min(self.bytes);
+        self.available = available;
+        let missing = self.missing();
         if available < self.free_bytes_min {
             self.full = true;
         } else if available >= self.free_bytes_min + missing {
@@ -113,12 +121,26 @@ impl Reserve {
         self.full
     }
 
-    /// Whether appends must be refused, if that changed.
-    pub(crate) fn take_change(&mut self) -> Option<bool> {
-        (self.full != self.reported).then(|| {
-            self.reported = self.full;
-            self.full
-        })
+    /// Bytes that the reserve file lacks.
+    fn missing(&self) -> u64 {
+        self.bytes - self.held.min(self.bytes)
+    }
+
+    /// Whether appends must be refused, and what is lacking, if that changed.
+    pub(crate) fn take_change(&mut self) -> Option<Option<Shortage>> {
+        let needed_bytes = self.free_bytes_min + self.missing();
+        let shortage = self.full.then_some(Shortage { free_bytes: self.available, needed_bytes });
+        let is_told = match (self.reported, shortage) {
+            (Some(told), Some(now)) => {
+                told.free_bytes.abs_diff(now.free_bytes) <= needed_bytes / TOLD_PARTS
+            }
+            (told, now) => told == now,
+        };
+        if is_told {
+            return None;
+        }
+        self.reported = shortage;
+        Some(shortage)
     }
 }
 

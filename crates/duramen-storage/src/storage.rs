@@ -547,8 +547,8 @@ impl<D: Disk> Storage<D> {
     }
 
     fn report_full(&mut self) {
-        if let Some(full) = self.reserve.take_change() {
-            self.done.push(Done::DiskFull(full));
+        if let Some(shortage) = self.reserve.take_change() {
+            self.done.push(Done::DiskFull(shortage));
         }
     }
 

@@ -129,7 +129,7 @@ fn judge(node: &Node, election_type: i8, topic: Option<&Topic>, partition: i32) 
 }
 
 fn not_available() -> Error {
-    let text = "the preferred replica is not there, or does not keep up";
+    let text = "the preferred replica is not there, does not keep up, or has a full disk";
     Error::new(ErrorCode::PreferredLeaderNotAvailable, text)
 }
 

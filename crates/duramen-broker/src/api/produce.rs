@@ -212,7 +212,7 @@ fn one(
 ) -> Outcome {
     let replica = match find(node, topic, index, acks) {
         Ok(replica) => replica,
-        Err(code) => return refused(index, code, None),
+        Err((code, message)) => return refused(index, code, message),
     };
     let (appended, log_start_offset) = if batch.header.attributes.is_transactional() {
         node.append_in_transaction(now, replica, transaction, batch, acks, slot)
@@ -295,18 +295,28 @@ pub(crate) fn judged(code: ErrorCode, version: i16) -> ErrorCode {
     }
 }
 
-fn find(node: &Node, topic: Uuid, index: i32, acks: Acks) -> Result<ReplicaId, ErrorCode> {
-    let topic = node.controller.image.topic(topic).ok_or(ErrorCode::UnknownTopicOrPartition)?;
+/// The replica that takes a batch, or why none does, with what is to be said of that.
+fn find(
+    node: &Node,
+    topic: Uuid,
+    index: i32,
+    acks: Acks,
+) -> Result<ReplicaId, (ErrorCode, Option<String>)> {
+    let blunt = |code| (code, None);
+    let topic = node.controller.image.topic(topic);
+    let topic = topic.ok_or(blunt(ErrorCode::UnknownTopicOrPartition))?;
     if is_internal(&topic.name) {
-        return Err(ErrorCode::InvalidTopicException);
+        return Err(blunt(ErrorCode::InvalidTopicException));
     }
-    let partition = node.serving(topic, index)?;
-    if node.is_disk_full() && !sabotage::is(Bug::FullDiskIgnored) {
-        return Err(ErrorCode::KafkaStorageError);
+    let partition = node.serving(topic, index).map_err(blunt)?;
+    if let Some(refusal) = node.refusal()
+        && !sabotage::is(Bug::FullDiskIgnored)
+    {
+        return Err((ErrorCode::KafkaStorageError, Some(refusal)));
     }
     // Checked before the append: a retry of a refused batch must not find it in the log.
     if acks == Acks::All && partition.lacks_replicas() {
-        return Err(ErrorCode::NotEnoughReplicas);
+        return Err(blunt(ErrorCode::NotEnoughReplicas));
     }
     Ok(partition.group.id())
 }

@@ -72,6 +72,15 @@ pub(super) fn spread(
     Ok((0..partitions).map(place).collect())
 }
 
+/// Lets the first replica of each partition be on none of these nodes, where it has another one.
+pub(super) fn led_elsewhere(mut placed: Vec<Vec<i32>>, full: &BTreeSet<i32>) -> Vec<Vec<i32>> {
+    for replicas in &mut placed {
+        let first = replicas.iter().position(|id| !full.contains(id)).unwrap_or(0);
+        replicas[..=first].rotate_right(1);
+    }
+    placed
+}
+
 /// Takes an assignment that the client wrote by hand.
 pub(super) fn manual(
     brokers: &[i32],

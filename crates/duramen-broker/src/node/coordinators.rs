@@ -769,7 +769,7 @@ impl Node {
     fn keep_small(&mut self, now: Now, replica: ReplicaId, actions: &mut Vec<Action>) {
         let Some(partition) = self.partitions.get_mut(&replica) else { return };
         let Some(shard) = self.coordinators.shards.get_mut(&replica) else { return };
-        if !matches!(shard.stage, Stage::Serving) || self.is_disk_full {
+        if !matches!(shard.stage, Stage::Serving) || self.disk_shortage.is_some() {
             return;
         }
         let Some(renewal) = &mut shard.renewal else {

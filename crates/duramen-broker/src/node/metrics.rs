@@ -233,7 +233,7 @@ impl Node {
             is_clock_held: self.clock.is_held(),
             clocks_apart_ms: self.clocks.apart_ms,
             is_clock_alone: self.clocks.is_alone,
-            is_disk_full: self.is_disk_full,
+            is_disk_full: self.is_disk_full(),
             has_slow_disk: self.has_slow_disk(),
             is_opening: self.opening.is_some(),
             nodes_unheard: count(self.unheard().count()),

@@ -1,13 +1,14 @@
 //! # Room card: moves
 //!
-//! Purpose:    leadership that changes hands on purpose: asked for, back to preferred replicas, away from a slow disk, and
-//!             from a node that is about to end.
-//! Owns:       what is to be handed over and what is under way; whether this node's disk is slow; elections that
-//!             administrators wait for.
+//! Purpose:    leadership that changes hands on purpose: asked for, back to preferred replicas, away from a disk that is
+//!             slow or full, and from a node that is about to end.
+//! Owns:       what is to be handed over and what is under way; whether this node's disk is slow, or steadily full;
+//!             elections that administrators wait for.
 //! Interface:  [`Node::tick_moves`], [`Node::drain`], [`Node::elect`].
 //! Invariants: a group is given only to a replica that keeps up, on a node that was heard and does not leave; few at once.
 //!             Unless an administrator asks, or all are about to end, it is given to none whose disk is slow while its own
-//!             disk moves: so leadership does not go to and fro.
+//!             disk moves: so leadership does not go to and fro. To a full disk none is given but by a node that is about
+//!             to end.
 //! Never:      how one group hands over (see `group/moving.rs`).
 //! Tests:      `node/tests/moves.rs`; `duramen-sim`.
 //! Start at:   [`Node::tick_moves`].
@@ -25,7 +26,7 @@ use crate::event::{Action, ConnectionId, RequestKey};
 use crate::group::{Group, GroupId};
 use crate::limits::{
     DISK_STILL_TICKS, DRAIN_MOVES_MAX, ELECTION_ASKED_TICKS, ELECTION_TICKS, ELECTIONS_MAX,
-    MOVES_MAX, SLOW_DISK_TICKS, TICK_US,
+    FULL_DISK_ROOM_TICKS, FULL_DISK_TICKS, MOVES_MAX, SLOW_DISK_TICKS, TICK_US,
 };
 use crate::peer::{Frame, MoveWanted};
 
@@ -40,11 +41,24 @@ pub(super) struct Moves {
     under_way: BTreeSet<ReplicaId>,
     /// Until this tick the node's disk counts as slow.
     slow_until: u64,
+    /// Ticks for which its disk has refused appends.
+    full_ticks: u64,
+    /// Until this tick its disk counts as full.
+    full_until: u64,
     /// The node is about to end.
     is_draining: bool,
     is_drained: bool,
     /// Requests that wait for elections.
     elections: BTreeSet<RequestKey>,
+}
+
+/// How well the disk of a node serves a leader, the best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum DiskState {
+    Well,
+    Slow,
+    /// It refuses appends.
+    Full,
 }
 
 /// What an administrator is told of one partition.
@@ -54,7 +68,7 @@ pub(crate) enum Election {
     Led,
     /// It may soon.
     Pending,
-    /// It does not: nobody hears its node, or it is about to end.
+    /// It does not: nobody hears its node, or it is about to end, or its disk is full.
     NotThere,
 }
 
@@ -89,10 +103,13 @@ impl Node {
         let under_way = std::mem::take(&mut self.moves.under_way);
         let is_moving = |id: &ReplicaId| self.group(*id).is_some_and(Group::is_moving);
         self.moves.under_way = under_way.into_iter().filter(is_moving).collect();
+        let own = self.has_full_disk().then_some(self.options.facts.broker_id);
+        self.controller.full = self.peers.full_disks().chain(own).collect();
         if self.moves.is_draining {
             self.go_on_draining(actions);
         } else {
             self.leave_slow_disk();
+            self.leave_full_disk();
             self.return_to_preferred();
         }
         if self.peers.ticks().is_multiple_of(ELECTION_ASKED_TICKS) {
@@ -148,15 +165,34 @@ impl Node {
         self.peers.ticks() < self.moves.slow_until
     }
 
-    /// Those of [`Node::successors`] whose nodes do not say that their disks are slow; or all, if there is none and that is
-    /// better than nothing.
-    fn quick_successors(&self, replica: ReplicaId, or_slow: bool) -> Vec<u64> {
-        let all = self.successors(replica);
-        let placed = |peer| self.placed(self.id_of_group(replica)?, peer);
-        let is_quick =
-            |peer: &u64| placed(*peer).is_some_and(|it| !self.peers.has_slow_disk(it.broker_id));
-        let quick: Vec<u64> = all.iter().copied().filter(is_quick).collect();
-        if quick.is_empty() && or_slow { all } else { quick }
+    /// Whether this node has refused appends for long enough for others to lead, and is not to be given any leadership yet.
+    pub(super) fn has_full_disk(&self) -> bool {
+        self.peers.ticks() < self.moves.full_until
+    }
+
+    /// Whether a node says that its disk is full: it is to lead nothing.
+    pub(crate) fn is_full_at(&self, broker_id: i32) -> bool {
+        match broker_id == self.options.facts.broker_id {
+            true => self.has_full_disk(),
+            false => self.peers.has_full_disk(broker_id),
+        }
+    }
+
+    fn disk_of(&self, broker_id: i32) -> DiskState {
+        match (self.peers.has_full_disk(broker_id), self.peers.has_slow_disk(broker_id)) {
+            (true, _) => DiskState::Full,
+            (false, true) => DiskState::Slow,
+            (false, false) => DiskState::Well,
+        }
+    }
+
+    /// Those of [`Node::successors`] whose nodes' disks are best, as far as these say; none if that is worse than `worst`.
+    fn best_successors(&self, replica: ReplicaId, worst: DiskState) -> Vec<u64> {
+        let id = self.id_of_group(replica);
+        let state_of = |peer| Some((self.disk_of(self.placed(id?, peer)?.broker_id), peer));
+        let all: Vec<_> = self.successors(replica).into_iter().filter_map(state_of).collect();
+        let best = all.iter().map(|(state, _)| *state).min().filter(|best| *best <= worst);
+        all.into_iter().filter(|(state, _)| Some(*state) == best).map(|(_, peer)| peer).collect()
     }
 
     fn hand_over(&mut self, replica: ReplicaId, to: u64, in_haste: bool) -> bool {
@@ -189,7 +225,9 @@ impl Node {
             if !leads || self.moves.under_way.len() >= DRAIN_MOVES_MAX {
                 continue;
             }
-            let successors = self.quick_successors(replica, behind >= DISK_STILL_TICKS);
+            let stands_still = behind >= DISK_STILL_TICKS;
+            let worst = if stands_still { DiskState::Slow } else { DiskState::Well };
+            let successors = self.best_successors(replica, worst);
             // Who has most is quickest.
             let matched = |peer: &u64| self.group(replica).map(|group| group.matched(*peer));
             let Some(to) = successors.into_iter().max_by_key(matched) else { continue };
@@ -204,6 +242,33 @@ impl Node {
         }
     }
 
+    /// What refuses appends is led by a replica that has room for them, if one keeps up. A disk that is full for a moment is
+    /// forgiven.
+    fn leave_full_disk(&mut self) {
+        let Moves { full_ticks, full_until, .. } = &mut self.moves;
+        *full_ticks = if self.disk_shortage.is_some() { *full_ticks + 1 } else { 0 };
+        if *full_ticks < FULL_DISK_TICKS {
+            return;
+        }
+        *full_until = self.peers.ticks() + FULL_DISK_ROOM_TICKS;
+        if !full_ticks.is_multiple_of(FULL_DISK_TICKS) {
+            return;
+        }
+        let mut moved = 0;
+        for replica in self.all_led().collect::<Vec<_>>() {
+            if self.moves.under_way.len() >= DRAIN_MOVES_MAX {
+                break;
+            }
+            let matched = |peer: &u64| self.group(replica).map(|group| group.matched(*peer));
+            let successors = self.best_successors(replica, DiskState::Slow);
+            let Some(to) = successors.into_iter().max_by_key(matched) else { continue };
+            moved += usize::from(self.hand_over(replica, to, false));
+        }
+        if moved > 0 {
+            tracing::warn!(moved, "this node's disk is full; nodes with room are to lead");
+        }
+    }
+
     /// Groups go back to their preferred replicas, a few at a time.
     fn return_to_preferred(&mut self) {
         if self.moves.look_ticks.is_some_and(|every| self.peers.ticks().is_multiple_of(every)) {
@@ -214,8 +279,8 @@ impl Node {
             && let Some(replica) = self.moves.misplaced.pop_front()
         {
             let Some(to) = self.preferred(replica) else { continue };
-            // One that does not keep up, or whose disk is slow, is looked at again the next time.
-            if self.quick_successors(replica, false).contains(&to) {
+            // One that does not keep up, or whose disk is slow or full, is looked at again the next time.
+            if self.best_successors(replica, DiskState::Well).contains(&to) {
                 self.hand_over(replica, to, false);
             }
         }
@@ -256,7 +321,7 @@ impl Node {
             }
             let Some(id) = self.id_of_group(replica) else { continue };
             let node_of = |peer: u64| self.placed(id, peer).map(|placed| placed.broker_id);
-            let successors = self.quick_successors(replica, true).into_iter();
+            let successors = self.best_successors(replica, DiskState::Full).into_iter();
             let named = successors.filter_map(|peer| Some((node_of(peer)?, peer)));
             let least = named.min_by_key(|(node, _)| given.get(node).copied().unwrap_or(0));
             if let Some((node, to)) = least {
@@ -282,7 +347,10 @@ impl Node {
             return Some(Election::Led);
         }
         let is_there = self.live_brokers().any(|(id, _)| id == preferred);
-        let may = is_there && !self.peers.leaves(preferred) && replicas.len() > 1;
+        let may = is_there
+            && !self.peers.leaves(preferred)
+            && !self.is_full_at(preferred)
+            && replicas.len() > 1;
         Some(if may { Election::Pending } else { Election::NotThere })
     }
 
@@ -328,6 +396,11 @@ impl Node {
     fn grant_move(&mut self, wish: &MoveWanted) {
         let Some(topic) = self.controller.image.topic(wish.topic_id) else { return };
         let Some(replica) = self.local_replica(topic, wish.partition) else { return };
+        let id = self.id_of_group(replica);
+        let placed = id.and_then(|id| self.placed(id, wish.peer_id));
+        if placed.is_none_or(|placed| self.is_full_at(placed.broker_id)) {
+            return;
+        }
         if !self.moves.is_draining && self.successors(replica).contains(&wish.peer_id) {
             self.hand_over(replica, wish.peer_id, false);
         }

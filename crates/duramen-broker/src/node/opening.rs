@@ -141,7 +141,7 @@ impl Node {
             undecided: Undecided::default(),
             doubts: Doubts::default(),
             bytes_in_flight: 0,
-            is_disk_full: false,
+            disk_shortage: None,
             producer_ids: (0, 0),
             allocating: None,
             peers: Peers::new(std::mem::take(&mut options.founders)),

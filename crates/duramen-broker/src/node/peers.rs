@@ -52,10 +52,12 @@ struct Link {
     unheard: Vec<i32>,
     /// It is about to end.
     is_leaving: bool,
-    /// It gives up leadership because of its disk.
+    /// It gives up leadership because its disk is slow.
     has_slow_disk: bool,
     /// How far its wall clock was ahead of this node's when it was heard, if it has said so.
     ahead_ms: Option<i64>,
+    /// It gives up leadership because its disk is full.
+    has_full_disk: bool,
     /// Ticks since something was sent to it, and since it was heard.
     quiet: u64,
     silent: u64,
@@ -235,6 +237,16 @@ impl Peers {
     /// The nodes that have said what time it is, and how far the wall clock of each was ahead of this node's then.
     pub(super) fn clocks(&self) -> impl Iterator<Item = (i32, i64)> {
         self.links.iter().filter_map(|(&broker_id, link)| Some((broker_id, link.ahead_ms?)))
+    }
+
+    /// Whether a node has said that its disk is full.
+    pub(super) fn has_full_disk(&self, broker_id: i32) -> bool {
+        self.links.get(&broker_id).is_some_and(|link| link.has_full_disk)
+    }
+
+    /// The nodes that have said so.
+    pub(super) fn full_disks(&self) -> impl Iterator<Item = i32> {
+        self.links.iter().filter(|(_, link)| link.has_full_disk).map(|(id, _)| *id)
     }
 
     /// Which start of a node was heard last.
@@ -521,8 +533,10 @@ impl Node {
         if self.peers.outbox.is_empty() {
             return;
         }
-        let has_slow_disk = self.has_slow_disk();
         let unheard: Vec<i32> = self.unheard().collect();
+        let has_full_disk = self.has_full_disk();
+        // An earlier build knows of slow disks alone.
+        let has_slow_disk = self.has_slow_disk() || has_full_disk;
         for (to, mut frame) in std::mem::take(&mut self.peers.outbox) {
             let link = self.peers.links.entry(to).or_default();
             link.sent += 1;
@@ -541,6 +555,7 @@ impl Node {
             frame.has_slow_disk = has_slow_disk;
             frame.unheard.clone_from(&unheard);
             frame.wall_ms = self.now.wall_ms;
+            frame.has_full_disk = has_full_disk;
             // Whoever has heard it all costs nothing, however many there are.
             let after = (Bound::Excluded(link.told), Bound::Unbounded);
             let news = self.peers.news.range(after).take(PEER_LEADS_MAX);
@@ -647,6 +662,7 @@ impl Node {
         }
         link.is_leaving = frame.is_leaving;
         link.has_slow_disk = frame.has_slow_disk;
+        link.has_full_disk = frame.has_full_disk;
         let heard = &mut link.heard;
         if heard.incarnation != frame.incarnation {
             *heard = Heard { incarnation: frame.incarnation, ..Heard::default() };

@@ -360,7 +360,8 @@ impl Machine {
             dones.append(&mut life.held_back);
         }
         for done in dones {
-            if let Done::DiskFull(is_full) = done {
+            if let Done::DiskFull(shortage) = done {
+                let is_full = shortage.is_some();
                 self.told = Told { is_full, changes: self.told.changes + 1 };
             }
             actions.extend(self.step(mono_us, Event::Storage(done)));

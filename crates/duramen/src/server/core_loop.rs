@@ -275,8 +275,9 @@ impl CoreLoop {
             }
             Input::Storage(done) => {
                 for done in done {
-                    if let Done::DiskFull(full) = done {
-                        self.common.health.disk_full.store(full, Ordering::Relaxed);
+                    if let Done::DiskFull(shortage) = done {
+                        let is_full = shortage.is_some();
+                        self.common.health.disk_full.store(is_full, Ordering::Relaxed);
                     }
                     self.node.step(now, Event::Storage(done), &mut self.actions);
                 }

@@ -13,7 +13,7 @@ use duramen_storage::op::{Content, Done};
 use super::groups::{
     code, commit, commit_request, committed, fetch_request, fetched, find, find_request, offset_of,
 };
-use super::harness::{Harness, bytes_of};
+use super::harness::{Harness, SHORTAGE, bytes_of};
 use super::internal_topics::GROUPS;
 use super::topics::delete;
 use super::trio::Trio;
@@ -245,10 +245,10 @@ fn retention_lets_the_log_of_groups_alone() {
 fn a_full_disk_refuses_commits_and_room_lets_them_in() {
     let mut it = with_groups();
     assert_eq!(commit(&mut it, "g", "t", 5), ErrorCode::None);
-    it.storage(Done::DiskFull(true));
+    it.storage(Done::DiskFull(Some(SHORTAGE)));
     assert_eq!(commit(&mut it, "g", "t", 6), ErrorCode::NotCoordinator);
     assert_eq!(offset_of(&mut it, "g", "t"), Ok(5), "what was committed can be asked for");
-    it.storage(Done::DiskFull(false));
+    it.storage(Done::DiskFull(None));
     assert_eq!(commit(&mut it, "g", "t", 7), ErrorCode::None);
     assert_eq!(offset_of(&mut it, "g", "t"), Ok(7));
 }

@@ -22,7 +22,7 @@ use duramen_storage::history::History;
 use duramen_storage::mending::Mend;
 use duramen_storage::op::{
     Compacted, ConfState, Content, Done, HardState, Identity, LogEntry, Op, OpKind,
-    RecoveredReplica, ReplicaId, SegmentMeta, TermRun,
+    RecoveredReplica, ReplicaId, SegmentMeta, Shortage, TermRun,
 };
 use duramen_storage::staging::Stage;
 use duramen_storage::storage::Facts;
@@ -241,6 +241,9 @@ pub(super) struct Harness {
 
 pub(super) const ONE: ConnectionId = ConnectionId(1);
 pub(super) const WALL_MS: i64 = 1_700_000_000_000;
+
+/// A disk that is full.
+pub(super) const SHORTAGE: Shortage = Shortage { free_bytes: 200 << 20, needed_bytes: 400 << 20 };
 
 pub(super) fn settings(pairs: &[(&str, &str)]) -> BrokerSettings {
     let pairs: Vec<_> =

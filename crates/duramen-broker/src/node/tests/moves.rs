@@ -8,9 +8,9 @@ use duramen_protocol::messages::{
     AlterPartitionReassignmentsRequest, CreateTopicsRequest, ElectLeadersRequest,
 };
 use duramen_protocol::{ErrorCode, Response};
-use duramen_storage::op::ReplicaId;
+use duramen_storage::op::{Done, ReplicaId, Shortage};
 
-use super::harness::{batch, idempotent, new_topic, produce_request};
+use super::harness::{SHORTAGE, batch, idempotent, new_topic, produce_request};
 use super::trio::{TICK_MS, Trio};
 use crate::event::Event;
 use crate::limits::ELECTION_TICKS;
@@ -552,4 +552,85 @@ fn who_leads_the_metadata_leaves_a_slow_disk_too() {
     }
     assert_ne!(uneven.trio.controller(), slow);
     assert_eq!(uneven.handovers(), 1);
+}
+
+/// A node is told whether its disk is full.
+fn fill(trio: &mut Trio, at: usize, shortage: Option<Shortage>) {
+    trio.nodes[at].storage(Done::DiskFull(shortage));
+    trio.talk();
+}
+
+fn seconds(trio: &mut Trio, seconds: u64) {
+    for _ in 0..seconds * SECOND {
+        trio.pass_ms(TICK_MS);
+    }
+}
+
+#[test]
+fn a_full_disk_is_left_and_given_nothing_until_it_has_room() {
+    let mut trio = Trio::new(LOOKS);
+    trio.create("t", 6);
+    let full = trio.controller();
+    let led =
+        |trio: &Trio, at: usize| (0..6).filter(|it| trio.leader("t", *it) == Some(at)).count();
+    assert_eq!(led(&trio, full), 2);
+    fill(&mut trio, full, Some(SHORTAGE));
+    trio.pass_ms(500);
+    fill(&mut trio, full, None);
+    seconds(&mut trio, 2);
+    assert_eq!((led(&trio, full), trio.controller()), (2, full), "a moment is forgiven");
+    fill(&mut trio, full, Some(SHORTAGE));
+    seconds(&mut trio, 4);
+    assert_eq!(led(&trio, full), 0);
+    assert_ne!(trio.controller(), full, "nor does it lead the metadata");
+    let handovers =
+        |trio: &Trio| -> u64 { trio.nodes.iter().map(|it| it.node.metrics().handovers).sum() };
+    assert_eq!(handovers(&trio), 3);
+    for at in 0..6 {
+        let leader = trio.leader("t", at).expect("led");
+        let mut request = produce_request("t", batch(&["a"]), -1);
+        request.topic_data[0].partition_data[0].index = at;
+        match trio.ask(leader, request, 9) {
+            Response::Produce(it) => {
+                assert_eq!(it.responses[0].partition_responses[0].error_code, 0);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    // It is not asked for either, and new partitions begin elsewhere.
+    let asked = (full + 1) % 3;
+    let (code, rows) = elect(&mut trio, asked, 0, Some(&[("t", &[0, 1, 2, 3, 4, 5])]));
+    assert_eq!(code, 0);
+    assert_eq!(rows.iter().filter(|row| **row == NOT_AVAILABLE).count(), 2, "{rows:?}");
+    trio.create("u", 6);
+    assert!((0..6).all(|at| trio.preferred("u", at) != full));
+    seconds(&mut trio, 60);
+    assert_eq!((led(&trio, full), handovers(&trio)), (0, 3));
+    // It has room for a moment, and then for good.
+    fill(&mut trio, full, None);
+    seconds(&mut trio, 5);
+    assert_eq!(led(&trio, full), 0);
+    fill(&mut trio, full, Some(SHORTAGE));
+    seconds(&mut trio, 5);
+    fill(&mut trio, full, None);
+    seconds(&mut trio, 9);
+    assert_eq!((led(&trio, full), handovers(&trio)), (0, 3));
+    seconds(&mut trio, 6);
+    assert_eq!((led(&trio, full), handovers(&trio)), (2, 5));
+}
+
+#[test]
+fn leadership_does_not_go_from_one_full_disk_to_another() {
+    let mut trio = Trio::new(LOOKS);
+    trio.create("t", 3);
+    for at in 0..3 {
+        fill(&mut trio, at, Some(SHORTAGE));
+    }
+    let leaders: Vec<_> = (0..3).map(|at| trio.leader("t", at)).collect();
+    seconds(&mut trio, 30);
+    assert_eq!((0..3).map(|at| trio.leader("t", at)).collect::<Vec<_>>(), leaders);
+    assert!(trio.nodes.iter().all(|it| it.node.metrics().handovers == 0));
+    fill(&mut trio, 1, None);
+    seconds(&mut trio, 15);
+    assert!((0..3).all(|at| trio.leader("t", at) == Some(1)));
 }

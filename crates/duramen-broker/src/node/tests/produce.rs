@@ -9,7 +9,8 @@ use crate::controller::{METADATA_REPLICA, producer_ids_of};
 use crate::event::ConnectionId;
 
 use super::harness::{
-    Harness, ONE, WALL_MS, batch, builder, bytes_of, idempotent, new_topic, produce_request,
+    Harness, ONE, SHORTAGE, WALL_MS, batch, builder, bytes_of, idempotent, new_topic,
+    produce_request,
 };
 use super::restart::producer_id;
 use super::topics::delete;
@@ -298,12 +299,16 @@ fn a_full_disk_refuses_appends_while_reads_and_deletes_go_on() {
     let mut it = Harness::new(&[]);
     it.create("t", &[]);
     it.produce("t", batch(&["a"]));
-    it.storage(Done::DiskFull(true));
-    let refused = it.produce("t", batch(&["b"])).error_code;
-    assert_eq!(refused, ErrorCode::KafkaStorageError.code());
+    it.storage(Done::DiskFull(Some(SHORTAGE)));
+    let refused = it.produce("t", batch(&["b"]));
+    assert_eq!(refused.error_code, ErrorCode::KafkaStorageError.code());
+    let said = refused.error_message.expect("it says why");
+    for part in ["broker 1 is full", "200 MiB are free", "from 400 MiB on", "retention"] {
+        assert!(said.contains(part), "{said}");
+    }
     assert_eq!(it.fetch("t", 0).high_watermark, 1);
     it.create("u", &[]);
-    it.storage(Done::DiskFull(false));
+    it.storage(Done::DiskFull(None));
     assert_eq!(it.produce("t", batch(&["b"])).base_offset, 1);
 }
 

@@ -17,7 +17,7 @@ use duramen_protocol::{ErrorCode, Request, Response};
 
 use duramen_storage::op::{Done, ReplicaId};
 
-use super::harness::{Harness, new_topic};
+use super::harness::{Harness, SHORTAGE, new_topic};
 use super::topics::{delete, delete_request};
 use super::trio::Trio;
 use crate::event::Event;
@@ -352,9 +352,9 @@ fn a_topic_whose_end_could_not_be_kept_is_forgotten_later() {
         groups.topics_shared(None, None).len()
     };
     assert_eq!((kept(&mut it, replica), shared(&it)), (2, 1));
-    it.storage(Done::DiskFull(true));
+    it.storage(Done::DiskFull(Some(SHORTAGE)));
     delete(&mut it, "t");
-    it.storage(Done::DiskFull(false));
+    it.storage(Done::DiskFull(None));
     it.pass_ms(1_000);
     assert_eq!((kept(&mut it, replica), shared(&it)), (2, 1), "it could not be stored");
     it.pass_ms(150_000);
