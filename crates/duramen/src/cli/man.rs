@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use clap::builder::Resettable::Reset;
 use clap::builder::StyledStr;
 use clap::{Args, Command, CommandFactory};
 
@@ -47,7 +48,7 @@ fn write_all(command: &Command, dir: &Path) -> anyhow::Result<()> {
 /// examples could not be read, and even less be copied.
 fn page(command: &Command) -> anyhow::Result<String> {
     let notes = command.get_after_long_help().or(command.get_after_help()).map(ToString::to_string);
-    let plain = command.clone().after_help(None::<StyledStr>).after_long_help(None::<StyledStr>);
+    let plain = command.clone().after_help(Reset::<StyledStr>).after_long_help(Reset::<StyledStr>);
     let mut page = Vec::new();
     clap_mangen::Man::new(plain).render(&mut page)?;
     let mut page = String::from_utf8(page)?;

@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::no_such_id;
 use crate::cli::bootstrap::Cluster;
 use crate::cli::screen;
+use crate::client::Client;
 
 const ONGOING: &str = "Ongoing";
 

@@ -14,10 +14,10 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::{Instant, interval, sleep, timeout, timeout_at};
 
-use super::forming::{hex, judge};
+use super::forming::judge;
 use super::greeting::{Greeting, Identity};
 use super::notice::Notice;
-use super::standing::Standing;
+use super::standing::{Standing, hex};
 use super::{Kind, Links, PeerMetrics, Traffic};
 use crate::server::complaints::Complaints;
 use crate::server::core_loop::Input;

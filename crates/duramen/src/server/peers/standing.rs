@@ -15,7 +15,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use duramen_broker::event::Membership;
 use tokio::sync::watch;
 
-use super::forming::hex;
 use super::greeting::Identity;
 use super::notice::Notice;
 use crate::server::health::Health;
@@ -199,6 +198,11 @@ impl Standing {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// A directory's id, as its manifest has it.
+pub(super) fn hex(id: &[u8; 16]) -> String {
+    id.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]
