@@ -443,16 +443,15 @@ impl BrokerSettings {
             if UNITS.iter().any(|(name, ..)| name == key) {
                 continue;
             }
-            let problem = match find(BROKER_CONFIGS, key) {
+            let row = find(BROKER_CONFIGS, key);
+            let problem = match row {
                 None => Some(unknown(BROKER_CONFIGS, key)),
                 Some(row) => row.problem(value),
             };
-            match problem {
-                Some(problem) => errors.push(ConfigError { key: key.clone(), problem }),
-                None => {
-                    let kept = find(BROKER_CONFIGS, key).map(|row| row.kept(value));
-                    given.extend(kept.map(|kept| (key.clone(), kept)));
-                }
+            if let Some(problem) = problem {
+                errors.push(ConfigError { key: key.clone(), problem });
+            } else {
+                given.extend(row.map(|row| (key.clone(), row.kept(value))));
             }
         }
         let value = |name: &str| -> i64 {

@@ -116,10 +116,10 @@ pub(crate) const DISK_STILL_TICKS: u64 = 4 * ELECTION_TICKS as u64;
 /// Ticks for which a node that has given up leadership because of its disk is not given any, after the last one in which the
 /// disk was slow: 5 minutes, as long as leaders wait by default before they look who should lead.
 pub(crate) const SLOW_DISK_TICKS: u64 = 6000;
-/// Ticks after which a disk that refuses appends all the time counts as full, and others are to lead: 1 s; and between two
-/// looks for what is led here all the same.
+/// Ticks after which a node whose disk refuses appends hands over what it leads, and between two looks for what it leads all
+/// the same: 1 s.
 pub(crate) const FULL_DISK_TICKS: u64 = 20;
-/// Ticks for which it counts as full after that: 10 s. One that is at its bound is not given anything in between.
+/// Ticks for which a disk counts as full after it last refused appends: 10 s.
 pub(crate) const FULL_DISK_ROOM_TICKS: u64 = 200;
 /// Groups that a node hands over to their preferred replicas at once.
 pub(crate) const MOVES_MAX: usize = 16;

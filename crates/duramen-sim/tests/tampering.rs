@@ -119,13 +119,11 @@ impl Run {
     }
 
     fn last_index(&self, replica: ReplicaId) -> u64 {
-        let end = (0..).find(|offset| {
-            self.storage
-                .reader()
-                .locate(replica, *offset, i64::MAX, 1, true)
-                .map_or(true, |it| it.is_none())
-        });
-        u64::try_from(end.unwrap()).unwrap() + 1
+        let reader = self.storage.reader();
+        let is_there =
+            |offset| matches!(reader.locate(replica, offset, i64::MAX, 1, true), Ok(Some(_)));
+        let end = (0..10_000).find(|offset| !is_there(*offset)).unwrap();
+        u64::try_from(end).unwrap() + 1
     }
 
     /// Ends in good order.
@@ -193,9 +191,9 @@ fn with(files: &Files, changes: &[(&str, Option<Vec<u8>>)]) -> SimDisk {
             disk.create_dir(dir).unwrap();
         }
     }
-    let changed = changes.iter().map(|(path, bytes)| (*path, bytes.clone()));
+    let harmed = changes.iter().map(|(path, bytes)| (*path, bytes.clone()));
     let all = files.iter().map(|(path, bytes)| (path.as_str(), Some(bytes.clone())));
-    all.chain(changed).for_each(|(path, bytes)| disk.put(path, bytes));
+    all.chain(harmed).for_each(|(path, bytes)| disk.put(path, bytes));
     disk.kill()
 }
 

@@ -18,7 +18,7 @@ use std::io;
 use crate::Disk;
 use crate::format::RESERVE;
 use crate::journal::disk_error;
-use crate::op::Shortage;
+use crate::op::{Done, Shortage};
 use crate::storage::{Error, Options};
 
 const SLICES_AT_ONCE: u32 = 8;
@@ -126,8 +126,8 @@ impl Reserve {
         self.bytes - self.held.min(self.bytes)
     }
 
-    /// Whether appends must be refused, and what is lacking, if that changed.
-    pub(crate) fn take_change(&mut self) -> Option<Option<Shortage>> {
+    /// Tells whether appends must be refused, and what is lacking, if that changed.
+    pub(crate) fn take_change(&mut self) -> Option<Done> {
         let needed_bytes = self.free_bytes_min + self.missing();
         let shortage = self.full.then_some(Shortage { free_bytes: self.available, needed_bytes });
         let is_told = match (self.reported, shortage) {
@@ -140,7 +140,7 @@ impl Reserve {
             return None;
         }
         self.reported = shortage;
-        Some(shortage)
+        Some(Done::DiskFull(shortage))
     }
 }
 

@@ -37,7 +37,7 @@ impl SetAside {
         reserve: &mut Reserve,
         name: &str,
     ) -> io::Result<String> {
-        self.make_folder(disk, reserve)?;
+        make_folder(disk, reserve)?;
         let taken = disk.list(SET_ASIDE)?;
         let mut to = format!("{name}.{}", self.lsn);
         // An interrupted start may have kept another directory of the name.
@@ -95,15 +95,15 @@ impl SetAside {
     }
 
     fn dir_of<D: Disk>(&self, disk: &D, reserve: &mut Reserve, dir: &str) -> io::Result<String> {
-        self.make_folder(disk, reserve)?;
+        make_folder(disk, reserve)?;
         let to = format!("{SET_ASIDE}/{dir}.{}", self.lsn);
         reserve.when_full(disk, || disk.create_dir(&to))?;
         Ok(to)
     }
+}
 
-    fn make_folder<D: Disk>(&self, disk: &D, reserve: &mut Reserve) -> io::Result<()> {
-        reserve.when_full(disk, || disk.create_dir(SET_ASIDE))
-    }
+fn make_folder<D: Disk>(disk: &D, reserve: &mut Reserve) -> io::Result<()> {
+    reserve.when_full(disk, || disk.create_dir(SET_ASIDE))
 }
 
 /// Whether storage gives names like this one to files in a replica's directory.
@@ -146,7 +146,8 @@ pub(crate) fn batch_at<D: Disk>(
 
 /// Whether any of a directory's segments begins with a whole batch.
 pub(crate) fn holds_batches<D: Disk>(disk: &D, dir: &str, names: &[String]) -> io::Result<bool> {
-    for name in names.iter().filter(|name| name.ends_with(".log")) {
+    let segments = names.iter().filter(|name| name.strip_suffix(".log").is_some());
+    for name in segments {
         let file = disk.open(&format!("{dir}/{name}"))?;
         if batch_at(disk, &file, 0)?.is_some() {
             return Ok(true);

@@ -547,9 +547,7 @@ impl<D: Disk> Storage<D> {
     }
 
     fn report_full(&mut self) {
-        if let Some(shortage) = self.reserve.take_change() {
-            self.done.push(Done::DiskFull(shortage));
-        }
+        self.done.extend(self.reserve.take_change());
     }
 
     /// Tries again what found no room.

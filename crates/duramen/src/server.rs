@@ -170,14 +170,10 @@ pub fn start(config: &Config) -> anyhow::Result<Server> {
     let files_max = files_max - connections_max;
     let given = broker.given().clone();
     let storage = open_storage(config, &settings, &broker, files_max, for_nodes.is_some())?;
-    let http_address = http.as_ref().map(TcpListener::local_addr).transpose()?;
-    if let Some(http) = http {
-        if for_nodes.is_some() {
-            parts.health.set_stranger(Some("this node starts".to_owned()));
-        }
-        let (metrics, health) = (Arc::clone(&parts.metrics), Arc::clone(&parts.health));
-        runtime.spawn(http::serve(http, http::Sources { metrics, health }));
+    if for_nodes.is_some() {
+        parts.health.set_stranger(Some("this node starts".to_owned()));
     }
+    let http_address = http.map(|http| serve_http(http, &parts, &runtime)).transpose()?;
     let others = for_nodes.map(|(socket, at)| (socket, at, runtime.handle(), &parts));
     let opened = open(config, &settings, broker, &advertised, storage, others)?;
 
@@ -197,7 +193,7 @@ pub fn start(config: &Config) -> anyhow::Result<Server> {
         let (bell, node) = (Arc::clone(&bell), Arc::clone(&node));
         async move { bell.serve(&node).await }
     });
-    let limits = Limits::of(&settings, connections_max);
+    let (limits, current) = watch::channel(Limits::of(&settings, connections_max));
     let shared = Shared {
         node: Arc::clone(&node),
         bell,
@@ -206,33 +202,16 @@ pub fn start(config: &Config) -> anyhow::Result<Server> {
         metrics,
         checking: Arc::new(Checking::new(cores())),
         complaints: Arc::default(),
-        frame_bytes_max: limits.frame_bytes_max,
-        idle_max: limits.idle_max,
+        frame_bytes_max: current.borrow().frame_bytes_max,
+        idle_max: current.borrow().idle_max,
         stop: stopped.clone(),
     };
-    let (limits, current) = watch::channel(limits);
-    let listener = Listener {
-        socket: listen,
-        seats: Arc::new(Seats::default()),
-        limits: current,
-        send_buffer_bytes: settings.send_buffer_bytes,
-        shared,
-    };
+    let (seats, send_buffer_bytes) = (Arc::new(Seats::default()), settings.send_buffer_bytes);
+    let listener = Listener { socket: listen, seats, limits: current, send_buffer_bytes, shared };
     let listener = runtime.spawn(listener.run(stopped, STOP_GRACE));
-    let reloading = Reloading {
-        config: config.clone(),
-        given,
-        limits,
-        connections_max,
-        node: Arc::clone(&node),
-    };
-    let broker_id = facts.broker_id;
-    let place = advertised.clone();
-    let say = move || tracing::info!(%address, advertised = %place, broker_id, "serving");
-    match links.standing().cloned() {
-        Some(standing) => _ = runtime.spawn(say_when_member(standing, say)),
-        None => say(),
-    }
+    let (config, inbox) = (config.clone(), Arc::clone(&node));
+    let reloading = Reloading { config, given, limits, connections_max, node: inbox };
+    announce(&links, &runtime, (address, advertised.clone(), facts.broker_id));
     Ok(Server {
         address,
         advertised,
@@ -251,6 +230,27 @@ pub fn start(config: &Config) -> anyhow::Result<Server> {
     })
 }
 
+/// Serves metrics and health from now on; returns where.
+fn serve_http(http: TcpListener, parts: &Common, runtime: &Runtime) -> std::io::Result<SocketAddr> {
+    let address = http.local_addr()?;
+    let (metrics, health) = (Arc::clone(&parts.metrics), Arc::clone(&parts.health));
+    runtime.spawn(http::serve(http, http::Sources { metrics, health }));
+    Ok(address)
+}
+
+/// Says that the node serves, as soon as it has a place in its cluster.
+fn announce(
+    links: &Links,
+    runtime: &Runtime,
+    (address, advertised, broker_id): (SocketAddr, HostPort, i32),
+) {
+    let say = move || tracing::info!(%address, %advertised, broker_id, "serving");
+    match links.standing().cloned() {
+        Some(standing) => _ = runtime.spawn(say_when_member(standing, say)),
+        None => say(),
+    }
+}
+
 /// A node that has no place in its cluster does not serve, and says that instead.
 async fn say_when_member(standing: Arc<Standing>, say: impl FnOnce()) {
     while timeout(WAITING_SAID_EVERY, standing.until_member()).await.is_err() {
@@ -266,11 +266,14 @@ impl Server {
     /// once. On SIGHUP the configuration is read again, if there is a way to.
     pub fn run(mut self, load: Option<&Load>) -> anyhow::Result<()> {
         let reloading = &mut self.reloading;
-        let signal = self.runtime.block_on(stopped_by(|| match load {
-            Some(load) => reloading.reload(load),
-            None => tracing::info!(
-                "SIGHUP changes nothing: there is no configuration file to read again"
-            ),
+        let signal = self.runtime.block_on(stopped_by(|| {
+            if let Some(load) = load {
+                reloading.reload(load);
+            } else {
+                tracing::info!(
+                    "SIGHUP changes nothing: there is no configuration file to read again"
+                );
+            }
         }))?;
         tracing::info!(signal, "stopping: answering what is in flight; once more ends it at once");
         self.runtime.spawn(async {

@@ -100,7 +100,7 @@ impl Cluster {
         let done = self.run("cluster status --output json");
         let told: Value = serde_json::from_slice(&done.stdout)
             .unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&done.stderr)));
-        let code = if told["healthy"] == true { 0 } else { 1 };
+        let code = i32::from(told["healthy"] != true);
         assert_eq!(done.status.code(), Some(code), "{told:#}");
         told
     }

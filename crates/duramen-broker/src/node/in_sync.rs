@@ -36,16 +36,16 @@ impl Node {
         let here = here.and_then(|placed| self.partitions.get(&ReplicaId(placed.peer_id)));
         let leads = leader == self.options.facts.broker_id;
         let serving = here.filter(|partition| leads && partition.group.is_serving());
-        let is_in = |placed: &&PlacedReplica| match serving {
-            Some(partition) => !lacks(partition, placed) && !peers.is_silent(placed.broker_id),
-            None => {
-                let is_there = if peers.is_silent(leader) {
-                    !peers.is_silent(placed.broker_id)
-                } else {
-                    !peers.says_unheard(leader, placed.broker_id)
-                };
-                is_there && !peers.told_lacking(group).contains(&placed.peer_id)
+        let is_in = |placed: &&PlacedReplica| {
+            if let Some(partition) = serving {
+                return !lacks(partition, placed) && !peers.is_silent(placed.broker_id);
             }
+            let is_there = if peers.is_silent(leader) {
+                !peers.is_silent(placed.broker_id)
+            } else {
+                !peers.says_unheard(leader, placed.broker_id)
+            };
+            is_there && !peers.told_lacking(group).contains(&placed.peer_id)
         };
         replicas.iter().filter(is_in).map(|placed| placed.broker_id).collect()
     }

@@ -172,9 +172,10 @@ impl Node {
 
     /// Whether a node says that its disk is full: it is to lead nothing.
     pub(crate) fn is_full_at(&self, broker_id: i32) -> bool {
-        match broker_id == self.options.facts.broker_id {
-            true => self.has_full_disk(),
-            false => self.peers.has_full_disk(broker_id),
+        if broker_id == self.options.facts.broker_id {
+            self.has_full_disk()
+        } else {
+            self.peers.has_full_disk(broker_id)
         }
     }
 
@@ -242,14 +243,14 @@ impl Node {
         }
     }
 
-    /// What refuses appends is led by a replica that has room for them, if one keeps up. A disk that is full for a moment is
-    /// forgiven.
+    /// Hands over what this node leads to replicas with room that keep up, once its disk has refused appends for a second.
     fn leave_full_disk(&mut self) {
         let Moves { full_ticks, full_until, .. } = &mut self.moves;
         *full_ticks = if self.disk_shortage.is_some() { *full_ticks + 1 } else { 0 };
-        if *full_ticks < FULL_DISK_TICKS {
+        if *full_ticks == 0 {
             return;
         }
+        // The others hear of it at once: two disks that are filled together must not lead for each other.
         *full_until = self.peers.ticks() + FULL_DISK_ROOM_TICKS;
         if !full_ticks.is_multiple_of(FULL_DISK_TICKS) {
             return;

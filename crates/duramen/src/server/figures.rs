@@ -23,18 +23,6 @@ fn of_logs(metrics: &Metrics) -> Vec<Figure> {
         counter("stalls", metrics.stalls, "Produces that waited for bytes in flight"),
         counter("retention_trims", metrics.retention_trims, "Trims proposed by retention"),
         counter("handovers", metrics.handovers, "Times that leadership was handed over on purpose"),
-        counter("clock_holds", metrics.clock_holds, "Leaps of the wall clock that held retention"),
-        gauge("clock_held", metrics.is_clock_held.into(), "1 while a clock leap holds retention"),
-        gauge(
-            "clocks_apart_ms",
-            metrics.clocks_apart_ms,
-            "Largest difference between the wall clocks of this node and another",
-        ),
-        gauge(
-            "clock_alone",
-            metrics.is_clock_alone.into(),
-            "1 while too few nodes share this one's time, and nothing is removed for its age",
-        ),
         gauge("disk_full", metrics.is_disk_full.into(), "1 while appends are refused for space"),
         gauge("disk_slow", metrics.has_slow_disk.into(), "1 while others lead because of the disk"),
         gauge("opening", metrics.is_opening.into(), "1 until the groups found on disk lead"),
@@ -82,8 +70,28 @@ fn of_logs(metrics: &Metrics) -> Vec<Figure> {
         gauge("producers", metrics.producers, "Producers remembered"),
         gauge("fetch_sessions", metrics.fetch_sessions, "Incremental fetch sessions"),
     ];
+    all.extend(of_clocks(metrics));
     all.extend(at_rest(metrics));
     all
+}
+
+fn of_clocks(metrics: &Metrics) -> Vec<Figure> {
+    let counter = |name, value, help| Figure { name, help, is_counter: true, value };
+    let gauge = |name, value, help| Figure { name, help, is_counter: false, value };
+    vec![
+        counter("clock_holds", metrics.clock_holds, "Leaps of the wall clock that held retention"),
+        gauge("clock_held", metrics.is_clock_held.into(), "1 while a clock leap holds retention"),
+        gauge(
+            "clocks_apart_ms",
+            metrics.clocks_apart_ms,
+            "Largest difference between the wall clocks of this node and another",
+        ),
+        gauge(
+            "clock_alone",
+            metrics.is_clock_alone.into(),
+            "1 while too few nodes share this one's time, and nothing is removed for its age",
+        ),
+    ]
 }
 
 /// What is done to segments.

@@ -88,7 +88,7 @@ impl Listener {
             }
             number += 1;
             let Limits { idle_max, frame_bytes_max, .. } = limits;
-            let shared = Shared { idle_max, frame_bytes_max, ..self.shared.clone() };
+            let shared = Shared { frame_bytes_max, idle_max, ..self.shared.clone() };
             tasks.spawn(async move {
                 connection::serve(stream, peer, ConnectionId(number), shared).await;
                 drop(seat);

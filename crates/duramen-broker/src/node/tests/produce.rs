@@ -303,7 +303,7 @@ fn a_full_disk_refuses_appends_while_reads_and_deletes_go_on() {
     let refused = it.produce("t", batch(&["b"]));
     assert_eq!(refused.error_code, ErrorCode::KafkaStorageError.code());
     let said = refused.error_message.expect("it says why");
-    for part in ["broker 1 is full", "200 MiB are free", "from 400 MiB on", "retention"] {
+    for part in ["broker 0 is full", "200 MiB are free", "from 400 MiB on", "retention"] {
         assert!(said.contains(part), "{said}");
     }
     assert_eq!(it.fetch("t", 0).high_watermark, 1);

@@ -368,7 +368,7 @@ fn on_every_replica_a_log_that_is_trimmed_to_its_end_keeps_nothing_and_one_that_
     trio.create("t", 1);
     let leader = trio.leader("t", 0).expect("led");
     let away = (leader + 1) % 3;
-    let trim = |trio: &mut Trio| {
+    let delete_all = |trio: &mut Trio| {
         let partition = DeleteRecordsPartition { partition_index: 0, offset: -1 };
         let topic = DeleteRecordsTopic { name: "t".to_owned(), partitions: vec![partition] };
         let request = DeleteRecordsRequest { topics: vec![topic], timeout_ms: 10_000 };
@@ -383,14 +383,14 @@ fn on_every_replica_a_log_that_is_trimmed_to_its_end_keeps_nothing_and_one_that_
         (partition.log_start(), partition.committed(), partition.bytes())
     };
     assert_eq!(trio.produce(leader, "t", batch(&["a", "b"])).error_code, 0);
-    assert_eq!(trim(&mut trio), 2);
+    assert_eq!(delete_all(&mut trio), 2);
     trio.pass_ms(1000);
     assert!((0..3).all(|at| kept(&trio, at) == (2, 2, 0)));
     trio.cut.insert(away);
     for _ in 0..3 {
         assert_eq!(trio.produce(leader, "t", batch(&["c"])).error_code, 0);
     }
-    assert_eq!(trim(&mut trio), 5);
+    assert_eq!(delete_all(&mut trio), 5);
     trio.cut.clear();
     trio.pass_ms(5000);
     assert!((0..3).all(|at| kept(&trio, at) == (5, 5, 0)));

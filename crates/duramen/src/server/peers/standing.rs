@@ -60,7 +60,7 @@ impl Standing {
     pub(super) fn follow(&self, members: Membership) {
         let mut state = self.state();
         if members.retired.contains(&self.directory_id) {
-            self.refuse(&mut state, members.index, self.refusal(None, false));
+            Self::refuse(&mut state, members.index, self.refusal(None, false));
         } else if members.is_registered
             && state.refusal.as_ref().is_none_or(|(index, _)| *index <= members.index)
         {
@@ -115,7 +115,7 @@ impl Standing {
         if notice.claimant == self.directory_id {
             if notice.index > state.members.index {
                 let why = self.refusal(notice.holder, notice.is_holder_here);
-                self.refuse(&mut state, notice.index, why);
+                Self::refuse(&mut state, notice.index, why);
                 state.is_member = false;
             }
         } else if notice.holder == Some(self.directory_id)
@@ -162,7 +162,7 @@ impl Standing {
         )
     }
 
-    fn refuse(&self, state: &mut State, index: u64, why: String) {
+    fn refuse(state: &mut State, index: u64, why: String) {
         if state.refusal.as_ref().is_none_or(|(_, before)| *before != why) {
             tracing::error!(why, "this node is not a member of its cluster, and waits");
         }
@@ -202,7 +202,7 @@ impl Standing {
 
 /// A directory's id, as its manifest has it.
 pub(super) fn hex(id: &[u8; 16]) -> String {
-    id.iter().map(|byte| format!("{byte:02x}")).collect()
+    format!("{:032x}", u128::from_be_bytes(*id))
 }
 
 #[cfg(test)]
