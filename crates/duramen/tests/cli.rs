@@ -390,7 +390,7 @@ fn a_benchmark_that_was_refused_anything_says_so_and_fails() {
     let output = bench.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let complaint = stderr(&output);
-    assert!(complaint.starts_with("error: the broker refused "), "{complaint}");
+    assert!(complaint.starts_with("{\"error\":\"the broker refused "), "{complaint}");
     assert!(complaint.contains("for partition 0: UNKNOWN_TOPIC_OR_PARTITION"), "{complaint}");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(report["refused"].as_u64().unwrap() > 0, "{report}");

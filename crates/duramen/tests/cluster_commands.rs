@@ -249,7 +249,8 @@ async fn replicas_are_verified_beside_a_writer_and_a_trimmer_and_a_forged_batch_
     let offset = forge(&cluster.segment(2, "still-0"));
     let done = cluster.run("cluster verify --output json");
     assert_eq!(done.status.code(), Some(1));
-    assert_eq!(String::from_utf8_lossy(&done.stderr), "error: 1 partition differs\n");
+    let complaint: Value = serde_json::from_slice(&done.stderr).unwrap();
+    assert_eq!(complaint, serde_json::json!({ "error": "1 partition differs", "code": null }));
     let report: Value = serde_json::from_slice(&done.stdout).unwrap();
     assert_eq!(report["differ"], 1, "{report:#}");
     let still = partition(&report, "still", 0);

@@ -354,8 +354,12 @@ fn metrics_and_health_are_served_where_asked() {
     let http = port.to_string();
     let node = Node::start(directory.path(), &["--http", &http]);
     assert_serves(&mut node.connect(), 1);
+    // The node says about once a second how it stands.
     for path in ["/livez", "/readyz", "/healthz"] {
-        assert!(http_get(&http, path).starts_with("HTTP/1.1 200 OK"), "{path}");
+        let until = Instant::now() + PATIENCE;
+        while !http_get(&http, path).starts_with("HTTP/1.1 200 OK") {
+            assert!(Instant::now() < until, "{path}: {}", http_get(&http, path));
+        }
     }
     let answer = http_get(&http, "/metrics");
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();

@@ -97,7 +97,8 @@ impl Node {
             !is_retired && !image.brokers.contains_key(id)
         });
         actions.push(Action::Members(Membership {
-            index: self.controller.group.applied(),
+            // A replica that began anew has an image of later entries than it has applied.
+            index: self.controller.group.applied().max(image.as_of),
             directories: founders.chain(staying).collect(),
             retired: image.retired.iter().map(|it| it.0).collect(),
             is_registered: self.is_registered,

@@ -68,16 +68,12 @@ impl Node {
                 self.counters.retention_trims += 1;
                 self.mark_dirty(*replica);
             }
-            let partition = self.partitions.get_mut(replica);
-            if partition.is_some_and(Partition::retry_compaction) {
-                self.mark_dirty(*replica);
-            }
         }
         let pause = self.retention.go_on(&slice, self.options.settings.retention_check_interval_ms);
         self.timers.insert((now.mono_us.saturating_add(pause), Timer::Retention));
     }
 
-    /// Looks for logs that are to be compacted.
+    /// Looks for logs that are to be compacted, and tries again what could not be.
     pub(super) fn sweep_cleaning(&mut self, now: Now) {
         let is_believed = self.believes_clock(now);
         let wall_ms = self.cleaning.take_reading(is_believed, now);
@@ -86,6 +82,10 @@ impl Node {
         for replica in &slice {
             let partition = self.partitions.get_mut(replica).zip(wall_ms);
             if partition.is_some_and(|(partition, it)| partition.sweep_compaction(it, ticks)) {
+                self.mark_dirty(*replica);
+            }
+            let partition = self.partitions.get_mut(replica);
+            if partition.is_some_and(Partition::retry_compaction) {
                 self.mark_dirty(*replica);
             }
         }
