@@ -36,7 +36,7 @@ async fn an_empty_directory_takes_a_place_only_if_that_is_asked_for() {
     cluster.spawn(2);
     cluster.wait_for_log(2, "serving");
     cluster.wait_for_same_segments("t-0");
-    assert!(http_get(http, "/healthz").starts_with("HTTP/1.1 200"));
+    wait_for_health(http, |health| health.starts_with("HTTP/1.1 200")).await;
 
     cluster.kill(2);
     std::fs::remove_dir_all(cluster.dir(2)).unwrap();
@@ -79,7 +79,7 @@ async fn a_node_that_was_removed_says_so_while_it_runs_and_when_it_is_started_ag
     };
     start(&mut cluster);
     cluster.wait_for_log(4, "serving");
-    assert!(http_get(http, "/healthz").starts_with("HTTP/1.1 200"));
+    wait_for_health(http, |health| health.starts_with("HTTP/1.1 200")).await;
     let request = UnregisterBrokerRequest { broker_id: 4 };
     let until = Instant::now() + PATIENCE;
     loop {
@@ -95,10 +95,23 @@ async fn a_node_that_was_removed_says_so_while_it_runs_and_when_it_is_started_ag
     let removed = "the cluster has removed the data directory of node 4";
     for _ in 0..2 {
         cluster.wait_for_log_with(4, NO_MEMBER, removed);
-        let health = http_get(http, "/healthz");
-        assert!(health.starts_with("HTTP/1.1 503") && health.contains(removed), "{health}");
+        let is_told = |health: &str| health.starts_with("HTTP/1.1 503") && health.contains(removed);
+        wait_for_health(http, is_told).await;
         assert!(!cluster.nodes[&4].seen.iter().any(|line| line.contains("\"serving\"")));
         cluster.kill(4);
         start(&mut cluster);
+    }
+}
+
+/// Asks until the answer of `/healthz` is as wanted: the node says about once a second how it stands.
+async fn wait_for_health(http: u16, is_wanted: impl Fn(&str) -> bool) {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let health = http_get(http, "/healthz");
+        if is_wanted(&health) {
+            return;
+        }
+        assert!(Instant::now() < until, "{health}");
+        tokio::time::sleep(POLL).await;
     }
 }
