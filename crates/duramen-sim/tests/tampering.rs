@@ -466,3 +466,25 @@ fn synced_payload_that_is_not_in_the_journal_is_missed() {
     let damage = found.replicas[0].damage.clone().unwrap_or_default();
     assert!(damage.contains("were synced"), "{damage:?}");
 }
+
+/// What this file would say if recovery were as it once was.
+#[test]
+#[cfg(feature = "sabotage")]
+fn planted_bugs_of_recovery_are_caught() {
+    use duramen_storage::sabotage::{Bug, plant};
+    let tests: [(Bug, fn()); 4] = [
+        (Bug::LostExtentTaken, a_short_file_of_the_journal_is_named),
+        (Bug::LostExtentTaken, a_missing_file_of_the_journal_is_named),
+        (Bug::MarkIgnored, an_older_copy_of_any_file_loses_nothing_unsaid),
+        (
+            Bug::StrangerRemoved,
+            a_directory_that_no_record_names_is_set_aside_and_one_that_is_not_ours_is_left_alone,
+        ),
+    ];
+    for (bug, test) in tests {
+        plant(Some(bug));
+        let is_caught = std::panic::catch_unwind(test).is_err();
+        plant(None);
+        assert!(is_caught, "{bug:?} is not caught");
+    }
+}

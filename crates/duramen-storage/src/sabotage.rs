@@ -20,8 +20,6 @@ pub enum Bug {
     RotTakenForTear,
     /// A file of the journal that is missing, or short, is taken for one that was never used.
     LostExtentTaken,
-    /// A copy of an extent in another's place goes unnoticed.
-    CopiedExtentTaken,
     /// Recovery does not look how far the journal had come.
     MarkIgnored,
     /// A directory that no record names is removed, whatever it holds.

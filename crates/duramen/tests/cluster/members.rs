@@ -21,12 +21,14 @@ async fn an_empty_directory_takes_a_place_only_if_that_is_asked_for() {
     cluster.more = ["--http".to_owned(), format!("127.0.0.1:{http}")].into();
     cluster.spawn(2);
     cluster.wait_for_log_with(2, NO_MEMBER, "start this node with --replace");
+    let is_told = |health: &str| health.starts_with("HTTP/1.1 503") && health.contains("--replace");
+    wait_for_health(http, is_told).await;
     // Three seconds were enough once.
     let until = Instant::now() + Duration::from_secs(6);
     while Instant::now() < until {
         writer.append(1).await;
         let health = http_get(http, "/healthz");
-        assert!(health.starts_with("HTTP/1.1 503") && health.contains("--replace"), "{health}");
+        assert!(is_told(&health), "{health}");
     }
     cluster.wait_for_log_with(2, "not serving yet", "start this node with --replace");
     assert!(!cluster.nodes[&2].seen.iter().any(|line| line.contains("\"serving\"")));
