@@ -128,7 +128,7 @@ pub enum Error {
     Foreign(String),
     /// Bytes that were durable are gone or changed, and replay cannot go on without them.
     #[error(
-        "{path} is damaged at byte {at}: {what}; nothing was changed. In a cluster whose other nodes are well, start this one with an empty data directory: it gets what it had from them. Else see docs/operations.md, \"A damaged journal\""
+        "{path} is damaged at byte {at}: {what}; nothing was changed. In a cluster whose other nodes are well, start this one with an empty data directory and --replace: it gets what it had from them. Else see docs/operations.md, \"A damaged journal\""
     )]
     Damaged {
         /// The file, relative to the data directory.

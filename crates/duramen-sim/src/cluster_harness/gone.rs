@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use duramen_protocol::wire::Uuid;
+use duramen_storage::SET_ASIDE;
 
 use super::World;
 use crate::failure::Failure;
@@ -23,7 +24,9 @@ impl World {
             }
             let files = machine.disk.files();
             let dirs = files.iter().filter_map(|(path, _)| Some(path.split_once('/')?.0));
-            for dir in dirs.filter(|dir| *dir != "journal").collect::<BTreeSet<_>>() {
+            // A power loss leaves batches that nobody was told of; starts set them aside.
+            let dirs = dirs.filter(|dir| !["journal", SET_ASIDE].contains(dir));
+            for dir in dirs.collect::<BTreeSet<_>>() {
                 let is_of = |it: &&duramen_broker::Standing| {
                     let (topic, partition) = dir.rsplit_once('-')?;
                     let is_known = oracle.id_of(topic).is_none_or(|id| id.0 == it.topic_id);

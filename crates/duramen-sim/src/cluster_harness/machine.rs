@@ -362,7 +362,8 @@ impl Machine {
         for done in dones {
             if let Done::DiskFull(shortage) = done {
                 let is_full = shortage.is_some();
-                self.told = Told { is_full, changes: self.told.changes + 1 };
+                let changes = self.told.changes + u64::from(is_full != self.told.is_full);
+                self.told = Told { is_full, changes };
             }
             actions.extend(self.step(mono_us, Event::Storage(done)));
         }

@@ -443,7 +443,8 @@ impl Clients {
 
     /// The node is told whether its disk is full.
     pub(super) fn on_disk_full(&mut self, is_full: bool) {
-        self.disk = Disk { is_full, changes: self.disk.changes + 1 };
+        let changes = self.disk.changes + u64::from(is_full != self.disk.is_full);
+        self.disk = Disk { is_full, changes };
     }
 
     /// The node closed a connection. That is how it tells of a failure without an answer.

@@ -142,6 +142,10 @@ fn check_ring<D: Disk>(
             );
             return Err(Error::Damaged { path, at: len, what });
         }
+        if at >= ring {
+            // Its making may have ended before its sync: once rounds count it, it must be there after any crash.
+            disk.sync(&file).map_err(|source| disk_error("syncing", &path, source))?;
+        }
         files.push(file);
     }
     Ok(files)

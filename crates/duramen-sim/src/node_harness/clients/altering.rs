@@ -48,7 +48,8 @@ const OF_DELETED: [Choice; 2] =
     [(RETENTION_BYTES, &["-1", "6000", "30000"]), (RETENTION_MS, &["-1", "1000", "3000"])];
 const OF_COMPACTED: [Choice; 5] = [
     ("cleanup.policy", &["compact", "delete", "compact,delete"]),
-    ("min.compaction.lag.ms", &["0", "500"]),
+    // Never above the other: that is refused.
+    ("min.compaction.lag.ms", &["0", "150"]),
     ("max.compaction.lag.ms", &["200", "9223372036854775807"]),
     ("delete.retention.ms", &["0", "400", "5000"]),
     ("min.cleanable.dirty.ratio", &["0.01", "0.9"]),
