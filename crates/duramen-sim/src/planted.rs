@@ -80,8 +80,6 @@ pub const BUGS: &[(&str, Bug)] = &[
     #[cfg(feature = "sabotage")]
     ("old journal generation replayed", Bug::Storage(Inside::OldGenerationReplayed)),
     #[cfg(feature = "sabotage")]
-    ("rot in mid-journal taken for a tear", Bug::Storage(Inside::RotTakenForTear)),
-    #[cfg(feature = "sabotage")]
     ("last round believed unsynced", Bug::Storage(Inside::LastRoundNotRewritten)),
     #[cfg(feature = "sabotage")]
     ("segment tail not cut", Bug::Storage(Inside::TailNotCut)),
@@ -136,24 +134,22 @@ pub const OF_CLUSTERS: &[(&str, Bug, u64)] = &[
     #[cfg(feature = "sabotage")]
     ("a group sleeps on when its leader's node dies", Bug::Peers(Inside::SleepsOn), 5),
     #[cfg(feature = "sabotage")]
-    ("a follower whose node is silent is counted", Bug::Peers(Inside::SilentCounted), 19),
+    ("a follower whose node is silent is counted", Bug::Peers(Inside::SilentCounted), 7),
     #[cfg(feature = "sabotage")]
-    ("a leader that stepped down sleeps on in the set", Bug::Peers(Inside::StaysInSet), 6),
+    ("a leader that stepped down sleeps on in the set", Bug::Peers(Inside::StaysInSet), 5),
     #[cfg(feature = "sabotage")]
     ("a leap of one machine's clock believed", Bug::Peers(Inside::ClockLeapBelieved), 2),
     #[cfg(feature = "sabotage")]
     ("stamps follow a clock that leapt back", Bug::Peers(Inside::LeapBackFollowed), 2),
     #[cfg(feature = "sabotage")]
     ("one machine's full disk ignored", Bug::Peers(Inside::FullDiskIgnored), 20),
-    ("votes and entries taken for synced", Bug::Cluster(ClusterBug::PersistedEarly), 6),
+    ("votes and entries taken for synced", Bug::Cluster(ClusterBug::PersistedEarly), 5),
     #[cfg(feature = "sabotage")]
     ("a replica speaks before its sync", Bug::Peers(Inside::SpokenBeforeSync), 9),
     #[cfg(feature = "sabotage")]
     ("a leader serves too early", Bug::Peers(Inside::ServesTooEarly), 208),
     #[cfg(feature = "sabotage")]
-    ("producers of a cut suffix remembered", Bug::Peers(Inside::CutKeepsProducers), 778),
-    #[cfg(feature = "sabotage")]
-    ("a proposal that storage never had is believed", Bug::Peers(Inside::UnstoredForgotten), 778),
+    ("producers of a cut suffix remembered", Bug::Peers(Inside::CutKeepsProducers), 11698),
     #[cfg(feature = "sabotage")]
     ("a follower shows past its commit index", Bug::Peers(Inside::FollowerShowsAll), 2),
     #[cfg(feature = "sabotage")]
@@ -163,35 +159,27 @@ pub const OF_CLUSTERS: &[(&str, Bug, u64)] = &[
     #[cfg(feature = "sabotage")]
     ("an entry made again in another term", Bug::Peers(Inside::TermNotRestored), 6),
     #[cfg(feature = "sabotage")]
-    ("a replica begins with the voters of now", Bug::Peers(Inside::BornAsPlaced), 180),
+    ("a replica begins with the voters of now", Bug::Peers(Inside::BornAsPlaced), 41),
     #[cfg(feature = "sabotage")]
     ("an image claims more than it holds", Bug::Peers(Inside::ImageClaimsMore), 13),
     #[cfg(feature = "sabotage")]
     ("a wiped directory votes as its predecessor", Bug::Peers(Inside::WipedVotes), 4),
     #[cfg(feature = "sabotage")]
-    ("an entry made again begins no segment", Bug::Peers(Inside::SegmentStartNotRestored), 15),
+    ("an entry made again begins no segment", Bug::Peers(Inside::SegmentStartNotRestored), 12),
     #[cfg(feature = "sabotage")]
-    ("a node that was behind keeps a deleted topic", Bug::Peers(Inside::SurplusKept), 34),
+    ("a node that was behind keeps a deleted topic", Bug::Peers(Inside::SurplusKept), 16),
     #[cfg(feature = "sabotage")]
     ("a coordinator answers though another leads", Bug::Peers(Inside::CoordinatorUnaware), 78),
     #[cfg(feature = "sabotage")]
-    ("producer ids handed out before their commit", Bug::Peers(Inside::IdsBeforeCommit), 1011),
-    #[cfg(feature = "sabotage")]
-    ("a leader that has a successor answers", Bug::Peers(Inside::StaleLeaderAnswers), 128),
-    #[cfg(feature = "sabotage")]
-    ("a log begins anew without its image", Bug::Peers(Inside::SnapshotWithoutImage), 390),
-    #[cfg(feature = "sabotage")]
     ("a node that left goes on voting", Bug::Peers(Inside::LeaverVotes), 2),
-    #[cfg(feature = "sabotage")]
-    ("members told what they own too early", Bug::Peers(Inside::AssignedBeforeStored), 39),
     #[cfg(feature = "sabotage")]
     ("members of older generations heard", Bug::Peers(Inside::OldGenerationTaken), 4),
     #[cfg(feature = "sabotage")]
     ("a new coordinator counts generations anew", Bug::Peers(Inside::GenerationForgotten), 2),
     #[cfg(feature = "sabotage")]
-    ("a transaction is over once it is decided", Bug::Peers(Inside::CompleteBeforeMarked), 2343),
+    ("a transaction is over once it is decided", Bug::Peers(Inside::CompleteBeforeMarked), 11863),
     #[cfg(feature = "sabotage")]
-    ("who is kept out keeps its epoch", Bug::Peers(Inside::FencedWithoutEpoch), 218),
+    ("who is kept out keeps its epoch", Bug::Peers(Inside::FencedWithoutEpoch), 1833),
     #[cfg(feature = "sabotage")]
     ("a first batch appended without asking", Bug::Peers(Inside::TransactionUnverified), 3),
     #[cfg(feature = "sabotage")]
@@ -199,21 +187,21 @@ pub const OF_CLUSTERS: &[(&str, Bug, u64)] = &[
     #[cfg(feature = "sabotage")]
     ("readers not told what was aborted", Bug::Peers(Inside::AbortedNotTold), 3),
     #[cfg(feature = "sabotage")]
-    ("members of consumers told before it is stored", Bug::Peers(Inside::ToldBeforeStored), 726),
+    ("members of consumers told before it is stored", Bug::Peers(Inside::ToldBeforeStored), 180),
     #[cfg(feature = "sabotage")]
     ("a partition given before it is free", Bug::Peers(Inside::GivenBeforeFreed), 11),
     #[cfg(feature = "sabotage")]
-    ("an earlier member epoch heard", Bug::Peers(Inside::EarlierEpochTaken), 11),
+    ("an earlier member epoch heard", Bug::Peers(Inside::EarlierEpochTaken), 102),
     #[cfg(feature = "sabotage")]
     ("a group is upgraded without what members have", Bug::Peers(Inside::UpgradedWithNothing), 52),
     #[cfg(feature = "sabotage")]
-    ("a classic member that joins has nothing", Bug::Peers(Inside::ClassicHasNothing), 234),
+    ("a classic member that joins has nothing", Bug::Peers(Inside::ClassicHasNothing), 26),
     #[cfg(feature = "sabotage")]
-    ("a downgraded group counts its generations anew", Bug::Peers(Inside::DowngradedAnew), 27911),
+    ("a downgraded group counts its generations anew", Bug::Peers(Inside::DowngradedAnew), 6253),
     #[cfg(feature = "sabotage")]
-    ("a decision is answered before it is kept", Bug::Peers(Inside::DecidedBeforeKept), 49868),
+    ("a decision is answered before it is kept", Bug::Peers(Inside::DecidedBeforeKept), 15548),
     #[cfg(feature = "sabotage")]
-    ("a new leader forgets what is kept", Bug::Peers(Inside::KeptForgotten), 49),
+    ("a new leader forgets what is kept", Bug::Peers(Inside::KeptForgotten), 5),
     #[cfg(feature = "sabotage")]
     ("who held a record decides on it", Bug::Peers(Inside::FormerHolderDecides), 60),
     #[cfg(feature = "sabotage")]
@@ -222,24 +210,33 @@ pub const OF_CLUSTERS: &[(&str, Bug, u64)] = &[
     (
         "a share group's start passes what was given back",
         Bug::Peers(Inside::StartPassesAvailable),
-        38,
+        258,
     ),
     #[cfg(feature = "sabotage")]
-    ("a record is given out again and again", Bug::Peers(Inside::LimitIgnored), 82),
-    #[cfg(feature = "sabotage")]
-    ("a dead letter counts before it is kept", Bug::Peers(Inside::BuriedBeforeKept), 236),
+    ("a record is given out again and again", Bug::Peers(Inside::LimitIgnored), 1391),
     #[cfg(feature = "sabotage")]
     ("a share group is given what is open", Bug::Peers(Inside::OpenIsShared), 14),
     #[cfg(feature = "sabotage")]
     ("a share group is given what was aborted", Bug::Peers(Inside::AbortedIsShared), 14),
-    #[cfg(feature = "sabotage")]
-    ("replicas do not take up changed settings", Bug::Peers(Inside::SettingsNotTakenUp), 3771),
     #[cfg(feature = "sabotage")]
     ("records are kept for half of their time", Bug::Peers(Inside::RetentionHalved), 256),
     #[cfg(feature = "sabotage")]
     ("a lock ends when somebody else comes", Bug::Peers(Inside::LockEndsEarly), 82),
     #[cfg(feature = "sabotage")]
     ("a log begins anew without what is kept of it", Bug::Peers(Inside::GivenForgotten), 145),
+];
+
+/// Bugs that take a cluster, whose known seed is stale, and that a hundred others did not find: tests look for them by hand, with
+/// more seeds than the gate has time for.
+#[cfg(feature = "sabotage")]
+pub const RARE: &[(&str, Bug)] = &[
+    ("a proposal that storage never had is believed", Bug::Peers(Inside::UnstoredForgotten)),
+    ("producer ids handed out before their commit", Bug::Peers(Inside::IdsBeforeCommit)),
+    ("a leader that has a successor answers", Bug::Peers(Inside::StaleLeaderAnswers)),
+    ("a log begins anew without its image", Bug::Peers(Inside::SnapshotWithoutImage)),
+    ("members told what they own too early", Bug::Peers(Inside::AssignedBeforeStored)),
+    ("a dead letter counts before it is kept", Bug::Peers(Inside::BuriedBeforeKept)),
+    ("replicas do not take up changed settings", Bug::Peers(Inside::SettingsNotTakenUp)),
 ];
 
 /// Bugs that 400 seeds of the cluster did not find: see "What is thin" in `docs/testing.md`.

@@ -208,14 +208,15 @@ impl World {
         let metrics = self.storage().metrics();
         self.report.rounds += metrics.rounds;
         self.report.checkpoints += metrics.checkpoints;
-        let is_closed = self.tampering.chance(600);
+        let tampers = self.profile.rots && self.tampering.chance(500);
+        let is_closed = tampers && self.tampering.chance(600);
         if is_closed && let Err(error) = self.storage().close() {
             return Err(Failure::correctness(super::chain(&error)));
         }
         self.end_process();
         let power = self.chance.chance(500);
         self.lose(power);
-        if self.profile.rots && self.tampering.chance(600) {
+        if tampers {
             self.tamper(is_closed)?;
         } else if self.profile.rots {
             self.rot()?;
