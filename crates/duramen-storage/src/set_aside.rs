@@ -6,7 +6,7 @@
 //! Invariants: nothing is ever removed from the folder unasked; each start has directories of its own in it, named by the
 //!             round that it begins with.
 //! Never:      which replicas there are (see `recovery`).
-//! Tests:      below; `tests/recovery.rs`; `duramen-sim` damages files between two starts.
+//! Tests:      below; `duramen-sim/tests/tampering.rs`; `duramen-sim`, scenario `storage` damages files between two starts.
 //! Start at:   [`SetAside::keep_dir`].
 
 use std::io;

@@ -6,7 +6,7 @@
 //! Invariants: whole batches are set aside, never removed; names that are not ours are left alone; nothing is cut of a
 //!             file that does not hold what was appended to it.
 //! Never:      what a replica has (see `recovery`).
-//! Tests:      `tests/recovery.rs`; `duramen-sim`.
+//! Tests:      `duramen-sim/tests/tampering.rs`; `duramen-sim`, scenario `storage`.
 //! Start at:   [`sort_out_strangers`].
 
 use std::collections::BTreeSet;

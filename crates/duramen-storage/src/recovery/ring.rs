@@ -5,7 +5,7 @@
 //! Interface:  [`read`], [`was_used`].
 //! Invariants: nothing is changed before all is checked; what was read back is synced before it is believed.
 //! Never:      what the records mean.
-//! Tests:      `tests/recovery.rs`; `duramen-sim`.
+//! Tests:      `duramen-sim/tests/tampering.rs`; `duramen-sim`, scenario `storage`.
 //! Start at:   [`read`].
 
 use std::collections::BTreeSet;
