@@ -766,7 +766,7 @@ impl Node {
                 self.peers.hears(placed.broker_id) && !self.peers.leaves(placed.broker_id);
             is_there
                 && broker.is_some_and(|broker| broker.rack.as_deref() == Some(rack))
-                && partition.group.caught_up().any(|id| id == placed.peer_id)
+                && self.keeps_up(partition, placed)
         };
         let best = replicas.iter().filter(near).max_by_key(|placed| {
             (partition.group.matched(placed.peer_id), std::cmp::Reverse(placed.broker_id))

@@ -245,7 +245,13 @@ pub(super) fn partition_of(
     partition_index: i32,
     replicas: &[PlacedReplica],
 ) -> MetadataResponsePartition {
-    let nodes: Vec<i32> = replicas.iter().map(|replica| replica.broker_id).collect();
+    // While a node's new directory takes the place of another, replicas are in both.
+    let mut nodes: Vec<i32> = Vec::with_capacity(replicas.len());
+    for replica in replicas {
+        if !nodes.contains(&replica.broker_id) {
+            nodes.push(replica.broker_id);
+        }
+    }
     let partition = node
         .local_replica(topic, partition_index)
         .and_then(|replica| node.partitions.get(&replica));

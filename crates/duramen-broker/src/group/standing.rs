@@ -13,6 +13,13 @@ impl Group {
         peers
     }
 
+    /// Whether a peer votes by the present membership, and by the one that it leaves, if it leaves one: both must agree.
+    pub(crate) fn is_full_voter(&self, peer: u64) -> bool {
+        let conf = &self.raw.store().conf;
+        let leaves = &conf.voters_outgoing;
+        conf.voters.contains(&peer) && (leaves.is_empty() || leaves.contains(&peer))
+    }
+
     /// The peers that have the log and do not vote.
     pub(crate) fn learners(&self) -> Vec<u64> {
         let conf = &self.raw.store().conf;

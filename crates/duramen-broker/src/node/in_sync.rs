@@ -4,7 +4,8 @@
 //! Owns:       what a node says of partitions that it leads, and of those that others lead.
 //! Interface:  [`Node::in_sync`], [`Node::note_lacking`].
 //! Invariants: a leader's word counts, while it is heard: its announcement names replicas that lack something, its frames name
-//!             nodes that it does not hear. Where all keep up, and all are heard, nothing is said.
+//!             nodes that it does not hear. Where all keep up, and all are heard, nothing is said. A replica in a directory
+//!             whose place another one took is never in sync, nor is one that does not vote yet.
 //! Never:      what is acknowledged by: that is `min.insync.replicas`, which a leader looks up in its group.
 //! Tests:      `node/tests/in_sync.rs`.
 //! Start at:   [`Node::in_sync`].
@@ -16,12 +17,20 @@ use crate::controller::records::PlacedReplica;
 use crate::group::GroupId;
 use crate::partition::Partition;
 
-/// Whether a replica does not keep up, as its leader here sees it.
-fn lacks(leader: &Partition, placed: &PlacedReplica) -> bool {
-    !leader.group.caught_up().any(|peer| peer == placed.peer_id)
-}
-
 impl Node {
+    /// Whether a replica keeps up, as its leader here sees it, and would make a majority if others were lost.
+    pub(crate) fn keeps_up(&self, leader: &Partition, placed: &PlacedReplica) -> bool {
+        let group = &leader.group;
+        self.has_its_place(placed)
+            && group.is_full_voter(placed.peer_id)
+            && group.caught_up().any(|peer| peer == placed.peer_id)
+    }
+
+    /// Whether no other directory took the place of a replica's. While a partition moves to the new one it has both.
+    fn has_its_place(&self, placed: &PlacedReplica) -> bool {
+        !self.controller.image.retired.contains(&placed.directory_id)
+    }
+
     /// The nodes whose replicas of a partition are in sync, as its leader says, on node `leader`; where that is not heard, as far
     /// as this one knows.
     pub(crate) fn in_sync(
@@ -38,14 +47,22 @@ impl Node {
         let serving = here.filter(|partition| leads && partition.group.is_serving());
         let is_in = |placed: &&PlacedReplica| {
             if let Some(partition) = serving {
-                return !lacks(partition, placed) && !peers.is_silent(placed.broker_id);
+                return self.keeps_up(partition, placed) && !peers.is_silent(placed.broker_id);
             }
             let is_there = if peers.is_silent(leader) {
                 !peers.is_silent(placed.broker_id)
             } else {
                 !peers.says_unheard(leader, placed.broker_id)
             };
-            is_there && !peers.told_lacking(group).contains(&placed.peer_id)
+            // A change of membership is heard of here before the leader's next word.
+            let votes = here.is_none_or(|it| {
+                let peer = placed.peer_id;
+                it.group.is_full_voter(peer) || !it.group.has_member(peer)
+            });
+            is_there
+                && votes
+                && self.has_its_place(placed)
+                && !peers.told_lacking(group).contains(&placed.peer_id)
         };
         replicas.iter().filter(is_in).map(|placed| placed.broker_id).collect()
     }
@@ -69,7 +86,7 @@ impl Node {
             return;
         }
         let placed = self.placed_all(id);
-        let lacking = placed.iter().filter(|placed| lacks(partition, placed));
+        let lacking = placed.iter().filter(|placed| !self.keeps_up(partition, placed));
         let lacking = lacking.map(|placed| placed.peer_id).collect();
         self.peers.announce_lacking(id, lacking);
     }

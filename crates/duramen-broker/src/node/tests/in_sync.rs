@@ -121,6 +121,41 @@ fn replicas_that_lag_on_a_node_that_is_heard_are_told_by_all() {
     }
 }
 
+/// An operator who sees three replicas in sync may take a node away: the other two must be a majority of what votes.
+#[test]
+fn a_replica_in_a_new_directory_is_in_sync_once_it_votes() {
+    let mut trio = trio();
+    let at = (trio.controller() + 1) % 3;
+    // What it has stored is still thought to be there, and nothing is appended that it would lack.
+    trio.wipe(at, 1, &[]);
+    let new = trio.nodes[at].node.own_directory();
+    let mut seen_moving = 0;
+    for _ in 0..400 {
+        trio.pass_ms(TICK_MS);
+        let image = &trio.nodes[trio.controller()].node.controller.image;
+        let has_joined = image.brokers.values().any(|it| it.directory_id == new);
+        let rows: Vec<_> = (0..3).filter(|of| has_joined || *of != at).collect();
+        let rows: Vec<_> = rows.into_iter().map(|of| told(&mut trio, of)).collect();
+        for partition in 0..PARTITIONS {
+            if !rows.iter().all(|told| told[&partition].1 == [0, 1, 2]) || !has_joined {
+                seen_moving += usize::from(has_joined);
+                continue;
+            }
+            let leader = trio.leader("t", partition).expect("led");
+            let node = &trio.nodes[leader].node;
+            let topic = node.controller.image.topic_named("t").expect("it is there");
+            let placed = &topic.partitions[usize::try_from(partition).expect("small")];
+            let here = node.local_replica(topic, partition).expect("a replica");
+            let voters = node.partitions[&here].group.electorate();
+            let directory = |peer: &u64| placed.iter().find(|it| it.peer_id == *peer);
+            let of_new = voters.iter().filter_map(directory).any(|it| it.directory_id == new);
+            assert!(of_new && voters.len() == 3, "{partition} is told to be in sync: {voters:?}");
+        }
+    }
+    assert!(seen_moving > 0, "the move was not seen");
+    assert_told(&mut trio, &[0, 1, 2]);
+}
+
 #[test]
 fn nodes_without_a_majority_say_what_they_know() {
     let mut trio = trio();
