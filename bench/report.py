@@ -60,6 +60,7 @@ def disk(probes):
 def scenario(name, found):
     return {
         "group_commit": group_commit,
+        "slow_syncs": slow_syncs,
         "partitions": partitions,
         "reads": reads,
         "disturbed": disturbed,
@@ -116,6 +117,21 @@ def group_commit(found):
         ["connections", "broker", "appends/s (of its best)", "Duramen is", "of the disk", "p50/p99/p99.9 µs", "CPU s",
          "device bytes a byte", "checkpoints"], rows,
     )  # fmt: skip
+
+
+def slow_syncs(found):
+    rows = []
+    for delay_ms, points in _by(found, "delay_ms"):
+        best = max(point["appends_per_second"] for _, point in points)
+        for variant, point in points:
+            syncs = "/".join(number(point["latency_us"][q] / 1000 / point["sync_ms"], 1) for q in ("p50", "p99"))
+            rows.append([
+                delay_ms, point["connections"], variant, ratio(point["appends_per_second"], best), number(point["sync_ms"], 2),
+                syncs, number(point["batches_a_round"], 1),
+            ])  # fmt: skip
+    return "### Slow syncs: 128 appenders of 2 KiB, one partition, each sync made longer\n\n" + table(
+        ["ms longer", "connections", "broker", "appends/s (of the best)", "a sync, ms", "p50/p99 in syncs", "batches a round"], rows
+    )
 
 
 def partitions(found):

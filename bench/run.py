@@ -20,6 +20,7 @@ import traffic
 # Each of these is run on a fresh broker; `lifecycle` starts its own.
 SCENARIOS = {
     "group_commit": scenarios.group_commit,
+    "slow_syncs": scenarios.slow_syncs,
     "partitions": scenarios.partitions,
     "reads": scenarios.reads,
     "disturbed": scenarios.disturbed,
@@ -100,6 +101,8 @@ def run_one(name, variant, directory, sizes):
 
 def variants_of(name, quick):
     """Which brokers a scenario is for."""
+    if name == "slow_syncs":
+        return ["duramen"]
     if name in WITHOUT_SYNCS:
         return ["duramen", "kafka"]
     if name in CLUSTER_SCENARIOS:

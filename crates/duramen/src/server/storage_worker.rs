@@ -4,11 +4,13 @@
 //! Owns:       the loop around [`Storage`]: when a round begins, where its syncs run.
 //! Interface:  [`start`], [`Work`].
 //! Invariants: all that is queued when the last round is durable goes into the next one: that is the
-//!             group commit. The journal's sync is under way before payload reaches the segments,
+//!             group commit. A round is told of when the next one is written, if more was
+//!             queued. The journal's sync is under way before payload reaches the segments,
 //!             unless the payload is too small to be worth another thread. After an error
 //!             nothing is written and nothing retried: the process ends.
 //! Never:      what is written, and where (that is the storage crate's).
-//! Tests:      `tests/`; the storage crate's own code is judged by the simulator.
+//! Tests:      `storage_worker/tests.rs`, over a disk whose syncs are released by hand; `tests/`; the
+//!             storage crate's own code is judged by the simulator.
 //! Start at:   [`Worker::turn`].
 //!
 //! Estimate a round: one `pwritev` and one `fdatasync` for the journal, one `pwritev` for each segment
@@ -129,6 +131,9 @@ impl<D: Disk> Worker<D> {
     fn run(&mut self) -> Result<(), Error> {
         let mut work = VecDeque::new();
         loop {
+            if self.common.work.is_empty() {
+                self.report();
+            }
             self.common.health.end(&self.common.health.storage);
             // While stopping, idle work is due at once: it is what ends the journal properly.
             let tick = if self.stopping { Duration::ZERO } else { IDLE_TICK };
@@ -182,24 +187,23 @@ impl<D: Disk> Worker<D> {
         Ok(())
     }
 
-    /// Rounds until there is nothing to write, or until one is being synced elsewhere; then a
-    /// slice of background work.
+    /// A slice of background work, then the next round, if none is being synced elsewhere.
     fn turn(&mut self) -> Result<(), Error> {
-        self.round()?;
-        self.report();
         let began = Instant::now();
         let requests = self.storage.maintain(!self.busy)?;
         self.common.metrics.maintain_seconds.observe(began.elapsed().as_secs_f64());
         self.dispatch(requests);
-        // Background work may want a round of its own, such as the one that closes the journal.
-        self.round()?;
-        self.report();
-        Ok(())
+        self.round()
     }
 
+    /// Begins a round of all that was submitted, and only then reports the one before: its answers, and the appends that come
+    /// back for them, keep the processor busy while this one is synced, and not before its sync begins.
     fn round(&mut self) -> Result<(), Error> {
         let before = self.storage.metrics().batches;
-        let Some(journal) = self.storage.begin_round()? else { return Ok(()) };
+        let Some(journal) = self.storage.begin_round()? else {
+            self.report();
+            return Ok(());
+        };
         let payload = std::mem::take(&mut self.payload);
         let batches = self.storage.metrics().batches - before;
         if batches > 0 {
@@ -209,10 +213,12 @@ impl<D: Disk> Worker<D> {
             self.dispatch(vec![journal]);
             let bulk = self.storage.write_segments()?;
             self.dispatch(bulk);
+            self.report();
             return Ok(());
         }
         let bulk = self.storage.write_segments()?;
         self.dispatch(bulk);
+        self.report();
         let began = Instant::now();
         let result = journal.run(&self.disk);
         self.common.metrics.sync_seconds.observe(began.elapsed().as_secs_f64());
@@ -239,3 +245,6 @@ fn payload_of(op: &Op) -> usize {
         _ => 0,
     }
 }
+
+#[cfg(test)]
+mod tests;
