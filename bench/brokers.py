@@ -1,5 +1,6 @@
 """The brokers that are compared, and the client that measures them."""
 
+import functools
 import json
 import os
 import re
@@ -64,6 +65,35 @@ def start(variant, directory):
         started.metrics = dict
         return started
     started = MeasuredDuramen(launcher.free_port(), Path(directory), dict(settings), [], [])
+    started.restart()
+    return started
+
+
+class SlowDuramen(MeasuredDuramen):
+    """Duramen each of whose syncs takes longer, by its own hand.
+
+    `strace --inject` would stop its threads at other system calls, too: at those of the threads that serve sockets it is most of
+    what an append costs, and at those of the thread that syncs still a tenth of a round.
+    """
+
+    def command(self):
+        _, *arguments = super().command()
+        return [str(slow_binary()), *arguments]
+
+
+@functools.cache
+def slow_binary():
+    """Builds it, in a directory of its own."""
+    target = BENCH.parent / "target/slow-syncs"
+    build = ["cargo", "build", "--release", "--quiet", "-p", "duramen", "--features", "slow-syncs", "--target-dir", target]
+    subprocess.run(build, cwd=BENCH.parent, check=True)
+    return target / "release/duramen"
+
+
+def start_slow(directory, delay_ms):
+    slow_binary()
+    wrapper = ["env", f"DURAMEN_SLOW_SYNC_US={delay_ms * 1000}"]
+    started = SlowDuramen(launcher.free_port(), directory, {}, wrapper, [])
     started.restart()
     return started
 

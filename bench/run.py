@@ -17,10 +17,9 @@ import report
 import scenarios
 import traffic
 
-# Each of these is run on a fresh broker; `lifecycle` starts its own.
+# Each of these is run on a fresh broker.
 SCENARIOS = {
     "group_commit": scenarios.group_commit,
-    "slow_syncs": scenarios.slow_syncs,
     "partitions": scenarios.partitions,
     "reads": scenarios.reads,
     "disturbed": scenarios.disturbed,
@@ -31,6 +30,8 @@ SCENARIOS = {
     "transactions": traffic.transactions,
     "shared_work": traffic.shared_work,
 }
+# These start their own.
+OWN_BROKERS = {"lifecycle": scenarios.lifecycle, "slow_syncs": scenarios.slow_syncs}
 # These on three fresh brokers that are one cluster.
 CLUSTER_SCENARIOS = {
     "cluster_group_commit": cluster.group_commit,
@@ -42,7 +43,7 @@ CLUSTER_SCENARIOS = {
     "cluster_idle": cluster.idle,
     "cluster_catch_up": cluster.catch_up,
 }
-NAMES = [*SCENARIOS, "lifecycle", *CLUSTER_SCENARIOS]
+NAMES = [*SCENARIOS, *OWN_BROKERS, *CLUSTER_SCENARIOS]
 # Syncs have no part in reading, waiting, starting and memory, and would make acks 0 and 1 a figure of their own.
 WITHOUT_SYNCS = ["reads", "messages", "tailing", "groups", "shared_work", "lifecycle"]
 
@@ -86,8 +87,8 @@ def main():
 
 
 def run_one(name, variant, directory, sizes):
-    if name == "lifecycle":
-        return scenarios.lifecycle(variant, directory, sizes)
+    if name in OWN_BROKERS:
+        return OWN_BROKERS[name](variant, directory, sizes)
     if name in CLUSTER_SCENARIOS:
         with brokers.start_cluster(variant, directory) as three:
             result = CLUSTER_SCENARIOS[name](three, sizes)

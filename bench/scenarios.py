@@ -4,16 +4,13 @@ import os
 import shutil
 import socket
 import struct
-import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager
-from pathlib import Path
 
 import limits
 import machine
-from brokers import COMPAT, delete_topic, directory_bytes, duramen, duramen_begin, finish, log_files, start
+from brokers import COMPAT, delete_topic, directory_bytes, duramen, duramen_begin, finish, log_files, start, start_slow
 
 sys.path.insert(0, str(COMPAT / "wire"))
 from batch import batch  # noqa: E402
@@ -27,7 +24,6 @@ BULK = ("--size", 1000, "--batch", 500)
 BULK_MESSAGE_BYTES = 1008
 LONGEST_START_S = 300
 SYNC_DELAYS_MS = [2, 4, 10]
-SYNCING_THREADS = ("duramen-sync", "duramen-storage")
 
 
 class Sizes:
@@ -114,46 +110,23 @@ def group_commit(broker, sizes):
     return {"points": points}
 
 
-def slow_syncs(broker, sizes):
+def slow_syncs(variant, directory, sizes):
     """The same appenders while each sync takes longer, as on disks that are not this one; in lengths of a sync."""
-    create(broker, "slow-syncs", 1)
     points = []
     for delay_ms in SYNC_DELAYS_MS:
-        with _delayed_syncs(broker.pid, delay_ms):
+        with start_slow(directory / str(delay_ms), delay_ms) as broker:
+            create(broker, "slow-syncs", 1)
             for connections in sizes.slow_connections:
                 before = broker.metrics()
                 point = append(broker, sizes, "slow-syncs", connections, 1)
-                after = broker.metrics()
-                spent = {name: after[name] - before[name] for name in after if name in before}
+                spent = {name: value - before[name] for name, value in broker.metrics().items() if name in before}
                 points.append({
                     "delay_ms": delay_ms, **point,
                     "sync_ms": round(1000 * spent["sync_seconds_sum"] / spent["sync_seconds_count"], 3),
                     "batches_a_round": round(spent["sync_batches_sum"] / spent["sync_batches_count"], 1),
                 })  # fmt: skip
+        shutil.rmtree(directory, ignore_errors=True)
     return {"points": points}
-
-
-@contextmanager
-def _delayed_syncs(pid, delay_ms):
-    """Each fdatasync takes so much longer.
-
-    Only the threads that sync are traced: strace stops a thread at each system call, and at those of the threads that serve
-    sockets it would be most of what an append costs.
-    """
-    threads = [thread for thread in Path(f"/proc/{pid}/task").iterdir() if (thread / "comm").read_text().startswith(SYNCING_THREADS)]
-    syncs = "fdatasync"
-    command = ["strace", "-qq", "-o", "/dev/null", "-e", f"trace={syncs}", "-e", f"inject={syncs}:delay_exit={delay_ms * 1000}"]
-    tracer = subprocess.Popen([*command, *(option for thread in threads for option in ("-p", thread.name))])
-    try:
-        deadline = time.monotonic() + LONGEST_START_S
-        while not all("TracerPid:\t0\n" not in (thread / "status").read_text() for thread in threads):
-            if tracer.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError("strace does not trace the threads that sync; may this user trace processes?")
-            time.sleep(0.05)
-        yield
-    finally:
-        tracer.terminate()
-        tracer.wait()
 
 
 def partitions(broker, sizes):

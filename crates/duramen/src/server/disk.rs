@@ -44,6 +44,13 @@ const SYNC_PAUSE_MS: u64 = 100;
 /// How far apart a range that is being loaded is touched.
 const LOAD_STEP: u64 = 32 * 1024;
 
+/// How much longer each sync takes, for `bench/`.
+#[cfg(feature = "slow-syncs")]
+static SLOW_SYNC: std::sync::LazyLock<std::time::Duration> = std::sync::LazyLock::new(|| {
+    let us = std::env::var("DURAMEN_SLOW_SYNC_US").map(|us| us.parse().expect("microseconds"));
+    std::time::Duration::from_micros(us.unwrap_or(0))
+});
+
 /// One data directory on a real file system, locked for this process. Clones share the lock.
 #[derive(Clone, Debug)]
 pub struct RealDisk {
@@ -261,6 +268,8 @@ impl Disk for RealDisk {
     }
 
     fn sync(&self, file: &RealFile) -> io::Result<()> {
+        #[cfg(feature = "slow-syncs")]
+        std::thread::sleep(*SLOW_SYNC);
         // Not retried on EINTR either: nobody says what an interrupted sync has done.
         rustix::fs::fdatasync(&*file.file)?;
         self.root.synced_ms.store(self.root.now_ms(), Ordering::Relaxed);
