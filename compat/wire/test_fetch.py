@@ -87,6 +87,19 @@ def the_maximum_of_a_response_leaves_later_partitions_empty_not_wrong():
 
 
 @test
+def a_partition_that_is_named_twice_is_answered_once_by_the_last_word():
+    with connect() as connection:
+        topic, other = (new_topic(connection) for _ in range(2))
+        fill(connection, topic, 3)
+        fill(connection, other, 1)
+        for epoch in (-1, 0):
+            body = fetch_body([(topic, 0, 9), (other, 0, 0), (topic, 0, 2)], SessionEpoch=epoch)
+            answer = connection.call("Fetch", FETCH_BY_NAME, body)["Responses"]
+            told = [(t["Topic"], p["ErrorCode"], [b.base_offset for b in batches(p["Records"])]) for t in answer for p in t["Partitions"]]
+            equal(told, [(topic, 0, [2]), (other, 0, [0])], f"epoch {epoch}")
+
+
+@test
 def an_offset_inside_a_batch_returns_that_batch_whole():
     with connect() as connection:
         topic = new_topic(connection)

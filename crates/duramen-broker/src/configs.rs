@@ -620,6 +620,14 @@ impl TopicSettings {
         if self.compact { self.segment_ms.min(self.max_compaction_lag_ms) } else { self.segment_ms }
     }
 
+    /// Whether less of a log is kept by these settings than by others, so that some of it may go at once.
+    pub(crate) fn keep_less_than(&self, other: &Self) -> bool {
+        let limit = |value: i64| if value < 0 { i64::MAX } else { value };
+        let is_shorter = limit(self.retention_ms) < limit(other.retention_ms)
+            || limit(self.retention_bytes) < limit(other.retention_bytes);
+        self.delete && (is_shorter || !other.delete)
+    }
+
     /// The settings of a topic with these values of its own, which were checked before.
     pub fn resolve(own: &BTreeMap<String, String>, broker: &BrokerSettings) -> Self {
         let value = |name: &str| effective(name, own, broker).map_or("", |(value, _)| value);

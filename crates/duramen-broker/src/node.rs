@@ -778,6 +778,11 @@ impl Node {
         self.disk_shortage.is_some()
     }
 
+    /// What the disk has and would need, while appends are refused for want of room.
+    pub(crate) fn disk_shortage(&self) -> Option<Shortage> {
+        self.disk_shortage
+    }
+
     /// The next producer id, or `None` after having asked for a block of them.
     pub(crate) fn next_producer_id(&mut self, now: Now) -> Result<Option<i64>, ErrorCode> {
         let (next, end) = self.producer_ids;

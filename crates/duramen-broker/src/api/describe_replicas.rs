@@ -1,5 +1,5 @@
 //! `DescribeReplicas`: what this node holds of partitions, and digests of it, by which replicas are compared while the
-//! cluster runs; and what time it is here, and whether few nodes share it. Ours, not Kafka's. Digests are made off the node's thread.
+//! cluster runs; and what time it is here, whether few nodes share it, and whether the disk is full. Ours, not Kafka's. Digests are made off the node's thread.
 
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::describe_replicas::{
@@ -8,7 +8,7 @@ use duramen_protocol::messages::describe_replicas::{
 use duramen_protocol::messages::{DescribeReplicasRequest, DescribeReplicasResponse};
 use duramen_protocol::wire::Uuid;
 use duramen_storage::ReplicaId;
-use duramen_storage::op::Compacted;
+use duramen_storage::op::{Compacted, Shortage};
 
 use super::{Operation, Resource, authorize};
 use crate::controller::{Error, METADATA_GROUP};
@@ -30,6 +30,10 @@ pub(crate) fn handle(
         return node.reply(key, response, actions);
     }
     (response.wall_ms, response.is_clock_alone) = node.clock();
+    if let Some(Shortage { free_bytes, needed_bytes }) = node.disk_shortage() {
+        response.disk_free_bytes = i64::try_from(free_bytes).unwrap_or(i64::MAX);
+        response.disk_needed_bytes = i64::try_from(needed_bytes).unwrap_or(i64::MAX);
+    }
     let mut parts = Vec::new();
     for topic in &request.topics {
         let mut partitions = Vec::with_capacity(topic.partitions.len());

@@ -118,13 +118,23 @@ fn wanted(partition: &FetchPartition) -> Wanted {
     }
 }
 
+/// Of a partition that is named twice the last word counts, at the place of the first, as in Kafka.
 fn targets_of(request: &FetchRequest) -> Vec<Asked> {
     let count = request.topics.iter().map(|topic| topic.partitions.len()).sum();
-    let mut targets = Vec::with_capacity(count);
+    let mut targets: Vec<Asked> = Vec::with_capacity(count);
+    let mut places = BTreeMap::new();
     for topic in &request.topics {
         let (id, name) = (topic.topic_id, Arc::<str>::from(topic.topic.as_str()));
         for partition in &topic.partitions {
             let target = Target { id, name: Arc::clone(&name), partition: partition.partition };
+            if count > 1 {
+                let next = targets.len();
+                let place = *places.entry(target.clone()).or_insert(next);
+                if let Some(asked) = targets.get_mut(place) {
+                    asked.wanted = wanted(partition);
+                    continue;
+                }
+            }
             targets.push(Asked { place: None, target, wanted: wanted(partition) });
         }
     }

@@ -55,7 +55,7 @@ impl Node {
                     made.extend(is_made.then_some(group));
                 }
             }
-            Change::Configured { topic_id } => self.configure(topic_id),
+            Change::Configured { topic_id } => self.configure(now, topic_id),
             Change::BrokersConfigured => self.reconfigure(now),
             Change::Brokers => self.tell_nodes(actions),
             Change::Deleted(topic) => {
@@ -121,16 +121,24 @@ impl Node {
         Arc::new(settings)
     }
 
-    pub(super) fn configure(&mut self, topic_id: Uuid) {
+    pub(super) fn configure(&mut self, now: Now, topic_id: Uuid) {
         if sabotage::is(Bug::SettingsNotTakenUp) {
             return;
         }
         let Some(topic) = self.controller.image.topic(topic_id) else { return };
         let settings = self.settings_of(topic);
+        let mut keeping_less = Vec::new();
         for replica in own_replicas(topic, self.own_directory()) {
             if let Some(partition) = self.partitions.get_mut(&replica) {
+                keeping_less
+                    .extend(settings.keep_less_than(&partition.settings).then_some(replica));
                 partition.settings = Arc::clone(&settings);
             }
+        }
+        // Who shortens retention may need the room.
+        if self.is_registered && !keeping_less.is_empty() {
+            let is_believed = self.believes_clock(now);
+            self.retain(&keeping_less, is_believed.then_some(now.wall_ms));
         }
     }
 
@@ -194,7 +202,7 @@ impl Node {
             }
         }
         for topic_id in ids {
-            self.configure(topic_id);
+            self.configure(now, topic_id);
         }
         for name in internal_topics::COORDINATED {
             let topic = self.controller.image.topic_named(name);

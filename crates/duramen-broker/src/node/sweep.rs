@@ -62,15 +62,20 @@ impl Node {
         let is_believed = self.believes_clock(now);
         let wall_ms = self.retention.take_reading(is_believed, now);
         let slice = self.configured_after(self.retention.at);
-        for replica in &slice {
+        self.retain(&slice, wall_ms);
+        let pause = self.retention.go_on(&slice, self.options.settings.retention_check_interval_ms);
+        self.timers.insert((now.mono_us.saturating_add(pause), Timer::Retention));
+    }
+
+    /// Trims what need not be kept of some partitions. Without a believed wall clock only size counts.
+    pub(super) fn retain(&mut self, replicas: &[ReplicaId], wall_ms: Option<i64>) {
+        for replica in replicas {
             let partition = self.partitions.get_mut(replica);
             if partition.is_some_and(|partition| partition.retain(wall_ms)) {
                 self.counters.retention_trims += 1;
                 self.mark_dirty(*replica);
             }
         }
-        let pause = self.retention.go_on(&slice, self.options.settings.retention_check_interval_ms);
-        self.timers.insert((now.mono_us.saturating_add(pause), Timer::Retention));
     }
 
     /// Looks for logs that are to be compacted, and tries again what could not be.
@@ -126,7 +131,7 @@ impl Node {
     pub(super) fn sweep_settings(&mut self, now: Now) {
         let slice = self.controller.image.topics_after(self.reconfigured, SWEEP_SLICE);
         for topic_id in &slice {
-            self.configure(*topic_id);
+            self.configure(now, *topic_id);
         }
         self.reconfigured = slice.last().copied().filter(|_| slice.len() == SWEEP_SLICE);
         if self.reconfigured.is_some() {

@@ -33,6 +33,8 @@ declare! {
         topics: Vec<DescribedReplicasTopic> [0..],
         wall_ms: i64 [0.., tag 0 in 0..],
         is_clock_alone: bool [0.., tag 1 in 0..],
+        disk_free_bytes: i64 [0.., tag 2 in 0..],
+        disk_needed_bytes: i64 [0.., tag 3 in 0..],
     }
 
     /// Stands in [`DescribeReplicasResponse::topics`].

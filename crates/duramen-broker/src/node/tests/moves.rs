@@ -5,7 +5,8 @@ use duramen_protocol::messages::alter_partition_reassignments::{
 };
 use duramen_protocol::messages::elect_leaders::TopicPartitions;
 use duramen_protocol::messages::{
-    AlterPartitionReassignmentsRequest, CreateTopicsRequest, ElectLeadersRequest,
+    AlterPartitionReassignmentsRequest, CreateTopicsRequest, DescribeReplicasRequest,
+    ElectLeadersRequest,
 };
 use duramen_protocol::{ErrorCode, Response};
 use duramen_storage::op::{Done, ReplicaId, Shortage};
@@ -583,6 +584,13 @@ fn a_full_disk_is_left_and_given_nothing_until_it_has_room() {
     seconds(&mut trio, 4);
     assert_eq!(led(&trio, full), 0);
     assert_ne!(trio.controller(), full, "nor does it lead the metadata");
+    let of_disk = |trio: &mut Trio, at: usize| {
+        let asked = DescribeReplicasRequest::default();
+        let Response::DescribeReplicas(it) = trio.ask(at, asked, 0) else { panic!("another") };
+        (it.disk_free_bytes, it.disk_needed_bytes)
+    };
+    assert_eq!(of_disk(&mut trio, full), (200 << 20, 400 << 20));
+    assert_eq!(of_disk(&mut trio, (full + 1) % 3), (0, 0));
     let handovers =
         |trio: &Trio| -> u64 { trio.nodes.iter().map(|it| it.node.metrics().handovers).sum() };
     assert_eq!(handovers(&trio), 3);

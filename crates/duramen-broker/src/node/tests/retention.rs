@@ -342,6 +342,40 @@ fn set(it: &mut Harness, name: &str, value: &str) -> i16 {
     }
 }
 
+/// Who shortens retention because the disk is full does not wait for the next sweep, minutes later.
+#[test]
+fn retention_that_was_lowered_counts_at_once() {
+    for (name, value) in [("retention.bytes", "0"), ("retention.ms", "5000")] {
+        let mut it = Harness::new(&[]);
+        it.create("t", &[("retention.bytes", "1000000")]);
+        at(&mut it, WALL_MS);
+        it.pass_ms(10_000);
+        assert_eq!(it.store.trims, []);
+        assert_eq!(set(&mut it, name, value), 0);
+        assert_eq!(it.store.trims, [(it.replica("t"), 1)], "{name}");
+        // One that was raised looks at nothing.
+        assert_eq!(set(&mut it, name, "100000000"), 0);
+        assert_eq!(it.node.metrics().retention_trims, 1);
+    }
+    // A setting of all nodes counts for the topics that have none of their own.
+    let mut it = Harness::new(&[]);
+    it.create("t", &[]);
+    at(&mut it, WALL_MS);
+    it.pass_ms(10_000);
+    let config = AlterableConfig {
+        name: "log.retention.ms".to_owned(),
+        config_operation: 0,
+        value: Some("5000".to_owned()),
+    };
+    let all = AlterConfigsResource {
+        resource_type: 4,
+        resource_name: String::new(),
+        configs: vec![config],
+    };
+    it.ask(IncrementalAlterConfigsRequest { resources: vec![all], validate_only: false }, 1);
+    assert_eq!(it.store.trims, [(it.replica("t"), 1)]);
+}
+
 #[test]
 fn settings_of_segments_that_were_lowered_count_with_the_next_batch() {
     for (name, value) in [("segment.bytes", "1048576"), ("segment.ms", "1000")] {

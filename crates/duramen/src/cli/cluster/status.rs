@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use anyhow::bail;
 use clap::Args;
-use duramen_protocol::messages::DescribeLogDirsRequest;
 use duramen_protocol::messages::describe_quorum::{ReplicaState, ResponsePartitionData};
+use duramen_protocol::messages::{DescribeLogDirsRequest, DescribeReplicasRequest};
+use jiff::Timestamp;
 use serde::Serialize;
 
 use super::overview::{Node, Overview, Partition};
@@ -20,6 +21,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// How long to wait before a second look: what moves from node to node meanwhile is seen on none.
 const SECOND_LOOK: Duration = Duration::from_millis(500);
 const LIVE: &str = "live";
+/// How far a clock must be from most nodes' to be called odd; nodes believe one that is nearer than ten minutes.
+const ODD_CLOCK_MS_MIN: i64 = 60_000;
 /// Partitions that need attention and are listed one by one.
 const LISTED_MAX: usize = 50;
 
@@ -27,7 +30,8 @@ const LISTED_MAX: usize = 50;
 #[command(
     after_help = "The state of a node: live (it answered), no answer (the others hear it, but it did not answer
 here), not heard (it answered here, but the node that was asked did not hear it for 3 seconds), or
-down (neither; and for how long nobody heard it, if that is known). LEADS and REPLICAS count
+down (neither; and for how long nobody heard it, if that is known). A node whose disk is full takes
+no appends; one whose clock is far from most nodes' removes nothing for its age. LEADS and REPLICAS count
 partitions, SIZE is what they take of its disk, FREE what the disk has left. METADATA is its part
 in keeping the cluster's metadata.
 
@@ -35,8 +39,8 @@ A partition is under-replicated if a replica lacks what was committed a moment a
 that does not answer, and moving until its replicas are where they are to be. Without a leader that
 answers it takes nothing in.
 
-The last line is the verdict. The exit code is 1 unless all nodes are live, somebody leads the
-metadata, and all partitions are led and fully replicated.
+The last line is the verdict. The exit code is 1 unless all nodes are live, with room on their disks
+and clocks that agree, somebody leads the metadata, and all partitions are led and fully replicated.
 
 Examples:
   duramen cluster status
@@ -79,6 +83,12 @@ struct NodeReport {
     bytes: Option<i64>,
     disk_total: Option<i64>,
     disk_free: Option<i64>,
+    /// Bytes that would have to be free for appends to be taken; only while they are refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    disk_needed: Option<i64>,
+    /// How far the clock is ahead of most nodes', if nothing is removed for its age by it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    clock_ahead_ms: Option<i64>,
     metadata: Option<&'static str>,
 }
 
@@ -121,12 +131,18 @@ struct Attention {
     under_replicated: bool,
 }
 
-/// What a node's disk has.
+/// What a node says of its disk and of its clock.
 #[derive(Debug, Clone, Copy)]
-struct Disk {
+struct Machine {
     bytes: i64,
     total: Option<i64>,
     free: Option<i64>,
+    /// Bytes that would have to be free, while appends are refused for want of room.
+    needed: Option<i64>,
+    /// How far the clock is ahead of the one here.
+    ahead_ms: Option<i64>,
+    /// Too few nodes share its time.
+    is_clock_alone: bool,
 }
 
 impl Status {
@@ -149,25 +165,38 @@ impl Status {
     }
 }
 
-async fn disks(client: &Client, nodes: &BTreeMap<NodeId, Node>) -> BTreeMap<NodeId, Disk> {
-    let mut disks = BTreeMap::new();
+async fn machines(client: &Client, nodes: &BTreeMap<NodeId, Node>) -> BTreeMap<NodeId, Machine> {
+    let mut machines = BTreeMap::new();
     for id in nodes.iter().filter(|(_, node)| node.answers).map(|(id, _)| *id) {
         let request = DescribeLogDirsRequest::default();
         let Ok(connection) = client.node(id).await else { continue };
         let Ok(answer) = connection.call(&request).await else { continue };
+        // Only Duramen's own nodes answer this.
+        let told = connection.call(&DescribeReplicasRequest::default()).await.ok();
         let known = |figure: i64| (figure >= 0).then_some(figure);
         let partitions = answer.results.iter().flat_map(|dir| &dir.topics);
         let partitions = partitions.flat_map(|topic| &topic.partitions);
-        disks.insert(
-            id,
-            Disk {
-                bytes: partitions.map(|partition| partition.partition_size).sum(),
-                total: answer.results.first().and_then(|dir| known(dir.total_bytes)),
-                free: answer.results.first().and_then(|dir| known(dir.usable_bytes)),
-            },
-        );
+        let bytes = partitions.map(|partition| partition.partition_size).sum();
+        let first = answer.results.first();
+        let needed = told.as_ref().map_or(0, |told| told.disk_needed_bytes);
+        let machine = Machine {
+            bytes,
+            total: first.and_then(|dir| known(dir.total_bytes)),
+            free: first.and_then(|dir| known(dir.usable_bytes)),
+            needed: (needed > 0).then_some(needed),
+            ahead_ms: told.as_ref().map(|told| told.wall_ms - Timestamp::now().as_millisecond()),
+            is_clock_alone: told.is_some_and(|told| told.is_clock_alone),
+        };
+        machines.insert(id, machine);
     }
-    disks
+    machines
+}
+
+/// How far the clocks of most nodes are ahead of the one here.
+fn ahead_of_here_ms(machines: &BTreeMap<NodeId, Machine>) -> Option<i64> {
+    let mut all: Vec<i64> = machines.values().filter_map(|it| it.ahead_ms).collect();
+    all.sort_unstable();
+    all.get(all.len() / 2).copied()
 }
 
 /// Which part a node has in keeping the metadata.
@@ -208,8 +237,46 @@ fn plural(count: usize) -> &'static str {
 }
 
 impl NodeReport {
-    /// What is wrong with it, if anything is.
-    fn problem(&self) -> Option<String> {
+    /// What is wrong with it.
+    fn problems(&self) -> impl Iterator<Item = String> {
+        [self.absence(), self.shortage(), self.odd_clock()].into_iter().flatten()
+    }
+
+    fn state_text(&self) -> String {
+        let mut text = match self.silent_ms {
+            Some(ms) if self.state == "down" => format!("down {}", time(ms)),
+            _ => self.state.to_owned(),
+        };
+        if self.disk_needed.is_some() {
+            text.push_str(", disk full");
+        }
+        if self.clock_ahead_ms.is_some() {
+            text.push_str(", odd clock");
+        }
+        text
+    }
+
+    fn shortage(&self) -> Option<String> {
+        let (free, needed) = (self.disk_free?, self.disk_needed?);
+        let size = |bytes: i64| screen::bytes(bytes as f64);
+        let (free, needed) = (size(free), size(needed));
+        Some(format!(
+            "the disk of node {} is full ({free} free, {needed} needed): it takes no appends",
+            self.node
+        ))
+    }
+
+    fn odd_clock(&self) -> Option<String> {
+        let ahead_ms = self.clock_ahead_ms?;
+        let (far, way) =
+            (time(ahead_ms.saturating_abs()), if ahead_ms < 0 { "behind" } else { "ahead of" });
+        Some(format!(
+            "the clock of node {} is {far} {way} most nodes': nothing there is removed for its age",
+            self.node
+        ))
+    }
+
+    fn absence(&self) -> Option<String> {
         let id = self.node;
         let since = self.silent_ms.map(|ms| format!(", not heard for {}", time(ms)));
         match self.state {
@@ -224,9 +291,12 @@ impl NodeReport {
         id: NodeId,
         node: &Node,
         partitions: &[Partition],
-        disk: Option<&Disk>,
+        machine: Option<&Machine>,
+        usual_ahead_ms: Option<i64>,
         quorum: Option<&ResponsePartitionData>,
     ) -> Self {
+        let odd = machine.filter(|it| it.is_clock_alone);
+        let clock_ahead_ms = odd.and_then(|it| Some(it.ahead_ms? - usual_ahead_ms?));
         let metadata = quorum.and_then(|quorum| role(quorum, id));
         let state = match (node.answers, node.is_live) {
             (true, true) => LIVE,
@@ -243,9 +313,12 @@ impl NodeReport {
             silent_ms: silent_ms.filter(|_| state != LIVE),
             leads: partitions.iter().filter(|it| led_by(it) == Some(id)).count(),
             replicas: partitions.iter().filter(|it| it.replicas.contains(&id)).count(),
-            bytes: disk.map(|disk| disk.bytes),
-            disk_total: disk.and_then(|disk| disk.total),
-            disk_free: disk.and_then(|disk| disk.free),
+            bytes: machine.map(|it| it.bytes),
+            disk_total: machine.and_then(|it| it.total),
+            disk_free: machine.and_then(|it| it.free),
+            disk_needed: machine.and_then(|it| it.needed),
+            // One that has heard nobody yet is alone, too.
+            clock_ahead_ms: clock_ahead_ms.filter(|ms| ms.abs() >= ODD_CLOCK_MS_MIN),
             metadata,
         }
     }
@@ -256,17 +329,19 @@ impl Report {
         let overview = Overview::gather(client).await?;
         // An old broker says nothing of it; the rest is worth showing.
         let quorum = client.quorum().await.ok();
-        let disks = disks(client, &overview.nodes).await;
-        Ok(Self::new(overview, quorum.as_ref(), &disks))
+        let machines = machines(client, &overview.nodes).await;
+        Ok(Self::new(overview, quorum.as_ref(), &machines))
     }
 
     fn new(
         overview: Overview,
         quorum: Option<&ResponsePartitionData>,
-        disks: &BTreeMap<NodeId, Disk>,
+        machines: &BTreeMap<NodeId, Machine>,
     ) -> Self {
+        let usual_ahead_ms = ahead_of_here_ms(machines);
         let node = |(id, node): (&NodeId, &Node)| {
-            NodeReport::new(*id, node, &overview.partitions, disks.get(id), quorum)
+            let machine = machines.get(id);
+            NodeReport::new(*id, node, &overview.partitions, machine, usual_ahead_ms, quorum)
         };
         let nodes: Vec<NodeReport> = overview.nodes.iter().map(node).collect();
         let metadata = quorum.map(|quorum| {
@@ -313,7 +388,7 @@ impl Report {
                 });
             }
         }
-        let mut problems: Vec<String> = nodes.iter().filter_map(NodeReport::problem).collect();
+        let mut problems: Vec<String> = nodes.iter().flat_map(NodeReport::problems).collect();
         if metadata.as_ref().is_some_and(|it| it.leader.is_none()) {
             problems.push("nobody leads the metadata".to_owned());
         }
@@ -335,10 +410,7 @@ impl Report {
                 node.node.to_string(),
                 node.address.clone(),
                 node.rack.clone().unwrap_or_else(|| "-".to_owned()),
-                match node.silent_ms {
-                    Some(ms) if node.state == "down" => format!("down {}", time(ms)),
-                    _ => node.state.to_owned(),
-                },
+                node.state_text(),
                 node.leads.to_string(),
                 node.replicas.to_string(),
                 size(node.bytes),
@@ -486,6 +558,41 @@ mod tests {
         }
     }
 
+    fn machine() -> Machine {
+        Machine {
+            bytes: 2048,
+            total: Some(8192),
+            free: Some(4096),
+            needed: None,
+            ahead_ms: Some(100),
+            is_clock_alone: false,
+        }
+    }
+
+    #[test]
+    fn a_full_disk_and_an_odd_clock_are_marked() {
+        let mut overview = overview();
+        for node in overview.nodes.values_mut() {
+            (node.is_live, node.answers) = (true, true);
+        }
+        (overview.partitions, overview.moving) = (Vec::new(), BTreeMap::new());
+        let full = Machine { needed: Some(8192), ..machine() };
+        let odd = Machine { ahead_ms: Some(-7_200_000), is_clock_alone: true, ..machine() };
+        let machines = BTreeMap::from([(1, machine()), (2, full), (3, odd)]);
+        let report = Report::new(overview.clone(), None, &machines);
+        let text = report.text();
+        assert!(text.contains("  live, disk full  "), "{text}");
+        assert!(text.contains("  live, odd clock  "), "{text}");
+        let verdict = "not healthy: the disk of node 2 is full (4.0 KiB free, 8.0 KiB needed): it takes no appends; \
+             the clock of node 3 is 2 h behind most nodes': nothing there is removed for its age\n";
+        assert!(text.ends_with(verdict), "{text}");
+
+        // One that has heard nobody yet believes no clock.
+        let unheard = Machine { is_clock_alone: true, ..machine() };
+        let machines = BTreeMap::from([(1, unheard), (2, machine()), (3, machine())]);
+        assert!(Report::new(overview, None, &machines).healthy);
+    }
+
     #[test]
     fn a_report_reads_well() {
         let state = |replica_id, log_end_offset, last_fetch_timestamp| ReplicaState {
@@ -505,8 +612,7 @@ mod tests {
             ],
             ..ResponsePartitionData::default()
         };
-        let disk = Disk { bytes: 2048, total: Some(8192), free: Some(4096) };
-        let report = Report::new(overview(), Some(&quorum), &BTreeMap::from([(1, disk)]));
+        let report = Report::new(overview(), Some(&quorum), &BTreeMap::from([(1, machine())]));
         let expected = "cluster abc\n\
              NODE  ADDRESS         RACK  STATE      LEADS  REPLICAS  SIZE     FREE     METADATA\n   \
              1  127.0.0.1:9092     -  live           3         4  2.0 KiB  4.0 KiB  leader\n   \
