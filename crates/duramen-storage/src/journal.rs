@@ -236,6 +236,8 @@ fn decode_mark(slot: &[u8], directory: u64) -> Option<u64> {
 pub(crate) struct Mark<F> {
     /// `None` until it is made: earlier builds had none.
     file: Option<F>,
+    /// Whether the directory must be synced for the file's name to last.
+    is_new: bool,
     /// The slot to be written next.
     slot: usize,
     /// The newest durable round that it names; 0 for none.
@@ -247,7 +249,7 @@ impl<F> Mark<F> {
     pub(crate) fn read<D: Disk<File = F>>(disk: &D, directory: u64) -> io::Result<Self> {
         let file = match disk.open(JOURNAL_MARK) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Ok(Self { file: None, slot: 0, lsn: 0 });
+                return Ok(Self { file: None, is_new: false, slot: 0, lsn: 0 });
             }
             opened => opened?,
         };
@@ -255,7 +257,7 @@ impl<F> Mark<F> {
         let slots = bytes.chunks(MARK_SLOT_BYTES).enumerate();
         let marks = slots.filter_map(|(at, slot)| Some((decode_mark(slot, directory)?, at)));
         let (lsn, newest) = marks.max().unwrap_or((0, 1));
-        Ok(Self { file: Some(file), slot: 1 - newest, lsn })
+        Ok(Self { file: Some(file), is_new: false, slot: 1 - newest, lsn })
     }
 }
 
@@ -315,7 +317,7 @@ impl<D: Disk> Journal<D> {
             durable_tail: 1,
             tail: 1,
             growing: None,
-            mark: Mark { file: None, slot: 0, lsn: 0 },
+            mark: Mark { file: None, is_new: false, slot: 0, lsn: 0 },
             marked_extent: 0,
         };
         for _ in 0..count {
@@ -379,14 +381,16 @@ impl<D: Disk> Journal<D> {
     pub(crate) fn write_mark(&mut self, lsn: u64) -> Result<Option<(D::File, bool)>, Error> {
         assert!(lsn < self.next_lsn, "the mark names a round that was written");
         let failed = |source| disk_error("writing", JOURNAL_MARK, source);
-        let (file, is_new) = match &self.mark.file {
-            Some(file) => (file.clone(), false),
+        let file = match &self.mark.file {
+            Some(file) => file.clone(),
             None => match self.disk.create(JOURNAL_MARK) {
                 Err(error) if is_full(&error) => return Ok(None),
-                made => (made.map_err(failed)?, true),
+                made => {
+                    self.mark.is_new = true;
+                    self.mark.file.insert(made.map_err(failed)?).clone()
+                }
             },
         };
-        self.mark.file = Some(file.clone());
         let slot = encode_mark(self.directory, lsn);
         let at = (self.mark.slot * MARK_SLOT_BYTES) as u64;
         match self.disk.write_at(&file, &[&slot], at) {
@@ -396,7 +400,7 @@ impl<D: Disk> Journal<D> {
         self.mark.slot = 1 - self.mark.slot;
         self.mark.lsn = lsn;
         self.marked_extent = self.head_sequence();
-        Ok(Some((file, is_new)))
+        Ok(Some((file, std::mem::take(&mut self.mark.is_new))))
     }
 
     pub(crate) fn next_lsn(&self) -> u64 {

@@ -28,6 +28,7 @@ use duramen_storage::{Options, Reader, Storage};
 use rustix::process::Resource;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::{Handle, Runtime};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
@@ -123,6 +124,7 @@ pub struct Server {
     health: Arc<Health>,
     drained: Arc<Notify>,
     reloading: Reloading,
+    hangups: Signal,
 }
 
 /// What joins the threads.
@@ -157,17 +159,13 @@ struct Opened {
 /// Starts a server and returns once it serves.
 pub fn start(config: &Config) -> anyhow::Result<Server> {
     let (settings, broker) = ServerSettings::split(config)?;
-    let files_max = raise_file_limit();
+    let (connections_max, files_max) = share_descriptors();
     let runtime = runtime()?;
-    ignore_hangups(&runtime)?;
+    let hangups = hangups(&runtime)?;
     let Sockets { listen, http, for_nodes } = bind_all(config, &settings, &runtime)?;
     let address = listen.local_addr()?;
     let advertised = advertised(config, &settings, address);
-    // A third of the descriptors are the connections', however many there may be now: that may change.
-    let files_max = usize::try_from(files_max.saturating_sub(OTHER_FILES)).unwrap_or(usize::MAX);
-    let connections_max = files_max / 3;
     let parts = Common::default();
-    let files_max = files_max - connections_max;
     let given = broker.given().clone();
     let storage = open_storage(config, &settings, &broker, files_max, for_nodes.is_some())?;
     if for_nodes.is_some() {
@@ -227,6 +225,7 @@ pub fn start(config: &Config) -> anyhow::Result<Server> {
         health,
         drained,
         reloading,
+        hangups,
     })
 }
 
@@ -266,7 +265,7 @@ impl Server {
     /// once. On SIGHUP the configuration is read again, if there is a way to.
     pub fn run(mut self, load: Option<&Load>) -> anyhow::Result<()> {
         let reloading = &mut self.reloading;
-        let signal = self.runtime.block_on(stopped_by(|| {
+        let signal = self.runtime.block_on(stopped_by(&mut self.hangups, || {
             if let Some(load) = load {
                 reloading.reload(load);
             } else {
@@ -276,8 +275,9 @@ impl Server {
             }
         }))?;
         tracing::info!(signal, "stopping: answering what is in flight; once more ends it at once");
-        self.runtime.spawn(async {
-            let _ = stopped_by(|| ()).await;
+        let mut ignored = hangups(&self.runtime)?;
+        self.runtime.spawn(async move {
+            let _ = stopped_by(&mut ignored, || ()).await;
             std::process::exit(ending::EXIT_FATAL);
         });
         self.stop()
@@ -317,6 +317,14 @@ fn runtime() -> anyhow::Result<Runtime> {
         .enable_all()
         .build()
         .context("cannot start the threads that serve sockets")
+}
+
+/// How many connections there are descriptors for, and how many files of partitions. A third are the connections', however many
+/// there may be now: that may change.
+fn share_descriptors() -> (usize, usize) {
+    let all = raise_file_limit().saturating_sub(OTHER_FILES);
+    let all = usize::try_from(all).unwrap_or(usize::MAX);
+    (all / 3, all - all / 3)
 }
 
 /// Raises the limit of open files as far as it goes, and says how far that is: each partition
@@ -613,25 +621,26 @@ fn random<const N: usize>() -> anyhow::Result<[u8; N]> {
     Ok(bytes)
 }
 
-/// Until the configuration can be read again, SIGHUP does nothing. Once a listener has been there, it never ends the process.
-fn ignore_hangups(runtime: &Runtime) -> std::io::Result<()> {
+/// SIGHUPs from now on, none of which ends the process: one that comes before it can be answered waits.
+fn hangups(runtime: &Runtime) -> std::io::Result<Signal> {
     let _inside = runtime.enter();
-    tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup()).map(drop)
+    signal(SignalKind::hangup())
 }
 
 /// Waits for SIGINT or SIGTERM, and calls `on_hangup` at each SIGHUP. One that comes because the terminal has gone ends the
 /// process, too: nobody could stop it there any more.
-pub(crate) async fn stopped_by(mut on_hangup: impl FnMut()) -> std::io::Result<&'static str> {
-    use tokio::signal::unix::{SignalKind, signal};
+pub(crate) async fn stopped_by(
+    hangups: &mut Signal,
+    mut on_hangup: impl FnMut(),
+) -> std::io::Result<&'static str> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
-    let mut hangup = signal(SignalKind::hangup())?;
     let had_terminal = std::io::stderr().is_terminal();
     loop {
         tokio::select! {
             _ = interrupt.recv() => return Ok("SIGINT"),
             _ = terminate.recv() => return Ok("SIGTERM"),
-            _ = hangup.recv() => {
+            _ = hangups.recv() => {
                 if had_terminal && !std::io::stderr().is_terminal() {
                     return Ok("SIGHUP");
                 }

@@ -34,7 +34,8 @@ pub(super) fn read<D: Disk>(disk: &D, options: &Options) -> Result<(Journal<D>, 
     let directory = directory_number(options);
     let damaged = |path: &str, at, what| Error::Damaged { path: path.into(), at, what };
     let scan = journal::scan(rounds, directory).map_err(|what| damaged(JOURNAL_DIR, 0, what))?;
-    let files = check_ring(disk, extents, &written, scan.extents as usize, options.extent_bytes)?;
+    let ring = scan.extents as usize;
+    let (files, unfinished) = check_ring(disk, extents, &written, ring, options.extent_bytes)?;
     let last = scan.rounds.last().expect("a scan without rounds is an error");
     let mark = Mark::read(disk, directory);
     let mark = mark.map_err(|source| disk_error("reading", JOURNAL_MARK, source))?;
@@ -45,6 +46,9 @@ pub(super) fn read<D: Disk>(disk: &D, options: &Options) -> Result<(Journal<D>, 
             mark.lsn, last.header.lsn
         );
         return Err(damaged(JOURNAL_DIR, 0, what));
+    }
+    if let Some(path) = unfinished {
+        disk.remove_file(&path).map_err(|source| disk_error("removing", &path, source))?;
     }
     if scan.torn {
         tracing::info!("the journal's last round was torn by a crash: nobody had been told of it");
@@ -111,15 +115,15 @@ fn is_extent(name: &str) -> bool {
     name.len() == 4 && name.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Compares the ring with what rounds say of it, and returns its files. `written` are those that hold rounds; `ring` is
-/// the number of files that it has at least, or 0 if no build has said so.
+/// Compares the ring with what rounds say of it, and returns its files, and the path of one that was being made. `written`
+/// are those that hold rounds; `ring` is the number of files that it has at least, or 0 if no build has said so.
 fn check_ring<D: Disk>(
     disk: &D,
     extents: Vec<FoundExtent<D>>,
     written: &BTreeSet<usize>,
     ring: usize,
     extent_bytes: u64,
-) -> Result<Vec<D::File>, Error> {
+) -> Result<(Vec<D::File>, Option<String>), Error> {
     if extents.len() < ring && !sabotage::is(Bug::LostExtentTaken) {
         let what = format!("it is missing: the journal has {ring} files");
         return Err(Error::Damaged { path: extent_path(extents.len()), at: 0, what });
@@ -132,9 +136,7 @@ fn check_ring<D: Disk>(
         let is_unfinished = at + 1 == count && !written.contains(&at) && (ring == 0 || at >= ring);
         let is_short = bytes.len() as u64 != extent_bytes || len != extent_bytes;
         if is_short && is_unfinished {
-            let removed = disk.remove_file(&path);
-            removed.map_err(|source| disk_error("removing", &path, source))?;
-            break;
+            return Ok((files, Some(path)));
         }
         if is_short && !sabotage::is(Bug::LostExtentTaken) {
             let what = format!(
@@ -148,7 +150,7 @@ fn check_ring<D: Disk>(
         }
         files.push(file);
     }
-    Ok(files)
+    Ok((files, None))
 }
 
 /// Writes the last round again as it was read, and syncs it.

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{sleep, timeout};
 
@@ -158,7 +159,8 @@ async fn watch(
     mut running: BTreeMap<u16, Running>,
     mut ends: UnboundedReceiver<End>,
 ) -> anyhow::Result<()> {
-    let mut stop = std::pin::pin!(server::stopped_by(|| ()));
+    let mut hangups = signal(SignalKind::hangup())?;
+    let mut stop = std::pin::pin!(server::stopped_by(&mut hangups, || ()));
     let mut ready = std::pin::pin!(all_are_there(plans));
     let mut is_ready = false;
     loop {
