@@ -281,6 +281,32 @@ pub(crate) fn given_script(disk: &FsDisk) {
     driver.die();
 }
 
+/// What the fixture of version 6 holds: a journal whose rounds say how many files it has, its mark, and logs that were trimmed to
+/// their ends: one that has nothing, one that went on.
+pub(crate) fn emptied_script(disk: &FsDisk) {
+    let mut driver = Driver::open(disk, options());
+    for (id, topic) in [(1, "emptied"), (2, "went-on")] {
+        driver.create(id, topic, 0, 10);
+        driver.settle();
+        for step in 0..10 {
+            driver.batch(id, step % 4 == 0, NOBODY, 100);
+        }
+        driver.settle();
+        let end = driver.writer(id).offset;
+        driver.trim(id, end);
+        driver.image(id);
+        driver.settle();
+    }
+    driver.batch(2, true, NOBODY, 20);
+    driver.settle();
+    drop(driver);
+    // A start writes the mark.
+    let mut driver = Driver::open(disk, options());
+    driver.settle();
+    driver.conf(1);
+    driver.die();
+}
+
 /// A log begins anew behind what is compacted of another one, with what is left there.
 fn give(driver: &mut Driver, from: u64, to: u64) {
     let found = driver.recovered.iter().find(|it| it.replica.0 == from).expect("it was made");

@@ -1,8 +1,9 @@
 //! The format on disk: exactly the bytes of `docs/format.md`, and readable for ever.
 //!
 //! `tests/fixtures/v1` is a data directory as the first version of the format wrote it, left by a process
-//! that died; `v3` is one with States of version 2, `v4` one with logs that were compacted, and
-//! `v5` one with a log that was given to another replica. They are never written again. A later version gets a directory of its
+//! that died; `v3` is one with States of version 2, `v4` one with logs that were compacted,
+//! `v5` one with a log that was given to another replica, and `v6` one with a mark, rounds that count the journal's files, and
+//! logs that were trimmed to their ends. They are never written again. A later version gets a directory of its
 //! own, made by `DURAMEN_WRITE_FIXTURES=1 cargo test -p duramen-storage --test formats`. `v2` differs from `v1` in the
 //! manifest alone, so that is all it holds.
 
@@ -282,6 +283,47 @@ fn the_directory_of_version_5_has_a_log_that_was_given() {
         fs::read(kept.join("giver-0/00000000000000000000.1-41.log")).expect("it is kept"),
         log
     );
+}
+
+#[test]
+fn the_directory_of_version_6_has_a_mark_and_logs_that_were_emptied() {
+    let kept = kept(6);
+    if std::env::var_os("DURAMEN_WRITE_FIXTURES").is_some() && !kept.join("manifest").exists() {
+        driver::emptied_script(&FsDisk::new(&kept));
+        let scratch = Scratch::new("formats-write-6");
+        copy(&kept, &scratch.0);
+        let expected = describe_all(&Driver::open(&FsDisk::new(&scratch.0), options()));
+        fs::write(kept.with_extension("txt"), expected).expect("it can be written");
+    }
+    let scratch = Scratch::new("formats-v6");
+    copy(&kept, &scratch.0);
+    // Git keeps no empty directories.
+    fs::create_dir_all(scratch.0.join("emptied-0")).expect("there is room for a test");
+    let mut driver = Driver::open(&FsDisk::new(&scratch.0), options());
+    let expected = fs::read_to_string(kept.with_extension("txt")).expect("it is kept");
+    assert_eq!(describe_all(&driver), expected);
+    for (found, segments) in driver.recovered.iter().zip([0, 1]) {
+        assert_eq!((found.log_start, found.segments.len()), (21, segments), "{found:?}");
+    }
+    // By the document: the record has no body, rounds say how many files there are, and the mark names one of them.
+    let names = ["0000", "0001", "0002", "0003"];
+    let extents = names.map(|name| fs::read(kept.join("journal").join(name)).expect("it is kept"));
+    let rounds: Vec<_> = extents.iter().flat_map(|extent| layout::rounds_of(extent)).collect();
+    assert!(rounds.iter().all(|(header, _)| header.extents == 4));
+    let emptied = rounds.iter().flat_map(|(_, records)| records).filter(|it| it.0 == 16);
+    assert_eq!(emptied.map(|it| (it.1, it.2.len())).collect::<Vec<_>>(), [(1, 0), (2, 0)]);
+    let mark = fs::read(kept.join("journal/mark")).expect("it is kept");
+    let number = |at: usize| u64::from_be_bytes(mark[at..at + 8].try_into().expect("eight"));
+    assert_eq!(mark[..4], *b"DJM1");
+    assert_eq!(mark[4..8], crc32c::crc32c(&mark[8..24]).to_be_bytes());
+    assert_eq!(mark[8..16], DIRECTORY[..8]);
+    assert!(rounds.iter().any(|(header, _)| header.round == number(16)), "it was durable");
+    // A log that has nothing goes on where it ended.
+    driver.batch(1, true, NOBODY, 20);
+    driver.close();
+    drop(driver);
+    let driver = Driver::open(&FsDisk::new(&scratch.0), options());
+    assert_eq!(driver.recovered[0].segments[0].base_offset, 21);
 }
 
 #[test]
