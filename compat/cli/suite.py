@@ -270,7 +270,7 @@ def a_group_is_sent_to_any_place():
         equal(reset("--to-file", kept.name), [3, 14])
     equal(read_as(group, topic), [str(number) for number in range(3, 14)])
     errors = refused("group", "reset", group, "--to", "99")
-    assert f"offset 99 is not in partition 0 of {topic}: it holds 0 to 14" in errors, errors
+    assert f"offset 99 is not in partition 0 of {topic}, which holds offsets 0 to 13" in errors, errors
 
 
 @test

@@ -176,6 +176,8 @@ pub(crate) const NODE_PARTITIONS_MAX: usize = 100_000;
 pub(crate) const TOPIC_NAME_BYTES_MAX: usize = 249;
 /// Partitions looked at by one slice of the retention sweep.
 pub(crate) const SWEEP_SLICE: usize = 256;
+/// Milliseconds between two looks for logs that are to be compacted, at least: a node with few partitions would do nothing else.
+pub(crate) const CLEANING_MS_MIN: i64 = 100;
 /// Time between two slices of a sweep.
 pub(crate) const SWEEP_PAUSE_US: u64 = 2_000;
 /// How far wall and monotonic clock may part between two retention checks.

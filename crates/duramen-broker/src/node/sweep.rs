@@ -5,7 +5,7 @@ use duramen_storage::op::{Compacted, ReplicaId, SegmentMeta};
 use super::{Node, Timer};
 use crate::controller::records::ALL_BROKERS;
 use crate::event::Now;
-use crate::limits::{SWEEP_PAUSE_US, SWEEP_SLICE};
+use crate::limits::{CLEANING_MS_MIN, SWEEP_PAUSE_US, SWEEP_SLICE};
 use crate::partition::Partition;
 
 /// Where a sweep stands.
@@ -41,7 +41,7 @@ impl Node {
         let retention = interval_us(settings.retention_check_interval_ms);
         let producers = interval_us(settings.producer_id_expiration_check_interval_ms);
         self.timers.insert((now.mono_us.saturating_add(retention), Timer::Retention));
-        let cleaning = interval_us(settings.cleaner_backoff_ms);
+        let cleaning = interval_us(settings.cleaner_backoff_ms.max(CLEANING_MS_MIN));
         self.timers.insert((now.mono_us.saturating_add(cleaning), Timer::Cleaning));
         let offsets = interval_us(settings.offsets_retention_check_interval_ms);
         self.timers.insert((now.mono_us.saturating_add(producers), Timer::Producers));
@@ -94,7 +94,8 @@ impl Node {
                 self.mark_dirty(*replica);
             }
         }
-        let pause = self.cleaning.go_on(&slice, self.options.settings.cleaner_backoff_ms);
+        let interval_ms = self.options.settings.cleaner_backoff_ms.max(CLEANING_MS_MIN);
+        let pause = self.cleaning.go_on(&slice, interval_ms);
         self.timers.insert((now.mono_us.saturating_add(pause), Timer::Cleaning));
     }
 

@@ -9,7 +9,7 @@ mod segment;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 
@@ -100,6 +100,9 @@ impl Log {
 
 impl Dump {
     fn run(&self) -> anyhow::Result<()> {
+        let is_file = std::fs::metadata(&self.file).map(|it| it.is_file());
+        let is_file = is_file.with_context(|| format!("cannot read {}", self.file.display()))?;
+        ensure!(is_file, "{} is no file: name one of those in it", self.file.display());
         let kind = self.kind.or_else(|| kind_of(&self.file)).with_context(|| {
             format!("{} has no name that tells its kind; say it with --as", self.file.display())
         })?;
@@ -143,7 +146,11 @@ fn kind_of(path: &Path) -> Option<Kind> {
         Some("index") => Some(Kind::Index),
         Some("timeindex") => Some(Kind::Timeindex),
         None if name.is_some_and(|name| name.starts_with("image-")) => Some(Kind::Image),
-        _ if path.parent().is_some_and(|parent| parent.ends_with("journal")) => Some(Kind::Journal),
+        None if path.parent().is_some_and(|parent| parent.ends_with("journal"))
+            && name.is_some_and(|name| name.bytes().all(|byte| byte.is_ascii_digit())) =>
+        {
+            Some(Kind::Journal)
+        }
         _ => None,
     }
 }

@@ -1,6 +1,7 @@
 //! Places in partitions as people write them: one language for `consume --from` and `group reset --to`.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::str::FromStr;
 
 use anyhow::ensure;
@@ -66,6 +67,17 @@ pub struct Bounds {
     pub end: i64,
 }
 
+impl fmt::Display for Bounds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { start, end } = self;
+        match end - start {
+            0 => write!(f, "is empty and ends at {end}"),
+            1 => write!(f, "holds offset {start} alone"),
+            _ => write!(f, "holds offsets {start} to {}", end - 1),
+        }
+    }
+}
+
 impl Bounds {
     /// What each of these partitions of a topic holds at this moment.
     pub async fn find(
@@ -126,7 +138,8 @@ impl Place {
                 let Bounds { start, end } = held;
                 ensure!(
                     (start..=end).contains(&offset),
-                    "offset {offset} is not in partition {partition} of {topic}: it holds {start} to {end}"
+                    "offset {offset} is not in partition {partition} of {topic}, which {held}; give one that all \
+                     partitions have, or a place such as beginning"
                 );
                 offset
             }
@@ -184,7 +197,7 @@ mod tests {
         assert_eq!(within(Place::Timestamp(1), 7), Ok(7));
         assert_eq!(within(Place::Timestamp(1), -1), Ok(12));
         assert_eq!(within(Place::Offset(12), -1), Ok(12));
-        let error = "offset 4 is not in partition 0 of t: it holds 5 to 12";
+        let error = "offset 4 is not in partition 0 of t, which holds offsets 5 to 11; give one that all partitions have, or a place such as beginning";
         assert_eq!(within(Place::Offset(4), -1), Err(error.to_owned()));
     }
 }

@@ -1,7 +1,9 @@
 //! `duramen topic`: create, list, describe, alter, trim and delete topics.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
+use anyhow::ensure;
 use clap::{Args, Subcommand};
 use duramen_protocol::error_code::ErrorCode;
 use duramen_protocol::messages::metadata::MetadataResponseTopic;
@@ -114,6 +116,9 @@ struct Delete {
     /// Succeed without doing anything if a topic is not there
     #[arg(long)]
     if_exists: bool,
+    /// Also topics of the cluster's own, and all that they keep: groups and their offsets, transactions
+    #[arg(long)]
+    internal: bool,
     #[command(flatten)]
     cluster: Cluster,
 }
@@ -367,16 +372,30 @@ impl Delete {
         outcome
     }
 
+    /// Whether all of them may go, before any of them does.
+    async fn check(&self, client: &Client) -> anyhow::Result<()> {
+        let names: Vec<&str> = self.names.iter().map(String::as_str).collect();
+        for topic in client.metadata(Some(&names), false).await?.topics {
+            let Some(name) = &topic.name else { continue };
+            if topic.error_code == ErrorCode::UnknownTopicOrPartition.code() && !self.if_exists {
+                return Err(missing(name));
+            }
+            ensure!(
+                !topic.is_internal || self.internal,
+                "topic {name} is the cluster's own, and keeps its groups or transactions; pass --internal to lose them"
+            );
+        }
+        Ok(())
+    }
+
     async fn delete(&self, client: &Client, done: &mut Vec<Removal>) -> anyhow::Result<()> {
-        for name in &self.names {
+        self.check(client).await?;
+        let mut seen = BTreeSet::new();
+        for name in self.names.iter().filter(|name| seen.insert(*name)) {
             let deleted = match client.delete_topic(name).await {
                 Ok(()) => true,
                 Err(error) if unknown(&error) && self.if_exists => false,
-                Err(error) if unknown(&error) => {
-                    let text =
-                        format!("there is no topic {name}; pass --if-exists if that is all right");
-                    return Err(explained(ErrorCode::UnknownTopicOrPartition, text));
-                }
+                Err(error) if unknown(&error) => return Err(missing(name)),
                 Err(error) => return Err(error.into()),
             };
             if !self.cluster.json() {
@@ -387,6 +406,11 @@ impl Delete {
         }
         Ok(())
     }
+}
+
+fn missing(name: &str) -> anyhow::Error {
+    let text = format!("there is no topic {name}; pass --if-exists if that is all right");
+    explained(ErrorCode::UnknownTopicOrPartition, text)
 }
 
 fn exists(error: &Error) -> bool {

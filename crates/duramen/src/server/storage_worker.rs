@@ -66,6 +66,15 @@ pub fn start<D: Disk>(
     ready: Arc<Inbox<Ready<D>>>,
     common: Common,
 ) -> io::Result<JoinHandle<()>> {
+    start_with(storage, ready, common, IDLE_TICK)
+}
+
+fn start_with<D: Disk>(
+    storage: Storage<D>,
+    ready: Arc<Inbox<Ready<D>>>,
+    common: Common,
+    idle_tick: Duration,
+) -> io::Result<JoinHandle<()>> {
     let syncs = Arc::new(Inbox::default());
     let disk = storage.reader().disk().clone();
     for number in 0..SYNC_THREADS {
@@ -83,6 +92,8 @@ pub fn start<D: Disk>(
             syncs,
             in_flight: 0,
             payload: 0,
+            idle_tick,
+            more: false,
             busy: true,
             stopping: false,
             looked_aside: None,
@@ -120,6 +131,10 @@ struct Worker<D: Disk> {
     in_flight: usize,
     /// Bytes of payload submitted since the last round began.
     payload: usize,
+    /// How long nothing must happen for background work to be looked at.
+    idle_tick: Duration,
+    /// Whether a round is durable that the next one may follow at once: not all that was queued need have had room in it.
+    more: bool,
     /// Whether something happened since the last look at background work.
     busy: bool,
     stopping: bool,
@@ -136,11 +151,11 @@ impl<D: Disk> Worker<D> {
             }
             self.common.health.end(&self.common.health.storage);
             // While stopping, idle work is due at once: it is what ends the journal properly.
-            let tick = if self.stopping { Duration::ZERO } else { IDLE_TICK };
-            let tick = if self.in_flight > 0 { IDLE_TICK } else { tick };
+            let is_due = self.more || self.stopping && self.in_flight == 0;
+            let tick = if is_due { Duration::ZERO } else { self.idle_tick };
             self.common.work.take_all(&mut work, Some(Instant::now() + tick));
             self.common.health.begin(&self.common.health.storage);
-            self.busy = !work.is_empty();
+            self.busy = self.more || !work.is_empty();
             for item in work.drain(..) {
                 self.accept(item)?;
             }
@@ -199,6 +214,7 @@ impl<D: Disk> Worker<D> {
     /// Begins a round of all that was submitted, and only then reports the one before: its answers, and the appends that come
     /// back for them, keep the processor busy while this one is synced, and not before its sync begins.
     fn round(&mut self) -> Result<(), Error> {
+        self.more = false;
         let before = self.storage.metrics().batches;
         let Some(journal) = self.storage.begin_round()? else {
             self.report();
@@ -222,6 +238,7 @@ impl<D: Disk> Worker<D> {
         let began = Instant::now();
         let result = journal.run(&self.disk);
         self.common.metrics.sync_seconds.observe(began.elapsed().as_secs_f64());
+        self.more = true;
         self.storage.on_sync(journal.id, result)
     }
 

@@ -139,11 +139,11 @@ impl Append {
         let Report { measured, appends_per_second, appends_per_request, .. } = &report;
         let lines = [
             format!(
-                "{} appenders of {} bytes over {} connections to {} partitions, {} s",
-                self.appenders,
+                "{} of {} bytes over {} to {}, {} s",
+                screen::count(self.appenders, "appender"),
                 self.size,
-                self.connections,
-                self.target.partitions,
+                screen::count(self.connections, "connection"),
+                screen::count(self.target.partitions, "partition"),
                 measured.seconds
             ),
             format!(

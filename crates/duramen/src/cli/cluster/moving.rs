@@ -158,18 +158,19 @@ impl MoveCommand {
     }
 
     pub(super) fn plan(&self, overview: &Overview) -> anyhow::Result<Vec<Move>> {
+        for id in self.to.iter().chain(&self.from) {
+            let is_known = overview.nodes.contains_key(id);
+            ensure!(is_known, "there is no node {id}; {}", there(overview));
+        }
         for id in &self.to {
-            let node = overview.nodes.get(id);
-            let node =
-                node.with_context(|| format!("there is no node {id}; {}", there(overview)))?;
+            let node = &overview.nodes[id];
             ensure!(node.answers || node.is_live, "node {id} is down: nothing would arrive there");
             let twice = self.to.iter().filter(|other| *other == id).count() > 1;
             ensure!(!twice, "node {id} is named twice");
             ensure!(!self.from.contains(id), "node {id} is in --to and in --from; which of both?");
         }
         for name in &self.topics {
-            let of_topic = overview.partitions.iter().filter(|it| it.topic == *name);
-            let count = of_topic.count();
+            let count = overview.partitions.iter().filter(|it| it.topic == *name).count();
             ensure!(count > 0, "there is no topic {name}");
             for partition in &self.partitions {
                 let is_there = usize::try_from(*partition).is_ok_and(|at| at < count);
@@ -276,7 +277,7 @@ impl MoveCommand {
 
 pub(super) fn there(overview: &Overview) -> String {
     let ids: Vec<_> = overview.nodes.keys().map(ToString::to_string).collect();
-    format!("there are {}", ids.join(", "))
+    format!("the nodes are {}", ids.join(", "))
 }
 
 /// The moves, one a row.
@@ -450,7 +451,7 @@ mod tests {
         let there = overview(&[&[1, 2]]);
         let refused = |line: &str| format!("{:#}", plan(&there, line).expect_err("refused"));
         assert!(refused("--topic t --to 1").contains("--replication-factor 1"));
-        assert!(refused("--topic t --to 1,9").contains("there are 1, 2, 3, 4, 5"));
+        assert!(refused("--topic t --to 1,9").contains("the nodes are 1, 2, 3, 4, 5"));
         assert!(refused("--topic t --to 1,5").contains("node 5 is down"));
         assert!(refused("--topic t --to 1,1").contains("named twice"));
         assert!(refused("--topic u --to 1,2").contains("no topic u"));

@@ -20,7 +20,7 @@ use crate::telemetry;
 bring them back: nothing is lost then. Here, the directory of one node begins a new cluster, with a new
 id, from what this node has. What is lost is what only others had: partitions without a replica here,
 and records that were acknowledged by the others alone before this node got them. Choose the node that
-has most; `duramen log dump` shows what is in a directory.
+has most; without --yes this command shows what is in a directory.
 
 Without --yes it only says what would become of what. The node must not run. Start it afterwards as
 before, let others join it with empty directories, and give topics their replicas again:

@@ -176,11 +176,9 @@ impl Membership<'_> {
             let Some(held) = bounds.get(&partition) else { continue };
             let position = held.clamp(committed.offset);
             if position != committed.offset {
-                let Bounds { start, end } = held;
                 let offset = committed.offset;
                 self.say(&format!(
-                    "offset {offset} of partition {partition} is gone: it holds {start} to {end}; \
-                     going on at {position}"
+                    "offset {offset} is gone from partition {partition}, which {held}; going on at {position}"
                 ));
             }
             positions.insert(partition, position);

@@ -20,7 +20,7 @@ Examples:
   duramen group delete billing
   duramen group delete billing audit --if-exists
   duramen group delete billing --topic orders --topic audit:0,3
-  duramen group list --state empty -o json | jq -r '.[].group' | xargs duramen group delete"
+  duramen group list --state empty -o json | jq -r '.[].group' | xargs -r duramen group delete"
 )]
 pub(super) struct Delete {
     /// The groups' names

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use anyhow::ensure;
 use bytes::Bytes;
 use duramen_storage::ReplicaId;
 use duramen_storage::describe::{Description, Fields, Value, describe};
@@ -25,7 +26,13 @@ struct Entry {
 /// Prints the rounds of an extent. Files are used again: rounds of an earlier use may follow.
 pub(super) fn dump(dump: &Dump, printer: &mut Printer) -> anyhow::Result<()> {
     let bytes = Bytes::from(std::fs::read(&dump.file)?);
-    for round in rounds_of(0, &bytes) {
+    let rounds = rounds_of(0, &bytes);
+    // A file of the ring that was not used yet is all zeroes.
+    ensure!(
+        !rounds.is_empty() || bytes.iter().all(|byte| *byte == 0),
+        "there is no round in it: it is no file of a journal's ring"
+    );
+    for round in rounds {
         let header = round.header;
         let entry = Entry {
             extent: header.extent,

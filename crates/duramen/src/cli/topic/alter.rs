@@ -68,7 +68,7 @@ pub(super) struct Alter {
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Plan {
     topic: String,
-    /// False if this was only a check.
+    /// False if this was only a check, or all is as it was.
     altered: bool,
     configs: Vec<ConfigChange>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -124,7 +124,7 @@ impl Alter {
         if !self.dry_run {
             for plan in &mut plans {
                 plan.execute(&client, false).await?;
-                plan.altered = true;
+                plan.altered = plan.changes();
             }
         }
         if self.cluster.json() {
@@ -198,6 +198,10 @@ fn change(
         others.find_map(|it| in_unit_of(key, &it.name, it.value.as_deref()?))
     });
     let deleted = value.is_none();
+    ensure!(
+        found.is_some() || !deleted,
+        "topics have no setting {key}; see all with `duramen topic describe TOPIC --all-configs`"
+    );
     Ok(ConfigChange {
         name: key.into(),
         before: found.and_then(|config| config.value.clone()),
@@ -278,12 +282,15 @@ impl Plan {
         anyhow::anyhow!("{error}; {advice}")
     }
 
+    fn changes(&self) -> bool {
+        self.configs.iter().any(ConfigChange::changes)
+            || self.partitions.as_ref().is_some_and(|change| change.after > change.before)
+            || self.replication_factor.as_ref().is_some_and(|change| !change.moves.is_empty())
+    }
+
     fn text(&self) -> String {
         let verb = if self.altered { "altered" } else { "would alter" };
-        let changed = self.configs.iter().any(ConfigChange::changes)
-            || self.partitions.as_ref().is_some_and(|change| change.after > change.before)
-            || self.replication_factor.as_ref().is_some_and(|change| !change.moves.is_empty());
-        let verb = if changed { verb } else { "nothing to alter in" };
+        let verb = if self.changes() { verb } else { "nothing to alter in" };
         let mut text = format!("{verb} topic {}\n", self.topic);
         for change in &self.configs {
             text.push_str(&change.text());
@@ -427,6 +434,9 @@ mod tests {
         let known = [known("retention.ms", "1", 5, "1")];
         let error = change(&known, "retentoin.ms", None).unwrap_err().to_string();
         assert_eq!(error, "topics have no setting retentoin.ms; did you mean retention.ms?");
-        assert!(change(&known, "something.else", None).is_ok(), "the broker decides");
+        let set = change(&known, "something.else", Some("1".into()));
+        assert!(set.is_ok(), "the broker decides");
+        let error = change(&known, "something.else", None).unwrap_err().to_string();
+        assert!(error.starts_with("topics have no setting something.else; see all"), "{error}");
     }
 }

@@ -66,11 +66,17 @@ impl Trim {
         }
         let partitions = if self.partitions.is_empty() { &there } else { &self.partitions };
         let bounds = Bounds::find(&client, name, partitions).await?;
-        let starts = self.before.find(&client, name, &bounds).await?;
+        // What is gone already need not go.
+        let reach = |held: &Bounds| match self.before {
+            Place::Offset(offset) => Bounds { start: held.start.min(offset), ..*held },
+            _ => *held,
+        };
+        let reach = bounds.iter().map(|(partition, held)| (*partition, reach(held))).collect();
+        let starts = self.before.find(&client, name, &reach).await?;
         let cut = |(partition, held): (&i32, &Bounds)| Cut {
             partition: *partition,
             start_before: held.start,
-            start: starts[partition],
+            start: starts[partition].max(held.start),
             end: held.end,
         };
         let mut plan = Plan {

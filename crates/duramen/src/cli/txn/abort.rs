@@ -18,7 +18,7 @@ application has to begin anew. A transaction whose end is decided ends so, whate
 
 Examples:
   duramen txn abort billing-1
-  duramen txn list --state ongoing --open-for 1h -o json | jq -r '.[].id' | xargs duramen txn abort"
+  duramen txn list --state ongoing --open-for 1h -o json | jq -r '.[].id' | xargs -r duramen txn abort"
 )]
 pub(super) struct Abort {
     /// The transactional ids

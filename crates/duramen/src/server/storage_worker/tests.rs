@@ -33,6 +33,8 @@ struct Passage {
     /// Whether a write to the journal waits, too, and whether one does.
     holds_writes: bool,
     is_writing: bool,
+    /// Writes to the journal.
+    rounds: usize,
 }
 
 impl Gate {
@@ -61,6 +63,7 @@ impl Gate {
         self.change(|state| {
             state.is_closed |= bufs.iter().any(closes);
             state.is_writing = true;
+            state.rounds += 1;
         });
         drop(self.wait("the write was let through", |state| !state.holds_writes));
         self.change(|state| state.is_writing = false);
@@ -177,26 +180,24 @@ impl Running {
         };
         let (storage, _) = Storage::open(disk, options).unwrap();
         let common = Common::default();
-        let thread = start(storage, Arc::default(), common.clone()).unwrap();
+        // What waits for an idle moment here waits for ever.
+        let thread = start_with(storage, Arc::default(), common.clone(), 10 * PATIENCE).unwrap();
         let mut running = Self { gate, common, thread, persisted: Vec::new() };
         let identity = Identity { topic: "t".into(), topic_id: [3; 16], partition: 0 };
         let conf = ConfState { voters: vec![1], ..ConfState::default() };
-        running.give(OpKind::Create { ticket: 1, identity, conf });
+        running.give(vec![OpKind::Create { ticket: 1, identity, conf }]);
         running.wait_for(1);
         running
     }
 
-    fn give(&self, kind: OpKind) {
-        self.common.work.push(Work::Ops(vec![Op { replica: ReplicaId(1), kind }]));
+    fn give(&self, kinds: Vec<OpKind>) {
+        let ops = kinds.into_iter().map(|kind| Op { replica: ReplicaId(1), kind });
+        self.common.work.push(Work::Ops(ops.collect()));
     }
 
     /// Appends the entry of this index; the ticket is the same number.
     fn append(&self, index: u64, data: &'static [u8]) {
-        let content = Content::Internal(Bytes::from_static(data));
-        let entry = LogEntry { index, term: 1, content };
-        let appends = vec![Append { entry, payload: Bytes::new() }];
-        let hard_state = Some(HardState { term: 1, vote: 1, commit: index - 1 });
-        self.give(OpKind::Write { ticket: index, appends, hard_state, must_sync: true });
+        self.give(vec![write(index, data)]);
     }
 
     /// Waits until an append is told to be durable.
@@ -229,6 +230,14 @@ impl Running {
     }
 }
 
+fn write(index: u64, data: &'static [u8]) -> OpKind {
+    let content = Content::Internal(Bytes::from_static(data));
+    let entry = LogEntry { index, term: 1, content };
+    let appends = vec![Append { entry, payload: Bytes::new() }];
+    let hard_state = Some(HardState { term: 1, vote: 1, commit: index - 1 });
+    OpKind::Write { ticket: index, appends, hard_state, must_sync: true }
+}
+
 /// The group commit: two syncs for 129 appends, of which 128 came while the first of them was synced. Answers bring new appends,
 /// and so work for all threads: when the first one is told, the next round is written.
 #[test]
@@ -247,6 +256,19 @@ fn everything_submitted_before_a_round_begins_is_in_it() {
     gate.change(|state| (state.permits, state.holds_writes) = (1, false));
     running.wait_for(2 + APPENDERS);
     assert!((1..3 + APPENDERS).eq(running.persisted.iter().copied()), "{:?}", running.persisted);
+    running.end();
+}
+
+/// A round takes a quarter of an extent, about: what has no room in it goes into the next one, which waits for nothing.
+#[test]
+fn what_one_round_has_no_room_for_follows_at_once() {
+    const LARGE: &[u8] = &[b'x'; 5000];
+    let mut running = Running::start();
+    let before = running.gate.state().rounds;
+    running.give((2..122).map(|index| write(index, LARGE)).collect());
+    running.wait_for(121);
+    let rounds = running.gate.state().rounds - before;
+    assert!(rounds >= 3, "they had room in {rounds} rounds");
     running.end();
 }
 
