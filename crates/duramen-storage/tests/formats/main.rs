@@ -52,6 +52,19 @@ fn fixture() -> PathBuf {
     kept(1)
 }
 
+/// Makes a directory that is not there yet, and says what is in it.
+fn make_if_asked(version: u32, script: fn(&FsDisk)) {
+    let kept = kept(version);
+    if std::env::var_os("DURAMEN_WRITE_FIXTURES").is_none() || kept.join("manifest").exists() {
+        return;
+    }
+    script(&FsDisk::new(&kept));
+    let scratch = Scratch::new(&format!("formats-write-{version}"));
+    copy(&kept, &scratch.0);
+    let expected = describe_all(&Driver::open(&FsDisk::new(&scratch.0), options()));
+    fs::write(kept.with_extension("txt"), expected).expect("it can be written");
+}
+
 fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).expect("there is room for a test");
     for entry in fs::read_dir(from).expect("it is there") {
@@ -167,14 +180,7 @@ fn the_directory_of_version_1_opens_with_everything_in_it() {
 
 #[test]
 fn the_directory_of_version_3_opens_with_everything_in_it() {
-    let kept = kept(3);
-    if std::env::var_os("DURAMEN_WRITE_FIXTURES").is_some() && !kept.join("manifest").exists() {
-        driver::script(&FsDisk::new(&kept));
-        let scratch = Scratch::new("formats-write");
-        copy(&kept, &scratch.0);
-        let expected = describe_all(&Driver::open(&FsDisk::new(&scratch.0), options()));
-        fs::write(kept.with_extension("txt"), expected).expect("it can be written");
-    }
+    make_if_asked(3, driver::script);
     opens_with_everything_in_it(3);
 }
 
@@ -207,13 +213,7 @@ fn opens_with_everything_in_it(version: u32) {
 #[test]
 fn the_directory_of_version_4_has_logs_that_were_compacted() {
     let kept = kept(4);
-    if std::env::var_os("DURAMEN_WRITE_FIXTURES").is_some() && !kept.join("manifest").exists() {
-        driver::compacted_script(&FsDisk::new(&kept));
-        let scratch = Scratch::new("formats-write-4");
-        copy(&kept, &scratch.0);
-        let expected = describe_all(&Driver::open(&FsDisk::new(&scratch.0), options()));
-        fs::write(kept.with_extension("txt"), expected).expect("it can be written");
-    }
+    make_if_asked(4, driver::compacted_script);
     let scratch = Scratch::new("formats-v4");
     copy(&kept, &scratch.0);
     let driver = Driver::open(&FsDisk::new(&scratch.0), options());
@@ -254,13 +254,7 @@ fn the_directory_of_version_4_has_logs_that_were_compacted() {
 #[test]
 fn the_directory_of_version_5_has_a_log_that_was_given() {
     let kept = kept(5);
-    if std::env::var_os("DURAMEN_WRITE_FIXTURES").is_some() && !kept.join("manifest").exists() {
-        driver::given_script(&FsDisk::new(&kept));
-        let scratch = Scratch::new("formats-write-5");
-        copy(&kept, &scratch.0);
-        let expected = describe_all(&Driver::open(&FsDisk::new(&scratch.0), options()));
-        fs::write(kept.with_extension("txt"), expected).expect("it can be written");
-    }
+    make_if_asked(5, driver::given_script);
     let scratch = Scratch::new("formats-v5");
     copy(&kept, &scratch.0);
     let driver = Driver::open(&FsDisk::new(&scratch.0), options());
@@ -288,13 +282,7 @@ fn the_directory_of_version_5_has_a_log_that_was_given() {
 #[test]
 fn the_directory_of_version_6_has_a_mark_and_logs_that_were_emptied() {
     let kept = kept(6);
-    if std::env::var_os("DURAMEN_WRITE_FIXTURES").is_some() && !kept.join("manifest").exists() {
-        driver::emptied_script(&FsDisk::new(&kept));
-        let scratch = Scratch::new("formats-write-6");
-        copy(&kept, &scratch.0);
-        let expected = describe_all(&Driver::open(&FsDisk::new(&scratch.0), options()));
-        fs::write(kept.with_extension("txt"), expected).expect("it can be written");
-    }
+    make_if_asked(6, driver::emptied_script);
     let scratch = Scratch::new("formats-v6");
     copy(&kept, &scratch.0);
     // Git keeps no empty directories.

@@ -100,9 +100,9 @@ impl Log {
 
 impl Dump {
     fn run(&self) -> anyhow::Result<()> {
-        let is_file = std::fs::metadata(&self.file).map(|it| it.is_file());
-        let is_file = is_file.with_context(|| format!("cannot read {}", self.file.display()))?;
-        ensure!(is_file, "{} is no file: name one of those in it", self.file.display());
+        let is_dir = std::fs::metadata(&self.file).map(|it| it.is_dir());
+        let is_dir = is_dir.with_context(|| format!("cannot read {}", self.file.display()))?;
+        ensure!(!is_dir, "{} is a directory: name a file in it", self.file.display());
         let kind = self.kind.or_else(|| kind_of(&self.file)).with_context(|| {
             format!("{} has no name that tells its kind; say it with --as", self.file.display())
         })?;
