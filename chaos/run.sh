@@ -6,7 +6,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cache=${DURAMEN_CACHE:-$HOME/.cache/duramen}
 export DURAMEN_BIN=${DURAMEN_BIN:-$here/../target/release/duramen} CHAOS_DIRECTORY=$here
 mkdir -p "$cache/chaos"
-"$here/../compat/setup.sh"
+"$here/../compat/setup.sh" python
 if ! command -v nft >/dev/null && [ "$(id -u)" -eq 0 ]; then
     apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq nftables >/dev/null
 fi

@@ -1,4 +1,4 @@
-"""Runs the suites against one kind of broker or both; see README.md.  run.py [--broker KIND] [--suite NAME]... """
+"""Runs the suites against one kind of broker or both; see README.md.  run.py [--short] [--broker KIND] [--suite NAME]... """
 
 import argparse
 import os
@@ -19,6 +19,49 @@ CLIENTS = [
     "wire", "kcat", "confluent-kafka", "java", "kafka-tools", "connect", "mirror", "streams", "franz-go", "sarama", "kafka-go", "rust-rdkafka",
     "rskafka", "kafka-python", "aiokafka", "kafkajs", "old-clients", "cli",
 ]  # fmt: skip
+# The tests of the gate, by suite: a record's way there and back, topics, groups and transactions of five clients. Each name is
+# one test's. None of them ends a session by silence or bounds a time: a busy machine cannot fail them.
+SHORT = {
+    "kcat": [
+        "lines_come_back_as_they_went_with_every_codec", "keys_headers_and_timestamps_are_shown", "null_keys_and_values_stay_null",
+        "every_acks_setting_and_an_idempotent_producer_deliver", "reading_starts_where_it_is_told", "an_oversize_message_is_refused",
+        "many_partitions_are_read_at_once", "deleted_records_are_out_of_range_and_the_reset_goes_to_the_beginning",
+        "a_group_goes_on_where_it_left_off",
+    ],
+    "confluent-kafka": [
+        "keys_values_headers_and_timestamps_come_back_as_they_went_with_every_codec", "every_acks_setting_delivers",
+        "an_idempotent_producer_delivers_in_order", "an_oversize_message_is_refused_and_the_next_one_is_not",
+        "offsets_are_found_by_timestamp", "topics_are_created_described_deleted_and_recreated_with_a_new_id_and_no_old_data",
+        "deleted_records_are_out_of_range", "members_that_join_and_leave_share_partitions_anew",
+        "members_of_the_newer_protocol_share_partitions_anew", "automatic_commits_let_the_next_member_go_on",
+        "what_is_committed_is_seen_and_what_is_aborted_is_not", "a_second_producer_of_the_same_id_fences_the_first",
+        "records_are_read_processed_and_written_once_through_aborts",
+    ],
+    "java": [
+        "keysValuesHeadersAndTimestampsComeBackAsTheyWentWithEveryCodec", "everyAcksSettingDelivers",
+        "theDefaultProducerIsIdempotentAndKeepsOrder", "anOversizeRecordIsRefusedAndTheNextOneIsNot", "offsetsAreFoundByTimestamp",
+        "topicsAreDeletedAndRecreatedWithANewIdAndNoOldData", "deletedRecordsAreOutOfRange",
+        "partitionsAreSharedAnewWhenMembersJoinAndLeave", "membersOfTheNewProtocolShareAnewWhenTheyJoinAndLeave",
+        "commitsKeepOffsetMetadataAndLeaderEpoch", "whatIsCommittedIsSeenAndWhatIsAbortedIsNot",
+        "aSecondProducerOfTheSameIdFencesTheFirst",
+    ],
+    "franz-go": [
+        "keys_values_headers_and_timestamps_come_back_as_they_went_with_every_codec", "every_acks_setting_delivers",
+        "the_default_producer_is_idempotent_and_keeps_order", "an_oversize_record_is_refused_and_the_next_one_is_not",
+        "offsets_are_found_by_timestamp", "topics_are_deleted_and_recreated_with_a_new_id_and_no_old_data",
+        "deleted_records_are_out_of_range", "committed_offsets_are_found_by_the_next_member",
+        "members_share_partitions_as_they_join_and_leave_with_every_balancer",
+        "members_of_the_newer_protocol_share_partitions_as_the_broker_decides",
+        "what_is_committed_is_seen_and_what_is_aborted_is_not_in_both_versions_of_the_protocol",
+        "a_second_producer_of_the_same_id_fences_the_first",
+    ],
+    "kafkajs": [
+        "values_arrive_in_order_with_every_acks_setting", "gzip_and_an_idempotent_producer_deliver", "offsets_are_found_by_timestamp",
+        "topics_are_described_and_deleted_and_records_too", "refusals_arrive_as_their_errors",
+        "members_share_partitions_as_they_join_and_leave", "committed_offsets_are_found_by_the_next_member",
+        "what_is_committed_is_seen_and_what_is_aborted_is_not", "offsets_are_committed_with_the_records",
+    ],
+}  # fmt: skip
 # How many nodes those brokers are. What Kafka's answers are to be compared with shows on one.
 NODES = {"duramen": [1, 3], "kafka": [1]}
 # What goes through single connections, what `three` has, with kills, and clients whose newest are tried on several nodes.
@@ -57,6 +100,7 @@ def main():
     parser.add_argument("--broker", choices=["duramen", "kafka"], help="default: both in turn")
     parser.add_argument("--suite", choices=CLIENTS + OWN_BROKERS, action="append", help="default: all; may be repeated")
     parser.add_argument("--nodes", type=int, choices=[1, 3], help=f"of suites that share brokers; default: {NODES}")
+    parser.add_argument("--short", action="store_true", help=f"on one Duramen the gate's tests of {', '.join(SHORT)}")
     parser.add_argument("--kill9-seconds", type=int, help=f"default: {KILL9_SECONDS}")
     options = parser.parse_args()
     kinds = [options.broker] if options.broker else ["duramen", "kafka"]
@@ -66,6 +110,8 @@ def main():
         lambda: run_clients(1, kinds, options) + run_clients(3, kinds, options),
         lambda: run_own_brokers(kinds, options),
     ]
+    if options.short:
+        lanes = [lambda: run_short(options)]
     threading.Thread(target=watch_the_machine, daemon=True).start()
     with ThreadPoolExecutor() as threads:
         results = [threads.submit(lane) for lane in lanes]
@@ -86,6 +132,16 @@ def run_clients(nodes, kinds, options):
         if suites and nodes in ([options.nodes] if options.nodes else NODES[kind]):
             counts += run_clients_against(kind, nodes, suites)
     return counts
+
+
+def run_short(options):
+    """Runs the gate's tests; a name that selects no test, or several, is a failure."""
+    suites = {suite: names for suite, names in SHORT.items() if suite in (options.suite or SHORT)}
+    for names, (passed, failed) in zip(suites.values(), run_clients_against("duramen", 1, suites)):
+        if passed + failed != len(names):
+            FAILED.append(f"{passed + failed} tests for {len(names)} names")
+            failed += 1
+        yield passed, failed
 
 
 def run_own_brokers(kinds, options):
@@ -113,7 +169,9 @@ def run_clients_against(kind, nodes, suites):
                 "DATA_DIR": str(shared.brokers[0].data_dir),
             }
             for suite in suites:
-                counts = run_suite(name, suite, [shared.bootstrap], environment)
+                # Of a table, the names of tests; of a list, none.
+                names = suites[suite] if isinstance(suites, dict) else []
+                counts = run_suite(name, suite, [shared.bootstrap, *names], environment)
                 failures += counts[1]
                 yield counts
             for each in (*shared.brokers, strict):

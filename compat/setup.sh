@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs what compat/ needs beyond the toolchains (Rust, Go, Java with Maven, Node, Python): two Debian packages, a Python
 # environment, Kafka's jars, and what the clients need. All of it goes into the cache, outside the clone. Quick when done.
+# setup.sh [CLIENT]...: only those clients; default: all.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cache=${DURAMEN_CACHE:-$HOME/.cache/duramen}
@@ -28,10 +29,13 @@ if [ "$(cat "$cache/venv/.installed" 2>/dev/null)" != "$wanted" ]; then
 fi
 
 # Sequential on purpose: each of these may have to download.
-"$here/kafka/fetch.sh" >/dev/null
-"$here/java/compile.sh" >/dev/null
-for client in franz-go sarama kafka-go rust-clients; do
-    "$here/$client/build.sh" >/dev/null
+clients=("$@")
+[ ${#clients[@]} -gt 0 ] || clients=(java franz-go sarama kafka-go rust-clients kafkajs old-clients)
+for client in "${clients[@]}"; do
+    case "$client" in
+    python) ;; # the environment above, which every client's suite has
+    java) "$here/kafka/fetch.sh" >/dev/null && "$here/java/compile.sh" >/dev/null ;;
+    kafkajs | old-clients) "$here/$client/install.sh" >/dev/null ;;
+    *) "$here/$client/build.sh" >/dev/null ;;
+    esac
 done
-"$here/kafkajs/install.sh" >/dev/null
-"$here/old-clients/install.sh" >/dev/null

@@ -9,7 +9,7 @@ seconds=${1:-15}
 shift || true
 targets=("$@")
 if [ ${#targets[@]} -eq 0 ]; then
-  for file in targets/*.rs; do
+  for file in libfuzzer/targets/*.rs; do
     name=$(basename "$file" .rs)
     # Whoever adds a target adds a file; only the seeds are not one.
     [ "$name" = seeds ] || targets+=("$name")
@@ -26,7 +26,7 @@ export RUSTFLAGS="--cfg fuzzing -Ccodegen-units=1 -Cpasses=sancov-module \
   -Cllvm-args=-sanitizer-coverage-trace-compares"
 CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}
 export CARGO_TARGET_DIR
-cargo build --release --quiet --target "$host" --bins
+cargo build --release --quiet --manifest-path libfuzzer/Cargo.toml --target "$host" --bins
 bin=$CARGO_TARGET_DIR/$host/release
 
 "$bin/seeds" corpus

@@ -1,8 +1,35 @@
-//! What all targets share: an allocator that takes one oversized allocation for a find.
+//! # Room card: fuzz targets
+//!
+//! Purpose:    any bytes, given to what reads bytes that somebody else wrote.
+//! Owns:       the targets, the inputs to begin with, and an allocator that takes one oversized allocation for a find.
+//! Interface:  [`TARGETS`], [`seeds`].
+//! Invariants: a target returns, or panics on a find; it keeps nothing between two inputs.
+//! Never:      libFuzzer: `libfuzzer/` gives each target a program, with a lock file and flags of its own.
+//! Tests:      `tests/corpus.rs` runs every target on the inputs to begin with; `run.sh` makes more.
+//! Start at:   [`TARGETS`].
 //!
 //! libFuzzer's own `-malloc_limit_mb` works only under a sanitizer, which stable Rust does not have.
 
+pub mod batch_reader;
+pub mod journal;
+pub mod request_decoder;
+pub mod response_decoder;
+pub mod seeds;
+pub mod segment_recovery;
+
 use std::alloc::{GlobalAlloc, Layout, System};
+
+/// Reads any bytes, and panics on a find.
+pub type Target = fn(&[u8]);
+
+/// Every target with its name.
+pub const TARGETS: [(&str, Target); 5] = [
+    ("batch_reader", batch_reader::run),
+    ("journal", journal::run),
+    ("request_decoder", request_decoder::run),
+    ("response_decoder", response_decoder::run),
+    ("segment_recovery", segment_recovery::run),
+];
 
 /// No input is longer than 16 KiB, so an allocation of this size can only come from a number that was believed
 /// before it was checked.

@@ -5,13 +5,14 @@
 //! Interface:  the binary `duramen-sim` (`cargo sim`); [`SimDisk`] for other tests.
 //! Invariants: same seed, same trace; faults stay within the atlas (`docs/testing.md`); every
 //!             failure prints commit, seed and command.
-//! Never:      production code, wall clocks, threads.
+//! Never:      production code, wall clocks, threads within a run.
 //! Tests:      `tests/`.
 //! Start at:   `main.rs`.
 
 pub mod batch;
 pub mod cluster_harness;
 mod compacting;
+pub mod cores;
 pub mod disk;
 pub mod disk_suite;
 pub mod failure;

@@ -1,27 +1,28 @@
 //! Clusters of whole nodes, with clients, on simulated disks and a simulated network.
 
-use duramen_sim::cluster_harness;
 use duramen_sim::failure::catching;
+use duramen_sim::{cluster_harness, cores};
 
-const SEEDS: u64 = 60;
+/// A first look; `./test full` goes on with hundreds.
+const SEEDS: u64 = 40;
 
 #[test]
 fn a_cluster_keeps_what_it_told_through_deaths_and_cuts() {
-    for seed in 1..=SEEDS {
+    cores::on_all(1..=SEEDS, |seed| {
         if let Err(failure) = catching(|| cluster_harness::run(seed, None)) {
             panic!(
                 "{}\nseed {seed}\ncommand: cargo sim --seed {seed} --scenario cluster",
                 failure.what
             );
         }
-    }
+    });
 }
 
 #[test]
 fn the_same_seed_gives_the_same_trace() {
-    for seed in 2000..2004 {
+    cores::on_all(2000..2004, |seed| {
         let first = cluster_harness::run(seed, None).expect("the seed is good").trace;
         let second = cluster_harness::run(seed, None).expect("the seed is good").trace;
         assert_eq!(first, second, "seed {seed} ran in two ways");
-    }
+    });
 }

@@ -3,7 +3,7 @@
 use duramen_sim::failure::catching;
 use duramen_sim::node_harness;
 
-/// A first look; `./test` goes on with thousands.
+/// A first look; `./test full` goes on with thousands.
 const SEEDS: u64 = 50;
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::iter::once;
 
+use duramen_sim::cores;
 use duramen_sim::planted::{BUGS, Bug, OF_CLUSTERS, find};
 #[cfg(feature = "sabotage")]
 use duramen_sim::planted::{MISSED, RARE};
@@ -23,20 +24,18 @@ fn missed(name: &'static str, bug: Bug, seeds: impl Iterator<Item = u64>) -> Opt
 
 #[test]
 fn every_planted_bug_is_found() {
-    let missed: Vec<_> =
-        BUGS.iter().filter_map(|(name, bug)| missed(name, *bug, 1..=SEEDS_MAX)).collect();
+    let missed = cores::on_all(BUGS, |(name, bug)| missed(name, *bug, 1..=SEEDS_MAX));
+    let missed: Vec<_> = missed.into_iter().flatten().collect();
     assert_eq!(missed, [""; 0], "not found in {SEEDS_MAX} seeds");
 }
 
 #[test]
 fn every_planted_bug_of_clusters_is_found() {
-    let missed: Vec<_> = OF_CLUSTERS
-        .iter()
-        .filter_map(|(name, bug, known)| {
-            let others = (1..).zip(like(*known)).flat_map(|(any, like)| [any, like]);
-            missed(name, *bug, once(*known).chain(others).take(CLUSTER_SEEDS_MAX))
-        })
-        .collect();
+    let missed = cores::on_all(OF_CLUSTERS, |(name, bug, known)| {
+        let others = (1..).zip(like(*known)).flat_map(|(any, like)| [any, like]);
+        missed(name, *bug, once(*known).chain(others).take(CLUSTER_SEEDS_MAX))
+    });
+    let missed: Vec<_> = missed.into_iter().flatten().collect();
     assert_eq!(missed, [""; 0], "not found in {CLUSTER_SEEDS_MAX} seeds");
 }
 
@@ -44,10 +43,9 @@ fn every_planted_bug_of_clusters_is_found() {
 #[cfg(feature = "sabotage")]
 #[ignore = "takes an hour: each may need more than a thousand seeds"]
 fn every_rare_bug_of_clusters_is_found() {
-    let missed: Vec<_> = RARE
-        .iter()
-        .filter_map(|(name, bug)| missed(name, *bug, 1..=CLUSTER_SEEDS_MAX as u64))
-        .collect();
+    let missed =
+        cores::on_all(RARE, |(name, bug)| missed(name, *bug, 1..=CLUSTER_SEEDS_MAX as u64));
+    let missed: Vec<_> = missed.into_iter().flatten().collect();
     assert_eq!(missed, [""; 0], "not found in {CLUSTER_SEEDS_MAX} seeds");
 }
 

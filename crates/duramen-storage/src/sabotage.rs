@@ -5,8 +5,8 @@
 //! Owns:       the list, of storage and of the node above it, and which one is planted in this
 //!             thread.
 //! Interface:  [`Bug`], [`plant`], [`is`].
-//! Invariants: without the feature `sabotage`, which only `duramen-sim`'s tests ask for, every
-//!             question is answered `false` at compile time.
+//! Invariants: without the feature `sabotage`, which only tests ask for, every question is answered
+//!             `false` at compile time; with it, until the simulator plants a bug in this thread.
 //! Never:      behaviour: each bug is one line where it is planted.
 //! Tests:      `duramen-sim/tests/planted.rs`.
 //! Start at:   [`Bug`].

@@ -1,8 +1,6 @@
 //! Any bytes as record batches: walk, check, read, decompress, restamp.
-#![no_main]
 
 use bytes::{Bytes, BytesMut};
-use duramen_fuzz as _;
 use duramen_protocol::batch::{
     BatchView, CHECKSUMMED_FROM, HEADER_BYTES, TimestampType, batches, restamp_log_append_time,
 };
@@ -10,11 +8,11 @@ use duramen_protocol::compression::{Codec, decompress};
 use duramen_protocol::records::{
     Limits, Records, find_max_timestamp, find_timestamp, sole_batch, validate,
 };
-use libfuzzer_sys::fuzz_target;
 
 const LIMIT: usize = 1 << 20;
 
-fuzz_target!(|data: &[u8]| {
+/// Reads, checks and restamps record batches. Panics on a find.
+pub fn run(data: &[u8]) {
     let bytes = Bytes::copy_from_slice(data);
     let _ = sole_batch(Some(&bytes), 9);
     for batch in batches(bytes).flatten() {
@@ -35,7 +33,7 @@ fuzz_target!(|data: &[u8]| {
             assert!(out.len() <= LIMIT);
         }
     }
-});
+}
 
 fn check(batch: &BatchView) {
     let limits =

@@ -1,12 +1,10 @@
 //! Any bytes as a response frame, after two that choose API and version.
-#![no_main]
 
 use bytes::Bytes;
-use duramen_fuzz as _;
 use duramen_protocol::{ApiKey, decode_response, encode_response};
-use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|data: &[u8]| {
+/// Decodes a response frame and encodes it again. Panics on a find.
+pub fn run(data: &[u8]) {
     let [key, version, frame @ ..] = data else { return };
     let Ok(api) = ApiKey::from_code(i16::from(*key)) else { return };
     let frame = Bytes::copy_from_slice(frame);
@@ -25,4 +23,4 @@ fuzz_target!(|data: &[u8]| {
     if again != before {
         assert_eq!(format!("{again:?}"), format!("{before:?}"));
     }
-});
+}

@@ -1,13 +1,11 @@
 //! Any bytes as a request frame: they decode or fail, and what decodes encodes to something that decodes the same.
-#![no_main]
 
 use bytes::Bytes;
-use duramen_fuzz as _;
 use duramen_protocol::wire::Decoder;
 use duramen_protocol::{ApiKey, Request, RequestHeader, decode_request, encode_request};
-use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|data: &[u8]| {
+/// Decodes a request frame and encodes it again. Panics on a find.
+pub fn run(data: &[u8]) {
     let frame = Bytes::copy_from_slice(data);
     if let Ok((header, request)) = decode_request(frame.clone()) {
         let encoded = encode_request(&header, &request).expect("a decoded request encodes");
@@ -27,4 +25,4 @@ fuzz_target!(|data: &[u8]| {
         let header = RequestHeader { api_key, api_version, ..RequestHeader::default() };
         encode_request(&header, &request).expect("a decoded request encodes");
     }
-});
+}

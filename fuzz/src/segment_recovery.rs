@@ -2,7 +2,6 @@
 //!
 //! The input changes the kept directory of format version 1, or is the records of a round in an empty one.
 //! Checksums of the journal and the manifest are mended afterwards, so that changes get behind them.
-#![no_main]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -10,11 +9,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use bytes::Bytes;
-use duramen_fuzz as _;
 use duramen_storage::op::{Append, Content, LogEntry, RecoveredReplica};
 use duramen_storage::storage::{Error, Facts};
 use duramen_storage::{Descriptor, Disk, Done, Op, OpKind, Options, Storage};
-use libfuzzer_sys::fuzz_target;
 
 const HEADER: usize = 64;
 const PAGE: usize = 4096;
@@ -24,7 +21,8 @@ const DIRECTORY: [u8; 16] = *b"directory of v1.";
 
 type Files = BTreeMap<String, Vec<u8>>;
 
-fuzz_target!(|data: &[u8]| {
+/// Opens a changed data directory twice, reads it, and appends to it. Panics on a find.
+pub fn run(data: &[u8]) {
     let Some((mode, data)) = data.split_first() else { return };
     let mut files = if mode & 1 == 0 { kept().clone() } else { empty(data) };
     if mode & 1 == 0 {
@@ -36,7 +34,8 @@ fuzz_target!(|data: &[u8]| {
     let disk = MemoryDisk::new(files);
     // Twice: recovery may be interrupted and run again, and must then find the same.
     let Ok((_, first)) = Storage::open(disk.clone(), options()) else { return };
-    let (storage, second) = Storage::open(disk.clone(), options()).expect("it was good enough before");
+    let (storage, second) =
+        Storage::open(disk.clone(), options()).expect("it was good enough before");
     assert_eq!(shape(&first.replicas), shape(&second.replicas));
     second.replicas.iter().for_each(holds_together);
     let mut storage = storage;
@@ -47,7 +46,7 @@ fuzz_target!(|data: &[u8]| {
         let honest = mode & 2 != 0;
         assert!(third.is_ok() || !honest, "what was written cannot be read");
     }
-});
+}
 
 fn options() -> Options {
     Options {
@@ -68,7 +67,8 @@ fn options() -> Options {
 fn kept() -> &'static Files {
     static KEPT: OnceLock<Files> = OnceLock::new();
     KEPT.get_or_init(|| {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/duramen-storage/tests/fixtures/v1");
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../crates/duramen-storage/tests/fixtures/v1");
         let mut files = Files::new();
         let mut dirs = vec![root.clone()];
         while let Some(dir) = dirs.pop() {
@@ -77,7 +77,8 @@ fn kept() -> &'static Files {
                 if path.is_dir() {
                     dirs.push(path);
                 } else {
-                    let name = path.strip_prefix(&root).expect("it lies below").to_str().expect("ASCII");
+                    let name =
+                        path.strip_prefix(&root).expect("it lies below").to_str().expect("ASCII");
                     files.insert(name.to_owned(), std::fs::read(&path).expect("it can be read"));
                 }
             }
@@ -122,9 +123,13 @@ fn change(files: &mut Files, data: &[u8]) {
         match kind % 8 {
             // In the records of a round: that is where most meaning is.
             0..4 => {
-                let rounds: Vec<usize> =
-                    (0..bytes.len()).step_by(PAGE).filter(|at| bytes[*at..].starts_with(b"DJR1")).collect();
-                let Some(round) = rounds.get(usize::from(at0) % rounds.len().max(1)) else { continue };
+                let rounds: Vec<usize> = (0..bytes.len())
+                    .step_by(PAGE)
+                    .filter(|at| bytes[*at..].starts_with(b"DJR1"))
+                    .collect();
+                let Some(round) = rounds.get(usize::from(at0) % rounds.len().max(1)) else {
+                    continue;
+                };
                 let at = round + if kind & 4 == 0 { HEADER + (at & 0xfff) } else { 8 + at % 56 };
                 for (target, value) in bytes.iter_mut().skip(at).zip(value) {
                     *target = if kind & 1 == 0 { value } else { *target ^ value };
@@ -180,7 +185,14 @@ fn mend(files: &mut Files) {
 /// What two recoveries of one directory must agree on.
 fn shape(replicas: &[RecoveredReplica]) -> Vec<(u64, u64, usize, i64, i64, bool)> {
     let shape = |it: &RecoveredReplica| {
-        (it.replica.0, it.prev_index, it.entries.len(), it.log_start, it.end_offset, it.damage.is_some())
+        (
+            it.replica.0,
+            it.prev_index,
+            it.entries.len(),
+            it.log_start,
+            it.end_offset,
+            it.damage.is_some(),
+        )
     };
     replicas.iter().map(shape).collect()
 }
@@ -201,7 +213,9 @@ fn holds_together(found: &RecoveredReplica) {
     assert!(found.hard_state.commit <= found.prev_index + found.entries.len() as u64);
     assert!((0..=found.end_offset).contains(&found.log_start));
     for pair in found.segments.windows(2) {
-        assert!(pair[0].base_offset < pair[1].base_offset && pair[0].first_index < pair[1].first_index);
+        assert!(
+            pair[0].base_offset < pair[1].base_offset && pair[0].first_index < pair[1].first_index
+        );
     }
     for pair in found.term_runs.windows(2) {
         assert!(pair[0].term < pair[1].term && pair[0].first_index < pair[1].first_index);
@@ -237,7 +251,8 @@ fn append(
         let term = found.entries.last().map_or(found.prev_term, |last| last.term);
         let content = Content::Internal(Bytes::from_static(&[1, 0]));
         let append = Append { entry: LogEntry { index, term, content }, payload: Bytes::new() };
-        let kind = OpKind::Write { ticket: 1, appends: vec![append], hard_state: None, must_sync: true };
+        let kind =
+            OpKind::Write { ticket: 1, appends: vec![append], hard_state: None, must_sync: true };
         storage.submit(Op { replica: found.replica, kind });
     }
     for _ in 0..50 {
@@ -252,7 +267,10 @@ fn append(
             if let Done::WantImage { replica } = done {
                 let found = replicas.iter().find(|found| found.replica == replica);
                 let index = found.map_or(0, |found| found.prev_index + found.entries.len() as u64);
-                storage.submit(Op { replica, kind: OpKind::Image { index, image: Bytes::from_static(b"image") } });
+                storage.submit(Op {
+                    replica,
+                    kind: OpKind::Image { index, image: Bytes::from_static(b"image") },
+                });
             }
         }
     }
@@ -374,7 +392,8 @@ impl Disk for MemoryDisk {
             return Err(io::ErrorKind::NotFound.into());
         }
         let prefix = if path.is_empty() { String::new() } else { format!("{path}/") };
-        let inside = names.files.keys().chain(&names.dirs).filter_map(|name| name.strip_prefix(&prefix));
+        let inside =
+            names.files.keys().chain(&names.dirs).filter_map(|name| name.strip_prefix(&prefix));
         let here: BTreeSet<_> = inside.filter(|name| !name.contains('/')).collect();
         Ok(here.into_iter().map(ToOwned::to_owned).collect())
     }
@@ -390,7 +409,8 @@ impl Disk for MemoryDisk {
         }
         names.dirs.insert(to.to_owned());
         let prefix = format!("{from}/");
-        let moved: Vec<_> = names.files.keys().filter(|name| name.starts_with(&prefix)).cloned().collect();
+        let moved: Vec<_> =
+            names.files.keys().filter(|name| name.starts_with(&prefix)).cloned().collect();
         for name in moved {
             let file = names.files.remove(&name).expect("it was just listed");
             names.files.insert(format!("{to}/{}", &name[prefix.len()..]), file);

@@ -1,7 +1,5 @@
 //! Writes a short corpus to start from: one small valid input per API and version, per codec, per round of a kept
 //! journal, and per kind of change to a data directory.
-//!
-//! Usage: seeds CORPUS_DIRECTORY
 
 use std::fs;
 use std::path::Path;
@@ -13,15 +11,12 @@ use duramen_protocol::records::{BatchBuilder, NewRecord};
 use duramen_protocol::wire::Decoder;
 use duramen_protocol::{Request, RequestHeader, Response, encode_request, encode_response};
 use duramen_storage::journal::{Round, rounds_of};
-// The instrumentation needs libFuzzer's symbols in every program.
-use libfuzzer_sys as _;
 
 /// Zeros decode as the emptiest message of most APIs; ones give flexible versions something to hold.
 const BODIES: [[u8; 256]; 2] = [[0; 256], [1; 256]];
 
-fn main() {
-    let corpus = std::env::args_os().nth(1).expect("usage: seeds CORPUS_DIRECTORY");
-    let corpus = Path::new(&corpus);
+/// Writes every input to `corpus`, in one directory a target.
+pub fn write_all(corpus: &Path) {
     for api in API_TABLE {
         for version in api.accepted.first..=api.accepted.last {
             for body in &BODIES {
@@ -63,7 +58,8 @@ fn main() {
 
 /// The rounds with records in the kept directory of format version 1.
 fn kept_rounds() -> Vec<Round> {
-    let journal = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/duramen-storage/tests/fixtures/v1/journal");
+    let journal = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../crates/duramen-storage/tests/fixtures/v1/journal");
     let mut rounds = Vec::new();
     for extent in fs::read_dir(journal).expect("the fixture is there") {
         let bytes = fs::read(extent.expect("it can be listed").path()).expect("it can be read");

@@ -1,11 +1,8 @@
 //! Any bytes as journal extents and as the records of a round: sort them out, tell a tear from damage.
-#![no_main]
 
 use bytes::Bytes;
-use duramen_fuzz as _;
 use duramen_storage::fuzzing::decode_records;
 use duramen_storage::journal::{Round, rounds_of, scan};
-use libfuzzer_sys::fuzz_target;
 
 const PAGE: usize = 4096;
 const HEADER: usize = 64;
@@ -13,7 +10,8 @@ const HEADER: usize = 64;
 const PAGES: usize = 8;
 const DIRECTORY: u64 = 7;
 
-fuzz_target!(|data: &[u8]| {
+/// Scans journal extents and decodes the records of their rounds. Panics on a find.
+pub fn run(data: &[u8]) {
     // As they come.
     let bytes = Bytes::copy_from_slice(data);
     decode_records(bytes.clone());
@@ -23,7 +21,7 @@ fuzz_target!(|data: &[u8]| {
     let extents = compose(data);
     let rounds = extents.iter().enumerate().flat_map(|(file, extent)| rounds_of(file, extent));
     judge(rounds.collect());
-});
+}
 
 /// What a scan calls live must be a row without gaps, from the beginning of the tail.
 fn judge(rounds: Vec<Round>) {
