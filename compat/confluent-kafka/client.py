@@ -84,7 +84,7 @@ def consume(topic, count, partition=0, offset=0, timeout_s=30, **settings):
     """Reads exactly `count` messages from `offset` on."""
     reader = consumer(**settings)
     reader.assign([TopicPartition(topic, partition, offset)])
-    found, deadline = [], time.monotonic() + timeout_s
+    found, deadline = [], time.monotonic() + timeout_s * harness.SLOWNESS
     while len(found) < count and time.monotonic() < deadline:
         for message in reader.consume(count - len(found), timeout=0.5):
             assert not message.error(), message.error()

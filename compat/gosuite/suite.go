@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,7 +17,15 @@ import (
 	"time"
 )
 
-const testTimeout = 60 * time.Second
+// testTimeout ends a test; run.py says by SLOWNESS how many times as long as a quiet machine this one takes.
+var testTimeout = time.Duration(60 * slowness() * float64(time.Second))
+
+func slowness() float64 {
+	if slowness, err := strconv.ParseFloat(os.Getenv("SLOWNESS"), 64); err == nil {
+		return slowness
+	}
+	return 1
+}
 
 var (
 	// StrictBootstrap is a second broker: auto.create.topics.enable=false and message.max.bytes = 11 MiB.

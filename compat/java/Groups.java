@@ -58,7 +58,7 @@ public class Groups extends Suite {
     }
 
     static void eventually(BooleanSupplier condition, String what) throws Exception {
-        long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(30);
+        long deadline = System.nanoTime() + (long) (TimeUnit.SECONDS.toNanos(30) * SLOWNESS);
         while (!condition.getAsBoolean()) {
             check(System.nanoTime() < deadline, "never happened: " + what);
             Thread.sleep(20);

@@ -61,7 +61,10 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
 public class Suite {
     static final List<String> CODECS = List.of("none", "gzip", "snappy", "lz4", "zstd");
     static final int MIB = 1 << 20;
-    static final int TEST_TIMEOUT_S = 120;
+    /** How many times as long as a quiet machine this one takes; run.py measures it. */
+    static final double SLOWNESS = Double.parseDouble(System.getenv().getOrDefault("SLOWNESS", "1"));
+
+    static final int TEST_TIMEOUT_S = (int) (120 * SLOWNESS);
 
     static String bootstrap;
 

@@ -63,8 +63,9 @@ with calls.connect_to_leader(${JSON.stringify(topic)}) as connection:
 
 const PARTITIONS = 4;
 
+// run.py says by SLOWNESS how many times as long as a quiet machine this one takes.
 async function until(what, is) {
-  const deadline = Date.now() + 50_000;
+  const deadline = Date.now() + 50_000 * Number(process.env.SLOWNESS ?? 1);
   while (!(await is())) {
     assert.ok(Date.now() < deadline, `never came to be: ${what}`);
     await new Promise((resolve) => setTimeout(resolve, 20));

@@ -17,7 +17,7 @@ import harness
 from calls import connect, connect_to_leader, delete_records, describe_topic, new_topic
 from harness import equal, main, test
 
-KCAT_TIMEOUT_S = 40
+KCAT_TIMEOUT_S = 40 * harness.SLOWNESS
 
 
 def kcat(*arguments, stdin=b"", bootstrap=None):
