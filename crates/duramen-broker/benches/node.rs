@@ -82,7 +82,11 @@ impl Store {
                 found.image = image;
                 found.entries.retain(|entry| entry.index > index);
             }
-            OpKind::Conf { .. } | OpKind::Reset(_) | OpKind::Trim { .. } | OpKind::Delete => {}
+            OpKind::Conf { .. }
+            | OpKind::Reset(_)
+            | OpKind::Trim { .. }
+            | OpKind::Settle
+            | OpKind::Delete => {}
         }
     }
 }

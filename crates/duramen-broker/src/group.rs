@@ -321,6 +321,11 @@ impl Group {
         self.raw.raft.raft_log.persisted
     }
 
+    /// The index of the last entry of the log, not all of it committed.
+    pub(crate) fn last_index(&self) -> u64 {
+        self.raw.raft.raft_log.last_index()
+    }
+
     /// One past the last offset of the log, not all of it committed.
     pub(crate) fn end_offset(&self) -> i64 {
         let unstable = self.raw.raft.raft_log.unstable_entries().iter().rev();

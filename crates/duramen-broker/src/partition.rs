@@ -835,7 +835,7 @@ impl Partition {
             }
             Some(Internal::Compact { below, tombstones_below, at_ms }) => {
                 self.compacting.decided.apply(index, below, tombstones_below, at_ms);
-                self.group.compact(below);
+                self.group.compact(below, index);
                 None
             }
             Some(Internal::ExpireProducers { before }) => {
@@ -864,6 +864,7 @@ impl Partition {
             let segment =
                 SegmentMeta { base_offset, first_index: index, size: 0, max_timestamp: -1 };
             self.segments.push(segment);
+            self.note_begun(base_offset, batch.max_timestamp);
         }
         let segment = self.segments.last_mut().expect("there is one now");
         segment.size += u64::from(batch.length);
@@ -943,7 +944,7 @@ impl Partition {
             effects.woken.extend(self.fetches.iter().map(|key| (*key, Growth::default())));
         }
         self.trimming = 0;
-        self.compacting.proposed = None;
+        self.forget_proposed();
         self.roll_due = false;
         if serves.is_some() && !self.group.is_alone() && !sabotage::is(Bug::StaleSegment) {
             // What others appended meanwhile is applied by now, and nothing else was appended.

@@ -153,6 +153,7 @@ pub struct Made<D: Disk> {
 #[derive(Debug)]
 pub(crate) struct Rules {
     hash_key: (u64, u64),
+    below: i64,
     tombstones_below: i64,
     /// By producer and first offset, the last one.
     aborted: BTreeMap<(i64, i64), i64>,
@@ -173,6 +174,7 @@ impl Rules {
         let aborted = order.aborted.iter();
         Self {
             hash_key: means.hash_key,
+            below: order.compacted.below,
             tombstones_below,
             aborted: aborted
                 .map(|it| ((it.producer_id, it.first_offset), it.last_offset))
@@ -252,7 +254,9 @@ impl Rules {
     }
 
     fn stays(&self, offset: i64, record: &Record<'_>) -> bool {
-        let Some(key) = record.key else { return false };
+        // A record without a key is of a time when the topic was not compacted. One that ends the log stays: a reader in a gap
+        // finds it.
+        let Some(key) = record.key else { return offset + 1 == self.below };
         let hash = self.hash(key);
         if !(self.part.0..=self.part.1).contains(&hash) {
             return true;
@@ -336,11 +340,12 @@ impl<D: Disk> Compaction<D> {
         }
         let all = files.segments();
         let after = all.partition_point(|it| it.base_offset < below);
-        if after == 0 || all.get(after).is_none_or(|next| next.base_offset != below) {
+        // Where no segment begins there yet, the log must end there: then it is the last one's end that is compared.
+        if after == 0 || all.get(after).is_some_and(|next| next.base_offset != below) {
             return Err(CompactionError::Changed);
         }
         let run: Vec<_> = all[..after].iter().map(|it| (Arc::clone(it), it.cuts())).collect();
-        let ends = all[1..=after].iter().map(|next| next.base_offset);
+        let ends = all[1..after].iter().map(|next| next.base_offset).chain([below]);
         let mut sources = Vec::new();
         for ((segment, _), end_offset) in run.iter().zip(ends) {
             let (size, written_end) = segment.written();

@@ -186,6 +186,8 @@ pub enum OpKind {
         /// The image, opaque to storage; versioned by its writer.
         image: Bytes,
     },
+    /// All that the replica's segments have is to rest on the medium soon, the last one's end too: a compaction takes it in.
+    Settle,
     /// The replica and its files go away for ever.
     Delete,
 }

@@ -436,14 +436,18 @@ impl ReplicaState {
         history::forget_runs(&mut self.term_runs, self.history.index.min(first_index));
     }
 
-    /// The last entry before the segment that begins at an offset, and its term; `None` if there is none, or a Raft conflict
-    /// could still reach it.
-    pub(crate) fn last_below(&self, offset: i64) -> Option<(u64, u64)> {
-        let next = self.segments.iter().find(|it| it.base_offset == offset)?;
-        if offset >= self.prev_end_offset {
+    /// The last entry that a compaction takes in, and its term: the one before the segment that begins where it ends, or before
+    /// the Compact entry, if that came first. `None` if no segment begins or ends there, or a Raft conflict could still reach
+    /// that place.
+    pub(crate) fn last_taken(&self, compacted: &Compacted) -> Option<(u64, u64)> {
+        let below = compacted.below;
+        let next = self.segments.iter().find(|it| it.base_offset == below);
+        let is_place = next.is_some() || below == self.end_offset;
+        if !is_place || below > self.prev_end_offset || compacted.index > self.prev_index {
             return None;
         }
-        let last = next.first_index - 1;
+        let before = next.map_or(u64::MAX, |next| next.first_index - 1);
+        let last = before.min(compacted.index - 1);
         let run = self.term_runs.iter().rev().find(|run| run.first_index <= last);
         Some((last, run.map_or(self.history.term, |run| run.term)))
     }
@@ -454,7 +458,7 @@ impl ReplicaState {
         let first = segments.first().map(|it| it.base_offset);
         let is_same_start =
             first.is_some() && first == self.segments.first().map(|it| it.base_offset);
-        if self.last_below(compacted.below) != Some(*last) || !is_same_start {
+        if self.last_taken(compacted) != Some(*last) || !is_same_start {
             return false;
         }
         let after = self.segments.partition_point(|it| it.base_offset < compacted.below);

@@ -408,6 +408,10 @@ impl<D: Disk> Storage<D> {
             self.images.push_back((op.replica, index, image));
             return;
         }
+        if let OpKind::Settle = op.kind {
+            self.checkpoints.force(op.replica);
+            return;
+        }
         if let OpKind::Delete = op.kind {
             self.doomed.insert(op.replica);
             if let Some(replica) = self.replicas.get_mut(&op.replica) {

@@ -74,7 +74,7 @@ pub const TOPIC_CONFIGS: &[ConfigKey] = &[
     row("local.retention.ms", Long, "-2", "log.local.retention.ms", AtLeast(-2),
         "Time kept on the node for tiered topics; -2 is retention.ms.").without_effect(),
     row("max.compaction.lag.ms", Long, "9223372036854775807", "log.cleaner.max.compaction.lag.ms", AtLeast(1),
-        "The longest a record stays uncompacted in a segment that others follow; the last one is closed by the first append after as long."),
+        "The longest a record stays uncompacted, within log.cleaner.backoff.ms; then the last segment is compacted too, if nothing is in flight."),
     row("max.message.bytes", Int, "1048588", "message.max.bytes", AtLeast(0),
         "The largest record batch."),
     row("message.timestamp.after.max.ms", Long, "3600000", "log.message.timestamp.after.max.ms", AtLeast(0),

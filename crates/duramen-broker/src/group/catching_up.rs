@@ -202,14 +202,14 @@ impl Group {
         }
     }
 
-    /// The log is to be compacted below an offset: entries there are given to nobody any more.
-    pub(crate) fn compact(&mut self, below: i64) {
-        self.raw.mut_store().compact(below);
+    /// The log is to be compacted below an offset, by the entry at `compaction`: entries there are given to nobody any more.
+    pub(crate) fn compact(&mut self, below: i64, compaction: u64) {
+        self.raw.mut_store().compact(below, compaction);
     }
 
     /// It was: these segments took the place of all below.
     pub(crate) fn note_compacted(&mut self, compacted: Compacted, made: &[SegmentMeta]) {
-        self.compact(compacted.below);
+        self.compact(compacted.below, compacted.index);
         let log = self.raw.mut_store();
         log.compacted = compacted;
         log.segments.retain(|_, base_offset| *base_offset >= compacted.below);

@@ -208,14 +208,19 @@ impl GroupLog {
         history::forget_runs(&mut self.runs, self.history.index);
     }
 
-    /// What lies below an offset, where a segment begins, will not be what was appended: entries there are not to be had any
-    /// more. Until that is done, the log cannot be given to a replica that lacks them: see [`Self::can_be_given`].
-    pub(super) fn compact(&mut self, below: i64) {
-        let Some((&first, _)) = self.segments.iter().find(|(_, base)| **base == below) else {
-            return; // it was trimmed meanwhile
+    /// Forgets the entries that a compaction takes in, since their batches will not be what was appended: those before the
+    /// segment that begins where it ends, or before the Compact entry at `compaction`, if that came first. Until it is done,
+    /// the log cannot be given to a replica that lacks them: see [`Self::can_be_given`].
+    pub(super) fn compact(&mut self, below: i64, compaction: u64) {
+        let next = self.segments.iter().find(|(_, base)| **base == below);
+        let before = match next {
+            Some((first, _)) => first - 1,
+            None if below == self.end_offset() && !self.segments.is_empty() => u64::MAX,
+            None => return, // it was trimmed meanwhile
         };
-        if let Some(term) = self.term_of(first - 1) {
-            self.history.begin_after(first - 1, term, below);
+        let last = before.min(compaction - 1);
+        if let Some(term) = self.term_of(last) {
+            self.history.begin_after(last, term, below);
         }
     }
 
@@ -238,7 +243,7 @@ impl GroupLog {
         let next = self.segments.range(self.history.index + 1..).next();
         self.compacted.index > 0
             && self.compacted.below == self.history.end_offset
-            && next.is_some_and(|(_, base)| *base == self.compacted.below)
+            && next.map_or(self.end_offset(), |(_, base)| *base) == self.compacted.below
     }
 
     /// What is kept from before the first entry that can be had again, if it is something.

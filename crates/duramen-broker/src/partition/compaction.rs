@@ -10,9 +10,11 @@
 //! Tests:      below; `node/tests/compaction.rs`; `duramen-sim`, scenario `node`.
 //! Start at:   [`decide`].
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use duramen_storage::compaction::Order;
-use duramen_storage::op::{Compacted, Op, SegmentMeta};
+use duramen_storage::op::{Compacted, Op, OpKind, SegmentMeta};
 
 use super::Partition;
 use super::internal::Internal;
@@ -28,7 +30,7 @@ const IMAGE_BYTES: usize = 5 * 8;
 pub(crate) type View = (Decided, Producers);
 
 /// What is decided of a log, and done.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Compacting {
     pub(super) decided: Decided,
     pub(super) done: Compacted,
@@ -36,8 +38,10 @@ pub(super) struct Compacting {
     ordered: Option<u64>,
     /// What was told failed: it is told again when the log is looked at next.
     is_put_off: bool,
-    /// The entry that was proposed last, in this term.
-    pub(super) proposed: Option<u64>,
+    /// The entry that was proposed last, in this term, and up to where it compacts.
+    proposed: Option<(u64, i64)>,
+    /// By the offset at which a segment begins, the time of its first batch; of those that began since this replica started.
+    begun: BTreeMap<i64, i64>,
     /// Until this tick somebody is given what the last one left.
     fed_until_tick: u64,
 }
@@ -91,39 +95,66 @@ impl Partition {
     /// waited for: it would have to begin anew.
     pub(crate) fn sweep_compaction(&mut self, wall_ms: i64, ticks: u64) -> bool {
         let Compacting { decided, done, proposed, fed_until_tick, .. } = self.compacting;
-        let is_under_way = proposed.is_some_and(|index| index > decided.index);
+        let is_under_way = proposed.is_some_and(|(index, _)| index > decided.index);
         let may = self.settings.compact && self.obstacle().is_none();
         if is_under_way || !may || ticks < fed_until_tick {
             return false;
         }
-        let ends = (self.log_start, self.stable());
-        let segments = self.undated.dated(&self.segments, Some(wall_ms));
-        let now = decide(&segments, ends, (&decided, &done), &self.settings, wall_ms);
+        let log = Log {
+            segments: &self.undated.dated(&self.segments, Some(wall_ms)),
+            begun: &self.compacting.begun,
+            start: self.log_start,
+            stable: self.stable(),
+            end: self.group.end_offset(),
+        };
+        let now = decide(&log, (&decided, &done), &self.settings, wall_ms);
         let Some((below, tombstones_below)) = now else { return false };
-        let first = self.segments.iter().find(|it| it.base_offset == below);
-        if first.is_none_or(|first| !self.group.is_everywhere(first.first_index - 1)) {
+        let next = self.segments.iter().find(|it| it.base_offset == below);
+        let last = next.map_or(self.group.last_index(), |next| next.first_index - 1);
+        if !self.group.is_everywhere(last) {
             return false;
         }
         let entry = Internal::Compact { below, tombstones_below, at_ms: wall_ms }.encode();
         let Ok(index) = self.group.propose_internal(&entry) else { return false };
-        self.compacting.proposed = Some(index);
+        self.compacting.proposed = Some((index, below));
         true
+    }
+
+    /// Up to where the log is compacted, or will be: no segment that begins below goes on beyond.
+    pub(super) fn compacts_below(&self) -> i64 {
+        let Compacting { decided, proposed, .. } = &self.compacting;
+        proposed.map_or(0, |(_, below)| below).max(decided.below)
+    }
+
+    /// A new leader's proposals are its own.
+    pub(super) fn forget_proposed(&mut self) {
+        self.compacting.proposed = None;
+    }
+
+    /// Notes when a segment begins, for `max.compaction.lag.ms`.
+    pub(super) fn note_begun(&mut self, base_offset: i64, first_timestamp: i64) {
+        let begun = &mut self.compacting.begun;
+        begun.insert(base_offset, first_timestamp);
+        // Of the others only those that are not compacted yet count.
+        let from = self.compacting.decided.below.max(self.log_start);
+        let begins_before = begun.range(..=from).next_back().map(|(base, _)| *base);
+        self.compacting.begun = begun.split_off(&begins_before.unwrap_or(from));
     }
 
     /// What storage is to do now for what was decided: an image behind the entry first, since what is replaced must not be
     /// needed to make the view again.
-    pub(super) fn order(&mut self) -> Option<[Action; 2]> {
+    pub(super) fn order(&mut self) -> Option<[Action; 3]> {
         let Compacting { decided, done, ordered, is_put_off, .. } = self.compacting;
         let is_due = decided.index > done.index && ordered.is_none() && !is_put_off;
         // An image would pass what makes the log begin anew.
         let may = self.group.failure().is_none() && !self.group.is_beginning();
-        let is_kept = self.log_start < decided.below && decided.below < self.committed;
+        let is_kept = self.log_start < decided.below;
         if !is_due || !may || !is_kept {
             return None;
         }
         let compacted = decided.wanted();
         // From now on what is read there may be what is left, which is not what was appended.
-        self.group.compact(compacted.below);
+        self.group.compact(compacted.below, compacted.index);
         self.compacting.ordered = Some(compacted.index);
         let replica = self.group.id();
         let aborted = self.producers.transactions().aborted_before(compacted.below);
@@ -133,7 +164,10 @@ impl Partition {
             aborted: aborted.collect(),
             segment_bytes: u64::try_from(self.settings.segment_bytes).unwrap_or(0),
         };
-        Some([Action::Storage(Op { replica, kind: self.image() }), Action::Compact(order)])
+        let storage =
+            [self.image(), OpKind::Settle].map(|kind| Action::Storage(Op { replica, kind }));
+        let [image, settle] = storage;
+        Some([image, settle, Action::Compact(order)])
     }
 
     /// What became of it.
@@ -220,27 +254,58 @@ impl Decided {
     }
 }
 
-/// Up to where a log is to be compacted now, and which tombstones go: `(below, tombstones_below)`. `stable` is one past the
-/// last offset that no open transaction can take back, and below `log_start` nothing is kept; every segment has a time; `done` is what this replica's disk has done of what was decided.
+/// A log as [`decide`] looks at it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Log<'a> {
+    /// Every one has a time.
+    pub segments: &'a [SegmentMeta],
+    /// The time of the first batch, by the segment's base offset, where it is known.
+    pub begun: &'a BTreeMap<i64, i64>,
+    /// Below nothing is kept.
+    pub start: i64,
+    /// One past the last offset that no open transaction can take back.
+    pub stable: i64,
+    /// One past the last offset, committed or not.
+    pub end: i64,
+}
+
+impl Log<'_> {
+    /// Whether a segment's oldest record has waited for longer than `max.compaction.lag.ms`.
+    fn is_overdue(&self, segment: &SegmentMeta, settings: &TopicSettings, wall_ms: i64) -> bool {
+        let begun = self.begun.get(&segment.base_offset).filter(|time| **time >= 0);
+        let oldest = begun.map_or(segment.max_timestamp, |it| segment.max_timestamp.min(*it));
+        wall_ms.saturating_sub(oldest) > settings.max_compaction_lag_ms
+    }
+}
+
+/// Up to where a log is to be compacted now, and which tombstones go: `(below, tombstones_below)`. The last segment goes in
+/// only when it is overdue, and nothing is in flight. `done` is what this replica's disk has done of what was decided.
 pub(crate) fn decide(
-    segments: &[SegmentMeta],
-    (log_start, stable): (i64, i64),
+    log: &Log<'_>,
     (decided, done): (&Decided, &Compacted),
     settings: &TopicSettings,
     wall_ms: i64,
 ) -> Option<(i64, i64)> {
-    if done.index != decided.index && log_start < decided.below {
+    if done.index != decided.index && log.start < decided.below {
         return None; // that is to be done first
     }
-    let age_ms = |segment: &SegmentMeta| wall_ms.saturating_sub(segment.max_timestamp);
-    let may_go = |segment: &&[SegmentMeta]| {
-        let is_old = settings.min_compaction_lag_ms == 0
-            || age_ms(&segment[0]) >= settings.min_compaction_lag_ms;
-        // A reader in a gap finds a later batch that it may be shown.
-        is_old && segment[1].base_offset < stable
+    let segments = log.segments;
+    let is_old = |segment: &SegmentMeta| {
+        let age_ms = wall_ms.saturating_sub(segment.max_timestamp);
+        settings.min_compaction_lag_ms == 0 || age_ms >= settings.min_compaction_lag_ms
     };
-    let count = segments.windows(2).take_while(may_go).count();
-    let below = segments.get(count)?.base_offset;
+    // A reader in a gap finds a later batch that it may be shown.
+    let may_go = |pair: &&[SegmentMeta]| is_old(&pair[0]) && pair[1].base_offset < log.stable;
+    let mut count = segments.windows(2).take_while(may_go).count();
+    let mut below = segments.get(count)?.base_offset;
+    if let [last] = segments[count..]
+        && log.stable == log.end
+        && is_old(&last)
+        && log.is_overdue(&last, settings, wall_ms)
+    {
+        // Its last record is its key's last, so that one stays for a reader in a gap.
+        (count, below) = (count + 1, log.end);
+    }
     if count == 0 || below <= decided.below {
         return None;
     }
@@ -250,7 +315,7 @@ pub(crate) fn decide(
             clean += segment.size;
         } else {
             dirty += segment.size;
-            is_overdue |= age_ms(segment) > settings.max_compaction_lag_ms;
+            is_overdue |= log.is_overdue(segment, settings, wall_ms);
         }
     }
     let ratio = dirty as f64 / (clean + dirty).max(1) as f64;
@@ -288,6 +353,23 @@ mod tests {
         SEGMENTS.map(|(base, size, time)| segment(base, size, time)).into()
     }
 
+    /// The log of these segments, from `start`, of which all up to `stable` is decided and shown, and more is in flight.
+    fn decide_of(
+        segments: &[SegmentMeta],
+        (start, stable): (i64, i64),
+        of: (&Decided, &Compacted),
+        settings: &TopicSettings,
+        wall_ms: i64,
+    ) -> Option<(i64, i64)> {
+        let begun = BTreeMap::new();
+        decide(
+            &Log { segments, begun: &begun, start, stable, end: stable + 1 },
+            of,
+            settings,
+            wall_ms,
+        )
+    }
+
     fn done(decided: &Decided) -> Compacted {
         decided.wanted()
     }
@@ -296,31 +378,58 @@ mod tests {
     fn all_but_the_last_segment_goes_in_that_no_open_transaction_reaches() {
         let none = Decided::default();
         let all = all();
-        let at = |stable| decide(&all, (0, stable), (&none, &done(&none)), &settings(&[]), 1000);
+        let at = |stable| decide_of(&all, (0, stable), (&none, &done(&none)), &settings(&[]), 1000);
         assert_eq!(at(21), Some((20, 0)));
         // One that is at its very beginning stays: what follows is not to be read yet.
         assert_eq!(at(20), Some((9, 0)));
         assert_eq!(at(5), None);
-        assert_eq!(decide(&all[..1], (0, 9), (&none, &done(&none)), &settings(&[]), 1000), None);
+        assert_eq!(decide_of(&all[..1], (0, 9), (&none, &done(&none)), &settings(&[]), 1000), None);
     }
 
     #[test]
     fn what_is_young_waits_and_what_waited_long_goes_in() {
         let none = Decided::default();
         let lag = settings(&[("min.compaction.lag.ms", "980")]);
-        assert_eq!(decide(&all(), (0, 30), (&none, &done(&none)), &lag, 1000), Some((9, 0)));
-        assert_eq!(decide(&all(), (0, 30), (&none, &done(&none)), &lag, 980), None);
+        assert_eq!(decide_of(&all(), (0, 30), (&none, &done(&none)), &lag, 1000), Some((9, 0)));
+        assert_eq!(decide_of(&all(), (0, 30), (&none, &done(&none)), &lag, 980), None);
         let mut some = Decided::default();
         some.apply(7, 9, 0, 0);
         // A third of it is dirty.
         let ratio = |ratio: &str, max: &str| {
             let own = [("min.cleanable.dirty.ratio", ratio), ("max.compaction.lag.ms", max)];
-            decide(&all(), (0, 30), (&some, &done(&some)), &settings(&own), 1000)
+            decide_of(&all(), (0, 30), (&some, &done(&some)), &settings(&own), 1000)
         };
         assert_eq!(ratio("0.33", "100000"), Some((20, 0)));
         assert_eq!(ratio("0.34", "100000"), None);
         assert_eq!(ratio("1.0", "969"), Some((20, 0)));
         assert_eq!(ratio("1.0", "970"), None);
+    }
+
+    #[test]
+    fn the_last_segment_goes_in_once_it_is_overdue_and_nothing_is_in_flight() {
+        let none = Decided::default();
+        let own = [("max.compaction.lag.ms", "100"), ("min.cleanable.dirty.ratio", "1")];
+        let segments = [segment(0, 100, 10), segment(5, 100, 40)];
+        let at = |(stable, end), first: Option<i64>, wall_ms| {
+            let begun = first.map(|first| (5, first)).into_iter().collect();
+            let log = Log { segments: &segments, begun: &begun, start: 0, stable, end };
+            decide(&log, (&none, &done(&none)), &settings(&own), wall_ms).map(|it| it.0)
+        };
+        assert_eq!(at((9, 9), None, 110), None);
+        assert_eq!(at((9, 9), None, 111), Some(5));
+        assert_eq!(at((9, 9), None, 141), Some(9));
+        // By its first record, where that is known; one without a time says nothing.
+        assert_eq!(at((9, 9), Some(20), 120), Some(5));
+        assert_eq!(at((9, 9), Some(20), 121), Some(9));
+        assert_eq!(at((9, 9), Some(-1), 140), Some(5));
+        // Somebody appends, or has a transaction open.
+        assert_eq!(at((9, 10), None, 141), Some(5));
+        assert_eq!(at((8, 9), None, 141), Some(5));
+        let mut some = Decided::default();
+        some.apply(7, 9, 0, 0);
+        let begun = BTreeMap::new();
+        let log = Log { segments: &segments, begun: &begun, start: 0, stable: 9, end: 9 };
+        assert_eq!(decide(&log, (&some, &done(&some)), &settings(&own), 1000), None, "once");
     }
 
     #[test]
@@ -333,7 +442,7 @@ mod tests {
         let mut at = |lag, wall_ms| {
             let own = settings(&[(lag, "500"), ("min.cleanable.dirty.ratio", "1")]);
             let dated = undated.dated(&segments, Some(wall_ms));
-            decide(&dated, (0, 30), (&none, &done(&none)), &own, wall_ms).map(|it| it.0)
+            decide_of(&dated, (0, 30), (&none, &done(&none)), &own, wall_ms).map(|it| it.0)
         };
         assert_eq!(at("max.compaction.lag.ms", 600), None);
         assert_eq!(at("max.compaction.lag.ms", 601), Some(9));
@@ -341,7 +450,7 @@ mod tests {
             let own =
                 settings(&[("min.compaction.lag.ms", "500"), ("min.cleanable.dirty.ratio", "0")]);
             let dated = undated.dated(&segments, Some(wall_ms));
-            decide(&dated, (0, 30), (&none, &done(&none)), &own, wall_ms).map(|it| it.0)
+            decide_of(&dated, (0, 30), (&none, &done(&none)), &own, wall_ms).map(|it| it.0)
         };
         assert_eq!([young(599), young(600), young(700)], [None, Some(5), Some(9)]);
     }
@@ -350,21 +459,22 @@ mod tests {
     fn one_compaction_is_done_before_the_next_is_decided() {
         let mut some = Decided::default();
         some.apply(7, 5, 0, 0);
-        let at = |done: Compacted| decide(&all(), (0, 30), (&some, &done), &settings(&[]), 1000);
+        let at = |done: Compacted| decide_of(&all(), (0, 30), (&some, &done), &settings(&[]), 1000);
         assert_eq!(at(Compacted::default()), None);
         assert_eq!(at(done(&some)), Some((20, 0)));
         // What was trimmed meanwhile is not to be done any more.
         let none = Compacted::default();
         let left = &all()[1..];
-        assert_eq!(decide(left, (5, 30), (&some, &none), &settings(&[]), 1000), Some((20, 0)));
+        assert_eq!(decide_of(left, (5, 30), (&some, &none), &settings(&[]), 1000), Some((20, 0)));
     }
 
     #[test]
     fn tombstones_go_when_what_they_were_in_was_decided_long_enough_ago() {
         let own = settings(&[("delete.retention.ms", "100"), ("min.cleanable.dirty.ratio", "0")]);
         let mut some = Decided::default();
-        let at =
-            |some: &Decided, wall_ms| decide(&all(), (0, 30), (some, &done(some)), &own, wall_ms);
+        let at = |some: &Decided, wall_ms| {
+            decide_of(&all(), (0, 30), (some, &done(some)), &own, wall_ms)
+        };
         some.apply(7, 5, 0, 1000);
         assert_eq!(at(&some, 1099), Some((20, 0)));
         assert_eq!(at(&some, 1100), Some((20, 5)));

@@ -25,7 +25,7 @@ impl Partition {
         if active.bytes == 0 {
             return false;
         }
-        if self.roll_due {
+        if self.roll_due || active.base_offset < self.compacts_below() {
             return true;
         }
         let bytes = active.bytes + u64::from(batch.length);
@@ -70,11 +70,9 @@ impl Partition {
         self.group.end_offset()
     }
 
-    /// The last segment, as one that the next batch may go to. Nothing is appended to what compaction made.
+    /// The last segment, as one that the next batch may go to.
     pub(super) fn last_segment(&self, now: Now) -> Option<Active> {
-        let last = self.segments.last()?;
-        let is_made = last.base_offset < self.compacting.done.below;
-        (!is_made).then_some(Active {
+        self.segments.last().map(|last| Active {
             base_offset: last.base_offset,
             bytes: last.size,
             first_timestamp: last.max_timestamp,

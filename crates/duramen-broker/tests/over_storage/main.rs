@@ -643,3 +643,45 @@ fn of_a_compacted_topic_the_last_record_of_each_key_stays_where_it_was() {
     broker = broker.restart(3);
     assert_eq!(broker.records("t", 0), all);
 }
+
+#[test]
+fn a_quiet_log_is_compacted_to_its_end_once_its_oldest_record_is_overdue() {
+    let config = |(name, value): (&str, &str)| CreatableTopicConfig {
+        name: name.to_owned(),
+        value: Some(value.to_owned()),
+    };
+    let configs = [
+        ("cleanup.policy", "compact"),
+        ("max.compaction.lag.ms", "600000"),
+        ("min.cleanable.dirty.ratio", "1"),
+    ];
+    let mut broker = Broker::open(MemoryDisk::default(), 1);
+    broker.create_with("t", configs.map(config).into());
+    let mut seed = 1;
+    // In the second round a log goes on that was compacted to its end, and after a start.
+    for round in 0..3 {
+        let end = 20 * (round + 1);
+        for offset in 20 * round..end {
+            let (key, value) = (format!("key {}", offset % 3), format!("value {offset}"));
+            let appended = keyed(&key, Some(&value), broker.now.wall_ms);
+            assert_eq!(broker.produce("t", appended), offset);
+        }
+        let before = broker.node.metrics().compactions;
+        broker.pass(599_000);
+        assert_eq!(broker.node.metrics().compactions, before, "it is not overdue");
+        broker.pass(31_000);
+        broker.pass(31_000);
+        assert_eq!(broker.node.metrics().compactions, before + 1, "round {round}");
+        let left: BTreeMap<_, _> = (end - 3..end)
+            .map(|at| (at, (format!("key {}", at % 3), Some(format!("value {at}")))))
+            .collect();
+        assert_eq!(broker.records("t", 0), left);
+        assert_eq!(broker.offset_at("t", -1).0, end);
+        // It is once that it is compacted so.
+        broker.pass(1_000_000);
+        assert_eq!(broker.node.metrics().compactions, before + 1);
+        seed += 1;
+        broker = broker.restart(seed);
+        assert_eq!(broker.records("t", 0), left);
+    }
+}

@@ -71,7 +71,7 @@ impl<D: Disk> Storage<D> {
         if !made.run.iter().enumerate().all(is_shown) || !is_known || !is_news {
             return None;
         }
-        let last = replica.state.last_below(below)?;
+        let last = replica.state.last_taken(&made.compacted)?;
         let mut segments = made.segments.clone();
         for segment in &mut segments {
             let known = known.iter().find(|it| it.base_offset == segment.base_offset)?;

@@ -123,8 +123,8 @@ impl<D: Disk> Storage<D> {
             return Ok(()); // deleted meanwhile: nobody waits for it
         };
         let record = match op.kind {
-            OpKind::Create { .. } | OpKind::Reset(_) | OpKind::Image { .. } => {
-                unreachable!("creates and resets are taken above, images never queue here")
+            OpKind::Create { .. } | OpKind::Reset(_) | OpKind::Image { .. } | OpKind::Settle => {
+                unreachable!("creates and resets are taken above, images and Settle never queue")
             }
             OpKind::Write { ticket, appends, hard_state, must_sync } => {
                 if appends.is_empty() && !must_sync {

@@ -115,6 +115,7 @@ impl Store {
                 self.trims.push((replica, log_start));
             }
             OpKind::Image { index, image } => stored.image = (index, image),
+            OpKind::Settle => {}
             OpKind::Delete => {
                 self.replicas.remove(&replica);
                 self.deleted.push(replica);
