@@ -17,7 +17,7 @@ from broker import COMPAT, BrokerFailed, free_port, start, start_cluster
 # Suites that run against a pair of brokers that are there: Kafka's defaults, and a stricter one.
 CLIENTS = [
     "wire", "kcat", "confluent-kafka", "java", "kafka-tools", "connect", "mirror", "streams", "franz-go", "sarama", "kafka-go", "rust-rdkafka",
-    "rskafka", "kafka-python", "aiokafka", "kafkajs", "old-clients", "cli",
+    "rskafka", "kafka-python", "aiokafka", "kafkajs", "old-clients", "programs", "cli",
 ]  # fmt: skip
 # The tests of the gate, by suite: a record's way there and back, topics, groups and transactions of five clients. Each name is
 # one test's. None of them ends a session by silence or bounds a time: a busy machine cannot fail them.
