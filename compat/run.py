@@ -64,8 +64,8 @@ SHORT = {
 }  # fmt: skip
 # How many nodes those brokers are. What Kafka's answers are to be compared with shows on one.
 NODES = {"duramen": [1, 3], "kafka": [1]}
-# What goes through single connections, what `three` has, with kills, and clients whose newest are tried on several nodes.
-ONE_NODE_ONLY = {"wire", "connect", "mirror", "streams", "old-clients"}
+# A suite that goes through single connections, and those that `three` has, with kills.
+ONE_NODE_ONLY = {"wire", "connect", "mirror", "streams"}
 # Suites that start and kill brokers of their own.
 OWN_BROKERS = ["restart", "compaction", "three", "cluster-tools", "groups", "transactions", "shares", "kill9", "sync_audit", "scale", "faults", "hostile"]
 # What only one of the brokers promises, or shows well enough on one node.

@@ -92,9 +92,11 @@ impl Log {
                     is_young
                 } else {
                     !self.is_aborted(it)
-                        && it.key.is_some()
-                        && is_latest
-                        && (it.value.is_some() || is_young)
+                        && if it.key.is_some() {
+                            is_latest && (it.value.is_some() || is_young)
+                        } else {
+                            it.offset + 1 == how.below
+                        }
                 }
         };
         self.records.iter().filter(stays).cloned().collect()
@@ -429,8 +431,8 @@ fn order(log: &Log, compacted: Compacted) -> Order {
 /// A compaction that may be decided after another one.
 fn any_how(chance: &mut Prng, log: &Log, before: Option<Compacted>) -> Compacted {
     let before = before.unwrap_or_default();
-    let later: Vec<i64> =
-        log.bases.iter().copied().filter(|it| *it > before.below.max(1)).collect();
+    let places = log.bases.iter().copied().chain([log.end]);
+    let later: Vec<i64> = places.filter(|it| *it > before.below.max(1)).collect();
     let below = if later.is_empty() { before.below } else { *chance.pick(&later) };
     let tombstones_below = if chance.chance(500) { before.below } else { before.tombstones_below };
     Compacted { index: before.index + 1000, below, tombstones_below }
@@ -740,10 +742,15 @@ fn a_log_goes_on_beside_its_compaction() {
     let mut declined = 0;
     for seed in 2000..2120 {
         let (log, mut chance) = log_of(seed);
-        // What comes later is a log of its own that goes on where the first one ends.
-        let split = log.appends.len() * 2 / 3;
+        // What comes later is a log of its own that goes on where the first one ends: anywhere, or with a segment, so that the
+        // first one is compacted to its end.
         let is_roll =
             |it: &Append| matches!(&it.entry.content, Content::Batch(it) if it.starts_segment);
+        let to_the_end = chance.chance(400);
+        let split = match log.appends.iter().rposition(is_roll) {
+            Some(last) if to_the_end => last,
+            _ => log.appends.len() * 2 / 3,
+        };
         let early: Vec<Append> = log.appends[..split].to_vec();
         let rolls = early.iter().filter(|it| is_roll(it)).count();
         if rolls < 2 {
@@ -755,7 +762,8 @@ fn a_log_goes_on_beside_its_compaction() {
         world.image(last);
         world.settle(last).unwrap();
         world.reopen();
-        let how = Compacted { index: 1000, below: log.bases[rolls - 1], tombstones_below: 0 };
+        let below = log.bases[rolls - usize::from(!to_the_end)];
+        let how = Compacted { index: 1000, below, tombstones_below: 0 };
         let mut compaction =
             Compaction::begin(&world.storage.reader(), order(&log, how), &means(5)).unwrap();
         let trim =
@@ -812,14 +820,17 @@ fn a_log_goes_on_beside_its_compaction() {
 /// of a batch does not tell its offset, the index does.
 #[test]
 fn every_flipped_bit_of_a_compacted_segment_is_found() {
-    let (log, mut chance) = log_of(5);
-    let how = any_how(&mut chance, &log, None);
-    let mut world = World::filled(5, &log);
-    assert!(world.compact(&log, how, 1000));
-    world.reopen();
-    let files = world.storage.reader().settled_files(|_| true);
-    let (path, size) = files[0].clone();
-    assert!(path.contains('-') && size > 500, "{path}");
+    let large = (5..).find_map(|seed| {
+        let (log, _) = log_of(seed);
+        let how = Compacted { index: 1000, below: log.end, tombstones_below: 0 };
+        let mut world = World::filled(seed, &log);
+        assert!(world.compact(&log, how, 1000));
+        world.reopen();
+        let (path, size) = world.storage.reader().settled_files(|_| true)[0].clone();
+        assert!(path.contains('-'), "{path}");
+        (size > 500).then_some((log, how, world, path, size))
+    });
+    let (log, how, mut world, path, size) = large.expect("some seed leaves enough");
     let expected = log.compacted(how);
     for bit in 0..size.min(1500) * 8 {
         let (at, bit) = (bit / 8, u8::try_from(bit % 8).unwrap());

@@ -443,11 +443,11 @@ impl ReplicaState {
         let below = compacted.below;
         let next = self.segments.iter().find(|it| it.base_offset == below);
         let is_place = next.is_some() || below == self.end_offset;
-        if !is_place || below > self.prev_end_offset || compacted.index > self.prev_index {
+        if !is_place || below > self.prev_end_offset {
             return None;
         }
         let before = next.map_or(u64::MAX, |next| next.first_index - 1);
-        let last = before.min(compacted.index - 1);
+        let last = before.min(compacted.index - 1).min(self.prev_index);
         let run = self.term_runs.iter().rev().find(|run| run.first_index <= last);
         Some((last, run.map_or(self.history.term, |run| run.term)))
     }

@@ -501,4 +501,41 @@ mod tests {
         }
         assert!(cut > 100, "{cut} is not much");
     }
+
+    #[test]
+    fn a_log_that_is_compacted_to_its_end_can_be_given_from_before_the_compact_entry() {
+        let mut compacted = 0;
+        for seed in 0..200 {
+            let mut chance = Prng::stream(seed, 5);
+            let (mut log, _) = any_log(&mut chance);
+            let (below, compaction) = (log.end_offset(), log.last() + 1);
+            let term = log.term_of(log.last()).expect("the last one's");
+            let entry = |index| {
+                let content = Content::Internal(Bytes::from_static(&[1, 0]));
+                LogEntry { index, term, content }
+            };
+            if below == 0 {
+                continue;
+            }
+            compacted += 1;
+            log.append(entry(compaction));
+            if chance.below(2) == 0 {
+                log.append(entry(compaction + 1));
+            }
+            let is_after = chance.below(2) == 0;
+            if is_after {
+                let (batch, _) = any_batch(&mut chance, below, term, true);
+                let index = log.last() + 1;
+                log.append(LogEntry { index, term, content: Content::Batch(batch) });
+            }
+            log.compact(below, compaction);
+            log.compacted = Compacted { index: compaction, below, tombstones_below: 0 };
+            assert_eq!((log.history.index, log.history.end_offset), (compaction - 1, below));
+            assert!(log.can_be_given(), "seed {seed}");
+            let given = log.prefix(0).expect("all that is before is kept");
+            assert_eq!(given.compacted, log.compacted, "seed {seed}");
+            assert!(given.segments.iter().all(|it| it.base_offset < below), "seed {seed}");
+        }
+        assert!(compacted > 100, "{compacted} is not much");
+    }
 }

@@ -106,6 +106,8 @@ impl Reloading {
     }
 
     fn take(&mut self, config: &Config, settings: &ServerSettings, given: &Settings) {
+        // First, so that a line in the log is true once it is read.
+        self.limits.send_replace(Limits::of(settings, self.connections_max));
         let mut is_same = self.take_keys(config);
         let names: BTreeSet<&String> = self.given.keys().chain(given.keys()).collect();
         let mut taken = Vec::new();
@@ -137,7 +139,6 @@ impl Reloading {
                 None => self.given.remove(&name),
             };
         }
-        self.limits.send_replace(Limits::of(settings, self.connections_max));
         if !taken.is_empty() {
             self.node.push(Input::Event(Event::Given(taken)));
         }
