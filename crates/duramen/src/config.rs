@@ -2,12 +2,14 @@
 //!
 //! Purpose:    from file, environment and flags to one checked [`Config`].
 //! Owns:       the names of what can be configured, and what a mistake in one reads like.
-//! Interface:  [`ServerArgs`], [`Config::load`], [`EXAMPLE`].
+//! Interface:  [`ServerArgs`], [`Config::load`], [`example`].
 //! Invariants: a flag beats the environment, which beats the file; an unknown key is refused with
-//!             the nearest name; all mistakes are reported at once; [`EXAMPLE`] parses.
+//!             the nearest name; all mistakes are reported at once; [`example`] parses.
 //! Never:      the meaning of Kafka's settings: their table is the broker's.
 //! Tests:      `config/tests.rs`; `DURAMEN_WRITE_DOCS=1 cargo test -p duramen config` rewrites the document.
 //! Start at:   [`Config::load`].
+
+mod example;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,9 +19,6 @@ use clap::Args;
 use duramen_broker::configs::nearest;
 
 use crate::telemetry;
-
-/// A commented configuration file, with every key at its default.
-pub const EXAMPLE: &str = include_str!("config/example.toml");
 
 /// Where `dev` and `serve` listen unless told otherwise: this machine only.
 pub const LISTEN_DEFAULT: &str = "127.0.0.1:9092";
@@ -122,6 +121,11 @@ impl fmt::Display for Mistakes {
 }
 
 impl std::error::Error for Mistakes {}
+
+/// A commented configuration file: every key, and every setting that does something, at its default.
+pub fn example() -> String {
+    example::render()
+}
 
 impl Config {
     /// Joins the file (if there is one) with the environment and the flags. Settings are only

@@ -6,6 +6,9 @@ use clap::{Args, Subcommand};
 
 /// Arguments of `duramen config`.
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  duramen config example > duramen.toml
+  duramen serve --config duramen.toml")]
 pub struct ConfigCommand {
     /// What to print.
     #[command(subcommand)]
@@ -15,7 +18,7 @@ pub struct ConfigCommand {
 /// What can be printed.
 #[derive(Debug, Subcommand)]
 pub enum What {
-    /// A commented configuration file for `serve`, with every key at its default.
+    /// Print a commented configuration file for `serve`: every key, and every setting that does something, at its default
     Example,
 }
 
@@ -24,7 +27,7 @@ impl ConfigCommand {
     pub fn run(self) -> anyhow::Result<()> {
         match self.what {
             What::Example => {
-                std::io::stdout().write_all(crate::config::EXAMPLE.as_bytes())?;
+                std::io::stdout().write_all(crate::config::example().as_bytes())?;
                 Ok(())
             }
         }

@@ -30,7 +30,7 @@ beats the file of `duramen serve --config FILE`:
     num.partitions = 3
     log.retention.hours = 48
 
-`duramen config example` prints such a file with comments. A topic's own settings are given when it is created
+`duramen config example` prints such a file with comments, and with each setting of the node that does something. A topic's own settings are given when it is created
 (`duramen topic create NAME --config KEY=VALUE`, CreateTopics), and changed while the node runs by any client's
 IncrementalAlterConfigs or AlterConfigs. So are those of the node's settings that are *live*: for one node, or by the
 empty name for all of them, which the one node's beats; both beat what it was started with, and both outlive a restart.

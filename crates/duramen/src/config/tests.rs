@@ -1,5 +1,7 @@
 //! What people type, and what they are told.
 
+use duramen_broker::configs::{BROKER_CONFIGS, Effect};
+
 use super::*;
 
 fn file(text: &str) -> tempfile::NamedTempFile {
@@ -25,11 +27,12 @@ fn nothing_given_gives_the_defaults() {
 
 #[test]
 fn the_example_parses_to_the_defaults_and_so_does_all_it_comments_out() {
-    let plain = load(EXAMPLE, &ServerArgs::default(), &[]).unwrap();
+    let example = example();
+    let plain = load(&example, &ServerArgs::default(), &[]).unwrap();
     assert_eq!(plain.listen.to_string(), LISTEN_DEFAULT);
     assert_eq!(plain.data_dir, Path::new(DATA_DIR_DEFAULT));
     assert!(plain.settings.is_empty());
-    let all: String = EXAMPLE
+    let all: String = example
         .lines()
         .map(|line| match line.strip_prefix("# ") {
             Some(rest) if rest.contains(" = ") => format!("{rest}\n"),
@@ -37,9 +40,19 @@ fn the_example_parses_to_the_defaults_and_so_does_all_it_comments_out() {
         })
         .collect();
     let full = load(&all, &ServerArgs::default(), &[]).unwrap();
-    assert_eq!(full.http.unwrap().port, 9644);
+    assert_eq!(full.http.as_ref().unwrap().port, 9644);
     assert_eq!(full.settings["num.partitions"], "1");
     assert_eq!(full.settings["auto.create.topics.enable"], "true");
+    for key in FILE_KEYS {
+        let is_there = example.contains(&format!("{key} = ")) || key == "settings";
+        assert!(is_there, "the example lacks {key}");
+    }
+    for key in BROKER_CONFIGS.iter().filter(|key| key.effect != Effect::None) {
+        let given = full.settings.get(key.name).map(String::as_str);
+        assert_eq!(given, Some(key.default), "{}", key.name);
+        assert_eq!(key.problem(key.default), None, "{} would be refused", key.name);
+    }
+    assert!(example.lines().all(|line| line.chars().count() <= 100));
 }
 
 #[test]
