@@ -31,12 +31,18 @@ pub mod serve;
 pub mod share;
 pub mod topic;
 pub mod txn;
+mod usage;
 
 use crate::client;
 
 /// A durable, replicated log that speaks the Kafka protocol.
 #[derive(Debug, Parser)]
-#[command(name = "duramen", version, propagate_version = true)]
+#[command(
+    name = "duramen",
+    version,
+    propagate_version = true,
+    after_help = "Exit codes: 0 done, 1 failed (the reason is on stderr), 2 wrongly called, 130 interrupted."
+)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -78,12 +84,14 @@ pub enum Command {
 
 /// What shells report for a program that Ctrl-C ended.
 const INTERRUPTED: u8 = 130;
+/// What the parser exits with when it is wrongly called.
+const WRONGLY_CALLED: u8 = 2;
 
 /// Parses the command line and runs the command.
 ///
 /// Exit codes: 0 done, 1 failed (the reason is on stderr), 2 wrongly called, 130 interrupted.
 pub fn main() -> ExitCode {
-    let matches = Cli::command().get_matches();
+    let matches = usage::adapted(Cli::command()).get_matches();
     let json = wants_json(&matches);
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let result = match cli.command {
@@ -109,7 +117,11 @@ pub fn main() -> ExitCode {
         Err(error) if error.is::<bootstrap::Interrupted>() => ExitCode::from(INTERRUPTED),
         Err(error) => {
             complain(&error, json);
-            ExitCode::FAILURE
+            if usage::is_misuse(&error) {
+                ExitCode::from(WRONGLY_CALLED)
+            } else {
+                ExitCode::FAILURE
+            }
         }
     }
 }
@@ -181,6 +193,6 @@ mod tests {
 
     #[test]
     fn the_command_line_is_consistent() {
-        Cli::command().debug_assert();
+        usage::adapted(Cli::command()).debug_assert();
     }
 }

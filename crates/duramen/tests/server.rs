@@ -428,7 +428,7 @@ fn mistakes_in_the_configuration_are_told_at_once() {
     std::fs::write(&file, "listn = \"x\"\n[settings]\nnum.partitions = 3\n").unwrap();
     let mut command = command(directory.path(), &[]);
     let output = command.arg("--config").arg(&file).output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(2));
     let error = String::from_utf8(output.stderr).unwrap();
     assert!(error.contains("unknown key `listn`; did you mean `listen`?"), "{error}");
 

@@ -7,13 +7,17 @@ mod produce;
 mod report;
 mod tail;
 
+use std::time::Duration;
+
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use duramen_protocol::error_code::ErrorCode;
 use tokio::net::TcpStream;
 
 use super::bootstrap::{Cluster, run};
+use super::screen;
 use super::topic::key_value;
+use super::usage::{settings, topic_name};
 use crate::client::{Acknowledgement, Client, NewTopic};
 
 /// Measure a broker: appends that wait for their ack, bulk produce, bulk read.
@@ -81,13 +85,13 @@ impl From<Acks> for Acknowledgement {
 #[derive(Debug, Clone, Args)]
 struct Target {
     /// Topic to write to; created if it is not there
-    #[arg(long, short, default_value = "duramen-bench", value_name = "NAME")]
+    #[arg(long, short, default_value = "duramen-bench", value_name = "NAME", value_parser = topic_name)]
     topic: String,
     /// Partitions to spread over
     #[arg(long, short, default_value_t = 1, value_name = "P", value_parser = clap::value_parser!(i32).range(1..))]
     partitions: i32,
     /// Replicas of each partition, if the topic has to be created
-    #[arg(long, short, value_name = "N")]
+    #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(i16).range(1..))]
     replication_factor: Option<i16>,
     /// A setting of the topic, if it has to be created; may be repeated
     #[arg(long = "config", short, value_name = "KEY=VALUE", value_parser = key_value)]
@@ -117,7 +121,7 @@ impl Target {
             name: self.topic.clone(),
             partitions: self.partitions,
             replication_factor: self.replication_factor.unwrap_or(-1),
-            configs: self.configs.iter().cloned().collect(),
+            configs: settings(&self.configs)?,
         };
         match client.create_topic(&topic, false).await {
             Err(error) if error.code() != Some(ErrorCode::TopicAlreadyExists) => {
@@ -130,8 +134,9 @@ impl Target {
             let leader = client.retry(async || client.leader(&self.topic, partition).await).await;
             let leader = match leader {
                 Err(error) if error.code() == Some(ErrorCode::UnknownTopicOrPartition) => bail!(
-                    "topic {} has no more than {partition} partitions; delete it, or name another",
-                    self.topic
+                    "topic {} has no more than {}; delete it, or name another",
+                    self.topic,
+                    screen::count(partition, "partition")
                 ),
                 other => other?,
             };
@@ -145,6 +150,12 @@ impl Target {
     }
 }
 
+/// Reads a number of seconds.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().and_then(|it| Duration::try_from_secs_f64(it).ok());
+    seconds.ok_or_else(|| "give a number of seconds, 0 or more, such as 0.5".to_owned())
+}
+
 async fn connect(address: &str) -> anyhow::Result<TcpStream> {
     let socket = TcpStream::connect(address).await;
     let socket = socket.with_context(|| format!("cannot connect to {address}"))?;
@@ -154,4 +165,18 @@ async fn connect(address: &str) -> anyhow::Result<TcpStream> {
 
 async fn client(cluster: &Cluster) -> anyhow::Result<Client> {
     cluster.connect().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_seconds() {
+        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
+        assert_eq!(seconds("0"), Ok(Duration::ZERO));
+        for text in ["-1", "soon", "NaN", "1e300"] {
+            assert!(seconds(text).is_err_and(|error| error.contains("0 or more")), "{text}");
+        }
+    }
 }

@@ -56,6 +56,10 @@ const PORT_DEFAULT: u16 = 9092;
 /// `HOST:PORT` of what people write: a host alone, or an IPv6 address with or without brackets.
 fn address(text: &str) -> Result<String, String> {
     let text = text.trim();
+    if let Some((scheme, rest)) = text.split_once("://") {
+        let rest = rest.trim_end_matches('/');
+        return Err(format!("a broker is HOST:PORT without {scheme}://; write {rest}"));
+    }
     let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
     if bare.parse::<Ipv6Addr>().is_ok() {
         return Ok(HostPort { host: bare.to_owned(), port: PORT_DEFAULT }.to_string());
@@ -143,5 +147,7 @@ mod tests {
         ] {
             assert_eq!(address(text).ok().as_deref(), expected, "{text}");
         }
+        let error = "a broker is HOST:PORT without http://; write broker:9092";
+        assert_eq!(address("http://broker:9092/"), Err(error.into()));
     }
 }

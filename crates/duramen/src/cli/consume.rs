@@ -13,7 +13,8 @@ use indicatif::ProgressBar;
 use super::bootstrap::{Cluster, run};
 use super::place::{Bounds, Place};
 use super::screen;
-use super::topic::unknown_topic;
+use super::topic::{has_not, unknown_topic};
+use super::usage::{demand, once, topic_name, whole};
 use crate::client::{Client, FetchOptions, Fetched, Fetcher};
 
 mod format;
@@ -44,21 +45,22 @@ Formats (--format): text with
   %v value   %k key   %o offset   %p partition   %t topic   %T timestamp in ms   %D date and time
   %h headers as NAME=VALUE,...    %S bytes of the value     %K bytes of the key
   \\n newline  \\t tab  \\0 zero byte  %% percent sign  \\\\ backslash
-or the word `json`: one object a line. Bytes that are not UTF-8 are base64 there, in fields named
-value_base64 and key_base64.
+or the word `json`, as --output json: one object a line. Bytes that are not UTF-8 are base64 there,
+in fields named value_base64 and key_base64 instead of value and key.
 
 Examples:
   duramen consume orders
   duramen consume orders --from -10 --format '%p/%o %k=%v\\n'
   duramen consume orders --from end --follow
   duramen consume orders --from '2h ago' --until '1h ago'
-  duramen consume orders --from 2024-05-01T12:00:00Z --count 100 --format json | jq .value
+  duramen consume orders --from 2024-05-01T12:00:00Z --count 100 --output json | jq .value
   duramen consume orders --group billing --follow
   duramen consume images --partition 0 --from 12 --count 1 --format '%v' > image.png
 
 Exit codes: 0 done, 1 failed, 2 wrongly called, 130 interrupted.")]
 pub struct Consume {
     /// Topic to read
+    #[arg(value_parser = topic_name)]
     topic: String,
     /// Where to begin
     #[arg(long, default_value = "beginning", value_name = "PLACE", allow_hyphen_values = true)]
@@ -82,17 +84,17 @@ pub struct Consume {
     #[arg(long, value_name = "SECONDS", default_value_t = 45, requires = "group", value_parser = clap::value_parser!(u64).range(1..=3600))]
     session_seconds: u64,
     /// Partition to read; may be repeated. Without it, all of them
-    #[arg(long = "partition", short, value_name = "P")]
+    #[arg(long = "partition", short, value_name = "P", value_parser = clap::value_parser!(i32).range(0..))]
     partitions: Vec<i32>,
     /// Stop after this many records
-    #[arg(long, short = 'n', value_name = "N")]
+    #[arg(long, short = 'n', value_name = "N", value_parser = whole::<u64>)]
     count: Option<u64>,
     /// Wait for more records instead of stopping at the end
     #[arg(long, short)]
     follow: bool,
-    /// How a record is printed
-    #[arg(long, short = 'F', default_value = "%v\\n", value_name = "TEMPLATE")]
-    format: Format,
+    /// How a record is printed [default: %v\n]
+    #[arg(long, short = 'F', value_name = "TEMPLATE", allow_hyphen_values = true)]
+    format: Option<Format>,
     /// Only records whose transactions were committed
     #[arg(long)]
     read_committed: bool,
@@ -106,6 +108,10 @@ pub struct Consume {
 impl Consume {
     /// Runs the command.
     pub fn run(self) -> anyhow::Result<()> {
+        demand(
+            !self.cluster.json() || self.format.as_ref().is_none_or(|it| *it == Format::json()),
+            "--output json prints each record as JSON, and --format as text; leave one of them out",
+        )?;
         match self.group.clone() {
             Some(group) => membership::run(&self, &group),
             None => run(self.consume()),
@@ -136,11 +142,10 @@ impl Consume {
             found.partitions.iter().map(|part| part.partition_index).collect();
         there.sort_unstable();
         for partition in &self.partitions {
-            let last = there.last().copied().unwrap_or(0);
-            let topic = &self.topic;
-            ensure!(there.contains(partition), "topic {topic} has partitions 0 to {last}");
+            ensure!(there.contains(partition), has_not(&self.topic, &there, *partition));
         }
-        Ok(if self.partitions.is_empty() { there } else { self.partitions.clone() })
+        let named: Vec<i32> = once(&self.partitions).into_iter().copied().collect();
+        Ok(if named.is_empty() { there } else { named })
     }
 
     /// Where to stop in each partition.
@@ -161,7 +166,11 @@ impl Consume {
         let quiet = std::io::IsTerminal::is_terminal(&std::io::stdout());
         Printer {
             topic: self.topic.clone(),
-            format: if self.cluster.json() { Format::json() } else { self.format.clone() },
+            format: if self.cluster.json() {
+                Format::json()
+            } else {
+                self.format.clone().unwrap_or_default()
+            },
             left: self.count.unwrap_or(u64::MAX),
             bar: if quiet { ProgressBar::hidden() } else { screen::counter() },
         }

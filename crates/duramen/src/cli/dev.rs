@@ -17,8 +17,8 @@ pub struct Dev {
     /// How many nodes to start. Several are one cluster, each a process of its own that ends with this one: directories
     /// node-1, node-2, … under the data directory, ports counted up from that of --listen, and for each other as many
     /// from 10,000 above it. Data of a `dev` that was alone before is the first node's, and the others join it.
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub nodes: u32,
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=i64::from(nodes::NODES_MAX)))]
+    pub nodes: u16,
     /// What it has in common with `serve`.
     #[command(flatten)]
     pub server: ServerArgs,

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::bail;
+use anyhow::ensure;
 use clap::{Args, Subcommand};
 use duramen_protocol::error_code::ErrorCode;
 use duramen_protocol::messages::describe_groups::DescribedGroup;
 
 use super::bootstrap::run;
-use super::topic::unknown;
+use super::topic::{has_not, unknown};
+use super::usage::topic_name;
 use super::{explained, screen};
 use crate::client::{Client, Error, Partitions};
 
@@ -67,13 +68,14 @@ fn scope(text: &str) -> Result<Scope, String> {
     if topic.is_empty() || text.ends_with(':') {
         return Err(format!("`{text}` is not TOPIC or TOPIC:PARTITION,..."));
     }
+    let topic = topic_name(topic)?;
     let number = |part: &str| part.trim().parse::<i32>().ok().filter(|part| *part >= 0);
     let partitions = match listed {
         "" => Some(Vec::new()),
         _ => listed.split(',').map(number).collect(),
     };
     let partitions = partitions.ok_or_else(|| format!("`{listed}` is not a list of partitions"))?;
-    Ok(Scope { topic: topic.into(), partitions })
+    Ok(Scope { topic, partitions })
 }
 
 /// The partitions that these scopes name; all of a topic where a scope names none.
@@ -86,10 +88,7 @@ async fn partitions_of(client: &Client, scopes: &[Scope]) -> anyhow::Result<Part
             return Err(explained(ErrorCode::UnknownTopicOrPartition, text));
         };
         for partition in &scope.partitions {
-            if !there.contains(partition) {
-                let last = there.last().copied().unwrap_or(0);
-                bail!("topic {} has partitions 0 to {last}, and no {partition}", scope.topic);
-            }
+            ensure!(there.contains(partition), has_not(&scope.topic, &there, *partition));
         }
         let named = if scope.partitions.is_empty() { &there } else { &scope.partitions };
         let partitions = found.entry(scope.topic.clone()).or_default();

@@ -15,6 +15,7 @@ use serde::Serialize;
 
 use super::bootstrap::Output;
 use super::screen;
+use super::usage::whole;
 
 /// Look into the files of a data directory.
 #[derive(Debug, Args)]
@@ -50,7 +51,8 @@ Examples:
   duramen log dump duramen-data/orders-0/00000000000000000000.index
   duramen log dump duramen-data/journal/0000 --output json | jq 'select(.whole == false)'
 
-Exit codes: 0 all of it could be read, 1 some of it is damaged or the file cannot be opened.")]
+Exit codes: 0 all of it could be read, 1 some of it is damaged or the file cannot be opened,
+2 wrongly called.")]
 struct Dump {
     /// The file
     file: PathBuf,
@@ -58,10 +60,10 @@ struct Dump {
     #[arg(long, short)]
     records: bool,
     /// Skip what ends before this offset
-    #[arg(long, value_name = "OFFSET")]
+    #[arg(long, value_name = "OFFSET", value_parser = clap::value_parser!(i64).range(0..))]
     from: Option<i64>,
     /// Print at most this many batches, entries, rounds or facts
-    #[arg(long, short = 'n', value_name = "N")]
+    #[arg(long, short = 'n', value_name = "N", value_parser = whole::<u64>)]
     count: Option<u64>,
     /// Take the file for one of this kind, whatever its name
     #[arg(long = "as", value_enum, value_name = "KIND")]

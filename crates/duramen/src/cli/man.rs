@@ -51,7 +51,10 @@ fn page(command: &Command) -> anyhow::Result<String> {
     let plain = command.clone().after_help(Reset::<StyledStr>).after_long_help(Reset::<StyledStr>);
     let mut page = Vec::new();
     clap_mangen::Man::new(plain).render(&mut page)?;
-    let mut page = String::from_utf8(page)?;
+    let page = String::from_utf8(page)?;
+    let (before, rest) = page.split_once(".TH ").context("a page has a title")?;
+    let (_, rest) = rest.split_once('\n').context("a title has a line")?;
+    let mut page = format!("{before}{}\n{rest}", title(command));
     let (notes, examples) = match notes.as_deref().map(|it| it.split_once("Examples:\n")) {
         None => (None, None),
         Some(Some((notes, examples))) => (Some(notes.to_owned()), Some(examples.to_owned())),
@@ -71,16 +74,25 @@ fn page(command: &Command) -> anyhow::Result<String> {
     Ok(page)
 }
 
+/// Writes the title, which is the foot of the page, too: there is the program's version, and no date, since pages are the
+/// same on every day. The library leaves an empty date out, so that all behind it is in a wrong place.
+fn title(command: &Command) -> String {
+    let name = command.get_display_name().unwrap_or(command.get_name()).to_uppercase();
+    let version = command.get_version().unwrap_or_default();
+    format!(".TH {name} 1 \"\" \"Duramen {version}\" \"Duramen manual\"")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn examples_keep_their_lines() {
-        let command = Command::new("c").after_help(
+        let command = Command::new("c").version("1.2").after_help(
             "A note\nof two lines.\n\nExamples:\n  c --a 'b c'\n  c d\n\nExit codes: 0 done.",
         );
         let page = page(&command).unwrap();
+        assert!(page.contains(".TH C 1 \"\" \"Duramen 1.2\" \"Duramen manual\"\n"), "{page}");
         let (_, notes) = page.split_once(".SH NOTES\n").unwrap();
         let expected = ".nf\nA note\nof two lines.\n.fi\n.SH EXAMPLES\n.nf\n  c \\-\\-a \\(aqb c\\(aq\n  c d\n\n\
                         Exit codes: 0 done.\n.fi\n";

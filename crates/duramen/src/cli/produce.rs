@@ -19,7 +19,8 @@ use tokio::time::{Instant, timeout_at};
 use super::bench::Acks;
 use super::bootstrap::{Cluster, run};
 use super::screen;
-use super::topic::{key_value, unknown_topic};
+use super::topic::{has_not, key_value, unknown_topic};
+use super::usage::{demand, topic_name, whole};
 use crate::client::{
     Acked, Acknowledgement, Appender, AppenderOptions, Client, Error, Producer, partition_of_key,
 };
@@ -46,15 +47,28 @@ Exit codes: 0 every record was acknowledged, 1 not all were, 2 wrongly called, 1
 )]
 pub struct Produce {
     /// Topic to append to
+    #[arg(value_parser = topic_name)]
     topic: String,
     /// The key of every record
-    #[arg(long, short, value_name = "KEY", conflicts_with = "key_separator")]
+    #[arg(
+        long,
+        short,
+        value_name = "KEY",
+        conflicts_with = "key_separator",
+        allow_hyphen_values = true
+    )]
     key: Option<String>,
     /// Each line is KEY, this separator, VALUE; a line without it has no key
-    #[arg(long, short = 'K', value_name = "TEXT")]
+    #[arg(long, short = 'K', value_name = "TEXT", allow_hyphen_values = true)]
     key_separator: Option<String>,
     /// A header of every record; may be repeated
-    #[arg(long = "header", short = 'H', value_name = "KEY=VALUE", value_parser = key_value)]
+    #[arg(
+        long = "header",
+        short = 'H',
+        value_name = "KEY=VALUE",
+        value_parser = key_value,
+        allow_hyphen_values = true
+    )]
     headers: Vec<(String, String)>,
     /// A file whose whole content is one record's value; may be repeated. Then stdin is not read
     #[arg(long = "file", short = 'F', value_name = "PATH", conflicts_with = "key_separator")]
@@ -81,7 +95,7 @@ pub struct Produce {
     #[arg(long, default_value_t = 256 << 10, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..))]
     batch_bytes: u32,
     /// How long a batch waits for more lines
-    #[arg(long, default_value_t = 5, value_name = "MS")]
+    #[arg(long, default_value_t = 5, value_name = "MS", value_parser = whole::<u64>)]
     linger_ms: u64,
     /// Fail if the topic is not there, even where the broker would create it
     #[arg(long)]
@@ -123,21 +137,17 @@ impl Produce {
     }
 
     async fn produce(self) -> anyhow::Result<()> {
-        ensure!(
+        demand(
             !self.idempotent || self.acks == Acks::All,
-            "--idempotent needs --acks all: a lost acknowledgement must be noticed"
-        );
+            "--idempotent needs --acks all: a lost acknowledgement must be noticed",
+        )?;
         let client = self.cluster.connect().await?;
         let found = client.topic(&self.topic, !self.no_create).await;
         let partitions = found.map_err(unknown_topic(&self.topic))?.partitions.len();
         let partitions = i32::try_from(partitions).context("the topic has too many partitions")?;
         if let Some(partition) = self.partition {
-            ensure!(
-                partition < partitions,
-                "topic {} has {}, numbered from 0",
-                self.topic,
-                screen::count(partitions, "partition")
-            );
+            let there: Vec<i32> = (0..partitions).collect();
+            ensure!(partition < partitions, has_not(&self.topic, &there, partition));
         }
         let producer = if self.idempotent { Some(client.init_producer().await?) } else { None };
         let begun = Instant::now();

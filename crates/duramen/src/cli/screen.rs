@@ -137,9 +137,13 @@ pub fn bytes(count: f64) -> String {
     format!("{scaled:.1} TiB")
 }
 
-/// `1 partition`, `2 partitions`.
+/// `1 partition`, `2 partitions`, `2 batches`.
 pub fn count(number: impl TryInto<u64> + Display + Copy, thing: &str) -> String {
-    let plural = if number.try_into().is_ok_and(|number| number == 1) { "" } else { "s" };
+    let plural = match number.try_into() {
+        Ok(1) => "",
+        _ if thing.ends_with("ch") => "es",
+        _ => "s",
+    };
     format!("{number} {thing}{plural}")
 }
 
@@ -181,6 +185,7 @@ mod tests {
     #[test]
     fn one_thing_is_not_several() {
         assert_eq!([0, 1, 2].map(|it| count(it, "record")), ["0 records", "1 record", "2 records"]);
+        assert_eq!([1, 2].map(|it| count(it, "batch")), ["1 batch", "2 batches"]);
     }
 
     #[test]

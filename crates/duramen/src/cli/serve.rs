@@ -13,9 +13,9 @@ use crate::{server, telemetry};
 #[derive(Debug, Args)]
 #[command(
     after_help = "A flag beats the environment (DURAMEN_LISTEN, DURAMEN_SET_NUM_PARTITIONS, \
-    ...), which beats the file. `duramen config example` prints a file with every key.\n\n\
+    ...),\nwhich beats the file. `duramen config example` prints a file with every key.\n\n\
     On SIGHUP it reads the file again. The log says what was changed, and what needs a restart.\n\n\
-    Exit codes: 0 stopped by SIGINT or SIGTERM, 1 could not start, 2 wrongly called, \
+    Exit codes: 0 stopped by SIGINT or SIGTERM, 1 could not start, 2 wrongly called or configured,\n\
     70 found itself wrong, 74 the disk failed."
 )]
 pub struct Serve {

@@ -1,6 +1,5 @@
 //! `duramen topic`: create, list, describe, alter, trim and delete topics.
 
-use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use anyhow::ensure;
@@ -12,6 +11,7 @@ use serde::Serialize;
 use super::bootstrap::{Cluster, run};
 use super::explained;
 use super::screen::{self, Table};
+use super::usage::{joined, once, settings, topic_name};
 use crate::client::{Client, Error, NewTopic, OffsetAt};
 
 mod alter;
@@ -57,6 +57,7 @@ enum Action {
   duramen topic create audit --config retention.ms=-1 --config cleanup.policy=delete")]
 struct Create {
     /// The topic's name: letters, digits, '.', '_' and '-'
+    #[arg(value_parser = topic_name)]
     name: String,
     /// Partitions; without it, the broker's num.partitions
     #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(i32).range(1..))]
@@ -96,7 +97,7 @@ struct List {
   duramen topic describe orders --output json | jq '.[0].partitions[0].end'")]
 struct Describe {
     /// The topics' names
-    #[arg(required = true)]
+    #[arg(required = true, value_parser = topic_name)]
     names: Vec<String>,
     /// Also settings that are the broker's defaults
     #[arg(long)]
@@ -111,7 +112,7 @@ struct Describe {
   duramen topic delete orders audit --if-exists")]
 struct Delete {
     /// The topics' names
-    #[arg(required = true)]
+    #[arg(required = true, value_parser = topic_name)]
     names: Vec<String>,
     /// Succeed without doing anything if a topic is not there
     #[arg(long)]
@@ -127,11 +128,9 @@ struct Delete {
 struct Outcome {
     name: String,
     created: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Absent, as what follows, where the topic was there already or the broker does not say.
     id: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     partitions: Option<i32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     replication_factor: Option<i16>,
 }
 
@@ -152,7 +151,6 @@ struct Listed {
 #[derive(Debug, Serialize)]
 struct Described {
     name: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<String>,
     internal: bool,
     partitions: Vec<DescribedPartition>,
@@ -193,12 +191,13 @@ impl Topic {
 
 impl Create {
     async fn run(self) -> anyhow::Result<()> {
+        let configs = settings(&self.configs)?;
         let client = self.cluster.connect().await?;
         let topic = NewTopic {
             name: self.name.clone(),
             partitions: self.partitions.unwrap_or(-1),
             replication_factor: self.replication_factor.unwrap_or(-1),
-            configs: self.configs.into_iter().collect(),
+            configs,
         };
         let created = match client.create_topic(&topic, self.dry_run).await {
             Ok(result) => Outcome {
@@ -279,7 +278,7 @@ impl Describe {
     async fn run(self) -> anyhow::Result<()> {
         let client = self.cluster.connect().await?;
         let mut described = Vec::new();
-        for name in &self.names {
+        for name in once(&self.names) {
             let topic = client.topic(name, false).await.map_err(unknown_topic(name))?;
             described.push(self.describe(&client, topic).await?);
         }
@@ -390,21 +389,24 @@ impl Delete {
 
     async fn delete(&self, client: &Client, done: &mut Vec<Removal>) -> anyhow::Result<()> {
         self.check(client).await?;
-        let mut seen = BTreeSet::new();
-        for name in self.names.iter().filter(|name| seen.insert(*name)) {
+        let names = once(&self.names);
+        let mut failures = Vec::new();
+        for name in &names {
             let deleted = match client.delete_topic(name).await {
                 Ok(()) => true,
                 Err(error) if unknown(&error) && self.if_exists => false,
-                Err(error) if unknown(&error) => return Err(missing(name)),
-                Err(error) => return Err(error.into()),
+                Err(error) => {
+                    failures.push(if unknown(&error) { missing(name) } else { error.into() });
+                    continue;
+                }
             };
             if !self.cluster.json() {
                 let line = if deleted { "deleted topic" } else { "there is no topic" };
                 screen::print_line(&format!("{line} {name}"))?;
             }
-            done.push(Removal { name: name.clone(), deleted });
+            done.push(Removal { name: (*name).clone(), deleted });
         }
-        Ok(())
+        joined(names.len(), failures)
     }
 }
 
@@ -432,6 +434,16 @@ pub fn unknown_topic(name: &str) -> impl Fn(Error) -> anyhow::Error {
         } else {
             error.into()
         }
+    }
+}
+
+/// Says that a topic lacks a partition, and which it has.
+pub(in crate::cli) fn has_not(topic: &str, there: &[i32], partition: i32) -> String {
+    match there.iter().max() {
+        Some(last @ 1..) => {
+            format!("topic {topic} has partitions 0 to {last}, and no partition {partition}")
+        }
+        _ => format!("topic {topic} has partition 0 alone, and no partition {partition}"),
     }
 }
 

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use bytes::BytesMut;
 use clap::Args;
 use serde::Serialize;
@@ -14,8 +14,9 @@ use tokio::task::LocalSet;
 
 use super::frames::{Records, Refused, Requests, answer};
 use super::report::{Measured, Meter, bandwidth, print, round};
-use super::{Acks, Cluster, Led, Target, client, connect};
+use super::{Acks, Cluster, Led, Target, client, connect, seconds};
 use crate::cli::screen;
+use crate::cli::usage::{demand, whole};
 use crate::client::Acknowledgement;
 
 /// Appenders in a closed loop, sharing connections.
@@ -40,14 +41,14 @@ pub(super) struct Append {
     #[arg(long, short = 'C', default_value_t = 1, value_name = "C", value_parser = clap::value_parser!(u32).range(1..))]
     connections: u32,
     /// Bytes of a record's value
-    #[arg(long, short, default_value_t = 2048, value_name = "BYTES")]
+    #[arg(long, short, default_value_t = 2048, value_name = "BYTES", value_parser = whole::<usize>)]
     size: usize,
     /// How long to measure
-    #[arg(long, default_value_t = 10.0, value_name = "S")]
-    seconds: f64,
+    #[arg(long, default_value = "10", value_name = "S", value_parser = seconds)]
+    seconds: Duration,
     /// How long to run before that
-    #[arg(long, default_value_t = 1.0, value_name = "S")]
-    warmup_seconds: f64,
+    #[arg(long, default_value = "1", value_name = "S", value_parser = seconds)]
+    warmup_seconds: Duration,
     #[command(flatten)]
     target: Target,
     #[command(flatten)]
@@ -77,7 +78,10 @@ struct Shared {
 impl Append {
     /// Runs the command.
     pub(super) async fn run(self) -> anyhow::Result<()> {
-        ensure!(self.target.acks != Acks::None, "an appender waits for its ack: --acks all or 1");
+        demand(
+            self.target.acks != Acks::None,
+            "an appender waits for its ack; give --acks all or --acks 1",
+        )?;
         let client = client(&self.cluster).await?;
         let led = self.target.prepare(&client).await?;
         let per_lane = self.appenders.div_ceil(self.connections) as usize;
@@ -86,9 +90,7 @@ impl Append {
         for lane in 0..self.connections.min(self.appenders) {
             lanes.push(self.lane(lane, &led[lane as usize % led.len()], &records).await?);
         }
-        let warm_up =
-            Duration::try_from_secs_f64(self.warmup_seconds).context("--warmup-seconds")?;
-        let time = Duration::try_from_secs_f64(self.seconds).context("--seconds")?;
+        let (warm_up, time) = (self.warmup_seconds, self.seconds);
         let meter = Meter::new(warm_up, Some(time));
         let shared = Rc::new(RefCell::new(Shared { meter, requests: 0 }));
         let local = LocalSet::new();
@@ -139,9 +141,9 @@ impl Append {
         let Report { measured, appends_per_second, appends_per_request, .. } = &report;
         let lines = [
             format!(
-                "{} of {} bytes over {} to {}, {} s",
+                "{} of {} over {} to {}, {} s",
                 screen::count(self.appenders, "appender"),
-                self.size,
+                screen::count(self.size, "byte"),
                 screen::count(self.connections, "connection"),
                 screen::count(self.target.partitions, "partition"),
                 measured.seconds
@@ -154,7 +156,7 @@ impl Append {
             format!("client CPU {} s", measured.client_cpu_seconds),
         ];
         print(self.cluster.json(), &report, &lines)?;
-        report.measured.check("appends")
+        report.measured.check("append")
     }
 }
 
@@ -226,7 +228,8 @@ async fn show(shared: Rc<RefCell<Shared>>, time: Duration) {
     for second in 0..time.as_secs() {
         tokio::time::sleep(Duration::from_secs(1)).await;
         bar.set_position(second + 1);
-        bar.set_message(format!("seconds; {} appends", shared.borrow().meter.total()));
+        let appends = screen::count(shared.borrow().meter.total(), "append");
+        bar.set_message(format!("seconds; {appends}"));
     }
     bar.finish_and_clear();
 }

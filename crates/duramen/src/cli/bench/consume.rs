@@ -17,7 +17,8 @@ use serde::Serialize;
 use super::report::{bandwidth, cpu_time, print, round};
 use super::{Cluster, client};
 use crate::cli::screen;
-use crate::cli::topic::unknown_topic;
+use crate::cli::topic::{has_not, unknown_topic};
+use crate::cli::usage::{topic_name, whole};
 use crate::client::OffsetAt;
 
 /// The newest version that names topics by name; every broker since 2.7 speaks it.
@@ -42,16 +43,16 @@ Examples:
 )]
 pub(super) struct Consume {
     /// Topic to read
-    #[arg(long, short, default_value = "duramen-bench", value_name = "NAME")]
+    #[arg(long, short, default_value = "duramen-bench", value_name = "NAME", value_parser = topic_name)]
     topic: String,
     /// Partition to read
-    #[arg(long, short, default_value_t = 0, value_name = "P")]
+    #[arg(long, short, default_value_t = 0, value_name = "P", value_parser = clap::value_parser!(i32).range(0..))]
     partition: i32,
     /// First offset; without it, the partition's start
-    #[arg(long, value_name = "OFFSET")]
+    #[arg(long, value_name = "OFFSET", value_parser = clap::value_parser!(i64).range(0..))]
     from: Option<i64>,
     /// Stop after this many bytes of batches; without it, at the end that the partition has now
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", value_parser = whole::<u64>)]
     bytes: Option<u64>,
     /// Bytes asked for in one request
     #[arg(long, default_value_t = 16 << 20, value_name = "BYTES", value_parser = clap::value_parser!(i32).range(1..))]
@@ -88,7 +89,9 @@ impl Consume {
     /// Runs the command.
     pub(super) async fn run(self) -> anyhow::Result<()> {
         let client = client(&self.cluster).await?;
-        client.topic(&self.topic, false).await.map_err(unknown_topic(&self.topic))?;
+        let found = client.topic(&self.topic, false).await.map_err(unknown_topic(&self.topic))?;
+        let there: Vec<i32> = found.partitions.iter().map(|part| part.partition_index).collect();
+        ensure!(there.contains(&self.partition), has_not(&self.topic, &there, self.partition));
         let leader =
             client.retry(async || client.leader(&self.topic, self.partition).await).await?;
         let at = |at| [(self.partition, at)];
@@ -106,11 +109,11 @@ impl Consume {
         let lines = [
             format!("{} in {} s", screen::bytes(report.bytes as f64), report.seconds),
             format!(
-                "{}  {} records/s  {} requests, {} batches",
+                "{}  {} records/s  {}, {}",
                 bandwidth(report.bytes as f64, report.seconds),
                 round(report.records as f64 / report.seconds),
-                report.requests,
-                report.batches
+                screen::count(report.requests, "request"),
+                screen::count(report.batches, "batch")
             ),
             format!("client CPU {} s", report.client_cpu_seconds),
         ];

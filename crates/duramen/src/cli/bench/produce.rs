@@ -5,9 +5,9 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, bail};
 use bytes::BytesMut;
-use clap::Args;
+use clap::{ArgGroup, Args};
 use serde::Serialize;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -15,8 +15,9 @@ use tokio::task::LocalSet;
 
 use super::frames::{Records, Requests, answer};
 use super::report::{Measured, Meter, bandwidth, print, round};
-use super::{Acks, Cluster, Target, client, connect};
+use super::{Acks, Cluster, Target, client, connect, seconds};
 use crate::cli::screen;
+use crate::cli::usage::{demand, whole};
 use crate::client::{Acknowledgement, Client, OffsetAt};
 
 /// How long records sent without acks may take to appear.
@@ -24,22 +25,25 @@ const UNSEEN_MAX: Duration = Duration::from_secs(60);
 
 /// Bulk produce: several requests in flight on each connection.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:
+#[command(
+    group = ArgGroup::new("stop").required(true).multiple(true),
+    after_help = "Examples:
   duramen bench produce --messages 5000000 --size 200 --batch 500
   duramen bench produce --seconds 30 --size 1000 --batch 1000 --in-flight 5
   duramen bench produce --messages 1000000 --topic wide --partitions 100
   duramen bench produce --messages 1000000 --acks 0 --batch 1
 
-Without acks (--acks 0) the records count when the ends of the partitions show them all.")]
+Without acks (--acks 0) the records count when the ends of the partitions show them all."
+)]
 pub(super) struct Produce {
     /// Stop after this many records
-    #[arg(long, short, value_name = "M", required_unless_present = "seconds")]
+    #[arg(long, short, value_name = "M", value_parser = whole::<u64>, group = "stop")]
     messages: Option<u64>,
     /// Stop after this time
-    #[arg(long, value_name = "S")]
-    seconds: Option<f64>,
+    #[arg(long, value_name = "S", value_parser = seconds, group = "stop")]
+    seconds: Option<Duration>,
     /// Bytes of a record's value
-    #[arg(long, short, default_value_t = 1000, value_name = "BYTES")]
+    #[arg(long, short, default_value_t = 1000, value_name = "BYTES", value_parser = whole::<usize>)]
     size: usize,
     /// Records in a batch
     #[arg(long, default_value_t = 500, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
@@ -48,7 +52,7 @@ pub(super) struct Produce {
     #[arg(long, short = 'C', default_value_t = 1, value_name = "C", value_parser = clap::value_parser!(u32).range(1..))]
     connections: u32,
     /// Requests in flight on each connection
-    #[arg(long, default_value_t = 5, value_name = "W")]
+    #[arg(long, default_value_t = 5, value_name = "W", value_parser = whole::<usize>)]
     in_flight: usize,
     #[command(flatten)]
     target: Target,
@@ -79,16 +83,14 @@ impl Produce {
     /// Runs the command.
     pub(super) async fn run(self) -> anyhow::Result<()> {
         let is_answered = self.target.acks != Acks::None;
-        ensure!(
+        demand(
             is_answered || self.messages.is_some(),
-            "--acks 0 needs --messages: what to wait for"
-        );
+            "--acks 0 needs --messages: how many records to wait for",
+        )?;
         let client = client(&self.cluster).await?;
         let led = self.target.prepare(&client).await?;
         let records = Rc::new(Records::new(self.batch as usize, self.size)?);
         let acks = Acknowledgement::from(self.target.acks).code();
-        let time =
-            self.seconds.map(Duration::try_from_secs_f64).transpose().context("--seconds")?;
         let mut lanes = Vec::new();
         for lane in 0..self.connections as usize {
             let led = &led[lane % led.len()];
@@ -103,7 +105,7 @@ impl Produce {
             });
         }
         let before = if is_answered { 0 } else { self.ends(&client).await? };
-        let meter = Meter::new(Duration::ZERO, time);
+        let meter = Meter::new(Duration::ZERO, self.seconds);
         let left = self.messages.unwrap_or(u64::MAX);
         let shared = Rc::new(RefCell::new(Shared { meter, left }));
         let local = LocalSet::new();
@@ -163,13 +165,18 @@ impl Produce {
         };
         let Report { measured, messages_per_second, .. } = &report;
         let lines = [
-            format!("{} records of {} bytes in {} s", measured.total, self.size, measured.seconds),
+            format!(
+                "{} of {} in {} s",
+                screen::count(measured.total, "record"),
+                screen::count(self.size, "byte"),
+                measured.seconds
+            ),
             format!("{messages_per_second} records/s  {}", bandwidth(payload, measured.seconds)),
             format!("of a batch: {}", measured.latency_us.line()),
             format!("client CPU {} s", measured.client_cpu_seconds),
         ];
         print(self.cluster.json(), &report, &lines)?;
-        report.measured.check("records")
+        report.measured.check("record")
     }
 }
 

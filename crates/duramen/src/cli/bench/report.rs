@@ -6,11 +6,12 @@ use anyhow::{Context, bail};
 use hdrhistogram::Histogram;
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
+use serde_json::Value;
 
 use super::super::screen;
 
 /// Latencies in microseconds.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub(super) struct Latency {
     mean: f64,
     p50: f64,
@@ -148,7 +149,7 @@ impl Meter {
 }
 
 /// What a [`Meter`] saw.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub(super) struct Measured {
     /// How long it was measured.
     pub(super) seconds: f64,
@@ -157,7 +158,6 @@ pub(super) struct Measured {
     /// Things that the broker refused, and lost.
     pub(super) refused: u64,
     /// Why the first was.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) refusal: Option<String>,
     /// By second, to show stalls.
     pub(super) per_second: Vec<u64>,
@@ -174,14 +174,17 @@ impl Measured {
     }
 
     /// Fails if anything was refused: such a run says nothing about speed.
-    pub(super) fn check(&self, things: &str) -> anyhow::Result<()> {
-        match &self.refusal {
-            None => Ok(()),
-            Some(why) => bail!(
-                "the broker refused {} {things}, which are in no figure above; the first for {why}",
-                self.refused
-            ),
-        }
+    pub(super) fn check(&self, thing: &str) -> anyhow::Result<()> {
+        let Some(why) = &self.refusal else { return Ok(()) };
+        let things = screen::count(self.refused, thing);
+        bail!("the broker refused {things}, which no figure above counts; the first for {why}")
+    }
+
+    /// The fields that it has, each null: what programs see where nothing was measured.
+    pub(super) fn of_nothing() -> serde_json::Result<Value> {
+        let mut fields = serde_json::to_value(Self::default())?;
+        fields.as_object_mut().into_iter().flatten().for_each(|(_, field)| *field = Value::Null);
+        Ok(fields)
     }
 }
 
@@ -216,7 +219,15 @@ mod tests {
         let measured = meter.finish().expect("figures");
         assert_eq!((measured.total, measured.refused), (800, 100));
         assert!((99.0..101.0).contains(&measured.rate()), "{}", measured.rate());
-        let complaint = measured.check("records").expect_err("refused").to_string();
+        let complaint = measured.check("record").expect_err("refused").to_string();
         assert!(complaint.contains("refused 100 records") && complaint.ends_with(": NO"));
+        let one = Measured { refused: 1, ..measured.clone() };
+        let complaint = one.check("record").expect_err("refused").to_string();
+        assert!(complaint.contains("refused 1 record, "), "{complaint}");
+        let names =
+            |it: &Value| it.as_object().expect("fields").keys().cloned().collect::<Vec<_>>();
+        let nothing = Measured::of_nothing().expect("fields");
+        assert_eq!(names(&nothing), names(&serde_json::to_value(&measured).expect("fields")));
+        assert!(nothing["latency_us"].is_null(), "{nothing}");
     }
 }

@@ -14,6 +14,7 @@ use duramen_protocol::records::{BatchBuilder, NewRecord, Records};
 use duramen_protocol::wire::{Decoder, Message, RecordData};
 use duramen_protocol::{ApiKey, RequestHeader, encode_request_of};
 use serde::Serialize;
+use serde_json::Value;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -22,7 +23,9 @@ use tokio::task::LocalSet;
 use super::consume::{FETCH_VERSION, check};
 use super::frames::{Requests, answer, now_ms, read_answer};
 use super::report::{Latency, Measured, Meter, print, round};
-use super::{Acks, Cluster, Target, client, connect};
+use super::{Acks, Cluster, Target, client, connect, seconds};
+use crate::cli::screen;
+use crate::cli::usage::{demand, whole};
 use crate::client::{Acknowledgement, Client, OffsetAt};
 
 const FETCH_BYTES: i32 = 1 << 20;
@@ -52,16 +55,16 @@ pub(super) struct Tail {
     #[arg(long, default_value_t = 1000, value_name = "R")]
     rate: u32,
     /// Bytes of a record's value
-    #[arg(long, short, default_value_t = 200, value_name = "BYTES")]
+    #[arg(long, short, default_value_t = 200, value_name = "BYTES", value_parser = whole::<usize>)]
     size: usize,
     /// How long to measure
-    #[arg(long, default_value_t = 10.0, value_name = "S")]
-    seconds: f64,
+    #[arg(long, default_value = "10", value_name = "S", value_parser = seconds)]
+    seconds: Duration,
     /// How long to run before that
-    #[arg(long, default_value_t = 1.0, value_name = "S")]
-    warmup_seconds: f64,
+    #[arg(long, default_value = "1", value_name = "S", value_parser = seconds)]
+    warmup_seconds: Duration,
     /// How long the broker may keep a consumer waiting
-    #[arg(long, default_value_t = 500, value_name = "MS")]
+    #[arg(long, default_value_t = 500, value_name = "MS", value_parser = clap::value_parser!(i32).range(0..))]
     max_wait_ms: i32,
     #[command(flatten)]
     target: Target,
@@ -77,27 +80,29 @@ struct Report {
     size: usize,
     /// From when a record was due to its ack.
     append_us: Option<Latency>,
-    /// What consumers got; its latency is end to end.
+    /// What consumers got, each field null if there was nothing to get; its latency is end to end.
     #[serde(flatten)]
-    delivered: Option<Measured>,
+    delivered: Value,
 }
 
 impl Tail {
     /// Runs the command.
     pub(super) async fn run(self) -> anyhow::Result<()> {
-        ensure!(self.size >= STAMP_BYTES, "--size must be at least {STAMP_BYTES}");
-        ensure!(
+        let size = format!("a record begins with its time; give --size {STAMP_BYTES} or more");
+        demand(self.size >= STAMP_BYTES, &size)?;
+        demand(
             self.target.partitions == 1,
-            "consumers follow one partition: leave --partitions out"
-        );
-        ensure!(self.target.acks != Acks::None, "what is not acknowledged has no time to its ack");
+            "consumers follow one partition; leave --partitions out",
+        )?;
+        demand(
+            self.target.acks != Acks::None,
+            "what is not acknowledged has no time to its ack; give --acks all or --acks 1",
+        )?;
         let client = client(&self.cluster).await?;
         let led = self.target.prepare(&client).await?;
         let end = client.list_offsets(&self.target.topic, &[(0, OffsetAt::End)]).await?;
         let from = end.get(&0).map_or(0, |listed| listed.offset);
-        let warm_up =
-            Duration::try_from_secs_f64(self.warmup_seconds).context("--warmup-seconds")?;
-        let time = Duration::try_from_secs_f64(self.seconds).context("--seconds")?;
+        let (warm_up, time) = (self.warmup_seconds, self.seconds);
         let mut sockets = Vec::new();
         for _ in 0..self.consumers {
             sockets.push(connect(&led[0].address).await?);
@@ -127,22 +132,28 @@ impl Tail {
 
     fn report(&self, delivered: Meter, appended: Meter) -> anyhow::Result<()> {
         let has_moved = self.rate > 0 && self.consumers > 0;
+        let delivered = if has_moved { Some(delivered.finish()?) } else { None };
         let report = Report {
             benchmark: "tail",
             consumers: self.consumers,
             rate: self.rate,
             size: self.size,
             append_us: if self.rate > 0 { Some(appended.finish()?.latency_us) } else { None },
-            delivered: if has_moved { Some(delivered.finish()?) } else { None },
+            delivered: match &delivered {
+                Some(delivered) => serde_json::to_value(delivered)?,
+                None => Measured::of_nothing()?,
+            },
         };
         let mut lines = vec![format!(
-            "{} consumers behind {} records of {} bytes a second",
-            self.consumers, self.rate, self.size
+            "{} behind {} of {} a second",
+            screen::count(self.consumers, "consumer"),
+            screen::count(self.rate, "record"),
+            screen::count(self.size, "byte")
         )];
         if let Some(append) = &report.append_us {
             lines.push(format!("to the ack:      {}", append.line()));
         }
-        if let Some(delivered) = &report.delivered {
+        if let Some(delivered) = &delivered {
             let rate = round(delivered.rate());
             lines.push(format!("to the consumer: {}", delivered.latency_us.line()));
             lines.push(format!(

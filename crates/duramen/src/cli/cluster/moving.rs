@@ -4,13 +4,17 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
-use clap::Args;
+use clap::{ArgGroup, Args};
+use duramen_protocol::ErrorCode;
 use serde::Serialize;
 
 use super::overview::{Overview, Partition};
 use crate::cli::bootstrap::Cluster;
+use crate::cli::explained;
 use crate::cli::screen::{self, Table};
-use crate::client::{Client, NodeId, Reassignment};
+use crate::cli::topic::has_not;
+use crate::cli::usage::{demand, joined, topic_name, whole};
+use crate::client::{Client, Error, NodeId, Reassignment};
 
 /// How often it is looked how far a move is.
 const POLL: Duration = Duration::from_millis(250);
@@ -22,11 +26,12 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(15);
 
 #[derive(Debug, Args)]
 #[command(
+    group = ArgGroup::new("what").required(true).multiple(true),
     after_help = "With --to, the partitions of --topic are to be on these nodes. As many nodes as a partition has
 replicas get one each; with several partitions they take turns in being the first, which leads when
-all is well. With more nodes, what is there stays where it may, and the rest is spread over racks and
-nodes as for new topics. How many replicas there are does not change: that is `duramen topic alter
---replication-factor`.
+all is well. With more nodes, what is there stays where it may, and the rest is spread over racks
+and nodes as for new topics. How many replicas there are does not change: that is `duramen topic
+alter --replication-factor`.
 
 With --from, everything goes off a node, or what of --topic is there, and to the other nodes, or
 those of --to. Others keep what they have. `duramen cluster remove` does that first of all.
@@ -44,25 +49,25 @@ Examples:
 )]
 pub(super) struct MoveCommand {
     /// Partitions of this topic; may be repeated
-    #[arg(long = "topic", short, value_name = "TOPIC")]
+    #[arg(long = "topic", short, value_name = "TOPIC", value_parser = topic_name)]
     topics: Vec<String>,
     /// Only this partition of it; may be repeated
-    #[arg(long = "partition", short, value_name = "P", requires = "topics")]
+    #[arg(long = "partition", short, value_name = "P", requires = "topics", value_parser = clap::value_parser!(i32).range(0..))]
     partitions: Vec<i32>,
     /// The nodes that they are to be on
-    #[arg(long, value_name = "NODE,...", value_delimiter = ',', required_unless_present_any = ["from", "cancel"])]
+    #[arg(long, value_name = "NODE,...", value_delimiter = ',', group = "what")]
     to: Vec<NodeId>,
     /// The node that is to have none of them; may be several
-    #[arg(long, value_name = "NODE,...", value_delimiter = ',')]
+    #[arg(long, value_name = "NODE,...", value_delimiter = ',', group = "what")]
     from: Vec<NodeId>,
     /// Take back moves that are under way: all, or those of --topic
-    #[arg(long, conflicts_with_all = ["to", "from", "at_once", "no_wait"])]
+    #[arg(long, conflicts_with_all = ["to", "from", "at_once", "no_wait"], group = "what")]
     cancel: bool,
     /// How many partitions are under way at once
-    #[arg(long, value_name = "N", default_value_t = 50)]
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = whole::<usize>)]
     at_once: usize,
     /// Do not wait until all is where it is to be; all of it begins at once
-    #[arg(long)]
+    #[arg(long, conflicts_with = "at_once")]
     no_wait: bool,
     /// Only show what would be moved
     #[arg(long)]
@@ -117,14 +122,11 @@ impl MoveCommand {
     }
 
     pub(super) async fn run(self) -> anyhow::Result<()> {
+        self.check()?;
         let client = self.cluster.connect_within(PATIENCE).await?;
         if self.cancel {
             return self.cancel(&client).await;
         }
-        ensure!(
-            !self.topics.is_empty() || !self.from.is_empty(),
-            "say what is to be moved: --topic TOPIC, or --from NODE"
-        );
         let overview = Overview::gather(&client).await?;
         let mut moves = self.plan(&overview)?;
         let began = Instant::now();
@@ -142,18 +144,52 @@ impl MoveCommand {
             return Ok(screen::print_line("nothing to move: all is where it is to be")?);
         }
         table(&moves).print()?;
-        let count = moves.len();
-        let plural = if count == 1 { "" } else { "s" };
+        let partitions = screen::count(moves.len(), "partition");
         eprintln!(
             "{}",
             if self.dry_run {
-                format!("{count} partition{plural} would move; nothing was changed")
+                format!("{partitions} would move; nothing was changed")
             } else if self.no_wait {
-                format!("{count} partition{plural} under way; see `duramen cluster status`")
+                format!("{partitions} under way; see `duramen cluster status`")
             } else {
-                format!("{count} partition{plural} moved in {:.1} s", began.elapsed().as_secs_f64())
+                format!("{partitions} moved in {:.1} s", began.elapsed().as_secs_f64())
             }
         );
+        Ok(())
+    }
+
+    /// Refuses what the command line alone shows to be no wish.
+    fn check(&self) -> anyhow::Result<()> {
+        demand(
+            self.cancel || !self.topics.is_empty() || !self.from.is_empty(),
+            "say what is to be moved: --topic TOPIC, or --from NODE",
+        )?;
+        for id in &self.to {
+            let times = self.to.iter().filter(|other| *other == id).count();
+            demand(times == 1, &format!("node {id} is named twice in --to; name each node once"))?;
+            demand(
+                !self.from.contains(id),
+                &format!("node {id} is in --to and in --from; which of both?"),
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Refuses topics and partitions that are not there.
+    fn check_topics(&self, partitions: &[Partition]) -> anyhow::Result<()> {
+        for name in &self.topics {
+            let of_topic = partitions.iter().filter(|it| it.topic == *name);
+            let there: Vec<i32> = of_topic.map(|it| it.index).collect();
+            if there.is_empty() {
+                let text = format!(
+                    "there is no topic {name}; see which there are with `duramen topic list`"
+                );
+                return Err(explained(ErrorCode::UnknownTopicOrPartition, text));
+            }
+            for partition in &self.partitions {
+                ensure!(there.contains(partition), has_not(name, &there, *partition));
+            }
+        }
         Ok(())
     }
 
@@ -165,18 +201,8 @@ impl MoveCommand {
         for id in &self.to {
             let node = &overview.nodes[id];
             ensure!(node.answers || node.is_live, "node {id} is down: nothing would arrive there");
-            let twice = self.to.iter().filter(|other| *other == id).count() > 1;
-            ensure!(!twice, "node {id} is named twice");
-            ensure!(!self.from.contains(id), "node {id} is in --to and in --from; which of both?");
         }
-        for name in &self.topics {
-            let count = overview.partitions.iter().filter(|it| it.topic == *name).count();
-            ensure!(count > 0, "there is no topic {name}");
-            for partition in &self.partitions {
-                let is_there = usize::try_from(*partition).is_ok_and(|at| at < count);
-                ensure!(is_there, "topic {name} has partitions 0 to {}", count - 1);
-            }
-        }
+        self.check_topics(&overview.partitions)?;
         let is_chosen = |partition: &Partition| {
             (self.topics.is_empty() || self.topics.contains(&partition.topic))
                 && (self.partitions.is_empty() || self.partitions.contains(&partition.index))
@@ -194,10 +220,10 @@ impl MoveCommand {
             let after = if self.from.is_empty() {
                 ensure!(
                     self.to.len() >= factor,
-                    "{} has {factor} replicas, and --to names {} nodes; `duramen topic alter {} --replication-factor {}` \
-                     gives it fewer",
+                    "{} has {}, and --to names {}; `duramen topic alter {} --replication-factor {}` gives it fewer",
                     what(),
-                    self.to.len(),
+                    screen::count(factor, "replica"),
+                    screen::count(self.to.len(), "node"),
                     partition.topic,
                     self.to.len()
                 );
@@ -232,6 +258,7 @@ impl MoveCommand {
     }
 
     async fn cancel(self, client: &Client) -> anyhow::Result<()> {
+        self.check_topics(&placements(client, self.topics.iter().map(String::as_str)).await?)?;
         let moving = client.moving().await?;
         let is_chosen = |(topic, partition): &&(String, i32)| {
             (self.topics.is_empty() || self.topics.contains(topic))
@@ -258,9 +285,7 @@ impl MoveCommand {
         };
         let rows: Vec<_> = wishes.iter().map(row).collect();
         if !self.dry_run && !wishes.is_empty() {
-            for (_, taken) in client.reassign(&wishes).await? {
-                taken?;
-            }
+            taken(client.reassign(&wishes).await?)?;
         }
         if self.cluster.json() {
             return screen::print_json(&rows);
@@ -270,7 +295,7 @@ impl MoveCommand {
         }
         table(&rows).print()?;
         let verb = if self.dry_run { "would be taken back" } else { "taken back" };
-        eprintln!("{} {verb}", rows.len());
+        eprintln!("{} {verb}", screen::count(rows.len(), "move"));
         Ok(())
     }
 }
@@ -296,10 +321,23 @@ pub(in crate::cli) fn table(moves: &[Move]) -> Table {
 
 async fn begin(client: &Client, moves: &[Move]) -> anyhow::Result<()> {
     let wishes: Vec<_> = moves.iter().map(Move::wish).collect();
-    for (_, taken) in client.reassign(&wishes).await? {
-        taken?;
+    taken(client.reassign(&wishes).await?)
+}
+
+/// Says which wishes were refused. The others go on, and are seen in the status.
+fn taken(told: Vec<(Reassignment, Result<(), Error>)>) -> anyhow::Result<()> {
+    let asked = told.len();
+    let failures: Vec<anyhow::Error> =
+        told.into_iter().filter_map(|(_, taken)| taken.err()).map(Into::into).collect();
+    let others = asked - failures.len();
+    let outcome = joined(asked, failures);
+    if others == 0 {
+        return outcome;
     }
-    Ok(())
+    outcome.with_context(|| {
+        let others = screen::count(others, "other partition");
+        format!("not all is moved ({others} under way, see `duramen cluster status`)")
+    })
 }
 
 /// Moves partitions, some at a time, and waits until all are where they are to be.
@@ -364,6 +402,9 @@ async fn placements<'a>(
     let names: BTreeSet<&str> = topics.collect();
     let names: Vec<&str> = names.into_iter().collect();
     let mut there = Vec::new();
+    if names.is_empty() {
+        return Ok(there);
+    }
     for topic in client.metadata(Some(&names), false).await?.topics {
         let name = topic.name.unwrap_or_default();
         there.extend(topic.partitions.into_iter().map(|row| Partition {
@@ -396,6 +437,7 @@ mod tests {
     fn plan(overview: &Overview, line: &str) -> anyhow::Result<Vec<(i32, Vec<NodeId>)>> {
         let words = ["move"].into_iter().chain(line.split_whitespace());
         let command = Line::try_parse_from(words)?.command;
+        command.check()?;
         Ok(command.plan(overview)?.into_iter().map(|it| (it.partition, it.after)).collect())
     }
 
@@ -455,6 +497,11 @@ mod tests {
         assert!(refused("--topic t --to 1,5").contains("node 5 is down"));
         assert!(refused("--topic t --to 1,1").contains("named twice"));
         assert!(refused("--topic u --to 1,2").contains("no topic u"));
-        assert!(refused("--topic t -p 7 --to 1,2").contains("0 to 0"));
+        assert!(refused("--topic t -p 7 --to 1,2").contains("topic t has partition 0 alone"));
+        assert!(refused("--to 1,2").contains("--topic TOPIC, or --from NODE"));
+        let both = refused("--topic t --to 1 --from 1");
+        assert!(both.contains("which of both?"), "{both}");
+        let nothing = refused("--topic t");
+        assert!(nothing.contains("--to <NODE,...>|--from <NODE,...>|--cancel"), "{nothing}");
     }
 }

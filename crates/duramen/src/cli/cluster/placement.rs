@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::ensure;
 
+use crate::cli::screen;
 use crate::client::NodeId;
 
 /// Nodes, where they stand, and what they have.
@@ -64,8 +65,9 @@ impl Load {
     ) -> anyhow::Result<Vec<NodeId>> {
         ensure!(
             factor <= allowed.len(),
-            "{factor} replicas need as many nodes, and there are {} that may have them",
-            allowed.len()
+            "{} cannot be on {}: each needs a node of its own",
+            screen::count(factor, "replica"),
+            screen::count(allowed.len(), "node")
         );
         self.remove(before);
         let mut slots: Vec<Option<NodeId>> =
@@ -146,7 +148,7 @@ mod tests {
         load.add(&[3]);
         assert_eq!(load.fit(&[3], &allowed, 1).expect("enough"), [5]);
         let error = load.fit(&[1, 2], &BTreeSet::from([1]), 2).expect_err("too few").to_string();
-        assert_eq!(error, "2 replicas need as many nodes, and there are 1 that may have them");
+        assert_eq!(error, "2 replicas cannot be on 1 node: each needs a node of its own");
     }
 
     #[test]

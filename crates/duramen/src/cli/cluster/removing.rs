@@ -8,14 +8,15 @@ use super::moving::{self, Move, MoveCommand};
 use super::overview::Overview;
 use crate::cli::bootstrap::Cluster;
 use crate::cli::screen;
+use crate::cli::usage::whole;
 use crate::client::NodeId;
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Everything goes off the node first, as by `duramen cluster move --from`, and then the cluster forgets it; its
-vote on the metadata goes to another one. It may be running, and is stopped afterwards, or be lost.
-Interrupted, what is under way goes on; run it again to do the rest. Its directory cannot join again,
-an empty one can.
+    after_help = "Everything goes off the node first, as by `duramen cluster move --from`, and then the cluster
+forgets it; its vote on the metadata goes to another one. It may be running, and is stopped
+afterwards, or be lost. Interrupted, what is under way goes on; run it again to do the rest. Its
+directory cannot join again, an empty one can.
 
 Where partitions have as many replicas as there are nodes, give them fewer first:
   duramen topic alter orders --replication-factor 2
@@ -28,7 +29,7 @@ pub(super) struct Remove {
     /// The node's id
     node: NodeId,
     /// How many partitions are under way at once
-    #[arg(long, value_name = "N", default_value_t = 50)]
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = whole::<usize>)]
     at_once: usize,
     /// Only show what would be moved
     #[arg(long)]

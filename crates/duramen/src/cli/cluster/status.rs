@@ -31,9 +31,9 @@ const LISTED_MAX: usize = 50;
     after_help = "The state of a node: live (it answered), no answer (the others hear it, but it did not answer
 here), not heard (it answered here, but the node that was asked did not hear it for 3 seconds), or
 down (neither; and for how long nobody heard it, if that is known). A node whose disk is full takes
-no appends; one whose clock is far from most nodes' removes nothing for its age. LEADS and REPLICAS count
-partitions, SIZE is what they take of its disk, FREE what the disk has left. METADATA is its part
-in keeping the cluster's metadata.
+no appends; one whose clock is far from most nodes' removes nothing for its age. LEADS and REPLICAS
+count partitions, SIZE is what they take of its disk, FREE what the disk has left. METADATA is its
+part in keeping the cluster's metadata.
 
 A partition is under-replicated if a replica lacks what was committed a moment ago, or is on a node
 that does not answer, and moving until its replicas are where they are to be. Without a leader that
@@ -62,7 +62,6 @@ struct Report {
     problems: Vec<String>,
     nodes: Vec<NodeReport>,
     /// Absent where nobody says.
-    #[serde(skip_serializing_if = "Option::is_none")]
     metadata: Option<Metadata>,
     partitions: Totals,
     /// Partitions that are not as they should be.
@@ -76,7 +75,6 @@ struct NodeReport {
     rack: Option<String>,
     state: &'static str,
     /// For how long other nodes have not heard one that is not live, if they say.
-    #[serde(skip_serializing_if = "Option::is_none")]
     silent_ms: Option<i64>,
     leads: usize,
     replicas: usize,
@@ -84,10 +82,8 @@ struct NodeReport {
     disk_total: Option<i64>,
     disk_free: Option<i64>,
     /// Bytes that would have to be free for appends to be taken; only while they are refused.
-    #[serde(skip_serializing_if = "Option::is_none")]
     disk_needed: Option<i64>,
     /// How far the clock is ahead of most nodes', if nothing is removed for its age by it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     clock_ahead_ms: Option<i64>,
     metadata: Option<&'static str>,
 }
@@ -122,11 +118,9 @@ struct Attention {
     partition: i32,
     leader: Option<NodeId>,
     /// The node that is said to lead, and does not say so itself.
-    #[serde(skip_serializing_if = "Option::is_none")]
     leader_unconfirmed: Option<NodeId>,
     replicas: Vec<NodeId>,
     in_sync: Vec<NodeId>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     moving_to: Option<Vec<NodeId>>,
     under_replicated: bool,
 }
@@ -230,10 +224,6 @@ fn time(ms: i64) -> String {
         s @ ..7200 => format!("{} min", s / 60),
         s => format!("{} h", s / 3600),
     }
-}
-
-fn plural(count: usize) -> &'static str {
-    if count == 1 { "" } else { "s" }
 }
 
 impl NodeReport {
@@ -435,13 +425,17 @@ impl Report {
 
     fn partitions_text(&self) -> String {
         let Totals { total, without_leader, under_replicated, moving } = self.partitions;
-        let s = plural(total);
+        let partitions = screen::count(total, "partition");
         if self.attention.is_empty() {
-            let all = if total == 0 { "" } else { ", all led and fully replicated" };
-            return format!("{total} partition{s}{all}\n");
+            let state = match total {
+                0 => "",
+                1 => ", led and fully replicated",
+                _ => ", all led and fully replicated",
+            };
+            return format!("{partitions}{state}\n");
         }
         let mut text = format!(
-            "{total} partition{s}: {without_leader} without leader, {under_replicated} under-replicated, \
+            "{partitions}: {without_leader} without leader, {under_replicated} under-replicated, \
              {moving} moving\n\n"
         );
         let mut table =
@@ -478,14 +472,18 @@ impl Report {
             }
             _ => it.node.to_string(),
         };
+        let of =
+            |all: &[Member], what: &str| format!("{what}{}", if all.len() == 1 { "" } else { "s" });
         let members = |all: &[Member]| all.iter().map(member).collect::<Vec<_>>().join(", ");
         let mut text = format!(
-            "{leader}, {} records committed; voters {}",
-            metadata.committed,
+            "{leader}, {} committed; {} {}",
+            screen::count(metadata.committed, "record"),
+            of(&metadata.voters, "voter"),
             members(&metadata.voters)
         );
         if !metadata.observers.is_empty() {
-            write!(text, "; observers {}", members(&metadata.observers))
+            let observers = of(&metadata.observers, "observer");
+            write!(text, "; {observers} {}", members(&metadata.observers))
                 .expect("a string takes all");
         }
         text.push('\n');
@@ -496,7 +494,7 @@ impl Report {
 impl Totals {
     fn problems(&self) -> impl Iterator<Item = String> {
         let count = |count: usize, what: &str| {
-            (count > 0).then(|| format!("{count} partition{} {what}", plural(count)))
+            (count > 0).then(|| format!("{} {what}", screen::count(count, "partition")))
         };
         let without_leader = count(self.without_leader, "without leader");
         without_leader.into_iter().chain(count(self.under_replicated, "under-replicated"))

@@ -16,11 +16,11 @@ use crate::telemetry;
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "For a cluster that has lost most of its nodes for ever: their disks are gone. While they can be brought back,
-bring them back: nothing is lost then. Here, the directory of one node begins a new cluster, with a new
-id, from what this node has. What is lost is what only others had: partitions without a replica here,
-and records that were acknowledged by the others alone before this node got them. Choose the node that
-has most; without --yes this command shows what is in a directory.
+    after_help = "For a cluster that has lost most of its nodes for ever: their disks are gone. While they can be
+brought back, bring them back: nothing is lost then. Here, the directory of one node begins a new
+cluster, with a new id, from what this node has. What is lost is what only others had: partitions
+without a replica here, and records that were acknowledged by the others alone before this node got
+them. Choose the node that has most; without --yes this command shows what is in a directory.
 
 Without --yes it only says what would become of what. The node must not run. Start it afterwards as
 before, let others join it with empty directories, and give topics their replicas again:
@@ -58,7 +58,6 @@ struct Report {
     node: i32,
     former_cluster_id: String,
     /// Absent if nothing was done.
-    #[serde(skip_serializing_if = "Option::is_none")]
     cluster_id: Option<String>,
     lost_nodes: Vec<i32>,
     kept: Partitions,

@@ -4,13 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use anyhow::{bail, ensure};
+use anyhow::bail;
 use clap::Args;
+use duramen_protocol::ErrorCode;
 use serde::Serialize;
 
 use super::overview::Overview;
 use crate::cli::bootstrap::Cluster;
+use crate::cli::explained;
 use crate::cli::screen::{self, Table};
+use crate::cli::usage::topic_name;
 use crate::client::NodeId;
 
 mod comparing;
@@ -43,9 +46,9 @@ Examples:
 )]
 pub(super) struct Verify {
     /// Only this topic; may be repeated
-    #[arg(long = "topic", short, value_name = "TOPIC")]
+    #[arg(long = "topic", short, value_name = "TOPIC", value_parser = topic_name)]
     topics: Vec<String>,
-    /// List the partitions that are identical, too
+    /// List the partitions that are identical, too; JSON has all of them anyway
     #[arg(long)]
     all: bool,
     #[command(flatten)]
@@ -84,7 +87,6 @@ struct Verdict {
     nodes: Vec<NodeId>,
     /// The nodes that were left out, and why.
     left_out: BTreeMap<NodeId, String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     difference: Option<Difference>,
 }
 
@@ -131,7 +133,12 @@ impl Verify {
             subjects.push(Subject::metadata(&client).await?);
         }
         for name in &self.topics {
-            ensure!(subjects.iter().any(|it| it.topic == *name), "there is no topic {name}");
+            if subjects.iter().all(|it| it.topic != *name) {
+                let text = format!(
+                    "there is no topic {name}; see which there are with `duramen topic list`"
+                );
+                return Err(explained(ErrorCode::UnknownTopicOrPartition, text));
+            }
         }
         let nodes: BTreeSet<NodeId> = subjects.iter().flat_map(|it| it.nodes.clone()).collect();
         // Who did not answer just now is not waited for again.
@@ -208,7 +215,10 @@ impl Report {
             for node in nodes {
                 let mark = if node.odd { "  <-" } else { "" };
                 let NodeDigest { node, bytes, digest, segments, damage, .. } = node;
-                let mut what = format!("  node {node}: {bytes} bytes, digest {digest}{mark}");
+                let mut what = format!(
+                    "  node {node}: {}, digest {digest}{mark}",
+                    screen::count(*bytes, "byte")
+                );
                 if !segments.is_empty() {
                     write!(what, "  (a segment begins at {})", segments[0])
                         .expect("a string takes all");
@@ -222,9 +232,10 @@ impl Report {
         }
         let Self { identical, differ, not_compared, bytes, partitions } = self;
         let count = screen::count(partitions.len(), "partition");
+        let differ = if *differ == 1 { "1 differs".into() } else { format!("{differ} differ") };
         writeln!(
             text,
-            "{count}: {identical} identical, {differ} differ, {not_compared} not compared; \
+            "{count}: {identical} identical, {differ}, {not_compared} not compared; \
              {} of each replica",
             screen::bytes(*bytes as f64)
         )

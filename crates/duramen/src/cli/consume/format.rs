@@ -44,6 +44,13 @@ enum Part {
     Json,
 }
 
+/// The value, and the end of a line.
+impl Default for Format {
+    fn default() -> Self {
+        Self { parts: vec![Part::Value, Part::Text(b"\n".to_vec())] }
+    }
+}
+
 impl FromStr for Format {
     type Err = String;
 
@@ -175,10 +182,7 @@ fn write_json(out: &mut impl Write, shown: &Shown<'_>) -> io::Result<()> {
         put_bytes(&mut entry, "value", header.value);
         Value::Object(entry)
     });
-    let headers: Vec<Value> = headers.collect();
-    if !headers.is_empty() {
-        object.insert("headers".into(), headers.into());
-    }
+    object.insert("headers".into(), headers.collect::<Vec<Value>>().into());
     serde_json::to_writer(&mut *out, &object)?;
     out.write_all(b"\n")
 }

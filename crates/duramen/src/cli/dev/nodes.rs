@@ -7,18 +7,20 @@ use std::path::PathBuf;
 use std::process::{ChildStderr, ChildStdin, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, bail};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{sleep, timeout};
 
+use crate::cli::usage::demand;
 use crate::client::{Client, Options};
 use crate::config::{Config, HostPort};
 use crate::server;
 use crate::telemetry::Format;
 
-const NODES_MAX: u16 = 9;
+/// The most nodes of one `dev`.
+pub(super) const NODES_MAX: u16 = 9;
 /// Nodes listen for each other so far from where clients connect.
 const NODE_PORTS_AWAY: u16 = 10_000;
 /// How long nodes may take to stop before they are killed.
@@ -40,7 +42,7 @@ struct Running {
 }
 
 /// Starts the nodes, says how to use them, and waits for a signal.
-pub(super) fn run(count: u32, config: &Config) -> anyhow::Result<()> {
+pub(super) fn run(count: u16, config: &Config) -> anyhow::Result<()> {
     let plans = plan(count, config)?;
     let (sender, ends) = unbounded_channel();
     let mut running = BTreeMap::new();
@@ -51,25 +53,9 @@ pub(super) fn run(count: u32, config: &Config) -> anyhow::Result<()> {
     runtime.block_on(watch(&plans, running, ends))
 }
 
-fn plan(count: u32, config: &Config) -> anyhow::Result<Vec<Plan>> {
-    let count = u16::try_from(count).ok().filter(|count| (2..=NODES_MAX).contains(count));
-    let count = count.with_context(|| format!("--nodes takes 1 to {NODES_MAX}"))?;
+fn plan(count: u16, config: &Config) -> anyhow::Result<Vec<Plan>> {
+    check(config)?;
     let first = config.listen.port;
-    ensure!(
-        first != 0,
-        "several nodes need ports that are known: give --listen a port other than 0"
-    );
-    ensure!(
-        config.advertise.is_none(),
-        "--advertise is for one node; each of several tells its own address"
-    );
-    ensure!(
-        config.node_listen.is_none(),
-        "--node-listen is for one node; several have their own here"
-    );
-    for name in ["node.id", "broker.id", "controller.quorum.voters", "advertised.listeners"] {
-        ensure!(!config.settings.contains_key(name), "{name} is set for each node by --nodes");
-    }
     let port_of = |base: u16, id: u16| base.checked_add(id - 1);
     let node_port = |id| {
         let above = first.checked_add(NODE_PORTS_AWAY + NODES_MAX).map(|_| first + NODE_PORTS_AWAY);
@@ -110,6 +96,27 @@ fn plan(count: u32, config: &Config) -> anyhow::Result<Vec<Plan>> {
         Ok(Plan { id, address: HostPort { host, port: clients.port }, arguments })
     };
     (1..=count).map(plan).collect()
+}
+
+/// Refuses what can be meant for one node alone.
+fn check(config: &Config) -> anyhow::Result<()> {
+    demand(
+        config.listen.port != 0,
+        "several nodes need ports that are known; give --listen a port other than 0",
+    )?;
+    demand(
+        config.advertise.is_none(),
+        "--advertise is for one node; leave it out, and each of several tells its own address",
+    )?;
+    demand(
+        config.node_listen.is_none(),
+        "--node-listen is for one node; leave it out, and several have their own here",
+    )?;
+    for name in ["node.id", "broker.id", "controller.quorum.voters", "advertised.listeners"] {
+        let text = format!("{name} is set for each node by --nodes; leave one of both out");
+        demand(!config.settings.contains_key(name), &text)?;
+    }
+    Ok(())
 }
 
 /// Where a node of these keeps its data. One that `dev` has made before, alone, goes on as the first of them.

@@ -1,5 +1,7 @@
 //! `duramen group delete`.
 
+use std::collections::BTreeSet;
+
 use anyhow::{bail, ensure};
 use clap::Args;
 use duramen_protocol::error_code::ErrorCode;
@@ -8,13 +10,16 @@ use serde::Serialize;
 use super::{Scope, no_such_group, partitions_of, refusal, scope};
 use crate::cli::bootstrap::Cluster;
 use crate::cli::screen;
+use crate::cli::usage::{joined, once};
 use crate::client::{Client, Partitions};
 
 #[derive(Debug, Args)]
 #[command(
     after_help = "A group that reads cannot be deleted: stop its members first. Of a group that reads, only offsets
-of topics can be deleted that no member reads. A share group has to be without members for either, and
-forgets whole topics.
+of topics can be deleted that no member reads. A share group has to be without members for either,
+and forgets whole topics.
+
+Groups are deleted one after the other. If one fails, the others are deleted nevertheless.
 
 Examples:
   duramen group delete billing
@@ -41,7 +46,6 @@ struct Removal {
     group: String,
     deleted: bool,
     /// The partitions whose offsets went; absent if the whole group did.
-    #[serde(skip_serializing_if = "Option::is_none")]
     offsets: Option<Partitions>,
 }
 
@@ -58,14 +62,20 @@ impl Delete {
     }
 
     async fn delete_all(&self, client: &Client, done: &mut Vec<Removal>) -> anyhow::Result<()> {
-        for group in &self.groups {
-            let deleted = self.delete(client, group).await?;
-            if !self.cluster.json() {
-                screen::print_line(&deleted.text())?;
+        let groups = once(&self.groups);
+        let mut failures = Vec::new();
+        for group in &groups {
+            match self.delete(client, group).await {
+                Ok(deleted) => {
+                    if !self.cluster.json() {
+                        screen::print_line(&deleted.text())?;
+                    }
+                    done.push(deleted);
+                }
+                Err(error) => failures.push(error),
             }
-            done.push(deleted);
         }
-        Ok(())
+        joined(groups.len(), failures)
     }
 
     async fn delete(&self, client: &Client, group: &str) -> anyhow::Result<Removal> {
@@ -121,8 +131,9 @@ impl Delete {
         );
         let starts = client.share_starts(group).await?;
         let held = |scope: &&Scope| starts.contains_key(&scope.topic);
-        let topics: Vec<String> =
+        let topics: BTreeSet<String> =
             self.topics.iter().filter(held).map(|scope| scope.topic.clone()).collect();
+        let topics: Vec<String> = topics.into_iter().collect();
         ensure!(
             !topics.is_empty() || self.if_exists,
             "group {group} has no offsets there; `duramen group describe {group}` shows where it has"

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use anyhow::ensure;
-use clap::Args;
+use clap::{ArgGroup, Args};
 use duramen_protocol::messages::consumer_protocol::{ConsumerProtocolAssignment, decode};
 use duramen_protocol::messages::describe_groups::{DescribedGroup, DescribedGroupMember};
 use duramen_protocol::messages::list_groups::ListedGroup;
@@ -14,6 +14,7 @@ use super::{no_such_group, partitions_there};
 use crate::cli::bootstrap::Cluster;
 use crate::cli::place::Bounds;
 use crate::cli::screen::{self, Table};
+use crate::cli::usage::once;
 use crate::client::{ByPartition, Client, Committed, Group, NodeId, Partitions, ShareStart};
 
 /// The members of these groups are told by `DescribeGroups`.
@@ -21,9 +22,12 @@ const CLASSIC: &str = "classic";
 
 #[derive(Debug, Args)]
 #[command(
+    group = ArgGroup::new("which").required(true),
+    override_usage = "duramen group describe [OPTIONS] <GROUP>...
+       duramen group describe [OPTIONS] --all",
     after_help = "LAG is how many offsets lie between what the group committed and the end of the partition.
-A group that committed nothing in a partition has no lag there. Of a share group, COMMITTED is the first
-offset that it is not done with, and LAG is how many there are that it is not done with.
+A group that committed nothing in a partition has no lag there. Of a share group, COMMITTED is the
+first offset that it is not done with, and LAG is how many there are that it is not done with.
 
 Examples:
   duramen group describe billing
@@ -33,12 +37,12 @@ Examples:
 )]
 pub(super) struct Describe {
     /// The groups' names
-    #[arg(value_name = "GROUP", required_unless_present = "all")]
+    #[arg(value_name = "GROUP", group = "which")]
     groups: Vec<String>,
     /// All groups of consumers
-    #[arg(long, conflicts_with = "groups")]
+    #[arg(long, group = "which")]
     all: bool,
-    /// One line a group
+    /// One line a group; JSON has all of it anyway
     #[arg(long, short)]
     summary: bool,
     /// Only partitions in which the group is behind
@@ -56,9 +60,7 @@ struct Described {
     /// How partitions are shared, as the members agreed or chose.
     protocol: Option<String>,
     /// Of groups of the consumer protocol, and of share groups: how often it has changed, and for which of these its shares were decided.
-    #[serde(skip_serializing_if = "Option::is_none")]
     epoch: Option<i32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     assignment_epoch: Option<i32>,
     coordinator: NodeId,
     coordinator_address: String,
@@ -72,12 +74,10 @@ struct Described {
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Member {
     id: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
     instance: Option<String>,
     client: String,
     host: String,
     /// How far a member of such a group is.
-    #[serde(skip_serializing_if = "Option::is_none")]
     epoch: Option<i32>,
     assigned: Partitions,
 }
@@ -87,7 +87,6 @@ struct Progress {
     topic: String,
     partition: i32,
     committed: Option<i64>,
-    #[serde(skip_serializing_if = "String::is_empty")]
     metadata: String,
     start: Option<i64>,
     end: Option<i64>,
@@ -109,7 +108,7 @@ impl Describe {
             });
             consumers.map(|group| &group.group_id).collect()
         } else {
-            self.groups.iter().collect()
+            once(&self.groups)
         };
         let mut described = Vec::new();
         for name in names {

@@ -47,7 +47,8 @@ struct Listed {
     /// Absent where the broker is too old to say.
     state: Option<String>,
     r#type: Option<String>,
-    protocol: String,
+    /// What the members say that they are, such as `consumer`. Absent where none has said it.
+    protocol: Option<String>,
     coordinator: i32,
 }
 
@@ -75,7 +76,7 @@ impl List {
                 group: group.group_id,
                 state: said(group.group_state),
                 r#type: said(group.group_type),
-                protocol: group.protocol_type,
+                protocol: said(group.protocol_type),
                 coordinator,
             })
             .filter(|group| {
@@ -98,9 +99,8 @@ impl List {
         let mut table = Table::new(&["GROUP", "STATE", "TYPE", "PROTOCOL", "COORDINATOR"]);
         for group in listed {
             let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".into());
-            let protocol = said(group.protocol);
-            let cells =
-                [or_dash(group.state), or_dash(group.r#type).to_lowercase(), or_dash(protocol)];
+            let kind = or_dash(group.r#type).to_lowercase();
+            let cells = [or_dash(group.state), kind, or_dash(group.protocol)];
             table
                 .row([group.group].into_iter().chain(cells).chain([group.coordinator.to_string()]));
         }

@@ -5,12 +5,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
 use clap::{ArgGroup, Args};
+use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::describe_groups::DescribedGroup;
 use serde::{Deserialize, Serialize};
 
 use super::describe::starts_of;
-use super::{Scope, has_members, partitions_of, partitions_there, refusal, scope};
+use super::{Scope, has_members, no_such_group, partitions_of, partitions_there, refusal, scope};
 use crate::cli::bootstrap::Cluster;
+use crate::cli::explained;
 use crate::cli::place::{Bounds, Place};
 use crate::cli::screen::{self, Table};
 use crate::client::{ByPartition, Client, Committed, Group, Partitions};
@@ -18,6 +20,10 @@ use crate::client::{ByPartition, Client, Committed, Group, Partitions};
 #[derive(Debug, Args)]
 #[command(
     group = ArgGroup::new("target").required(true),
+    override_usage = "duramen group reset [OPTIONS] <GROUP> --to <PLACE>
+       duramen group reset [OPTIONS] <GROUP> --shift <N>
+       duramen group reset [OPTIONS] <GROUP> --to-group <GROUP>
+       duramen group reset [OPTIONS] <GROUP> --to-file <FILE>",
     after_help = "Without --execute it only shows what would change: offsets that are overwritten are gone, and a
 group that starts at the wrong place reads too much or misses records.
 
@@ -30,8 +36,11 @@ Where to (--to):
   '2h ago', '3 days ago'    the same, counted from now
 
 A group that reads cannot be reset: stop its members first. A group that is not there yet comes into
-being, if its topics are named; with --share as a share group. Of a share group, it is set where it starts:
-what it has done beyond that comes again.
+being, if its topics are named; with --share as a share group. Of a share group, it is set where it
+starts: what it has done beyond that comes again.
+
+A file (--to-file) holds what `group describe` or `group reset` printed, or one group of that, as in
+  {\"group\": \"billing\", \"partitions\": [{\"topic\": \"orders\", \"partition\": 0, \"committed\": 4711}]}
 
 Examples:
   duramen group reset billing --to beginning
@@ -89,21 +98,16 @@ struct Change {
     end: i64,
 }
 
-/// What [`Reset::to_file`] reads: a description or a plan, or a list of them. Other fields are passed over.
+/// A description or a plan, as [`Reset::to_file`] reads it. Other fields are passed over.
 #[derive(Debug, Deserialize)]
-#[serde(untagged)]
-enum OneOrMany {
-    One(Kept),
-    Many(Vec<Kept>),
-}
-
-#[derive(Debug, Deserialize)]
+#[serde(expecting = "a group with its partitions")]
 struct Kept {
     group: String,
     partitions: Vec<KeptOffset>,
 }
 
 #[derive(Debug, Deserialize)]
+#[serde(expecting = "a partition with its topic")]
 struct KeptOffset {
     topic: String,
     partition: i32,
@@ -123,10 +127,11 @@ impl Reset {
             && !self.brings_topics()
         {
             let group = &self.group;
-            bail!(
+            let text = format!(
                 "there is no group {group}; see which there are with `duramen group list`, or name topics with \
                  --topic to give a new group its first offsets"
             );
+            return Err(explained(ErrorCode::GroupIdNotFound, text));
         }
         let mut plan = self.plan(&client, &committed).await?;
         let readers = found.filter(|group| !group.members.is_empty());
@@ -171,11 +176,7 @@ impl Reset {
     ) -> anyhow::Result<Plan> {
         let present = offsets(present);
         let source = match (&self.to_group, &self.to_file) {
-            (Some(group), _) => {
-                let (_, found) = client.describe_group(group).await?;
-                let is_share = found.as_ref().is_some_and(Group::is_share);
-                Some(offsets(&committed(client, group, is_share).await?))
-            }
+            (Some(group), _) => Some(of_other(client, group).await?),
             (_, Some(path)) => Some(self.kept(path)?),
             _ => None,
         };
@@ -205,11 +206,24 @@ impl Reset {
                 end: bounds[&partition].end,
             }));
         }
-        ensure!(
-            !partitions.is_empty(),
-            "there are no offsets to go by; name topics with --topic, or another place with --to"
-        );
+        ensure!(!partitions.is_empty(), self.nothing(source.is_some()));
         Ok(Plan { group: self.group.clone(), executed: false, partitions })
+    }
+
+    /// Says why no partition is left to be set.
+    fn nothing(&self, has_source: bool) -> String {
+        let group = &self.group;
+        if !has_source {
+            return format!("group {group} has no offsets yet; name topics with --topic");
+        }
+        let file = self.to_file.as_ref().map(|path| path.display().to_string());
+        let source = file.or_else(|| Some(format!("group {}", self.to_group.as_ref()?)));
+        let source = source.unwrap_or_default();
+        if self.topics.is_empty() {
+            format!("no partition in which {source} has an offset is there any more")
+        } else {
+            format!("{source} has no offset in what --topic names; name others, or leave it out")
+        }
     }
 
     /// The partitions that were named, or else those that have offsets and still exist.
@@ -260,10 +274,28 @@ impl Reset {
     fn kept(&self, path: &Path) -> anyhow::Result<ByPartition<i64>> {
         let text = std::fs::read_to_string(path)
             .with_context(|| format!("cannot read {}", path.display()))?;
-        let offsets = choose(&self.group, &text)
-            .with_context(|| format!("{} does not serve", path.display()))?;
+        let unfit = || format!("{} does not serve", path.display());
+        let offsets = choose(&self.group, &text).with_context(unfit)?;
+        ensure!(
+            !offsets.is_empty(),
+            "{} names no partition with an offset; write one with `duramen group describe GROUP --output json`",
+            path.display()
+        );
         Ok(offsets)
     }
+}
+
+/// Where another group is, which must be somewhere.
+async fn of_other(client: &Client, group: &str) -> anyhow::Result<ByPartition<i64>> {
+    let (_, found) = client.describe_group(group).await?;
+    let is_share = found.as_ref().is_some_and(Group::is_share);
+    let committed = offsets(&committed(client, group, is_share).await?);
+    ensure!(found.is_some() || !committed.is_empty(), no_such_group(group));
+    ensure!(
+        !committed.is_empty(),
+        "group {group} has no offsets to go by; name a place with --to instead of --to-group"
+    );
+    Ok(committed)
 }
 
 /// How far a group is: what it has committed, or where it starts.
@@ -287,12 +319,10 @@ fn offsets(committed: &ByPartition<Committed>) -> ByPartition<i64> {
 }
 
 fn choose(group: &str, text: &str) -> anyhow::Result<ByPartition<i64>> {
-    let kept: OneOrMany = serde_json::from_str(text)
-        .context("it is not what `duramen group describe GROUP --output json` prints")?;
-    let mut kept = match kept {
-        OneOrMany::One(kept) => vec![kept],
-        OneOrMany::Many(kept) => kept,
-    };
+    let mut kept = read(text).context(
+        "it is neither a JSON object with `group` and `partitions` nor a list of such objects, as \
+         `duramen group describe GROUP --output json` prints it",
+    )?;
     if kept.len() > 1 {
         let groups: Vec<_> = kept.iter().map(|kept| kept.group.clone()).collect();
         kept.retain(|kept| kept.group == group);
@@ -305,6 +335,14 @@ fn choose(group: &str, text: &str) -> anyhow::Result<ByPartition<i64>> {
         }
     }
     Ok(offsets)
+}
+
+/// Reads one group, or a list of them.
+fn read(text: &str) -> serde_json::Result<Vec<Kept>> {
+    match serde_json::from_str(text)? {
+        list @ serde_json::Value::Array(_) => serde_json::from_value(list),
+        one => Ok(vec![serde_json::from_value(one)?]),
+    }
 }
 
 impl Plan {
@@ -382,6 +420,13 @@ mod tests {
         assert_eq!(choose("other", &two).unwrap()["orders"][&2], 18);
         let error = choose("third", &two).unwrap_err().to_string();
         assert_eq!(error, "it holds groups billing, other, and not third");
-        assert!(choose("billing", "TOPIC,0,1").is_err());
+        for text in ["TOPIC,0,1", "7", "{}", "[7]", "[{\"group\": \"g\"}]"] {
+            let error = format!("{:#}", choose("billing", text).unwrap_err());
+            assert!(
+                error.contains("`group` and `partitions` nor a list of such objects"),
+                "{error}"
+            );
+            assert!(!error.contains("Kept") && !error.contains("OneOrMany"), "{error}");
+        }
     }
 }

@@ -11,19 +11,21 @@ use serde::Serialize;
 
 use crate::cli::bootstrap::Output;
 use crate::cli::screen::{self, Table};
+use crate::cli::usage::once;
 
 /// List what a start of the node set aside, or drop it. The node may run meanwhile.
 #[derive(Debug, Args)]
 #[command(
     after_help = "A node that starts and finds whole record batches which no record of its journal names moves them
-to the folder `set-aside` of its data directory, and logs a warning. Nothing there is read again, and
-nothing is removed until you say so. Look into a segment with `duramen log dump`.
+to the folder `set-aside` of its data directory, and logs a warning. Nothing there is read again,
+and nothing is removed until you say so. Look into a segment with `duramen log dump`.
 
 Examples:
   duramen log set-aside --data-dir duramen-data
   duramen log set-aside --data-dir duramen-data --drop orders-0.815 --drop orders-1.815
 
-Exit codes: 0 listed or dropped, 1 there is no such name, or the folder cannot be read."
+Exit codes: 0 listed or dropped, 1 there is no such name, or the folder cannot be read,
+2 wrongly called."
 )]
 pub(super) struct SetAside {
     /// The node's data directory
@@ -64,7 +66,7 @@ impl SetAside {
                 );
             }
         }
-        for name in &self.drop {
+        for name in once(&self.drop) {
             let path = folder.join(name);
             fs::remove_dir_all(&path)
                 .with_context(|| format!("cannot remove {}", path.display()))?;

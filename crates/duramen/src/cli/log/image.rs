@@ -7,10 +7,11 @@ use duramen_storage::ReplicaId;
 use serde::Serialize;
 
 use super::{Dump, Printer};
+use crate::cli::screen;
 
 #[derive(Serialize)]
 struct Entry {
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Absent where the file's name does not say it.
     index: Option<u64>,
     bytes: usize,
     /// As the journal has it of this file.
@@ -34,7 +35,8 @@ pub(super) fn dump(dump: &Dump, printer: &mut Printer) -> anyhow::Result<()> {
     let entry = Entry { index, bytes: length, crc, facts: facts.len() };
     let line = || {
         let after = index.map_or_else(String::new, |index| format!("image after index {index}  "));
-        format!("{after}{length} bytes  crc {crc}  {} facts", entry.facts)
+        let facts = screen::count(entry.facts, "fact");
+        format!("{after}{}  crc {crc}  {facts}", screen::count(length, "byte"))
     };
     let mut more = printer.entry(&entry, line)?;
     if !dump.records {

@@ -29,7 +29,6 @@ struct Entry {
     codec: String,
     timestamps: &'static str,
     max_timestamp: i64,
-    #[serde(skip_serializing_if = "Option::is_none")]
     producer: Option<Producer>,
     transactional: bool,
     control: bool,
@@ -80,9 +79,10 @@ impl Entry {
             self;
         let time = date(self.max_timestamp);
         let mut line = format!(
-            "offsets {base_offset}..{last_offset}  {}  position {position}  {bytes} bytes  \
+            "offsets {base_offset}..{last_offset}  {}  position {position}  {}  \
              term {term}  {timestamps} time {time}",
-            screen::count(*records, "record")
+            screen::count(*records, "record"),
+            screen::count(*bytes, "byte")
         );
         if self.codec != Codec::None.name() {
             line.push_str("  ");

@@ -14,7 +14,8 @@ use serde::Serialize;
 use crate::cli::bootstrap::Cluster;
 use crate::cli::place::Bounds;
 use crate::cli::screen::{self, Table};
-use crate::cli::topic::unknown_topic;
+use crate::cli::topic::{has_not, unknown_topic};
+use crate::cli::usage::{topic_name, whole};
 use crate::client::{
     Acknowledgement, Appender, AppenderOptions, Client, FetchOptions, Fetched, Fetcher,
     partition_of_key,
@@ -29,15 +30,15 @@ const DECOMPRESSED_BYTES_MAX: usize = 1 << 30;
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "A share group whose errors.deadletterqueue.topic.name is set keeps there what its consumers reject, and what
-was given out as often as it may be. Once the cause is gone, this command reads that topic up to its
-present end, and produces each record again as it was: key, value, headers and timestamp, to the topic
-and the partition where it was, or to another topic (--to; then its key decides on the partition).
-All share groups that read there get it, not only the one that gave it up.
+    after_help = "A share group whose errors.deadletterqueue.topic.name is set keeps there what its consumers reject,
+and what was given out as often as it may be. Once the cause is gone, this command reads that topic
+up to its present end, and produces each record again as it was: key, value, headers and timestamp,
+to the topic and the partition where it was, or to another topic (--to; then its key decides on the
+partition). All share groups that read there get it, not only the one that gave it up.
 
 The place it has come to is committed for a consumer group (--as), so that another run goes on from
-there; `duramen group reset` sets it back. Each --group and --source has a place of its own: what one
-passes by is there for the others. A run that is broken off may repeat records, and skips none.
+there; `duramen group reset` sets it back. Each --group and --source has a place of its own: what
+one passes by is there for the others. A run that is broken off may repeat records, and skips none.
 
 Set up a dead-letter topic:
   duramen topic create dlq.billing --config errors.deadletterqueue.group.enable=true
@@ -55,21 +56,22 @@ Exit codes: 0 done, 1 failed, 2 wrongly called, 130 interrupted."
 )]
 pub(super) struct Redrive {
     /// Dead-letter topic to read
+    #[arg(value_parser = topic_name)]
     topic: String,
     /// Only what this share group has given up
     #[arg(long, value_name = "GROUP")]
     group: Option<String>,
     /// Only what comes from this topic
-    #[arg(long, value_name = "TOPIC")]
+    #[arg(long, value_name = "TOPIC", value_parser = topic_name)]
     source: Option<String>,
     /// Produce to this topic instead of the one that each record comes from
-    #[arg(long, value_name = "TOPIC")]
+    #[arg(long, value_name = "TOPIC", value_parser = topic_name)]
     to: Option<String>,
     /// Consumer group that keeps the place [default: redrive.TOPIC, with --group and --source behind it]
     #[arg(long = "as", value_name = "GROUP")]
     place: Option<String>,
     /// Stop after this many records
-    #[arg(long, short = 'n', value_name = "N")]
+    #[arg(long, short = 'n', value_name = "N", value_parser = whole::<u64>)]
     count: Option<u64>,
     /// Only say what would be produced
     #[arg(long)]
@@ -288,8 +290,8 @@ impl Run<'_> {
             (Some(_), Some(key)) => partition_of_key(key, count),
             (Some(_), None) => origin.partition % count,
         };
-        let last = count - 1;
-        ensure!(partition < count, "topic {topic} has partitions 0 to {last}, and no {partition}");
+        let there: Vec<i32> = (0..count).collect();
+        ensure!(partition < count, has_not(topic, &there, partition));
         Ok((topic.clone(), partition))
     }
 
@@ -348,7 +350,9 @@ impl Report {
         }
         if self.without_record > 0 {
             let without = self.without_record;
-            write!(text, ", {without} say only where the record was").expect("a string takes all");
+            let verb = if without == 1 { "says" } else { "say" };
+            write!(text, ", {without} {verb} only where the record was")
+                .expect("a string takes all");
         }
         text
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use anyhow::ensure;
-use clap::Args;
+use clap::{ArgGroup, Args};
 use duramen_broker::configs::nearest;
 use duramen_protocol::error_code::ErrorCode;
 use duramen_protocol::messages::describe_configs::DescribeConfigsResourceResult;
@@ -14,11 +14,18 @@ use super::{SOURCE_TOPIC, key_value, source, unknown_topic};
 use crate::cli::bootstrap::Cluster;
 use crate::cli::cluster::overview::Overview;
 use crate::cli::cluster::{Move, carry_out};
+use crate::cli::explained;
 use crate::cli::screen;
+use crate::cli::usage::{joined, misuse, once, settings, topic_name};
 use crate::client::{Client, Error, NodeId};
 
 #[derive(Debug, Args)]
 #[command(
+    group = ArgGroup::new("change").required(true).multiple(true),
+    override_usage = "duramen topic alter [OPTIONS] <NAMES>... --config <KEY=VALUE>
+       duramen topic alter [OPTIONS] <NAMES>... --delete-config <KEY>
+       duramen topic alter [OPTIONS] <NAMES>... --partitions <N>
+       duramen topic alter [OPTIONS] <NAMES>... --replication-factor <N>",
     after_help = "The settings that are not named stay as they are. All that is asked is checked for all topics
 before anything is changed.
 
@@ -26,8 +33,10 @@ More partitions do not move records. Records with keys go to other partitions fr
 the order of one key's records holds only on either side of the change.
 
 More replicas are placed where racks, and then nodes, have least; of fewer, those go that share a
-rack, or whose node has most. The first, which leads when all is well, stays. Producers and consumers
-go on, and the command waits until all replicas have what is kept.
+rack, or whose node has most. The first, which leads when all is well, stays. Producers and
+consumers go on, and the command waits until all replicas have what is kept.
+
+Topics are altered one after the other. If one fails, the others are altered nevertheless.
 
 Examples:
   duramen topic alter orders --config retention.ms=86400000
@@ -37,7 +46,7 @@ Examples:
 )]
 pub(super) struct Alter {
     /// The topics' names
-    #[arg(required = true)]
+    #[arg(required = true, value_parser = topic_name)]
     names: Vec<String>,
     /// A setting and its new value; may be repeated
     #[arg(
@@ -45,17 +54,23 @@ pub(super) struct Alter {
         short,
         value_name = "KEY=VALUE",
         value_parser = key_value,
-        required_unless_present_any = ["deleted", "partitions", "replication_factor"]
+        group = "change"
     )]
     configs: Vec<(String, String)>,
     /// A setting that is to have the broker's value again; may be repeated
-    #[arg(id = "deleted", long = "delete-config", short = 'd', value_name = "KEY")]
+    #[arg(
+        id = "deleted",
+        long = "delete-config",
+        short = 'd',
+        value_name = "KEY",
+        group = "change"
+    )]
     deleted: Vec<String>,
     /// How many partitions there are to be; never fewer than there are
-    #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(i32).range(1..))]
+    #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(i32).range(1..), group = "change")]
     partitions: Option<i32>,
     /// How many replicas each partition is to have
-    #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), group = "change")]
     replication_factor: Option<u16>,
     /// Only check, and show what would change
     #[arg(long)]
@@ -71,9 +86,8 @@ struct Plan {
     /// False if this was only a check, or all is as it was.
     altered: bool,
     configs: Vec<ConfigChange>,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Absent, as what follows, if it was not asked for.
     partitions: Option<PartitionChange>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     replication_factor: Option<FactorChange>,
 }
 
@@ -107,26 +121,31 @@ const MOVES_AT_ONCE: usize = 50;
 
 impl Alter {
     pub(super) async fn run(self) -> anyhow::Result<()> {
-        for (name, _) in &self.configs {
-            ensure!(
-                !self.deleted.contains(name),
-                "{name} is to be set and deleted; which of both?"
-            );
+        let set = settings(&self.configs)?;
+        if let Some(name) = set.keys().find(|name| self.deleted.contains(name)) {
+            return Err(misuse(format!("{name} is to be set and deleted; which of both?")));
         }
         let client = self.cluster.connect().await?;
+        let names = once(&self.names);
         let mut plans = Vec::new();
-        for name in &self.names {
+        for name in &names {
             plans.push(self.plan(&client, name).await?);
         }
         for plan in &mut plans {
             plan.execute(&client, true).await?;
         }
+        let mut failures = Vec::new();
         if !self.dry_run {
-            for plan in &mut plans {
-                plan.execute(&client, false).await?;
-                plan.altered = plan.changes();
-            }
+            plans = carried_out(&client, plans, &mut failures).await;
         }
+        // What was altered is told, though another topic could not be.
+        if failures.is_empty() || !plans.is_empty() {
+            self.print(&plans)?;
+        }
+        joined(names.len(), failures)
+    }
+
+    fn print(&self, plans: &[Plan]) -> anyhow::Result<()> {
         if self.cluster.json() {
             return screen::print_json(&plans);
         }
@@ -137,8 +156,8 @@ impl Alter {
     async fn plan(&self, client: &Client, name: &str) -> anyhow::Result<Plan> {
         let topic = client.topic(name, false).await.map_err(unknown_topic(name))?;
         let known = client.topic_configs(name).await?;
-        let set = self.configs.iter().map(|(key, value)| (key, Some(value)));
-        let asked = set.chain(self.deleted.iter().map(|key| (key, None)));
+        let set = once(&self.configs).into_iter().map(|(key, value)| (key, Some(value)));
+        let asked = set.chain(once(&self.deleted).into_iter().map(|key| (key, None)));
         let configs = asked.map(|(key, value)| change(&known, key, value.cloned()));
         let configs = configs.collect::<anyhow::Result<_>>()?;
         let before = i32::try_from(topic.partitions.len()).unwrap_or(i32::MAX);
@@ -146,7 +165,8 @@ impl Alter {
         if let Some(PartitionChange { before, after }) = &partitions {
             ensure!(
                 before <= after,
-                "topic {name} has {before} partitions; they can become more, but not {after}: records would be lost"
+                "topic {name} has {}; they can become more, but not {after}: records would be lost",
+                screen::count(*before, "partition")
             );
         }
         let replication_factor = match self.replication_factor {
@@ -155,6 +175,28 @@ impl Alter {
         };
         Ok(Plan { topic: name.into(), altered: false, configs, partitions, replication_factor })
     }
+}
+
+/// Alters one topic after the other. Answers the plans that were carried out.
+async fn carried_out(
+    client: &Client,
+    plans: Vec<Plan>,
+    failures: &mut Vec<anyhow::Error>,
+) -> Vec<Plan> {
+    let mut done = Vec::new();
+    for mut plan in plans {
+        match plan.execute(client, false).await {
+            Ok(()) => {
+                plan.altered = plan.changes();
+                done.push(plan);
+            }
+            Err(error) => {
+                failures
+                    .push(error.context(format!("not all of topic {} was altered", plan.topic)));
+            }
+        }
+    }
+    done
 }
 
 impl FactorChange {
@@ -272,14 +314,17 @@ impl Plan {
 
     fn explain(&self, error: Error) -> anyhow::Error {
         let topic = &self.topic;
-        let advice = match error.code() {
-            Some(ErrorCode::InvalidConfig) => {
-                format!("see the settings with `duramen topic describe {topic} --all-configs`")
+        let (code, advice) = match error.code() {
+            Some(code @ ErrorCode::InvalidConfig) => {
+                let see = "see the settings with";
+                (code, format!("{see} `duramen topic describe {topic} --all-configs`"))
             }
-            Some(ErrorCode::UnknownTopicOrPartition) => "the topic was deleted meanwhile".into(),
+            Some(code @ ErrorCode::UnknownTopicOrPartition) => {
+                (code, "the topic was deleted meanwhile".to_owned())
+            }
             _ => return error.into(),
         };
-        anyhow::anyhow!("{error}; {advice}")
+        explained(code, format!("{error}; {advice}"))
     }
 
     fn changes(&self) -> bool {

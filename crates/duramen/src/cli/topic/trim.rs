@@ -2,12 +2,19 @@
 
 use anyhow::ensure;
 use clap::Args;
+use duramen_protocol::ErrorCode;
 use serde::Serialize;
 
-use super::unknown_topic;
+use super::{has_not, unknown_topic};
 use crate::cli::bootstrap::Cluster;
+use crate::cli::explained;
 use crate::cli::place::{Bounds, Place};
 use crate::cli::screen::{self, Table};
+use crate::cli::usage::{joined, once, topic_name};
+use crate::client::Client;
+
+/// The setting that says what is done about old records.
+const POLICY: &str = "cleanup.policy";
 
 #[derive(Debug, Args)]
 #[command(
@@ -23,12 +30,13 @@ Examples:
 )]
 pub(super) struct Trim {
     /// The topic's name
+    #[arg(value_parser = topic_name)]
     name: String,
     /// Delete the records in front of this place, in each partition
     #[arg(long, value_name = "PLACE", allow_hyphen_values = true)]
     before: Place,
     /// Only this partition; may be repeated
-    #[arg(long = "partition", short, value_name = "P")]
+    #[arg(long = "partition", short, value_name = "P", value_parser = clap::value_parser!(i32).range(0..))]
     partitions: Vec<i32>,
     /// Do it
     #[arg(long)]
@@ -61,11 +69,12 @@ impl Trim {
             topic.partitions.iter().map(|part| part.partition_index).collect();
         there.sort_unstable();
         for partition in &self.partitions {
-            let last = there.last().copied().unwrap_or(0);
-            ensure!(there.contains(partition), "topic {name} has partitions 0 to {last}");
+            ensure!(there.contains(partition), has_not(name, &there, *partition));
         }
-        let partitions = if self.partitions.is_empty() { &there } else { &self.partitions };
-        let bounds = Bounds::find(&client, name, partitions).await?;
+        let named: Vec<i32> = once(&self.partitions).into_iter().copied().collect();
+        let partitions = if named.is_empty() { there } else { named };
+        self.check_policy(&client).await?;
+        let bounds = Bounds::find(&client, name, &partitions).await?;
         // What is gone already need not go.
         let reach = |held: &Bounds| match self.before {
             Place::Offset(offset) => Bounds { start: held.start.min(offset), ..*held },
@@ -84,11 +93,10 @@ impl Trim {
             executed: false,
             partitions: bounds.iter().map(cut).collect(),
         };
-        if self.execute {
-            for cut in plan.partitions.iter_mut().filter(|cut| cut.start > cut.start_before) {
-                cut.start = client.delete_records(name, cut.partition, cut.start).await?;
-            }
-            plan.executed = true;
+        let outcome = if self.execute { plan.execute(&client).await } else { Ok(()) };
+        // What is gone is told, though another partition could not be trimmed.
+        if outcome.is_err() && plan.partitions.is_empty() {
+            return outcome;
         }
         if self.cluster.json() {
             screen::print_json(&plan)?;
@@ -98,11 +106,48 @@ impl Trim {
         if !self.execute {
             eprintln!("nothing was changed; do it with --execute");
         }
-        Ok(())
+        outcome
+    }
+
+    /// Refuses topics from which nothing may be deleted by its age, before a plan promises it.
+    async fn check_policy(&self, client: &Client) -> anyhow::Result<()> {
+        let configs = client.topic_configs(&self.name).await?;
+        let policy = configs.into_iter().find(|config| config.name == POLICY);
+        match policy.and_then(|config| config.value) {
+            Some(policy) if policy.contains("compact") && !policy.contains("delete") => {
+                let name = &self.name;
+                let text = format!(
+                    "topic {name} is compacted ({POLICY}={policy}), and keeps the last record of each key; to delete \
+                     old records, too, set `duramen topic alter {name} --config {POLICY}=compact,delete`"
+                );
+                Err(explained(ErrorCode::PolicyViolation, text))
+            }
+            _ => Ok(()),
+        }
     }
 }
 
 impl Plan {
+    /// Trims one partition after the other. What could not be trimmed is in the plan no more.
+    async fn execute(&mut self, client: &Client) -> anyhow::Result<()> {
+        let (asked, mut failures) = (self.partitions.len(), Vec::new());
+        let mut done = Vec::new();
+        for mut cut in self.partitions.drain(..) {
+            if cut.start > cut.start_before {
+                match client.delete_records(&self.topic, cut.partition, cut.start).await {
+                    Ok(start) => cut.start = start,
+                    Err(error) => {
+                        failures.push(error.into());
+                        continue;
+                    }
+                }
+            }
+            done.push(cut);
+        }
+        (self.partitions, self.executed) = (done, true);
+        joined(asked, failures)
+    }
+
     fn table(&self) -> Table {
         let records = if self.executed { "DELETED" } else { "TO DELETE" };
         let mut table = Table::new(&["PARTITION", "START", "NEW START", "END", records]);

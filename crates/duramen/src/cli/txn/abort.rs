@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::no_such_id;
 use crate::cli::bootstrap::Cluster;
 use crate::cli::screen;
+use crate::cli::usage::{joined, once};
 use crate::client::Client;
 
 const ONGOING: &str = "Ongoing";
@@ -16,9 +17,12 @@ const ONGOING: &str = "Ongoing";
     after_help = "The id is taken over, as by a new producer: the one that had it is kept out for good, and its
 application has to begin anew. A transaction whose end is decided ends so, whatever is asked for.
 
+Ids are dealt with one after the other. If one fails, the others are aborted nevertheless.
+
 Examples:
   duramen txn abort billing-1
-  duramen txn list --state ongoing --open-for 1h -o json | jq -r '.[].id' | xargs -r duramen txn abort"
+  duramen txn list --state ongoing --open-for 1h -o json \\
+      | jq -r '.[].id' | xargs -r duramen txn abort"
 )]
 pub(super) struct Abort {
     /// The transactional ids
@@ -49,25 +53,41 @@ impl Abort {
     }
 
     async fn abort(&self, client: &Client, done: &mut Vec<Aborted>) -> anyhow::Result<()> {
-        for id in &self.ids {
-            let found = client.describe_transaction(id).await?;
-            let (_, found) = found.ok_or_else(|| no_such_id(id))?;
-            if found.transaction_state != ONGOING {
-                let state = found.transaction_state;
-                bail!("transactional id {id} has nothing open: its state is {state}");
+        let ids = once(&self.ids);
+        let mut failures = Vec::new();
+        for id in &ids {
+            match abort(client, id).await {
+                Ok(aborted) => {
+                    if !self.cluster.json() {
+                        screen::print_line(&aborted.text())?;
+                    }
+                    done.push(aborted);
+                }
+                Err(error) => failures.push(error),
             }
-            client.take_over(id, found.transaction_timeout_ms).await?;
-            let partitions = found.topics.iter().map(|topic| topic.partitions.len()).sum();
-            let aborted = Aborted { id: id.clone(), producer_id: found.producer_id, partitions };
-            if !self.cluster.json() {
-                screen::print_line(&format!(
-                    "aborted the transaction of {id} in {}; producer {} is kept out",
-                    screen::count(partitions, "partition"),
-                    aborted.producer_id
-                ))?;
-            }
-            done.push(aborted);
         }
-        Ok(())
+        joined(ids.len(), failures)
+    }
+}
+
+async fn abort(client: &Client, id: &str) -> anyhow::Result<Aborted> {
+    let found = client.describe_transaction(id).await?;
+    let (_, found) = found.ok_or_else(|| no_such_id(id))?;
+    if found.transaction_state != ONGOING {
+        let state = found.transaction_state;
+        bail!("transactional id {id} has nothing open: its state is {state}");
+    }
+    client.take_over(id, found.transaction_timeout_ms).await?;
+    let partitions = found.topics.iter().map(|topic| topic.partitions.len()).sum();
+    Ok(Aborted { id: id.to_owned(), producer_id: found.producer_id, partitions })
+}
+
+impl Aborted {
+    fn text(&self) -> String {
+        let Self { id, producer_id, partitions } = self;
+        let partitions = screen::count(*partitions, "partition");
+        format!(
+            "aborted the transaction of {id} in {partitions}; producer {producer_id} is kept out"
+        )
     }
 }

@@ -10,6 +10,7 @@ use serde::Serialize;
 use super::{ago, no_such_id};
 use crate::cli::bootstrap::Cluster;
 use crate::cli::screen::{self, Table};
+use crate::cli::usage::once;
 use crate::client::{Client, NodeId};
 
 #[derive(Debug, Args)]
@@ -53,7 +54,7 @@ impl Describe {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         let client = self.cluster.connect().await?;
         let mut described = Vec::new();
-        for id in &self.ids {
+        for id in once(&self.ids) {
             let found = client.describe_transaction(id).await?;
             let (coordinator, found) = found.ok_or_else(|| no_such_id(id))?;
             described.push(Described::of(&client, coordinator, found).await?);

@@ -1,14 +1,18 @@
 //! `duramen txn list`.
 
 use clap::Args;
+use duramen_protocol::ErrorCode;
 use jiff::SignedDuration;
 use serde::Serialize;
 
 use crate::cli::bootstrap::Cluster;
 use crate::cli::screen::{self, Table};
-use crate::cli::word;
-use crate::client::{NodeId, TransactionFilter};
+use crate::cli::usage::demand;
+use crate::cli::{explained, word};
+use crate::client::{Error, NodeId, TransactionFilter};
 
+/// The states in which readers wait for a transaction.
+const OPEN: [&str; 3] = ["Ongoing", "PrepareCommit", "PrepareAbort"];
 /// The states of a transaction as Kafka writes them.
 const STATES: [&str; 6] =
     ["Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort"];
@@ -16,7 +20,8 @@ const STATES: [&str; 6] =
 #[derive(Debug, Args)]
 #[command(
     after_help = "States: empty (a producer, and nothing begun), ongoing, prepare-commit and prepare-abort (its end is
-decided, and its partitions are being told), complete-commit, complete-abort.
+decided, and its partitions are being told), complete-commit, complete-abort. A transaction is open
+(--open-for) while it is ongoing, prepare-commit or prepare-abort.
 
 Examples:
   duramen txn list
@@ -28,11 +33,11 @@ pub(super) struct List {
     /// Only ids in these states
     #[arg(long, short, value_name = "STATE,...", value_delimiter = ',', value_parser = state)]
     state: Vec<&'static str>,
-    /// Only ids whose transaction began at least so long ago, such as 10m or 2h
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    /// Only ids with a transaction that has been open for at least so long, such as 10m or 2h
+    #[arg(long, value_name = "TIME", value_parser = time, allow_hyphen_values = true)]
     open_for: Option<SignedDuration>,
     /// Only ids that match this regular expression as a whole
-    #[arg(long, short, value_name = "REGEX")]
+    #[arg(long, short, value_name = "REGEX", allow_hyphen_values = true)]
     pattern: Option<String>,
     /// Only the id of this producer id; may be repeated
     #[arg(long = "producer", value_name = "ID")]
@@ -60,14 +65,16 @@ fn time(text: &str) -> Result<SignedDuration, String> {
 
 impl List {
     pub(super) async fn run(self) -> anyhow::Result<()> {
+        let states = self.states()?;
         let client = self.cluster.connect().await?;
         let filter = TransactionFilter {
-            states: self.state.iter().map(|it| (*it).to_owned()).collect(),
-            producer_ids: self.producers,
+            states: states.iter().map(|it| (*it).to_owned()).collect(),
+            producer_ids: self.producers.clone(),
             open_for_ms: self.open_for.map(|it| i64::try_from(it.as_millis()).unwrap_or(i64::MAX)),
-            pattern: self.pattern,
+            pattern: self.pattern.clone(),
         };
-        let found = client.list_transactions(&filter).await?;
+        let found = client.list_transactions(&filter).await;
+        let found = found.map_err(|error| self.explain(error))?;
         let listed = found.into_iter().map(|(coordinator, it)| Listed {
             id: it.transactional_id,
             state: it.transaction_state,
@@ -87,6 +94,40 @@ impl List {
             table.row([it.id, it.state, it.producer_id.to_string(), it.coordinator.to_string()]);
         }
         Ok(table.print()?)
+    }
+
+    /// The states that are asked for. Brokers compare ages alone, also of ids with nothing open, whose age says nothing.
+    fn states(&self) -> anyhow::Result<Vec<&'static str>> {
+        match (self.open_for, &self.state[..]) {
+            (None, named) => Ok(named.to_vec()),
+            (Some(_), []) => Ok(OPEN.to_vec()),
+            (Some(_), named) => {
+                let open: Vec<_> = named.iter().copied().filter(|it| OPEN.contains(it)).collect();
+                demand(
+                    !open.is_empty(),
+                    "--open-for asks for open transactions, and in these states none is open; leave one of both out",
+                )?;
+                Ok(open)
+            }
+        }
+    }
+
+    fn explain(&self, error: Error) -> anyhow::Error {
+        let code = error.code();
+        match (code, &self.pattern) {
+            (Some(code @ ErrorCode::InvalidRegularExpression), Some(pattern)) => explained(
+                code,
+                format!(
+                    "`{pattern}` is no regular expression that the broker knows; write \\ in front of ( [ . * + ? \
+                     where the letter itself is meant"
+                ),
+            ),
+            (Some(code @ ErrorCode::UnsupportedVersion), _) => explained(
+                code,
+                format!("{error}: the broker is too old; leave out --pattern and --open-for"),
+            ),
+            _ => error.into(),
+        }
     }
 }
 

@@ -1,0 +1,148 @@
+//! What is checked of a command line before anybody is asked, and how several things that were asked for come out.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::fmt::Write as _;
+use std::str::FromStr;
+
+use anyhow::anyhow;
+use clap::builder::Resettable;
+use clap::{Arg, Command};
+
+use super::{code_of, explained};
+use crate::config::Mistakes;
+
+/// The most letters that Kafka allows in the name of a topic.
+const TOPIC_LETTERS_MAX: usize = 249;
+
+/// A mistake that the command line alone shows.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Misuse(String);
+
+/// Makes an error of a mistake that the command line alone shows: the exit code tells it from a failure.
+pub(in crate::cli) fn misuse(text: impl Into<String>) -> anyhow::Error {
+    Misuse(text.into()).into()
+}
+
+/// Refuses the command line unless it makes sense.
+pub(in crate::cli) fn demand(makes_sense: bool, text: &str) -> anyhow::Result<()> {
+    if makes_sense { Ok(()) } else { Err(misuse(text)) }
+}
+
+/// Tells whether the caller has to change the command line, the environment or the configuration file.
+pub(in crate::cli) fn is_misuse(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| cause.is::<Misuse>() || cause.is::<Mistakes>())
+}
+
+/// Makes all options read `-1` as their value, so that the error says what a value may be, and take a variable that is
+/// empty for one that is not set.
+pub(in crate::cli) fn adapted(command: Command) -> Command {
+    let is_empty = |name: &OsStr| std::env::var_os(name).is_some_and(|value| value.is_empty());
+    let adapt = |arg: Arg| {
+        let takes_values = arg.get_action().takes_values();
+        let arg = if takes_values { arg.allow_negative_numbers(true) } else { arg };
+        if arg.get_env().is_some_and(is_empty) {
+            arg.env(Resettable::<clap::builder::OsStr>::Reset)
+        } else {
+            arg
+        }
+    };
+    command.mut_args(adapt).mut_subcommands(adapted)
+}
+
+/// Reads the name of a topic. What cannot be one is refused before any broker is asked.
+pub(in crate::cli) fn topic_name(text: &str) -> Result<String, String> {
+    let is_allowed = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);
+    let is_name = (1..=TOPIC_LETTERS_MAX).contains(&text.len())
+        && text.chars().all(is_allowed)
+        && !matches!(text, "." | "..");
+    if is_name {
+        return Ok(text.to_owned());
+    }
+    Err(format!(
+        "a topic's name has letters, digits, '.', '_' and '-', at most {TOPIC_LETTERS_MAX}, and is neither '.' nor '..'"
+    ))
+}
+
+/// Reads a whole number that is not negative.
+pub(in crate::cli) fn whole<T: FromStr>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|_| "give a whole number, 0 or more".to_owned())
+}
+
+/// Leaves out what was named before: twice is once.
+pub(in crate::cli) fn once<T: Ord>(named: &[T]) -> Vec<&T> {
+    let mut seen = BTreeSet::new();
+    named.iter().filter(|it| seen.insert(*it)).collect()
+}
+
+/// Sorts settings by name. Of two values for one setting, nobody knows which is meant.
+pub(in crate::cli) fn settings(
+    given: &[(String, String)],
+) -> anyhow::Result<BTreeMap<String, String>> {
+    let mut settings = BTreeMap::new();
+    for (name, value) in given {
+        let before = settings.insert(name.clone(), value.clone());
+        if let Some(before) = before.filter(|before| before != value) {
+            let text = format!("{name} is to be {before} and {value}; give it one value");
+            return Err(misuse(text));
+        }
+    }
+    Ok(settings)
+}
+
+/// Joins what failed of `asked` things that were tried one after the other.
+pub(in crate::cli) fn joined(asked: usize, mut failures: Vec<anyhow::Error>) -> anyhow::Result<()> {
+    if failures.len() < 2 {
+        return failures.pop().map_or(Ok(()), Err);
+    }
+    let mut text = format!("{} of {asked} failed", failures.len());
+    for failure in &failures {
+        write!(text, "\n  {failure:#}").expect("a string takes all");
+    }
+    let mut codes = failures.iter().map(|failure| failure.chain().find_map(code_of));
+    let code = codes.next().flatten();
+    // One code for all of them is told to programs; of several, none.
+    let code = code.filter(|code| codes.all(|other| other == Some(*code)));
+    Err(code.map_or_else(|| anyhow!("{text}"), |code| explained(code, text.clone())))
+}
+
+#[cfg(test)]
+mod tests {
+    use duramen_protocol::ErrorCode;
+
+    use super::*;
+
+    #[test]
+    fn names_of_topics_are_kafkas() {
+        let longest = "x".repeat(249);
+        for name in ["a", "a.b-c_D9", "-1", "...", &longest] {
+            assert_eq!(topic_name(name).as_deref(), Ok(name));
+        }
+        let too_long = "x".repeat(250);
+        for name in ["", ".", "..", "bad/name", "a b", "é", &too_long] {
+            assert!(topic_name(name).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_setting_has_one_value() {
+        let given = |value: &str| ("a".to_owned(), value.to_owned());
+        assert_eq!(settings(&[given("1"), given("1")]).unwrap()["a"], "1");
+        let error = settings(&[given("1"), given("2")]).unwrap_err();
+        assert_eq!(error.to_string(), "a is to be 1 and 2; give it one value");
+        assert!(is_misuse(&error));
+    }
+
+    #[test]
+    fn failures_are_told_together_and_keep_the_code_that_they_share() {
+        let missing = |text: &str| explained(ErrorCode::GroupIdNotFound, text.into());
+        assert!(joined(3, Vec::new()).is_ok());
+        assert_eq!(joined(3, vec![missing("no a")]).unwrap_err().to_string(), "no a");
+        let both = joined(3, vec![missing("no a"), missing("no b")]).unwrap_err();
+        assert_eq!(both.to_string(), "2 of 3 failed\n  no a\n  no b");
+        assert_eq!(both.chain().find_map(code_of), Some(ErrorCode::GroupIdNotFound));
+        let mixed = joined(2, vec![missing("no a"), anyhow!("b is odd")]).unwrap_err();
+        assert_eq!(mixed.chain().find_map(code_of), None);
+    }
+}
