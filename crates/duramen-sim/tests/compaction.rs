@@ -736,21 +736,24 @@ fn what_is_given_and_does_not_fit_is_not_taken() {
     assert!(taken(&mut world, pieces.clone(), given.clone()));
 }
 
+fn is_roll(append: &Append) -> bool {
+    matches!(&append.entry.content, Content::Batch(batch) if batch.starts_segment)
+}
+
+/// Where a log is cut in two. The second one begins anywhere, or with a segment, so that the first is compacted to its end.
+fn split_of(log: &Log, to_the_end: bool) -> usize {
+    let last = log.appends.iter().rposition(is_roll).filter(|_| to_the_end);
+    last.unwrap_or(log.appends.len() * 2 / 3)
+}
+
 /// Appends, trims and images go on while it is made and switched.
 #[test]
 fn a_log_goes_on_beside_its_compaction() {
     let mut declined = 0;
     for seed in 2000..2120 {
         let (log, mut chance) = log_of(seed);
-        // What comes later is a log of its own that goes on where the first one ends: anywhere, or with a segment, so that the
-        // first one is compacted to its end.
-        let is_roll =
-            |it: &Append| matches!(&it.entry.content, Content::Batch(it) if it.starts_segment);
         let to_the_end = chance.chance(400);
-        let split = match log.appends.iter().rposition(is_roll) {
-            Some(last) if to_the_end => last,
-            _ => log.appends.len() * 2 / 3,
-        };
+        let split = split_of(&log, to_the_end);
         let early: Vec<Append> = log.appends[..split].to_vec();
         let rolls = early.iter().filter(|it| is_roll(it)).count();
         if rolls < 2 {
