@@ -207,6 +207,8 @@ pub(crate) struct Clients {
     remover: Option<Remover>,
     /// Who changes settings, if somebody does.
     operator: Option<Operator>,
+    /// Whether logs are compacted to their ends.
+    to_the_end: bool,
 }
 
 /// Whether one topic of a cluster is compacted.
@@ -256,6 +258,7 @@ impl Clients {
             deletes: 25,
             remover: None,
             operator: None,
+            to_the_end: false,
         }
     }
 
@@ -272,6 +275,7 @@ impl Clients {
         clients.oracle.has_keyed = is_compacted(seed);
         clients.crowds = Crowds::of(seed);
         clients.operator = Operator::of(seed);
+        clients.to_the_end = seed % 35 == 19 && clients.operator.is_none();
         clients
     }
 

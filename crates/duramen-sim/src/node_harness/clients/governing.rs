@@ -60,6 +60,7 @@ impl Clients {
         let configs = match (self.oracle.is_keyed(&name), self.many) {
             (false, _) => &[],
             (true, false) => &keyed::CONFIGS[..],
+            (true, true) if self.to_the_end => &keyed::CONFIGS_TO_THE_END[..],
             (true, true) => &keyed::CONFIGS_OF_MANY[..],
         };
         let request = requests::create(&name, PARTITIONS, replicas, configs);

@@ -21,6 +21,16 @@ pub(super) const CONFIGS: [(&str, &str); 4] = [
 pub(super) const CONFIGS_OF_MANY: [(&str, &str); 5] =
     [CONFIGS[0], CONFIGS[1], CONFIGS[2], CONFIGS[3], ("segment.ms", "40")];
 
+/// And in some clusters: then logs are compacted to their ends, wherever nobody appends for a moment.
+pub(super) const CONFIGS_TO_THE_END: [(&str, &str); 6] = [
+    CONFIGS[0],
+    CONFIGS[1],
+    CONFIGS[2],
+    CONFIGS[3],
+    ("segment.ms", "1000"),
+    ("max.compaction.lag.ms", "300"),
+];
+
 /// A batch's number, and a record's place in it.
 pub(crate) type Numbered = (u64, i64);
 
