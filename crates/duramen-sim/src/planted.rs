@@ -223,6 +223,10 @@ pub const OF_CLUSTERS: &[(&str, Bug, u64)] = &[
     #[cfg(feature = "sabotage")]
     ("a lock ends when somebody else comes", Bug::Peers(Inside::LockEndsEarly), 82),
     #[cfg(feature = "sabotage")]
+    ("a batch goes on in what is compacted", Bug::Peers(Inside::EndGoesOn), 19),
+    #[cfg(feature = "sabotage")]
+    ("a log compacted to its end takes the entry along", Bug::Peers(Inside::EndTakesEntry), 19),
+    #[cfg(feature = "sabotage")]
     ("a log begins anew without what is kept of it", Bug::Peers(Inside::GivenForgotten), 145),
 ];
 

@@ -447,7 +447,8 @@ impl ReplicaState {
             return None;
         }
         let before = next.map_or(u64::MAX, |next| next.first_index - 1);
-        let last = before.min(compacted.index - 1).min(self.prev_index);
+        let most = compacted.index - u64::from(!sabotage::is(Bug::EndTakesEntry));
+        let last = before.min(most).min(self.prev_index);
         let run = self.term_runs.iter().rev().find(|run| run.first_index <= last);
         Some((last, run.map_or(self.history.term, |run| run.term)))
     }

@@ -206,6 +206,10 @@ pub enum Bug {
     GivenForgotten,
     /// What is given of a compacted log goes on with what another compaction left.
     GivenMixed,
+    /// A batch behind a compaction to the log's end goes on in the last segment.
+    EndGoesOn,
+    /// A log that is compacted to its end begins after the Compact entry, which a replica that is given it then lacks.
+    EndTakesEntry,
 }
 
 #[cfg(feature = "sabotage")]

@@ -9,6 +9,7 @@ use duramen_storage::history::{self, History};
 use duramen_storage::op::{
     Compacted, ConfState, Content, Given, HardState, LogEntry, SegmentMeta, TermRun,
 };
+use duramen_storage::sabotage::{self, Bug};
 use raft::eraftpb::{self, Entry, EntryType, Snapshot};
 use raft::{Error, GetEntriesContext, RaftState, Storage, StorageError};
 
@@ -218,7 +219,7 @@ impl GroupLog {
             None if below == self.end_offset() && !self.segments.is_empty() => u64::MAX,
             None => return, // it was trimmed meanwhile
         };
-        let last = before.min(compaction - 1);
+        let last = before.min(compaction - u64::from(!sabotage::is(Bug::EndTakesEntry)));
         if let Some(term) = self.term_of(last) {
             self.history.begin_after(last, term, below);
         }

@@ -1,6 +1,7 @@
 //! Where segments begin. The leader decides it, once for all replicas: it is in the entry of a segment's first batch.
 
 use duramen_storage::Descriptor;
+use duramen_storage::sabotage::{self, Bug};
 
 use super::Partition;
 use crate::event::Now;
@@ -25,7 +26,8 @@ impl Partition {
         if active.bytes == 0 {
             return false;
         }
-        if self.roll_due || active.base_offset < self.compacts_below() {
+        let is_taken_in = active.base_offset < self.compacts_below();
+        if self.roll_due || is_taken_in && !sabotage::is(Bug::EndGoesOn) {
             return true;
         }
         let bytes = active.bytes + u64::from(batch.length);
