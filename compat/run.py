@@ -85,7 +85,7 @@ KILL9_SECONDS = {"duramen": 30, "kafka": 10}
 SUITE_TIMEOUT_S = 480
 OUTPUT_LINES_ON_FAILURE = 300
 # What `measure_slowness` takes on two quiet cores.
-QUIET_S = 0.1
+QUIET_S = 0.05
 
 # The suites that failed, for the last line: what they said is far above it.
 FAILED = []
