@@ -2,12 +2,12 @@
 //!
 //! Purpose:    decide when a leader's log is compacted, up to where, and which tombstones go.
 //! Owns:       [`Decided`]: what entries have decided, a part of the view; [`decide`].
-//! Interface:  both.
+//! Interface:  both, and [`Log`], which `decide` looks at.
 //! Invariants: what was decided is a function of the committed log alone, and never goes back. Tombstones go only if an
 //!             earlier compaction, decided long enough before, has them in it, and this leader's disk has seen it done. A
 //!             clock that is not believed decides nothing.
 //! Never:      what stays of a log (see storage's `compaction`).
-//! Tests:      below; `node/tests/compaction.rs`; `duramen-sim`, scenario `node`.
+//! Tests:      below; `tests/over_storage`; `duramen-sim`, `tests/compaction.rs` and scenarios `node` and `cluster`.
 //! Start at:   [`decide`].
 
 use std::collections::BTreeMap;

@@ -211,11 +211,6 @@ pub(crate) struct Clients {
     to_the_end: bool,
 }
 
-/// Whether one topic of a cluster is compacted.
-pub(crate) fn is_compacted(seed: u64) -> bool {
-    seed % 7 == 5 || seed % 38 == 28
-}
-
 type Question = (ConnectionId, u64, RequestContext, Box<Prepared>);
 
 fn session(connection: u64) -> (ConnectionId, Session) {
@@ -272,7 +267,7 @@ impl Clients {
         clients.moves = *Prng::new(seed, "moves").pick(&[0, 10, 40]);
         clients.deletes = *Prng::new(seed, "deletes").pick(&[0, 0, 0, 60, 300]);
         clients.oracle.many = true;
-        clients.oracle.has_keyed = is_compacted(seed);
+        clients.oracle.has_keyed = keyed::is_in(seed);
         clients.crowds = Crowds::of(seed);
         clients.operator = Operator::of(seed);
         clients.to_the_end = seed % 35 == 19 && clients.operator.is_none();
