@@ -12,12 +12,12 @@
 use std::collections::BTreeSet;
 use std::io;
 
-use super::{Found, is_named};
+use super::{Found, is_named, stem_of};
 use crate::descriptor::{BATCH_HEADER_BYTES, Descriptor};
-use crate::format::{DELETED, segment_stem};
+use crate::format::{DELETED, INDEX_ENTRY_BYTES, segment_stem};
 use crate::journal::disk_error;
 use crate::op::Content;
-use crate::replica_state::{ReplicaState, SegmentState};
+use crate::replica_state::{IndexEntry, ReplicaState, SegmentState};
 use crate::reserve::Reserve;
 use crate::sabotage::{self, Bug};
 use crate::set_aside::{self, SetAside};
@@ -145,45 +145,110 @@ pub(super) fn is_seam_sound<D: Disk>(
     segment: &SegmentState,
     replayed_from: u64,
 ) -> io::Result<bool> {
-    let header_at = |at: u64| -> io::Result<Option<Descriptor>> {
-        let header = disk.read_medium(file, at, BATCH_HEADER_BYTES)?;
-        Ok(Descriptor::of_batch(&header, false).ok())
-    };
     // The last index entry before what is replayed.
     let indexed = segment.index_tail.iter().rfind(|it| u64::from(it.position) < replayed_from);
-    if let Some(entry) = indexed {
-        let last = segment.base_offset + i64::from(entry.offset_delta);
-        let found = header_at(u64::from(entry.position))?;
-        if found.is_none_or(|batch| batch.end_offset() != last + 1) {
-            return Ok(false);
-        }
+    if let Some(entry) = indexed
+        && !is_as_indexed(disk, file, segment, *entry)?
+    {
+        return Ok(false);
     }
     // The last entry before it, by its checksum.
-    let mut at = segment.size;
-    let next = state.segments.iter().find(|it| it.base_offset > segment.base_offset);
-    let end = next.map_or(state.end_offset, |next| next.base_offset);
+    let mut first = (segment.size, end_of(state, segment));
     for entry in state.entries.iter().rev() {
         let Content::Batch(batch) = &entry.content else { continue };
-        if batch.base_offset >= end {
+        if batch.base_offset >= first.1 {
             continue;
         }
         if batch.base_offset < segment.base_offset {
             break;
         }
-        at -= u64::from(batch.length);
-        if at < replayed_from {
-            let found = header_at(at)?;
+        first = (first.0 - u64::from(batch.length), batch.base_offset);
+        if first.0 < replayed_from {
             let same = |it: Descriptor| {
                 it.batch_crc == batch.batch_crc && it.header_crc == batch.header_crc
             };
-            return Ok(found.is_some_and(same));
+            return Ok(header_at(disk, file, first.0)?.is_some_and(same));
         }
     }
-    if replayed_from == 0 {
-        return Ok(true);
+    // No entry before it is held: the batches lead up to the first that is, or to the segment's end.
+    let indexed = match indexed {
+        Some(entry) => Some(*entry),
+        None => last_flushed(disk, state, segment, replayed_from)?,
+    };
+    let mut start = (0, segment.base_offset);
+    if let Some(entry) = indexed
+        && is_as_indexed(disk, file, segment, entry)?
+    {
+        let at = u64::from(entry.position);
+        start = (at, header_at(disk, file, at)?.map_or(-1, |it| it.base_offset));
     }
-    // At least it begins as its name says.
-    Ok(header_at(0)?.is_some_and(|first| first.base_offset == segment.base_offset))
+    leads_up_to(disk, file, start, (replayed_from, first), segment.generation == 0)
+}
+
+/// One past the last offset that a segment can have.
+fn end_of(state: &ReplicaState, segment: &SegmentState) -> i64 {
+    let next = state.segments.iter().find(|it| it.base_offset > segment.base_offset);
+    next.map_or(state.end_offset, |next| next.base_offset)
+}
+
+fn header_at<D: Disk>(disk: &D, file: &D::File, at: u64) -> io::Result<Option<Descriptor>> {
+    let header = disk.read_medium(file, at, BATCH_HEADER_BYTES)?;
+    Ok(Descriptor::of_batch(&header, false).ok())
+}
+
+/// Whether a batch ends with the offset that an index entry gives it.
+fn is_as_indexed<D: Disk>(
+    disk: &D,
+    file: &D::File,
+    segment: &SegmentState,
+    entry: IndexEntry,
+) -> io::Result<bool> {
+    let last = segment.base_offset + i64::from(entry.offset_delta);
+    let found = header_at(disk, file, u64::from(entry.position))?;
+    Ok(found.is_some_and(|batch| batch.end_offset() == last + 1))
+}
+
+/// The last entry of a segment's index file, if it lies before a position. The file has no checksum.
+fn last_flushed<D: Disk>(
+    disk: &D,
+    state: &ReplicaState,
+    segment: &SegmentState,
+    before: u64,
+) -> io::Result<Option<IndexEntry>> {
+    let Some(at) = segment.index_flushed.checked_sub(1) else { return Ok(None) };
+    let name = format!("{}/{}.index", state.dir(), stem_of(state, segment));
+    let file = match disk.open(&name) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        opened => opened?,
+    };
+    let at = u64::from(at) * INDEX_ENTRY_BYTES as u64;
+    let bytes = disk.read_medium(&file, at, INDEX_ENTRY_BYTES)?;
+    if bytes.len() < INDEX_ENTRY_BYTES {
+        return Ok(None);
+    }
+    let number = |at: usize| u32::from_be_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
+    let entry = IndexEntry { offset_delta: number(0), position: number(4) };
+    Ok((u64::from(entry.position) < before).then_some(entry))
+}
+
+/// Whether batches that begin at one position and offset lead, one by one, up to another position and offset, or past what
+/// is replayed before it.
+fn leads_up_to<D: Disk>(
+    disk: &D,
+    file: &D::File,
+    (mut at, mut offset): (u64, i64),
+    (replayed_from, end): (u64, (u64, i64)),
+    is_dense: bool,
+) -> io::Result<bool> {
+    while at < replayed_from {
+        let Some(batch) = header_at(disk, file, at)? else { return Ok(false) };
+        if batch.base_offset < offset || is_dense && batch.base_offset != offset {
+            return Ok(false);
+        }
+        (at, offset) = (at + u64::from(batch.length), batch.end_offset());
+    }
+    let is_at_end = at == end.0 && (offset == end.1 || !is_dense && offset <= end.1);
+    Ok(is_at_end || at < end.0 && offset < end.1)
 }
 
 /// Keeps the whole batches behind a segment's end before they are cut: of a round that was torn, or of one that is lost.
