@@ -39,7 +39,7 @@ fn of_logs(metrics: &Metrics) -> Vec<Figure> {
         gauge(
             "coordinators_failed",
             metrics.coordinators_failed,
-            "Partitions of __consumer_offsets with an unreadable log; the log names them",
+            "Coordinators' partitions whose log cannot be read; the node's log names them",
         ),
         counter(
             "foreign_frames",
