@@ -49,8 +49,8 @@ pub(crate) const TRANSACTION_COMPLETE_US: u64 = 50_000;
 pub(crate) const TRANSACTION_CALL_US: u64 = 50_000;
 /// Time without an answer after which a node repeats a request to a coordinator or leader, in microseconds.
 pub(crate) const TRANSACTION_CALL_AGAIN_US: u64 = 250_000;
-/// Longest time a batch waits for the coordinator to add its partition to the transaction, before the batch fails with
-/// a retriable error, in microseconds.
+/// Longest time a transactional request waits for another coordinator's answer, before it fails with a retriable error,
+/// in microseconds. A Produce request then fails with `NOT_ENOUGH_REPLICAS`.
 pub(crate) const TRANSACTION_CALL_US_MAX: u64 = 5_000_000;
 /// Interval between two checks of unanswered requests to share coordinators, in microseconds.
 pub(crate) const SHARE_CALL_US: u64 = 50_000;

@@ -168,7 +168,7 @@ pub const BROKER_CONFIGS: &[ConfigKey] = &[
     row("compression.zstd.level", Int, "3", "", Between(-131_072, 22),
         "Default of the topic setting of the same name.").without_effect().dynamic(),
     row("connections.max.idle.ms", Long, "600000", "", AtLeast(-1),
-        "Time without a request after which the node closes a connection, in milliseconds; -1 never closes it."),
+        "Idle time after which the node closes a connection, in milliseconds; -1 sets no limit."),
     row("controller.quorum.voters", List, "", "", Any,
         "Nodes of the cluster, as ID@HOST:PORT, with the address where each listens for other nodes. A node of a new cluster lists all nodes and itself. A node that joins a cluster lists some nodes of the cluster, without itself. Empty: the node is alone."),
     row("default.replication.factor", Int, "1", "", AtLeast(1),
