@@ -1,147 +1,166 @@
 //! # Room card: limits
 //!
-//! Purpose:    every bound of a node that is not a setting.
+//! Purpose:    every bound of a node that no setting changes.
 //! Owns:       the constants, and the proofs that they fit together.
 //! Interface:  the constants.
 //! Invariants: the `const` assertions below.
-//! Never:      anything that an operator should turn.
+//! Never:      a bound that an operator should change.
 //! Tests:      the compiler.
 //! Start at:   the list.
 
-/// The largest request frame, in bytes; Kafka's `socket.request.max.bytes` default.
+/// Largest request frame, in bytes: the default of Kafka's `socket.request.max.bytes`.
 pub const FRAME_BYTES_MAX: usize = 100 << 20;
-/// Produces of one connection that may wait for their reply; above, the connection is not read.
+/// Most Produce requests of one connection that wait for their response. At the bound the node stops reading the
+/// connection.
 pub const SESSION_REQUESTS_MAX: usize = 1024;
-/// Bytes of requests of one connection that may wait; above, the connection is not read.
+/// Most bytes of requests of one connection that wait for their response. At the bound the node stops reading the
+/// connection.
 pub const SESSION_BYTES_MAX: usize = 128 << 20;
-/// What an element of an array of a request takes of memory, about, with what is answered to it.
+/// Estimated memory of one array element of a request and of its part of the response, in bytes.
 pub const ELEMENT_BYTES: usize = 256;
-/// Bytes that the records of one batch may take when decompressed.
+/// Largest size of the decompressed records of one batch, in bytes. The node rejects a batch above it.
 pub const DECOMPRESSED_BYTES_MAX: usize = 256 << 20;
-/// Those of one request may take as much together, or so many times its own bytes if that is more.
+/// Largest ratio between all decompressed records of one request and the request itself. A request may always reach
+/// [`DECOMPRESSED_BYTES_MAX`]; above both bounds the node rejects its remaining compressed batches.
 pub const DECOMPRESSED_RATIO_MAX: usize = 64;
-/// A request whose records take more than this when decompressed, and more than
-/// [`DECOMPRESSED_RATIO_QUICK`] times its own bytes, is checked where nobody else waits for it.
+/// Largest size of the decompressed records of a request that the connection's own task validates, in bytes. Above it
+/// and [`DECOMPRESSED_RATIO_QUICK`], the node validates the request where no other connection waits for it.
 pub const DECOMPRESSED_BYTES_QUICK: usize = 1 << 20;
-/// Real records are seldom compressed more than this.
+/// Ratio between decompressed records and request that real records seldom exceed; see [`DECOMPRESSED_BYTES_QUICK`].
 pub const DECOMPRESSED_RATIO_QUICK: usize = 8;
-/// Bytes of record batches that a node holds between their arrival and their sync.
+/// Default of `queued.max.request.bytes`: most bytes of requests that a node holds until it answers them.
 pub const NODE_BYTES_IN_FLIGHT_MAX: u64 = 256 << 20;
 
-/// Segments of a partition above which one ends only where it must, at 2 GiB: storage remembers
-/// each in every checkpoint, 76 bytes and more, and a checkpoint has to fit into a round of 4 MiB. A
-/// test build makes fewer.
+/// Most segments of a partition that `segment.bytes` and `segment.ms` roll. Above it, the node rolls a segment only
+/// where the format demands it, at 2 GiB. A checkpoint of a partition takes at least 76 bytes for each segment and has
+/// to fit into a journal round of 4 MiB. A test build uses fewer.
 pub(crate) const PARTITION_SEGMENTS: usize = if cfg!(test) { 32 } else { 16 << 10 };
 
-/// How long what has to wait for a transaction to be over is kept; then the client is told to ask again.
+/// Longest time a request waits for the previous transaction to complete, before it fails with
+/// `CONCURRENT_TRANSACTIONS`, in microseconds.
 pub(crate) const TRANSACTION_WAIT_US: u64 = 1_000_000;
-/// After this time a coordinator of transactions tries again to write what it could not.
+/// Delay before a transaction coordinator retries after a failed append to its log, in microseconds.
 pub(crate) const TRANSACTION_AGAIN_US: u64 = 500_000;
-/// After this time a coordinator of transactions writes that one is over, if nothing that says so was written before.
+/// Delay between the last transaction marker and the record that completes the transaction, in microseconds. Most
+/// producers begin the next transaction earlier, and the record of that transaction completes the previous one.
 pub(crate) const TRANSACTION_COMPLETE_US: u64 = 50_000;
-/// Time between two looks at what was asked of coordinators and leaders of partitions, and was not answered.
+/// Interval between two checks of unanswered requests to transaction coordinators and partition leaders, in
+/// microseconds.
 pub(crate) const TRANSACTION_CALL_US: u64 = 50_000;
-/// So long after it was sent, it is sent again.
+/// Time without an answer after which a node repeats a request to a coordinator or leader, in microseconds.
 pub(crate) const TRANSACTION_CALL_AGAIN_US: u64 = 250_000;
-/// How long batches wait to be let into their transaction, before their producer is told to send them again.
+/// Longest time a transactional request waits for another coordinator's answer, before it fails with a retriable error,
+/// in microseconds. A Produce request then fails with `NOT_ENOUGH_REPLICAS`.
 pub(crate) const TRANSACTION_CALL_US_MAX: u64 = 5_000_000;
-/// Time between two looks at what was asked of coordinators of share groups' states, and was not answered.
+/// Interval between two checks of unanswered requests to share coordinators, in microseconds.
 pub(crate) const SHARE_CALL_US: u64 = 50_000;
-/// So long after it was sent, it is sent again.
+/// Time without an answer after which a node repeats a request to a share coordinator, in microseconds.
 pub(crate) const SHARE_CALL_AGAIN_US: u64 = 250_000;
-/// How long a leader is kept waiting for an answer.
+/// Longest time a share-partition leader waits for a share coordinator, before its request fails with
+/// `COORDINATOR_NOT_AVAILABLE`, in microseconds.
 pub(crate) const SHARE_CALL_US_MAX: u64 = 10_000_000;
-/// Aborted transactions that are told of with one partition of a fetch; where there are more, less is read. A test build tells
-/// of fewer.
+/// Aborted transactions of one partition in a Fetch response above which the response contains fewer batches. A test
+/// build uses fewer.
 pub(crate) const FETCH_ABORTED_MAX: usize = if cfg!(test) { 4 } else { 1000 };
 
-/// Entries at or below the applied index that a group keeps in memory.
+/// Applied entries that a group of one voter keeps in memory.
 pub(crate) const GROUP_APPLIED_KEPT: usize = 64;
-/// Applied entries above which a group drops down to [`GROUP_APPLIED_KEPT`].
+/// Applied entries in memory above which a group of one voter drops all but [`GROUP_APPLIED_KEPT`].
 pub(crate) const GROUP_APPLIED_MAX: usize = 128;
-/// The highest Raft term: it is the leader epoch, which is an `i32` on the wire.
+/// Highest Raft term. Kafka clients receive the term as leader epoch, which is an `i32` on the wire. At the bound the
+/// group fails.
 pub(crate) const TERM_MAX: u64 = i32::MAX as u64;
-/// Ticks of an election timeout; the randomized one lies between this and its double.
+/// Shortest election timeout, in ticks: 500 ms. Raft draws each timeout between this value and its double.
 pub(crate) const ELECTION_TICKS: usize = 10;
-/// Ticks between heartbeats.
+/// Interval between two Raft heartbeats, in ticks: 100 ms.
 pub(crate) const HEARTBEAT_TICKS: usize = 2;
 
-/// Time between two ticks of groups of several voters.
+/// Interval between two ticks of groups of several voters, in microseconds.
 pub(crate) const TICK_US: u64 = 50_000;
-/// Ticks after which a follower that was not heard of, or that lacks what was committed then, is not in sync: 10 s,
-/// Kafka's `replica.lag.time.max.ms` default.
+/// Longest lag of an in-sync replica, in ticks: 10 s, the default of Kafka's `replica.lag.time.max.ms`. A follower lags
+/// if its leader has not heard it for so long, or if the follower lacks entries committed five to ten seconds ago.
 pub(crate) const LAG_TICKS: u64 = 200;
-/// Ticks between two frames to a node to which nothing else is to be said: they stand in for the heartbeats of all groups
-/// that sleep.
+/// Time without another frame to a node after which a node sends an empty one, in ticks: 100 ms. Frames replace the
+/// heartbeats of all quiesced groups.
 pub(crate) const PEER_BEAT_TICKS: u64 = 2;
-/// Ticks between two times that what is asked of another node again and again is asked.
+/// Interval of periodic checks and repeated requests between nodes, in ticks: 500 ms.
 pub(crate) const PEER_QUIET_TICKS: u64 = 10;
-/// Ticks without anything to do after which a group of several voters sleeps: 2 s. The simulator waits less.
+/// Time without activity after which a group of several voters is quiesced, in ticks: 2 s. The simulator uses less.
 pub const GROUP_QUIET_TICKS: u64 = 40;
-/// Ticks of silence after which clients are not told of a node any more: 3 s.
+/// Time without a frame from a node after which Metadata responses omit the node, in ticks: 3 s.
 pub(crate) const PEER_SILENT_TICKS: u64 = 60;
-/// Bytes of batches on their way to one node; above, a group's appends to it wait.
+/// Most bytes of batches in flight to one node. At the bound the groups pause their appends to the node.
 pub(crate) const PEER_BYTES_IN_FLIGHT_MAX: u64 = 8 << 20;
-/// One frame between nodes: at most what may be on the way, one more batch that is as large as any, and the rest.
+/// Largest frame between nodes, in bytes: all bytes in flight to a node, one more batch of the largest size, and the
+/// rest.
 pub const PEER_FRAME_BYTES_MAX: u32 = 160 << 20;
-/// Groups in one frame that fell asleep or woke.
+/// Most changes of quiesced groups in one frame; later frames carry the others.
 pub(crate) const PEER_SLEEPERS_MAX: usize = if cfg!(test) { 20 } else { 4096 };
-/// Ticks after which a new leader has heard of every replica that is there: 1 s.
+/// Time after which a new leader has received a message from every live replica, in ticks: 1 s. The leader then
+/// announces the in-sync replicas.
 pub(crate) const LEAD_SETTLED_TICKS: u64 = 2 * ELECTION_TICKS as u64;
-/// Announcements of leaders in one frame.
+/// Most partition leaders that one frame announces; later frames carry the others.
 pub(crate) const PEER_LEADS_MAX: usize = 1000;
-/// Replicas of metadata that a node answers though it does not know them yet.
+/// Most metadata replicas that a node answers before the metadata names them. At the bound the node forgets all of
+/// them.
 pub(crate) const ACQUAINTANCES_MAX: usize = 64;
-/// Partitions whose replicas are replaced by one decision; the others follow.
+/// Most partitions that one decision of the active controller reassigns; later decisions reassign the others.
 pub(crate) const MOVES_BEGUN_MAX: usize = 100;
-/// Appends of one group to one peer that wait for payload to be read.
+/// Most appends of a group to one follower that wait for a read of their payload. At the bound the leader drops the
+/// next append and treats the follower as unreachable.
 pub(crate) const GROUP_UNSENT_MAX: usize = 64;
-/// Reads for followers at once; the others wait.
+/// Most concurrent reads of payload for followers on one node; further reads queue.
 pub(crate) const PEER_READS_MAX: usize = 4;
-/// Requests that a node may have on their way to the one that leads the metadata; above, clients are sent there.
+/// Most unanswered requests that a node has forwarded to the active controller. At the bound the node answers
+/// `NOT_CONTROLLER`.
 pub(crate) const FORWARDS_MAX: usize = 256;
-/// Bytes of them; and of the answers that are kept for nodes that may ask again.
+/// Most bytes of forwarded requests on the node that forwards, and most bytes of remembered answers on the active
+/// controller. Above it the former node answers `NOT_CONTROLLER`, and the active controller ignores new forwarded
+/// requests.
 pub(crate) const FORWARDS_BYTES_MAX: usize = 16 << 20;
-/// Ticks until a request that is not answered is sent again; and after which it is sent no more.
+/// Time without an answer after which a node sends a forwarded request again, in ticks: 500 ms.
 pub(crate) const FORWARD_AGAIN_TICKS: u64 = 10;
-/// See [`FORWARD_AGAIN_TICKS`].
+/// Longest time a node sends a forwarded request again, in ticks: 60 s.
 pub(crate) const FORWARD_TICKS_MAX: u64 = 1200;
-/// Ticks for which an answer is kept: a request that is sent no more may still come.
+/// Time for which the active controller remembers an answer to a forwarded request, in ticks: 120 s. A copy of the
+/// request may arrive after the last repetition.
 pub(crate) const FORWARDED_KEPT_TICKS: u64 = 2400;
-/// Requests of other nodes that are being served, or were and are remembered.
+/// Most forwarded requests that the active controller serves or remembers. At the bound the leader ignores new ones.
 pub(crate) const FORWARDED_MAX: usize = 4096;
-/// Ticks that a disk can be behind others, as far as they are counted. One that has stood still for so long is left even
-/// for one that is slow.
+/// Largest counted lag of a node's disk behind the disks of a majority, in ticks: 2 s. At the bound a leader transfers
+/// leadership even to a node with a slow disk.
 pub(crate) const DISK_STILL_TICKS: u64 = 4 * ELECTION_TICKS as u64;
-/// Ticks for which a node that has given up leadership because of its disk is not given any, after the last one in which the
-/// disk was slow: 5 minutes, as long as leaders wait by default before they look who should lead.
+/// Time without new leadership for a node after its disk was last slow, in ticks: 5 minutes. The default of
+/// `leader.imbalance.check.interval.seconds` is as long.
 pub(crate) const SLOW_DISK_TICKS: u64 = 6000;
-/// Ticks after which a node whose disk refuses appends hands over what it leads, and between two looks for what it leads all
-/// the same: 1 s.
+/// Interval between two attempts of a node with a full disk to transfer its leadership, in ticks: 1 s. The first
+/// attempt follows one interval after the first refused append.
 pub(crate) const FULL_DISK_TICKS: u64 = 20;
-/// Ticks for which a disk counts as full after it last refused appends: 10 s.
+/// Time for which a disk counts as full after it last refused appends, in ticks: 10 s.
 pub(crate) const FULL_DISK_ROOM_TICKS: u64 = 200;
-/// Groups that a node hands over to their preferred replicas at once.
+/// Most concurrent leadership transfers of a node to preferred replicas.
 pub(crate) const MOVES_MAX: usize = 16;
-/// Groups that a node hands over at once when it is about to end, or its disk is slow or full.
+/// Most concurrent leadership transfers of a node that stops, or has a slow or full disk.
 pub(crate) const DRAIN_MOVES_MAX: usize = 256;
-/// Ticks between two times that a leader is asked to hand over, as an administrator wants it.
+/// Interval between two requests to a leader to transfer leadership for an `ElectLeaders` request, in ticks: 500 ms.
 pub(crate) const ELECTION_ASKED_TICKS: u64 = 10;
-/// Elections of one request that are looked at, and asked for, at once.
+/// Most partitions of one `ElectLeaders` request that a node processes at once.
 pub(crate) const ELECTIONS_MAX: usize = 256;
-/// How long an election that an administrator asked for may take.
+/// Longest time an `ElectLeaders` request waits for its elections, before the rest fails, in microseconds.
 pub(crate) const ELECTION_WAITS_US: u64 = 5_000_000;
-/// Entries that a leader appends without their commit; above, appends are refused.
+/// Most uncommitted entries of a leader with followers. At the bound the leader refuses appends with
+/// `NOT_ENOUGH_REPLICAS`.
 pub(crate) const GROUP_UNCOMMITTED_MAX: u64 = 16 << 10;
 
-/// What a group of several voters keeps in memory for its followers. The simulator keeps less.
+/// Log that a group of several voters keeps in memory for its followers. The simulator keeps less.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// Descriptors of applied entries; up to twice as many at times. Older ones are made again from segments.
+    /// Descriptors of applied entries in memory. A group drops older ones when twice as many are there, and reads them
+    /// from segments again on demand.
     pub entries: usize,
-    /// Bytes of payload. Older payload is read.
+    /// Bytes of payload in memory. The leader reads older payload from segments.
     pub payload_bytes: usize,
-    /// Bytes that are read of a log at once for a follower that lacks what is not in memory.
+    /// Bytes of a log that one read for a lagging follower returns.
     pub read_bytes: u32,
 }
 
@@ -151,76 +170,82 @@ impl Default for Memory {
     }
 }
 
-/// Batches remembered for each producer.
+/// Latest batches of each producer that a partition remembers to detect duplicates.
 pub(crate) const PRODUCER_BATCHES_KEPT: usize = 5;
-/// Producer ids allocated by one metadata record.
+/// Producer ids that one metadata record allocates.
 pub(crate) const PRODUCER_ID_BLOCK: i64 = 1000;
-/// Bits of zeroes at the end of the first producer id that a cluster gives out; 32 bits above them are the cluster's own. Ids
-/// stay below 2^53, so that numbers in JSON are exact.
+/// Trailing zero bits of a cluster's first producer id. The 32 bits above them are the cluster's own. Producer ids stay
+/// below 2^53, so that JSON numbers are exact.
 pub(crate) const PRODUCER_ID_ZEROES: u32 = 20;
-/// Producer ids, from a cluster's first one on, that are taken for its own.
+/// Producer ids, from a cluster's first one on, that the cluster takes for its own.
 pub(crate) const PRODUCER_IDS_MAX: i64 = 1 << 36;
 
-/// Partitions of one topic.
+/// Most partitions of one topic.
 pub(crate) const TOPIC_PARTITIONS_MAX: i32 = 20_000;
-/// Partitions that one `CreateTopics` may ask for, all its topics together; as in Kafka.
+/// Most partitions of all topics of one `CreateTopics` request, as in Kafka. Above it the request fails with
+/// `POLICY_VIOLATION`.
 pub(crate) const CREATE_PARTITIONS_MAX: i64 = 10_000;
-/// Partitions that one `DescribeTopicPartitions` answers; Kafka's
-/// `max.request.partition.size.limit` default.
+/// Most partitions in one `DescribeTopicPartitions` response: the default of Kafka's
+/// `max.request.partition.size.limit`.
 pub(crate) const DESCRIBED_PARTITIONS_MAX: i32 = 2000;
-/// Bytes that one `DescribeReplicas` reads for digests: it takes a fraction of a second.
+/// Most bytes of segments that one `DescribeReplicas` request reads to compute digests: a fraction of a second.
 pub(crate) const DIGEST_BYTES_MAX: u64 = 16 << 20;
-/// Partitions of one node.
+/// Most partitions of a cluster. Above it `CreateTopics` and `CreatePartitions` fail with `INVALID_PARTITIONS`.
 pub(crate) const NODE_PARTITIONS_MAX: usize = 100_000;
-/// Bytes of a topic name.
+/// Longest topic name, in bytes.
 pub(crate) const TOPIC_NAME_BYTES_MAX: usize = 249;
-/// Partitions looked at by one slice of the retention sweep.
+/// Most partitions, or topics, that a periodic sweep processes in one slice.
 pub(crate) const SWEEP_SLICE: usize = 256;
-/// Milliseconds between two looks for logs that are to be compacted, at least: a node with few partitions would do nothing else.
+/// Shortest interval between two checks for logs to compact, in milliseconds. The bound protects nodes with few
+/// partitions from a small `log.cleaner.backoff.ms`.
 pub(crate) const CLEANING_MS_MIN: i64 = 100;
-/// Time between two slices of a sweep.
+/// Pause between two slices of a sweep, in microseconds.
 pub(crate) const SWEEP_PAUSE_US: u64 = 2_000;
-/// How far wall and monotonic clock may part between two retention checks.
+/// Largest accepted difference between the wall clock and the monotonic clock, or between the wall clocks of two nodes,
+/// in milliseconds. Above it the node suspends retention by time.
 pub(crate) const CLOCK_LEAP_MS_MAX: i64 = 10 * 60 * 1000;
 
-/// Incremental fetch sessions; Kafka's `max.incremental.fetch.session.cache.slots` default.
+/// Most incremental fetch sessions of a node: the default of Kafka's `max.incremental.fetch.session.cache.slots`. At
+/// the bound a new session replaces an idle one, or the node answers without a session.
 pub(crate) const FETCH_SESSIONS_MAX: usize = 1000;
-/// Partitions in all fetch sessions together.
+/// Most partitions in all fetch sessions of a node.
 pub(crate) const FETCH_SESSION_PARTITIONS_MAX: usize = 1_000_000;
-/// A fetch session unused for this long may give way to a new one.
+/// Time without a request after which a new fetch session may replace an old one, in microseconds.
 pub(crate) const FETCH_SESSION_IDLE_US: u64 = 120_000_000;
 
-/// Partitions in all share sessions together.
+/// Most partitions in all share sessions of a node. At the bound sessions ignore further partitions.
 pub(crate) const SHARE_SESSION_PARTITIONS_MAX: usize = 200_000;
-/// Bytes of a log that are looked at at once for a share group.
+/// Bytes of a log that one survey for a share group reads.
 pub(crate) const SHARE_SURVEY_BYTES: u32 = 1 << 20;
-/// Bytes of records that are made one batch of dead letters; one record may be more.
+/// Size of a batch of dead letters at which the node starts another batch, in bytes. One record may be larger.
 pub(crate) const BURIAL_BYTES: usize = 256 << 10;
-/// Batches of dead letters that a node makes and sends at once.
+/// Most batches of dead letters that a node prepares and sends at once.
 pub(crate) const BURIALS_MAX: usize = 16;
-/// Time between two looks at dead letters that are not kept yet.
+/// Interval between two checks of dead letters that are not committed yet, in microseconds.
 pub(crate) const BURIAL_US: u64 = 100_000;
-/// After how long they are tried again.
+/// Time without an answer, or after a failure, before a node retries a batch of dead letters, in microseconds.
 pub(crate) const BURIAL_AGAIN_US: u64 = 2_000_000;
-/// After how long what could not be read for a share group is read again.
+/// Delay before a node retries a failed read for a share group, in microseconds.
 pub(crate) const SHARE_AGAIN_US: u64 = 500_000;
 
-/// Bytes of a log of groups below which it is left as it is, unless its segments are smaller.
+/// Smallest log of a coordinator that the node renews, in bytes, unless `segment.bytes` is smaller.
 pub(crate) const GROUP_LOG_BYTES_MIN: u64 = 4 << 20;
-/// Bytes of it that are said again at once.
+/// Bytes of live records that one step of a renewal appends again.
 pub(crate) const GROUP_LOG_SLICE_BYTES: usize = if cfg!(test) { 1 << 10 } else { 64 << 10 };
-/// Bytes of it that are read and taken in at once when it is loaded: about a thousand commits, a millisecond.
+/// Bytes of a coordinator's log that one step of loading reads and applies: about a thousand offset commits, a
+/// millisecond.
 pub(crate) const GROUP_LOG_READ_BYTES: u32 = if cfg!(test) { 1 << 10 } else { 128 << 10 };
 
-/// After how long it is read anew if it could not be read.
+/// Delay before a coordinator loads its log again after a failed read, in microseconds.
 pub(crate) const GROUP_LOG_AGAIN_US: u64 = 30_000_000;
 
-/// How long a consumer that has just joined its group is waited for, unless it joins again.
+/// Longest time a group of the classic protocol waits for a new member that does not send `JoinGroup` again, in
+/// microseconds.
 pub(crate) const NEW_MEMBER_WAITS_US: u64 = 300_000_000;
 
-/// How long a topic is not made because nodes of a cluster that was just started have not registered.
+/// Longest time `CreateTopics` waits for all founding nodes of a new cluster to register, in microseconds.
 pub(crate) const BROKERS_AWAITED_US: u64 = 10_000_000;
-/// How long requests wait for the groups to lead after the node opened.
+/// Longest time requests wait for the groups of a node that has just started to elect leaders, in microseconds.
 pub(crate) const OPENING_US_MAX: u64 = 30_000_000;
 
 const _: () = {
@@ -228,10 +253,10 @@ const _: () = {
     assert!(NODE_BYTES_IN_FLIGHT_MAX >= FRAME_BYTES_MAX as u64, "one whole request fits the node");
     assert!(
         PEER_FRAME_BYTES_MAX as u64 >= FRAME_BYTES_MAX as u64 + 2 * PEER_BYTES_IN_FLIGHT_MAX,
-        "what is sent is taken in"
+        "a node accepts the largest frame"
     );
-    assert!(FORWARDED_KEPT_TICKS > FORWARD_TICKS_MAX, "what may be sent again is still known");
-    assert!(GROUP_APPLIED_KEPT < GROUP_APPLIED_MAX, "dropping must leave something to drop");
-    assert!(ELECTION_TICKS > HEARTBEAT_TICKS, "raft demands it");
+    assert!(FORWARDED_KEPT_TICKS > FORWARD_TICKS_MAX, "a repeated request is remembered");
+    assert!(GROUP_APPLIED_KEPT < GROUP_APPLIED_MAX, "a group above its bound has entries to drop");
+    assert!(ELECTION_TICKS > HEARTBEAT_TICKS, "Raft requires it");
     assert!(PRODUCER_ID_BLOCK > 0 && SWEEP_SLICE > 0);
 };

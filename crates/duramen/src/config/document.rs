@@ -12,9 +12,9 @@ use crate::server::reloading::ON_SIGHUP;
 
 const HEAD: &str = "# Settings
 
-Every setting there is. Written by a test from the flags in `crates/duramen/src/config.rs` and the tables in
-`crates/duramen-broker/src/configs/tables.rs`; change those, then run
-`DURAMEN_WRITE_DOCS=1 cargo test -p duramen config`. DescribeConfigs shows the same settings.
+This page lists every setting. A test writes it from the flags in `crates/duramen/src/config.rs` and the tables in
+`crates/duramen-broker/src/configs/tables.rs`. To change a text, change it there and run
+`DURAMEN_WRITE_DOCS=1 cargo test -p duramen config`. DescribeConfigs returns the same texts.
 
 ## How to set them
 
@@ -30,17 +30,23 @@ beats the file of `duramen serve --config FILE`:
     num.partitions = 3
     log.retention.hours = 48
 
-`duramen config example` prints such a file with comments, and with each setting of the node that does something. A topic's own settings are given when it is created
-(`duramen topic create NAME --config KEY=VALUE`, CreateTopics), and changed while the node runs by any client's
-IncrementalAlterConfigs or AlterConfigs. So are those of the node's settings that are *live*: for one node, or by the
-empty name for all of them, which the one node's beats; both beat what it was started with, and both outlive a restart.
-On SIGHUP `serve` reads file and environment again, and takes from there what is *live*, what has *SIGHUP* in its row (for
-connections that begin then), and the key `log`. The others are changed by a restart. A topic's value is its own, else that of the node's setting named beside it, else
-the default. A value of the wrong kind or outside of what is allowed is refused, and so is an unknown name.
+`duramen config example` prints such a file with comments, and with each setting of the node that has an effect.
 
-*Does it* says whether a setting has an effect in this version: many are there because tools ask for them or set them.
+A client sets a topic's own settings when it creates the topic (`duramen topic create NAME --config KEY=VALUE`,
+CreateTopics), and changes them later with IncrementalAlterConfigs or AlterConfigs. A client changes the *live* settings of
+nodes in the same way: of one node by its id, or of all nodes by the empty name. The value of one node takes precedence over
+the value of all nodes, and both take precedence over the node's configuration. Both persist across a restart.
 
-## What is not one of Kafka's settings
+On SIGHUP `serve` reads the file and the environment again. It applies *live* settings, the key `log`, and, for new
+connections, the settings with *SIGHUP* in their row. Other settings need a restart.
+
+A topic without a value of its own uses the node's setting beside it, else the default. Duramen refuses an unknown name, and
+a value of the wrong type or outside of the allowed range.
+
+The column *does it* shows whether a setting has an effect in this version. Duramen accepts many settings only because tools
+read or set them.
+
+## Duramen's own settings
 
 `serve` also takes `--config FILE` (`DURAMEN_CONFIG`).
 
@@ -65,8 +71,8 @@ const TOPIC_HEAD: &str = "
 const GROUP_HEAD: &str = "
 ## Settings of a group
 
-By the name of a share group, or of a group of the consumer protocol, with IncrementalAlterConfigs
-(`kafka-configs.sh --entity-type groups`); whether it is there does not matter.
+IncrementalAlterConfigs sets them by the name of a share group or of a group of the consumer protocol
+(`kafka-configs.sh --entity-type groups`). The group need not exist.
 
 | name | type | default | allowed | does it | |
 |---|---|---|---|---|---|
@@ -93,7 +99,7 @@ pub(super) fn render() -> String {
         row(&mut text, key, live);
     }
     text.push_str(
-        "\nOther units are understood too; where both are given, the one of the table wins:\n\n",
+        "\nThe node accepts other units, too. A setting in the table takes precedence:\n\n",
     );
     for (name, ours, factor) in UNITS {
         line(&mut text, &format!("- `{name}`: {factor} times `{ours}`."));

@@ -15,31 +15,31 @@ fn of_logs(metrics: &Metrics) -> Vec<Figure> {
     let counter = |name, value, help| Figure { name, help, is_counter: true, value };
     let gauge = |name, value, help| Figure { name, help, is_counter: false, value };
     let mut all = vec![
-        counter("node_requests", metrics.requests, "Requests that the node took in"),
-        counter("node_replies", metrics.replies, "Replies that the node gave"),
+        counter("node_requests", metrics.requests, "Requests that the node received"),
+        counter("node_replies", metrics.replies, "Responses that the node returned"),
         counter("node_batches", metrics.batches, "Record batches that the node appended"),
-        counter("node_batch_bytes", metrics.batch_bytes, "Bytes of them"),
-        counter("duplicates", metrics.duplicates, "Produces whose batch was appended already"),
-        counter("stalls", metrics.stalls, "Produces that waited for bytes in flight"),
-        counter("retention_trims", metrics.retention_trims, "Trims proposed by retention"),
-        counter("handovers", metrics.handovers, "Times that leadership was handed over on purpose"),
-        gauge("disk_full", metrics.is_disk_full.into(), "1 while appends are refused for space"),
-        gauge("disk_slow", metrics.has_slow_disk.into(), "1 while others lead because of the disk"),
-        gauge("opening", metrics.is_opening.into(), "1 until the groups found on disk lead"),
-        gauge("nodes_unheard", metrics.nodes_unheard, "Nodes that were not heard for 3 seconds"),
+        counter("node_batch_bytes", metrics.batch_bytes, "Bytes of batches that the node appended"),
+        counter("duplicates", metrics.duplicates, "Batches that a producer sent a second time"),
+        counter("stalls", metrics.stalls, "Produce requests that waited for room in the node"),
+        counter("retention_trims", metrics.retention_trims, "Trims that retention proposed"),
+        counter("handovers", metrics.handovers, "Leadership transfers that the node began"),
+        gauge("disk_full", metrics.is_disk_full.into(), "1 while the disk is too full for appends"),
+        gauge("disk_slow", metrics.has_slow_disk.into(), "1 while others lead: the disk is slow"),
+        gauge("opening", metrics.is_opening.into(), "1 until all replicas on disk have leaders"),
+        gauge("nodes_unheard", metrics.nodes_unheard, "Nodes without a message for 3 seconds"),
         gauge(
             "partitions_under_replicated",
             metrics.partitions_under_replicated,
-            "Partitions led here, with replicas that are not in sync",
+            "Partitions led here with replicas that are not in sync",
         ),
-        gauge("parked_requests", metrics.parked, "Requests that wait for something"),
-        gauge("unsynced_bytes", metrics.bytes_in_flight, "Bytes of batches not yet synced"),
-        gauge("partitions", metrics.partitions, "Partitions on this node"),
-        gauge("groups_failed", metrics.partitions_failed, "Partitions that failed; see the log"),
+        gauge("parked_requests", metrics.parked, "Requests that wait, as in a long poll"),
+        gauge("unsynced_bytes", metrics.bytes_in_flight, "Bytes of batches that wait for a sync"),
+        gauge("partitions", metrics.partitions, "Partitions with a replica on the node"),
+        gauge("groups_failed", metrics.partitions_failed, "Failed partitions; the log names them"),
         gauge(
             "coordinators_failed",
             metrics.coordinators_failed,
-            "Partitions of groups whose log cannot be read; see the log",
+            "Coordinators' partitions whose log cannot be read; the node's log names them",
         ),
         counter(
             "foreign_frames",
@@ -49,25 +49,25 @@ fn of_logs(metrics: &Metrics) -> Vec<Figure> {
         counter(
             "foreign_letters",
             metrics.foreign_letters,
-            "Messages between replicas that were for none here, or from none that is placed so",
+            "Messages from or to a replica that the metadata does not place there",
         ),
         gauge(
             "followers_left_behind",
             metrics.left_behind,
-            "Followers that lack what their leader here does not have in memory any more",
+            "Followers that lack entries which their leader here cannot provide",
         ),
         gauge(
             "groups_asleep",
             metrics.partitions_asleep,
-            "Replicas of partitions whose group has nothing to do, and says nothing",
+            "Quiesced replicas: their group is idle and sends no heartbeats",
         ),
-        counter("group_sleeps", metrics.partitions_slept, "Times that a replica here fell asleep"),
+        counter("group_sleeps", metrics.partitions_slept, "Times that a replica was quiesced"),
         gauge(
             "sleep_disputes",
             metrics.sleep_disputes,
-            "Nodes with which it is not agreed which groups they lead asleep with this one",
+            "Nodes that disagree with this one about the quiesced groups",
         ),
-        gauge("producers", metrics.producers, "Producers remembered"),
+        gauge("producers", metrics.producers, "Idempotent producers that partitions remember"),
         gauge("fetch_sessions", metrics.fetch_sessions, "Incremental fetch sessions"),
     ];
     all.extend(of_clocks(metrics));
@@ -79,17 +79,25 @@ fn of_clocks(metrics: &Metrics) -> Vec<Figure> {
     let counter = |name, value, help| Figure { name, help, is_counter: true, value };
     let gauge = |name, value, help| Figure { name, help, is_counter: false, value };
     vec![
-        counter("clock_holds", metrics.clock_holds, "Leaps of the wall clock that held retention"),
-        gauge("clock_held", metrics.is_clock_held.into(), "1 while a clock leap holds retention"),
+        counter(
+            "clock_holds",
+            metrics.clock_holds,
+            "Leaps of the wall clock that suspended retention by time",
+        ),
+        gauge(
+            "clock_held",
+            metrics.is_clock_held.into(),
+            "1 while a leap of the wall clock suspends retention by time",
+        ),
         gauge(
             "clocks_apart_ms",
             metrics.clocks_apart_ms,
-            "Largest difference between the wall clocks of this node and another",
+            "Largest difference between the wall clocks of this node and another, in milliseconds",
         ),
         gauge(
             "clock_alone",
             metrics.is_clock_alone.into(),
-            "1 while too few nodes share this one's time, and nothing is removed for its age",
+            "1 while too few nodes share this node's time to remove data for its age",
         ),
     ]
 }
@@ -102,43 +110,51 @@ fn at_rest(metrics: &Metrics) -> Vec<Figure> {
         gauge(
             "segments_damaged",
             metrics.segments_damaged,
-            "Segments that are known to be damaged and not mended yet",
+            "Damaged segments that the node has not repaired yet",
         ),
         counter(
             "segments_mended",
             metrics.segments_mended,
-            "Damaged segments mended with what other replicas have",
+            "Damaged segments that the node repaired from other replicas",
         ),
-        counter("mended_bytes", metrics.mended_bytes, "Bytes of record batches put into them"),
+        counter(
+            "mended_bytes",
+            metrics.mended_bytes,
+            "Bytes of record batches in repaired segments",
+        ),
         counter(
             "ranges_given",
             metrics.ranges_given,
-            "Pieces given to other nodes to mend their segments",
+            "Pieces of segments that the node sent to other nodes for a repair",
         ),
         counter(
             "prefixes_given",
             metrics.prefixes_given,
-            "Pieces given to other nodes of what compaction left of logs",
+            "Pieces of compacted logs that the node sent to other nodes",
         ),
-        counter("compactions", metrics.compactions, "Logs compacted"),
-        counter("compacted_bytes", metrics.compacted_bytes, "Bytes gone by compaction"),
+        counter("compactions", metrics.compactions, "Logs that the node compacted"),
+        counter(
+            "compacted_bytes",
+            metrics.compacted_bytes,
+            "Bytes of record batches that compaction removed",
+        ),
     ]
 }
 
 fn of_shares(metrics: &Metrics) -> Vec<Figure> {
     let gauge = |name, value, help| Figure { name, help, is_counter: false, value };
     vec![
-        gauge("share_sessions", metrics.share_sessions, "Sessions of consumers of share groups"),
+        gauge("share_sessions", metrics.share_sessions, "Share sessions"),
         gauge("share_partitions", metrics.share_partitions, "Partitions that share groups use"),
         gauge(
             "share_records",
             metrics.share_records,
-            "Records that share groups have looked at and are not done with",
+            "Records that share groups have read but neither acknowledged nor archived",
         ),
         gauge(
             "dead_letters_waiting",
             metrics.burials,
-            "Batches of records that share groups gave up and that are not in their dead-letter topics yet",
+            "Batches of dead letters that wait for their dead-letter topic",
         ),
     ]
 }

@@ -140,19 +140,27 @@ impl Metrics {
 
     fn register_network(&mut self) {
         let counters = [
-            ("connections_accepted", "Connections accepted", &self.connections_accepted),
-            ("connections_refused", "Connections refused at the limit", &self.connections_refused),
+            (
+                "connections_accepted",
+                "Connections that the node accepted",
+                &self.connections_accepted,
+            ),
+            (
+                "connections_refused",
+                "Connections that the node refused at a limit",
+                &self.connections_refused,
+            ),
             (
                 "frames_malformed",
-                "Connections closed for bytes that are no request",
+                "Connections that the node closed because of malformed requests",
                 &self.frames_malformed,
             ),
-            ("requests", "Requests that reached the node", &self.requests),
-            ("received_bytes", "Bytes of requests", &self.received_bytes),
-            ("fetch_bytes", "Bytes of records sent to consumers", &self.fetch_bytes),
+            ("requests", "Requests that connections handed to the node", &self.requests),
+            ("received_bytes", "Bytes of requests that clients sent", &self.received_bytes),
+            ("fetch_bytes", "Bytes of records in Fetch responses", &self.fetch_bytes),
             (
                 "fetch_cold_bytes",
-                "Bytes of records that were read from the medium before they were sent",
+                "Bytes of records that the node read from the disk for a Fetch response",
                 &self.fetch_cold_bytes,
             ),
         ];
@@ -160,7 +168,7 @@ impl Metrics {
             self.registry.register(name, help, counter.clone());
         }
         let gauges = [
-            ("connections", "Connections open now", &self.connections),
+            ("connections", "Open connections", &self.connections),
             (
                 "in_flight_bytes",
                 "Bytes of requests that wait for their response",
@@ -176,22 +184,22 @@ impl Metrics {
         let counters = [
             (
                 "scrubbed_bytes",
-                "Bytes of segments read from the medium to be checked",
+                "Bytes of segments that the scrubber read from the disk and checked",
                 &self.scrubbed_bytes,
             ),
             (
                 "scrub_damage_found",
-                "Times that a segment was found damaged on the medium",
+                "Times that the scrubber found a segment damaged on the disk",
                 &self.scrub_damage_found,
             ),
-            ("scrub_passes", "Times that all segments were checked", &self.scrub_passes),
+            ("scrub_passes", "Passes of the scrubber over all segments", &self.scrub_passes),
         ];
         for (name, help, counter) in counters {
             self.registry.register(name, help, counter.clone());
         }
         self.registry.register(
             "scrub_passed_seconds",
-            "When all segments were last checked, in seconds since 1970; 0 for not yet",
+            "Time of the scrubber's last complete pass, in seconds since 1970; 0 before the first",
             self.scrub_passed_seconds.clone(),
         );
     }
@@ -199,21 +207,25 @@ impl Metrics {
     fn register_threads(&mut self) {
         let histograms = [
             ("turn_events", "Events in one turn of the node's thread", &self.turn_events),
-            ("sync_batches", "Record batches made durable by one journal sync", &self.sync_batches),
-            ("sync_seconds", "Duration of a journal sync", &self.sync_seconds),
+            (
+                "sync_batches",
+                "Record batches that one sync of the journal made durable",
+                &self.sync_batches,
+            ),
+            ("sync_seconds", "Duration of a sync of the journal, in seconds", &self.sync_seconds),
             (
                 "payload_sync_seconds",
-                "Duration of a sync of payload that is not in the journal",
+                "Duration of a sync of batches outside the journal, in seconds",
                 &self.payload_sync_seconds,
             ),
             (
                 "checkpoint_sync_seconds",
-                "Duration of the syncs of one replica's checkpoint",
+                "Duration of the syncs of one replica's checkpoint, in seconds",
                 &self.checkpoint_sync_seconds,
             ),
             (
                 "maintain_seconds",
-                "Duration of a slice of background work on the storage thread",
+                "Duration of one slice of the storage thread's background work, in seconds",
                 &self.maintain_seconds,
             ),
         ];
@@ -223,17 +235,17 @@ impl Metrics {
         let gauges = [
             (
                 "step_longest_us",
-                "The longest step of the node since it started",
+                "Longest step of the node's thread since its start, in microseconds",
                 &self.step_longest_us,
             ),
             (
                 "set_aside",
-                "Directories of batches that a start set aside, and nobody has dropped",
+                "Directories of batches that starts set aside and no operator has dropped",
                 &self.set_aside,
             ),
             (
                 "turn_longest_us",
-                "The longest turn of the node's thread since it started",
+                "Longest turn of the node's thread since its start, in microseconds",
                 &self.turn_longest_us,
             ),
         ];
@@ -298,18 +310,34 @@ fn storage_figures(storage: &duramen_storage::storage::Metrics) -> Vec<Figure> {
     let counter = |name, help, value| Figure { name, help, is_counter: true, value };
     let gauge = |name, help, value| Figure { name, help, is_counter: false, value };
     vec![
-        counter("journal_rounds", "Journal rounds written", storage.rounds),
-        counter("appended_batches", "Record batches written", storage.batches),
-        counter("appended_bytes", "Bytes of record batches written", storage.segment_bytes),
-        counter("journal_bytes", "Bytes written to the journal", storage.journal_bytes),
-        counter("checkpoints", "Replica checkpoints completed", storage.checkpoints),
+        counter("journal_rounds", "Rounds that the node wrote to the journal", storage.rounds),
+        counter(
+            "appended_batches",
+            "Record batches that the node wrote to the log",
+            storage.batches,
+        ),
+        counter(
+            "appended_bytes",
+            "Bytes of record batches that the node wrote to segments",
+            storage.segment_bytes,
+        ),
+        counter(
+            "journal_bytes",
+            "Bytes that the node wrote to the journal, with padding",
+            storage.journal_bytes,
+        ),
+        counter(
+            "checkpoints",
+            "Checkpoints of replicas that the node completed",
+            storage.checkpoints,
+        ),
         gauge(
             "journal_live_bytes",
             "Bytes of the journal that no checkpoint covers yet",
             storage.journal_live_bytes,
         ),
-        gauge("journal_size_bytes", "Size of the journal", storage.journal_size_bytes),
-        gauge("replicas", "Replicas on this node", storage.replicas),
+        gauge("journal_size_bytes", "Size of the journal, in bytes", storage.journal_size_bytes),
+        gauge("replicas", "Replicas in the node's storage", storage.replicas),
     ]
 }
 

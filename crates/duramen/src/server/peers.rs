@@ -102,16 +102,16 @@ impl PeerMetrics {
     /// Under the names that operators see.
     pub fn register(&self, registry: &mut Registry) {
         let families = [
-            ("peer_sent_frames", "Frames sent to another node", &self.sent_frames),
-            ("peer_sent_bytes", "Bytes sent to another node", &self.sent_bytes),
+            ("peer_sent_frames", "Frames that the node sent to another node", &self.sent_frames),
+            ("peer_sent_bytes", "Bytes that the node sent to another node", &self.sent_bytes),
             (
                 "peer_dropped_frames",
-                "Frames for another node that were dropped, because it was not connected or took too little",
+                "Frames for another node that the node dropped: not connected, or too slow",
                 &self.dropped,
             ),
-            ("peer_connects", "Connections made to another node", &self.connects),
+            ("peer_connects", "Connections that the node opened to another node", &self.connects),
             ("peer_received_frames", "Frames that another node sent", &self.received_frames),
-            ("peer_received_bytes", "Bytes of them", &self.received_bytes),
+            ("peer_received_bytes", "Bytes of frames that another node sent", &self.received_bytes),
         ];
         for (name, help, family) in families {
             registry.register(name, help, family.clone());
