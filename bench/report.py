@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Tables from figures.
 
-    bench/report.py bench/results/full.json                              prints them as Markdown
-    bench/report.py bench/results/full.json --into docs/performance.md   puts them between the marks of that document
-    bench/report.py reads.json rest.json --into docs/performance.md      the same of several runs, one after the other
+    bench/report.py bench/results/full.json                                       prints them as Markdown
+    bench/report.py run.json --only reads --into bench/results/reads.md           puts one scenario between the marks of that document
+    bench/report.py hot.json cold.json --only reads --into bench/results/reads.md the same of several runs, one after the other
 """
 
 import argparse
@@ -451,7 +451,7 @@ def cluster_catch_up(found):
     ])  # fmt: skip
 
 
-def document(results):
+def document(results, only=None):
     facts = results["machine"]
     parts = [
         f"{facts['cpu']}, {facts['cores']} cores, {facts['memory_gib']} GiB, Linux {facts['kernel']}, {facts['file_system']}; "
@@ -465,16 +465,17 @@ def document(results):
     if results["quick"]:
         parts.append("A quick run: every scenario is there, but shorter and smaller than the text says.\n")
     parts.append(disk(results["disk"]))
-    parts += [scenario(name, found) for name, found in results["scenarios"].items()]
+    parts += [scenario(name, found) for name, found in results["scenarios"].items() if not only or name in only]
     return "\n".join(parts)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("figures", type=Path, nargs="+")
+    parser.add_argument("--only", action="append", metavar="SCENARIO", help="only this scenario of the runs; may be repeated")
     parser.add_argument("--into", type=Path, metavar="DOCUMENT")
     options = parser.parse_args()
-    text = "\n".join(document(json.loads(path.read_text())) for path in options.figures)
+    text = "\n".join(document(json.loads(path.read_text()), options.only) for path in options.figures)
     if options.into is None:
         print(text)
         return
