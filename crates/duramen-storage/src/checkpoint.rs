@@ -14,13 +14,14 @@ use std::io;
 
 use bytes::BufMut;
 
+use crate::error::Error;
 use crate::format::{INDEX_ENTRY_BYTES, TIME_ENTRY_BYTES};
 use crate::journal::disk_error;
 use crate::record::Record;
 use crate::replica::Replica;
 use crate::replica_state::ReplicaState;
 use crate::reserve::{Reserve, is_full};
-use crate::storage::{Error, Storage, SyncStep};
+use crate::storage::{Storage, SyncStep};
 use crate::{Disk, ReplicaId};
 
 /// Checkpoints under way at once: enough to keep the sync pool busy, few enough to leave the disk

@@ -19,12 +19,12 @@ use std::io;
 use bytes::{Buf, Bytes};
 
 use crate::Disk;
+use crate::error::Error;
 use crate::format::{
     JOURNAL_DIR, JOURNAL_MARK, MARK_MAGIC, ROUND_ALIGN, ROUND_HEADER_BYTES, ROUND_MAGIC,
 };
 use crate::reserve::is_full;
 use crate::sabotage::{self, Bug};
-use crate::storage::Error;
 
 const VERSION: u16 = 1;
 /// No journal gets so far; a header with a number above is not ours.

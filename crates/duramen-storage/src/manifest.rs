@@ -15,9 +15,10 @@
 use std::fmt::Write as _;
 
 use crate::Disk;
+use crate::error::Error;
 use crate::format::{DIRECTORY_VERSION, MANIFEST, ROUND_ALIGN};
 use crate::journal::disk_error;
-use crate::storage::{Error, Facts, Voter};
+use crate::options::{Facts, Voter};
 
 /// Extents are read whole.
 pub(crate) const EXTENT_BYTES_MAX: u64 = 1 << 30;

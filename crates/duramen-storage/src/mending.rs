@@ -18,12 +18,13 @@ use bytes::Bytes;
 
 use crate::catalog::{LogFiles, Segment};
 use crate::descriptor::Descriptor;
+use crate::error::Error;
 use crate::journal::disk_error;
 use crate::op::Done;
 use crate::reader::{Reader, fault_of};
 use crate::reserve::is_full;
 use crate::sabotage::{self, Bug};
-use crate::storage::{Error, Storage};
+use crate::storage::Storage;
 use crate::{Disk, ReplicaId};
 
 /// What is copied at once.

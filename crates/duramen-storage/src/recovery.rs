@@ -23,6 +23,7 @@ use bytes::Bytes;
 
 use crate::catalog::{Catalog, Segment};
 use crate::disk::Unsynced;
+use crate::error::Error;
 use crate::format::{
     DELETED, INDEX_ENTRY_BYTES, JOURNAL_DIR, MANIFEST, RESERVE, ROUND_HEADER_BYTES,
     TIME_ENTRY_BYTES, segment_stem,
@@ -30,13 +31,13 @@ use crate::format::{
 use crate::journal::{Journal, Round, Scan, disk_error, extent_path};
 use crate::manifest::Manifest;
 use crate::op::{Content, RecoveredReplica};
+use crate::options::Options;
 use crate::record::{self, ImageSource, Record};
 use crate::replica::Replica;
 use crate::replica_state::{ReplicaState, SegmentState, image_fits};
 use crate::reserve::{Reserve, is_full};
 use crate::sabotage::{self, Bug};
 use crate::set_aside::SetAside;
-use crate::storage::{Error, Options};
 use crate::{Disk, ReplicaId, SET_ASIDE, manifest};
 
 /// Payload is rewritten in pieces of about this size.

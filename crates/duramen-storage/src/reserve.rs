@@ -16,10 +16,11 @@
 use std::io;
 
 use crate::Disk;
+use crate::error::Error;
 use crate::format::RESERVE;
 use crate::journal::disk_error;
 use crate::op::{Done, Shortage};
-use crate::storage::{Error, Options};
+use crate::options::Options;
 
 const SLICES_AT_ONCE: u32 = 8;
 static SLICE: [u8; 1 << 18] = [0; 1 << 18];

@@ -18,10 +18,12 @@ use bytes::Bytes;
 use crate::catalog::{Catalog, WrittenPart};
 use crate::checkpoint::Checkpoints;
 use crate::compaction::Made;
+pub use crate::error::Error;
 use crate::format::{JOURNAL_DIR, MANIFEST, ROUND_HEADER_BYTES};
 use crate::journal::{Journal, disk_error};
 use crate::manifest::Manifest;
 use crate::op::{Done, Op, OpKind, RecoveredReplica};
+pub use crate::options::{Facts, Options, Voter};
 use crate::record::Record;
 use crate::replica::{DirtyCount, Replica};
 use crate::replica_state::SegmentState;
@@ -37,64 +39,6 @@ mod syncing;
 use syncing::Purpose;
 pub use syncing::{SyncId, SyncKind, SyncRequest, SyncStep};
 
-/// Sizes and facts that storage is opened with.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Node-local facts, written when the directory is formatted and compared when it is opened.
-    pub facts: Facts,
-    /// Size of one journal extent, in bytes; a multiple of 4,096.
-    pub extent_bytes: u64,
-    /// Most extents the journal may grow to, but where it would stand still; at least 4.
-    pub extents_max: u32,
-    /// With more replicas than this for each extent that may fill before checkpoints begin, the journal
-    /// grows, as far as it may; at least 1.
-    pub replicas_an_extent: usize,
-    /// A replica's payload of up to this many bytes a round goes into the journal; more is synced
-    /// in its segment instead.
-    pub journal_payload_max: u32,
-    /// One `.index` entry at most every so many bytes of batches.
-    pub index_interval_bytes: u32,
-    /// Appends are refused when less than this is free on the disk: all the payload that may be in
-    /// flight, and what the journal, indexes, images and the metadata log may take beside it.
-    pub free_bytes_min: u64,
-    /// Size of the reserve file that is given up when the disk is full all the same.
-    pub reserve_bytes: u64,
-    /// Segments' files to keep open, about; at least 16. Half of them for unsynced bytes.
-    pub open_files_max: usize,
-    /// Replicas whose files are synced at once when the node starts; at least 1. Each has a file or a few open then.
-    pub recovered_at_once: usize,
-}
-
-impl Options {
-    /// Files with unsynced bytes above which rounds wait for checkpoints. One round may add a
-    /// quarter of it.
-    pub(crate) fn dirty_files_max(&self) -> usize {
-        self.open_files_max / 2
-    }
-}
-
-/// Who a data directory belongs to. `None` on opening means: whatever the directory says.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Facts {
-    /// The cluster's id, 16 bytes; zeros as long as the node is in none.
-    pub cluster_id: [u8; 16],
-    /// The node's id, from 0.
-    pub broker_id: i32,
-    /// Made when the directory was formatted; a wiped directory has another.
-    pub directory_id: [u8; 16],
-}
-
-/// One of those who keep the metadata of a cluster of several nodes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Voter {
-    /// Its id in the metadata group, from 1.
-    pub peer_id: u64,
-    /// Its node.
-    pub broker_id: i32,
-    /// Its data directory, and no other.
-    pub directory_id: [u8; 16],
-}
-
 /// What [`Storage::open`] found.
 #[derive(Clone, Debug)]
 pub struct Recovered {
@@ -107,37 +51,6 @@ pub struct Recovered {
     pub formatted: bool,
     /// All replicas, by id.
     pub replicas: Vec<RecoveredReplica>,
-}
-
-/// Why storage stopped. The process must end: only the next start may trust the disk again.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// A read, write, sync, create, rename or remove failed.
-    #[error("the disk failed at {doing} {path}")]
-    Disk {
-        /// What was being done.
-        doing: &'static str,
-        /// To which path, relative to the data directory.
-        path: String,
-        /// The disk's answer.
-        #[source]
-        source: io::Error,
-    },
-    /// The directory is not ours, or of a version this build does not know.
-    #[error("{0}")]
-    Foreign(String),
-    /// Bytes that were durable are gone or changed, and replay cannot go on without them.
-    #[error(
-        "{path} is damaged at byte {at}: {what}; nothing was changed. In a cluster whose other nodes are well, start this one with an empty data directory and --replace: it gets what it had from them. Else see docs/operations.md, \"A damaged journal\""
-    )]
-    Damaged {
-        /// The file, relative to the data directory.
-        path: String,
-        /// Position of the damage.
-        at: u64,
-        /// What does not fit.
-        what: String,
-    },
 }
 
 fn ignore_missing(result: io::Result<()>) -> io::Result<()> {

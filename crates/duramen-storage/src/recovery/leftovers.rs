@@ -14,6 +14,7 @@ use std::io;
 
 use super::{Found, is_named, stem_of};
 use crate::descriptor::{BATCH_HEADER_BYTES, Descriptor};
+use crate::error::Error;
 use crate::format::{DELETED, INDEX_ENTRY_BYTES, segment_stem};
 use crate::journal::disk_error;
 use crate::op::Content;
@@ -21,7 +22,6 @@ use crate::replica_state::{IndexEntry, ReplicaState, SegmentState};
 use crate::reserve::Reserve;
 use crate::sabotage::{self, Bug};
 use crate::set_aside::{self, SetAside};
-use crate::storage::Error;
 use crate::{Disk, ReplicaId};
 
 /// Says in a directory's name that nobody was told of its replica.

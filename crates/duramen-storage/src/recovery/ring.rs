@@ -15,11 +15,12 @@ use bytes::Bytes;
 
 use super::directory_number;
 use crate::Disk;
+use crate::error::Error;
 use crate::format::{JOURNAL_DIR, JOURNAL_MARK, ROUND_HEADER_BYTES};
 use crate::journal::{self, Journal, Mark, Round, Scan, disk_error, extent_path};
 use crate::manifest::EXTENT_BYTES_MAX;
+use crate::options::Options;
 use crate::sabotage::{self, Bug};
-use crate::storage::{Error, Options};
 
 /// Reads the whole ring from the medium, sorts it out, and makes its last round durable: it may
 /// have been written and read back without ever having been synced.

@@ -1,0 +1,40 @@
+//! # Room card: error
+//!
+//! Purpose:    say why storage stopped.
+//! Owns:       [`Error`].
+//! Interface:  the type.
+//! Never:      errors of reads, after which storage goes on: see `reader`.
+//! Start at:   [`Error`].
+
+use std::io;
+
+/// Why storage stopped. The process must end: only the next start may trust the disk again.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A read, write, sync, create, rename or remove failed.
+    #[error("the disk failed at {doing} {path}")]
+    Disk {
+        /// What was being done.
+        doing: &'static str,
+        /// To which path, relative to the data directory.
+        path: String,
+        /// The disk's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// The directory is not ours, or of a version this build does not know.
+    #[error("{0}")]
+    Foreign(String),
+    /// Bytes that were durable are gone or changed, and replay cannot go on without them.
+    #[error(
+        "{path} is damaged at byte {at}: {what}; nothing was changed. In a cluster whose other nodes are well, start this one with an empty data directory and --replace: it gets what it had from them. Else see docs/operations.md, \"A damaged journal\""
+    )]
+    Damaged {
+        /// The file, relative to the data directory.
+        path: String,
+        /// Position of the damage.
+        at: u64,
+        /// What does not fit.
+        what: String,
+    },
+}
