@@ -157,6 +157,9 @@ pub struct NodeAddress {
     pub port: u16,
 }
 
+/// First ticket of a read for another node's damaged range; the tickets of a group begin with 1.
+pub(crate) const MENDING_TICKETS: u64 = 1 << 63;
+
 /// A part of a log that the node wants to see itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadLog {
@@ -193,7 +196,7 @@ pub enum MadeBy {
 impl ReadLog {
     /// Whether it is for a damaged range of another node's replica.
     pub fn is_for_mending(&self) -> bool {
-        crate::node::is_for_mending(self.ticket)
+        self.ticket >= MENDING_TICKETS
     }
 }
 

@@ -72,7 +72,6 @@ use feeding::Feeds;
 use forwarding::Forwards;
 use members::Members;
 use mending::Mends;
-pub(crate) use mending::is_for_mending;
 pub use metrics::{Metrics, Readiness, Standing};
 use moves::Moves;
 pub(crate) use moves::{Election, ElectionWanted};
@@ -87,7 +86,6 @@ use sleepers::Sleepers;
 use stalls::Stalls;
 use sweep::Sweep;
 use transactions::Calls;
-pub(crate) use transactions::FIRST_THAT_ADDS;
 use undecided::Undecided;
 
 /// A request that waits.

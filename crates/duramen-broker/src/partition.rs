@@ -22,7 +22,6 @@ use duramen_storage::op::{
     SegmentMeta,
 };
 
-use crate::api::fetch_sessions::Watcher;
 use crate::configs::TopicSettings;
 use crate::event::{Action, Now, RequestKey};
 use crate::group::{Doubt, Group, GroupId, Outgoing, PayloadRead, Refused, internal_of};
@@ -121,6 +120,12 @@ pub(crate) enum Appended {
     /// It was not appended: the topic does not take some of its records.
     Faulty(Faults),
 }
+
+/// A partition's number in its fetch session, counted up in the order of arrival and never used again.
+pub(crate) type Place = u32;
+
+/// Who watches a partition: a fetch session, and the partition's place there.
+pub(crate) type Watcher = (i32, Place);
 
 /// What a turn wants of the node, beside actions.
 #[derive(Debug, Default)]

@@ -29,7 +29,6 @@ use crate::limits::{
     DECOMPRESSED_BYTES_MAX, DECOMPRESSED_BYTES_QUICK, DECOMPRESSED_RATIO_MAX,
     DECOMPRESSED_RATIO_QUICK, ELEMENT_BYTES, SESSION_BYTES_MAX, SESSION_REQUESTS_MAX,
 };
-use crate::node::FIRST_THAT_ADDS;
 
 /// Who asks, how, and by which version.
 #[derive(Clone, Debug)]
@@ -177,6 +176,8 @@ pub struct Session {
 
 /// Above this, the buffer for decompression is given back after use.
 const SCRATCH_BYTES_KEPT: usize = 1 << 20;
+/// First version of `Produce` whose clients leave it to partitions to add themselves to the transaction (KIP-890).
+pub(crate) const FIRST_THAT_ADDS: i16 = 12;
 
 impl Session {
     /// A new connection's session.

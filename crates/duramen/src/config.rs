@@ -23,6 +23,16 @@ use crate::telemetry;
 /// Where `dev` and `serve` listen unless told otherwise: this machine only.
 pub const LISTEN_DEFAULT: &str = "127.0.0.1:9092";
 
+/// Settings of the process that are read again on SIGHUP, beside those of the node that change while it runs.
+pub const ON_SIGHUP: [&str; 6] = [
+    "connections.max.idle.ms",
+    "max.connection.creation.rate",
+    "max.connections",
+    "max.connections.per.ip",
+    "max.connections.per.ip.overrides",
+    "socket.request.max.bytes",
+];
+
 /// Where the data goes unless told otherwise.
 pub const DATA_DIR_DEFAULT: &str = "./duramen-data";
 

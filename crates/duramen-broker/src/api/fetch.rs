@@ -8,12 +8,12 @@ use duramen_protocol::messages::{FetchRequest, FetchResponse};
 use duramen_protocol::wire::{RecordData, Uuid};
 use duramen_storage::op::ReplicaId;
 
-use super::fetch_sessions::{Asked, Place, Target, Wanted};
+use super::fetch_sessions::{Asked, Target, Wanted};
 use super::{Operation, Resource, authorize, deadline_us, leaders};
 use crate::controller::image::Topic;
 use crate::event::{Action, FetchPart, FetchPlan, Now, Reply, RequestKey};
 use crate::node::{Node, Parked};
-use crate::partition::{Aborted, Growth, Partition};
+use crate::partition::{Aborted, Growth, Partition, Place};
 use crate::quotas::{Quota, QuotaKey};
 use crate::session::RequestContext;
 use duramen_storage::sabotage::{self, Bug};

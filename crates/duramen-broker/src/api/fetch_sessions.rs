@@ -24,6 +24,7 @@ use duramen_storage::op::ReplicaId;
 
 use crate::event::RequestKey;
 use crate::limits::{FETCH_SESSION_IDLE_US, FETCH_SESSION_PARTITIONS_MAX, FETCH_SESSIONS_MAX};
+use crate::partition::{Place, Watcher};
 use crate::prng::Prng;
 
 const FIRST_EPOCH: i32 = 0;
@@ -45,12 +46,6 @@ pub(crate) struct Wanted {
     pub leader_epoch: i32,
     pub last_epoch: i32,
 }
-
-/// A partition's number in its session, counted up in the order of arrival and never used again.
-pub(crate) type Place = u32;
-
-/// Who watches a partition: a session, and the partition's place there.
-pub(crate) type Watcher = (i32, Place);
 
 /// One partition of a fetch.
 #[derive(Clone, Debug)]

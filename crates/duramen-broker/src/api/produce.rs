@@ -12,12 +12,13 @@ use duramen_storage::sabotage::{self, Bug};
 use super::{Operation, Resource, authorize, deadline_us, leaders};
 use crate::event::{Action, Now, Reply, RequestKey};
 use crate::internal_topics::is_internal;
-use crate::node::{FIRST_THAT_ADDS, Node, Parked};
+use crate::node::{Node, Parked};
 use crate::partition::faults::Faults;
 use crate::partition::{Acks, Appended, Slot};
 use crate::quotas::QuotaKey;
 use crate::session::{
-    CheckedBatch, PreparedPartition, PreparedProduce, PreparedTopic, Rejection, RequestContext,
+    CheckedBatch, FIRST_THAT_ADDS, PreparedPartition, PreparedProduce, PreparedTopic, Rejection,
+    RequestContext,
 };
 
 /// The first version whose clients know that a transaction can be aborted, and nothing else.

@@ -25,7 +25,7 @@ use duramen_storage::sabotage::{self, Bug};
 use super::Node;
 use crate::controller::METADATA_GROUP;
 use crate::controller::records::PlacedReplica;
-use crate::event::{Action, LogRead, MadeBy, ReadLog};
+use crate::event::{Action, LogRead, MENDING_TICKETS, MadeBy, ReadLog};
 use crate::group::{Group, GroupId};
 use crate::peer::{Frame, RangeGiven, RangeWanted};
 
@@ -43,13 +43,6 @@ const REST_TICKS_MAX: u64 = 6000;
 const OPEN_MAX: usize = 1024;
 /// Reads for others that may wait; above, they ask again.
 const SERVING_MAX: usize = 16;
-/// Tickets of such reads: groups number theirs from 1.
-const TICKETS: u64 = 1 << 63;
-
-/// Whether a read is for another node's damaged range.
-pub(crate) fn is_for_mending(ticket: u64) -> bool {
-    ticket >= TICKETS
-}
 
 /// A question to another node.
 #[derive(Clone, Copy, Debug)]
@@ -118,7 +111,7 @@ impl Mends {
     /// Numbers a read for another node.
     pub(super) fn next_ticket(&mut self) -> u64 {
         self.tickets += 1;
-        TICKETS + self.tickets
+        MENDING_TICKETS + self.tickets
     }
 
     /// A segment is not what it was.

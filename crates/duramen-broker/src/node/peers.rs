@@ -19,12 +19,12 @@ use duramen_protocol::wire::Uuid;
 use duramen_storage::op::ReplicaId;
 use duramen_storage::sabotage::{self, Bug};
 
-use super::{Node, NodeOptions, Timer, is_for_mending};
+use super::{Node, NodeOptions, Timer};
 use crate::controller::image::Topic;
 use crate::controller::quorum::peer_of;
 use crate::controller::records::{MetadataRecord, PlacedReplica, RegisterBroker};
 use crate::controller::{Founder, METADATA_GROUP, METADATA_REPLICA};
-use crate::event::{Action, LogRead, MadeBy, Now, ReadLog, RequestKey};
+use crate::event::{Action, LogRead, MENDING_TICKETS, MadeBy, Now, ReadLog, RequestKey};
 use crate::group::{APPENDED, GroupId, Outgoing, PayloadRead, ReadFor, TIMEOUT_NOW, letter_of};
 use crate::internal_topics;
 use crate::limits::{
@@ -805,7 +805,7 @@ impl Node {
         if self.feeds.serves(read.ticket) {
             return self.on_prefix_read(read);
         }
-        if is_for_mending(read.ticket) {
+        if read.ticket >= MENDING_TICKETS {
             return self.on_range_read(read);
         }
         let LogRead { replica, from, peer, ticket, begins_segment, batches } = read;

@@ -33,7 +33,7 @@ use crate::internal_topics::{GROUPS, TRANSACTIONS, partition_of};
 use crate::limits::{TRANSACTION_CALL_AGAIN_US, TRANSACTION_CALL_US, TRANSACTION_CALL_US_MAX};
 use crate::partition::{Acks, Appended, MarkAsker, Marker, Slot, Verdict};
 use crate::peer::{Frame, MarkWanted, Marked, TransactionAnswer, TransactionAsk};
-use crate::session::{CheckedBatch, RequestContext};
+use crate::session::{CheckedBatch, FIRST_THAT_ADDS, RequestContext};
 use crate::transactions::coordinator::{Addition, Asker, Mark, Output};
 use crate::transactions::records::TransactionRecord;
 
@@ -383,9 +383,6 @@ impl Node {
         self.calls.questions.retain(|_, question| !of_it(question));
     }
 }
-
-/// The first version of `Produce` whose clients leave it to partitions to say that they take part in a transaction.
-pub(crate) const FIRST_THAT_ADDS: i16 = 12;
 
 /// What coordinators want.
 impl Node {

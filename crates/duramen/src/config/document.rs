@@ -7,8 +7,8 @@ use duramen_broker::configs::{
     BROKER_CONFIGS, Check, ConfigKey, Effect, GROUP_CONFIGS, Kind, TOPIC_CONFIGS, UNITS,
 };
 
+use super::ON_SIGHUP;
 use super::{FILE_KEYS, ServerArgs};
-use crate::server::reloading::ON_SIGHUP;
 
 const HEAD: &str = "# Settings
 

@@ -2,7 +2,7 @@
 //!
 //! Purpose:    take what changed in the configuration while the process runs, on SIGHUP.
 //! Owns:       which settings of the process may change, and what the log says of each that did.
-//! Interface:  [`Reloading::reload`], [`Limits`], [`ON_SIGHUP`].
+//! Interface:  [`Reloading::reload`], [`Limits`].
 //! Invariants: a configuration with a mistake is taken in no part; a setting that needs a restart is named each time,
 //!             until it is as before or the process is another.
 //! Never:      what is set by clients while the node runs: that hides what is given here.
@@ -22,18 +22,8 @@ use super::core_loop::Input;
 use super::inbox::Inbox;
 use super::seats::SeatLimits;
 use super::settings::ServerSettings;
-use crate::config::{Config, Mistakes};
+use crate::config::{Config, Mistakes, ON_SIGHUP};
 use crate::telemetry;
-
-/// Settings of the process that are read again on SIGHUP, beside those of the node that change while it runs.
-pub const ON_SIGHUP: [&str; 6] = [
-    "connections.max.idle.ms",
-    "max.connection.creation.rate",
-    "max.connections",
-    "max.connections.per.ip",
-    "max.connections.per.ip.overrides",
-    "socket.request.max.bytes",
-];
 
 /// Reads the configuration again, as it was read at the start.
 pub type Load = Box<dyn Fn() -> Result<Config, Mistakes> + Send>;
