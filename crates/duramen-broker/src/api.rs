@@ -152,196 +152,190 @@ pub(crate) fn deadline_us(now: Now, timeout_ms: i32) -> u64 {
 /// Serves one request, now or later.
 pub(crate) fn dispatch(
     node: &mut Node,
-    now: Now,
     key: RequestKey,
     context: RequestContext,
     request: Prepared,
-    actions: &mut Vec<Action>,
 ) {
     let request = match request {
         Prepared::Produce(request) => {
-            return produce::handle(node, now, key, context, request, actions);
+            return produce::handle(node, key, context, request);
         }
         Prepared::Request(request) => request,
     };
     match request {
         Request::FindCoordinator(request) => {
-            find_coordinator::handle(node, now, key, context, request, actions);
+            find_coordinator::handle(node, key, context, request);
         }
-        Request::Metadata(request) => metadata::handle(node, now, key, context, request, actions),
-        Request::Fetch(request) => fetch::handle(node, now, key, &context, &request, actions),
+        Request::Metadata(request) => metadata::handle(node, key, context, request),
+        Request::Fetch(request) => fetch::handle(node, key, &context, &request),
         Request::DescribeLogDirs(request) => {
-            describe_log_dirs::handle(node, key, &context, &request, actions);
+            describe_log_dirs::handle(node, key, &context, &request);
         }
         Request::DescribeReplicas(request) => {
-            describe_replicas::handle(node, key, &context, &request, actions);
+            describe_replicas::handle(node, key, &context, &request);
         }
         Request::ListOffsets(request) => {
-            list_offsets::handle(node, key, &context, &request, actions);
+            list_offsets::handle(node, key, &context, &request);
         }
         Request::DeleteRecords(request) => {
-            delete_records::handle(node, now, key, &context, request, actions);
+            delete_records::handle(node, key, &context, request);
         }
         Request::AlterClientQuotas(request) => {
-            alter_client_quotas::handle(node, now, key, &context, &request, actions);
+            alter_client_quotas::handle(node, key, &context, &request);
         }
         Request::AlterConfigs(request) => {
-            alter_configs::handle(node, now, key, &context, &request, actions);
+            alter_configs::handle(node, key, &context, &request);
         }
         Request::IncrementalAlterConfigs(request) => {
-            incremental_alter_configs::handle(node, now, key, &context, &request, actions);
+            incremental_alter_configs::handle(node, key, &context, &request);
         }
         Request::AlterPartitionReassignments(request) => {
-            alter_partition_reassignments::handle(node, now, key, &context, &request, actions);
+            alter_partition_reassignments::handle(node, key, &context, &request);
         }
         Request::CreatePartitions(request) => {
-            create_partitions::handle(node, now, key, &context, &request, actions);
+            create_partitions::handle(node, key, &context, &request);
         }
         Request::CreateTopics(request) => {
-            create_topics::handle(node, now, key, &context, &request, actions);
+            create_topics::handle(node, key, &context, &request);
         }
         Request::DeleteTopics(request) => {
-            delete_topics::handle(node, now, key, &context, &request, actions);
+            delete_topics::handle(node, key, &context, &request);
         }
         Request::UnregisterBroker(request) => {
-            unregister_broker::handle(node, now, key, &context, &request, actions);
+            unregister_broker::handle(node, key, &context, &request);
         }
         Request::ElectLeaders(request) => {
-            elect_leaders::handle(node, now, key, &context, &request, actions);
+            elect_leaders::handle(node, key, &context, &request);
         }
         Request::InitProducerId(request) => {
-            init_producer_id::handle(node, now, key, &context, &request, actions);
+            init_producer_id::handle(node, key, &context, &request);
         }
-        other => dispatch_to_coordinators(node, now, key, &context, other, actions),
+        other => dispatch_to_coordinators(node, key, &context, other),
     }
 }
 
 /// Serves a request about transactions, what is kept of share groups, or groups, now or later.
 fn dispatch_to_coordinators(
     node: &mut Node,
-    now: Now,
     key: RequestKey,
     context: &RequestContext,
     request: Request,
-    actions: &mut Vec<Action>,
 ) {
     match request {
         Request::AddPartitionsToTxn(request) => {
-            add_partitions_to_txn::handle(node, now, key, context, request, actions);
+            add_partitions_to_txn::handle(node, key, context, request);
         }
         Request::AddOffsetsToTxn(request) => {
             let context = context.clone();
-            add_partitions_to_txn::handle_offsets(node, now, key, context, request, actions);
+            add_partitions_to_txn::handle_offsets(node, key, context, request);
         }
-        Request::EndTxn(request) => end_txn::handle(node, now, key, context, &request, actions),
+        Request::EndTxn(request) => end_txn::handle(node, key, context, &request),
         Request::TxnOffsetCommit(request) => {
-            txn_offset_commit::handle(node, now, key, context, request, actions);
+            txn_offset_commit::handle(node, key, context, request);
         }
         Request::WriteTxnMarkers(request) => {
-            write_txn_markers::handle(node, now, key, context, request, actions);
+            write_txn_markers::handle(node, key, context, request);
         }
         Request::InitializeShareGroupState(request) => {
-            share_states::initialize(node, now, key, context, request, actions);
+            share_states::initialize(node, key, context, request);
         }
         Request::ReadShareGroupState(request) => {
-            share_states::read(node, now, key, context, request, actions);
+            share_states::read(node, key, context, request);
         }
         Request::WriteShareGroupState(request) => {
-            share_states::write(node, now, key, context, request, actions);
+            share_states::write(node, key, context, request);
         }
         Request::DeleteShareGroupState(request) => {
-            share_states::delete(node, now, key, context, request, actions);
+            share_states::delete(node, key, context, request);
         }
         Request::ReadShareGroupStateSummary(request) => {
-            share_states::summarize(node, now, key, context, request, actions);
+            share_states::summarize(node, key, context, request);
         }
         Request::ShareFetch(request) => {
-            share_fetch::handle(node, now, key, context, &request, actions);
+            share_fetch::handle(node, key, context, &request);
         }
         Request::ShareAcknowledge(request) => {
-            share_acknowledge::handle(node, now, key, context, &request, actions);
+            share_acknowledge::handle(node, key, context, &request);
         }
         Request::DescribeShareGroupOffsets(request) => {
-            share_offsets::describe(node, now, key, context, &request, actions);
+            share_offsets::describe(node, key, context, &request);
         }
         Request::AlterShareGroupOffsets(request) => {
-            share_offsets::alter(node, now, key, context, &request, actions);
+            share_offsets::alter(node, key, context, &request);
         }
         Request::DeleteShareGroupOffsets(request) => {
-            share_offsets::delete(node, now, key, context, &request, actions);
+            share_offsets::delete(node, key, context, &request);
         }
-        other => dispatch_to_groups(node, now, key, context, other, actions),
+        other => dispatch_to_groups(node, key, context, other),
     }
 }
 
 /// Serves a request about groups, now or later.
 fn dispatch_to_groups(
     node: &mut Node,
-    now: Now,
     key: RequestKey,
     context: &RequestContext,
     request: Request,
-    actions: &mut Vec<Action>,
 ) {
     match request {
         Request::ListGroups(request) => {
-            node.reply(key, list_groups::answer(node, now, context, &request), actions);
+            node.reply(key, list_groups::answer(node, context, &request));
         }
         Request::ConsumerGroupHeartbeat(request) => {
-            consumer_group_heartbeat::handle(node, now, key, context, request, actions);
+            consumer_group_heartbeat::handle(node, key, context, request);
         }
         Request::ConsumerGroupDescribe(request) => {
-            let answer = consumer_group_describe::answer(node, now, context, &request);
-            node.reply(key, answer, actions);
+            let answer = consumer_group_describe::answer(node, context, &request);
+            node.reply(key, answer);
         }
         Request::ShareGroupHeartbeat(request) => {
-            share_group_heartbeat::handle(node, now, key, context, request, actions);
+            share_group_heartbeat::handle(node, key, context, request);
         }
         Request::ShareGroupDescribe(request) => {
-            let answer = share_group_describe::answer(node, now, context, &request);
-            node.reply(key, answer, actions);
+            let answer = share_group_describe::answer(node, context, &request);
+            node.reply(key, answer);
         }
         Request::DescribeGroups(request) => {
-            node.reply(key, describe_groups::answer(node, context, &request), actions);
+            node.reply(key, describe_groups::answer(node, context, &request));
         }
         Request::JoinGroup(request) => {
-            join_group::handle(node, now, key, context, &request, actions);
+            join_group::handle(node, key, context, &request);
         }
         Request::SyncGroup(request) => {
-            sync_group::handle(node, now, key, context, &request, actions);
+            sync_group::handle(node, key, context, &request);
         }
         Request::Heartbeat(request) => {
-            heartbeat::handle(node, now, key, context, &request, actions);
+            heartbeat::handle(node, key, context, &request);
         }
         Request::LeaveGroup(request) => {
-            leave_group::handle(node, now, key, context, &request, actions);
+            leave_group::handle(node, key, context, &request);
         }
         Request::OffsetCommit(request) => {
-            offset_commit::handle(node, now, key, context, request, actions);
+            offset_commit::handle(node, key, context, request);
         }
         Request::OffsetFetch(request) => {
-            offset_fetch::handle(node, now, key, context, request, actions);
+            offset_fetch::handle(node, key, context, request);
         }
         Request::OffsetDelete(request) => {
-            offset_delete::handle(node, now, key, context, request, actions);
+            offset_delete::handle(node, key, context, request);
         }
         Request::DeleteGroups(request) => {
-            delete_groups::handle(node, now, key, context, request, actions);
+            delete_groups::handle(node, key, context, request);
         }
         other => {
             let api = other.api_key();
-            if let Some(response) = answer(node, now, context, other) {
-                return node.reply(key, response, actions);
+            if let Some(response) = answer(node, context, other) {
+                return node.reply(key, response);
             }
             // The session decodes only served APIs, and each of those has an arm.
             let reason = format!("{api} is not served");
-            actions.push(Action::Close { connection: key.0, reason });
+            node.out.push(Action::Close { connection: key.0, reason });
         }
     }
 }
 
 /// Answers a request that waits for nothing.
-fn answer(node: &Node, now: Now, context: &RequestContext, request: Request) -> Option<Response> {
+fn answer(node: &Node, context: &RequestContext, request: Request) -> Option<Response> {
     Some(match request {
         Request::AlterReplicaLogDirs(request) => {
             alter_replica_log_dirs::answer(node, context, &request).into()
@@ -362,9 +356,7 @@ fn answer(node: &Node, now: Now, context: &RequestContext, request: Request) -> 
         Request::DescribeProducers(request) => {
             describe_producers::answer(node, context, &request).into()
         }
-        Request::DescribeQuorum(request) => {
-            describe_quorum::answer(node, now, context, &request).into()
-        }
+        Request::DescribeQuorum(request) => describe_quorum::answer(node, context, &request).into(),
         Request::DescribeTopicPartitions(request) => {
             describe_topic_partitions::answer(node, context, &request).into()
         }
@@ -372,7 +364,7 @@ fn answer(node: &Node, now: Now, context: &RequestContext, request: Request) -> 
             describe_transactions::answer(node, context, &request).into()
         }
         Request::ListTransactions(request) => {
-            describe_transactions::list(node, now, context, &request).into()
+            describe_transactions::list(node, context, &request).into()
         }
         Request::DescribeUserScramCredentials(request) => {
             describe_user_scram_credentials::answer(context, &request).into()
@@ -459,17 +451,15 @@ pub(crate) fn undecided_answer(request: &Request, code: ErrorCode) -> Option<Res
 /// Answers once `records` are committed, and what they made is led.
 fn answer_after_commit(
     node: &mut Node,
-    now: Now,
     key: RequestKey,
     records: &[MetadataRecord],
     mut response: Response,
     deadline_us: u64,
-    actions: &mut Vec<Action>,
 ) {
     if records.is_empty() {
-        return node.reply(key, response, actions);
+        return node.reply(key, response);
     }
-    match node.controller.propose(now, records) {
+    match node.controller.propose(node.now, records) {
         Ok(index) => {
             node.mark_controller_dirty();
             node.controller.wait(index, key);
@@ -478,7 +468,7 @@ fn answer_after_commit(
         }
         Err(code) => {
             fail(&mut response, code);
-            node.reply(key, response, actions);
+            node.reply(key, response);
         }
     }
 }
@@ -502,56 +492,56 @@ fn fail(response: &mut Response, code: ErrorCode) {
 }
 
 /// A request has waited long enough, or what it waited for will not come.
-pub(crate) fn on_timeout(node: &mut Node, key: RequestKey, actions: &mut Vec<Action>) {
+pub(crate) fn on_timeout(node: &mut Node, key: RequestKey) {
     let code = ErrorCode::RequestTimedOut;
-    if node.end_undecided(key, actions) {
+    if node.end_undecided(key) {
         return;
     }
     let Some(parked) = node.parked_mut(key) else {
-        return produce::on_stalled_too_long(node, key, actions);
+        return produce::on_stalled_too_long(node, key);
     };
     match parked {
-        Parked::Fetch(_) => fetch::answer_parked(node, key, actions),
+        Parked::Fetch(_) => fetch::answer_parked(node, key),
         Parked::Share(_) => share_fetch::on_timeout(node, key),
         Parked::Metadata { .. } | Parked::FindCoordinator { .. } => {
-            node.answer_parked(key, actions);
+            node.answer_parked(key);
         }
         Parked::Produce { .. } => {
             if let Some(Parked::Produce { mut response, version, .. }) = node.unpark(key) {
                 produce::time_out(&mut response);
-                produce::answer(node, key, response, version, actions);
+                produce::answer(node, key, response, version);
             }
         }
         Parked::Trims { .. } => {
             if let Some(Parked::Trims { mut response, .. }) = node.unpark(key) {
                 delete_records::time_out(&mut response);
-                node.reply(key, response, actions);
+                node.reply(key, response);
             }
         }
         Parked::Commit { .. } => {
             if let Some(Parked::Commit { mut response, .. }) = node.unpark(key) {
                 fail(&mut response, code);
-                node.reply(key, *response, actions);
+                node.reply(key, *response);
             }
         }
         Parked::Departure { .. } => {
             node.unpark(key);
-            node.reply(key, unregister_broker::told(code), actions);
+            node.reply(key, unregister_broker::told(code));
         }
         Parked::Forwarded { nonce } => {
             let nonce = *nonce;
-            node.end_forward(nonce, code, actions);
+            node.end_forward(nonce, code);
         }
-        Parked::Election { .. } => node.settle_elections(key, true, actions),
+        Parked::Election { .. } => node.settle_elections(key, true),
         Parked::ProducerId => {
             node.unpark(key);
-            node.reply(key, init_producer_id::refused(code), actions);
+            node.reply(key, init_producer_id::refused(code));
         }
         Parked::AddOffsets { .. } => {
             if let Some(Parked::AddOffsets { context, .. }) = node.unpark(key) {
                 let code = ErrorCode::CoordinatorNotAvailable;
                 let refused = add_partitions_to_txn::offsets_refused(code, &context);
-                node.reply(key, refused, actions);
+                node.reply(key, refused);
             }
         }
         // Their coordinators know how long they wait.

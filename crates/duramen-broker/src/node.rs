@@ -208,60 +208,64 @@ pub struct Node {
     meters: Meters,
     timed: Timed,
     /// When the present step or flush began.
-    now: Now,
+    pub(crate) now: Now,
+    /// Actions of the present step or flush.
+    pub(crate) out: Vec<Action>,
 }
 
 impl Node {
     /// Takes one event in. Call [`Node::flush`] after the last one of a turn.
     pub fn step(&mut self, now: Now, event: Event, actions: &mut Vec<Action>) {
-        let now = self.clock.read(now);
-        self.now = now;
+        self.now = self.clock.read(now);
+        std::mem::swap(&mut self.out, actions);
         match event {
             Event::Request { connection, sequence, context, request } => {
-                self.on_request(now, (connection, sequence), context, request, actions);
+                self.on_request((connection, sequence), context, request);
             }
             Event::Disconnected(connection) => self.on_disconnected(connection),
-            Event::Storage(done) => self.on_storage(&done, actions),
+            Event::Storage(done) => self.on_storage(&done),
             Event::LogRead(read) if read.peer.is_some() => self.on_payload(read),
-            Event::LogRead(read) => self.on_log_read(now, read, actions),
-            Event::Surveyed(surveyed) => self.on_surveyed(now, surveyed),
-            Event::Dated(dated) => self.on_dated(now, dated),
-            Event::DeadLetters(made) => self.on_dead_letters(now, made, actions),
+            Event::LogRead(read) => self.on_log_read(read),
+            Event::Surveyed(surveyed) => self.on_surveyed(surveyed),
+            Event::Dated(dated) => self.on_dated(dated),
+            Event::DeadLetters(made) => self.on_dead_letters(made),
             Event::Damaged(damage) => self.on_damaged(&damage),
-            Event::Peer(frame) => self.on_peer(now, frame.0, actions),
-            Event::Drain => self.drain(actions),
+            Event::Peer(frame) => self.on_peer(frame.0),
+            Event::Drain => self.drain(),
             Event::Suspended { ms } => self.clock.note_suspended(ms),
             Event::Given(changes) => {
                 self.options.settings.give(changes);
-                self.reconfigure(now);
+                self.reconfigure();
             }
             Event::Tick => {}
         }
-        self.fire_timers(now, actions);
+        self.fire_timers();
+        std::mem::swap(&mut self.out, actions);
     }
 
     /// Ends a turn: what was proposed goes to storage, what was committed takes effect.
     pub fn flush(&mut self, now: Now, actions: &mut Vec<Action>) {
-        let now = self.clock.read(now);
-        self.now = now;
+        self.now = self.clock.read(now);
+        std::mem::swap(&mut self.out, actions);
         // Effects can make more work: a committed topic makes replicas, a freed byte lets a
         // stalled produce in. Each round ends with fewer of either.
         loop {
             if std::mem::take(&mut self.is_controller_dirty) {
-                self.turn_controller(now, actions);
+                self.turn_controller();
             } else if let Some(replica) = self.dirty.pop_front() {
-                self.turn_partition(replica, now, actions);
-            } else if !self.send_questions(now, actions)
-                && !self.send_share_calls(now, actions)
-                && !self.flush_shares(now, actions)
-                && !self.resume_stalled(now, actions)
+                self.turn_partition(replica);
+            } else if !self.send_questions()
+                && !self.send_share_calls()
+                && !self.flush_shares()
+                && !self.resume_stalled()
             {
                 break;
             }
         }
         // All that is to be stored has left before anything is said of it.
-        self.send_frames(actions);
-        self.peers.begin_reads(actions);
+        self.send_frames();
+        self.peers.begin_reads(&mut self.out);
+        std::mem::swap(&mut self.out, actions);
     }
 
     /// When, in monotonic microseconds, to send [`Event::Tick`] if nothing happens before.
@@ -269,21 +273,14 @@ impl Node {
         self.timers.first().map_or(u64::MAX, |(at, _)| *at)
     }
 
-    fn on_request(
-        &mut self,
-        now: Now,
-        key: RequestKey,
-        context: RequestContext,
-        request: Box<Prepared>,
-        actions: &mut Vec<Action>,
-    ) {
+    fn on_request(&mut self, key: RequestKey, context: RequestContext, request: Box<Prepared>) {
         self.counters.requests += 1;
         self.begin_time(key, &context);
         match &mut self.opening {
             Some(opening) if !api::needs_no_state(&request) => {
                 opening.held.push_back((key, context, request));
             }
-            _ => self.judge(now, key, context, *request, actions),
+            _ => self.judge(key, context, *request),
         }
     }
 
@@ -305,7 +302,7 @@ impl Node {
         }
     }
 
-    fn on_storage(&mut self, done: &Done, actions: &mut Vec<Action>) {
+    fn on_storage(&mut self, done: &Done) {
         match *done {
             Done::Persisted { replica, ticket } if replica == self.controller.group.id() => {
                 self.controller.group.on_persisted(ticket);
@@ -326,13 +323,13 @@ impl Node {
                 } else {
                     self.partitions.get(&replica).map(Partition::image)
                 };
-                actions.extend(kind.map(|kind| Action::Storage(Op { replica, kind })));
+                self.out.extend(kind.map(|kind| Action::Storage(Op { replica, kind })));
             }
             Done::DiskFull(shortage) => self.on_disk_full(shortage),
             Done::Cut { replica, segment } => self.mends.forget(replica, segment),
             Done::Mended { replica, segment, is_done } => self.on_mended(replica, segment, is_done),
             Done::Compacted { replica, ref done } => self.on_compacted(replica, done.as_ref()),
-            Done::Put { replica, number, next } => self.on_put(replica, number, next, actions),
+            Done::Put { replica, number, next } => self.on_put(replica, number, next),
             Done::Staged { replica, number, ref segments } => {
                 self.on_staged(replica, number, segments);
             }
@@ -362,32 +359,32 @@ impl Node {
         ))
     }
 
-    fn fire_timers(&mut self, now: Now, actions: &mut Vec<Action>) {
+    fn fire_timers(&mut self) {
         while let Some(&(at, timer)) = self.timers.first() {
-            if at > now.mono_us {
+            if at > self.now.mono_us {
                 break;
             }
             self.timers.pop_first();
             match timer {
-                Timer::Opened => self.finish_opening(now, actions),
-                Timer::Retention => self.sweep_retention(now),
-                Timer::Cleaning => self.sweep_cleaning(now),
-                Timer::Producers => self.sweep_producers(now),
-                Timer::Settings => self.sweep_settings(now),
-                Timer::Offsets => self.sweep_offsets(now, actions),
+                Timer::Opened => self.finish_opening(),
+                Timer::Retention => self.sweep_retention(),
+                Timer::Cleaning => self.sweep_cleaning(),
+                Timer::Producers => self.sweep_producers(),
+                Timer::Settings => self.sweep_settings(),
+                Timer::Offsets => self.sweep_offsets(),
                 Timer::Peers => {
-                    self.tick_peers(now);
-                    self.tick_moves(actions);
-                    self.tick_mends(actions);
-                    self.tick_feeds(actions);
-                    self.tick_forwards(actions);
+                    self.tick_peers();
+                    self.tick_moves();
+                    self.tick_mends();
+                    self.tick_feeds();
+                    self.tick_forwards();
                 }
-                Timer::Coordinator(replica) => self.on_coordinator_timer(now, replica, actions),
-                Timer::Calls => self.on_calls_timer(now, actions),
-                Timer::ShareCalls => self.on_share_calls_timer(now, actions),
+                Timer::Coordinator(replica) => self.on_coordinator_timer(replica),
+                Timer::Calls => self.on_calls_timer(),
+                Timer::ShareCalls => self.on_share_calls_timer(),
                 Timer::Share(number) => self.on_share_timer(number),
-                Timer::Burials => self.on_burials_timer(now, actions),
-                Timer::Request(key) => api::on_timeout(self, key, actions),
+                Timer::Burials => self.on_burials_timer(),
+                Timer::Request(key) => api::on_timeout(self, key),
             }
         }
     }
@@ -401,7 +398,6 @@ impl Node {
     /// Gives a partition a batch. Returns its first offset kept too.
     pub(crate) fn append(
         &mut self,
-        now: Now,
         replica: ReplicaId,
         batch: CheckedBatch,
         acks: Acks,
@@ -410,7 +406,7 @@ impl Node {
         let bytes = batch.bytes.len() as u64;
         let partition = self.partitions.get_mut(&replica).expect("it was just found");
         let in_flight = partition.group.bytes_in_flight();
-        let appended = partition.produce(now, batch, acks, slot);
+        let appended = partition.produce(self.now, batch, acks, slot);
         let added = partition.group.bytes_in_flight() - in_flight;
         // Of one that has just failed, those who wait are told in the turn.
         let waits = matches!(appended, Appended::Waits { .. });
@@ -429,18 +425,12 @@ impl Node {
     }
 
     /// Gives a partition a batch of this node's own.
-    fn append_own(
-        &mut self,
-        now: Now,
-        replica: ReplicaId,
-        bytes: BytesMut,
-        slot: Slot,
-    ) -> Appended {
+    fn append_own(&mut self, replica: ReplicaId, bytes: BytesMut, slot: Slot) -> Appended {
         let Some(partition) = self.partitions.get_mut(&replica) else {
             return Appended::Refused(ErrorCode::UnknownTopicOrPartition, None);
         };
         let in_flight = partition.group.bytes_in_flight();
-        let appended = partition.append_own(now, bytes, slot);
+        let appended = partition.append_own(self.now, bytes, slot);
         self.bytes_in_flight += partition.group.bytes_in_flight() - in_flight;
         mark(&mut self.dirty, partition);
         appended
@@ -450,12 +440,12 @@ impl Node {
         self.is_controller_dirty = true;
     }
 
-    fn turn_partition(&mut self, replica: ReplicaId, now: Now, actions: &mut Vec<Action>) {
+    fn turn_partition(&mut self, replica: ReplicaId) {
         let Some(partition) = self.partitions.get_mut(&replica) else { return };
         partition.is_dirty = false;
         let before = partition.group.bytes_in_flight();
         let mut effects = Effects::default();
-        partition.turn(now, actions, &mut effects);
+        partition.turn(self.now, &mut self.out, &mut effects);
         self.bytes_in_flight -= before - partition.group.bytes_in_flight();
         let (id, lead) = (partition.id, partition.group.lead());
         self.post(replica, id, &mut effects.messages);
@@ -467,47 +457,47 @@ impl Node {
         if serves == Some(true) && self.peers.may_be() {
             self.peers.announce(id, lead);
         }
-        self.follow(now, effects, actions);
+        self.follow(effects);
         if let Some(serves) = serves {
-            self.on_serves(now, replica, serves, actions);
+            self.on_serves(replica, serves);
         }
-        self.settle_doubts(now, replica, actions);
+        self.settle_doubts(replica);
         if is_settled && self.opening.is_some() {
-            self.note_opened(replica, now, actions);
+            self.note_opened(replica);
         }
     }
 
     /// Tells everyone who waited for what a partition's turn brought.
-    fn follow(&mut self, now: Now, effects: Effects, actions: &mut Vec<Action>) {
+    fn follow(&mut self, effects: Effects) {
         for finished in effects.finished {
-            self.on_finished(now, finished, actions);
+            self.on_finished(finished);
         }
         for (watcher, growth) in effects.touched {
             for key in self.sessions.touch(watcher).to_vec() {
-                api::fetch::on_woken(self, key, growth, actions);
+                api::fetch::on_woken(self, key, growth);
             }
         }
         for (key, growth) in effects.woken {
-            api::fetch::on_woken(self, key, growth, actions);
+            api::fetch::on_woken(self, key, growth);
         }
         for key in effects.served {
-            self.on_leader(key, actions);
+            self.on_leader(key);
         }
     }
 
-    fn on_finished(&mut self, now: Now, finished: Finished, actions: &mut Vec<Action>) {
+    fn on_finished(&mut self, finished: Finished) {
         let Finished { slot, error, base_offset, log_start } = finished;
         let (key, topic, partition) = match slot {
             Slot::Request { key, topic, partition } => (key, topic, partition),
             Slot::Coordinator { replica, ticket } => {
                 let result = if error.is_none() { Ok(base_offset) } else { Err(error) };
-                return self.on_stored(now, replica, ticket, result, actions);
+                return self.on_stored(replica, ticket, result);
             }
             Slot::Marker { replica, producer_id, commits, asker } => {
                 let marker = (replica, producer_id, commits);
-                return self.on_marker(now, marker, asker, error, actions);
+                return self.on_marker(marker, asker, error);
             }
-            Slot::Burial(asker) => return self.tell_burial(now, asker, error, actions),
+            Slot::Burial(asker) => return self.tell_burial(asker, error),
         };
         let Some(waiting) = self.parked.get_mut(&key) else { return };
         let left = match &mut waiting.parked {
@@ -535,16 +525,16 @@ impl Node {
         if left == 0 {
             match self.unpark(key) {
                 Some(Parked::Produce { response, version, .. }) => {
-                    api::produce::answer(self, key, response, version, actions);
+                    api::produce::answer(self, key, response, version);
                 }
-                Some(Parked::Trims { response, .. }) => self.reply(key, response, actions),
+                Some(Parked::Trims { response, .. }) => self.reply(key, response),
                 _ => {}
             }
         }
     }
 
     /// One of the partitions that the request waits for has a leader, or never will.
-    fn on_leader(&mut self, key: RequestKey, actions: &mut Vec<Action>) {
+    fn on_leader(&mut self, key: RequestKey) {
         let Some(waiting) = self.parked.get_mut(&key) else { return };
         let (Parked::Commit { outstanding, .. }
         | Parked::Metadata { outstanding, .. }
@@ -554,28 +544,28 @@ impl Node {
         };
         *outstanding = outstanding.saturating_sub(1);
         if *outstanding == 0 {
-            self.answer_parked(key, actions);
+            self.answer_parked(key);
         }
     }
 
     /// Answers a request that waited for the metadata group, or for partitions.
-    pub(crate) fn answer_parked(&mut self, key: RequestKey, actions: &mut Vec<Action>) {
+    pub(crate) fn answer_parked(&mut self, key: RequestKey) {
         match self.unpark(key) {
-            Some(Parked::Commit { response, .. }) => self.reply_boxed(key, response, actions),
+            Some(Parked::Commit { response, .. }) => self.reply_boxed(key, response),
             Some(Parked::Metadata { request, context, .. }) => {
                 let response = api::metadata::answer(self, &context, &request);
-                self.reply(key, response, actions);
+                self.reply(key, response);
             }
             Some(Parked::FindCoordinator { request, context, .. }) => {
                 let response = api::find_coordinator::answer(self, &context, &request);
-                self.reply(key, response, actions);
+                self.reply(key, response);
             }
             _ => {}
         }
     }
 
-    fn turn_controller(&mut self, now: Now, actions: &mut Vec<Action>) {
-        let mut outcome = self.controller.turn(actions);
+    fn turn_controller(&mut self) {
+        let mut outcome = self.controller.turn(&mut self.out);
         let replica = self.controller.group.id();
         self.post(replica, METADATA_GROUP, &mut outcome.messages);
         self.peers.read(replica, &outcome.reads);
@@ -586,37 +576,37 @@ impl Node {
             self.peers.forget_grants();
         }
         if let Some(problem) = self.controller.group.failure() {
-            actions.push(Action::Fatal(format!("the metadata group failed: {problem}")));
+            self.out.push(Action::Fatal(format!("the metadata group failed: {problem}")));
             return;
         }
         if outcome.is_begun {
-            self.tell_nodes(actions);
+            self.tell_nodes();
             self.take_dynamic_settings();
             if self.is_registered {
-                self.reconcile(now, actions);
+                self.reconcile();
             }
         }
         let mut made = Vec::new();
         let may_be_gone = outcome.leads.is_some() || !outcome.changes.is_empty();
         for change in outcome.changes {
-            self.follow_change(now, change, &mut made, actions);
+            self.follow_change(change, &mut made);
         }
         if may_be_gone {
-            self.note_departures(outcome.leads.is_some(), actions);
+            self.note_departures(outcome.leads.is_some());
         }
         for (key, is_committed) in outcome.released {
-            self.on_committed(key, is_committed, &made, actions);
+            self.on_committed(key, is_committed, &made);
         }
-        self.judge_again(now, actions);
-        self.settle_doubts(now, replica, actions);
+        self.judge_again();
+        self.settle_doubts(replica);
         let applied = self.controller.group.applied();
         if let Some((_, first, end)) = self.allocating.take_if(|block| block.0 <= applied) {
             self.producer_ids = (first, end);
-            self.grant_producer_ids(now, actions);
+            self.grant_producer_ids();
         }
         self.peers.grant(applied);
-        self.look_for_groups(now, actions);
-        self.register(now, actions);
+        self.look_for_groups();
+        self.register();
         let log_bytes = self.options.settings.metadata_log_bytes.unsigned_abs();
         self.is_controller_dirty |= self.controller.trim_if_large(log_bytes);
     }
@@ -632,16 +622,10 @@ impl Node {
     }
 
     /// The metadata records of a request are committed, or lost.
-    fn on_committed(
-        &mut self,
-        key: RequestKey,
-        is_committed: bool,
-        made: &[GroupId],
-        actions: &mut Vec<Action>,
-    ) {
+    fn on_committed(&mut self, key: RequestKey, is_committed: bool, made: &[GroupId]) {
         let Some(waiting) = self.parked.get_mut(&key) else { return };
         if !is_committed {
-            api::on_timeout(self, key, actions);
+            api::on_timeout(self, key);
             return;
         }
         let (Parked::Commit { outstanding, .. }
@@ -652,11 +636,11 @@ impl Node {
         };
         *outstanding = made.len();
         if made.is_empty() {
-            return self.answer_parked(key, actions);
+            return self.answer_parked(key);
         }
         for group in made {
             let Some(topic) = self.controller.image.topic(Uuid(group.topic_id)) else {
-                self.on_leader(key, actions); // it was deleted at once
+                self.on_leader(key); // it was deleted at once
                 continue;
             };
             let here = self.local_replica(topic, group.partition);
@@ -690,25 +674,15 @@ impl Node {
         self.parked.get_mut(&key).map(|waiting| &mut waiting.parked)
     }
 
-    pub(crate) fn reply(
-        &mut self,
-        key: RequestKey,
-        response: impl Into<Response>,
-        actions: &mut Vec<Action>,
-    ) {
-        self.reply_boxed(key, Box::new(response.into()), actions);
+    pub(crate) fn reply(&mut self, key: RequestKey, response: impl Into<Response>) {
+        self.reply_boxed(key, Box::new(response.into()));
     }
 
-    fn reply_boxed(&mut self, key: RequestKey, reply: Box<Response>, actions: &mut Vec<Action>) {
-        self.reply_with(key, Reply::Response(reply), actions);
+    fn reply_boxed(&mut self, key: RequestKey, reply: Box<Response>) {
+        self.reply_with(key, Reply::Response(reply));
     }
 
-    pub(crate) fn reply_with(
-        &mut self,
-        key: RequestKey,
-        mut reply: Reply,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(crate) fn reply_with(&mut self, key: RequestKey, mut reply: Reply) {
         self.counters.replies += 1;
         if let Reply::Response(response) = reply {
             // Another node may have asked on behalf of its client.
@@ -717,7 +691,7 @@ impl Node {
         }
         reply.rest(self.time_rest_ms(key));
         self.end_time(key);
-        actions.push(Action::Reply { connection: key.0, sequence: key.1, reply });
+        self.out.push(Action::Reply { connection: key.0, sequence: key.1, reply });
     }
 
     /// The local replica of a partition.
@@ -782,7 +756,7 @@ impl Node {
     }
 
     /// The next producer id, or `None` after having asked for a block of them.
-    pub(crate) fn next_producer_id(&mut self, now: Now) -> Result<Option<i64>, ErrorCode> {
+    pub(crate) fn next_producer_id(&mut self) -> Result<Option<i64>, ErrorCode> {
         let (next, end) = self.producer_ids;
         if next < end {
             self.producer_ids.0 += 1;
@@ -797,28 +771,28 @@ impl Node {
             let block = self.controller.allocate_producer_ids(cluster_id, broker_id);
             let (first, end, record) = block;
             debug_assert_eq!(end - first, PRODUCER_ID_BLOCK);
-            let index = self.controller.propose(now, &[record])?;
+            let index = self.controller.propose(self.now, &[record])?;
             self.allocating = Some((index, first, end));
             self.is_controller_dirty = true;
         }
         Ok(None)
     }
 
-    fn grant_producer_ids(&mut self, now: Now, actions: &mut Vec<Action>) {
+    fn grant_producer_ids(&mut self) {
         let is_one = |waiting: &Waiting| matches!(waiting.parked, Parked::ProducerId);
         let waiting = self.parked.iter().filter(|(_, waiting)| is_one(waiting));
         let keys: Vec<_> = waiting.map(|(key, _)| *key).collect();
         for key in keys {
-            match self.next_producer_id(now) {
+            match self.next_producer_id() {
                 Ok(Some(id)) => {
                     self.unpark(key);
-                    self.reply(key, api::init_producer_id::granted(id), actions);
+                    self.reply(key, api::init_producer_id::granted(id));
                 }
                 Ok(None) => break,
-                Err(_) => api::on_timeout(self, key, actions),
+                Err(_) => api::on_timeout(self, key),
             }
         }
-        self.give_producer_ids(now, actions);
+        self.give_producer_ids();
     }
 }
 

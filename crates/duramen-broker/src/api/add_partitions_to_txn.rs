@@ -14,7 +14,7 @@ use duramen_protocol::messages::{
 use duramen_protocol::{ErrorCode, Response};
 
 use super::{Operation, Resource, authorize};
-use crate::event::{Action, Now, RequestKey};
+use crate::event::RequestKey;
 use crate::internal_topics::{self, GROUPS, is_internal};
 use crate::node::{Node, Parked};
 use crate::session::RequestContext;
@@ -50,11 +50,9 @@ struct Part {
 
 pub(crate) fn handle(
     node: &mut Node,
-    now: Now,
     key: RequestKey,
     context: &RequestContext,
     request: AddPartitionsToTxnRequest,
-    actions: &mut Vec<Action>,
 ) {
     let part = |id, producer_id, epoch, verify_only, topics| Part {
         id,
@@ -118,44 +116,37 @@ pub(crate) fn handle(
         let results_by_topic_v3_and_below = results.remove(0).topic_results;
         AddPartitionsToTxnResponse { results_by_topic_v3_and_below, ..Default::default() }
     };
-    ask(node, now, key, context.version, response.into(), asked, actions);
+    ask(node, key, context.version, response.into(), asked);
 }
 
 /// Asks the coordinators here about all parts, and answers when they have.
 fn ask(
     node: &mut Node,
-    now: Now,
     key: RequestKey,
     version: i16,
     response: Response,
     asked: Vec<(Place, String, Addition)>,
-    actions: &mut Vec<Action>,
 ) {
     if asked.is_empty() {
-        return node.reply(key, response, actions);
+        return node.reply(key, response);
     }
     let (response, outstanding) = (Box::new(response), asked.len());
     let places = asked.iter().map(|(place, ..)| place.clone()).collect();
     node.park(key, Parked::Addition { response, places, outstanding, version }, u64::MAX);
     for (part, (_, id, addition)) in asked.into_iter().enumerate() {
         let by = Asker::Request { key, part };
-        let given = node.coordinate_transaction(now, &id, actions, |it| {
+        let now = node.now;
+        let given = node.coordinate_transaction(&id, |it| {
             it.add_partitions(&id, by, addition, now);
         });
         if let Err(code) = given {
-            on_judged(node, key, part, code, actions);
+            on_judged(node, key, part, code);
         }
     }
 }
 
 /// A coordinator has answered for one part.
-pub(crate) fn on_judged(
-    node: &mut Node,
-    key: RequestKey,
-    part: usize,
-    code: ErrorCode,
-    actions: &mut Vec<Action>,
-) {
+pub(crate) fn on_judged(node: &mut Node, key: RequestKey, part: usize, code: ErrorCode) {
     let Some(Parked::Addition { response, places, outstanding, version }) = node.parked_mut(key)
     else {
         return;
@@ -185,7 +176,7 @@ pub(crate) fn on_judged(
     if *outstanding == 0
         && let Some(Parked::Addition { response, .. }) = node.unpark(key)
     {
-        node.reply(key, *response, actions);
+        node.reply(key, *response);
     }
 }
 
@@ -254,11 +245,9 @@ fn in_order(
 /// that groups are kept in: the request waits until that is made.
 pub(crate) fn handle_offsets(
     node: &mut Node,
-    now: Now,
     key: RequestKey,
     context: RequestContext,
     request: AddOffsetsToTxnRequest,
-    actions: &mut Vec<Action>,
 ) {
     let id = request.transactional_id.clone();
     let admitted = admit(node, &context, &id).and_then(|()| {
@@ -267,10 +256,10 @@ pub(crate) fn handle_offsets(
         if may { Ok(()) } else { Err(ErrorCode::GroupAuthorizationFailed) }
     });
     if let Err(code) = admitted {
-        return node.reply(key, offsets_refused(code, &context), actions);
+        return node.reply(key, offsets_refused(code, &context));
     }
     let Some(topic) = node.controller.image.topic_named(GROUPS) else {
-        return node.await_groups(now, key, context, request);
+        return node.await_groups(key, context, request);
     };
     let partition = internal_topics::partition_of(&request.group_id, topic.partitions.len());
     let addition = Addition {
@@ -283,12 +272,10 @@ pub(crate) fn handle_offsets(
     let response = AddOffsetsToTxnResponse::default().into();
     ask(
         node,
-        now,
         key,
         context.version,
         response,
         vec![(Place { at: 0, partition: None }, id, addition)],
-        actions,
     );
 }
 

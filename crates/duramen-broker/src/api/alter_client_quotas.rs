@@ -10,7 +10,7 @@ use super::settings::TIMEOUT_MS;
 use super::{Operation, Resource, answer_after_commit, authorize, deadline_us, why_undecided};
 use crate::controller::Error;
 use crate::controller::records::{MetadataRecord, QuotaEntity, SetClientQuota};
-use crate::event::{Action, Now, RequestKey};
+use crate::event::RequestKey;
 use crate::node::Node;
 use crate::quotas::{Entity, EntityType, QuotaKey};
 use crate::session::RequestContext;
@@ -20,11 +20,9 @@ const NOT_YET: [&str; 2] = ["controller_mutation_rate", "connection_creation_rat
 
 pub(crate) fn handle(
     node: &mut Node,
-    now: Now,
     key: RequestKey,
     context: &RequestContext,
     request: &AlterClientQuotasRequest,
-    actions: &mut Vec<Action>,
 ) {
     let is_allowed = authorize(&context.principal, Operation::AlterConfigs, Resource::Cluster);
     let mut seen = BTreeSet::new();
@@ -47,8 +45,8 @@ pub(crate) fn handle(
     if request.validate_only {
         records.clear();
     }
-    let deadline = deadline_us(now, TIMEOUT_MS);
-    answer_after_commit(node, now, key, &records, response.into(), deadline, actions);
+    let deadline = deadline_us(node.now, TIMEOUT_MS);
+    answer_after_commit(node, key, &records, response.into(), deadline);
 }
 
 fn invalid<T>(text: impl Into<String>) -> Result<T, Error> {

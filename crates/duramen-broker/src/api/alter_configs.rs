@@ -9,17 +9,15 @@ use duramen_protocol::messages::{AlterConfigsRequest, AlterConfigsResponse};
 use super::settings::{Asked, Change, SET, TIMEOUT_MS, decide};
 use super::{answer_after_commit, deadline_us, why_undecided};
 use crate::controller::Error;
-use crate::event::{Action, Now, RequestKey};
+use crate::event::RequestKey;
 use crate::node::Node;
 use crate::session::RequestContext;
 
 pub(crate) fn handle(
     node: &mut Node,
-    now: Now,
     key: RequestKey,
     context: &RequestContext,
     request: &AlterConfigsRequest,
-    actions: &mut Vec<Action>,
 ) {
     let asked: Vec<Asked<'_>> = request.resources.iter().map(asked).collect();
     let mut response = AlterConfigsResponse::default();
@@ -31,8 +29,8 @@ pub(crate) fn handle(
     if request.validate_only {
         records.clear();
     }
-    let deadline = deadline_us(now, TIMEOUT_MS);
-    answer_after_commit(node, now, key, &records, response.into(), deadline, actions);
+    let deadline = deadline_us(node.now, TIMEOUT_MS);
+    answer_after_commit(node, key, &records, response.into(), deadline);
 }
 
 fn asked(resource: &AlterConfigsResource) -> Asked<'_> {

@@ -13,17 +13,15 @@ use duramen_protocol::messages::{
 use super::{Operation, Resource, answer_after_commit, authorize, deadline_us, why_undecided};
 use crate::controller::Error;
 use crate::controller::records::MetadataRecord;
-use crate::event::{Action, Now, RequestKey};
+use crate::event::RequestKey;
 use crate::node::Node;
 use crate::session::RequestContext;
 
 pub(crate) fn handle(
     node: &mut Node,
-    now: Now,
     key: RequestKey,
     context: &RequestContext,
     request: &AlterPartitionReassignmentsRequest,
-    actions: &mut Vec<Action>,
 ) {
     let mut response = AlterPartitionReassignmentsResponse {
         allow_replication_factor_change: request.allow_replication_factor_change,
@@ -66,8 +64,8 @@ pub(crate) fn handle(
         let name = topic.name.clone();
         response.responses.push(ReassignableTopicResponse { name, partitions });
     }
-    let deadline = deadline_us(now, request.timeout_ms);
-    answer_after_commit(node, now, key, &records, response.into(), deadline, actions);
+    let deadline = deadline_us(node.now, request.timeout_ms);
+    answer_after_commit(node, key, &records, response.into(), deadline);
 }
 
 /// The record that does it; none if it is so already.

@@ -4,18 +4,16 @@ use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::{ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse};
 
 use super::{Operation, Resource, authorize};
-use crate::event::{Action, Now, RequestKey};
+use crate::event::RequestKey;
 use crate::groups::Caller;
 use crate::node::Node;
 use crate::session::RequestContext;
 
 pub(crate) fn handle(
     node: &mut Node,
-    now: Now,
     key: RequestKey,
     context: &RequestContext,
     request: ConsumerGroupHeartbeatRequest,
-    actions: &mut Vec<Action>,
 ) {
     let (group, version) = (request.group_id.clone(), context.version);
     let caller = Caller {
@@ -25,7 +23,8 @@ pub(crate) fn handle(
         fresh: node.fresh_id(),
     };
     let asked = admit(context, &request).and_then(|()| {
-        node.coordinate(now, key, version, &group, actions, |it, sight| {
+        let now = node.now;
+        node.coordinate(key, version, &group, |it, sight| {
             it.consumer_group_heartbeat(sight.rules, sight.topics, version, caller, request, now);
         })
     });
@@ -35,7 +34,7 @@ pub(crate) fn handle(
             error_code,
             ..ConsumerGroupHeartbeatResponse::default()
         };
-        node.reply(key, refused, actions);
+        node.reply(key, refused);
     }
 }
 

@@ -13,18 +13,16 @@ use super::{
 };
 use crate::controller::Error;
 use crate::controller::records::MetadataRecord;
-use crate::event::{Action, Now, RequestKey};
+use crate::event::RequestKey;
 use crate::internal_topics;
 use crate::node::Node;
 use crate::session::RequestContext;
 
 pub(crate) fn handle(
     node: &mut Node,
-    now: Now,
     key: RequestKey,
     context: &RequestContext,
     request: &CreatePartitionsRequest,
-    actions: &mut Vec<Action>,
 ) {
     let twice = repeated(request.topics.iter().map(|topic| topic.name.as_str()));
     let mut told = BTreeSet::new();
@@ -53,8 +51,8 @@ pub(crate) fn handle(
         };
         response.results.push(result);
     }
-    let deadline = deadline_us(now, request.timeout_ms);
-    answer_after_commit(node, now, key, &records, response.into(), deadline, actions);
+    let deadline = deadline_us(node.now, request.timeout_ms);
+    answer_after_commit(node, key, &records, response.into(), deadline);
 }
 
 fn add(

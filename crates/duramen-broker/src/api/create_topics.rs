@@ -12,18 +12,16 @@ use super::{
 };
 use crate::configs::{TOPIC_CONFIGS, effective};
 use crate::controller::{Creation, Error};
-use crate::event::{Action, Now, RequestKey};
+use crate::event::RequestKey;
 use crate::limits::CREATE_PARTITIONS_MAX;
 use crate::node::Node;
 use crate::session::RequestContext;
 
 pub(crate) fn handle(
     node: &mut Node,
-    now: Now,
     key: RequestKey,
     context: &RequestContext,
     request: &CreateTopicsRequest,
-    actions: &mut Vec<Action>,
 ) {
     let mut response = CreateTopicsResponse::default();
     let mut records = Vec::new();
@@ -50,8 +48,8 @@ pub(crate) fn handle(
         };
         response.topics.push(result);
     }
-    let deadline = deadline_us(now, request.timeout_ms);
-    answer_after_commit(node, now, key, &records, response.into(), deadline, actions);
+    let deadline = deadline_us(node.now, request.timeout_ms);
+    answer_after_commit(node, key, &records, response.into(), deadline);
 }
 
 fn partitions_of(node: &Node, topic: &CreatableTopic) -> i64 {

@@ -7,17 +7,15 @@ use duramen_protocol::messages::delete_groups::DeletableGroupResult;
 use duramen_protocol::messages::{DeleteGroupsRequest, DeleteGroupsResponse};
 
 use super::{Operation, Resource, authorize};
-use crate::event::{Action, Now, RequestKey};
+use crate::event::RequestKey;
 use crate::node::{Node, Parked};
 use crate::session::RequestContext;
 
 pub(crate) fn handle(
     node: &mut Node,
-    now: Now,
     key: RequestKey,
     context: &RequestContext,
     request: DeleteGroupsRequest,
-    actions: &mut Vec<Action>,
 ) {
     let mut named = BTreeSet::new();
     let mut groups = request.groups_names;
@@ -34,37 +32,31 @@ pub(crate) fn handle(
     for (part, group) in groups.iter().enumerate() {
         let may = authorize(&context.principal, Operation::Delete, Resource::Group(group));
         let asked = if may {
-            node.coordinate_part(now, group, actions, |it, _| it.delete_group(key, part, group))
+            node.coordinate_part(group, |it, _| it.delete_group(key, part, group))
         } else {
             Err(ErrorCode::GroupAuthorizationFailed)
         };
         if let Err(code) = asked {
-            on_deleted(node, key, part, code.code(), actions);
+            on_deleted(node, key, part, code.code());
         }
     }
-    finish(node, key, actions);
+    finish(node, key);
 }
 
 /// What became of one of the groups is known.
-pub(crate) fn on_deleted(
-    node: &mut Node,
-    key: RequestKey,
-    part: usize,
-    error_code: i16,
-    actions: &mut Vec<Action>,
-) {
+pub(crate) fn on_deleted(node: &mut Node, key: RequestKey, part: usize, error_code: i16) {
     if let Some(Parked::DeleteGroups { response, .. }) = node.parked_mut(key) {
         response.results[part].error_code = error_code;
-        finish(node, key, actions);
+        finish(node, key);
     }
 }
 
-fn finish(node: &mut Node, key: RequestKey, actions: &mut Vec<Action>) {
+fn finish(node: &mut Node, key: RequestKey) {
     let Some(Parked::DeleteGroups { outstanding, .. }) = node.parked_mut(key) else { return };
     *outstanding -= 1;
     if *outstanding == 0
         && let Some(Parked::DeleteGroups { response, .. }) = node.unpark(key)
     {
-        node.reply(key, response, actions);
+        node.reply(key, response);
     }
 }

@@ -9,7 +9,7 @@ use duramen_protocol::messages::delete_records::{
 use duramen_protocol::messages::{DeleteRecordsRequest, DeleteRecordsResponse};
 
 use super::{Operation, Resource, authorize, deadline_us};
-use crate::event::{Action, Now, RequestKey};
+use crate::event::RequestKey;
 use crate::internal_topics::is_internal;
 use crate::node::{Node, Parked};
 use crate::partition::Slot;
@@ -19,11 +19,9 @@ const TO_THE_END: i64 = -1;
 
 pub(crate) fn handle(
     node: &mut Node,
-    now: Now,
     key: RequestKey,
     context: &RequestContext,
     request: DeleteRecordsRequest,
-    actions: &mut Vec<Action>,
 ) {
     let mut response = DeleteRecordsResponse::default();
     let mut outstanding = 0;
@@ -48,9 +46,9 @@ pub(crate) fn handle(
         response.topics.push(DeleteRecordsTopicResult { name: topic.name, partitions });
     }
     if outstanding == 0 {
-        node.reply(key, response, actions);
+        node.reply(key, response);
     } else {
-        let deadline = deadline_us(now, request.timeout_ms);
+        let deadline = deadline_us(node.now, request.timeout_ms);
         node.park(key, Parked::Trims { response, outstanding }, deadline);
     }
 }

@@ -9,17 +9,15 @@ use duramen_protocol::wire::Uuid;
 
 use super::{Operation, Resource, answer_after_commit, authorize, deadline_us};
 use crate::controller::records::MetadataRecord;
-use crate::event::{Action, Now, RequestKey};
+use crate::event::RequestKey;
 use crate::node::Node;
 use crate::session::RequestContext;
 
 pub(crate) fn handle(
     node: &mut Node,
-    now: Now,
     key: RequestKey,
     context: &RequestContext,
     request: &DeleteTopicsRequest,
-    actions: &mut Vec<Action>,
 ) {
     let asked = topics_of(request);
     let mut response = DeleteTopicsResponse::default();
@@ -37,8 +35,8 @@ pub(crate) fn handle(
         }
         response.responses.push(result);
     }
-    let deadline = deadline_us(now, request.timeout_ms);
-    answer_after_commit(node, now, key, &records, response.into(), deadline, actions);
+    let deadline = deadline_us(node.now, request.timeout_ms);
+    answer_after_commit(node, key, &records, response.into(), deadline);
 }
 
 /// All topics that a request names, in whichever of the two ways.

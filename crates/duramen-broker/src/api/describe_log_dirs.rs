@@ -10,7 +10,7 @@ use duramen_protocol::messages::{DescribeLogDirsRequest, DescribeLogDirsResponse
 
 use super::{Operation, Resource, authorize};
 use crate::controller::image::Topic;
-use crate::event::{Action, Reply, RequestKey};
+use crate::event::{Reply, RequestKey};
 use crate::node::Node;
 use crate::session::RequestContext;
 
@@ -19,15 +19,10 @@ pub(crate) fn handle(
     key: RequestKey,
     context: &RequestContext,
     request: &DescribeLogDirsRequest,
-    actions: &mut Vec<Action>,
 ) {
     if !authorize(&context.principal, Operation::Describe, Resource::Cluster) {
         let error_code = ErrorCode::ClusterAuthorizationFailed.code();
-        return node.reply(
-            key,
-            DescribeLogDirsResponse { error_code, ..Default::default() },
-            actions,
-        );
+        return node.reply(key, DescribeLogDirsResponse { error_code, ..Default::default() });
     }
     let topics = match &request.topics {
         None => {
@@ -51,7 +46,7 @@ pub(crate) fn handle(
         ..DescribeLogDirsResult::default()
     };
     let response = DescribeLogDirsResponse { results: vec![dir], ..Default::default() };
-    node.reply_with(key, Reply::LogDirs(Box::new(response)), actions);
+    node.reply_with(key, Reply::LogDirs(Box::new(response)));
 }
 
 /// The partitions of a topic that are here, or of `indexes` those.

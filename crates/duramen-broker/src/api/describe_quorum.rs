@@ -10,7 +10,6 @@ use duramen_protocol::wire::Uuid;
 
 use super::{Operation, Resource, authorize, why_undecided};
 use crate::controller::{METADATA_GROUP, METADATA_TOPIC};
-use crate::event::Now;
 use crate::limits::TICK_US;
 use crate::node::Node;
 use crate::session::RequestContext;
@@ -23,7 +22,6 @@ pub(crate) const TIMEOUT_MS: i32 = 5_000;
 
 pub(crate) fn answer(
     node: &Node,
-    now: Now,
     context: &RequestContext,
     request: &DescribeQuorumRequest,
 ) -> DescribeQuorumResponse {
@@ -47,7 +45,7 @@ pub(crate) fn answer(
     let topic = |topic: &RequestTopicData| {
         let partition = |asked: &RequestPartitionData| {
             if is_metadata {
-                metadata(node, now, with_directories)
+                metadata(node, with_directories)
             } else {
                 unknown(asked.partition_index)
             }
@@ -71,7 +69,7 @@ fn unknown(partition_index: i32) -> ResponsePartitionData {
 }
 
 /// The metadata log as its leader knows it; a node that knows of no leader says what it knows itself.
-fn metadata(node: &Node, now: Now, with_directories: bool) -> ResponsePartitionData {
+fn metadata(node: &Node, with_directories: bool) -> ResponsePartitionData {
     let controller = &node.controller;
     let group = &controller.group;
     let is_leader = group.is_serving();
@@ -87,7 +85,7 @@ fn metadata(node: &Node, now: Now, with_directories: bool) -> ResponsePartitionD
         let is_told = is_leader || is_own || node.metadata_leader().is_none();
         let heard = silent_ticks.filter(|_| is_told).map_or(-1, |ticks| {
             let silent_ms = i64::try_from(ticks * TICK_US / 1000).unwrap_or(i64::MAX);
-            now.wall_ms.saturating_sub(silent_ms)
+            node.now.wall_ms.saturating_sub(silent_ms)
         });
         let keeps_up = in_sync.contains(&peer);
         ReplicaState {

@@ -12,7 +12,7 @@ use duramen_storage::op::{Compacted, Shortage};
 
 use super::{Operation, Resource, authorize};
 use crate::controller::{Error, METADATA_GROUP};
-use crate::event::{Action, ReplicaPart, ReplicasPlan, Reply, RequestKey};
+use crate::event::{ReplicaPart, ReplicasPlan, Reply, RequestKey};
 use crate::limits::DIGEST_BYTES_MAX;
 use crate::node::Node;
 use crate::session::RequestContext;
@@ -22,12 +22,11 @@ pub(crate) fn handle(
     key: RequestKey,
     context: &RequestContext,
     request: &DescribeReplicasRequest,
-    actions: &mut Vec<Action>,
 ) {
     let mut response = DescribeReplicasResponse::default();
     if !authorize(&context.principal, Operation::Describe, Resource::Cluster) {
         response.error_code = ErrorCode::ClusterAuthorizationFailed.code();
-        return node.reply(key, response, actions);
+        return node.reply(key, response);
     }
     (response.wall_ms, response.is_clock_alone) = node.clock();
     if let Some(Shortage { free_bytes, needed_bytes }) = node.disk_shortage() {
@@ -47,10 +46,10 @@ pub(crate) fn handle(
     }
     let bytes_max = u64::from(request.bytes_max.max(0).unsigned_abs()).min(DIGEST_BYTES_MAX);
     if parts.is_empty() || bytes_max == 0 {
-        return node.reply(key, response, actions);
+        return node.reply(key, response);
     }
     let plan = ReplicasPlan { response, parts, bytes_max };
-    node.reply_with(key, Reply::Replicas(Box::new(plan)), actions);
+    node.reply_with(key, Reply::Replicas(Box::new(plan)));
 }
 
 /// What is here of a partition.

@@ -9,7 +9,6 @@ use duramen_protocol::messages::{
 use regex::Regex;
 
 use super::{Operation, Resource, authorize};
-use crate::event::Now;
 use crate::node::Node;
 use crate::session::RequestContext;
 use crate::transactions::records::Transaction;
@@ -63,7 +62,6 @@ pub(crate) fn answer(
 
 pub(crate) fn list(
     node: &Node,
-    now: Now,
     context: &RequestContext,
     request: &ListTransactionsRequest,
 ) -> ListTransactionsResponse {
@@ -78,7 +76,7 @@ pub(crate) fn list(
     let (known, unknown): (Vec<_>, Vec<_>) =
         request.state_filters.iter().cloned().partition(|it| STATES.contains(&it.as_str()));
     let is_wanted = |id: &str, it: &Transaction| {
-        let lasts_ms = now.wall_ms.saturating_sub(it.started_ms);
+        let lasts_ms = node.now.wall_ms.saturating_sub(it.started_ms);
         let ids = &request.producer_id_filters;
         may_describe(context, id)
             && (request.state_filters.is_empty()

@@ -10,7 +10,7 @@ use duramen_protocol::messages::{ElectLeadersRequest, ElectLeadersResponse};
 use super::{Operation, Resource, authorize, deadline_us};
 use crate::controller::Error;
 use crate::controller::image::Topic;
-use crate::event::{Action, Now, RequestKey};
+use crate::event::RequestKey;
 use crate::limits::ELECTION_WAITS_US;
 use crate::node::{Election, ElectionWanted, Node};
 use crate::session::RequestContext;
@@ -20,21 +20,19 @@ const UNCLEAN: i8 = 1;
 
 pub(crate) fn handle(
     node: &mut Node,
-    now: Now,
     key: RequestKey,
     context: &RequestContext,
     request: &ElectLeadersRequest,
-    actions: &mut Vec<Action>,
 ) {
     let (response, wanted) = match &request.topic_partitions {
         Some(topics) => judge_some(node, context, request, topics),
         None => judge_all(node, context, request),
     };
     if wanted.is_empty() {
-        return node.reply(key, response, actions);
+        return node.reply(key, response);
     }
-    let deadline_us =
-        deadline_us(now, request.timeout_ms).min(now.mono_us.saturating_add(ELECTION_WAITS_US));
+    let deadline_us = deadline_us(node.now, request.timeout_ms)
+        .min(node.now.mono_us.saturating_add(ELECTION_WAITS_US));
     node.elect(key, response, wanted, deadline_us);
 }
 

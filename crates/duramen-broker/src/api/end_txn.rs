@@ -4,7 +4,7 @@ use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::{EndTxnRequest, EndTxnResponse};
 
 use super::add_partitions_to_txn::admit;
-use crate::event::{Action, Now, RequestKey};
+use crate::event::RequestKey;
 use crate::node::{Node, Parked};
 use crate::session::RequestContext;
 use crate::transactions::coordinator::End;
@@ -22,17 +22,15 @@ pub(crate) fn told(code: i16, version: i16) -> i16 {
 
 pub(crate) fn handle(
     node: &mut Node,
-    now: Now,
     key: RequestKey,
     context: &RequestContext,
     request: &EndTxnRequest,
-    actions: &mut Vec<Action>,
 ) {
     let id = request.transactional_id.as_str();
     if let Err(code) = admit(node, context, id) {
         let error_code = told(code.code(), context.version);
         let response = EndTxnResponse { error_code, ..EndTxnResponse::default() };
-        return node.reply(key, response, actions);
+        return node.reply(key, response);
     }
     let end = End {
         producer_id: request.producer_id,
@@ -41,6 +39,7 @@ pub(crate) fn handle(
         version: if context.version >= FIRST_WITH_EPOCHS { 2 } else { 1 },
     };
     node.park(key, Parked::Transaction { version: context.version }, u64::MAX);
-    let ended = node.coordinate_transaction(now, id, actions, |it| it.end(id, key, end, now));
+    let now = node.now;
+    let ended = node.coordinate_transaction(id, |it| it.end(id, key, end, now));
     debug_assert!(ended.is_ok(), "it was admitted");
 }

@@ -11,7 +11,7 @@ use duramen_storage::op::ReplicaId;
 use super::fetch_sessions::{Asked, Target, Wanted};
 use super::{Operation, Resource, authorize, deadline_us, leaders};
 use crate::controller::image::Topic;
-use crate::event::{Action, FetchPart, FetchPlan, Now, Reply, RequestKey};
+use crate::event::{FetchPart, FetchPlan, Reply, RequestKey};
 use crate::node::{Node, Parked};
 use crate::partition::{Aborted, Growth, Partition, Place};
 use crate::quotas::{Quota, QuotaKey};
@@ -82,13 +82,11 @@ impl Found {
 
 pub(crate) fn handle(
     node: &mut Node,
-    now: Now,
     key: RequestKey,
     context: &RequestContext,
     request: &FetchRequest,
-    actions: &mut Vec<Action>,
 ) {
-    let begun = node.sessions.begin(request, context.version, now.mono_us);
+    let begun = node.sessions.begin(request, context.version, node.now.mono_us);
     for (replica, watcher) in node.sessions.take_unwatched() {
         if let Some(partition) = node.partitions.get_mut(&replica) {
             partition.watchers.retain(|other| *other != watcher);
@@ -98,7 +96,7 @@ pub(crate) fn handle(
         Ok(begun) => begun,
         Err(code) => {
             let response = FetchResponse { error_code: code.code(), ..FetchResponse::default() };
-            return node.reply(key, response, actions);
+            return node.reply(key, response);
         }
     };
     let mut bytes_max = request.max_bytes.min(node.options.settings.fetch_max_bytes).max(0);
@@ -130,7 +128,7 @@ pub(crate) fn handle(
             && !node.sessions.is_more_than(fetch.session_id, found.len());
     let is_enough = available >= fetch.bytes_min;
     if is_urgent || is_enough || request.max_wait_ms <= 0 {
-        return respond(node, key, &fetch, &found, actions);
+        return respond(node, key, &fetch, &found);
     }
     let mut waits_on = Vec::new();
     if !node.sessions.park(fetch.session_id, key) {
@@ -143,7 +141,7 @@ pub(crate) fn handle(
         }
     }
     let parked = Parked::Fetch(ParkedFetch { fetch, waits_on, available });
-    node.park(key, parked, deadline_us(now, request.max_wait_ms));
+    node.park(key, parked, deadline_us(node.now, request.max_wait_ms));
 }
 
 impl ParkedFetch {
@@ -159,12 +157,7 @@ impl ParkedFetch {
 }
 
 /// Something was committed in a partition that a parked fetch waits on.
-pub(crate) fn on_woken(
-    node: &mut Node,
-    key: RequestKey,
-    growth: Growth,
-    actions: &mut Vec<Action>,
-) {
+pub(crate) fn on_woken(node: &mut Node, key: RequestKey, growth: Growth) {
     let parked = match node.parked_mut(key) {
         Some(Parked::Fetch(parked)) => parked,
         Some(Parked::Share(_)) => return node.wake_share(key),
@@ -173,12 +166,12 @@ pub(crate) fn on_woken(
     let bytes = if parked.fetch.is_read_committed { growth.stable } else { growth.committed };
     parked.available = bytes.map_or(u64::MAX, |bytes| parked.available.saturating_add(bytes));
     if parked.available >= parked.fetch.bytes_min {
-        answer_parked(node, key, actions);
+        answer_parked(node, key);
     }
 }
 
 /// Answers a parked fetch with what there is.
-pub(crate) fn answer_parked(node: &mut Node, key: RequestKey, actions: &mut Vec<Action>) {
+pub(crate) fn answer_parked(node: &mut Node, key: RequestKey) {
     let Some(Parked::Fetch(parked)) = node.unpark(key) else { return };
     let ParkedFetch { mut fetch, waits_on, .. } = parked;
     if fetch.is_incremental
@@ -193,7 +186,7 @@ pub(crate) fn answer_parked(node: &mut Node, key: RequestKey, actions: &mut Vec<
             found[at].error = ErrorCode::UnknownTopicOrPartition;
         }
     }
-    respond(node, key, &fetch, &found, actions);
+    respond(node, key, &fetch, &found);
 }
 
 impl Fetch {
@@ -372,13 +365,7 @@ fn rest_ms(node: &mut Node, key: RequestKey, fetch: &Fetch, found: &[Found]) -> 
     rest_ms
 }
 
-fn respond(
-    node: &mut Node,
-    key: RequestKey,
-    fetch: &Fetch,
-    found: &[Found],
-    actions: &mut Vec<Action>,
-) {
+fn respond(node: &mut Node, key: RequestKey, fetch: &Fetch, found: &[Found]) {
     let rest_ms = rest_ms(node, key, fetch, found);
     if rest_ms > 0 {
         // As in Kafka: a session that was to begin does not.
@@ -388,7 +375,7 @@ fn respond(
         let session_id = if fetch.is_incremental { fetch.session_id } else { 0 };
         let throttle_time_ms = rest_ms;
         let response = FetchResponse { session_id, throttle_time_ms, ..FetchResponse::default() };
-        return node.reply(key, response, actions);
+        return node.reply(key, response);
     }
     let session_id = fetch.session_id;
     let mut response = FetchResponse { session_id, ..FetchResponse::default() };
@@ -439,10 +426,10 @@ fn respond(
     }
     leaders::tell_consumer(node, &mut response, fetch.version);
     if parts.is_empty() {
-        return node.reply(key, response, actions);
+        return node.reply(key, response);
     }
     let plan = FetchPlan { response, parts, bytes_max: fetch.bytes_max };
-    node.reply_with(key, Reply::Fetch(Box::new(plan)), actions);
+    node.reply_with(key, Reply::Fetch(Box::new(plan)));
 }
 
 /// What a reader of committed records has to leave out between two offsets, and up to where that is all of it.

@@ -6,7 +6,7 @@ use duramen_protocol::messages::find_coordinator::Coordinator;
 use duramen_protocol::messages::{FindCoordinatorRequest, FindCoordinatorResponse};
 
 use super::{Operation, Resource, authorize, deadline_us};
-use crate::event::{Action, Now, RequestKey};
+use crate::event::RequestKey;
 use crate::internal_topics::{GROUPS, SHARES, TRANSACTIONS};
 use crate::node::{Node, Parked};
 use crate::session::RequestContext;
@@ -25,11 +25,9 @@ const CREATION_MS_MAX: i32 = 5_000;
 
 pub(crate) fn handle(
     node: &mut Node,
-    now: Now,
     key: RequestKey,
     context: RequestContext,
     request: FindCoordinatorRequest,
-    actions: &mut Vec<Action>,
 ) {
     let missing = topic_of(&context, &request).filter(|topic| {
         authorize(&context.principal, Operation::Create, Resource::Topic(topic))
@@ -40,27 +38,27 @@ pub(crate) fn handle(
         node.want_topic(topic);
     }
     let made = missing.filter(|_| leads);
-    if let Some(index) = made.and_then(|topic| make(node, now, topic)) {
+    if let Some(index) = made.and_then(|topic| make(node, topic)) {
         node.controller.wait(index, key);
         let parked = Parked::FindCoordinator { request, context, outstanding: 1 };
-        node.park(key, parked, deadline_us(now, CREATION_MS_MAX));
+        node.park(key, parked, deadline_us(node.now, CREATION_MS_MAX));
     } else {
         let response = answer(node, &context, &request);
-        node.reply(key, response, actions);
+        node.reply(key, response);
     }
 }
 
 /// Makes the topic, or has it made.
-pub(crate) fn make_or_want(node: &mut Node, now: Now, name: &str) {
+pub(crate) fn make_or_want(node: &mut Node, name: &str) {
     if node.metadata_leader() == Some(node.options.facts.broker_id) {
-        make(node, now, name);
+        make(node, name);
     } else {
         node.want_topic(name);
     }
 }
 
 /// Proposes the topic, unless somebody did. Returns the index to wait for.
-fn make(node: &mut Node, now: Now, name: &str) -> Option<u64> {
+fn make(node: &mut Node, name: &str) -> Option<u64> {
     if let Some(index) = node.controller.creating(name) {
         return Some(index);
     }
@@ -68,7 +66,7 @@ fn make(node: &mut Node, now: Now, name: &str) -> Option<u64> {
     let made = node.controller.create_topic(&topic, &node.options.settings);
     let proposed = match made {
         Ok(creation) => {
-            node.controller.propose(now, &creation.records).map_err(|code| code.to_string())
+            node.controller.propose(node.now, &creation.records).map_err(|code| code.to_string())
         }
         Err(error) => Err(error.message),
     };

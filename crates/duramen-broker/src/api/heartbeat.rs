@@ -4,21 +4,20 @@ use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::{HeartbeatRequest, HeartbeatResponse};
 
 use super::{Operation, admit_to_group};
-use crate::event::{Action, Now, RequestKey};
+use crate::event::RequestKey;
 use crate::node::Node;
 use crate::session::RequestContext;
 
 pub(crate) fn handle(
     node: &mut Node,
-    now: Now,
     key: RequestKey,
     context: &RequestContext,
     request: &HeartbeatRequest,
-    actions: &mut Vec<Action>,
 ) {
     let group = request.group_id.as_str();
     let asked = admit_to_group(context, Operation::Read, group).and_then(|()| {
-        node.coordinate(now, key, context.version, group, actions, |it, _| {
+        let now = node.now;
+        node.coordinate(key, context.version, group, |it, _| {
             it.heartbeat(key, request, now);
         })
     });
@@ -27,6 +26,6 @@ pub(crate) fn handle(
         let is_loading = code == ErrorCode::CoordinatorLoadInProgress;
         let error_code = if is_loading { 0 } else { code.code() };
         let answer = HeartbeatResponse { error_code, ..HeartbeatResponse::default() };
-        node.reply(key, answer, actions);
+        node.reply(key, answer);
     }
 }

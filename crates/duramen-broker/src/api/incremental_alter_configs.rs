@@ -10,17 +10,15 @@ use duramen_storage::sabotage::{self, Bug};
 use super::settings::{Asked, Change, TIMEOUT_MS, decide};
 use super::{answer_after_commit, deadline_us, why_undecided};
 use crate::controller::Error;
-use crate::event::{Action, Now, RequestKey};
+use crate::event::RequestKey;
 use crate::node::Node;
 use crate::session::RequestContext;
 
 pub(crate) fn handle(
     node: &mut Node,
-    now: Now,
     key: RequestKey,
     context: &RequestContext,
     request: &IncrementalAlterConfigsRequest,
-    actions: &mut Vec<Action>,
 ) {
     let asked: Vec<Asked<'_>> = request.resources.iter().map(asked).collect();
     let mut response = IncrementalAlterConfigsResponse::default();
@@ -32,12 +30,12 @@ pub(crate) fn handle(
     if request.validate_only {
         records.clear();
     }
-    if sabotage::is(Bug::AlteredBeforeKept) && node.controller.propose(now, &records).is_ok() {
+    if sabotage::is(Bug::AlteredBeforeKept) && node.controller.propose(node.now, &records).is_ok() {
         node.mark_controller_dirty();
-        return node.reply(key, response, actions);
+        return node.reply(key, response);
     }
-    let deadline = deadline_us(now, TIMEOUT_MS);
-    answer_after_commit(node, now, key, &records, response.into(), deadline, actions);
+    let deadline = deadline_us(node.now, TIMEOUT_MS);
+    answer_after_commit(node, key, &records, response.into(), deadline);
 }
 
 fn asked(resource: &AlterConfigsResource) -> Asked<'_> {

@@ -5,7 +5,7 @@ use duramen_protocol::messages::{InitProducerIdRequest, InitProducerIdResponse};
 
 use super::add_partitions_to_txn::admit;
 use super::{Operation, Resource, authorize, deadline_us};
-use crate::event::{Action, Now, RequestKey};
+use crate::event::RequestKey;
 use crate::node::{Node, Parked};
 use crate::session::RequestContext;
 
@@ -22,36 +22,32 @@ pub(crate) fn told(code: i16, version: i16) -> i16 {
 
 pub(crate) fn handle(
     node: &mut Node,
-    now: Now,
     key: RequestKey,
     context: &RequestContext,
     request: &InitProducerIdRequest,
-    actions: &mut Vec<Action>,
 ) {
     if (request.producer_id < 0) != (request.producer_epoch < 0) {
-        return node.reply(key, refused(ErrorCode::InvalidRequest), actions);
+        return node.reply(key, refused(ErrorCode::InvalidRequest));
     }
     if let Some(id) = &request.transactional_id {
-        return of_transactions(node, now, key, context, id, request, actions);
+        return of_transactions(node, key, context, id, request);
     }
     if !authorize(&context.principal, Operation::IdempotentWrite, Resource::Cluster) {
-        return node.reply(key, refused(ErrorCode::ClusterAuthorizationFailed), actions);
+        return node.reply(key, refused(ErrorCode::ClusterAuthorizationFailed));
     }
-    match node.next_producer_id(now) {
-        Ok(Some(id)) => node.reply(key, granted(id), actions),
-        Ok(None) => node.park(key, Parked::ProducerId, deadline_us(now, ALLOCATION_MS_MAX)),
-        Err(_) => node.reply(key, refused(ErrorCode::CoordinatorNotAvailable), actions),
+    match node.next_producer_id() {
+        Ok(Some(id)) => node.reply(key, granted(id)),
+        Ok(None) => node.park(key, Parked::ProducerId, deadline_us(node.now, ALLOCATION_MS_MAX)),
+        Err(_) => node.reply(key, refused(ErrorCode::CoordinatorNotAvailable)),
     }
 }
 
 fn of_transactions(
     node: &mut Node,
-    now: Now,
     key: RequestKey,
     context: &RequestContext,
     id: &str,
     request: &InitProducerIdRequest,
-    actions: &mut Vec<Action>,
 ) {
     let longest_ms = node.options.settings.transaction_max_timeout_ms;
     let admitted = admit(node, context, id).and_then(|()| {
@@ -59,12 +55,13 @@ fn of_transactions(
         if is_possible { Ok(()) } else { Err(ErrorCode::InvalidTransactionTimeout) }
     });
     if let Err(code) = admitted {
-        return node.reply(key, refused(code), actions);
+        return node.reply(key, refused(code));
     }
     let expected = (request.producer_id, request.producer_epoch);
     let expected = (expected.0 >= 0).then_some(expected);
     node.park(key, Parked::Transaction { version: context.version }, u64::MAX);
-    let asked = node.coordinate_transaction(now, id, actions, |it| {
+    let now = node.now;
+    let asked = node.coordinate_transaction(id, |it| {
         it.init_producer_id(id, key, request.transaction_timeout_ms, expected, now);
     });
     debug_assert!(asked.is_ok(), "it was admitted");

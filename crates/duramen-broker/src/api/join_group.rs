@@ -3,7 +3,7 @@
 use duramen_protocol::messages::{JoinGroupRequest, JoinGroupResponse};
 
 use super::{Operation, admit_to_group};
-use crate::event::{Action, Now, RequestKey};
+use crate::event::RequestKey;
 use crate::groups::Caller;
 use crate::node::Node;
 use crate::session::RequestContext;
@@ -13,11 +13,9 @@ const FIRST_WITHOUT_PROTOCOL: i16 = 7;
 
 pub(crate) fn handle(
     node: &mut Node,
-    now: Now,
     key: RequestKey,
     context: &RequestContext,
     request: &JoinGroupRequest,
-    actions: &mut Vec<Action>,
 ) {
     let group = request.group_id.as_str();
     let fresh = node.fresh_id();
@@ -28,7 +26,8 @@ pub(crate) fn handle(
         fresh,
     };
     let asked = admit_to_group(context, Operation::Read, group).and_then(|()| {
-        node.coordinate(now, key, context.version, group, actions, |it, sight| {
+        let now = node.now;
+        node.coordinate(key, context.version, group, |it, sight| {
             it.join_group(sight.rules, context.version, caller, request, now);
         })
     });
@@ -37,7 +36,7 @@ pub(crate) fn handle(
         let mut refused =
             JoinGroupResponse { error_code, member_id, ..JoinGroupResponse::default() };
         settle(&mut refused, context.version);
-        node.reply(key, refused, actions);
+        node.reply(key, refused);
     }
 }
 

@@ -3,27 +3,26 @@
 use duramen_protocol::messages::{LeaveGroupRequest, LeaveGroupResponse};
 
 use super::{Operation, admit_to_group};
-use crate::event::{Action, Now, RequestKey};
+use crate::event::RequestKey;
 use crate::node::Node;
 use crate::session::RequestContext;
 
 pub(crate) fn handle(
     node: &mut Node,
-    now: Now,
     key: RequestKey,
     context: &RequestContext,
     request: &LeaveGroupRequest,
-    actions: &mut Vec<Action>,
 ) {
     let group = request.group_id.as_str();
     let asked = admit_to_group(context, Operation::Read, group).and_then(|()| {
-        node.coordinate(now, key, context.version, group, actions, |it, _| {
+        let now = node.now;
+        node.coordinate(key, context.version, group, |it, _| {
             it.leave_group(key, context.version, request, now);
         })
     });
     if let Err(code) = asked {
         let error_code = code.code();
         let refused = LeaveGroupResponse { error_code, ..LeaveGroupResponse::default() };
-        node.reply(key, refused, actions);
+        node.reply(key, refused);
     }
 }

@@ -3,18 +3,16 @@
 use duramen_protocol::messages::{ListGroupsRequest, ListGroupsResponse};
 
 use super::{Operation, Resource, authorize};
-use crate::event::Now;
 use crate::node::Node;
 use crate::session::RequestContext;
 
 pub(crate) fn answer(
     node: &Node,
-    now: Now,
     context: &RequestContext,
     request: &ListGroupsRequest,
 ) -> ListGroupsResponse {
     let mut response = ListGroupsResponse::default();
-    match node.groups(now, request) {
+    match node.groups(request) {
         Ok(groups) => response.groups = groups,
         Err(code) => response.error_code = code.code(),
     }

@@ -9,7 +9,7 @@ use duramen_protocol::messages::list_offsets::{
 use duramen_protocol::messages::{ListOffsetsRequest, ListOffsetsResponse};
 
 use super::{Operation, Resource, authorize, repeated};
-use crate::event::{Action, Reply, RequestKey, TimePart, TimePlan};
+use crate::event::{Reply, RequestKey, TimePart, TimePlan};
 use crate::node::Node;
 use crate::partition::Partition;
 use crate::session::RequestContext;
@@ -48,7 +48,6 @@ pub(crate) fn handle(
     key: RequestKey,
     context: &RequestContext,
     request: &ListOffsetsRequest,
-    actions: &mut Vec<Action>,
 ) {
     let mut response = ListOffsetsResponse::default();
     let mut parts = Vec::new();
@@ -100,10 +99,10 @@ pub(crate) fn handle(
         response.topics.push(ListOffsetsTopicResponse { name, partitions });
     }
     if parts.is_empty() {
-        node.reply(key, response, actions);
+        node.reply(key, response);
     } else {
         let plan = TimePlan { response, parts };
-        node.reply_with(key, Reply::ListOffsets(Box::new(plan)), actions);
+        node.reply_with(key, Reply::ListOffsets(Box::new(plan)));
     }
 }
 

@@ -13,7 +13,7 @@ use super::{CLUSTER_OPERATIONS, Operation, Resource, TOPIC_OPERATIONS, authorize
 use crate::controller::image::Topic;
 use crate::controller::name_problem;
 use crate::controller::records::PlacedReplica;
-use crate::event::{Action, Now, RequestKey};
+use crate::event::RequestKey;
 use crate::group::GroupId;
 use crate::internal_topics::is_internal;
 use crate::limits::CREATE_PARTITIONS_MAX;
@@ -30,26 +30,23 @@ const WANTED_MAX: usize = 100;
 
 pub(crate) fn handle(
     node: &mut Node,
-    now: Now,
     key: RequestKey,
     context: RequestContext,
     request: MetadataRequest,
-    actions: &mut Vec<Action>,
 ) {
-    if let Some(index) = create_missing(node, now, &context, &request) {
+    if let Some(index) = create_missing(node, &context, &request) {
         node.controller.wait(index, key);
         let parked = Parked::Metadata { request, context, outstanding: 1 };
-        node.park(key, parked, deadline_us(now, CREATION_MS_MAX));
+        node.park(key, parked, deadline_us(node.now, CREATION_MS_MAX));
     } else {
         let response = answer(node, &context, &request);
-        node.reply(key, response, actions);
+        node.reply(key, response);
     }
 }
 
 /// Proposes the topics that are asked for and missing. Returns the index to wait for.
 fn create_missing(
     node: &mut Node,
-    now: Now,
     context: &RequestContext,
     request: &MetadataRequest,
 ) -> Option<u64> {
@@ -86,7 +83,7 @@ fn create_missing(
         }
     }
     if !records.is_empty()
-        && let Ok(index) = node.controller.propose(now, &records)
+        && let Ok(index) = node.controller.propose(node.now, &records)
     {
         node.mark_controller_dirty();
         wait = wait.max(Some(index));

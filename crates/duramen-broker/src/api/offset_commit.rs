@@ -9,7 +9,7 @@ use duramen_protocol::messages::{OffsetCommitRequest, OffsetCommitResponse};
 
 use super::{Operation, Resource, authorize};
 use crate::controller::image::Image;
-use crate::event::{Action, Now, RequestKey};
+use crate::event::RequestKey;
 use crate::node::Node;
 use crate::session::RequestContext;
 
@@ -18,11 +18,9 @@ const FIRST_BY_ID: i16 = 10;
 
 pub(crate) fn handle(
     node: &mut Node,
-    now: Now,
     key: RequestKey,
     context: &RequestContext,
     mut request: OffsetCommitRequest,
-    actions: &mut Vec<Action>,
 ) {
     let by_id = context.version >= FIRST_BY_ID;
     for topic in &mut request.topics {
@@ -36,7 +34,7 @@ pub(crate) fn handle(
     let group = request.group_id.clone();
     if !authorize(&context.principal, Operation::Read, Resource::Group(&group)) {
         let refused = refused(&request, ErrorCode::GroupAuthorizationFailed);
-        return node.reply(key, refused, actions);
+        return node.reply(key, refused);
     }
     // Kafka tells first what it refuses.
     let image = &node.controller.image;
@@ -52,7 +50,8 @@ pub(crate) fn handle(
         topic.partitions.first().is_some_and(|it| is_good(topic, it.partition_index))
     });
     let mut request = Some(request);
-    let asked = node.coordinate(now, key, context.version, &group, actions, |it, sight| {
+    let now = node.now;
+    let asked = node.coordinate(key, context.version, &group, |it, sight| {
         let refuse = |topic: &OffsetCommitRequestTopic, partition| {
             let principal = &context.principal;
             problem(sight.image, principal, by_id, topic, partition)
@@ -61,7 +60,7 @@ pub(crate) fn handle(
         it.offset_commit(sight.rules, key, context.version, request, refuse, now);
     });
     if let (Err(code), Some(request)) = (asked, request) {
-        node.reply(key, refused(&request, code), actions);
+        node.reply(key, refused(&request, code));
     }
 }
 

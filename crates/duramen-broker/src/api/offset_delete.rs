@@ -5,17 +5,15 @@ use duramen_protocol::messages::{OffsetDeleteRequest, OffsetDeleteResponse};
 
 use super::{Operation, Resource, admit_to_group, authorize};
 use crate::controller::image::Image;
-use crate::event::{Action, Now, RequestKey};
+use crate::event::RequestKey;
 use crate::node::Node;
 use crate::session::RequestContext;
 
 pub(crate) fn handle(
     node: &mut Node,
-    now: Now,
     key: RequestKey,
     context: &RequestContext,
     mut request: OffsetDeleteRequest,
-    actions: &mut Vec<Action>,
 ) {
     let group = request.group_id.clone();
     // Kafka tells first what it refuses.
@@ -29,7 +27,7 @@ pub(crate) fn handle(
         topic.partitions.first().is_some_and(|it| is_good(&topic.name, it.partition_index))
     });
     let asked = admit_to_group(context, Operation::Delete, &group).and_then(|()| {
-        node.coordinate(now, key, context.version, &group, actions, |it, sight| {
+        node.coordinate(key, context.version, &group, |it, sight| {
             let refuse =
                 |topic: &str, partition| problem(sight.image, &context.principal, topic, partition);
             it.offset_delete(key, request, refuse);
@@ -38,7 +36,7 @@ pub(crate) fn handle(
     if let Err(code) = asked {
         let error_code = code.code();
         let refused = OffsetDeleteResponse { error_code, ..OffsetDeleteResponse::default() };
-        node.reply(key, refused, actions);
+        node.reply(key, refused);
     }
 }
 

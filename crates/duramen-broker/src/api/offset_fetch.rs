@@ -9,7 +9,7 @@ use duramen_protocol::messages::offset_fetch::{
 use duramen_protocol::messages::{OffsetFetchRequest, OffsetFetchResponse};
 
 use super::{Operation, Resource, authorize};
-use crate::event::{Action, Now, RequestKey};
+use crate::event::RequestKey;
 use crate::groups::coordinator::Coordinator;
 use crate::node::{Node, Parked};
 use crate::session::RequestContext;
@@ -23,11 +23,9 @@ const FIRST_BY_ID: i16 = 10;
 
 pub(crate) fn handle(
     node: &mut Node,
-    now: Now,
     key: RequestKey,
     context: &RequestContext,
     request: OffsetFetchRequest,
-    actions: &mut Vec<Action>,
 ) {
     let version = context.version;
     let stable = request.require_stable;
@@ -45,7 +43,7 @@ pub(crate) fn handle(
         let fetched = if authorize(&context.principal, Operation::Describe, Resource::Group(&id)) {
             refuse_topics(node, key, context, part, &mut group);
             let spare = (version < FIRST_WITH_GROUP_ERROR).then(|| group.clone());
-            let fetch = node.coordinate_part(now, &id, actions, |it, _| {
+            let fetch = node.coordinate_part(&id, |it, _| {
                 it.offset_fetch(key, part, group, stable);
             });
             fetch.map_err(|code| (code, spare))
@@ -55,10 +53,10 @@ pub(crate) fn handle(
         if let Err((code, group)) = fetched {
             let named = || OffsetFetchRequestGroup { group_id: id, ..Default::default() };
             let refused = Coordinator::not_fetched(&group.unwrap_or_else(named), code);
-            on_fetched(node, key, part, refused, actions);
+            on_fetched(node, key, part, refused);
         }
     }
-    finish(node, key, actions);
+    finish(node, key);
 }
 
 /// The only group of an older request.
@@ -132,7 +130,6 @@ pub(crate) fn on_fetched(
     key: RequestKey,
     part: usize,
     mut fetched: OffsetFetchResponseGroup,
-    actions: &mut Vec<Action>,
 ) {
     let image = &node.controller.image;
     for topic in fetched.topics.iter_mut().filter(|topic| topic.topic_id.is_zero()) {
@@ -154,16 +151,16 @@ pub(crate) fn on_fetched(
         fetched.topics.append(&mut groups[part].topics);
     }
     groups[part] = fetched;
-    finish(node, key, actions);
+    finish(node, key);
 }
 
-fn finish(node: &mut Node, key: RequestKey, actions: &mut Vec<Action>) {
+fn finish(node: &mut Node, key: RequestKey) {
     let Some(Parked::OffsetFetch { outstanding, .. }) = node.parked_mut(key) else { return };
     *outstanding -= 1;
     if *outstanding == 0
         && let Some(Parked::OffsetFetch { groups, version, .. }) = node.unpark(key)
     {
-        node.reply(key, response(groups, version), actions);
+        node.reply(key, response(groups, version));
     }
 }
 

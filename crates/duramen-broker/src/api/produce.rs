@@ -10,7 +10,7 @@ use duramen_storage::op::ReplicaId;
 use duramen_storage::sabotage::{self, Bug};
 
 use super::{Operation, Resource, authorize, deadline_us, leaders};
-use crate::event::{Action, Now, Reply, RequestKey};
+use crate::event::{Action, Reply, RequestKey};
 use crate::internal_topics::is_internal;
 use crate::node::{Node, Parked};
 use crate::partition::faults::Faults;
@@ -34,28 +34,26 @@ pub(crate) fn bytes_of(request: &PreparedProduce) -> u64 {
 
 pub(crate) fn handle(
     node: &mut Node,
-    now: Now,
     key: RequestKey,
     context: RequestContext,
     request: PreparedProduce,
-    actions: &mut Vec<Action>,
 ) {
     // A producer that gives no time means: no more than it takes. The disk takes some.
     let timeout_ms = if request.timeout_ms > 0 { request.timeout_ms } else { UNTIMED_MS };
-    let deadline = deadline_us(now, timeout_ms);
+    let deadline = deadline_us(node.now, timeout_ms);
     if node.has_stalled() || !node.has_room(bytes_of(&request)) {
         node.stall(key, context, request, deadline);
     } else {
-        append(node, now, key, &context, request, deadline, actions);
+        append(node, key, &context, request, deadline);
     }
 }
 
 /// The time of a produce that was never taken in is over.
-pub(crate) fn on_stalled_too_long(node: &mut Node, key: RequestKey, actions: &mut Vec<Action>) {
+pub(crate) fn on_stalled_too_long(node: &mut Node, key: RequestKey) {
     let Some(request) = node.unstall(key) else { return };
     let code = ErrorCode::RequestTimedOut;
     if request.acks == 0 {
-        return hang_up(key, code, actions);
+        return hang_up(key, code, &mut node.out);
     }
     let answer = |partition: PreparedPartition| {
         let code = partition.batch.err().map_or(code, |rejection| rejection.code);
@@ -67,7 +65,7 @@ pub(crate) fn on_stalled_too_long(node: &mut Node, key: RequestKey, actions: &mu
         partition_responses: topic.partitions.into_iter().map(answer).collect(),
     };
     let responses = request.topics.into_iter().map(topic).collect();
-    node.reply(key, ProduceResponse { responses, ..ProduceResponse::default() }, actions);
+    node.reply(key, ProduceResponse { responses, ..ProduceResponse::default() });
 }
 
 /// Sends an answer, with what is known of leaders elsewhere.
@@ -76,10 +74,9 @@ pub(crate) fn answer(
     key: RequestKey,
     mut response: ProduceResponse,
     version: i16,
-    actions: &mut Vec<Action>,
 ) {
     leaders::tell_producer(node, &mut response, version);
-    node.reply(key, response, actions);
+    node.reply(key, response);
 }
 
 /// Nobody listens for an answer: the only way to tell of an error is to hang up.
@@ -97,12 +94,10 @@ enum Outcome {
 /// Appends all batches of a request, each on its own.
 pub(crate) fn append(
     node: &mut Node,
-    now: Now,
     key: RequestKey,
     context: &RequestContext,
     request: PreparedProduce,
     deadline_us: u64,
-    actions: &mut Vec<Action>,
 ) {
     let acks = match request.acks {
         0 => Ok(Acks::None),
@@ -139,7 +134,7 @@ pub(crate) fn append(
                 (_, _, Err(Rejection { code, message })) => refused(index, code, Some(message)),
                 (Ok(acks), Ok(topic), Ok(batch)) => {
                     let transaction = (transactional_id.as_str(), context);
-                    one(node, now, transaction, (*topic, index), batch, acks, slot)
+                    one(node, transaction, (*topic, index), batch, acks, slot)
                 }
             };
             answers.push(match outcome {
@@ -164,11 +159,11 @@ pub(crate) fn append(
     }
     if request.acks == 0 {
         match error {
-            None => node.reply_with(key, Reply::Nothing { rest_ms }, actions),
-            Some(code) => hang_up(key, code, actions),
+            None => node.reply_with(key, Reply::Nothing { rest_ms }),
+            Some(code) => hang_up(key, code, &mut node.out),
         }
     } else if outstanding == 0 {
-        answer(node, key, response, context.version, actions);
+        answer(node, key, response, context.version);
     } else {
         let version = context.version;
         node.park(key, Parked::Produce { response, outstanding, version }, deadline_us);
@@ -204,7 +199,6 @@ fn resolve(node: &Node, context: &RequestContext, name: &str, id: Uuid) -> Resul
 
 fn one(
     node: &mut Node,
-    now: Now,
     transaction: (&str, &RequestContext),
     (topic, index): (Uuid, i32),
     batch: CheckedBatch,
@@ -216,9 +210,9 @@ fn one(
         Err((code, message)) => return refused(index, code, message),
     };
     let (appended, log_start_offset) = if batch.header.attributes.is_transactional() {
-        node.append_in_transaction(now, replica, transaction, batch, acks, slot)
+        node.append_in_transaction(replica, transaction, batch, acks, slot)
     } else {
-        node.append(now, replica, batch, acks, slot)
+        node.append(replica, batch, acks, slot)
     };
     outcome_of(index, appended, log_start_offset)
 }
@@ -253,13 +247,7 @@ fn outcome_of(index: i32, appended: Appended, log_start_offset: i64) -> Outcome 
 }
 
 /// What became of a batch that waited for its transaction.
-pub(crate) fn settle_part(
-    node: &mut Node,
-    slot: Slot,
-    appended: Appended,
-    log_start: i64,
-    actions: &mut Vec<Action>,
-) {
+pub(crate) fn settle_part(node: &mut Node, slot: Slot, appended: Appended, log_start: i64) {
     let Slot::Request { key, topic, partition } = slot else { return };
     let Some(Parked::Produce { response, outstanding, version }) = node.parked_mut(key) else {
         return;
@@ -273,7 +261,7 @@ pub(crate) fn settle_part(
             if *outstanding == 0 {
                 let version = *version;
                 if let Some(Parked::Produce { response, .. }) = node.unpark(key) {
-                    self::answer(node, key, response, version, actions);
+                    self::answer(node, key, response, version);
                 }
             }
         }

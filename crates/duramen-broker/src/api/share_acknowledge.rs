@@ -7,7 +7,7 @@ use duramen_protocol::messages::share_acknowledge::{PartitionData, ShareAcknowle
 use duramen_protocol::messages::{ShareAcknowledgeRequest, ShareAcknowledgeResponse};
 
 use super::{leaders, share_fetch};
-use crate::event::{Action, Now, RequestKey};
+use crate::event::RequestKey;
 use crate::node::{Node, ShareRequest};
 use crate::session::RequestContext;
 use crate::shares::partition::Acknowledgement;
@@ -15,11 +15,9 @@ use crate::shares::sessions::{FINAL_EPOCH, Target};
 
 pub(crate) fn handle(
     node: &mut Node,
-    now: Now,
     key: RequestKey,
     context: &RequestContext,
     request: &ShareAcknowledgeRequest,
-    actions: &mut Vec<Action>,
 ) {
     let (group, member) = (request.group_id.as_deref(), request.member_id.as_deref());
     let epoch = request.share_session_epoch;
@@ -36,7 +34,7 @@ pub(crate) fn handle(
                 error_message: Some(text.to_owned()),
                 ..ShareAcknowledgeResponse::default()
             };
-            return node.reply(key, response, actions);
+            return node.reply(key, response);
         }
     };
     let mut said = BTreeMap::<Target, Vec<Acknowledgement>>::new();
@@ -53,21 +51,16 @@ pub(crate) fn handle(
     let mut waiting = ShareRequest::new(member.clone(), context.principal.clone(), None);
     waiting.is_renewing = request.is_renew_ack;
     for (target, said) in said {
-        node.acknowledge_share(now, key, &mut waiting, target, &said);
+        node.acknowledge_share(key, &mut waiting, target, &said);
     }
     if epoch == FINAL_EPOCH {
         node.end_share_session(&member);
     }
-    node.wait_for_shares(now, key, waiting, u64::MAX, actions);
+    node.wait_for_shares(key, waiting, u64::MAX);
 }
 
 /// Answers it: all that was decided is durable, or will not be told of.
-pub(crate) fn answer(
-    node: &mut Node,
-    key: RequestKey,
-    request: ShareRequest,
-    actions: &mut Vec<Action>,
-) {
+pub(crate) fn answer(node: &mut Node, key: RequestKey, request: ShareRequest) {
     let lock_ms = node.group_settings(&request.member.0).record_lock_duration_ms;
     let mut response = ShareAcknowledgeResponse {
         acquisition_lock_timeout_ms: lock_ms,
@@ -89,5 +82,5 @@ pub(crate) fn answer(
         });
     }
     leaders::tell_share_decider(node, &mut response);
-    node.reply(key, response, actions);
+    node.reply(key, response);
 }

@@ -10,7 +10,7 @@ use duramen_protocol::messages::share_fetch::{
 use duramen_protocol::messages::{ShareFetchRequest, ShareFetchResponse};
 
 use super::{Operation, Resource, authorize, deadline_us, leaders};
-use crate::event::{Action, Now, Reply, RequestKey, SharePart, SharePlan};
+use crate::event::{Reply, RequestKey, SharePart, SharePlan};
 use crate::node::{Node, Parked, ShareRequest, Told, Wanted};
 use crate::quotas::QuotaKey;
 use crate::session::RequestContext;
@@ -41,29 +41,25 @@ pub(super) fn admit(
 
 pub(crate) fn handle(
     node: &mut Node,
-    now: Now,
     key: RequestKey,
     context: &RequestContext,
     request: &ShareFetchRequest,
-    actions: &mut Vec<Action>,
 ) {
-    if let Err((code, text)) = begin(node, now, key, context, request, actions) {
+    if let Err((code, text)) = begin(node, key, context, request) {
         let response = ShareFetchResponse {
             error_code: code.code(),
             error_message: Some(text.to_owned()),
             ..ShareFetchResponse::default()
         };
-        node.reply(key, response, actions);
+        node.reply(key, response);
     }
 }
 
 fn begin(
     node: &mut Node,
-    now: Now,
     key: RequestKey,
     context: &RequestContext,
     request: &ShareFetchRequest,
-    actions: &mut Vec<Action>,
 ) -> Result<(), Refusal> {
     let member = admit(context, request.group_id.as_deref(), request.member_id.as_deref())?;
     let epoch = request.share_session_epoch;
@@ -111,13 +107,13 @@ fn begin(
     let mut waiting = ShareRequest::new(member.clone(), context.principal.clone(), Some(wanted));
     (waiting.is_renewing, waiting.quota) = (request.is_renew_ack, quota);
     for (target, said) in said {
-        node.acknowledge_share(now, key, &mut waiting, target, &said);
+        node.acknowledge_share(key, &mut waiting, target, &said);
     }
     if epoch == FINAL_EPOCH {
         node.end_share_session(&member);
     }
     let wait_ms = if is_fetching { request.max_wait_ms } else { 0 };
-    node.wait_for_shares(now, key, waiting, deadline_us(now, wait_ms), actions);
+    node.wait_for_shares(key, waiting, deadline_us(node.now, wait_ms));
     Ok(())
 }
 
@@ -148,12 +144,7 @@ pub(crate) fn on_timeout(node: &mut Node, key: RequestKey) {
 }
 
 /// Answers a fetch.
-pub(crate) fn answer(
-    node: &mut Node,
-    key: RequestKey,
-    request: ShareRequest,
-    actions: &mut Vec<Action>,
-) {
+pub(crate) fn answer(node: &mut Node, key: RequestKey, request: ShareRequest) {
     let lock_ms = node.group_settings(&request.member.0).record_lock_duration_ms;
     let mut response = ShareFetchResponse {
         acquisition_lock_timeout_ms: lock_ms,
@@ -190,7 +181,7 @@ pub(crate) fn answer(
     }
     leaders::tell_share_consumer(node, &mut response);
     if parts.is_empty() {
-        return node.reply(key, response, actions);
+        return node.reply(key, response);
     }
-    node.reply_with(key, Reply::ShareFetch(Box::new(SharePlan { response, parts })), actions);
+    node.reply_with(key, Reply::ShareFetch(Box::new(SharePlan { response, parts })));
 }

@@ -5,18 +5,16 @@ use duramen_protocol::messages::share_group_describe::DescribedGroup;
 use duramen_protocol::messages::{ShareGroupDescribeRequest, ShareGroupDescribeResponse};
 
 use super::{GROUP_OPERATIONS, Operation, Resource, authorize};
-use crate::event::Now;
 use crate::node::Node;
 use crate::session::RequestContext;
 
 pub(crate) fn answer(
     node: &Node,
-    now: Now,
     context: &RequestContext,
     request: &ShareGroupDescribeRequest,
 ) -> ShareGroupDescribeResponse {
     let describe = |group: &String| {
-        let described = describe(node, now, context, group);
+        let described = describe(node, context, group);
         let mut described = described.unwrap_or_else(|code| DescribedGroup {
             group_id: group.clone(),
             error_code: code.code(),
@@ -33,7 +31,6 @@ pub(crate) fn answer(
 
 fn describe(
     node: &Node,
-    now: Now,
     context: &RequestContext,
     group: &str,
 ) -> Result<DescribedGroup, ErrorCode> {
@@ -44,5 +41,5 @@ fn describe(
         return Err(ErrorCode::InvalidGroupId);
     }
     let (coordinator, sight) = node.coordinator_and_sight(group)?;
-    Ok(coordinator.describe_shares(sight.rules, sight.topics, group, now))
+    Ok(coordinator.describe_shares(sight.rules, sight.topics, group, node.now))
 }

@@ -4,18 +4,16 @@ use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::{ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse};
 
 use super::{Operation, Resource, authorize};
-use crate::event::{Action, Now, RequestKey};
+use crate::event::RequestKey;
 use crate::groups::Caller;
 use crate::node::Node;
 use crate::session::RequestContext;
 
 pub(crate) fn handle(
     node: &mut Node,
-    now: Now,
     key: RequestKey,
     context: &RequestContext,
     request: ShareGroupHeartbeatRequest,
-    actions: &mut Vec<Action>,
 ) {
     let (group, version) = (request.group_id.clone(), context.version);
     let caller = Caller {
@@ -25,14 +23,15 @@ pub(crate) fn handle(
         fresh: node.fresh_id(),
     };
     let asked = admit(context, &request).and_then(|()| {
-        node.coordinate(now, key, version, &group, actions, |it, sight| {
+        let now = node.now;
+        node.coordinate(key, version, &group, |it, sight| {
             it.share_group_heartbeat(sight.rules, sight.topics, caller, request, now);
         })
     });
     if let Err(code) = asked {
         let error_code = code.code();
         let refused = ShareGroupHeartbeatResponse { error_code, ..Default::default() };
-        node.reply(key, refused, actions);
+        node.reply(key, refused);
     }
 }
 

@@ -21,7 +21,7 @@ use duramen_protocol::messages::{
 use duramen_protocol::wire::Uuid;
 
 use super::{Operation, Resource, authorize};
-use crate::event::{Action, Now, RequestKey};
+use crate::event::RequestKey;
 use crate::groups::Refusal;
 use crate::groups::coordinator::{Wish, refused_wish};
 use crate::internal_topics::SHARES;
@@ -48,13 +48,11 @@ pub(crate) struct Describing {
 /// `DescribeShareGroupOffsets`.
 pub(crate) fn describe(
     node: &mut Node,
-    now: Now,
     key: RequestKey,
     context: &RequestContext,
     request: &DescribeShareGroupOffsetsRequest,
-    actions: &mut Vec<Action>,
 ) {
-    let groups = request.groups.iter().map(|it| describe_group(node, now, context, it));
+    let groups = request.groups.iter().map(|it| describe_group(node, context, it));
     let groups: Vec<_> = groups.collect();
     let mut places = Vec::new();
     for (g, group) in groups.iter().enumerate() {
@@ -72,7 +70,7 @@ pub(crate) fn describe(
     };
     let is_any_kept = node.controller.image.topic_named(SHARES).is_some();
     if places.is_empty() || !is_any_kept {
-        return node.reply(key, response, actions);
+        return node.reply(key, response);
     }
     let keys: Vec<ShareKey> = places.iter().map(|(.., key)| key.clone()).collect();
     let outstanding = keys.len();
@@ -80,7 +78,7 @@ pub(crate) fn describe(
     let describing = Describing { response, places, outstanding, with_lag };
     node.park(key, Parked::ShareOffsets(Box::new(describing)), u64::MAX);
     for (part, of) in keys.into_iter().enumerate() {
-        node.look_at_share_state(now, key, part, of);
+        node.look_at_share_state(key, part, of);
     }
 }
 
@@ -90,7 +88,6 @@ fn unknown(partition_index: i32) -> Described {
 
 fn describe_group(
     node: &Node,
-    now: Now,
     context: &RequestContext,
     request: &DescribeShareGroupOffsetsRequestGroup,
 ) -> DescribeShareGroupOffsetsResponseGroup {
@@ -108,7 +105,7 @@ fn describe_group(
     let image = &node.controller.image;
     let Some(topics) = &request.topics else {
         let begun = node.coordinator_and_sight(&request.group_id).map(|(coordinator, sight)| {
-            coordinator.begun_of_shares(sight.rules, &request.group_id, now)
+            coordinator.begun_of_shares(sight.rules, &request.group_id, node.now)
         });
         match begun {
             Ok(begun) => {
@@ -145,14 +142,7 @@ fn describe_group(
 }
 
 /// It is known what is kept of a partition.
-pub(crate) fn on_looked(
-    node: &mut Node,
-    now: Now,
-    key: RequestKey,
-    part: usize,
-    answer: &Answer,
-    actions: &mut Vec<Action>,
-) {
+pub(crate) fn on_looked(node: &mut Node, key: RequestKey, part: usize, answer: &Answer) {
     let Some(Parked::ShareOffsets(describing)) = node.parked_mut(key) else { return };
     let with_lag = describing.with_lag;
     let Describing { response, places, .. } = &mut **describing;
@@ -165,14 +155,14 @@ pub(crate) fn on_looked(
                 // Until it is known where the partition ends.
                 slot.lag = i64::from(state.complete);
                 let of = of.clone();
-                return node.look_at_end(now, key, part, of);
+                return node.look_at_end(key, part, of);
             }
         }
         // Without anything kept it is not known where it starts, which is no error.
         Ok(None) | Err(ErrorCode::UnknownTopicOrPartition) => {}
         Err(code) => fail(slot, *code),
     }
-    finish(node, key, actions);
+    finish(node, key);
 }
 
 /// It is known where a partition ends.
@@ -181,7 +171,6 @@ pub(crate) fn on_end_known(
     key: RequestKey,
     part: usize,
     end: Result<i64, ErrorCode>,
-    actions: &mut Vec<Action>,
 ) {
     let Some(Parked::ShareOffsets(describing)) = node.parked_mut(key) else { return };
     let (g, t, p, _) = &describing.places[part];
@@ -193,37 +182,35 @@ pub(crate) fn on_end_known(
             fail(slot, code);
         }
     }
-    finish(node, key, actions);
+    finish(node, key);
 }
 
 fn fail(slot: &mut Described, code: ErrorCode) {
     (slot.error_code, slot.error_message) = (code.code(), Some(code.name().to_owned()));
 }
 
-fn finish(node: &mut Node, key: RequestKey, actions: &mut Vec<Action>) {
+fn finish(node: &mut Node, key: RequestKey) {
     let Some(Parked::ShareOffsets(describing)) = node.parked_mut(key) else { return };
     describing.outstanding -= 1;
     if describing.outstanding == 0
         && let Some(Parked::ShareOffsets(describing)) = node.unpark(key)
     {
-        node.reply(key, describing.response, actions);
+        node.reply(key, describing.response);
     }
 }
 
 /// `AlterShareGroupOffsets`.
 pub(crate) fn alter(
     node: &mut Node,
-    now: Now,
     key: RequestKey,
     context: &RequestContext,
     request: &AlterShareGroupOffsetsRequest,
-    actions: &mut Vec<Action>,
 ) {
     let group = &request.group_id;
     let mut response = AlterShareGroupOffsetsResponse::default();
     if !authorize(&context.principal, Operation::Read, Resource::Group(group)) {
         response.error_code = ErrorCode::GroupAuthorizationFailed.code();
-        return node.reply(key, response, actions);
+        return node.reply(key, response);
     }
     let (mut starts, mut names) = (BTreeMap::new(), BTreeMap::new());
     for asked in &request.topics {
@@ -260,25 +247,23 @@ pub(crate) fn alter(
     }
     // As Kafka has it, which looks at no group then.
     if names.is_empty() && !group.is_empty() {
-        return node.reply(key, response, actions);
+        return node.reply(key, response);
     }
-    wish(node, now, key, context, group, Wish::Start { starts, names, response }, actions);
+    wish(node, key, context, group, Wish::Start { starts, names, response });
 }
 
 /// `DeleteShareGroupOffsets`.
 pub(crate) fn delete(
     node: &mut Node,
-    now: Now,
     key: RequestKey,
     context: &RequestContext,
     request: &DeleteShareGroupOffsetsRequest,
-    actions: &mut Vec<Action>,
 ) {
     let group = &request.group_id;
     let mut response = DeleteShareGroupOffsetsResponse::default();
     if !authorize(&context.principal, Operation::Delete, Resource::Group(group)) {
         response.error_code = ErrorCode::GroupAuthorizationFailed.code();
-        return node.reply(key, response, actions);
+        return node.reply(key, response);
     }
     for asked in &request.topics {
         let may =
@@ -296,24 +281,17 @@ pub(crate) fn delete(
             error_message: problem.map(|(_, text)| text.to_owned()),
         });
     }
-    wish(node, now, key, context, group, Wish::Forget { response }, actions);
+    wish(node, key, context, group, Wish::Forget { response });
 }
 
-fn wish(
-    node: &mut Node,
-    now: Now,
-    key: RequestKey,
-    context: &RequestContext,
-    group: &str,
-    wish: Wish,
-    actions: &mut Vec<Action>,
-) {
+fn wish(node: &mut Node, key: RequestKey, context: &RequestContext, group: &str, wish: Wish) {
     let refused = |code: ErrorCode| refused_wish(&wish, Refusal::new(code, code.name().to_owned()));
     if group.is_empty() {
-        return node.reply(key, refused(ErrorCode::InvalidGroupId), actions);
+        return node.reply(key, refused(ErrorCode::InvalidGroupId));
     }
     let not_here = refused(ErrorCode::NotCoordinator);
-    let asked = node.coordinate(now, key, context.version, group, actions, |it, sight| {
+    let now = node.now;
+    let asked = node.coordinate(key, context.version, group, |it, sight| {
         it.change_shares(sight.rules, sight.topics, key, group, wish, now);
     });
     if let Err(code) = asked {
@@ -323,6 +301,6 @@ fn wish(
             duramen_protocol::Response::DeleteShareGroupOffsets(it) => it.error_code = code.code(),
             _ => {}
         }
-        node.reply(key, answer, actions);
+        node.reply(key, answer);
     }
 }

@@ -16,7 +16,7 @@ use duramen_protocol::wire::Uuid;
 use duramen_protocol::{ErrorCode, Response};
 
 use super::{Operation, Resource, authorize};
-use crate::event::{Action, Now, RequestKey};
+use crate::event::RequestKey;
 use crate::node::{Node, Parked};
 use crate::session::RequestContext;
 use crate::shares::coordinator::{Answer, Ask, Asker};
@@ -32,11 +32,9 @@ struct Part {
 /// `InitializeShareGroupState`.
 pub(crate) fn initialize(
     node: &mut Node,
-    now: Now,
     key: RequestKey,
     context: &RequestContext,
     request: InitializeShareGroupStateRequest,
-    actions: &mut Vec<Action>,
 ) {
     use initialize_share_group_state::{InitializeStateResult, PartitionResult};
     let mut response = InitializeShareGroupStateResponse::default();
@@ -51,17 +49,15 @@ pub(crate) fn initialize(
         }
         response.results.push(InitializeStateResult { topic_id, partitions });
     }
-    ask(node, now, key, context, &request.group_id, parts, response.into(), actions);
+    ask(node, key, context, &request.group_id, parts, response.into());
 }
 
 /// `ReadShareGroupState`.
 pub(crate) fn read(
     node: &mut Node,
-    now: Now,
     key: RequestKey,
     context: &RequestContext,
     request: ReadShareGroupStateRequest,
-    actions: &mut Vec<Action>,
 ) {
     use read_share_group_state::{PartitionResult, ReadStateResult};
     let mut response = ReadShareGroupStateResponse::default();
@@ -76,17 +72,15 @@ pub(crate) fn read(
         }
         response.results.push(ReadStateResult { topic_id, partitions });
     }
-    ask(node, now, key, context, &request.group_id, parts, response.into(), actions);
+    ask(node, key, context, &request.group_id, parts, response.into());
 }
 
 /// `WriteShareGroupState`.
 pub(crate) fn write(
     node: &mut Node,
-    now: Now,
     key: RequestKey,
     context: &RequestContext,
     request: WriteShareGroupStateRequest,
-    actions: &mut Vec<Action>,
 ) {
     use write_share_group_state::{PartitionResult, StateBatch as Said, WriteStateResult};
     let batch = |it: Said| StateBatch {
@@ -113,17 +107,15 @@ pub(crate) fn write(
         }
         response.results.push(WriteStateResult { topic_id, partitions });
     }
-    ask(node, now, key, context, &request.group_id, parts, response.into(), actions);
+    ask(node, key, context, &request.group_id, parts, response.into());
 }
 
 /// `DeleteShareGroupState`.
 pub(crate) fn delete(
     node: &mut Node,
-    now: Now,
     key: RequestKey,
     context: &RequestContext,
     request: DeleteShareGroupStateRequest,
-    actions: &mut Vec<Action>,
 ) {
     use delete_share_group_state::{DeleteStateResult, PartitionResult};
     let mut response = DeleteShareGroupStateResponse::default();
@@ -137,17 +129,15 @@ pub(crate) fn delete(
         }
         response.results.push(DeleteStateResult { topic_id, partitions });
     }
-    ask(node, now, key, context, &request.group_id, parts, response.into(), actions);
+    ask(node, key, context, &request.group_id, parts, response.into());
 }
 
 /// `ReadShareGroupStateSummary`.
 pub(crate) fn summarize(
     node: &mut Node,
-    now: Now,
     key: RequestKey,
     context: &RequestContext,
     request: ReadShareGroupStateSummaryRequest,
-    actions: &mut Vec<Action>,
 ) {
     use read_share_group_state_summary::{PartitionResult, ReadStateSummaryResult};
     let mut response = ReadShareGroupStateSummaryResponse::default();
@@ -161,29 +151,26 @@ pub(crate) fn summarize(
         }
         response.results.push(ReadStateSummaryResult { topic_id, partitions });
     }
-    ask(node, now, key, context, &request.group_id, parts, response.into(), actions);
+    ask(node, key, context, &request.group_id, parts, response.into());
 }
 
 /// Puts all parts to their coordinators, and answers when they have.
-#[expect(clippy::too_many_arguments, reason = "five requests have nothing else in common")]
 fn ask(
     node: &mut Node,
-    now: Now,
     key: RequestKey,
     context: &RequestContext,
     group: &str,
     parts: Vec<Part>,
     mut response: Response,
-    actions: &mut Vec<Action>,
 ) {
     let may = authorize(&context.principal, Operation::ClusterAction, Resource::Cluster);
     if group.is_empty() || has_empty_topic(&response) {
         // As Kafka has it.
         clear(&mut response);
-        return node.reply(key, response, actions);
+        return node.reply(key, response);
     }
     if parts.is_empty() {
-        return node.reply(key, response, actions);
+        return node.reply(key, response);
     }
     let group: Arc<str> = group.into();
     let (response, outstanding) = (Box::new(response), parts.len());
@@ -194,10 +181,10 @@ fn ask(
         let given = match partition {
             _ if !may => Err(ErrorCode::ClusterAuthorizationFailed),
             i32::MIN..0 => Err(ErrorCode::InvalidRequest),
-            _ => node.coordinate_share(now, &of, asker, ask, actions),
+            _ => node.coordinate_share(&of, asker, ask),
         };
         if let Err(code) = given {
-            on_answer(node, key, part, &Err(code), actions);
+            on_answer(node, key, part, &Err(code));
         }
     }
 }
@@ -229,20 +216,14 @@ fn clear(response: &mut Response) {
 }
 
 /// A coordinator has answered for one part, by its place among all of the request.
-pub(crate) fn on_answer(
-    node: &mut Node,
-    key: RequestKey,
-    part: usize,
-    answer: &Answer,
-    actions: &mut Vec<Action>,
-) {
+pub(crate) fn on_answer(node: &mut Node, key: RequestKey, part: usize, answer: &Answer) {
     let Some(Parked::ShareStates { response, outstanding }) = node.parked_mut(key) else { return };
     fill(response, part, answer);
     *outstanding -= 1;
     if *outstanding == 0
         && let Some(Parked::ShareStates { response, .. }) = node.unpark(key)
     {
-        node.reply(key, *response, actions);
+        node.reply(key, *response);
     }
 }
 

@@ -4,7 +4,7 @@ use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::{SyncGroupRequest, SyncGroupResponse};
 
 use super::{Operation, admit_to_group};
-use crate::event::{Action, Now, RequestKey};
+use crate::event::RequestKey;
 use crate::node::Node;
 use crate::session::RequestContext;
 
@@ -13,11 +13,9 @@ const FIRST_WITH_PROTOCOL: i16 = 5;
 
 pub(crate) fn handle(
     node: &mut Node,
-    now: Now,
     key: RequestKey,
     context: &RequestContext,
     request: &SyncGroupRequest,
-    actions: &mut Vec<Action>,
 ) {
     let group = request.group_id.as_str();
     let is_silent = request.protocol_type.is_none() || request.protocol_name.is_none();
@@ -25,7 +23,8 @@ pub(crate) fn handle(
         Err(ErrorCode::InconsistentGroupProtocol)
     } else {
         admit_to_group(context, Operation::Read, group).and_then(|()| {
-            node.coordinate(now, key, context.version, group, actions, |it, _| {
+            let now = node.now;
+            node.coordinate(key, context.version, group, |it, _| {
                 it.sync_group(key, request, now);
             })
         })
@@ -33,6 +32,6 @@ pub(crate) fn handle(
     if let Err(code) = asked {
         let error_code = code.code();
         let refused = SyncGroupResponse { error_code, ..SyncGroupResponse::default() };
-        node.reply(key, refused, actions);
+        node.reply(key, refused);
     }
 }

@@ -10,7 +10,7 @@ use duramen_protocol::wire::Uuid;
 
 use super::{Operation, Resource, admit_to_group, authorize};
 use crate::controller::image::Image;
-use crate::event::{Action, Now, RequestKey};
+use crate::event::RequestKey;
 use crate::internal_topics::GROUPS;
 use crate::node::{Node, Parked};
 use crate::session::RequestContext;
@@ -20,11 +20,9 @@ const FIRST_ABORTABLE: i16 = 4;
 
 pub(crate) fn handle(
     node: &mut Node,
-    now: Now,
     key: RequestKey,
     context: &RequestContext,
     request: TxnOffsetCommitRequest,
-    actions: &mut Vec<Action>,
 ) {
     let id = request.transactional_id.as_str();
     let may_transact =
@@ -37,7 +35,7 @@ pub(crate) fn handle(
     let found = admitted.and_then(|()| node.group_partition(&request.group_id));
     let (replica, partition) = match found {
         Ok(found) => found,
-        Err(code) => return node.reply(key, refused(&request, code), actions),
+        Err(code) => return node.reply(key, refused(&request, code)),
     };
     let image = &node.controller.image;
     let topics = request.topics.iter();
@@ -48,30 +46,24 @@ pub(crate) fn handle(
         // Nothing would be committed, so the transaction need not know.
         let principal = &context.principal;
         let answer = answer(&request, |topic, it| problem(image, principal, topic, it).err());
-        return node.reply(key, answer, actions);
+        return node.reply(key, answer);
     }
     match node.check_transactor(replica, request.producer_id, request.producer_epoch) {
-        Err(code) => node.reply(key, refused(&request, code), actions),
-        Ok(true) => commit(node, now, key, context, request, actions),
+        Err(code) => node.reply(key, refused(&request, code)),
+        Ok(true) => commit(node, key, context, request),
         Ok(false) => {
-            node.judge_offsets(now, key, context, request, (GROUPS, partition));
+            node.judge_offsets(key, context, request, (GROUPS, partition));
         }
     }
 }
 
 /// The transaction's coordinator has said whether the group's partition is in the transaction.
-pub(crate) fn on_judged(
-    node: &mut Node,
-    now: Now,
-    key: RequestKey,
-    code: ErrorCode,
-    actions: &mut Vec<Action>,
-) {
+pub(crate) fn on_judged(node: &mut Node, key: RequestKey, code: ErrorCode) {
     // Whoever asked may be gone.
     let Some(Parked::TxnOffsets { .. }) = node.parked_mut(key) else { return };
     let Some(Parked::TxnOffsets { request, context }) = node.unpark(key) else { return };
     if code.is_none() {
-        return commit(node, now, key, &context, *request, actions);
+        return commit(node, key, &context, *request);
     }
     let code = match code {
         ErrorCode::TransactionAbortable if context.version < FIRST_ABORTABLE => {
@@ -84,27 +76,26 @@ pub(crate) fn on_judged(
         }
         code => code,
     };
-    node.reply(key, refused(&request, code), actions);
+    node.reply(key, refused(&request, code));
 }
 
 fn commit(
     node: &mut Node,
-    now: Now,
     key: RequestKey,
     context: &RequestContext,
     request: TxnOffsetCommitRequest,
-    actions: &mut Vec<Action>,
 ) {
     let group = request.group_id.clone();
     let mut request = Some(request);
-    let asked = node.coordinate(now, key, context.version, &group, actions, |it, sight| {
+    let now = node.now;
+    let asked = node.coordinate(key, context.version, &group, |it, sight| {
         let judge =
             |topic: &str, partition| problem(sight.image, &context.principal, topic, partition);
         let request = request.take().expect("it is asked once");
         it.txn_offset_commit(sight.rules, key, request, judge, now);
     });
     if let (Err(code), Some(request)) = (asked, request) {
-        node.reply(key, refused(&request, code), actions);
+        node.reply(key, refused(&request, code));
     }
 }
 

@@ -9,17 +9,15 @@ use super::settings::TIMEOUT_MS;
 use super::{Operation, Resource, authorize, deadline_us, why_undecided};
 use crate::controller::Error;
 use crate::controller::records::{MetadataRecord, RetireDirectory};
-use crate::event::{Action, Now, RequestKey};
+use crate::event::RequestKey;
 use crate::node::{Node, Parked};
 use crate::session::RequestContext;
 
 pub(crate) fn handle(
     node: &mut Node,
-    now: Now,
     key: RequestKey,
     context: &RequestContext,
     request: &UnregisterBrokerRequest,
-    actions: &mut Vec<Action>,
 ) {
     let is_allowed = authorize(&context.principal, Operation::Alter, Resource::Cluster);
     let decided = if is_allowed {
@@ -33,15 +31,15 @@ pub(crate) fn handle(
             return Ok(());
         }
         node.mark_controller_dirty();
-        let proposed = node.controller.propose(now, &records);
+        let proposed = node.controller.propose(node.now, &records);
         proposed.map_or_else(|code| Err(Error::new(code, why_undecided(code))), |_| Ok(()))
     });
     match proposed {
         Ok(()) => {
             let broker_id = request.broker_id;
-            node.park(key, Parked::Departure { broker_id }, deadline_us(now, TIMEOUT_MS));
+            node.park(key, Parked::Departure { broker_id }, deadline_us(node.now, TIMEOUT_MS));
         }
-        Err(error) => node.reply(key, refused(error.code, error.message), actions),
+        Err(error) => node.reply(key, refused(error.code, error.message)),
     }
 }
 

@@ -7,18 +7,16 @@ use duramen_protocol::messages::write_txn_markers::{
 use duramen_protocol::messages::{WriteTxnMarkersRequest, WriteTxnMarkersResponse};
 
 use super::{Operation, Resource, authorize};
-use crate::event::{Action, Now, RequestKey};
+use crate::event::RequestKey;
 use crate::node::{Node, Parked};
 use crate::partition::{MarkAsker, Marker};
 use crate::session::RequestContext;
 
 pub(crate) fn handle(
     node: &mut Node,
-    now: Now,
     key: RequestKey,
     context: &RequestContext,
     request: WriteTxnMarkersRequest,
-    actions: &mut Vec<Action>,
 ) {
     let may = authorize(&context.principal, Operation::Alter, Resource::Cluster);
     let mut response = WriteTxnMarkersResponse::default();
@@ -64,23 +62,17 @@ pub(crate) fn handle(
         response.markers.push(WritableTxnMarkerResult { producer_id, topics });
     }
     if asked.is_empty() {
-        return node.reply(key, response, actions);
+        return node.reply(key, response);
     }
     let outstanding = asked.len();
     node.park(key, Parked::Markers { response, outstanding }, u64::MAX);
     for (at, replica, marker) in asked {
-        node.mark(now, replica, marker, None, MarkAsker::Request { key, at }, actions);
+        node.mark(replica, marker, None, MarkAsker::Request { key, at });
     }
 }
 
 /// What became of one marker, by its place among all of the request.
-pub(crate) fn on_marked(
-    node: &mut Node,
-    key: RequestKey,
-    at: usize,
-    code: ErrorCode,
-    actions: &mut Vec<Action>,
-) {
+pub(crate) fn on_marked(node: &mut Node, key: RequestKey, at: usize, code: ErrorCode) {
     let Some(Parked::Markers { response, outstanding }) = node.parked_mut(key) else { return };
     let topics = response.markers.iter_mut().flat_map(|marker| &mut marker.topics);
     let mut partitions = topics.flat_map(|topic| &mut topic.partitions);
@@ -91,6 +83,6 @@ pub(crate) fn on_marked(
     if *outstanding == 0
         && let Some(Parked::Markers { response, .. }) = node.unpark(key)
     {
-        node.reply(key, response, actions);
+        node.reply(key, response);
     }
 }

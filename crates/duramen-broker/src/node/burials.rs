@@ -18,7 +18,7 @@ use duramen_storage::sabotage::{self, Bug};
 
 use super::{Node, Timer};
 use crate::controller::image::Topic;
-use crate::event::{Action, DeadLetters, DeadLettersMade, Look, Now};
+use crate::event::{Action, DeadLetters, DeadLettersMade, Look};
 use crate::limits::{BURIAL_AGAIN_US, BURIAL_BYTES, BURIAL_US, BURIALS_MAX};
 use crate::partition::{Appended, Slot};
 use crate::peer::{BurialWanted, Buried, Frame};
@@ -64,43 +64,36 @@ impl Burials {
 
 impl Node {
     /// Sees to it that records of a share partition are kept in the dead-letter topic of its group.
-    pub(super) fn bury(
-        &mut self,
-        now: Now,
-        key: &ShareKey,
-        number: u64,
-        dying: Vec<Dying>,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn bury(&mut self, key: &ShareKey, number: u64, dying: Vec<Dying>) {
         for dying in dying {
             let nonce = self.chance.next();
             let (key, from, step) = (key.clone(), dying.first, Step::Waiting { again_us: 0 });
             let burial = Burial { key, number, dying, from, step, is_complained_of: false };
             self.burials.open.insert(nonce, burial);
         }
-        self.begin_burials(now, actions);
+        self.begin_burials();
     }
 
-    fn begin_burials(&mut self, now: Now, actions: &mut Vec<Action>) {
-        let is_due = |burial: &Burial| matches!(burial.step, Step::Waiting { again_us } if again_us <= now.mono_us);
+    fn begin_burials(&mut self) {
+        let is_due = |burial: &Burial| matches!(burial.step, Step::Waiting { again_us } if again_us <= self.now.mono_us);
         let busy = self.burials.open.values();
         let busy = busy.filter(|it| !matches!(it.step, Step::Waiting { .. })).count();
         let waiting = self.burials.open.iter().filter(|(_, burial)| is_due(burial));
         let room = BURIALS_MAX.saturating_sub(busy);
         let nonces: Vec<u64> = waiting.map(|(nonce, _)| *nonce).take(room).collect();
         for nonce in nonces {
-            self.go_on_burying(now, nonce, actions);
+            self.go_on_burying(nonce);
         }
         if !self.burials.open.is_empty() && !self.burials.is_timed {
             self.burials.is_timed = true;
-            let at = now.mono_us.saturating_add(BURIAL_US);
+            let at = self.now.mono_us.saturating_add(BURIAL_US);
             self.timers.insert((at, Timer::Burials));
         }
     }
 
-    pub(super) fn on_burials_timer(&mut self, now: Now, actions: &mut Vec<Action>) {
+    pub(super) fn on_burials_timer(&mut self) {
         self.burials.is_timed = false;
-        let late = now.mono_us.saturating_sub(BURIAL_AGAIN_US);
+        let late = self.now.mono_us.saturating_sub(BURIAL_AGAIN_US);
         let is_late = |it: &Burial| matches!(it.step, Step::Sent { at_us, .. } if at_us <= late);
         let open = self.burials.open.iter().filter(|(_, burial)| is_late(burial));
         let nonces: Vec<u64> = open.map(|(nonce, _)| *nonce).collect();
@@ -109,9 +102,9 @@ impl Node {
                 let (key, number) = (burial.key.clone(), burial.number);
                 self.note_burial_waits(&key, number);
             }
-            self.send_dead_letters(now, nonce, actions);
+            self.send_dead_letters(nonce);
         }
-        self.begin_burials(now, actions);
+        self.begin_burials();
     }
 
     /// The topic that a group's dead letters go to; nothing if it has none any more.
@@ -128,7 +121,7 @@ impl Node {
     }
 
     /// The next records are read.
-    fn go_on_burying(&mut self, now: Now, nonce: u64, actions: &mut Vec<Action>) {
+    fn go_on_burying(&mut self, nonce: u64) {
         let Some(burial) = self.burials.open.get(&nonce) else { return };
         let (key, number, dying, from) =
             (burial.key.clone(), burial.number, burial.dying, burial.from);
@@ -145,7 +138,7 @@ impl Node {
             Some(found) => found.err(),
         };
         if let Some(problem) = problem {
-            return self.bury_later(now, nonce, problem);
+            return self.bury_later(nonce, problem);
         }
         let source = self.controller.image.topic(key.topic_id);
         let (Some(source), Some(partition)) = (source, self.partitions.get(&replica)) else {
@@ -170,13 +163,13 @@ impl Node {
             bytes_max: BURIAL_BYTES,
             ticket: nonce,
         };
-        actions.push(Action::Look(Look::DeadLetters(letters)));
+        self.out.push(Action::Look(Look::DeadLetters(letters)));
         if let Some(burial) = self.burials.open.get_mut(&nonce) {
             burial.step = Step::Reading;
         }
     }
 
-    fn bury_later(&mut self, now: Now, nonce: u64, problem: &str) {
+    fn bury_later(&mut self, nonce: u64, problem: &str) {
         let Some(burial) = self.burials.open.get_mut(&nonce) else { return };
         if !std::mem::replace(&mut burial.is_complained_of, true) {
             let group = &*burial.key.group;
@@ -188,94 +181,74 @@ impl Node {
                 "a dead letter cannot be kept yet; it is tried again and again"
             );
         }
-        let again_us = now.mono_us.saturating_add(BURIAL_AGAIN_US);
+        let again_us = self.now.mono_us.saturating_add(BURIAL_AGAIN_US);
         burial.step = Step::Waiting { again_us };
         let (key, number) = (burial.key.clone(), burial.number);
         self.note_burial_waits(&key, number);
     }
 
-    pub(super) fn on_dead_letters(
-        &mut self,
-        now: Now,
-        made: DeadLettersMade,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn on_dead_letters(&mut self, made: DeadLettersMade) {
         let DeadLettersMade { ticket: nonce, made } = made;
         match made {
-            Err(problem) => self.bury_later(now, nonce, &problem),
+            Err(problem) => self.bury_later(nonce, &problem),
             Ok((batch, upto)) => {
                 let Some(burial) = self.burials.open.get_mut(&nonce) else { return };
                 let is_empty = batch.is_empty();
-                burial.step = Step::Sent { batch, upto, at_us: now.mono_us };
+                burial.step = Step::Sent { batch, upto, at_us: self.now.mono_us };
                 if is_empty {
                     // There is no record any more.
-                    return self.on_buried(now, nonce, ErrorCode::None, actions);
+                    return self.on_buried(nonce, ErrorCode::None);
                 }
-                self.send_dead_letters(now, nonce, actions);
+                self.send_dead_letters(nonce);
             }
         }
-        self.begin_burials(now, actions);
+        self.begin_burials();
     }
 
     /// Gives a batch to whoever leads the partition that it goes to.
-    fn send_dead_letters(&mut self, now: Now, nonce: u64, actions: &mut Vec<Action>) {
+    fn send_dead_letters(&mut self, nonce: u64) {
         let Some(burial) = self.burials.open.get(&nonce) else { return };
         let Step::Sent { batch, .. } = &burial.step else { return };
         let (batch, group, partition) =
             (batch.clone(), burial.key.group.clone(), burial.key.partition);
         let Some(Ok(topic)) = self.dead_letter_topic(&group) else {
-            return self.bury_later(now, nonce, "its topic is gone");
+            return self.bury_later(nonce, "its topic is gone");
         };
         let count = i32::try_from(topic.partitions.len()).unwrap_or(i32::MAX).max(1);
         let (topic_id, partition) = (topic.id, partition % count);
         let Some((leader, _)) = self.leader_of(topic, partition) else {
-            return self.bury_later(now, nonce, "nobody leads the partition that it goes to");
+            return self.bury_later(nonce, "nobody leads the partition that it goes to");
         };
         let replica = self.local_replica(topic, partition);
         if let Some(Burial { step: Step::Sent { at_us, .. }, .. }) =
             self.burials.open.get_mut(&nonce)
         {
-            *at_us = now.mono_us;
+            *at_us = self.now.mono_us;
         }
         if leader != self.options.facts.broker_id {
             let wanted = BurialWanted { nonce, topic_id, partition, batch };
             self.peers.frame_to(leader).burials_wanted.push(wanted);
         } else if let Some(replica) = replica {
-            self.append_dead_letters(now, replica, &batch, BurialAsker::Own { nonce }, actions);
+            self.append_dead_letters(replica, &batch, BurialAsker::Own { nonce });
         }
         if sabotage::is(Bug::BuriedBeforeKept) {
-            self.on_buried(now, nonce, ErrorCode::None, actions);
+            self.on_buried(nonce, ErrorCode::None);
         }
     }
 
-    fn append_dead_letters(
-        &mut self,
-        now: Now,
-        replica: ReplicaId,
-        batch: &Bytes,
-        asker: BurialAsker,
-        actions: &mut Vec<Action>,
-    ) {
+    fn append_dead_letters(&mut self, replica: ReplicaId, batch: &Bytes, asker: BurialAsker) {
         if self.is_disk_full() {
-            return self.tell_burial(now, asker, ErrorCode::KafkaStorageError, actions);
+            return self.tell_burial(asker, ErrorCode::KafkaStorageError);
         }
         let bytes = BytesMut::from(&batch[..]);
-        if let Appended::Refused(code, _) =
-            self.append_own(now, replica, bytes, Slot::Burial(asker))
-        {
-            self.tell_burial(now, asker, code, actions);
+        if let Appended::Refused(code, _) = self.append_own(replica, bytes, Slot::Burial(asker)) {
+            self.tell_burial(asker, code);
         }
     }
 
-    pub(super) fn tell_burial(
-        &mut self,
-        now: Now,
-        asker: BurialAsker,
-        code: ErrorCode,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn tell_burial(&mut self, asker: BurialAsker, code: ErrorCode) {
         match asker {
-            BurialAsker::Own { nonce } => self.on_buried(now, nonce, code, actions),
+            BurialAsker::Own { nonce } => self.on_buried(nonce, code),
             BurialAsker::Node { broker_id, nonce } => {
                 let buried = Buried { nonce, error_code: code.code() };
                 self.peers.frame_to(broker_id).buried.push(buried);
@@ -283,11 +256,11 @@ impl Node {
         }
     }
 
-    fn on_buried(&mut self, now: Now, nonce: u64, code: ErrorCode, actions: &mut Vec<Action>) {
+    fn on_buried(&mut self, nonce: u64, code: ErrorCode) {
         let Some(burial) = self.burials.open.get_mut(&nonce) else { return };
         let Step::Sent { upto, .. } = burial.step else { return };
         if !code.is_none() {
-            return self.bury_later(now, nonce, code.name());
+            return self.bury_later(nonce, code.name());
         }
         let (key, number, first) = (burial.key.clone(), burial.number, burial.from);
         burial.from = upto;
@@ -296,10 +269,10 @@ impl Node {
             self.burials.open.remove(&nonce);
         }
         self.note_buried(&key, number, first, upto - 1);
-        self.begin_burials(now, actions);
+        self.begin_burials();
     }
 
-    pub(super) fn on_burial_calls(&mut self, now: Now, frame: &Frame, actions: &mut Vec<Action>) {
+    pub(super) fn on_burial_calls(&mut self, frame: &Frame) {
         let broker_id = frame.broker_id;
         for wanted in &frame.burials_wanted {
             let asker = BurialAsker::Node { broker_id, nonce: wanted.nonce };
@@ -307,15 +280,15 @@ impl Node {
             let here = topic.and_then(|topic| self.serving(topic, wanted.partition).ok());
             match here.map(|partition| partition.group.id()) {
                 Some(replica) => {
-                    self.append_dead_letters(now, replica, &wanted.batch, asker, actions);
+                    self.append_dead_letters(replica, &wanted.batch, asker);
                 }
-                None => self.tell_burial(now, asker, ErrorCode::NotLeaderOrFollower, actions),
+                None => self.tell_burial(asker, ErrorCode::NotLeaderOrFollower),
             }
         }
         for buried in &frame.buried {
             let code = ErrorCode::from_code(buried.error_code);
             let code = code.unwrap_or(ErrorCode::UnknownServerError);
-            self.on_buried(now, buried.nonce, code, actions);
+            self.on_buried(buried.nonce, code);
         }
     }
 }

@@ -15,7 +15,6 @@ use std::collections::BTreeSet;
 use duramen_storage::sabotage::{self, Bug};
 
 use super::Node;
-use crate::event::Now;
 use crate::limits::CLOCK_LEAP_MS_MAX;
 
 /// How the wall clocks of other nodes differed from this one's when they were compared last.
@@ -36,10 +35,10 @@ fn is_far(ahead_ms: i64) -> bool {
 
 impl Node {
     /// Whether data may be removed for its age by the clock's last reading, taken now.
-    pub(super) fn believes_clock(&mut self, now: Now) -> bool {
+    pub(super) fn believes_clock(&mut self) -> bool {
         self.compare_clocks();
         let is_odd = self.clocks.is_alone && !sabotage::is(Bug::ClockLeapBelieved);
-        self.clock.believes(now) && !is_odd
+        self.clock.believes(self.now) && !is_odd
     }
 
     /// What time it is here, and whether so few nodes share it that nothing is removed for its age.

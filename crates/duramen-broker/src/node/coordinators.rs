@@ -209,32 +209,20 @@ impl Coordinators {
 /// Leading and loading.
 impl Node {
     /// A replica of a topic that has coordinators was made or found. Its coordinator begins when it leads.
-    pub(super) fn note_coordinated(
-        &mut self,
-        now: Now,
-        replica: ReplicaId,
-        kind: Kind,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn note_coordinated(&mut self, replica: ReplicaId, kind: Kind) {
         if self.coordinators.replicas.insert(replica, kind).is_some() {
             return;
         }
         let partition = self.partitions.get(&replica);
         if partition.is_some_and(|partition| partition.group.is_serving()) {
-            self.begin_coordinating(now, replica, actions);
+            self.begin_coordinating(replica);
         }
     }
 
     /// A replica leads now, or does so no longer.
-    pub(super) fn on_serves(
-        &mut self,
-        now: Now,
-        replica: ReplicaId,
-        serves: bool,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn on_serves(&mut self, replica: ReplicaId, serves: bool) {
         if !serves {
-            self.forget_calls(now, replica, actions);
+            self.forget_calls(replica);
             self.forget_share_calls(replica);
             self.forget_shares(replica);
         }
@@ -242,25 +230,20 @@ impl Node {
             return;
         }
         if serves {
-            self.begin_coordinating(now, replica, actions);
+            self.begin_coordinating(replica);
         } else {
-            self.end_coordinating(now, replica, actions);
+            self.end_coordinating(replica);
         }
     }
 
     /// A replica is gone.
-    pub(super) fn forget_coordinated(
-        &mut self,
-        now: Now,
-        replica: ReplicaId,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn forget_coordinated(&mut self, replica: ReplicaId) {
         if self.coordinators.replicas.remove(&replica).is_some() {
-            self.end_coordinating(now, replica, actions);
+            self.end_coordinating(replica);
         }
     }
 
-    fn begin_coordinating(&mut self, now: Now, replica: ReplicaId, actions: &mut Vec<Action>) {
+    fn begin_coordinating(&mut self, replica: ReplicaId) {
         let Some(partition) = self.partitions.get(&replica) else { return };
         let Some(&kind) = self.coordinators.replicas.get(&replica) else { return };
         let (at, mut end) = (partition.log_start(), partition.committed());
@@ -273,13 +256,13 @@ impl Node {
         let deleted = failed.map(|shard| shard.deleted).unwrap_or_default();
         let shard = Shard { view, stage, timer_us: None, renewal: None, deleted };
         self.coordinators.shards.insert(replica, shard);
-        self.go_on_loading(now, replica, actions);
+        self.go_on_loading(replica);
     }
 
-    fn end_coordinating(&mut self, now: Now, replica: ReplicaId, actions: &mut Vec<Action>) {
+    fn end_coordinating(&mut self, replica: ReplicaId) {
         let Some(shard) = self.coordinators.shards.get_mut(&replica) else { return };
         shard.view.unload();
-        self.settle(now, replica, actions);
+        self.settle(replica);
         self.forget_wanted(replica);
         let Some(shard) = self.coordinators.shards.remove(&replica) else { return };
         if let Some(at) = shard.timer_us {
@@ -287,12 +270,12 @@ impl Node {
         }
     }
 
-    fn go_on_loading(&mut self, now: Now, replica: ReplicaId, actions: &mut Vec<Action>) {
+    fn go_on_loading(&mut self, replica: ReplicaId) {
         let Some(shard) = self.coordinators.shards.get_mut(&replica) else { return };
         let Stage::Loading { at, end } = shard.stage else { return };
         if at < end {
             let bytes_max = GROUP_LOG_READ_BYTES;
-            actions.push(Action::ReadLog(ReadLog {
+            self.out.push(Action::ReadLog(ReadLog {
                 replica,
                 from: at,
                 pass: 0,
@@ -308,26 +291,26 @@ impl Node {
         let deleted = std::mem::take(&mut shard.deleted);
         match &mut shard.view {
             View::Groups(groups) => {
-                groups.loaded(&self.coordinators.rules, now);
+                groups.loaded(&self.coordinators.rules, self.now);
                 for (name, id) in deleted {
                     groups.forget_topic(&name, id);
                 }
             }
             View::Transactions(transactions) => {
                 let epoch = self.partitions.get(&replica).map_or(0, |it| it.group.epoch());
-                transactions.loaded(epoch, now);
+                transactions.loaded(epoch, self.now);
             }
             View::Shares(shares) => {
                 for (_, id) in deleted {
-                    shares.forget_topic(id, now);
+                    shares.forget_topic(id, self.now);
                 }
             }
         }
-        self.settle(now, replica, actions);
-        self.keep_small(now, replica, actions);
+        self.settle(replica);
+        self.keep_small(replica);
     }
 
-    pub(super) fn on_log_read(&mut self, now: Now, read: LogRead, actions: &mut Vec<Action>) {
+    pub(super) fn on_log_read(&mut self, read: LogRead) {
         let LogRead { replica, from, batches, .. } = read;
         let Some(shard) = self.coordinators.shards.get_mut(&replica) else { return };
         // What was read for an earlier time of leading is not for this one.
@@ -341,9 +324,9 @@ impl Node {
         let (problem, again_us) = match replayed {
             Ok(at) => {
                 shard.stage = Stage::Loading { at, end };
-                return self.go_on_loading(now, replica, actions);
+                return self.go_on_loading(replica);
             }
-            Err(Problem::Read(problem)) => (problem, Some(now.mono_us + GROUP_LOG_AGAIN_US)),
+            Err(Problem::Read(problem)) => (problem, Some(self.now.mono_us + GROUP_LOG_AGAIN_US)),
             Err(Problem::Content(problem)) => (problem, None),
         };
         let topic = self.coordinators.replicas.get(&replica).map_or("", |kind| kind.topic());
@@ -427,82 +410,71 @@ impl Node {
     /// Lets the coordinator of a transactional id do something.
     pub(crate) fn coordinate_transaction(
         &mut self,
-        now: Now,
         id: &str,
-        actions: &mut Vec<Action>,
         ask: impl FnOnce(&mut transactions::Coordinator),
     ) -> Result<(), ErrorCode> {
         let replica = self.shard_of(Kind::Transactions, id)?;
-        self.with_transactions(now, replica, actions, ask);
+        self.with_transactions(replica, ask);
         Ok(())
     }
 
     /// Lets a coordinator of transactions do something, if it is here still.
     pub(super) fn with_transactions(
         &mut self,
-        now: Now,
         replica: ReplicaId,
-        actions: &mut Vec<Action>,
         ask: impl FnOnce(&mut transactions::Coordinator),
     ) {
         let shard = self.coordinators.shards.get_mut(&replica);
         if let Some(transactions) = shard.and_then(|shard| shard.view.transactions()) {
             ask(transactions);
-            self.settle(now, replica, actions);
+            self.settle(replica);
         }
     }
 
     /// Lets a coordinator of share groups' states do something, if it is here still.
     pub(super) fn with_shares(
         &mut self,
-        now: Now,
         replica: ReplicaId,
-        actions: &mut Vec<Action>,
         ask: impl FnOnce(&mut shares::Coordinator),
     ) {
         let shard = self.coordinators.shards.get_mut(&replica);
         if let Some(shares) = shard.and_then(|shard| shard.view.shares()) {
             ask(shares);
-            self.settle(now, replica, actions);
+            self.settle(replica);
         }
     }
 
     /// What a coordinator of groups asked of one of shares is answered.
     pub(super) fn tell_groups_of_share(
         &mut self,
-        now: Now,
         replica: ReplicaId,
         (key, ask, answer): (&ShareKey, &Ask, &Answer),
-        actions: &mut Vec<Action>,
     ) {
         let shard = self.coordinators.shards.get_mut(&replica);
         if let Some(groups) = shard.and_then(|shard| shard.view.groups()) {
             groups.on_share_answer(key, ask, answer);
-            self.settle(now, replica, actions);
+            self.settle(replica);
         }
     }
 
     /// A transaction has ended in a partition, which may be one that keeps groups.
     pub(super) fn tell_groups_of_marker(
         &mut self,
-        now: Now,
         replica: ReplicaId,
         producer_id: i64,
         commits: bool,
-        actions: &mut Vec<Action>,
     ) {
         let Some(shard) = self.coordinators.shards.get_mut(&replica) else { return };
         if let (View::Groups(groups), Stage::Serving) = (&mut shard.view, &shard.stage) {
             groups.on_marker(producer_id, commits);
-            self.settle(now, replica, actions);
-            self.keep_small(now, replica, actions);
+            self.settle(replica);
+            self.keep_small(replica);
         }
     }
 
     /// The groups of all coordinators that a client asks for; those that load could have more.
     pub(crate) fn groups(
         &self,
-        now: Now,
         request: &ListGroupsRequest,
     ) -> Result<Vec<ListedGroup>, ErrorCode> {
         let mut groups = Vec::new();
@@ -512,7 +484,7 @@ impl Node {
                 Stage::Loading { .. } => return Err(ErrorCode::CoordinatorLoadInProgress),
                 Stage::Serving => {
                     let rules = &self.coordinators.rules;
-                    groups.append(&mut coordinator.list(rules, request, now));
+                    groups.append(&mut coordinator.list(rules, request, self.now));
                 }
                 Stage::Failed { .. } => {}
             }
@@ -523,24 +495,20 @@ impl Node {
     /// Gives the coordinator of a group a request, and parks it so: the answer comes as an [`Output`].
     pub(crate) fn coordinate(
         &mut self,
-        now: Now,
         key: RequestKey,
         version: i16,
         group: &str,
-        actions: &mut Vec<Action>,
         ask: impl FnOnce(&mut Coordinator, Sight<'_>),
     ) -> Result<(), ErrorCode> {
         self.shard_of(Kind::Groups, group)?;
         self.park(key, Parked::Group { version }, u64::MAX);
-        self.coordinate_part(now, group, actions, ask)
+        self.coordinate_part(group, ask)
     }
 
     /// Gives the coordinator of a group its part of a request that is parked.
     pub(crate) fn coordinate_part(
         &mut self,
-        now: Now,
         group: &str,
-        actions: &mut Vec<Action>,
         ask: impl FnOnce(&mut Coordinator, Sight<'_>),
     ) -> Result<(), ErrorCode> {
         let replica = self.shard_of(Kind::Groups, group)?;
@@ -551,42 +519,35 @@ impl Node {
         if let Some(groups) = shard.view.groups() {
             ask(groups, sight);
         }
-        self.settle(now, replica, actions);
+        self.settle(replica);
         Ok(())
     }
 
     /// What a coordinator asked to store is stored, or known not to be.
     pub(super) fn on_stored(
         &mut self,
-        now: Now,
         replica: ReplicaId,
         ticket: u64,
         result: Result<i64, ErrorCode>,
-        actions: &mut Vec<Action>,
     ) {
         let Some(shard) = self.coordinators.shards.get_mut(&replica) else { return };
-        shard.on_stored(now, ticket, result);
-        self.settle(now, replica, actions);
-        self.keep_small(now, replica, actions);
+        shard.on_stored(self.now, ticket, result);
+        self.settle(replica);
+        self.keep_small(replica);
     }
 
-    pub(super) fn on_coordinator_timer(
-        &mut self,
-        now: Now,
-        replica: ReplicaId,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn on_coordinator_timer(&mut self, replica: ReplicaId) {
         let Some(shard) = self.coordinators.shards.get_mut(&replica) else { return };
         shard.timer_us = None;
         if matches!(shard.stage, Stage::Failed { .. }) {
-            return self.begin_coordinating(now, replica, actions);
+            return self.begin_coordinating(replica);
         }
-        shard.view.on_time(now);
-        self.settle(now, replica, actions);
+        shard.view.on_time(self.now);
+        self.settle(replica);
     }
 
     /// Does what a coordinator wants done, and sets its timer.
-    fn settle(&mut self, now: Now, replica: ReplicaId, actions: &mut Vec<Action>) {
+    fn settle(&mut self, replica: ReplicaId) {
         loop {
             let Coordinators { shards, rules, topics_version, .. } = &mut self.coordinators;
             let Some(shard) = shards.get_mut(&replica) else { return };
@@ -594,40 +555,34 @@ impl Node {
             match &mut shard.view {
                 View::Groups(groups) => {
                     if matches!(shard.stage, Stage::Serving) {
-                        groups.go_on(rules, topics, now);
+                        groups.go_on(rules, topics, self.now);
                     }
                     let outputs = groups.take_outputs();
                     if outputs.is_empty() {
                         break;
                     }
-                    self.carry_out(now, replica, outputs, actions);
+                    self.carry_out(replica, outputs);
                 }
                 View::Transactions(transactions) => {
                     let outputs = transactions.take_outputs();
                     if outputs.is_empty() {
                         break;
                     }
-                    self.carry_out_transactions(now, replica, outputs, actions);
+                    self.carry_out_transactions(replica, outputs);
                 }
                 View::Shares(shares) => {
                     let outputs = shares.take_outputs();
                     if outputs.is_empty() {
                         break;
                     }
-                    self.carry_out_shares(now, replica, outputs, actions);
+                    self.carry_out_shares(replica, outputs);
                 }
             }
         }
         self.set_coordinator_timer(replica);
     }
 
-    fn carry_out(
-        &mut self,
-        now: Now,
-        replica: ReplicaId,
-        outputs: Vec<Output>,
-        actions: &mut Vec<Action>,
-    ) {
+    fn carry_out(&mut self, replica: ReplicaId, outputs: Vec<Output>) {
         for output in outputs {
             match output {
                 Output::Reply(key, mut response) => {
@@ -637,23 +592,23 @@ impl Node {
                         if let Response::JoinGroup(answer) = &mut *response {
                             api::join_group::settle(answer, version);
                         }
-                        self.reply_boxed(key, response, actions);
+                        self.reply_boxed(key, response);
                     }
                 }
                 Output::Fetched { key, part, group } => {
-                    api::offset_fetch::on_fetched(self, key, part, *group, actions);
+                    api::offset_fetch::on_fetched(self, key, part, *group);
                 }
                 Output::Deleted { key, part, result } => {
                     let code = result.error_code;
-                    api::delete_groups::on_deleted(self, key, part, code, actions);
+                    api::delete_groups::on_deleted(self, key, part, code);
                 }
                 Output::AskShares(key, ask) => {
-                    self.call_shares(now, Caller::Group(replica), key, ask);
+                    self.call_shares(Caller::Group(replica), key, ask);
                 }
                 Output::Append(ticket, records, transactor) => {
                     let records: Result<Vec<_>, _> =
                         records.iter().map(GroupRecord::encode).collect();
-                    self.append_records(now, replica, ticket, records, transactor);
+                    self.append_records(replica, ticket, records, transactor);
                 }
             }
         }
@@ -662,7 +617,6 @@ impl Node {
     /// Appends what a coordinator asked to store, as one batch.
     pub(super) fn append_records(
         &mut self,
-        now: Now,
         replica: ReplicaId,
         ticket: u64,
         records: Result<Vec<Encoded>, EncodeError>,
@@ -670,19 +624,18 @@ impl Node {
     ) {
         // Kafka answers so where a text does not fit its field.
         let records = records.map_err(|_| ErrorCode::UnknownServerError);
-        let appended = records
-            .and_then(|records| self.append_batch(now, replica, ticket, &records, transactor));
+        let appended =
+            records.and_then(|records| self.append_batch(replica, ticket, &records, transactor));
         if let Some(result) = appended.transpose() {
             let shard = self.coordinators.shards.get_mut(&replica);
             let shard = shard.expect("nothing here ends a coordinator");
-            shard.on_stored(now, ticket, result);
+            shard.on_stored(self.now, ticket, result);
         }
     }
 
     /// Says where the batch is, if that is the end of it already.
     fn append_batch(
         &mut self,
-        now: Now,
         replica: ReplicaId,
         ticket: u64,
         records: &[Encoded],
@@ -697,12 +650,13 @@ impl Node {
         }
         for (key, value) in records {
             let (key, value) = (Some(&key[..]), value.as_deref());
-            let record = NewRecord { timestamp: now.wall_ms, key, value, ..NewRecord::default() };
+            let record =
+                NewRecord { timestamp: self.now.wall_ms, key, value, ..NewRecord::default() };
             batch.push(&record).map_err(|error| error.code())?;
         }
         let bytes = batch.build_mut().map_err(|error| error.code())?;
         let slot = Slot::Coordinator { replica, ticket };
-        match self.append_own(now, replica, bytes, slot) {
+        match self.append_own(replica, bytes, slot) {
             Appended::Waits { .. } => Ok(None),
             Appended::Done { base_offset } => Ok(Some(base_offset)),
             Appended::Refused(code, _) => Err(code),
@@ -744,7 +698,7 @@ impl Node {
     }
 
     /// A topic is gone: so is what was committed for it.
-    pub(super) fn forget_offsets(&mut self, now: Now, topic: &Topic, actions: &mut Vec<Action>) {
+    pub(super) fn forget_offsets(&mut self, topic: &Topic) {
         let replicas: Vec<_> = self.coordinators.shards.keys().copied().collect();
         for replica in replicas {
             let shard = self.coordinators.shards.get_mut(&replica).expect("it is listed");
@@ -752,10 +706,10 @@ impl Node {
                 Stage::Serving => {
                     match &mut shard.view {
                         View::Groups(it) => it.forget_topic(&topic.name, topic.id),
-                        View::Shares(it) => it.forget_topic(topic.id, now),
+                        View::Shares(it) => it.forget_topic(topic.id, self.now),
                         View::Transactions(_) => continue,
                     }
-                    self.settle(now, replica, actions);
+                    self.settle(replica);
                 }
                 Stage::Loading { .. } | Stage::Failed { again_us: Some(_) } => {
                     shard.deleted.push((topic.name.clone(), topic.id));
@@ -766,7 +720,7 @@ impl Node {
     }
 
     /// Says again what a log says in old places, once most of it says nothing any more, and lets go of what is before.
-    fn keep_small(&mut self, now: Now, replica: ReplicaId, actions: &mut Vec<Action>) {
+    fn keep_small(&mut self, replica: ReplicaId) {
         let Some(partition) = self.partitions.get_mut(&replica) else { return };
         let Some(shard) = self.coordinators.shards.get_mut(&replica) else { return };
         if !matches!(shard.stage, Stage::Serving) || self.disk_shortage.is_some() {
@@ -778,7 +732,7 @@ impl Node {
             if partition.bytes() > segment.min(GROUP_LOG_BYTES_MIN).max(3 * live as u64) {
                 let before = partition.roll();
                 shard.renewal = Some(Renewal { before, ticket: None, is_trimming: false });
-                self.keep_small(now, replica, actions);
+                self.keep_small(replica);
             }
             return;
         };
@@ -801,22 +755,21 @@ impl Node {
         }
         renewal.ticket = shard.view.renew(before);
         if renewal.ticket.is_some() {
-            self.settle(now, replica, actions);
+            self.settle(replica);
         }
     }
 
     /// Forgets committed offsets and transactional ids that nobody uses, some at a time, and looks for topics that went while
     /// nobody coordinated what is kept of them. The clock is looked at each time.
-    pub(super) fn sweep_offsets(&mut self, now: Now, actions: &mut Vec<Action>) {
+    pub(super) fn sweep_offsets(&mut self) {
         let interval_us = interval_us(self.options.settings.offsets_retention_check_interval_ms);
-        let pause_us =
-            if self.sweep_some_offsets(now, actions) { SWEEP_PAUSE_US } else { interval_us };
-        self.timers.insert((now.mono_us.saturating_add(pause_us), Timer::Offsets));
+        let pause_us = if self.sweep_some_offsets() { SWEEP_PAUSE_US } else { interval_us };
+        self.timers.insert((self.now.mono_us.saturating_add(pause_us), Timer::Offsets));
     }
 
     /// False if it was the last of this sweep.
-    fn sweep_some_offsets(&mut self, now: Now, actions: &mut Vec<Action>) -> bool {
-        let is_believed = self.believes_clock(now);
+    fn sweep_some_offsets(&mut self) -> bool {
+        let is_believed = self.believes_clock();
         let Coordinators { shards, rules, transactional_id_expiration_ms, sweep, .. } =
             &mut self.coordinators;
         let (from, after) = sweep.at.take().unwrap_or((ReplicaId(0), None));
@@ -829,12 +782,12 @@ impl Node {
         let mut kept = BTreeSet::new();
         let seen = match (&shard.stage, &mut shard.view) {
             (Stage::Serving, View::Groups(it)) => {
-                let seen = it.expire(rules, now, after, SWEEP_SLICE);
+                let seen = it.expire(rules, self.now, after, SWEEP_SLICE);
                 kept = it.topics_shared(after, seen.as_ref());
                 seen
             }
             (Stage::Serving, View::Transactions(it)) => {
-                it.expire(*transactional_id_expiration_ms, now, after, SWEEP_SLICE)
+                it.expire(*transactional_id_expiration_ms, self.now, after, SWEEP_SLICE)
             }
             (Stage::Serving, View::Shares(it)) => {
                 let seen;
@@ -847,25 +800,19 @@ impl Node {
             Some(group) => (replica, Some(group)),
             None => (ReplicaId(replica.0 + 1), None),
         });
-        self.settle(now, replica, actions);
-        self.doubt_topics(now, replica, kept);
+        self.settle(replica);
+        self.doubt_topics(replica, kept);
         true
     }
 
     /// A topic is gone for certain, of which a coordinator keeps something.
-    pub(super) fn forget_kept(
-        &mut self,
-        now: Now,
-        replica: ReplicaId,
-        topic_id: Uuid,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn forget_kept(&mut self, replica: ReplicaId, topic_id: Uuid) {
         let Some(shard) = self.coordinators.shards.get_mut(&replica) else { return };
         match &mut shard.view {
             View::Groups(it) => it.forget_shared_topic(topic_id),
-            View::Shares(it) => it.forget_topic(topic_id, now),
+            View::Shares(it) => it.forget_topic(topic_id, self.now),
             View::Transactions(_) => return,
         }
-        self.settle(now, replica, actions);
+        self.settle(replica);
     }
 }

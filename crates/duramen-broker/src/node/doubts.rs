@@ -10,7 +10,7 @@ use duramen_storage::sabotage::{self, Bug};
 use super::Node;
 use super::coordinators::Kind;
 use crate::api;
-use crate::event::{Action, ConnectionId, Now, RequestKey};
+use crate::event::{ConnectionId, RequestKey};
 use crate::group::Doubt;
 use crate::session::RequestContext;
 
@@ -150,14 +150,9 @@ impl Node {
 
     /// A replica may have become sure, or leads no more: then whoever waits is told so by the request's own handler, or by
     /// another node.
-    pub(super) fn settle_doubts(
-        &mut self,
-        now: Now,
-        replica: ReplicaId,
-        actions: &mut Vec<Action>,
-    ) {
-        self.settle_doubted_answers(now, replica, actions);
-        self.settle_doubted_shares(replica, actions);
+    pub(super) fn settle_doubts(&mut self, replica: ReplicaId) {
+        self.settle_doubted_answers(replica);
+        self.settle_doubted_shares(replica);
         let Some(mut waiting) = self.doubts.by_replica.remove(&replica) else { return };
         let group = self.group(replica);
         let is_sure = |doubt: Doubt| group.is_none_or(|group| group.led_at(doubt).is_some());
@@ -172,7 +167,7 @@ impl Node {
                 continue;
             }
             let doubtful = self.doubts.requests.remove(&key).expect("it was just looked at");
-            self.judge_undoubted(now, key, doubtful.context, doubtful.request, actions);
+            self.judge_undoubted(key, doubtful.context, doubtful.request);
         }
     }
 

@@ -95,13 +95,7 @@ impl Feeds {
 /// What is fed here.
 impl Node {
     /// A snapshot came that names more than it has in it.
-    pub(super) fn on_prefixed(
-        &mut self,
-        broker_id: i32,
-        letter: Letter,
-        given: Given,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn on_prefixed(&mut self, broker_id: i32, letter: Letter, given: Given) {
         let replica = ReplicaId(letter.to);
         let ticks = self.peers.ticks();
         let compaction = given.compacted.index;
@@ -131,7 +125,7 @@ impl Node {
         let at = At::Beginning;
         let feed = Feed { letter, broker_id, heard_tick: ticks, given, next, asked: None, at };
         self.feeds.open.insert(replica, feed);
-        self.feed(replica, actions);
+        self.feed(replica);
     }
 
     /// All of it is here, with a snapshot: its group may hear that now.
@@ -143,7 +137,7 @@ impl Node {
     }
 
     /// Goes on with what is fed.
-    pub(super) fn tick_feeds(&mut self, actions: &mut Vec<Action>) {
+    pub(super) fn tick_feeds(&mut self) {
         let ticks = self.peers.ticks();
         let all: Vec<ReplicaId> = self.feeds.open.keys().copied().collect();
         for replica in all {
@@ -152,20 +146,20 @@ impl Node {
             let is_wanted = partition.is_some_and(|it| it.group.given_by(&feed.letter).is_some());
             if !is_wanted || ticks >= feed.heard_tick + FORGOTTEN_TICKS {
                 self.feeds.open.remove(&replica);
-                actions.push(Action::Stage(Stage::Drop { replica }));
+                self.out.push(Action::Stage(Stage::Drop { replica }));
                 continue;
             }
             if feed.asked.is_some_and(|(_, at_tick)| ticks >= at_tick + ANSWER_TICKS) {
                 feed.asked = None;
             }
             if feed.asked.is_none() {
-                self.feed(replica, actions);
+                self.feed(replica);
             }
         }
     }
 
     /// Asks for the next piece.
-    fn feed(&mut self, replica: ReplicaId, actions: &mut Vec<Action>) {
+    fn feed(&mut self, replica: ReplicaId) {
         let nonce = self.chance.next();
         let ticks = self.peers.ticks();
         let Some(feed) = self.feeds.open.get_mut(&replica) else { return };
@@ -179,7 +173,7 @@ impl Node {
             let GroupId { topic_id, partition } = id;
             let identity = Identity { topic, topic_id, partition };
             let given = feed.given.clone();
-            actions.push(Action::Stage(Stage::Begin { replica, identity, given }));
+            self.out.push(Action::Stage(Stage::Begin { replica, identity, given }));
             feed.at = At::Asking;
         }
         if feed.at != At::Asking {
@@ -198,14 +192,14 @@ impl Node {
     }
 
     /// It is of no use, or not wanted any more: if it is, another snapshot comes.
-    fn drop_feed(&mut self, replica: ReplicaId, actions: &mut Vec<Action>) {
+    fn drop_feed(&mut self, replica: ReplicaId) {
         if self.feeds.open.remove(&replica).is_some() {
-            actions.push(Action::Stage(Stage::Drop { replica }));
+            self.out.push(Action::Stage(Stage::Drop { replica }));
         }
     }
 
     /// Another node gives a piece.
-    fn on_prefix_given(&mut self, broker_id: i32, given: &PrefixGiven, actions: &mut Vec<Action>) {
+    fn on_prefix_given(&mut self, broker_id: i32, given: &PrefixGiven) {
         let is_this = |(_, feed): &(&ReplicaId, &mut Feed)| {
             let asked = feed.asked.map(|(nonce, _)| nonce);
             asked == Some(given.nonce) && feed.broker_id == broker_id
@@ -214,7 +208,7 @@ impl Node {
         feed.asked = None;
         let is_other = given.compaction != feed.given.compacted.index;
         if is_other && !sabotage::is(Bug::GivenMixed) {
-            return self.drop_feed(replica, actions);
+            return self.drop_feed(replica);
         }
         let below = feed.given.compacted.below;
         feed.given.log_start = feed.given.log_start.max(given.log_start.min(below));
@@ -232,26 +226,20 @@ impl Node {
         }
         feed.at = At::Putting;
         let number = feed.given.number;
-        actions.push(Action::Stage(Stage::Put { replica, number, batches, is_last }));
+        self.out.push(Action::Stage(Stage::Put { replica, number, batches, is_last }));
     }
 
     /// A piece was put to the others, or cannot be.
-    pub(super) fn on_put(
-        &mut self,
-        replica: ReplicaId,
-        number: u64,
-        next: Option<i64>,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn on_put(&mut self, replica: ReplicaId, number: u64, next: Option<i64>) {
         let feed = self.feeds.open.get_mut(&replica).filter(|it| it.given.number == number);
         let Some(feed) = feed else { return };
         match next {
             Some(next) => {
                 feed.next = feed.next.max(next);
                 feed.at = At::Asking;
-                self.feed(replica, actions);
+                self.feed(replica);
             }
-            None => self.drop_feed(replica, actions),
+            None => self.drop_feed(replica),
         }
     }
 
@@ -268,12 +256,12 @@ impl Node {
 /// What is given to others.
 impl Node {
     /// What a frame says of compacted logs.
-    pub(super) fn on_prefixes(&mut self, frame: &Frame, actions: &mut Vec<Action>) {
+    pub(super) fn on_prefixes(&mut self, frame: &Frame) {
         for wanted in &frame.prefixes_wanted {
             self.serve_prefix(frame.broker_id, frame.directory_id, wanted);
         }
         for given in &frame.prefixes_given {
-            self.on_prefix_given(frame.broker_id, given, actions);
+            self.on_prefix_given(frame.broker_id, given);
         }
     }
 

@@ -24,7 +24,7 @@ use duramen_protocol::{
 
 use super::{Node, Parked};
 use crate::api::{self, deadline_us};
-use crate::event::{Action, ConnectionId, Now, RequestKey};
+use crate::event::{ConnectionId, RequestKey};
 use crate::limits::{
     FORWARD_AGAIN_TICKS, FORWARD_TICKS_MAX, FORWARDED_KEPT_TICKS, FORWARDED_MAX,
     FORWARDS_BYTES_MAX, FORWARDS_MAX,
@@ -94,14 +94,7 @@ impl Forwards {
 
 impl Node {
     /// Lets the node decide that leads the metadata, which is not this one.
-    pub(super) fn forward(
-        &mut self,
-        now: Now,
-        key: RequestKey,
-        context: &RequestContext,
-        request: &Request,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn forward(&mut self, key: RequestKey, context: &RequestContext, request: &Request) {
         let header = RequestHeader {
             api_key: request.api_key().code(),
             api_version: context.version,
@@ -115,7 +108,7 @@ impl Node {
         let is_too_much = self.forwards.open.len() >= FORWARDS_MAX
             || self.forwards.open_bytes + bytes.len() > FORWARDS_BYTES_MAX;
         if is_too_much || bytes.is_empty() || node_of(key.0).is_some() {
-            return self.refuse_forward(key, request, ErrorCode::NotController, actions);
+            return self.refuse_forward(key, request, ErrorCode::NotController);
         }
         let nonce = self.chance.next();
         let forward = Forward {
@@ -129,20 +122,14 @@ impl Node {
         self.forwards.open_bytes += forward.request.len();
         let since = self.peers.ticks();
         self.forwards.open.insert(nonce, Open { key, forward, to: None, since, sent: 0 });
-        let deadline_us = deadline_us(now, api::timeout_ms(request));
+        let deadline_us = deadline_us(self.now, api::timeout_ms(request));
         self.park(key, Parked::Forwarded { nonce }, deadline_us);
         self.send_forward(nonce);
     }
 
-    fn refuse_forward(
-        &mut self,
-        key: RequestKey,
-        request: &Request,
-        code: ErrorCode,
-        actions: &mut Vec<Action>,
-    ) {
+    fn refuse_forward(&mut self, key: RequestKey, request: &Request, code: ErrorCode) {
         match api::undecided_answer(request, code) {
-            Some(response) => self.reply(key, response, actions),
+            Some(response) => self.reply(key, response),
             None => unreachable!("{:?} is decided by any node", request.api_key()),
         }
     }
@@ -165,7 +152,7 @@ impl Node {
     }
 
     /// A tick of peers: what was not answered is sent again.
-    pub(super) fn tick_forwards(&mut self, actions: &mut Vec<Action>) {
+    pub(super) fn tick_forwards(&mut self) {
         let ticks = self.peers.ticks();
         let leader = self.metadata_leader();
         let own = self.options.facts.broker_id;
@@ -178,10 +165,10 @@ impl Node {
             let open = &self.forwards.open[&nonce];
             let is_elsewhere = leader.is_some() && open.to.is_some() && open.to != leader;
             if is_elsewhere {
-                self.end_forward(nonce, ErrorCode::NotController, actions);
+                self.end_forward(nonce, ErrorCode::NotController);
             } else if open.to.is_none() && leader == Some(own) && self.controller.group.is_serving()
             {
-                self.decide_here(nonce, actions);
+                self.decide_here(nonce);
             } else {
                 self.send_forward(nonce);
             }
@@ -208,17 +195,17 @@ impl Node {
     }
 
     /// This node leads the metadata now, and nobody else was asked.
-    fn decide_here(&mut self, nonce: u64, actions: &mut Vec<Action>) {
+    fn decide_here(&mut self, nonce: u64) {
         let Some((key, request, context)) = self.take_forward(nonce) else { return };
         self.unpark(key);
-        self.judge(self.now, key, context, Prepared::Request(request), actions);
+        self.judge(key, context, Prepared::Request(request));
     }
 
     /// Nothing more is known of a request.
-    pub(crate) fn end_forward(&mut self, nonce: u64, code: ErrorCode, actions: &mut Vec<Action>) {
+    pub(crate) fn end_forward(&mut self, nonce: u64, code: ErrorCode) {
         let Some((key, request, _)) = self.take_forward(nonce) else { return };
         self.unpark(key);
-        self.refuse_forward(key, &request, code, actions);
+        self.refuse_forward(key, &request, code);
     }
 }
 
@@ -238,16 +225,16 @@ fn read(forward: &Forward) -> Option<(RequestContext, Request)> {
 
 /// What other nodes ask and answer.
 impl Node {
-    pub(super) fn on_forwards(&mut self, now: Now, frame: &Frame, actions: &mut Vec<Action>) {
+    pub(super) fn on_forwards(&mut self, frame: &Frame) {
         for forward in &frame.forwards {
-            self.serve_forward(now, frame.broker_id, forward, actions);
+            self.serve_forward(frame.broker_id, forward);
         }
         for answer in &frame.forwarded {
-            self.on_forwarded(answer, actions);
+            self.on_forwarded(answer);
         }
     }
 
-    fn serve_forward(&mut self, now: Now, from: i32, forward: &Forward, actions: &mut Vec<Action>) {
+    fn serve_forward(&mut self, from: i32, forward: &Forward) {
         let id = (from, forward.nonce);
         // It was for the process that was here before; or it comes again when there is an answer, or room for it.
         if forward.incarnation != self.options.seed || self.opening.is_some() {
@@ -281,7 +268,7 @@ impl Node {
         let key = (connection_of(from), self.forwards.sequence);
         self.forwards.served.insert(id, Served::Open { version: context.version });
         self.forwards.asked.insert(key, id);
-        self.judge(now, key, context, Prepared::Request(request), actions);
+        self.judge(key, context, Prepared::Request(request));
     }
 
     /// Takes the answer to a request that another node has forwarded; hands any other back.
@@ -321,7 +308,7 @@ impl Node {
         self.forwards.open.insert(other, open);
     }
 
-    fn on_forwarded(&mut self, answer: &Forwarded, actions: &mut Vec<Action>) {
+    fn on_forwarded(&mut self, answer: &Forwarded) {
         if answer.is_refused {
             return self.renumber(answer.nonce);
         }
@@ -329,8 +316,8 @@ impl Node {
         self.unpark(key);
         let bytes = answer.response.clone();
         match decode_response(bytes, request.api_key(), context.version) {
-            Ok((_, response)) => self.reply(key, response, actions),
-            Err(_) => self.refuse_forward(key, &request, ErrorCode::UnknownServerError, actions),
+            Ok((_, response)) => self.reply(key, response),
+            Err(_) => self.refuse_forward(key, &request, ErrorCode::UnknownServerError),
         }
     }
 }

@@ -23,7 +23,7 @@ use crate::controller::quorum::{Quorum, peer_of};
 use crate::controller::records::{
     Endpoint, MetadataRecord, PlacedReplica, RegisterBroker, RetireDirectory, UnregisterBroker,
 };
-use crate::event::{Action, Membership, NodeAddress, Now};
+use crate::event::{Action, Membership, NodeAddress};
 use crate::group::Approach;
 use crate::internal_topics;
 use crate::limits::MOVES_BEGUN_MAX;
@@ -34,13 +34,13 @@ const NODES: &str = "NODES";
 /// This node's registration.
 impl Node {
     /// The node is registered once the metadata group says so; then it knows which replicas it should have.
-    pub(super) fn register(&mut self, now: Now, actions: &mut Vec<Action>) {
+    pub(super) fn register(&mut self) {
         if self.is_registered {
             return;
         }
         if self.controller.group.is_serving() && self.registration.is_none() {
             let record = MetadataRecord::RegisterBroker(self.registration_record());
-            self.registration = self.controller.propose(now, &[record]).ok();
+            self.registration = self.controller.propose(self.now, &[record]).ok();
             self.is_controller_dirty = self.registration.is_some();
             return;
         }
@@ -56,9 +56,9 @@ impl Node {
             return;
         }
         self.is_registered = true;
-        self.tell_members(actions);
-        self.reconcile(now, actions);
-        self.note_opened(self.controller.group.id(), now, actions);
+        self.tell_members();
+        self.reconcile();
+        self.note_opened(self.controller.group.id());
     }
 
     pub(super) fn registration_record(&self) -> RegisterBroker {
@@ -83,7 +83,7 @@ impl Node {
     }
 
     /// Says which directories are the cluster, so that others are told of it that are not.
-    fn tell_members(&self, actions: &mut Vec<Action>) {
+    fn tell_members(&mut self) {
         if !self.is_clustered() {
             return;
         }
@@ -96,7 +96,7 @@ impl Node {
             let is_retired = image.retired.contains(&Uuid(*directory_id));
             !is_retired && !image.brokers.contains_key(id)
         });
-        actions.push(Action::Members(Membership {
+        self.out.push(Action::Members(Membership {
             // A replica that began anew has an image of later entries than it has applied.
             index: self.controller.group.applied().max(image.as_of),
             directories: founders.chain(staying).collect(),
@@ -106,8 +106,8 @@ impl Node {
     }
 
     /// Says where the other nodes are, as far as they have said so, and which directories they are.
-    pub(super) fn tell_nodes(&self, actions: &mut Vec<Action>) {
-        self.tell_members(actions);
+    pub(super) fn tell_nodes(&mut self) {
+        self.tell_members();
         let address = |(&broker_id, broker): (&i32, &RegisterBroker)| {
             let endpoint = broker.endpoints.iter().find(|it| it.listener == NODES)?;
             Some(NodeAddress { broker_id, host: endpoint.host.clone(), port: endpoint.port })
@@ -115,7 +115,7 @@ impl Node {
         let brokers = self.controller.image.brokers.iter();
         let nodes: Vec<_> = brokers.filter_map(address).collect();
         if !nodes.is_empty() {
-            actions.push(Action::Nodes(nodes));
+            self.out.push(Action::Nodes(nodes));
         }
     }
 }
@@ -123,7 +123,7 @@ impl Node {
 /// What the node does that leads the metadata.
 impl Node {
     /// Registers a directory that is not known to be its node: it joins, or `replaces` one that is lost.
-    pub(super) fn admit(&mut self, now: Now, registration: &RegisterBroker, replaces: bool) {
+    pub(super) fn admit(&mut self, registration: &RegisterBroker, replaces: bool) {
         let &RegisterBroker { broker_id, directory_id, .. } = registration;
         if !self.controller.group.is_serving()
             || self.controller.image.retired.contains(&directory_id)
@@ -143,11 +143,11 @@ impl Node {
             records.push(MetadataRecord::RetireDirectory(RetireDirectory { directory_id: before }));
         }
         records.push(MetadataRecord::RegisterBroker(registration.clone()));
-        self.propose_for_peer(now, &records);
+        self.propose_for_peer(&records);
     }
 
     /// Whoever waits for nodes to be gone is told once they are, or that somebody else knows now.
-    pub(super) fn note_departures(&mut self, is_other_term: bool, actions: &mut Vec<Action>) {
+    pub(super) fn note_departures(&mut self, is_other_term: bool) {
         let brokers = &self.controller.image.brokers;
         let departing = self.parked.iter().filter_map(|(key, waiting)| match waiting.parked {
             Parked::Departure { broker_id } => Some((*key, !brokers.contains_key(&broker_id))),
@@ -158,12 +158,12 @@ impl Node {
         for (key, is_gone) in departing {
             self.unpark(key);
             let code = if is_gone { ErrorCode::None } else { ErrorCode::NotController };
-            self.reply(key, api::unregister_broker::told(code), actions);
+            self.reply(key, api::unregister_broker::told(code));
         }
     }
 
     /// Comes a step nearer to the cluster as it should be: who keeps the metadata, who is gone, where replicas are.
-    pub(super) fn tend_members(&mut self, now: Now) {
+    pub(super) fn tend_members(&mut self) {
         if !self.controller.group.is_serving() {
             return;
         }
@@ -173,12 +173,12 @@ impl Node {
         let Quorum { voters, observers } = quorum;
         let approached = self.controller.group.approach(&voters, &observers, 0);
         self.is_controller_dirty |= approached == Approach::Stepped;
-        self.let_go(now);
-        self.mend_placements(now);
+        self.let_go();
+        self.mend_placements();
     }
 
     /// A node whose directory was retired is gone once it has no part in the metadata any more.
-    fn let_go(&mut self, now: Now) {
+    fn let_go(&mut self) {
         let image = &self.controller.image;
         let is_gone = |broker: &&RegisterBroker| {
             let peer = peer_of(self.peers.founders(), broker.directory_id);
@@ -191,12 +191,12 @@ impl Node {
         let records: Vec<_> = gone.map(unregister).collect();
         if !records.is_empty() && self.members.decided != Some(self.controller.group.applied()) {
             self.members.decided = Some(self.controller.group.applied());
-            self.propose_for_peer(now, &records);
+            self.propose_for_peer(&records);
         }
     }
 
     /// Replicas whose directory is lost are made anew on its node, and internal topics have as many as they should.
-    fn mend_placements(&mut self, now: Now) {
+    fn mend_placements(&mut self) {
         let applied = self.controller.group.applied();
         if self.members.mended == Some(applied) {
             return;
@@ -223,7 +223,7 @@ impl Node {
             .filter_map(|(id, partition, to)| self.controller.move_partition(*id, *partition, to))
             .collect();
         if !records.is_empty() {
-            self.propose_for_peer(now, &records);
+            self.propose_for_peer(&records);
         }
     }
 

@@ -290,7 +290,7 @@ impl Node {
     }
 
     /// Goes on with the segment whose turn it is.
-    pub(super) fn tick_mends(&mut self, actions: &mut Vec<Action>) {
+    pub(super) fn tick_mends(&mut self) {
         if self.mends.open.is_empty() {
             return;
         }
@@ -314,12 +314,12 @@ impl Node {
         let next = keys().find(|key| Some(*key) > self.mends.turn).or_else(|| keys().next());
         self.mends.turn = at_work.filter(is_due).or(next);
         if let Some(key) = self.mends.turn.filter(|key| self.mends.open.contains_key(key)) {
-            self.ask_for_ranges(key, actions);
+            self.ask_for_ranges(key);
         }
     }
 
     /// Asks another replica for what is lacking, or lets storage have what was given.
-    fn ask_for_ranges(&mut self, key: (ReplicaId, i64), actions: &mut Vec<Action>) {
+    fn ask_for_ranges(&mut self, key: (ReplicaId, i64)) {
         let ticks = self.peers.ticks();
         let Some((group, committed, start)) = self.log_here(key.0) else {
             self.mends.open.remove(&key);
@@ -360,7 +360,7 @@ impl Node {
             open.is_ordered = true;
             let patches = open.holes.iter().map(|it| (it.range, it.batches.clone().freeze()));
             let patches = patches.collect();
-            actions.push(Action::Mend(Mend { replica: key.0, segment: key.1, patches }));
+            self.out.push(Action::Mend(Mend { replica: key.0, segment: key.1, patches }));
         } else if !open.is_kept(start) {
             // It was trimmed, and others have not even its file any more: nobody reads it.
             self.mends.open.remove(&key);
@@ -418,12 +418,12 @@ impl Node {
 /// What other nodes lack, and give.
 impl Node {
     /// What a frame says of damaged ranges.
-    pub(super) fn on_ranges(&mut self, frame: &Frame, actions: &mut Vec<Action>) {
+    pub(super) fn on_ranges(&mut self, frame: &Frame) {
         for wanted in &frame.ranges_wanted {
             self.serve_range(frame.broker_id, frame.directory_id, wanted);
         }
         for given in &frame.ranges_given {
-            self.on_range_given(frame.broker_id, given, actions);
+            self.on_range_given(frame.broker_id, given);
         }
     }
 
@@ -472,7 +472,7 @@ impl Node {
     }
 
     /// Another node gives what it has, or has nothing.
-    fn on_range_given(&mut self, broker_id: i32, given: &RangeGiven, actions: &mut Vec<Action>) {
+    fn on_range_given(&mut self, broker_id: i32, given: &RangeGiven) {
         let Some(key) = self.mends.turn else { return };
         let Some(open) = self.mends.open.get_mut(&key) else { return };
         let is_this =
@@ -481,6 +481,6 @@ impl Node {
         if !open.holes[asked.range].take(given.batches.clone()) {
             open.refused.insert(broker_id);
         }
-        self.ask_for_ranges(key, actions);
+        self.ask_for_ranges(key);
     }
 }

@@ -99,14 +99,14 @@ impl Moves {
 
 impl Node {
     /// A tick of peers: what is to be handed over goes on.
-    pub(super) fn tick_moves(&mut self, actions: &mut Vec<Action>) {
+    pub(super) fn tick_moves(&mut self) {
         let under_way = std::mem::take(&mut self.moves.under_way);
         let is_moving = |id: &ReplicaId| self.group(*id).is_some_and(Group::is_moving);
         self.moves.under_way = under_way.into_iter().filter(is_moving).collect();
         let own = self.has_full_disk().then_some(self.options.facts.broker_id);
         self.controller.full = self.peers.full_disks().chain(own).collect();
         if self.moves.is_draining {
-            self.go_on_draining(actions);
+            self.go_on_draining();
         } else {
             self.leave_slow_disk();
             self.leave_full_disk();
@@ -118,7 +118,7 @@ impl Node {
             }
         }
         for key in self.moves.elections.clone() {
-            self.settle_elections(key, false, actions);
+            self.settle_elections(key, false);
         }
     }
 
@@ -297,7 +297,7 @@ impl Node {
 
     /// The node is about to end: whatever it leads is led by others first. [`Action::Drained`] says when that is so, or
     /// when nobody is there to take what is left.
-    pub(super) fn drain(&mut self, actions: &mut Vec<Action>) {
+    pub(super) fn drain(&mut self) {
         if std::mem::replace(&mut self.moves.is_draining, true) {
             return;
         }
@@ -306,10 +306,10 @@ impl Node {
             // Whoever else is about to end does not give anything to this one.
             self.say_something_to_all();
         }
-        self.go_on_draining(actions);
+        self.go_on_draining();
     }
 
-    fn go_on_draining(&mut self, actions: &mut Vec<Action>) {
+    fn go_on_draining(&mut self) {
         let led: Vec<_> = self.all_led().collect();
         // All that is given away at once is not given to one.
         let mut given: BTreeMap<i32, usize> = BTreeMap::new();
@@ -332,7 +332,7 @@ impl Node {
         }
         if self.moves.under_way.is_empty() && !self.moves.is_drained {
             self.moves.is_drained = true;
-            actions.push(Action::Drained);
+            self.out.push(Action::Drained);
         }
     }
 }
@@ -408,12 +408,7 @@ impl Node {
     }
 
     /// Answers a request when its elections were held, or its time is over.
-    pub(crate) fn settle_elections(
-        &mut self,
-        key: RequestKey,
-        is_over: bool,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(crate) fn settle_elections(&mut self, key: RequestKey, is_over: bool) {
         let Some(Parked::Election { response, wanted }) = self.parked_mut(key) else {
             self.moves.elections.remove(&key);
             return;
@@ -433,7 +428,7 @@ impl Node {
         if wanted.is_empty() {
             self.moves.elections.remove(&key);
             self.unpark(key);
-            return self.reply(key, *response, actions);
+            return self.reply(key, *response);
         }
         if let Some(parked) = self.parked_mut(key) {
             *parked = Parked::Election { response, wanted };

@@ -167,6 +167,7 @@ impl Node {
             meters: Meters::default(),
             timed: Timed::default(),
             now,
+            out: std::mem::take(actions),
             options,
         };
         node.controller.group.keep_in_memory(node.options.memory);
@@ -174,13 +175,13 @@ impl Node {
         if node.controller.group.is_alone() {
             node.controller.group.campaign();
         }
-        for found in recovered.into_iter().filter(|found| !is_metadata(&found.identity)) {
-            node.adopt(&found, now);
-        }
-        node.tell_nodes(actions);
-        node.schedule_ticks(now);
+        let logs = recovered.into_iter().filter(|found| !is_metadata(&found.identity));
+        logs.for_each(|found| node.adopt(&found));
+        node.tell_nodes();
+        node.schedule_ticks();
         node.timers.insert((now.mono_us + OPENING_US_MAX, Timer::Opened));
-        node.schedule_sweeps(now);
+        node.schedule_sweeps();
+        *actions = std::mem::take(&mut node.out);
         node.flush(now, actions);
         node
     }
@@ -209,11 +210,11 @@ impl Node {
         Controller::recover(found, tail, options.seed)
     }
 
-    fn adopt(&mut self, found: &RecoveredReplica, now: Now) {
+    fn adopt(&mut self, found: &RecoveredReplica) {
         // Its topic's own settings come with the metadata, before anything is appended.
         let settings = TopicSettings::resolve(&BTreeMap::new(), &self.options.settings);
         let seed = self.options.seed;
-        let mut partition = Partition::recover(found, Arc::new(settings), now, seed);
+        let mut partition = Partition::recover(found, Arc::new(settings), self.now, seed);
         partition.group.keep_in_memory(self.options.memory);
         if found.damage.is_some() && !found.lacks_room {
             self.useless.insert(found.replica);
@@ -231,19 +232,19 @@ impl Node {
         self.mark_dirty(found.replica);
     }
 
-    pub(super) fn note_opened(&mut self, replica: ReplicaId, now: Now, actions: &mut Vec<Action>) {
+    pub(super) fn note_opened(&mut self, replica: ReplicaId) {
         let Some(opening) = &mut self.opening else { return };
         opening.awaited.remove(&replica);
         if self.is_registered && opening.awaited.is_empty() {
-            self.finish_opening(now, actions);
+            self.finish_opening();
         }
     }
 
-    pub(super) fn finish_opening(&mut self, now: Now, actions: &mut Vec<Action>) {
+    pub(super) fn finish_opening(&mut self) {
         let Some(opening) = self.opening.take() else { return };
         self.timers.retain(|(_, timer)| *timer != Timer::Opened);
         for (key, context, request) in opening.held {
-            self.judge(now, key, context, *request, actions);
+            self.judge(key, context, *request);
         }
     }
 }

@@ -24,7 +24,7 @@ use crate::controller::image::Topic;
 use crate::controller::quorum::peer_of;
 use crate::controller::records::{MetadataRecord, PlacedReplica, RegisterBroker};
 use crate::controller::{Founder, METADATA_GROUP, METADATA_REPLICA};
-use crate::event::{Action, LogRead, MENDING_TICKETS, MadeBy, Now, ReadLog, RequestKey};
+use crate::event::{Action, LogRead, MENDING_TICKETS, MadeBy, ReadLog, RequestKey};
 use crate::group::{APPENDED, GroupId, Outgoing, PayloadRead, ReadFor, TIMEOUT_NOW, letter_of};
 use crate::internal_topics;
 use crate::limits::{
@@ -390,15 +390,15 @@ impl Node {
         self.peers.may_be()
     }
 
-    pub(super) fn schedule_ticks(&mut self, now: Now) {
+    pub(super) fn schedule_ticks(&mut self) {
         if self.is_clustered() {
-            self.timers.insert((now.mono_us + TICK_US, Timer::Peers));
+            self.timers.insert((self.now.mono_us + TICK_US, Timer::Peers));
         }
     }
 
     /// Time passes for groups of several voters. What was missed is not made up for: it would end terms for nothing.
-    pub(super) fn tick_peers(&mut self, now: Now) {
-        self.schedule_ticks(now);
+    pub(super) fn tick_peers(&mut self) {
+        self.schedule_ticks();
         self.is_controller_dirty |= self.controller.group.tick();
         self.tick_groups();
         self.peers.ticks += 1;
@@ -418,9 +418,9 @@ impl Node {
             self.note_lacking();
             self.compare_clocks();
             self.ask_leader();
-            self.tend_members(now);
-            self.go_on_reassigning(now);
-            self.tell_of_useless(now);
+            self.tend_members();
+            self.go_on_reassigning();
+            self.tell_of_useless();
         }
     }
 
@@ -529,7 +529,7 @@ impl Node {
     }
 
     /// The turn is over: what is to be said is said.
-    pub(super) fn send_frames(&mut self, actions: &mut Vec<Action>) {
+    pub(super) fn send_frames(&mut self) {
         if self.peers.outbox.is_empty() {
             return;
         }
@@ -566,7 +566,7 @@ impl Node {
             if bytes > 0 {
                 link.in_flight.push_back((link.sent, bytes));
             }
-            actions.push(Action::Send { to, frame: Box::new(PeerFrame(frame)) });
+            self.out.push(Action::Send { to, frame: Box::new(PeerFrame(frame)) });
         }
     }
 }
@@ -574,7 +574,7 @@ impl Node {
 /// What comes.
 impl Node {
     /// Another node says something. What is not for this cluster, this node or these replicas is passed over.
-    pub(super) fn on_peer(&mut self, now: Now, frame: Frame, actions: &mut Vec<Action>) {
+    pub(super) fn on_peer(&mut self, frame: Frame) {
         if frame.cluster_id.0 != self.options.facts.cluster_id
             || frame.broker_id == self.options.facts.broker_id
         {
@@ -587,22 +587,22 @@ impl Node {
             self.hear(&frame);
             for lead in &frame.leads {
                 for key in self.peers.note_lead(lead) {
-                    self.on_leader(key, actions);
+                    self.on_leader(key);
                 }
             }
         }
         if !is_known {
-            return self.on_stranger(now, frame, actions);
+            return self.on_stranger(frame);
         }
         self.on_moves_wanted(&frame);
-        self.on_forwards(now, &frame, actions);
-        self.on_ranges(&frame, actions);
-        self.on_prefixes(&frame, actions);
-        self.on_transaction_calls(now, &frame, actions);
-        self.on_burial_calls(now, &frame, actions);
-        self.on_share_frames(now, &frame, actions);
+        self.on_forwards(&frame);
+        self.on_ranges(&frame);
+        self.on_prefixes(&frame);
+        self.on_transaction_calls(&frame);
+        self.on_burial_calls(&frame);
+        self.on_share_frames(&frame);
         for letter in frame.letters {
-            self.on_letter(frame.broker_id, frame.directory_id, letter, actions);
+            self.on_letter(frame.broker_id, frame.directory_id, letter);
         }
         let sender = (frame.broker_id, frame.incarnation);
         self.on_asleep(sender, frame.directory_id, frame.asleep);
@@ -613,27 +613,27 @@ impl Node {
             reassigned: frame.reassigned,
             useless: frame.useless,
         };
-        self.serve_peer(now, frame.broker_id, frame.directory_id, &asked);
+        self.serve_peer(frame.broker_id, frame.directory_id, &asked);
         for stranger in &frame.strangers {
             let replaces = frame.replacing.contains(&stranger.directory_id);
-            self.admit(now, stranger, replaces);
+            self.admit(stranger, replaces);
         }
         for ids in frame.ids_granted {
             if self.peers.ids_wanted == Some(ids.nonce) && ids.first < ids.end {
                 self.peers.ids_wanted = None;
                 self.producer_ids = (ids.first, ids.end);
-                self.grant_producer_ids(now, actions);
+                self.grant_producer_ids();
             }
         }
     }
 
     /// A directory speaks that is not its node's, as far as this one knows. The metadata may be ahead of what is known here,
     /// and tell more of it.
-    fn on_stranger(&mut self, now: Now, mut frame: Frame, actions: &mut Vec<Action>) {
+    fn on_stranger(&mut self, mut frame: Frame) {
         self.counters.foreign_frames += 1;
         for letter in std::mem::take(&mut frame.letters) {
             if letter.topic_id.0 == METADATA_GROUP.topic_id {
-                self.on_letter(frame.broker_id, frame.directory_id, letter, actions);
+                self.on_letter(frame.broker_id, frame.directory_id, letter);
             }
         }
         let is_own = |it: &RegisterBroker| {
@@ -642,7 +642,7 @@ impl Node {
         let replaces = frame.replacing.contains(&frame.directory_id);
         let Some(registration) = frame.registrations.into_iter().find(is_own) else { return };
         if self.controller.group.is_serving() {
-            return self.admit(now, &registration, replaces);
+            return self.admit(&registration, replaces);
         }
         // It knows those with whom the cluster began, and none of them may lead any more.
         let leader = self.metadata_leader().filter(|id| *id != self.options.facts.broker_id);
@@ -692,13 +692,7 @@ impl Node {
         }
     }
 
-    fn on_letter(
-        &mut self,
-        broker_id: i32,
-        sender: Uuid,
-        letter: Letter,
-        actions: &mut Vec<Action>,
-    ) {
+    fn on_letter(&mut self, broker_id: i32, sender: Uuid, letter: Letter) {
         let group = GroupId { topic_id: letter.topic_id.0, partition: letter.partition };
         let is_from = if group == METADATA_GROUP {
             self.peers.meet(PlacedReplica { peer_id: letter.from, broker_id, directory_id: sender })
@@ -730,7 +724,7 @@ impl Node {
             return;
         }
         if let Some(given) = partition.group.given_by(&letter) {
-            return self.on_prefixed(broker_id, letter, given, actions);
+            return self.on_prefixed(broker_id, letter, given);
         }
         let before = partition.group.bytes_in_flight();
         partition.group.on_letter(letter);
@@ -739,7 +733,7 @@ impl Node {
     }
 
     /// What another node asks of the one that leads the metadata. If that is not this one, it will ask again.
-    fn serve_peer(&mut self, now: Now, broker_id: i32, directory_id: Uuid, asked: &Asked) {
+    fn serve_peer(&mut self, broker_id: i32, directory_id: Uuid, asked: &Asked) {
         if !self.controller.group.is_serving() {
             return;
         }
@@ -750,7 +744,7 @@ impl Node {
                 registration.broker_id == broker_id && registration.directory_id == directory_id;
             if is_new && is_own {
                 let record = MetadataRecord::RegisterBroker(registration.clone());
-                self.propose_for_peer(now, &[record]);
+                self.propose_for_peer(&[record]);
             }
         }
         for &nonce in &asked.ids {
@@ -760,16 +754,16 @@ impl Node {
             let cluster_id = self.options.facts.cluster_id;
             let block = self.controller.allocate_producer_ids(cluster_id, broker_id);
             let (first, end, record) = block;
-            if let Some(index) = self.propose_for_peer(now, &[record]) {
+            if let Some(index) = self.propose_for_peer(&[record]) {
                 let ids = IdsGranted { nonce, first, end };
                 self.peers.grants.push(Grant { index, broker_id, ids });
             }
         }
         for name in &asked.topics {
-            self.make_topic(now, name);
+            self.make_topic(name);
         }
-        self.finish_reassignments(now, &asked.reassigned);
-        self.replace_useless(now, (broker_id, directory_id), &asked.useless);
+        self.finish_reassignments(&asked.reassigned);
+        self.replace_useless((broker_id, directory_id), &asked.useless);
     }
 
     /// A topic that the cluster makes by itself, if it does now.
@@ -779,7 +773,7 @@ impl Node {
         internal_topics::to_make(name, &self.options.settings, there, expected)
     }
 
-    fn make_topic(&mut self, now: Now, name: &str) {
+    fn make_topic(&mut self, name: &str) {
         let may =
             internal_topics::is_internal(name) || self.options.settings.auto_create_topics_enable;
         let image = &self.controller.image;
@@ -789,12 +783,12 @@ impl Node {
         let topic = self.topic_to_make(name);
         let made = topic.map(|it| self.controller.create_topic(&it, &self.options.settings));
         if let Some(Ok(creation)) = made {
-            self.propose_for_peer(now, &creation.records);
+            self.propose_for_peer(&creation.records);
         }
     }
 
-    pub(super) fn propose_for_peer(&mut self, now: Now, records: &[MetadataRecord]) -> Option<u64> {
-        let index = self.controller.propose(now, records).ok()?;
+    pub(super) fn propose_for_peer(&mut self, records: &[MetadataRecord]) -> Option<u64> {
+        let index = self.controller.propose(self.now, records).ok()?;
         self.is_controller_dirty = true;
         Some(index)
     }

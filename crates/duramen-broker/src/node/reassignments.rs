@@ -5,14 +5,13 @@ use duramen_protocol::wire::Uuid;
 
 use super::Node;
 use crate::controller::records::PlacedReplica;
-use crate::event::Now;
 use crate::group::Approach;
 use crate::limits::MOVES_BEGUN_MAX;
 use crate::peer::{Reassigned, Useless};
 
 impl Node {
     /// What is led here and is to be elsewhere comes nearer to it.
-    pub(super) fn go_on_reassigning(&mut self, now: Now) {
+    pub(super) fn go_on_reassigning(&mut self) {
         let all = self.controller.image.reassignments.iter();
         let all: Vec<_> = all.map(|(place, it)| (*place, it.target.clone(), it.number)).collect();
         let mut reassigned = Vec::new();
@@ -27,26 +26,26 @@ impl Node {
             }
         }
         if self.controller.group.is_serving() {
-            self.finish_reassignments(now, &reassigned);
+            self.finish_reassignments(&reassigned);
         } else if let Some(leader) = self.metadata_leader() {
             self.peers.frame_to(leader).reassigned.extend(reassigned);
         }
     }
 
     /// Partitions are where they were to be, as their leader says. All at once: one topic is decided on at a time.
-    pub(super) fn finish_reassignments(&mut self, now: Now, reassigned: &[Reassigned]) {
+    pub(super) fn finish_reassignments(&mut self, reassigned: &[Reassigned]) {
         let finish =
             |it: &Reassigned| self.controller.finish_move(it.topic_id, it.partition, it.number);
         let records: Vec<_> = reassigned.iter().filter_map(finish).flatten().collect();
         if !records.is_empty() {
-            self.propose_for_peer(now, &records);
+            self.propose_for_peer(&records);
         }
     }
 }
 
 /// Replicas that were found damaged at the start, beyond what can be mended in place: others take their place.
 impl Node {
-    pub(super) fn tell_of_useless(&mut self, now: Now) {
+    pub(super) fn tell_of_useless(&mut self) {
         let here = &self.partitions;
         self.useless.retain(|replica| here.contains_key(replica));
         let told: Vec<_> = self
@@ -64,7 +63,7 @@ impl Node {
         }
         if self.controller.group.is_serving() {
             let own = (self.options.facts.broker_id, self.own_directory());
-            self.replace_useless(now, own, &told);
+            self.replace_useless(own, &told);
         } else if let Some(leader) = self.metadata_leader() {
             self.peers.frame_to(leader).useless.extend(told);
         }
@@ -73,7 +72,6 @@ impl Node {
     /// A directory says which of its replicas are of no use.
     pub(super) fn replace_useless(
         &mut self,
-        now: Now,
         (broker_id, directory_id): (i32, Uuid),
         useless: &[Useless],
     ) {
@@ -92,7 +90,7 @@ impl Node {
             records.extend(record);
         }
         if !records.is_empty() {
-            self.propose_for_peer(now, &records);
+            self.propose_for_peer(&records);
         }
     }
 }

@@ -19,20 +19,14 @@ use super::coordinators::Kind;
 use crate::configs::TopicSettings;
 use crate::controller::image::{Change, Topic};
 use crate::controller::producer_ids_of;
-use crate::event::{Action, Now};
+use crate::event::Action;
 use crate::group::GroupId;
 use crate::internal_topics;
 use crate::partition::{Effects, Partition};
 use duramen_storage::sabotage::{self, Bug};
 
 impl Node {
-    pub(super) fn follow_change(
-        &mut self,
-        now: Now,
-        change: Change,
-        made: &mut Vec<GroupId>,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn follow_change(&mut self, change: Change, made: &mut Vec<GroupId>) {
         if matches!(change, Change::Placed { .. } | Change::Deleted(_)) {
             self.note_topics();
         }
@@ -42,9 +36,9 @@ impl Node {
                 if self.is_registered {
                     let own = self.own_directory();
                     for replica in gone.iter().filter(|replica| replica.directory_id == own) {
-                        self.remove_replica(now, ReplicaId(replica.peer_id), actions);
+                        self.remove_replica(ReplicaId(replica.peer_id));
                     }
-                    let new = self.instantiate(now, topic_id, partition, actions);
+                    let new = self.instantiate(topic_id, partition);
                     // One that is added is not waited for: the others serve.
                     let born = self.controller.image.voters_at_birth(topic_id, partition);
                     let group = GroupId { topic_id: topic_id.0, partition };
@@ -55,27 +49,21 @@ impl Node {
                     made.extend(is_made.then_some(group));
                 }
             }
-            Change::Configured { topic_id } => self.configure(now, topic_id),
-            Change::BrokersConfigured => self.reconfigure(now),
-            Change::Brokers => self.tell_nodes(actions),
+            Change::Configured { topic_id } => self.configure(topic_id),
+            Change::BrokersConfigured => self.reconfigure(),
+            Change::Brokers => self.tell_nodes(),
             Change::Deleted(topic) => {
-                self.remove(now, &topic, actions);
+                self.remove(&topic);
                 for key in self.peers.forget_topic(&topic) {
-                    self.on_leader(key, actions);
+                    self.on_leader(key);
                 }
-                self.forget_offsets(now, &topic, actions);
+                self.forget_offsets(&topic);
             }
         }
     }
 
     /// Makes the replica that a placement gives to this node's directory, if it is not there.
-    fn instantiate(
-        &mut self,
-        now: Now,
-        topic_id: Uuid,
-        partition: i32,
-        actions: &mut Vec<Action>,
-    ) -> Option<ReplicaId> {
+    fn instantiate(&mut self, topic_id: Uuid, partition: i32) -> Option<ReplicaId> {
         let topic = self.controller.image.topic(topic_id)?;
         let replicas = topic.partitions.get(usize::try_from(partition).ok()?)?;
         let own = self.own_directory();
@@ -105,7 +93,7 @@ impl Node {
         self.partitions.insert(id, made);
         self.mark_dirty(id);
         if let Some(kind) = kind {
-            self.note_coordinated(now, id, kind, actions);
+            self.note_coordinated(id, kind);
         }
         Some(id)
     }
@@ -121,7 +109,7 @@ impl Node {
         Arc::new(settings)
     }
 
-    pub(super) fn configure(&mut self, now: Now, topic_id: Uuid) {
+    pub(super) fn configure(&mut self, topic_id: Uuid) {
         if sabotage::is(Bug::SettingsNotTakenUp) {
             return;
         }
@@ -137,37 +125,37 @@ impl Node {
         }
         // Who shortens retention may need the room.
         if self.is_registered && !keeping_less.is_empty() {
-            let is_believed = self.believes_clock(now);
-            self.retain(&keeping_less, is_believed.then_some(now.wall_ms));
+            let is_believed = self.believes_clock();
+            self.retain(&keeping_less, is_believed.then_some(self.now.wall_ms));
         }
     }
 
-    fn remove(&mut self, now: Now, topic: &Topic, actions: &mut Vec<Action>) {
+    fn remove(&mut self, topic: &Topic) {
         for replica in own_replicas(topic, self.own_directory()) {
-            self.remove_replica(now, replica, actions);
+            self.remove_replica(replica);
         }
     }
 
-    fn remove_replica(&mut self, now: Now, replica: ReplicaId, actions: &mut Vec<Action>) {
+    fn remove_replica(&mut self, replica: ReplicaId) {
         let Some(mut partition) = self.partitions.remove(&replica) else { return };
         self.peers.forget(replica, partition.id);
         self.sleepers.forget(replica);
         self.bytes_in_flight -= partition.group.bytes_in_flight();
-        self.forget_coordinated(now, replica, actions);
+        self.forget_coordinated(replica);
         self.forget_shares(replica);
         let mut effects = Effects::default();
         partition.close(&mut effects);
-        self.settle_doubts(now, replica, actions);
+        self.settle_doubts(replica);
         if !sabotage::is(Bug::ReplicaNotDeleted) {
-            actions.push(Action::Storage(Op { replica, kind: OpKind::Delete }));
+            self.out.push(Action::Storage(Op { replica, kind: OpKind::Delete }));
         }
-        self.follow(now, effects, actions);
-        self.note_opened(replica, now, actions);
+        self.follow(effects);
+        self.note_opened(replica);
     }
 
     /// Makes replicas that are placed here and missing, and deletes those that are not placed
     /// here any more.
-    pub(super) fn reconcile(&mut self, now: Now, actions: &mut Vec<Action>) {
+    pub(super) fn reconcile(&mut self) {
         let own = self.own_directory();
         let image = &self.controller.image;
         let mut wanted = BTreeSet::new();
@@ -191,10 +179,10 @@ impl Node {
             surplus.clear();
         }
         for replica in surplus {
-            self.remove_replica(now, replica, actions);
+            self.remove_replica(replica);
         }
         for (topic_id, partition) in missing {
-            let made = self.instantiate(now, topic_id, partition, actions);
+            let made = self.instantiate(topic_id, partition);
             let is_alone = |id: &ReplicaId| self.partitions[id].group.is_alone();
             let made = made.filter(is_alone);
             if let Some(opening) = &mut self.opening {
@@ -202,14 +190,14 @@ impl Node {
             }
         }
         for topic_id in ids {
-            self.configure(now, topic_id);
+            self.configure(topic_id);
         }
         for name in internal_topics::COORDINATED {
             let topic = self.controller.image.topic_named(name);
             let replicas = topic.map_or(Vec::new(), |topic| own_replicas(topic, own));
             for (replica, kind) in replicas.into_iter().zip(std::iter::repeat(Kind::of(name))) {
                 if let Some(kind) = kind {
-                    self.note_coordinated(now, replica, kind, actions);
+                    self.note_coordinated(replica, kind);
                 }
             }
         }

@@ -25,7 +25,7 @@ use duramen_storage::op::ReplicaId;
 use super::coordinators::Kind;
 use super::{Node, Timer};
 use crate::api;
-use crate::event::{Action, Now, RequestKey};
+use crate::event::RequestKey;
 use crate::group::Doubt;
 use crate::internal_topics::SHARES;
 use crate::limits::{SHARE_CALL_AGAIN_US, SHARE_CALL_US, SHARE_CALL_US_MAX};
@@ -100,21 +100,20 @@ pub(crate) struct ShareTold {
 impl Node {
     /// A leader wants to know what is kept. Its term goes along: what earlier leaders want is refused from now on. Returns the
     /// number of the call.
-    pub(crate) fn read_share_state(&mut self, now: Now, replica: ReplicaId, key: ShareKey) -> u64 {
+    pub(crate) fn read_share_state(&mut self, replica: ReplicaId, key: ShareKey) -> u64 {
         let leader_epoch = self.partitions.get(&replica).map_or(0, |it| it.group.epoch());
-        self.call_shares(now, Caller::Leader(replica), key, Ask::Read { leader_epoch })
+        self.call_shares(Caller::Leader(replica), key, Ask::Read { leader_epoch })
     }
 
     /// A leader wants something to be kept. Returns the number of the call.
     pub(crate) fn write_share_state(
         &mut self,
-        now: Now,
         replica: ReplicaId,
         key: ShareKey,
         write: ShareWrite,
     ) -> u64 {
         let leader_epoch = self.partitions.get(&replica).map_or(0, |it| it.group.epoch());
-        self.call_shares(now, Caller::Leader(replica), key, Ask::Write { leader_epoch, write })
+        self.call_shares(Caller::Leader(replica), key, Ask::Write { leader_epoch, write })
     }
 
     /// What became of calls of leaders since the last time.
@@ -123,44 +122,29 @@ impl Node {
     }
 
     /// Asks the coordinator of a key, whoever that is, until it answers, or for a while.
-    pub(super) fn call_shares(&mut self, now: Now, caller: Caller, key: ShareKey, ask: Ask) -> u64 {
+    pub(super) fn call_shares(&mut self, caller: Caller, key: ShareKey, ask: Ask) -> u64 {
         let nonce = self.chance.next();
-        let until_us = now.mono_us.saturating_add(SHARE_CALL_US_MAX);
-        self.call(
-            now,
-            nonce,
-            Call { caller, key, question: Question::Kept(ask), to: None, until_us },
-        )
+        let until_us = self.now.mono_us.saturating_add(SHARE_CALL_US_MAX);
+        self.call(nonce, Call { caller, key, question: Question::Kept(ask), to: None, until_us })
     }
 
     /// A client wants to know what is kept.
-    pub(crate) fn look_at_share_state(
-        &mut self,
-        now: Now,
-        key: RequestKey,
-        part: usize,
-        of: ShareKey,
-    ) {
-        self.call_shares(now, Caller::Request(key, part), of, Ask::Look);
+    pub(crate) fn look_at_share_state(&mut self, key: RequestKey, part: usize, of: ShareKey) {
+        self.call_shares(Caller::Request(key, part), of, Ask::Look);
     }
 
     /// A client wants to know where a partition ends.
-    pub(crate) fn look_at_end(&mut self, now: Now, key: RequestKey, part: usize, of: ShareKey) {
+    pub(crate) fn look_at_end(&mut self, key: RequestKey, part: usize, of: ShareKey) {
         let nonce = self.chance.next();
-        let until_us = now.mono_us.saturating_add(SHARE_CALL_US_MAX);
+        let until_us = self.now.mono_us.saturating_add(SHARE_CALL_US_MAX);
         let caller = Caller::Request(key, part);
-        self.call(
-            now,
-            nonce,
-            Call { caller, key: of, question: Question::End, to: None, until_us },
-        );
+        self.call(nonce, Call { caller, key: of, question: Question::End, to: None, until_us });
     }
 
     /// A coordinator keeps something of topics. Those that this node does not know may have gone while nobody coordinated;
     /// or they are new, and this node has not heard of them yet.
     pub(super) fn doubt_topics(
         &mut self,
-        now: Now,
         keeper: ReplicaId,
         topics: impl IntoIterator<Item = Uuid>,
     ) {
@@ -169,60 +153,56 @@ impl Node {
                 continue;
             }
             let nonce = self.chance.next();
-            let until_us = now.mono_us.saturating_add(SHARE_CALL_US_MAX);
+            let until_us = self.now.mono_us.saturating_add(SHARE_CALL_US_MAX);
             let key = ShareKey { group: "".into(), topic_id, partition: 0 };
             let caller = Caller::Keeper(keeper);
-            self.call(
-                now,
-                nonce,
-                Call { caller, key, question: Question::Topic, to: None, until_us },
-            );
+            self.call(nonce, Call { caller, key, question: Question::Topic, to: None, until_us });
         }
     }
 
-    fn call(&mut self, now: Now, nonce: u64, call: Call) -> u64 {
+    fn call(&mut self, nonce: u64, call: Call) -> u64 {
         self.share_calls.calls.insert(nonce, call);
         // Whoever asks has more to do with this; the answer may be at hand.
         self.share_calls.unsent.push(nonce);
-        self.time_share_calls(now);
+        self.time_share_calls();
         nonce
     }
 
     /// Sends what was asked in this turn, and tells what was answered.
-    pub(super) fn send_share_calls(&mut self, now: Now, actions: &mut Vec<Action>) -> bool {
+    pub(super) fn send_share_calls(&mut self) -> bool {
         let unsent = std::mem::take(&mut self.share_calls.unsent);
         for nonce in &unsent {
-            self.send_share_call(now, *nonce, actions);
+            self.send_share_call(*nonce);
         }
         let told = std::mem::take(&mut self.share_calls.for_groups);
         let is_any = !unsent.is_empty() || !told.is_empty();
         for (replica, key, ask, answer) in told {
-            self.tell_groups_of_share(now, replica, (&key, &ask, &answer), actions);
+            self.tell_groups_of_share(replica, (&key, &ask, &answer));
         }
         let told = std::mem::take(&mut self.share_calls.for_requests);
         let is_any = is_any || !told.is_empty();
         for (key, part, question, answer) in told {
             if question == Question::End {
                 let end = answer.map(|it| it.map_or(0, |state| state.start));
-                api::share_offsets::on_end_known(self, key, part, end, actions);
+                api::share_offsets::on_end_known(self, key, part, end);
             } else {
-                api::share_offsets::on_looked(self, now, key, part, &answer, actions);
+                api::share_offsets::on_looked(self, key, part, &answer);
             }
         }
         let gone = std::mem::take(&mut self.share_calls.for_keepers);
         let is_any = is_any || !gone.is_empty();
         for (keeper, topic_id) in gone {
-            self.forget_kept(now, keeper, topic_id, actions);
+            self.forget_kept(keeper, topic_id);
         }
         is_any
     }
 
-    fn send_share_call(&mut self, now: Now, nonce: u64, actions: &mut Vec<Action>) {
+    fn send_share_call(&mut self, nonce: u64) {
         let Some(call) = self.share_calls.calls.get(&nonce) else { return };
         if matches!(call.caller, Caller::Group(_))
             && self.controller.image.topic_named(SHARES).is_none()
         {
-            return api::find_coordinator::make_or_want(self, now, SHARES);
+            return api::find_coordinator::make_or_want(self, SHARES);
         }
         let leader = match &call.question {
             Question::Kept(_) => self.coordinator_of(SHARES, &call.key.to_string()),
@@ -237,12 +217,12 @@ impl Node {
         let call = self.share_calls.calls.get_mut(&nonce).expect("it was just there");
         // Here each question is answered.
         let is_due = |(to, at): (i32, u64)| {
-            to != leader || to != own && now.mono_us >= at.saturating_add(SHARE_CALL_AGAIN_US)
+            to != leader || to != own && self.now.mono_us >= at.saturating_add(SHARE_CALL_AGAIN_US)
         };
         if !call.to.is_none_or(is_due) {
             return;
         }
-        call.to = Some((leader, now.mono_us));
+        call.to = Some((leader, self.now.mono_us));
         let (key, question) = (call.key.clone(), call.question.clone());
         match question {
             Question::End if leader == own => {
@@ -254,7 +234,7 @@ impl Node {
                 self.peers.frame_to(leader).share_asks.push(ask);
             }
             Question::Topic if leader == own => {
-                self.tell_of_topic(key.topic_id, Asker::Own { nonce }, actions);
+                self.tell_of_topic(key.topic_id, Asker::Own { nonce });
             }
             Question::Topic => {
                 let ask = ShareAsk { kind: TOPIC, ..said(nonce, &key, Ask::Look) };
@@ -262,7 +242,7 @@ impl Node {
             }
             Question::Kept(ask) if leader == own => {
                 let asker = Asker::Own { nonce };
-                if let Err(code) = self.coordinate_share(now, &key, asker, ask, actions) {
+                if let Err(code) = self.coordinate_share(&key, asker, ask) {
                     self.on_share_answer(nonce, Err(code));
                 }
             }
@@ -332,28 +312,28 @@ impl Node {
     }
 
     /// Looks again in a while, as long as anything is open.
-    fn time_share_calls(&mut self, now: Now) {
+    fn time_share_calls(&mut self) {
         if !self.share_calls.calls.is_empty() && !self.share_calls.is_timed {
             self.share_calls.is_timed = true;
-            let at = now.mono_us.saturating_add(SHARE_CALL_US);
+            let at = self.now.mono_us.saturating_add(SHARE_CALL_US);
             self.timers.insert((at, Timer::ShareCalls));
         }
     }
 
     /// Asks again what was not answered, and gives up what has waited too long.
-    pub(super) fn on_share_calls_timer(&mut self, now: Now, actions: &mut Vec<Action>) {
+    pub(super) fn on_share_calls_timer(&mut self) {
         self.share_calls.is_timed = false;
         let nonces: Vec<u64> = self.share_calls.calls.keys().copied().collect();
         for nonce in nonces {
             let Some(call) = self.share_calls.calls.get(&nonce) else { continue };
-            if call.until_us > now.mono_us {
-                self.send_share_call(now, nonce, actions);
+            if call.until_us > self.now.mono_us {
+                self.send_share_call(nonce);
             } else if let Some(call) = self.share_calls.calls.remove(&nonce) {
                 let answer = Err(ErrorCode::CoordinatorNotAvailable);
                 self.end_share_call(nonce, call, answer);
             }
         }
-        self.time_share_calls(now);
+        self.time_share_calls();
     }
 }
 
@@ -362,64 +342,51 @@ impl Node {
     /// Puts a question to the coordinator of a key, if it is here.
     pub(crate) fn coordinate_share(
         &mut self,
-        now: Now,
         key: &ShareKey,
         asker: Asker,
         ask: Ask,
-        actions: &mut Vec<Action>,
     ) -> Result<(), ErrorCode> {
         let replica = self.shard_of(Kind::Shares, &key.to_string())?;
         if !self.controller.image.has_partition(key.topic_id, key.partition) {
             return Err(ErrorCode::UnknownTopicOrPartition);
         }
-        self.with_shares(now, replica, actions, |it| it.ask(key, asker, ask, now));
+        let now = self.now;
+        self.with_shares(replica, |it| it.ask(key, asker, ask, now));
         Ok(())
     }
 
     /// Does what a coordinator wants done.
-    pub(super) fn carry_out_shares(
-        &mut self,
-        now: Now,
-        replica: ReplicaId,
-        outputs: Vec<Output>,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn carry_out_shares(&mut self, replica: ReplicaId, outputs: Vec<Output>) {
         for output in outputs {
             match output {
                 Output::Answered { asker, answer, is_written: false } if self.is_clustered() => {
-                    self.tell_when_certain(replica, asker, answer, actions);
+                    self.tell_when_certain(replica, asker, answer);
                 }
                 Output::Answered { asker, answer, .. } => {
-                    self.tell_share_asker(asker, answer, actions);
+                    self.tell_share_asker(asker, answer);
                 }
                 Output::Append(ticket, records) => {
                     let records: Result<Vec<_>, _> =
                         records.iter().map(ShareRecord::encode).collect();
-                    self.append_records(now, replica, ticket, records, None);
+                    self.append_records(replica, ticket, records, None);
                 }
             }
         }
     }
 
     /// Answers once it is certain that a replica leads.
-    fn tell_when_certain(
-        &mut self,
-        replica: ReplicaId,
-        asker: Asker,
-        answer: Answer,
-        actions: &mut Vec<Action>,
-    ) {
+    fn tell_when_certain(&mut self, replica: ReplicaId, asker: Asker, answer: Answer) {
         match self.doubt_that_leads(replica) {
             Some(doubt) => {
                 let doubted = self.share_calls.doubted.entry(replica).or_default();
                 doubted.push((doubt, asker, answer));
             }
-            None => self.tell_share_asker(asker, answer, actions),
+            None => self.tell_share_asker(asker, answer),
         }
     }
 
     /// Who answers may have become sure that it leads, or leads no more.
-    pub(super) fn settle_doubted_shares(&mut self, replica: ReplicaId, actions: &mut Vec<Action>) {
+    pub(super) fn settle_doubted_shares(&mut self, replica: ReplicaId) {
         let Some(mut waiting) = self.share_calls.doubted.remove(&replica) else { return };
         let group = self.group(replica);
         let led = |doubt: Doubt| group.map_or(Some(false), |group| group.led_at(doubt));
@@ -431,11 +398,11 @@ impl Node {
         }
         for (led, asker, answer) in known {
             let answer = if led == Some(true) { answer } else { Err(ErrorCode::NotCoordinator) };
-            self.tell_share_asker(asker, answer, actions);
+            self.tell_share_asker(asker, answer);
         }
     }
 
-    fn tell_share_asker(&mut self, asker: Asker, answer: Answer, actions: &mut Vec<Action>) {
+    fn tell_share_asker(&mut self, asker: Asker, answer: Answer) {
         match asker {
             Asker::Own { nonce } => self.on_share_answer(nonce, answer),
             Asker::Node { broker_id, nonce } => {
@@ -443,7 +410,7 @@ impl Node {
                 self.peers.frame_to(broker_id).share_answers.push(answer);
             }
             Asker::Request { key, part } => {
-                api::share_states::on_answer(self, key, part, &answer, actions);
+                api::share_states::on_answer(self, key, part, &answer);
             }
             Asker::Nobody => {}
         }
@@ -463,18 +430,18 @@ impl Node {
     }
 
     /// Whether a topic is there, as whoever leads the metadata knows.
-    fn tell_of_topic(&mut self, topic_id: Uuid, asker: Asker, actions: &mut Vec<Action>) {
+    fn tell_of_topic(&mut self, topic_id: Uuid, asker: Asker) {
         let group = &self.controller.group;
         let (replica, leads) = (group.id(), group.is_serving());
         if !leads {
-            return self.tell_share_asker(asker, Err(ErrorCode::NotController), actions);
+            return self.tell_share_asker(asker, Err(ErrorCode::NotController));
         }
         let is_there = self.controller.image.topic(topic_id).is_some();
         let answer = if is_there { Ok(None) } else { Err(ErrorCode::UnknownTopicId) };
-        self.tell_when_certain(replica, asker, answer, actions);
+        self.tell_when_certain(replica, asker, answer);
     }
 
-    pub(super) fn on_share_frames(&mut self, now: Now, frame: &Frame, actions: &mut Vec<Action>) {
+    pub(super) fn on_share_frames(&mut self, frame: &Frame) {
         let broker_id = frame.broker_id;
         for said in &frame.share_asks {
             if said.kind == END {
@@ -484,11 +451,11 @@ impl Node {
             }
             let asker = Asker::Node { broker_id, nonce: said.nonce };
             if said.kind == TOPIC {
-                self.tell_of_topic(said.topic_id, asker, actions);
+                self.tell_of_topic(said.topic_id, asker);
                 continue;
             }
             let Some((key, ask)) = understood(said) else { continue };
-            if let Err(code) = self.coordinate_share(now, &key, asker, ask, actions) {
+            if let Err(code) = self.coordinate_share(&key, asker, ask) {
                 let answer = answered(said.nonce, Err(code));
                 self.peers.frame_to(broker_id).share_answers.push(answer);
             }

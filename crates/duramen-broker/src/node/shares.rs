@@ -24,7 +24,7 @@ use super::{Node, Parked, Timer};
 use crate::api::{self, Operation, Resource, authorize};
 use crate::configs::{Beginning, BrokerSettings, GroupSettings};
 use crate::event::{
-    Action, ConnectionId, Date, Dated, Look, Now, RequestKey, SeenBatch, Survey, Surveyed,
+    Action, ConnectionId, Date, Dated, Look, RequestKey, SeenBatch, Survey, Surveyed,
 };
 use crate::limits::{SHARE_AGAIN_US, SHARE_SURVEY_BYTES};
 use crate::partition::Partition;
@@ -265,13 +265,12 @@ impl Node {
     /// A consumer decides on records that it holds. The request waits if there is something to wait for.
     pub(crate) fn acknowledge_share(
         &mut self,
-        now: Now,
         request_key: RequestKey,
         request: &mut ShareRequest,
         target: Target,
         said: &[Acknowledgement],
     ) {
-        let result = self.decide_share(now, request_key, request, target, said);
+        let result = self.decide_share(request_key, request, target, said);
         let told = request.told.entry(target).or_default();
         match result {
             Ok(true) => request.undecided += 1,
@@ -282,7 +281,6 @@ impl Node {
 
     fn decide_share(
         &mut self,
-        now: Now,
         request_key: RequestKey,
         request: &ShareRequest,
         target: Target,
@@ -299,10 +297,10 @@ impl Node {
         // Nobody holds anything of it here.
         let part = entry.and_then(Entry::known).ok_or(ErrorCode::InvalidRecordState)?;
         part.trim(log_start);
-        part.expire(now.mono_us, &rules);
+        part.expire(self.now.mono_us, &rules);
         self.shares.counted += 1;
         let ticket = self.shares.counted;
-        let waits = part.acknowledge(now.mono_us, member, said, ticket, &rules);
+        let waits = part.acknowledge(self.now.mono_us, member, said, ticket, &rules);
         self.shares.dirty.insert(key);
         if waits == Ok(true) {
             self.shares.tickets.insert(ticket, (request_key, target));
@@ -365,16 +363,14 @@ impl Node {
     /// Keeps a request until there is something to answer.
     pub(crate) fn wait_for_shares(
         &mut self,
-        now: Now,
         key: RequestKey,
         request: ShareRequest,
         deadline_us: u64,
-        actions: &mut Vec<Action>,
     ) {
         let mut request = request;
-        request.is_over = deadline_us <= now.mono_us;
+        request.is_over = deadline_us <= self.now.mono_us;
         self.park(key, Parked::Share(Box::new(request)), deadline_us);
-        self.try_share(now, key, actions);
+        self.try_share(key);
     }
 
     /// It is not to be woken any more.
@@ -400,7 +396,7 @@ impl Node {
     }
 
     /// Answers a request if there is enough, or if its time is over.
-    fn try_share(&mut self, now: Now, key: RequestKey, actions: &mut Vec<Action>) {
+    fn try_share(&mut self, key: RequestKey) {
         let Some(Parked::Share(request)) = self.parked_mut(key) else { return };
         if request.undecided > 0 {
             return;
@@ -408,7 +404,7 @@ impl Node {
         let is_over = request.is_over;
         let (member, principal) = (request.member.clone(), Arc::clone(&request.principal));
         let Some(wanted) = request.wanted.filter(|it| it.limits.records > 0) else {
-            return self.answer_share(key, actions);
+            return self.answer_share(key);
         };
         let mut limits = wanted.limits;
         let (mut found, mut refused, mut waits_on) = (Vec::new(), Vec::new(), Vec::new());
@@ -423,7 +419,7 @@ impl Node {
                     continue;
                 }
             };
-            let plan = self.plan_share(now, &share, replica, &member.1, &limits, &rules, actions);
+            let plan = self.plan_share(&share, replica, &member.1, &limits, &rules);
             waits_on.push((share.clone(), replica));
             if !plan.pieces.is_empty() && limits.records > 0 && (bytes == 0 || limits.bytes > 0) {
                 bytes += plan.bytes;
@@ -451,14 +447,14 @@ impl Node {
         for (target, share, replica, plan) in found {
             self.shares.sessions.served(&member, &target);
             if let Some(part) = self.shares.entries.get_mut(&share).and_then(Entry::known) {
-                part.acquire(now.mono_us, &member.1, &plan, &rules);
+                part.acquire(self.now.mono_us, &member.1, &plan, &rules);
                 self.shares.dirty.insert(share);
             }
             if let Some(Parked::Share(request)) = self.parked_mut(key) {
                 request.told.entry(target).or_default().plan = Some((replica, plan));
             }
         }
-        self.answer_share(key, actions);
+        self.answer_share(key);
     }
 
     fn go_on_waiting(&mut self, key: RequestKey, waits_on: Vec<(ShareKey, ReplicaId)>) {
@@ -493,11 +489,11 @@ impl Node {
         rest_ms == 0
     }
 
-    fn answer_share(&mut self, key: RequestKey, actions: &mut Vec<Action>) {
+    fn answer_share(&mut self, key: RequestKey) {
         let Some(Parked::Share(request)) = self.unpark(key) else { return };
         match request.wanted {
-            Some(_) => api::share_fetch::answer(self, key, *request, actions),
-            None => api::share_acknowledge::answer(self, key, *request, actions),
+            Some(_) => api::share_fetch::answer(self, key, *request),
+            None => api::share_acknowledge::answer(self, key, *request),
         }
     }
 }
@@ -505,30 +501,27 @@ impl Node {
 /// Share partitions.
 impl Node {
     /// What a consumer would get of a share partition now. What is missing for more is begun.
-    #[expect(clippy::too_many_arguments, reason = "all of it is what a consumer is judged by")]
     fn plan_share(
         &mut self,
-        now: Now,
         key: &ShareKey,
         replica: ReplicaId,
         member: &Arc<str>,
         limits: &Limits,
         rules: &Rules,
-        actions: &mut Vec<Action>,
     ) -> Plan {
         let Some(partition) = self.partitions.get(&replica) else { return Plan::default() };
         let (term, log_start) = (partition.group.term(), partition.log_start());
         let is_it = |entry: &Entry| entry.replica == replica && entry.term == term;
         if !self.shares.entries.get(key).is_some_and(is_it) {
             self.drop_share(key, ErrorCode::NotLeaderOrFollower);
-            self.read_share(now, key, replica, term);
+            self.read_share(key, replica, term);
         }
         let Some(entry) = self.shares.entries.get_mut(key) else { return Plan::default() };
         entry.members.insert(Arc::clone(member));
         let Stage::Known { part, is_ready, by_key, .. } = &mut entry.stage else {
             return Plan::default();
         };
-        let now_us = if sabotage::is(Bug::LockEndsEarly) { u64::MAX } else { now.mono_us };
+        let now_us = if sabotage::is(Bug::LockEndsEarly) { u64::MAX } else { self.now.mono_us };
         if part.trim(log_start) | part.expire(now_us, rules) {
             self.shares.dirty.insert(key.clone());
         }
@@ -546,13 +539,13 @@ impl Node {
         }
         let plan = part.plan(limits, rules);
         if plan.records < limits.records {
-            self.survey_share(now, key, rules, actions);
+            self.survey_share(key, rules);
         }
         plan
     }
 
-    fn read_share(&mut self, now: Now, key: &ShareKey, replica: ReplicaId, term: u64) {
-        let call = self.read_share_state(now, replica, key.clone());
+    fn read_share(&mut self, key: &ShareKey, replica: ReplicaId, term: u64) {
+        let call = self.read_share_state(replica, key.clone());
         let number = self.shares.count();
         self.shares.by_number.insert(number, key.clone());
         let entry = Entry {
@@ -606,11 +599,11 @@ impl Node {
     }
 
     /// Has the log looked at, if there is more and there is room for it.
-    fn survey_share(&mut self, now: Now, key: &ShareKey, rules: &Rules, actions: &mut Vec<Action>) {
+    fn survey_share(&mut self, key: &ShareKey, rules: &Rules) {
         let settings = self.group_settings(&key.group);
         let Some(entry) = self.shares.entries.get_mut(key) else { return };
         let Some(partition) = self.partitions.get(&entry.replica) else { return };
-        if entry.survey.is_some() || entry.survey_again_us > now.mono_us {
+        if entry.survey.is_some() || entry.survey_again_us > self.now.mono_us {
             return;
         }
         let end = end_of(partition, &settings);
@@ -626,10 +619,10 @@ impl Node {
         self.shares.looks.insert(ticket, key.clone());
         let bytes_max = SHARE_SURVEY_BYTES;
         let survey = Survey { replica, from, end, bytes_max, keys_max, ticket };
-        actions.push(Action::Look(Look::Survey(survey)));
+        self.out.push(Action::Look(Look::Survey(survey)));
     }
 
-    pub(super) fn on_surveyed(&mut self, now: Now, surveyed: Surveyed) {
+    pub(super) fn on_surveyed(&mut self, surveyed: Surveyed) {
         let Surveyed { replica, from, ticket, found } = surveyed;
         let Some(key) = self.shares.looks.remove(&ticket) else { return };
         let rules = self.share_rules(&key.group);
@@ -671,14 +664,14 @@ impl Node {
                     problem,
                     "a log that a share group reads cannot be read"
                 );
-                entry.survey_again_us = now.mono_us.saturating_add(SHARE_AGAIN_US);
+                entry.survey_again_us = self.now.mono_us.saturating_add(SHARE_AGAIN_US);
             }
         }
         self.shares.dirty.insert(key);
     }
 
     /// What became of a call to the coordinator of share groups.
-    fn on_share_told(&mut self, now: Now, told: ShareTold) {
+    fn on_share_told(&mut self, told: ShareTold) {
         let ShareTold { replica, key, call, answer } = told;
         let Some(entry) = self.shares.entries.get_mut(&key) else { return };
         if entry.replica != replica {
@@ -686,7 +679,7 @@ impl Node {
         }
         match &mut entry.stage {
             Stage::Reading { call: waits, .. } if *waits == Some(call) => {
-                self.on_share_read(now, &key, answer);
+                self.on_share_read(&key, answer);
             }
             Stage::Known { part, writing, is_ready, .. } if *writing == Some(call) => {
                 *writing = None;
@@ -705,12 +698,7 @@ impl Node {
         self.shares.dirty.insert(key);
     }
 
-    fn on_share_read(
-        &mut self,
-        now: Now,
-        key: &ShareKey,
-        answer: Result<Arc<ShareState>, ErrorCode>,
-    ) {
+    fn on_share_read(&mut self, key: &ShareKey, answer: Result<Arc<ShareState>, ErrorCode>) {
         let settings = self.group_settings(&key.group);
         let Some(entry) = self.shares.entries.get_mut(key) else { return };
         let Some(partition) = self.partitions.get(&entry.replica) else { return };
@@ -721,7 +709,7 @@ impl Node {
             }
             Err(code) => {
                 tracing::debug!(share = %key, %code, "the state of a share partition is not known yet");
-                let again_us = now.mono_us.saturating_add(SHARE_AGAIN_US);
+                let again_us = self.now.mono_us.saturating_add(SHARE_AGAIN_US);
                 entry.stage = Stage::Reading { call: None, again_us };
                 return;
             }
@@ -736,7 +724,7 @@ impl Node {
                 let replica = entry.replica;
                 entry.stage = Stage::Dating { look: ticket, state };
                 self.shares.looks.insert(ticket, key.clone());
-                let timestamp = now.wall_ms.saturating_sub(ms);
+                let timestamp = self.now.wall_ms.saturating_sub(ms);
                 let date = Date { replica, timestamp, start: log_start, end, ticket };
                 self.shares.wanted.push(Look::Date(date));
                 return;
@@ -747,7 +735,7 @@ impl Node {
     }
 
     /// It is known since which record.
-    pub(super) fn on_dated(&mut self, now: Now, dated: Dated) {
+    pub(super) fn on_dated(&mut self, dated: Dated) {
         let Dated { ticket, found } = dated;
         let Some(key) = self.shares.looks.remove(&ticket) else { return };
         let settings = self.group_settings(&key.group);
@@ -766,7 +754,7 @@ impl Node {
             }
             Err(problem) => {
                 tracing::warn!(share = %key, problem, "a log that a share group is to read cannot be read");
-                let again_us = now.mono_us.saturating_add(SHARE_AGAIN_US);
+                let again_us = self.now.mono_us.saturating_add(SHARE_AGAIN_US);
                 entry.stage = Stage::Reading { call: None, again_us };
             }
         }
@@ -791,26 +779,26 @@ impl Node {
     }
 
     /// Does what follows from all that has happened to share partitions in this turn.
-    pub(super) fn flush_shares(&mut self, now: Now, actions: &mut Vec<Action>) -> bool {
+    pub(super) fn flush_shares(&mut self) -> bool {
         // Without share partitions nobody waits for any.
         if !self.shares.entries.is_empty() {
             for told in self.take_share_answers() {
-                self.on_share_told(now, told);
+                self.on_share_told(told);
             }
         }
-        actions.extend(std::mem::take(&mut self.shares.wanted).into_iter().map(Action::Look));
+        self.out.extend(std::mem::take(&mut self.shares.wanted).into_iter().map(Action::Look));
         let dirty = std::mem::take(&mut self.shares.dirty);
         for key in &dirty {
-            self.settle_share(now, key, actions);
+            self.settle_share(key);
         }
         let woken = std::mem::take(&mut self.shares.woken);
         for key in &woken {
-            self.try_share(now, *key, actions);
+            self.try_share(*key);
         }
         !dirty.is_empty() || !woken.is_empty()
     }
 
-    fn settle_share(&mut self, now: Now, key: &ShareKey, actions: &mut Vec<Action>) {
+    fn settle_share(&mut self, key: &ShareKey) {
         let rules = self.share_rules(&key.group);
         let Some(entry) = self.shares.entries.get_mut(key) else { return };
         let (replica, number) = (entry.replica, entry.number);
@@ -819,7 +807,7 @@ impl Node {
         let mut is_unused = entry.members.is_empty() && entry.waiting.is_empty();
         match &mut entry.stage {
             Stage::Known { part, state_epoch, writing, .. } => {
-                part.expire(now.mono_us, &rules);
+                part.expire(self.now.mono_us, &rules);
                 answers = part.take_answers();
                 dying = part.take_dying();
                 if writing.is_none() {
@@ -833,7 +821,7 @@ impl Node {
                 }
                 is_unused &= write.is_none() && part.is_idle();
             }
-            Stage::Reading { call: None, again_us } if *again_us <= now.mono_us => {
+            Stage::Reading { call: None, again_us } if *again_us <= self.now.mono_us => {
                 // Who waits asks for it again.
                 is_unused = true;
             }
@@ -844,13 +832,13 @@ impl Node {
             self.note_decided(ticket, code);
         }
         if !dying.is_empty() {
-            self.bury(now, key, number, dying, actions);
+            self.bury(key, number, dying);
         }
         if is_unused {
             return self.drop_share(key, ErrorCode::NotLeaderOrFollower);
         }
         if let Some(write) = write {
-            let call = self.write_share_state(now, replica, key.clone(), write);
+            let call = self.write_share_state(replica, key.clone(), write);
             if let Some(Entry { stage: Stage::Known { part, writing, .. }, .. }) =
                 self.shares.entries.get_mut(key)
             {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::{Node, Timer};
 use crate::api;
-use crate::event::{Action, ConnectionId, Now, RequestKey};
+use crate::event::{ConnectionId, RequestKey};
 use crate::session::{PreparedProduce, RequestContext};
 
 #[derive(Debug)]
@@ -54,7 +54,7 @@ impl Node {
     }
 
     /// Lets the first of them in, if there is room. False if nothing was done.
-    pub(super) fn resume_stalled(&mut self, now: Now, actions: &mut Vec<Action>) -> bool {
+    pub(super) fn resume_stalled(&mut self) -> bool {
         let Some(first) = self.stalls.queue.front() else { return false };
         if !self.has_room(api::produce::bytes_of(&first.request)) {
             return false;
@@ -63,7 +63,7 @@ impl Node {
         self.stalls.is_told &= self.has_stalled();
         let Stalled { key, context, request, deadline_us } = first;
         self.timers.remove(&(deadline_us, Timer::Request(key)));
-        api::produce::append(self, now, key, &context, request, deadline_us, actions);
+        api::produce::append(self, key, &context, request, deadline_us);
         true
     }
 

@@ -36,16 +36,16 @@ impl Sweep {
 }
 
 impl Node {
-    pub(super) fn schedule_sweeps(&mut self, now: Now) {
+    pub(super) fn schedule_sweeps(&mut self) {
         let settings = &self.options.settings;
         let retention = interval_us(settings.retention_check_interval_ms);
         let producers = interval_us(settings.producer_id_expiration_check_interval_ms);
-        self.timers.insert((now.mono_us.saturating_add(retention), Timer::Retention));
+        self.timers.insert((self.now.mono_us.saturating_add(retention), Timer::Retention));
         let cleaning = interval_us(settings.cleaner_backoff_ms.max(CLEANING_MS_MIN));
-        self.timers.insert((now.mono_us.saturating_add(cleaning), Timer::Cleaning));
+        self.timers.insert((self.now.mono_us.saturating_add(cleaning), Timer::Cleaning));
         let offsets = interval_us(settings.offsets_retention_check_interval_ms);
-        self.timers.insert((now.mono_us.saturating_add(producers), Timer::Producers));
-        self.timers.insert((now.mono_us.saturating_add(offsets), Timer::Offsets));
+        self.timers.insert((self.now.mono_us.saturating_add(producers), Timer::Producers));
+        self.timers.insert((self.now.mono_us.saturating_add(offsets), Timer::Offsets));
     }
 
     fn slice_after(&self, at: Option<ReplicaId>) -> Vec<ReplicaId> {
@@ -58,13 +58,13 @@ impl Node {
         if self.is_registered { self.slice_after(at) } else { Vec::new() }
     }
 
-    pub(super) fn sweep_retention(&mut self, now: Now) {
-        let is_believed = self.believes_clock(now);
-        let wall_ms = self.retention.take_reading(is_believed, now);
+    pub(super) fn sweep_retention(&mut self) {
+        let is_believed = self.believes_clock();
+        let wall_ms = self.retention.take_reading(is_believed, self.now);
         let slice = self.configured_after(self.retention.at);
         self.retain(&slice, wall_ms);
         let pause = self.retention.go_on(&slice, self.options.settings.retention_check_interval_ms);
-        self.timers.insert((now.mono_us.saturating_add(pause), Timer::Retention));
+        self.timers.insert((self.now.mono_us.saturating_add(pause), Timer::Retention));
     }
 
     /// Trims what need not be kept of some partitions. Without a believed wall clock only size counts.
@@ -79,9 +79,9 @@ impl Node {
     }
 
     /// Looks for logs that are to be compacted, and tries again what could not be.
-    pub(super) fn sweep_cleaning(&mut self, now: Now) {
-        let is_believed = self.believes_clock(now);
-        let wall_ms = self.cleaning.take_reading(is_believed, now);
+    pub(super) fn sweep_cleaning(&mut self) {
+        let is_believed = self.believes_clock();
+        let wall_ms = self.cleaning.take_reading(is_believed, self.now);
         let slice = self.configured_after(self.cleaning.at);
         let ticks = self.peers.ticks();
         for replica in &slice {
@@ -96,7 +96,7 @@ impl Node {
         }
         let interval_ms = self.options.settings.cleaner_backoff_ms.max(CLEANING_MS_MIN);
         let pause = self.cleaning.go_on(&slice, interval_ms);
-        self.timers.insert((now.mono_us.saturating_add(pause), Timer::Cleaning));
+        self.timers.insert((self.now.mono_us.saturating_add(pause), Timer::Cleaning));
     }
 
     /// A log was compacted, or not.
@@ -122,31 +122,31 @@ impl Node {
     }
 
     /// Settings of nodes are others: topics whose own they are not learn of it, a slice at a time.
-    pub(super) fn reconfigure(&mut self, now: Now) {
+    pub(super) fn reconfigure(&mut self) {
         self.take_dynamic_settings();
         self.timers.retain(|(_, timer)| *timer != Timer::Settings);
         self.reconfigured = None;
-        self.sweep_settings(now);
+        self.sweep_settings();
     }
 
-    pub(super) fn sweep_settings(&mut self, now: Now) {
+    pub(super) fn sweep_settings(&mut self) {
         let slice = self.controller.image.topics_after(self.reconfigured, SWEEP_SLICE);
         for topic_id in &slice {
-            self.configure(now, *topic_id);
+            self.configure(*topic_id);
         }
         self.reconfigured = slice.last().copied().filter(|_| slice.len() == SWEEP_SLICE);
         if self.reconfigured.is_some() {
-            self.timers.insert((now.mono_us.saturating_add(SWEEP_PAUSE_US), Timer::Settings));
+            self.timers.insert((self.now.mono_us.saturating_add(SWEEP_PAUSE_US), Timer::Settings));
         }
     }
 
-    pub(super) fn sweep_producers(&mut self, now: Now) {
+    pub(super) fn sweep_producers(&mut self) {
         let settings = &self.options.settings;
         let kept_us = interval_us(settings.producer_id_expiration_ms);
         let interval = interval_us(settings.producer_id_expiration_check_interval_ms);
         let slice = self.slice_after(self.producers.at);
         // Monotonic time since this node saw the producer: no clock can leap over it.
-        if let Some(before_us) = now.mono_us.checked_sub(kept_us) {
+        if let Some(before_us) = self.now.mono_us.checked_sub(kept_us) {
             for replica in &slice {
                 let partition = self.partitions.get_mut(replica);
                 if partition.is_some_and(|partition| partition.expire_producers(before_us)) {
@@ -157,6 +157,6 @@ impl Node {
         }
         self.producers.at = slice.last().copied().filter(|_| slice.len() == SWEEP_SLICE);
         let pause = if self.producers.at.is_some() { SWEEP_PAUSE_US } else { interval };
-        self.timers.insert((now.mono_us.saturating_add(pause), Timer::Producers));
+        self.timers.insert((self.now.mono_us.saturating_add(pause), Timer::Producers));
     }
 }

@@ -27,7 +27,7 @@ use super::coordinators::Kind;
 use super::{Node, Parked, Timer};
 use crate::api;
 use crate::controller::image::Topic;
-use crate::event::{Action, Now, RequestKey};
+use crate::event::{Action, RequestKey};
 use crate::group::Doubt;
 use crate::internal_topics::{GROUPS, TRANSACTIONS, partition_of};
 use crate::limits::{TRANSACTION_CALL_AGAIN_US, TRANSACTION_CALL_US, TRANSACTION_CALL_US_MAX};
@@ -139,7 +139,6 @@ impl Node {
     /// offset kept, too.
     pub(crate) fn append_in_transaction(
         &mut self,
-        now: Now,
         replica: ReplicaId,
         (id, context): (&str, &RequestContext),
         batch: CheckedBatch,
@@ -160,7 +159,7 @@ impl Node {
             _ => is_open && partition.producer_epoch(producer_id) == Some(epoch),
         };
         if is_known || sabotage::is(Bug::TransactionUnverified) {
-            return self.append(now, replica, held.batch, acks, slot);
+            return self.append(replica, held.batch, acks, slot);
         }
         let topic =
             self.controller.image.topic(duramen_protocol::wire::Uuid(partition.id.topic_id));
@@ -180,14 +179,13 @@ impl Node {
         let term = partition.group.term();
         let waiting = Held { batches: vec![held], term, is_void: false };
         self.calls.held.insert((replica, producer_id), waiting);
-        self.question(now, id, addition, For::Batches(replica, producer_id));
+        self.question(id, addition, For::Batches(replica, producer_id));
         (Appended::Waits { append_time_ms: -1 }, log_start)
     }
 
     /// Asks whether offsets of a group may be committed by a transaction.
     pub(crate) fn judge_offsets(
         &mut self,
-        now: Now,
         key: RequestKey,
         context: &RequestContext,
         request: TxnOffsetCommitRequest,
@@ -204,26 +202,25 @@ impl Node {
         let id = request.transactional_id.clone();
         let parked = Parked::TxnOffsets { request: Box::new(request), context: context.clone() };
         self.park(key, parked, u64::MAX);
-        self.question(now, &id, addition, For::Offsets(key));
+        self.question(&id, addition, For::Offsets(key));
     }
 
     /// Has the topic made that groups are kept in. The request goes on when it is there.
     pub(crate) fn await_groups(
         &mut self,
-        now: Now,
         key: RequestKey,
         context: RequestContext,
         request: AddOffsetsToTxnRequest,
     ) {
-        api::find_coordinator::make_or_want(self, now, GROUPS);
-        let deadline_us = now.mono_us.saturating_add(TRANSACTION_CALL_US_MAX);
+        api::find_coordinator::make_or_want(self, GROUPS);
+        let deadline_us = self.now.mono_us.saturating_add(TRANSACTION_CALL_US_MAX);
         self.park(key, Parked::AddOffsets { request, context }, deadline_us);
         self.calls.for_groups.insert(key);
-        self.time_calls(now);
+        self.time_calls();
     }
 
     /// Goes on with the requests that wait for the topic that groups are kept in, if it is there.
-    pub(super) fn look_for_groups(&mut self, now: Now, actions: &mut Vec<Action>) {
+    pub(super) fn look_for_groups(&mut self) {
         if self.controller.image.topic_named(GROUPS).is_none() {
             return;
         }
@@ -231,57 +228,58 @@ impl Node {
             // Whoever asked may be gone.
             let Some(Parked::AddOffsets { .. }) = self.parked_mut(key) else { continue };
             let Some(Parked::AddOffsets { request, context }) = self.unpark(key) else { continue };
-            api::add_partitions_to_txn::handle_offsets(self, now, key, context, request, actions);
+            api::add_partitions_to_txn::handle_offsets(self, key, context, request);
         }
     }
 
-    fn question(&mut self, now: Now, id: &str, addition: Addition, of: For) {
+    fn question(&mut self, id: &str, addition: Addition, of: For) {
         let nonce = self.chance.next();
-        let until_us = now.mono_us.saturating_add(TRANSACTION_CALL_US_MAX);
+        let until_us = self.now.mono_us.saturating_add(TRANSACTION_CALL_US_MAX);
         let question = Question { id: id.into(), addition, of, to: None, until_us };
         self.calls.questions.insert(nonce, question);
         // Whoever asks is about to be parked; the answer may be at hand.
         self.calls.unsent.push(nonce);
-        self.time_calls(now);
+        self.time_calls();
     }
 
     /// Sends what was asked in this turn.
-    pub(super) fn send_questions(&mut self, now: Now, actions: &mut Vec<Action>) -> bool {
+    pub(super) fn send_questions(&mut self) -> bool {
         let unsent = std::mem::take(&mut self.calls.unsent);
         for nonce in &unsent {
-            self.send_question(now, *nonce, actions);
+            self.send_question(*nonce);
         }
         !unsent.is_empty()
     }
 
     /// Puts a question to whoever coordinates the transactional id, if that is known.
-    fn send_question(&mut self, now: Now, nonce: u64, actions: &mut Vec<Action>) {
+    fn send_question(&mut self, nonce: u64) {
         let Some(question) = self.calls.questions.get(&nonce) else { return };
         let id = question.id.clone();
         if id.is_empty() {
-            return self.on_judged(now, nonce, ErrorCode::InvalidRequest, actions);
+            return self.on_judged(nonce, ErrorCode::InvalidRequest);
         }
         let is_kept = self.controller.image.topic_named(TRANSACTIONS).is_some();
         if !is_kept && !self.is_clustered() {
-            return self.on_judged(now, nonce, ErrorCode::InvalidTxnState, actions);
+            return self.on_judged(nonce, ErrorCode::InvalidTxnState);
         }
         let Some(leader) = self.coordinator_of(TRANSACTIONS, &id) else { return };
         let question = self.calls.questions.get_mut(&nonce).expect("it was just there");
         let is_due = |(to, at): (i32, u64)| {
-            to != leader || now.mono_us >= at.saturating_add(TRANSACTION_CALL_AGAIN_US)
+            to != leader || self.now.mono_us >= at.saturating_add(TRANSACTION_CALL_AGAIN_US)
         };
         if !question.to.is_none_or(is_due) {
             return;
         }
-        question.to = Some((leader, now.mono_us));
+        question.to = Some((leader, self.now.mono_us));
         let addition = question.addition.clone();
         if leader == self.options.facts.broker_id {
             let asker = Asker::Own { nonce };
-            let given = self.coordinate_transaction(now, &id, actions, |it| {
+            let now = self.now;
+            let given = self.coordinate_transaction(&id, |it| {
                 it.add_partitions(&id, asker, addition, now);
             });
             if let Err(code) = given {
-                self.on_judged(now, nonce, code, actions);
+                self.on_judged(nonce, code);
             }
             return;
         }
@@ -308,7 +306,7 @@ impl Node {
     }
 
     /// A question is answered.
-    fn on_judged(&mut self, now: Now, nonce: u64, code: ErrorCode, actions: &mut Vec<Action>) {
+    fn on_judged(&mut self, nonce: u64, code: ErrorCode) {
         let is_elsewhere = matches!(
             code,
             ErrorCode::NotCoordinator
@@ -323,27 +321,20 @@ impl Node {
             return;
         }
         let Some(question) = self.calls.questions.remove(&nonce) else { return };
-        self.end_question(now, &question.of, code, actions);
+        self.end_question(&question.of, code);
     }
 
-    fn end_question(&mut self, now: Now, of: &For, code: ErrorCode, actions: &mut Vec<Action>) {
+    fn end_question(&mut self, of: &For, code: ErrorCode) {
         match *of {
             For::Batches(replica, producer_id) => {
-                self.release(now, replica, producer_id, code, actions);
+                self.release(replica, producer_id, code);
             }
-            For::Offsets(key) => api::txn_offset_commit::on_judged(self, now, key, code, actions),
+            For::Offsets(key) => api::txn_offset_commit::on_judged(self, key, code),
         }
     }
 
     /// Appends the batches that waited, or tells their producer why not.
-    fn release(
-        &mut self,
-        now: Now,
-        replica: ReplicaId,
-        producer_id: i64,
-        code: ErrorCode,
-        actions: &mut Vec<Action>,
-    ) {
+    fn release(&mut self, replica: ReplicaId, producer_id: i64, code: ErrorCode) {
         let Some(held) = self.calls.held.remove(&(replica, producer_id)) else { return };
         let term = self.partitions.get(&replica).map(|it| it.group.term());
         let is_void = held.is_void && !sabotage::is(Bug::VoidAnswerTaken);
@@ -363,20 +354,20 @@ impl Node {
             };
             let (appended, log_start) = match refused {
                 Some(code) => (Appended::Refused(code, None), -1),
-                None => self.append(now, replica, batch, acks, slot),
+                None => self.append(replica, batch, acks, slot),
             };
-            api::produce::settle_part(self, slot, appended, log_start, actions);
+            api::produce::settle_part(self, slot, appended, log_start);
         }
     }
 
     /// A replica leads no more, or is gone: what it held is for others.
-    pub(super) fn forget_calls(&mut self, now: Now, replica: ReplicaId, actions: &mut Vec<Action>) {
+    pub(super) fn forget_calls(&mut self, replica: ReplicaId) {
         self.calls.executed.remove(&replica);
         self.calls.numbers.retain(|(of, _), _| *of != replica);
         let held = self.calls.held.range((replica, i64::MIN)..=(replica, i64::MAX));
         let producers: Vec<i64> = held.map(|((_, producer), _)| *producer).collect();
         for producer_id in producers {
-            self.release(now, replica, producer_id, ErrorCode::NotLeaderOrFollower, actions);
+            self.release(replica, producer_id, ErrorCode::NotLeaderOrFollower);
         }
         let of_it =
             |question: &Question| matches!(question.of, For::Batches(of, _) if of == replica);
@@ -387,75 +378,57 @@ impl Node {
 /// What coordinators want.
 impl Node {
     /// Does what a coordinator of transactions wants done.
-    pub(super) fn carry_out_transactions(
-        &mut self,
-        now: Now,
-        replica: ReplicaId,
-        outputs: Vec<Output>,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn carry_out_transactions(&mut self, replica: ReplicaId, outputs: Vec<Output>) {
         for output in outputs {
             match output {
                 Output::Reply { key, response, is_written } => {
                     let answer = Answer::Reply(key, response);
-                    self.tell_for_certain(now, replica, answer, is_written, actions);
+                    self.tell_for_certain(replica, answer, is_written);
                 }
                 Output::Judged { asker, code, is_written } => {
                     let answer = Answer::Judged(asker, code);
-                    self.tell_for_certain(now, replica, answer, is_written, actions);
+                    self.tell_for_certain(replica, answer, is_written);
                 }
                 Output::TooLate(key) => {
                     self.unpark(key);
                     let reason = "its producer has used a newer connection for its transactions";
-                    actions.push(Action::Close { connection: key.0, reason: reason.to_owned() });
+                    self.out.push(Action::Close { connection: key.0, reason: reason.to_owned() });
                 }
                 Output::Append(ticket, records) => {
                     let records: Result<Vec<_>, _> =
                         records.iter().map(TransactionRecord::encode).collect();
-                    self.append_records(now, replica, ticket, records, None);
+                    self.append_records(replica, ticket, records, None);
                 }
                 Output::WantProducerId(name) => {
                     self.calls.ids_wanted.insert((replica, name));
-                    self.give_producer_ids(now, actions);
-                    self.time_calls(now);
+                    self.give_producer_ids();
+                    self.time_calls();
                 }
                 Output::Mark(mark) => {
                     let nonce = self.chance.next();
                     let wanted = Wanted { coordinator: replica, mark, to: None };
                     self.calls.wanted.insert(nonce, wanted);
-                    self.send_mark(now, nonce, actions);
-                    self.time_calls(now);
+                    self.send_mark(nonce);
+                    self.time_calls();
                 }
             }
         }
     }
 
     /// Another node may coordinate by now, and know better; what was just written proves that none did.
-    fn tell_for_certain(
-        &mut self,
-        now: Now,
-        replica: ReplicaId,
-        answer: Answer,
-        is_written: bool,
-        actions: &mut Vec<Action>,
-    ) {
+    fn tell_for_certain(&mut self, replica: ReplicaId, answer: Answer, is_written: bool) {
         let is_doubtful =
             !is_written && self.is_clustered() && !sabotage::is(Bug::StaleLeaderAnswers);
         match self.doubt_that_leads(replica).filter(|_| is_doubtful) {
             Some(doubt) => {
                 self.calls.doubted.entry(replica).or_default().push((doubt, answer));
             }
-            None => self.tell(now, answer, actions),
+            None => self.tell(answer),
         }
     }
 
     /// A coordinator may have become sure that it is one, or is none any more.
-    pub(super) fn settle_doubted_answers(
-        &mut self,
-        now: Now,
-        replica: ReplicaId,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn settle_doubted_answers(&mut self, replica: ReplicaId) {
         let Some(mut waiting) = self.calls.doubted.remove(&replica) else { return };
         let group = self.partitions.get(&replica).map(|it| &it.group);
         let led = |doubt: Doubt| group.map_or(Some(false), |group| group.led_at(doubt));
@@ -466,32 +439,27 @@ impl Node {
         }
         for (led, answer) in known {
             let answer = if led == Some(true) { answer } else { answer.withdrawn() };
-            self.tell(now, answer, actions);
+            self.tell(answer);
         }
     }
 
-    fn tell(&mut self, now: Now, answer: Answer, actions: &mut Vec<Action>) {
+    fn tell(&mut self, answer: Answer) {
         match answer {
-            Answer::Reply(key, response) => self.answer_transaction(key, response, actions),
+            Answer::Reply(key, response) => self.answer_transaction(key, response),
             Answer::Judged(Asker::Own { nonce }, code) => {
-                self.on_judged(now, nonce, code, actions);
+                self.on_judged(nonce, code);
             }
             Answer::Judged(Asker::Node { broker_id, nonce }, code) => {
                 let answer = TransactionAnswer { nonce, error_code: code.code() };
                 self.peers.frame_to(broker_id).transaction_answers.push(answer);
             }
             Answer::Judged(Asker::Request { key, part }, code) => {
-                api::add_partitions_to_txn::on_judged(self, key, part, code, actions);
+                api::add_partitions_to_txn::on_judged(self, key, part, code);
             }
         }
     }
 
-    fn answer_transaction(
-        &mut self,
-        key: RequestKey,
-        mut response: Box<Response>,
-        actions: &mut Vec<Action>,
-    ) {
+    fn answer_transaction(&mut self, key: RequestKey, mut response: Box<Response>) {
         // Whoever asked may be gone.
         let Some(&mut Parked::Transaction { version }) = self.parked_mut(key) else { return };
         self.unpark(key);
@@ -504,35 +472,36 @@ impl Node {
             }
             _ => {}
         }
-        self.reply_boxed(key, response, actions);
+        self.reply_boxed(key, response);
     }
 
     /// Gives producer ids to transactional ids that wait for one, as far as there are any.
-    pub(super) fn give_producer_ids(&mut self, now: Now, actions: &mut Vec<Action>) {
+    pub(super) fn give_producer_ids(&mut self) {
         while let Some((replica, name)) = self.calls.ids_wanted.first().cloned() {
-            let result = match self.next_producer_id(now) {
+            let result = match self.next_producer_id() {
                 Ok(Some(producer_id)) => Ok(producer_id),
                 Ok(None) => return,
                 Err(_) => Err(ErrorCode::CoordinatorNotAvailable),
             };
             self.calls.ids_wanted.remove(&(replica, name.clone()));
-            self.with_transactions(now, replica, actions, |it| {
+            let now = self.now;
+            self.with_transactions(replica, |it| {
                 it.on_producer_id(&name, result, now);
             });
         }
     }
 
     /// Lets the leader of a partition know that a transaction has ended, if it is known who leads.
-    fn send_mark(&mut self, now: Now, nonce: u64, actions: &mut Vec<Action>) {
+    fn send_mark(&mut self, nonce: u64) {
         let Some(wanted) = self.calls.wanted.get(&nonce) else { return };
         let Mark { topic, partition, marker, number, .. } = &wanted.mark;
         let (partition, marker, number) = (*partition, *marker, *number);
         let Some(found) = self.controller.image.topic_named(topic) else {
             // Its records went with it.
-            return self.on_marked(now, nonce, ErrorCode::None, actions);
+            return self.on_marked(nonce, ErrorCode::None);
         };
         if usize::try_from(partition).is_ok_and(|it| it >= found.partitions.len()) {
-            return self.on_marked(now, nonce, ErrorCode::None, actions);
+            return self.on_marked(nonce, ErrorCode::None);
         }
         let topic_id = found.id;
         let Some((leader, term)) = self.leader_of(found, partition) else { return };
@@ -540,12 +509,12 @@ impl Node {
         let wanted = self.calls.wanted.get_mut(&nonce).expect("it was just there");
         let is_due = |(to, of, at): (i32, i32, u64)| {
             (to, of) != (leader, term)
-                || now.mono_us >= at.saturating_add(TRANSACTION_CALL_AGAIN_US)
+                || self.now.mono_us >= at.saturating_add(TRANSACTION_CALL_AGAIN_US)
         };
         if !wanted.to.is_none_or(is_due) {
             return;
         }
-        wanted.to = Some((leader, term, now.mono_us));
+        wanted.to = Some((leader, term, self.now.mono_us));
         if leader != self.options.facts.broker_id {
             self.peers.frame_to(leader).marks_wanted.push(MarkWanted {
                 nonce,
@@ -559,12 +528,12 @@ impl Node {
                 number,
             });
         } else if let Some(replica) = replica {
-            self.mark(now, replica, marker, Some(number), MarkAsker::Own { nonce }, actions);
+            self.mark(replica, marker, Some(number), MarkAsker::Own { nonce });
         }
     }
 
     /// What became of a marker that a coordinator here wanted.
-    fn on_marked(&mut self, now: Now, nonce: u64, code: ErrorCode, actions: &mut Vec<Action>) {
+    fn on_marked(&mut self, nonce: u64, code: ErrorCode) {
         let is_over = matches!(
             code,
             // Another producer has its place there, or another coordinator this one's: there is nothing left to be ended.
@@ -579,7 +548,8 @@ impl Node {
         let Some(Wanted { coordinator, mark, .. }) = self.calls.wanted.remove(&nonce) else {
             return;
         };
-        self.with_transactions(now, coordinator, actions, |it| it.on_marked(&mark, now));
+        let now = self.now;
+        self.with_transactions(coordinator, |it| it.on_marked(&mark, now));
     }
 
     /// A coordinator here is one no more: whoever comes next asks for its markers.
@@ -594,28 +564,26 @@ impl Node {
     /// Ends a producer's transaction in a partition here, and says so to whoever asked.
     pub(crate) fn mark(
         &mut self,
-        now: Now,
         replica: ReplicaId,
         marker: Marker,
         number: Option<i64>,
         asker: MarkAsker,
-        actions: &mut Vec<Action>,
     ) {
         let Marker { producer_id, commits, .. } = marker;
         let slot = Slot::Marker { replica, producer_id, commits, asker };
         let executed = self.calls.executed.get(&replica).and_then(|all| all.get(&producer_id));
         let is_old = number.is_some_and(|it| executed.is_some_and(|last| it <= *last));
         if is_old && !sabotage::is(Bug::LateMarkerTaken) {
-            return self.tell_asker(now, asker, ErrorCode::None, actions);
+            return self.tell_asker(asker, ErrorCode::None);
         }
         if self.is_disk_full() {
-            return self.tell_asker(now, asker, ErrorCode::KafkaStorageError, actions);
+            return self.tell_asker(asker, ErrorCode::KafkaStorageError);
         }
         let Some(partition) = self.partitions.get_mut(&replica) else {
-            return self.tell_asker(now, asker, ErrorCode::NotLeaderOrFollower, actions);
+            return self.tell_asker(asker, ErrorCode::NotLeaderOrFollower);
         };
         let in_flight = partition.group.bytes_in_flight();
-        let result = partition.mark(now, marker, slot);
+        let result = partition.mark(self.now, marker, slot);
         self.bytes_in_flight += partition.group.bytes_in_flight() - in_flight;
         self.mark_dirty(replica);
         if let Some(held) = self.calls.held.get_mut(&(replica, producer_id)) {
@@ -629,9 +597,9 @@ impl Node {
             }
             Ok(false) => {
                 self.note_executed(replica, producer_id, number);
-                self.tell_asker(now, asker, ErrorCode::None, actions);
+                self.tell_asker(asker, ErrorCode::None);
             }
-            Err(code) => self.tell_asker(now, asker, code, actions),
+            Err(code) => self.tell_asker(asker, code),
         }
     }
 
@@ -646,35 +614,27 @@ impl Node {
     /// A marker is in its log, or will not be.
     pub(super) fn on_marker(
         &mut self,
-        now: Now,
         (replica, producer_id, commits): (ReplicaId, i64, bool),
         asker: MarkAsker,
         error: ErrorCode,
-        actions: &mut Vec<Action>,
     ) {
         let number = self.calls.numbers.remove(&(replica, producer_id));
         if error.is_none() {
             self.note_executed(replica, producer_id, number);
-            self.tell_groups_of_marker(now, replica, producer_id, commits, actions);
+            self.tell_groups_of_marker(replica, producer_id, commits);
         }
-        self.tell_asker(now, asker, error, actions);
+        self.tell_asker(asker, error);
     }
 
-    fn tell_asker(
-        &mut self,
-        now: Now,
-        asker: MarkAsker,
-        code: ErrorCode,
-        actions: &mut Vec<Action>,
-    ) {
+    fn tell_asker(&mut self, asker: MarkAsker, code: ErrorCode) {
         match asker {
-            MarkAsker::Own { nonce } => self.on_marked(now, nonce, code, actions),
+            MarkAsker::Own { nonce } => self.on_marked(nonce, code),
             MarkAsker::Node { broker_id, nonce } => {
                 let marked = Marked { nonce, error_code: code.code() };
                 self.peers.frame_to(broker_id).marked.push(marked);
             }
             MarkAsker::Request { key, at } => {
-                api::write_txn_markers::on_marked(self, key, at, code, actions);
+                api::write_txn_markers::on_marked(self, key, at, code);
             }
         }
     }
@@ -692,12 +652,7 @@ impl Node {
 
 /// Other nodes.
 impl Node {
-    pub(super) fn on_transaction_calls(
-        &mut self,
-        now: Now,
-        frame: &Frame,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn on_transaction_calls(&mut self, frame: &Frame) {
         let broker_id = frame.broker_id;
         for ask in &frame.transaction_asks {
             let asker = Asker::Node { broker_id, nonce: ask.nonce };
@@ -709,7 +664,8 @@ impl Node {
                 version: ask.version,
             };
             let id = &ask.transactional_id;
-            let given = self.coordinate_transaction(now, id, actions, |it| {
+            let now = self.now;
+            let given = self.coordinate_transaction(id, |it| {
                 it.add_partitions(id, asker, addition, now);
             });
             if let Err(code) = given {
@@ -727,28 +683,18 @@ impl Node {
                         coordinator_epoch: wanted.coordinator_epoch,
                         commits: wanted.commits,
                     };
-                    self.mark(now, replica, marker, Some(wanted.number), asker, actions);
+                    self.mark(replica, marker, Some(wanted.number), asker);
                 }
-                None => self.tell_asker(now, asker, ErrorCode::NotLeaderOrFollower, actions),
+                None => self.tell_asker(asker, ErrorCode::NotLeaderOrFollower),
             }
         }
         for answer in &frame.transaction_answers {
             let code = ErrorCode::from_code(answer.error_code);
-            self.on_judged(
-                now,
-                answer.nonce,
-                code.unwrap_or(ErrorCode::UnknownServerError),
-                actions,
-            );
+            self.on_judged(answer.nonce, code.unwrap_or(ErrorCode::UnknownServerError));
         }
         for marked in &frame.marked {
             let code = ErrorCode::from_code(marked.error_code);
-            self.on_marked(
-                now,
-                marked.nonce,
-                code.unwrap_or(ErrorCode::UnknownServerError),
-                actions,
-            );
+            self.on_marked(marked.nonce, code.unwrap_or(ErrorCode::UnknownServerError));
         }
     }
 
@@ -761,7 +707,7 @@ impl Node {
     }
 
     /// Looks again in a while, as long as anything is open.
-    fn time_calls(&mut self, now: Now) {
+    fn time_calls(&mut self) {
         let calls = &self.calls;
         let is_open = !calls.questions.is_empty()
             || !calls.wanted.is_empty()
@@ -769,34 +715,34 @@ impl Node {
             || !calls.for_groups.is_empty();
         if is_open && !self.calls.is_timed {
             self.calls.is_timed = true;
-            let at = now.mono_us.saturating_add(TRANSACTION_CALL_US);
+            let at = self.now.mono_us.saturating_add(TRANSACTION_CALL_US);
             self.timers.insert((at, Timer::Calls));
         }
     }
 
     /// Asks again what was not answered, and gives up what has waited too long.
-    pub(super) fn on_calls_timer(&mut self, now: Now, actions: &mut Vec<Action>) {
+    pub(super) fn on_calls_timer(&mut self) {
         self.calls.is_timed = false;
         let nonces: Vec<u64> = self.calls.questions.keys().copied().collect();
         for nonce in nonces {
             let Some(question) = self.calls.questions.get(&nonce) else { continue };
-            if question.until_us > now.mono_us {
-                self.send_question(now, nonce, actions);
+            if question.until_us > self.now.mono_us {
+                self.send_question(nonce);
             } else if let Some(question) = self.calls.questions.remove(&nonce) {
                 let code = ErrorCode::CoordinatorNotAvailable;
-                self.end_question(now, &question.of, code, actions);
+                self.end_question(&question.of, code);
             }
         }
         let nonces: Vec<u64> = self.calls.wanted.keys().copied().collect();
         for nonce in nonces {
-            self.send_mark(now, nonce, actions);
+            self.send_mark(nonce);
         }
-        self.give_producer_ids(now, actions);
+        self.give_producer_ids();
         self.calls.for_groups.retain(|key| self.parked.contains_key(key));
         if !self.calls.for_groups.is_empty() {
-            api::find_coordinator::make_or_want(self, now, GROUPS);
+            api::find_coordinator::make_or_want(self, GROUPS);
         }
-        self.time_calls(now);
+        self.time_calls();
     }
 
     /// The replica and the partition that a group is kept in, if it is coordinated here.

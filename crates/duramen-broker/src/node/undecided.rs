@@ -8,7 +8,7 @@ use duramen_protocol::{ErrorCode, Request};
 
 use super::{Node, Timer};
 use crate::api::{self, deadline_us};
-use crate::event::{Action, ConnectionId, Now, RequestKey};
+use crate::event::{ConnectionId, RequestKey};
 use crate::limits::BROKERS_AWAITED_US;
 use crate::session::{Prepared, RequestContext};
 
@@ -35,44 +35,35 @@ impl Undecided {
 impl Node {
     /// Serves a request, unless another node is to, or it is about a topic whose fate is being decided: then it waits, but
     /// not longer than it says. Before that it waits for replicas to know that they lead, if that counts (`doubts`).
-    pub(super) fn judge(
-        &mut self,
-        now: Now,
-        key: RequestKey,
-        context: RequestContext,
-        request: Prepared,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn judge(&mut self, key: RequestKey, context: RequestContext, request: Prepared) {
         let Prepared::Request(request) = request else {
-            return api::dispatch(self, now, key, context, request, actions);
+            return api::dispatch(self, key, context, request);
         };
         if let Some((context, request)) = self.doubt(key, context, request) {
-            self.judge_undoubted(now, key, context, request, actions);
+            self.judge_undoubted(key, context, request);
         }
     }
 
     pub(super) fn judge_undoubted(
         &mut self,
-        now: Now,
         key: RequestKey,
         context: RequestContext,
         request: Request,
-        actions: &mut Vec<Action>,
     ) {
         if self.is_clustered()
             && !self.controller.group.is_serving()
             && (api::is_decided_by_controller(&request) || self.is_known_elsewhere(&request))
         {
-            return self.forward(now, key, &context, &request, actions);
+            return self.forward(key, &context, &request);
         }
         if self.is_to_wait(&request) {
-            let mut deadline_us = deadline_us(now, api::timeout_ms(&request));
+            let mut deadline_us = deadline_us(self.now, api::timeout_ms(&request));
             if self.awaits_brokers(&request) {
-                deadline_us = deadline_us.min(now.mono_us + BROKERS_AWAITED_US);
+                deadline_us = deadline_us.min(self.now.mono_us + BROKERS_AWAITED_US);
             }
             return self.defer(Deferred { key, context, request, deadline_us });
         }
-        api::dispatch(self, now, key, context, Prepared::Request(request), actions);
+        api::dispatch(self, key, context, Prepared::Request(request));
     }
 
     /// Whether another node leads the metadata and knows better.
@@ -115,7 +106,7 @@ impl Node {
     }
 
     /// Something was decided.
-    pub(super) fn judge_again(&mut self, now: Now, actions: &mut Vec<Action>) {
+    pub(super) fn judge_again(&mut self) {
         for deferred in std::mem::take(&mut self.undecided.queue) {
             if self.is_to_wait(&deferred.request) {
                 self.undecided.queue.push_back(deferred);
@@ -123,12 +114,12 @@ impl Node {
             }
             let Deferred { key, context, request, deadline_us } = deferred;
             self.timers.remove(&(deadline_us, Timer::Request(key)));
-            api::dispatch(self, now, key, context, Prepared::Request(request), actions);
+            api::dispatch(self, key, context, Prepared::Request(request));
         }
     }
 
     /// Ends the wait of one whose time is over. False if there is none.
-    pub(crate) fn end_undecided(&mut self, key: RequestKey, actions: &mut Vec<Action>) -> bool {
+    pub(crate) fn end_undecided(&mut self, key: RequestKey) -> bool {
         let Some(at) = self.undecided.queue.iter().position(|deferred| deferred.key == key) else {
             return false;
         };
@@ -138,9 +129,9 @@ impl Node {
         if !self.controller.is_deciding_on(&request) {
             // Whoever it waited for did not come: it is told so.
             let request = Prepared::Request(request);
-            api::dispatch(self, self.now, key, context, request, actions);
+            api::dispatch(self, key, context, request);
         } else if let Some(response) = api::undecided_answer(&request, ErrorCode::RequestTimedOut) {
-            self.reply(key, response, actions);
+            self.reply(key, response);
         }
         true
     }

@@ -348,10 +348,10 @@ fn one_that_is_about_to_go_gets_no_replicas_and_one_that_is_about_to_get_some_do
 fn where_all_is_as_it_should_be_members_cost_the_metadata_no_turn() {
     let (mut trio, _) = with_observer();
     trio.create("t", 1);
-    let (controller, now) = (trio.controller(), trio.now);
+    let controller = trio.controller();
     let node = &mut trio.nodes[controller].node;
     for _ in 0..3 {
-        node.tend_members(now);
+        node.tend_members();
         assert!(!node.is_controller_dirty);
     }
 }

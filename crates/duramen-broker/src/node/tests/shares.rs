@@ -170,7 +170,7 @@ fn a_topic_that_is_deleted_leaves_nothing_behind() {
     let (mut it, key) = begun();
     delete(&mut it, "t");
     it.pass_ms(100);
-    let left = it.node.coordinate_share(it.now, &key, Asker::Nobody, Ask::Look, &mut Vec::new());
+    let left = it.node.coordinate_share(&key, Asker::Nobody, Ask::Look);
     assert_eq!(left, Err(ErrorCode::UnknownTopicOrPartition));
     let batches: Vec<_> = (0..2)
         .flat_map(|partition| {
@@ -296,22 +296,20 @@ fn leaders_reach_the_coordinator_wherever_it_is_and_whoever_it_becomes() {
     };
     let replica = trio.replica(leader, "t", 0);
     let of = key.clone();
-    let refused = called(&mut trio, leader, |it| it.node.read_share_state(it.now, replica, of));
+    let refused = called(&mut trio, leader, |it| it.node.read_share_state(replica, of));
     assert_eq!(refused, Err(ErrorCode::InvalidRequest), "nothing was begun");
     let at = coordinator(&trio);
     let node = &mut trio.nodes[at];
-    let mut actions = Vec::new();
-    let begun = node.node.coordinate_share(node.now, &key, Asker::Nobody, Ask::Begin, &mut actions);
-    assert_eq!((begun, actions.len()), (Ok(()), 0));
+    let begun = node.node.coordinate_share(&key, Asker::Nobody, Ask::Begin);
+    assert_eq!((begun, node.node.out.len()), (Ok(()), 0));
     node.step(Event::Tick);
     trio.pass_ms(500);
     let of = key.clone();
-    let state = called(&mut trio, leader, |it| it.node.read_share_state(it.now, replica, of));
+    let state = called(&mut trio, leader, |it| it.node.read_share_state(replica, of));
     let epoch = state.expect("it has begun").state_epoch;
     let of = key.clone();
     let wrote = share_write(epoch, 5, (5, 9));
-    let told =
-        called(&mut trio, leader, |it| it.node.write_share_state(it.now, replica, of, wrote));
+    let told = called(&mut trio, leader, |it| it.node.write_share_state(replica, of, wrote));
     assert_eq!(told.expect("it leads").state_epoch, epoch);
     // The coordinator is cut off, unless that is the leader; then whoever leads next asks whoever coordinates next.
     trio.cut.insert(at);
@@ -319,7 +317,7 @@ fn leaders_reach_the_coordinator_wherever_it_is_and_whoever_it_becomes() {
     let leader = trio.leader("t", 0).expect("led");
     let replica = trio.replica(leader, "t", 0);
     let of = key.clone();
-    let state = called(&mut trio, leader, |it| it.node.read_share_state(it.now, replica, of));
+    let state = called(&mut trio, leader, |it| it.node.read_share_state(replica, of));
     let state = state.expect("it is kept");
     assert_eq!((state.start, state.batches[0].last), (5, 9));
     assert_ne!(coordinator(&trio), at);
@@ -327,8 +325,8 @@ fn leaders_reach_the_coordinator_wherever_it_is_and_whoever_it_becomes() {
 
 /// Of how many keys a node's coordinator says something here, the counter of epochs among them.
 fn kept(it: &mut Harness, replica: ReplicaId) -> usize {
-    let (now, mut kept) = (it.now, 0);
-    it.node.with_shares(now, replica, &mut Vec::new(), |it| kept = it.live_size().0);
+    let mut kept = 0;
+    it.node.with_shares(replica, |it| kept = it.live_size().0);
     kept
 }
 
@@ -388,11 +386,9 @@ fn kept_elsewhere() -> (Trio, ShareKey, usize, ReplicaId) {
 /// Something is kept from now on, though the node may not know of what.
 fn begin(trio: &mut Trio, at: usize, key: &ShareKey, replica: ReplicaId) {
     let node = &mut trio.nodes[at];
-    let (now, mut actions) = (node.now, Vec::new());
-    node.node.with_shares(now, replica, &mut actions, |it| {
-        it.ask(key, Asker::Nobody, Ask::Begin, now);
-    });
-    assert_eq!(actions.len(), 0);
+    let now = node.now;
+    node.node.with_shares(replica, |it| it.ask(key, Asker::Nobody, Ask::Begin, now));
+    assert_eq!(node.node.out.len(), 0);
     node.step(Event::Tick);
 }
 
@@ -429,8 +425,7 @@ fn a_topic_that_a_coordinator_has_not_heard_of_is_not_gone() {
     begin(&mut trio, at, &new, replica);
     let node = &mut trio.nodes[at];
     assert!(node.node.controller.image.topic(topic_id).is_none(), "it does not know it");
-    let now = node.now;
-    node.node.doubt_topics(now, replica, [topic_id]);
+    node.node.doubt_topics(replica, [topic_id]);
     node.step(Event::Tick);
     trio.pass_ms(5_000);
     assert!(trio.nodes[at].node.controller.image.topic(topic_id).is_some());
@@ -441,12 +436,12 @@ fn a_topic_that_a_coordinator_has_not_heard_of_is_not_gone() {
 fn a_leader_that_leads_no_more_hears_no_answer() {
     let (mut it, key) = begun();
     let replica = it.replica("t");
-    let call = it.node.read_share_state(it.now, replica, key.clone());
+    let call = it.node.read_share_state(replica, key.clone());
     it.step(Event::Tick);
     it.run();
     let told = it.node.take_share_answers();
     assert_eq!((told.len(), told[0].call, told[0].replica), (1, call, replica));
-    it.node.read_share_state(it.now, replica, key);
+    it.node.read_share_state(replica, key);
     it.node.forget_share_calls(replica);
     it.step(Event::Tick);
     it.run();
@@ -458,7 +453,7 @@ fn a_call_that_nobody_answers_is_given_up() {
     let mut it = Harness::new(&FEW);
     it.create("t", &[]);
     let (replica, key) = (it.replica("t"), key(&it, "t"));
-    it.node.read_share_state(it.now, replica, key);
+    it.node.read_share_state(replica, key);
     it.pass_ms(9_000);
     assert_eq!(it.node.take_share_answers(), []);
     it.pass_ms(2_000);
