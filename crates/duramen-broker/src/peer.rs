@@ -277,6 +277,35 @@ duramen_protocol::message! {
     }
 }
 
+impl Letter {
+    fn weight(&self) -> usize {
+        let entries = weight_of(&self.entries, |entry| 24 + entry.data.len());
+        128 + self.context.len() + entries + weight_of(&self.payloads, |it| 4 + it.len())
+    }
+}
+
+impl Forward {
+    fn weight(&self) -> usize {
+        let names = self.principal.len() + self.listener.len() + self.client_host.len();
+        32 + names + self.request.len()
+    }
+}
+
+impl TransactionAsk {
+    fn weight(&self) -> usize {
+        48 + self.transactional_id.len() + self.topic.len()
+    }
+}
+
+fn registration_weight(of: &RegisterBroker) -> usize {
+    let endpoints = weight_of(&of.endpoints, |it| 16 + it.listener.len() + it.host.len());
+    64 + endpoints + of.rack.as_ref().map_or(0, String::len)
+}
+
+fn weight_of<T>(list: &[T], weight: impl Fn(&T) -> usize) -> usize {
+    list.iter().map(weight).sum()
+}
+
 impl Sleeper {
     /// Whether it does not sleep any more.
     pub(crate) fn has_woken(&self) -> bool {
@@ -303,32 +332,73 @@ pub enum NoFrame {
 }
 
 impl PeerFrame {
-    /// About how many bytes it has.
+    /// Estimates the bytes of the encoded frame from above, with every list in it.
     pub fn weight(&self) -> usize {
-        let letter = |letter: &Letter| {
-            let entries: usize = letter.entries.iter().map(|entry| entry.data.len() + 24).sum();
-            let payloads: usize = letter.payloads.iter().map(Bytes::len).sum();
-            128 + letter.context.len() + entries + payloads
-        };
-        let letters: usize = self.0.letters.iter().map(letter).sum();
-        let given: usize = self.0.ranges_given.iter().map(|it| it.batches.len() + 16).sum();
-        256 + letters
-            + given
-            + self.0.ranges_wanted.len() * 64
-            + self.0.prefixes_wanted.len() * 64
-            + self.0.prefixes_given.iter().map(|it| it.batches.len() + 48).sum::<usize>()
-            + (self.0.leads.len() + self.0.moves_wanted.len()) * 64
-            + self.0.leads.iter().map(|it| it.lacking.len() * 8).sum::<usize>()
-            + (self.0.registrations.len() + self.0.strangers.len()) * 256
-            + self.0.replacing.len() * 16
-            + self.0.asleep.sleepers.len() * 40
-            + self.0.transaction_asks.len() * 128
-            + self.0.marks_wanted.len() * 80
-            + (self.0.transaction_answers.len() + self.0.marked.len()) * 16
-            + self.0.burials_wanted.iter().map(|it| 48 + it.batch.len()).sum::<usize>()
-            + self.0.buried.len() * 16
-            + self.0.share_asks.iter().map(|it| 128 + it.batches.len() * 20).sum::<usize>()
-            + self.0.share_answers.iter().map(|it| 48 + it.batches.len() * 20).sum::<usize>()
+        // Every field is named, so that a new list cannot be forgotten.
+        let Frame {
+            cluster_id: _,
+            broker_id: _,
+            directory_id: _,
+            incarnation: _,
+            number: _,
+            heard: _,
+            letters,
+            leads_after: _,
+            leads,
+            registrations,
+            ids_wanted,
+            ids_granted,
+            topics_wanted,
+            is_leaving: _,
+            moves_wanted,
+            forwards,
+            forwarded,
+            reassigned,
+            useless,
+            asleep,
+            ranges_wanted,
+            ranges_given,
+            strangers,
+            has_slow_disk: _,
+            transaction_asks,
+            transaction_answers,
+            marks_wanted,
+            marked,
+            share_asks,
+            share_answers,
+            burials_wanted,
+            buried,
+            prefixes_wanted,
+            prefixes_given,
+            unheard,
+            wall_ms: _,
+            replacing,
+            has_full_disk: _,
+        } = &self.0;
+        let logs = weight_of(letters, Letter::weight)
+            + weight_of(leads, |it| 64 + it.lacking.len() * 8)
+            + weight_of(ranges_given, |it| 16 + it.batches.len())
+            + weight_of(prefixes_given, |it| 48 + it.batches.len())
+            + weight_of(burials_wanted, |it| 48 + it.batch.len())
+            + (ranges_wanted.len() + prefixes_wanted.len() + moves_wanted.len()) * 64
+            + (reassigned.len() + useless.len()) * 32
+            + asleep.sleepers.len() * 40
+            + buried.len() * 16;
+        let nodes = weight_of(registrations, registration_weight)
+            + weight_of(strangers, registration_weight)
+            + replacing.len() * 16
+            + unheard.len() * 4
+            + ids_wanted.len() * 8
+            + ids_granted.len() * 24
+            + weight_of(topics_wanted, |name| 8 + name.len())
+            + weight_of(forwards, Forward::weight)
+            + weight_of(forwarded, |it| 16 + it.response.len());
+        let coordinators = weight_of(transaction_asks, TransactionAsk::weight)
+            + marks_wanted.len() * 80
+            + (transaction_answers.len() + marked.len()) * 16
+            + weight_of(share_asks, |it| 80 + it.group_id.len() + it.batches.len() * 20)
+            + weight_of(share_answers, |it| 48 + it.batches.len() * 20);
+        256 + logs + nodes + coordinators
     }
 
     /// CRC-32C of the rest, version, length of the body, the body without payload, the length of each payload, and the
@@ -402,6 +472,7 @@ impl PeerFrame {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::controller::records::Endpoint;
 
     fn frame() -> PeerFrame {
         let entry = LetterEntry { term: 2, index: 9, data: vec![1; 57].into(), kind: 0 };
@@ -460,6 +531,90 @@ mod tests {
         let within = bytes.as_ptr_range();
         assert!(read.iter().all(|payload| within.contains(&payload.as_ptr())));
         assert!(frame().weight() >= read.iter().map(Bytes::len).sum());
+    }
+
+    /// Every list of a frame, each with an element whose texts and blobs are long.
+    fn lists() -> Vec<(&'static str, Frame)> {
+        let text = "t".repeat(200);
+        let blob = Bytes::from(vec![7; 200]);
+        let endpoint =
+            Endpoint { listener: text.clone(), host: text.clone(), ..Endpoint::default() };
+        let broker = RegisterBroker {
+            endpoints: vec![endpoint],
+            rack: Some(text.clone()),
+            ..RegisterBroker::default()
+        };
+        let batches = vec![ShareBatch::default(); 50];
+        let entries = vec![LetterEntry { data: blob.clone(), ..LetterEntry::default() }; 3];
+        let letter = Letter {
+            context: blob.clone(),
+            entries,
+            payloads: vec![blob.clone(); 2],
+            ..Letter::default()
+        };
+        let forward = Forward {
+            principal: text.clone(),
+            listener: text.clone(),
+            client_host: text.clone(),
+            request: blob.clone(),
+            ..Forward::default()
+        };
+        let ask = TransactionAsk {
+            transactional_id: text.clone(),
+            topic: text.clone(),
+            ..TransactionAsk::default()
+        };
+        let share_ask =
+            ShareAsk { group_id: text.clone(), batches: batches.clone(), ..ShareAsk::default() };
+        let asleep = Asleep { sleepers: vec![Sleeper::default()], ..Asleep::default() };
+        macro_rules! each {
+            ($($field:ident: $value:expr;)*) => {
+                vec![$((stringify!($field), Frame { $field: $value, ..Frame::default() })),*]
+            };
+        }
+        each! {
+            letters: vec![letter];
+            leads: vec![Lead { lacking: vec![1; 50], ..Lead::default() }];
+            registrations: vec![broker.clone()];
+            ids_wanted: vec![1];
+            ids_granted: vec![IdsGranted::default()];
+            topics_wanted: vec![text];
+            moves_wanted: vec![MoveWanted::default()];
+            forwards: vec![forward];
+            forwarded: vec![Forwarded { response: blob.clone(), ..Forwarded::default() }];
+            reassigned: vec![Reassigned::default()];
+            useless: vec![Useless::default()];
+            asleep: asleep;
+            ranges_wanted: vec![RangeWanted::default()];
+            ranges_given: vec![RangeGiven { batches: blob.clone(), ..RangeGiven::default() }];
+            strangers: vec![broker];
+            transaction_asks: vec![ask];
+            transaction_answers: vec![TransactionAnswer::default()];
+            marks_wanted: vec![MarkWanted::default()];
+            marked: vec![Marked::default()];
+            share_asks: vec![share_ask];
+            share_answers: vec![ShareAnswer { batches, ..ShareAnswer::default() }];
+            burials_wanted: vec![BurialWanted { batch: blob.clone(), ..BurialWanted::default() }];
+            buried: vec![Buried::default()];
+            prefixes_wanted: vec![PrefixWanted::default()];
+            prefixes_given: vec![PrefixGiven { batches: blob, ..PrefixGiven::default() }];
+            unheard: vec![1];
+            replacing: vec![Uuid::default()];
+        }
+    }
+
+    #[test]
+    fn every_list_of_a_frame_counts_toward_its_weight() {
+        let bytes = |frame: Frame| PeerFrame(frame).encode().len();
+        let empty = Frame::default();
+        let (weight, len) = (PeerFrame(empty.clone()).weight(), bytes(empty));
+        assert!(weight >= len);
+        for (list, frame) in lists() {
+            let more = PeerFrame(frame.clone()).weight() - weight;
+            // A tagged field brings its tag and its length, once a frame.
+            assert!(more + 8 >= bytes(frame) - len, "{list}: {more}");
+            assert!(more > 0, "{list}");
+        }
     }
 
     #[test]
