@@ -29,7 +29,7 @@ use crate::configs::{
 use crate::event::{Action, Now, RequestKey};
 use crate::group::{Group, GroupId, Outgoing, PayloadRead, internal_of};
 use crate::limits::{
-    NODE_PARTITIONS_MAX, PRODUCER_ID_BLOCK, PRODUCER_ID_ZEROES, PRODUCER_IDS_MAX,
+    CLUSTER_PARTITIONS_MAX, PRODUCER_ID_BLOCK, PRODUCER_ID_ZEROES, PRODUCER_IDS_MAX,
     TOPIC_NAME_BYTES_MAX, TOPIC_PARTITIONS_MAX,
 };
 use crate::partition::internal::Internal;
@@ -330,8 +330,8 @@ impl Controller {
         check_topic_as_one(&configs, settings)
             .map_err(|error| Error::new(ErrorCode::InvalidConfig, error.to_string()))?;
         let placed = self.place(topic, settings)?;
-        if self.image.partitions_len + placed.len() > NODE_PARTITIONS_MAX {
-            let text = format!("a node holds at most {NODE_PARTITIONS_MAX} partitions");
+        if self.image.partitions_len + placed.len() > CLUSTER_PARTITIONS_MAX {
+            let text = format!("a cluster holds at most {CLUSTER_PARTITIONS_MAX} partitions");
             return Err(Error::new(ErrorCode::InvalidPartitions, text));
         }
         let replication_factor = i16::try_from(placed[0].len()).expect("it was an i16");
@@ -421,8 +421,8 @@ impl Controller {
             let text = format!("the topic has {before} partitions; {} is no more", topic.count);
             return refuse(text);
         }
-        if self.image.partitions_len + decided + wanted - before > NODE_PARTITIONS_MAX {
-            return refuse(format!("a node holds at most {NODE_PARTITIONS_MAX} partitions"));
+        if self.image.partitions_len + decided + wanted - before > CLUSTER_PARTITIONS_MAX {
+            return refuse(format!("a cluster holds at most {CLUSTER_PARTITIONS_MAX} partitions"));
         }
         let placed = self.place_more(topic, wanted - before, replicas)?;
         let records = (before..).zip(placed).map(|(partition, brokers)| {

@@ -2,12 +2,40 @@
 //!
 //! Purpose:    every bound of a node that no setting changes.
 //! Owns:       the constants, and the proofs that they fit together.
-//! Interface:  the constants.
+//! Interface:  the constants; [`table`].
 //! Invariants: the `const` assertions below.
 //! Never:      a bound that an operator should change.
-//! Tests:      the compiler.
+//! Tests:      the compiler; `tests/limits.rs` writes `docs/limits.md`.
 //! Start at:   the list.
 
+/// Declares constants, and lists them in [`table`].
+macro_rules! limits {
+    ($($(#[doc = $line:literal])+ $vis:vis const $name:ident: $type:ty = $value:expr;)+) => {
+        $($(#[doc = $line])+ $vis const $name: $type = $value;)+
+
+        /// Lists every bound, for `docs/limits.md`.
+        pub fn table() -> Vec<Limit> {
+            vec![$(Limit {
+                name: stringify!($name),
+                value: $name.to_string(),
+                text: concat!($($line),+),
+            }),+]
+        }
+    };
+}
+
+/// One bound, as a document shows it.
+#[derive(Clone, Debug)]
+pub struct Limit {
+    /// Name of the constant.
+    pub name: &'static str,
+    /// Value, in the unit that the text names.
+    pub value: String,
+    /// Comment of the constant.
+    pub text: &'static str,
+}
+
+limits! {
 /// Largest request frame, in bytes: the default of Kafka's `socket.request.max.bytes`.
 pub const FRAME_BYTES_MAX: usize = 100 << 20;
 /// Most Produce requests of one connection that wait for their response. At the bound the node stops reading the
@@ -152,24 +180,6 @@ pub(crate) const ELECTION_WAITS_US: u64 = 5_000_000;
 /// `NOT_ENOUGH_REPLICAS`.
 pub(crate) const GROUP_UNCOMMITTED_MAX: u64 = 16 << 10;
 
-/// Log that a group of several voters keeps in memory for its followers. The simulator keeps less.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Memory {
-    /// Descriptors of applied entries in memory. A group drops older ones when twice as many are there, and reads them
-    /// from segments again on demand.
-    pub entries: usize,
-    /// Bytes of payload in memory. The leader reads older payload from segments.
-    pub payload_bytes: usize,
-    /// Bytes of a log that one read for a lagging follower returns.
-    pub read_bytes: u32,
-}
-
-impl Default for Memory {
-    fn default() -> Self {
-        Self { entries: 1024, payload_bytes: 1 << 20, read_bytes: 256 << 10 }
-    }
-}
-
 /// Latest batches of each producer that a partition remembers to detect duplicates.
 pub(crate) const PRODUCER_BATCHES_KEPT: usize = 5;
 /// Producer ids that one metadata record allocates.
@@ -191,7 +201,7 @@ pub(crate) const DESCRIBED_PARTITIONS_MAX: i32 = 2000;
 /// Most bytes of segments that one `DescribeReplicas` request reads to compute digests: a fraction of a second.
 pub(crate) const DIGEST_BYTES_MAX: u64 = 16 << 20;
 /// Most partitions of a cluster. Above it `CreateTopics` and `CreatePartitions` fail with `INVALID_PARTITIONS`.
-pub(crate) const NODE_PARTITIONS_MAX: usize = 100_000;
+pub(crate) const CLUSTER_PARTITIONS_MAX: usize = 100_000;
 /// Longest topic name, in bytes.
 pub(crate) const TOPIC_NAME_BYTES_MAX: usize = 249;
 /// Most partitions, or topics, that a periodic sweep processes in one slice.
@@ -247,6 +257,25 @@ pub(crate) const NEW_MEMBER_WAITS_US: u64 = 300_000_000;
 pub(crate) const BROKERS_AWAITED_US: u64 = 10_000_000;
 /// Longest time requests wait for the groups of a node that has just started to elect leaders, in microseconds.
 pub(crate) const OPENING_US_MAX: u64 = 30_000_000;
+}
+
+/// Log that a group of several voters keeps in memory for its followers. The simulator keeps less.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// Descriptors of applied entries in memory. A group drops older ones when twice as many are there, and reads them
+    /// from segments again on demand.
+    pub entries: usize,
+    /// Bytes of payload in memory. The leader reads older payload from segments.
+    pub payload_bytes: usize,
+    /// Bytes of a log that one read for a lagging follower returns.
+    pub read_bytes: u32,
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self { entries: 1024, payload_bytes: 1 << 20, read_bytes: 256 << 10 }
+    }
+}
 
 const _: () = {
     assert!(SESSION_BYTES_MAX >= FRAME_BYTES_MAX, "one whole request fits a connection");

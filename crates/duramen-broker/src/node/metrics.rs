@@ -43,7 +43,8 @@ pub struct Metrics {
     pub sleep_disputes: u64,
     /// Gauge: those of them that have failed.
     pub partitions_failed: u64,
-    /// Gauge: partitions of `__consumer_offsets` whose log cannot be read, so that their groups are not served.
+    /// Gauge: partitions of `__consumer_offsets`, `__transaction_state` and `__share_group_state` whose log this node
+    /// leads and cannot read, so that their coordinators do not serve.
     pub coordinators_failed: u64,
     /// Gauge: producers remembered.
     pub producers: u64,
