@@ -1,18 +1,20 @@
 //! # Room card: tidy
 //!
 //! Purpose:    rules about sources that no lint of clippy's holds.
-//! Owns:       reading of sources, and which file imports which.
-//! Interface:  [`sources`], [`Imports`].
+//! Owns:       reading of sources; which file imports which; the sentences of comments.
+//! Interface:  [`sources`], [`Imports`], [`comments`], [`sentences`].
 //! Invariants: production code only: a `tests.rs`, a folder `tests` and an item under `#[cfg(test)]` are left out.
 //! Never:      a rule itself: those are in `tests/`.
-//! Tests:      in `imports`.
+//! Tests:      in `imports` and `comments`.
 //! Start at:   `tests/layers.rs`.
 
+mod comments;
 mod imports;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
+pub use comments::{comments, sentences};
 pub use imports::Imports;
 
 /// One file of production code.
