@@ -158,7 +158,7 @@ pub struct BatchHeader {
     pub attributes: Attributes,
     /// Offset of the last record, less the base offset; stays when compaction removes the record.
     pub last_offset_delta: i32,
-    /// What the records' timestamps are counted from.
+    /// Time from which the records' timestamp deltas count, in milliseconds since 1970.
     pub base_timestamp: i64,
     /// The greatest timestamp; with log append time, the timestamp of all records.
     pub max_timestamp: i64,
@@ -168,7 +168,7 @@ pub struct BatchHeader {
     pub producer_epoch: i16,
     /// Sequence number of the first record, or -1.
     pub base_sequence: i32,
-    /// How many records there are.
+    /// Number of records.
     pub record_count: i32,
 }
 
@@ -316,7 +316,7 @@ pub struct Batches {
 }
 
 impl Batches {
-    /// What was not walked over yet.
+    /// Returns the bytes that the walk has not reached.
     pub fn remaining(&self) -> &Bytes {
         &self.left
     }
@@ -355,9 +355,9 @@ pub fn restamp_log_append_time(batch: &mut [u8], append_time_ms: i64) {
 
 /// Writes timestamp type and max timestamp into a batch, or into its header alone, and renews the checksum.
 ///
-/// The records are not read: the checksum of two parts is a linear function of the checksum of the first, so the
-/// difference that the changed header makes is carried over the length of the records in O(log n). The stored
-/// checksum must have been right before, or it is wrong in the same way afterwards.
+/// The function does not read the records. The checksum of two parts is a linear function of the checksum of the
+/// first part. So the function carries the difference of the changed header over the length of the records, in O(log
+/// n). The stored checksum must have been right before; otherwise it stays wrong in the same way.
 pub fn restamp(batch: &mut [u8], timestamp_type: TimestampType, max_timestamp: i64) {
     let mut header = BatchHeader::parse(batch).expect("only parsed batches are restamped");
     let payload_bytes = header.batch_bytes() - HEADER_BYTES;

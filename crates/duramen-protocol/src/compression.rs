@@ -96,12 +96,12 @@ pub enum CompressionError {
         /// The codec.
         codec: Codec,
     },
-    /// What is read by few, and not by Java clients.
+    /// A zstd window that few clients read, and Java clients do not.
     #[error(
         "zstd window of {bytes} bytes; compress with a window log of at most 27, more is not read by Java clients"
     )]
     WindowTooLarge {
-        /// How far back the frame looks.
+        /// Window that the frame declares, in bytes.
         bytes: u64,
     },
 }
@@ -111,8 +111,8 @@ const STEP_BYTES: usize = 16 << 10;
 
 /// Replaces the content of `out` by the decompressed `input`, which may be at most `limit` bytes long.
 ///
-/// Memory is bounded by the output (that is, by `limit`) plus a constant of the codec: at most 8 MiB, for an lz4
-/// frame that declares the largest blocks.
+/// The output (that is, `limit`) plus a constant of the codec bounds the memory. The constant is at most 8 MiB, for
+/// an lz4 frame that declares the largest blocks.
 pub fn decompress(
     codec: Codec,
     input: &[u8],

@@ -74,7 +74,7 @@ pub enum RecordError {
 }
 
 impl RecordError {
-    /// What Kafka 4.3 answers in this case.
+    /// Returns the error code of Kafka 4.3 for this case.
     pub fn code(&self) -> ErrorCode {
         match self {
             // Kafka finds no batch in bytes that end within the first one, and says so.

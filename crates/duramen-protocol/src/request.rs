@@ -22,7 +22,7 @@ use crate::wire::{Ctx, DecodeError, Decoder, EncodeError, Encoder, Message, Null
 /// frame for an element, and a hundred and more of memory and answer.
 pub const REQUEST_ELEMENTS_MAX: usize = 1 << 18;
 
-/// What stands before every request.
+/// Header before every request.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RequestHeader {
     /// The API's key; a number because it may be unknown to us.

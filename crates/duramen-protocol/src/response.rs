@@ -21,7 +21,7 @@ use crate::wire::{DecodeError, Decoder, EncodeError, Encoder, Hole, Message};
 pub struct EncodedFrame {
     /// Length prefix, header and body, without the bytes of the holes.
     pub bytes: BytesMut,
-    /// What is missing in `bytes`, in order of position.
+    /// Holes in `bytes`, in order of position.
     pub holes: Vec<Hole>,
 }
 

@@ -14,7 +14,7 @@ use lz4_flex::frame::{BlockMode, BlockSize, FrameInfo};
 const MAGIC: u32 = 0x184D_2204;
 const STORED: u32 = 1 << 31;
 
-/// How we write frames.
+/// Returns the settings of the frames that we write.
 pub(super) fn frame() -> FrameInfo {
     FrameInfo::new().block_mode(BlockMode::Independent).block_size(BlockSize::Max64KB)
 }

@@ -11,11 +11,11 @@ pub(super) const MAGIC: [u8; 8] = [0x82, b'S', b'N', b'A', b'P', b'P', b'Y', 0];
 const FRAME_HEADER_BYTES: usize = 16;
 const VERSION: i32 = 1;
 
-/// What Java clients put into one block.
+/// Bytes that Java clients put into one block.
 const BLOCK_BYTES: usize = 32 << 10;
 
-/// No snappy element makes more than 64 bytes of fewer than 3, so a block that declares more than this times its
-/// own length is a lie, and no room is made for it.
+/// Greatest ratio of declared length to compressed length. No snappy element makes more than 64 bytes of fewer than
+/// 3. So a block that declares more is corrupt, and the decompressor makes no room for it.
 const RATIO_MAX: usize = 32;
 
 const CORRUPT: CompressionError = CompressionError::Corrupt { codec: Codec::Snappy };

@@ -109,7 +109,7 @@ impl BatchBuilder {
         self
     }
 
-    /// How many records were pushed.
+    /// Returns the number of records pushed.
     pub fn count(&self) -> i32 {
         self.count
     }

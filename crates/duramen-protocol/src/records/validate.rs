@@ -1,10 +1,12 @@
-//! What a producer's batch must satisfy before it is appended.
+//! Rules that a producer's batch must satisfy before the leader appends it.
 //!
-//! The rules are those of Apache Kafka 4.3 for client appends, with four deliberate differences that are stricter:
-//! bytes after the batch are refused, where Kafka drops them if they are too few for a header; offset deltas are
-//! checked in uncompressed batches too; the delete-horizon flag, which only compaction may set, is refused; and so
-//! is a negative producer id other than -1. And one that is not: whatever time type a batch claims, its records'
-//! own timestamps are summed up, because the claim is the broker's to make and is taken off the batch.
+//! The rules are those of Apache Kafka 4.3 for client appends, with four deliberate differences that are stricter. We
+//! refuse bytes after the batch, where Kafka drops them if they are too few for a header. We check offset deltas in
+//! uncompressed batches too. We refuse the delete-horizon flag, which only compaction may set. We refuse a negative
+//! producer id other than -1.
+//!
+//! One difference is not stricter: we sum up the records' own timestamps, whatever timestamp type the batch claims.
+//! The timestamp type is the broker's to set, and the broker overwrites the claim.
 
 use bytes::Bytes;
 
@@ -16,7 +18,7 @@ use crate::compression::{self, Codec};
 /// First version of Produce that may carry zstd.
 const ZSTD_FROM_VERSION: i16 = 7;
 
-/// What the topic allows. No defaults: each comes from its configuration.
+/// Limits of the topic. There are no defaults: each comes from the topic's configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Longest batch, as it stands on the wire (`max.message.bytes`).
@@ -59,10 +61,10 @@ impl Places {
     }
 }
 
-/// What the walk over the records found.
+/// Findings of the walk over the records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecordSummary {
-    /// How many records; equal to the header's count and to last offset delta + 1.
+    /// Number of records; equal to the header's count and to last offset delta + 1.
     pub count: i32,
     /// The first records without a key, if there are any.
     pub keyless: Places,

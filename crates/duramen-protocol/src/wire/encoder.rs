@@ -9,7 +9,7 @@ use super::{EncodeError, Uuid};
 pub struct Hole {
     /// Position in the written bytes (which do not contain the hole's bytes) before which they go.
     pub at: usize,
-    /// How many bytes go there; already counted in every length prefix around it.
+    /// Length of the missing bytes; every length prefix around the hole counts them already.
     pub len: u32,
     /// The caller's name for the bytes.
     pub id: u32,
@@ -22,7 +22,7 @@ pub enum RecordData {
     Bytes(Bytes),
     /// Elsewhere, say in a segment file: only their length is written, and a [`Hole`] is left.
     External {
-        /// How many bytes.
+        /// Length in bytes.
         len: u32,
         /// The caller's name for them.
         id: u32,
@@ -247,12 +247,12 @@ fn low_seven(value: u64) -> u8 {
     value.to_le_bytes()[0] & 0x7f
 }
 
-/// How many bytes [`Encoder::varint`] writes for `value`.
+/// Returns the number of bytes that [`Encoder::varint`] writes for `value`.
 pub fn varint_len(value: i32) -> usize {
     unsigned_len(u64::from(((value << 1) ^ (value >> 31)).cast_unsigned()))
 }
 
-/// How many bytes [`Encoder::varlong`] writes for `value`.
+/// Returns the number of bytes that [`Encoder::varlong`] writes for `value`.
 pub fn varlong_len(value: i64) -> usize {
     unsigned_len(((value << 1) ^ (value >> 63)).cast_unsigned())
 }

@@ -1,4 +1,4 @@
-//! How a field of each type is read and written, and when.
+//! Field types: the encoding of each, and the versions in which a field is present.
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use bytes::Bytes;
 use super::{DecodeError, Decoder, EncodeError, Encoder, RecordData, Uuid};
 
 /// Decoding n bytes allocates at most this times n. The worst element is an empty compact string in an array: one
-/// byte on the wire, 24 in memory, doubled by the growth of the vector and once more while it moves; tests
-/// measure it.
+/// byte on the wire, 24 in memory. The growth of the vector doubles that, and the move to the larger vector doubles
+/// it once more. Tests measure it.
 pub const ALLOCATION_FACTOR: usize = 96;
 
 /// Kafka refuses longer strings even where the length prefix could say more.
@@ -121,7 +121,7 @@ impl FieldSpec {
     }
 }
 
-/// What a field needs to know of the message around it.
+/// Context of a field: facts about the message around it.
 #[derive(Debug, Clone, Copy)]
 pub struct Ctx {
     /// The message's version.
