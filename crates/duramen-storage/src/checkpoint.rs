@@ -106,9 +106,9 @@ impl Checkpoints {
 }
 
 impl<D: Disk> Storage<D> {
-    /// Starts checkpoints of the replicas that hold the oldest extent, if the journal is half
-    /// full, and of those that have had unsynced files for longest, if too many are open; and moves
-    /// on those that wait for an image.
+    /// Starts checkpoints of the replicas that hold the oldest extent, if the journal is half full. Starts
+    /// checkpoints of the replicas with the oldest unsynced files, if too many files are open. Moves on the
+    /// checkpoints that wait for a snapshot.
     pub(crate) fn run_checkpoints(&mut self) -> Result<(), Error> {
         let due = self.journal.live_extents() >= (self.extents_wanted() as u64 / 2).max(2);
         let tail = self.journal.tail();
@@ -143,9 +143,9 @@ impl<D: Disk> Storage<D> {
         self.capture_imaged()
     }
 
-    /// How many extents the journal should have: what it has, or more where a great many replicas share
-    /// it. Each of them is checkpointed once while half of the journal is written, and that costs the
-    /// same whether it has written much meanwhile or little.
+    /// Returns the number of extents that the journal should have: its present number, or more where a great many
+    /// replicas share it. The node checkpoints each replica once while it writes half of the journal. A checkpoint
+    /// costs the same whether the replica has written much meanwhile or little.
     pub(crate) fn extents_wanted(&self) -> usize {
         let has = self.journal.extent_count();
         let wants = 2 * self.checkpoints.lives.len().div_ceil(self.options.replicas_an_extent);
@@ -194,7 +194,7 @@ impl<D: Disk> Storage<D> {
         Ok(())
     }
 
-    /// Everything that the captured state stands for is on disk: it may be written.
+    /// Queues the captured state for a round, once everything that it stands for is on disk.
     pub(crate) fn on_checkpoint_synced(&mut self, id: ReplicaId) {
         let Some(Stage::Syncing(state, as_of)) = self.checkpoints.running.remove(&id) else {
             return; // its log has begun anew since
@@ -205,7 +205,7 @@ impl<D: Disk> Storage<D> {
         self.push_state(Record::State { as_of, state });
     }
 
-    /// The State is durable: replay starts from it.
+    /// Notes that the State is durable: replay starts from it.
     pub(crate) fn on_state_durable(&mut self, id: ReplicaId, lsn: u64) {
         self.checkpoints.running.remove(&id);
         let Some(replica) = self.replicas.get_mut(&id) else { return };
@@ -227,9 +227,8 @@ impl<D: Disk> Storage<D> {
 }
 
 impl<D: Disk> Replica<D> {
-    /// Writes index entries to their files, where they are many or their segment is sealed, and
-    /// returns what must be synced for a checkpoint, and whether that was all. For want of room they
-    /// stay in the State.
+    /// Writes index entries to their files, where they are many or their segment is sealed. Returns the syncs that a
+    /// checkpoint needs, and whether all entries are written. On a full disk the entries stay in the State.
     fn flush(
         &mut self,
         disk: &D,

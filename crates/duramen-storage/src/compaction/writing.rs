@@ -27,11 +27,11 @@ const TIME_INTERVAL_BYTES: u64 = 4096;
 /// Why a segment was not written.
 #[derive(Debug)]
 pub(crate) enum WriteError {
-    /// It would take more than a segment may.
+    /// The segment would be larger than a segment may be.
     TooLarge,
     /// The disk is full.
     NoRoom,
-    /// The disk would not do it.
+    /// The disk failed.
     Disk { path: String, source: io::Error },
 }
 
