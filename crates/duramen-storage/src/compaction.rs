@@ -89,7 +89,7 @@ pub enum CompactionError {
     /// The log was trimmed, compacted or deleted meanwhile.
     #[error("the log is not what it was")]
     Changed,
-    /// A checkpoint is to come first.
+    /// A checkpoint must come first.
     #[error("a segment is not settled yet")]
     Unsettled,
     /// A segment is not what was acknowledged.
@@ -97,7 +97,7 @@ pub enum CompactionError {
     Damaged {
         /// The file, relative to the data directory.
         path: String,
-        /// Where.
+        /// Position of the damage.
         at: u64,
         /// Description of the damage.
         what: String,
@@ -132,9 +132,9 @@ impl From<WriteError> for CompactionError {
 /// Outcome of a step.
 #[derive(Debug)]
 pub enum Progress<D: Disk> {
-    /// There is more to do.
+    /// More steps are to come.
     More,
-    /// All is made.
+    /// The new segments are complete.
     Done(Box<Made<D>>),
 }
 

@@ -84,7 +84,7 @@ pub(crate) enum Record {
 }
 
 impl Record {
-    /// Whose record it is.
+    /// Returns the replica that the record belongs to.
     pub(crate) fn replica(&self) -> ReplicaId {
         match self {
             Self::Create { replica, .. }
@@ -315,7 +315,7 @@ pub(crate) fn put_identity(out: &mut Vec<u8>, identity: &Identity) {
 pub(crate) fn get_identity(from: &mut Bytes) -> Result<Identity, Malformed> {
     let topic = get_bytes(from)?;
     let topic = String::from_utf8(topic.to_vec()).map_err(|_| Malformed("a name is not UTF-8"))?;
-    // It is part of a directory's name, and must not be a way to another place.
+    // The name is part of a directory's name, and must not lead to another directory.
     if topic.contains(['/', '\0']) {
         return Err(Malformed("a name of a topic cannot be one of a directory"));
     }

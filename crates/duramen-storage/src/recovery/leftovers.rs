@@ -88,8 +88,8 @@ pub(super) fn sort_out_strangers<D: Disk>(
     Ok(())
 }
 
-/// Whether a directory has the name of one that is being removed: a partition's, and behind it its topic's id, or that
-/// it was never acknowledged. Others may end alike, and are not ours.
+/// Tells whether a directory has the name of one under removal. Such a name is a partition's name, and behind it the
+/// topic's id or a word for a replica that was never acknowledged. Other directories may end alike, and are not ours.
 fn is_garbage(name: &str) -> bool {
     let Some((dir, reason)) = name.strip_suffix(DELETED).and_then(|it| it.rsplit_once('.')) else {
         return false;
@@ -136,8 +136,8 @@ pub(super) fn drop<D: Disk>(
     Ok(())
 }
 
-/// Whether a segment that is longer than it should be holds, before its first replayed byte, what was appended to it, as
-/// far as the state can tell. Else it is another file, and nothing of it may be cut.
+/// Tells whether a segment that is too long holds the appended batches before its first replayed byte, as far as the
+/// state can tell. If not, it is another file, and recovery must cut nothing of it.
 pub(super) fn is_seam_sound<D: Disk>(
     disk: &D,
     file: &D::File,
@@ -196,7 +196,7 @@ fn header_at<D: Disk>(disk: &D, file: &D::File, at: u64) -> io::Result<Option<De
     Ok(Descriptor::of_batch(&header, false).ok())
 }
 
-/// Whether a batch ends with the offset that an index entry gives it.
+/// Tells whether a batch ends with the offset that its index entry names.
 fn is_as_indexed<D: Disk>(
     disk: &D,
     file: &D::File,
@@ -231,8 +231,8 @@ fn last_flushed<D: Disk>(
     Ok((u64::from(entry.position) < before).then_some(entry))
 }
 
-/// Whether batches that begin at one position and offset lead, one by one, up to another position and offset, or past what
-/// is replayed before it.
+/// Tells whether batches lead, one by one, from one position and offset to another, or past the replayed part before
+/// it.
 fn leads_up_to<D: Disk>(
     disk: &D,
     file: &D::File,

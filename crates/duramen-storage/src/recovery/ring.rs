@@ -22,8 +22,8 @@ use crate::manifest::EXTENT_BYTES_MAX;
 use crate::options::Options;
 use crate::sabotage::{self, Bug};
 
-/// Reads the whole ring from the medium, sorts it out, and makes its last round durable: it may
-/// have been written and read back without ever having been synced.
+/// Reads the whole ring from the medium and sorts it out. Makes the last round durable: the process that wrote it may
+/// have ended before its sync.
 pub(super) fn read<D: Disk>(disk: &D, options: &Options) -> Result<(Journal<D>, Scan), Error> {
     let extents = read_extents(disk, options.extent_bytes)?;
     let rounds: Vec<Round> = extents
@@ -61,7 +61,7 @@ pub(super) fn read<D: Disk>(disk: &D, options: &Options) -> Result<(Journal<D>, 
     Ok((Journal::resume(disk, directory, options.extent_bytes, files, &scan, mark), scan))
 }
 
-/// Whether the journal holds more than the one round that formatting writes: then the directory was in use.
+/// Tells whether the journal holds more than the one round that formatting writes: then the directory was in use.
 pub(super) fn was_used<D: Disk>(disk: &D) -> Result<bool, Error> {
     let names =
         disk.list(JOURNAL_DIR).map_err(|source| disk_error("listing", JOURNAL_DIR, source))?;
@@ -111,7 +111,7 @@ fn read_extents<D: Disk>(disk: &D, extent_bytes: u64) -> Result<Vec<FoundExtent<
     Ok(extents)
 }
 
-/// Whether a name in the journal's directory is that of an extent's file.
+/// Tells whether a name in the journal's directory is that of an extent's file.
 fn is_extent(name: &str) -> bool {
     name.len() == 4 && name.bytes().all(|byte| byte.is_ascii_digit())
 }
