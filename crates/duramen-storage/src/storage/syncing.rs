@@ -20,7 +20,7 @@ use crate::{Disk, ReplicaId};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SyncId(pub u64);
 
-/// What a sync makes durable; for whoever measures.
+/// Kind of data that a sync makes durable; for metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyncKind {
     /// A journal round.
@@ -36,11 +36,11 @@ pub enum SyncKind {
 /// Syncs to run, in order, off the storage thread; answer with [`Storage::on_sync`].
 #[derive(Clone, Debug)]
 pub struct SyncRequest<F> {
-    /// To be given back.
+    /// Id to give back with the result.
     pub id: SyncId,
-    /// What for.
+    /// Kind of data that the sync makes durable.
     pub kind: SyncKind,
-    /// What to sync.
+    /// Steps of the sync.
     pub steps: Vec<SyncStep<F>>,
 }
 
@@ -69,7 +69,7 @@ impl<F: Clone + Send + Sync + 'static> SyncRequest<F> {
     }
 }
 
-/// What a sync in flight is for.
+/// Purpose of a sync in flight.
 #[derive(Clone, Debug)]
 pub(super) enum Purpose {
     /// The journal round.
@@ -109,7 +109,7 @@ impl<D: Disk> Storage<D> {
         self.request(Purpose::Removed, steps);
     }
 
-    /// A sync returned. An error is final.
+    /// Takes the result of a sync. An error is final.
     pub fn on_sync(&mut self, id: SyncId, result: io::Result<()>) -> Result<(), Error> {
         let Some(purpose) = self.syncs.remove(&id) else { return Ok(()) };
         if let Err(source) = result {
