@@ -47,7 +47,7 @@ pub struct Api {
 }
 
 impl Api {
-    /// The row of `key`.
+    /// Returns the row of `key`.
     pub fn of(key: ApiKey) -> &'static Self {
         let at = usize::try_from(key.code()).expect("keys are not negative");
         let own = || OWN_TABLE.iter().find(|api| api.key == key);
@@ -64,12 +64,12 @@ impl Api {
         self.status == Status::Served
     }
 
-    /// The version of the request header: 2 has tagged fields, 1 has none. (0, without a client id, is gone.)
+    /// Returns the version of the request header: 2 has tagged fields, 1 has none. (0, without a client id, is gone.)
     pub fn request_header_version(&self, version: i16) -> i16 {
         if self.flexible.contains(version) { 2 } else { 1 }
     }
 
-    /// The version of the response header: 1 has tagged fields, 0 has none.
+    /// Returns the version of the response header: 1 has tagged fields, 0 has none.
     pub fn response_header_version(&self, version: i16) -> i16 {
         // A client that asks for the versions does not know yet how the answer's header looks, so it never changes.
         i16::from(self.key != ApiKey::ApiVersions && self.flexible.contains(version))
@@ -120,7 +120,7 @@ macro_rules! apis {
         }
 
         impl ApiKey {
-            /// The number on the wire.
+            /// Returns the number on the wire.
             pub const fn code(self) -> i16 {
                 match self {
                     $(Self::$name => $key,)*
@@ -128,7 +128,7 @@ macro_rules! apis {
                 }
             }
 
-            /// The key with this number.
+            /// Returns the key with this number.
             pub const fn from_code(code: i16) -> Result<Self, UnknownApiKey> {
                 match code {
                     $($key => Ok(Self::$name),)*

@@ -41,7 +41,7 @@ impl Codec {
     /// All codecs.
     pub const ALL: [Self; 5] = [Self::None, Self::Gzip, Self::Snappy, Self::Lz4, Self::Zstd];
 
-    /// The number in the attributes.
+    /// Returns the number in the attributes.
     pub const fn id(self) -> i16 {
         match self {
             Self::None => 0,
@@ -52,7 +52,7 @@ impl Codec {
         }
     }
 
-    /// The codec with this number.
+    /// Returns the codec with this number.
     pub const fn from_id(id: i16) -> Option<Self> {
         match id {
             0 => Some(Self::None),
@@ -64,7 +64,7 @@ impl Codec {
         }
     }
 
-    /// The name in configurations.
+    /// Returns the name in configurations.
     pub const fn name(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -75,7 +75,7 @@ impl Codec {
         }
     }
 
-    /// The codec with this name.
+    /// Returns the codec with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|codec| codec.name() == name)
     }

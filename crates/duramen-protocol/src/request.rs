@@ -36,7 +36,7 @@ pub struct RequestHeader {
 }
 
 impl RequestHeader {
-    /// The key, if it is one of Kafka's.
+    /// Returns the key, if it is one of Kafka's.
     pub fn api(&self) -> Option<ApiKey> {
         ApiKey::from_code(self.api_key).ok()
     }
@@ -63,7 +63,8 @@ pub fn decode_request(frame: Bytes) -> Result<(RequestHeader, Request), DecodeEr
     decode_request_counted(frame).map(|(header, request, _)| (header, request))
 }
 
-/// [`decode_request`], with how many elements its arrays have: what it takes of memory follows from that.
+/// Does the same as [`decode_request`], and returns the number of elements in the request's arrays. The memory that
+/// the request takes follows from that number.
 pub fn decode_request_counted(
     frame: Bytes,
 ) -> Result<(RequestHeader, Request, usize), DecodeError> {
@@ -107,7 +108,7 @@ pub fn encode_request(
     encode_frame(header, api, |e| request.encode(e, header.api_version))
 }
 
-/// The same for a request whose type is known.
+/// Writes a request frame in the same way, for a request whose type is known.
 pub fn encode_request_of<M: Message>(
     header: &RequestHeader,
     api: ApiKey,

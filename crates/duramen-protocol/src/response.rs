@@ -49,7 +49,8 @@ macro_rules! responses {
         }
 
         impl Response {
-            /// For how many milliseconds the client is asked to send nothing, where a response can say that.
+            /// Returns the time for which the client should send nothing, in milliseconds, where a response has that
+            /// field.
             pub fn throttle_time_ms(&mut self) -> Option<&mut i32> {
                 match self { $(Self::$api(response) => throttle_time_ms!($api response),)* }
             }

@@ -120,13 +120,13 @@ impl<D: Disk> Catalog<D> {
         }
     }
 
-    /// All replicas, by id.
+    /// Returns all replicas, by id.
     pub(crate) fn replicas(&self) -> Vec<(ReplicaId, Arc<LogFiles<D>>)> {
         let logs = self.logs.read().unwrap_or_else(PoisonError::into_inner);
         logs.iter().map(|(id, files)| (*id, Arc::clone(files))).collect()
     }
 
-    /// The first replica at or after an id.
+    /// Returns the first replica at or after an id.
     pub(crate) fn replica_from(&self, id: ReplicaId) -> Option<(ReplicaId, Arc<LogFiles<D>>)> {
         let logs = self.logs.read().unwrap_or_else(PoisonError::into_inner);
         logs.range(id..).next().map(|(id, files)| (*id, Arc::clone(files)))
@@ -336,7 +336,7 @@ impl<D: Disk> LogFiles<D> {
         self.listing.write().unwrap_or_else(PoisonError::into_inner).segments.push(segment);
     }
 
-    /// Hides, and closes, the segments whose base offset is not to be kept.
+    /// Hides and closes the segments that `keep` refuses, by their base offset.
     pub(crate) fn retain(&self, keep: impl Fn(i64) -> bool) {
         let mut listing = self.listing.write().unwrap_or_else(PoisonError::into_inner);
         listing.segments.retain(|segment| {
@@ -350,7 +350,7 @@ impl<D: Disk> LogFiles<D> {
 }
 
 impl<D: Disk> Segment<D> {
-    /// A segment with nothing in it yet.
+    /// Creates a segment with nothing in it yet.
     pub(crate) fn new(dir: &str, base_offset: i64, file: D::File) -> Arc<Self> {
         Arc::new(Self {
             base_offset,
@@ -377,7 +377,7 @@ impl<D: Disk> Segment<D> {
         })
     }
 
-    /// A segment as recovery found it: what this process wrote is good, from `good_from` on.
+    /// Creates a segment as recovery found it: the bytes that this process wrote are good, from `good_from` on.
     pub(crate) fn recovered(
         dir: &str,
         replica: ReplicaId,
@@ -426,7 +426,7 @@ impl<D: Disk> Segment<D> {
         lock(&self.view).is_index_checked = true;
     }
 
-    /// All its files.
+    /// Returns the paths of all its files.
     pub(crate) fn paths(&self) -> impl Iterator<Item = String> {
         ["log", "index", "timeindex"].into_iter().map(|extension| self.sibling(extension))
     }
@@ -463,7 +463,7 @@ impl<D: Disk> Segment<D> {
         view.index_tail.get(after.checked_sub(1)?).copied()
     }
 
-    /// The last index entry at or before a position, of those not flushed.
+    /// Returns the last index entry at or before a position, of those not flushed.
     pub(crate) fn index_tail_before(&self, position: u64) -> Option<IndexEntry> {
         let view = lock(&self.view);
         let after = view.index_tail.partition_point(|it| u64::from(it.position) <= position);
@@ -546,12 +546,12 @@ impl<D: Disk> Segment<D> {
         }
     }
 
-    /// All index entries that are not in their file yet.
+    /// Returns all index entries that are not in their file yet.
     pub(crate) fn index_tail(&self) -> Vec<IndexEntry> {
         lock(&self.view).index_tail.clone()
     }
 
-    /// Another file has taken the place of this segment's.
+    /// Puts another file in the place of this segment's.
     pub(crate) fn replace(&self, file: D::File) {
         *lock(&self.file) = Handle::Open(file);
     }
@@ -571,7 +571,7 @@ impl<D: Disk> Segment<D> {
         add_range(&mut view.verified, from, state.size);
     }
 
-    /// The log was cut within this segment.
+    /// Cuts the segment as the log was cut.
     pub(crate) fn cut(&self, state: &SegmentState, end_offset: i64) {
         let mut view = lock(&self.view);
         view.size = state.size;
@@ -587,7 +587,7 @@ impl<D: Disk> Segment<D> {
         }
     }
 
-    /// The first entries of both tails are in their files now.
+    /// Counts the first entries of both tails as flushed: they are in their files now.
     pub(crate) fn flushed(&self, index: usize, times: usize) {
         let mut view = lock(&self.view);
         view.index_tail.drain(..index);
@@ -616,7 +616,7 @@ impl<D: Disk> Segment<D> {
         matches!(*lock(&self.file), Handle::Gone)
     }
 
-    /// The segment's file, for the writer.
+    /// Returns the segment's file, for the writer.
     pub(crate) fn open(&self, disk: &D) -> io::Result<D::File> {
         let mut file = lock(&self.file);
         if let Handle::Open(file) = &*file {

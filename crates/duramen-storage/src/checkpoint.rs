@@ -77,7 +77,8 @@ impl Checkpoints {
         self.forced.remove(&replica);
     }
 
-    /// The replica's log begins anew: what was taken of the old one is not to be written.
+    /// Voids a running checkpoint when the replica's log begins anew: the captured state of the old log must not be
+    /// written.
     pub(crate) fn void(&mut self, replica: ReplicaId) {
         if let Some(stage @ Stage::Syncing(..)) = self.running.get_mut(&replica) {
             *stage = Stage::Void;

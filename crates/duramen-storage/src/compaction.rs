@@ -473,7 +473,7 @@ impl<D: Disk> Compaction<D> {
         self.begin_segment(base_offset)
     }
 
-    /// The batch at the current place, whole and checked.
+    /// Returns the batch at the current place, whole and checked.
     fn next_batch(&mut self) -> Result<(Descriptor, Bytes), CompactionError> {
         let source = &self.sources[self.place.source];
         let left = usize::try_from(source.size - self.place.at).unwrap_or(usize::MAX);
@@ -606,7 +606,7 @@ impl<D: Disk> Compaction<D> {
         Ok(writing.put(batch, bytes, &mut self.paths)?)
     }
 
-    /// The segment that is being written is whole.
+    /// Ends the segment being written, which is whole.
     fn end_segment(&mut self) -> Result<(), CompactionError> {
         let Some(writing) = self.writing.take() else { return Ok(()) };
         self.written.push(writing.end(&mut self.paths)?);

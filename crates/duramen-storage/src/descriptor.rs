@@ -66,7 +66,7 @@ pub struct Descriptor {
     pub header_crc: u32,
     /// Idempotent producer, or -1.
     pub producer_id: i64,
-    /// Its epoch, or -1.
+    /// Epoch of that producer, or -1.
     pub producer_epoch: i16,
     /// Sequence number of the first record, or -1.
     pub first_sequence: i32,

@@ -36,9 +36,9 @@ pub struct PastEntry {
 pub struct History {
     /// The entry before the first that can be had again.
     pub index: u64,
-    /// Its term.
+    /// Term of that entry.
     pub term: u64,
-    /// The log's end offset there.
+    /// End offset of the log at that entry.
     pub end_offset: i64,
     internal: VecDeque<PastEntry>,
     bytes: usize,
@@ -58,7 +58,7 @@ pub fn forget_runs(runs: &mut Vec<TermRun>, index: u64) {
 }
 
 impl History {
-    /// One that begins after an entry.
+    /// Creates a history that begins after an entry.
     pub fn new(index: u64, term: u64, end_offset: i64) -> Self {
         Self { index, term, end_offset, internal: VecDeque::new(), bytes: 0 }
     }

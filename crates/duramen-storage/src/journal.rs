@@ -104,11 +104,11 @@ impl RoundHeader {
 /// A round as found on disk.
 #[derive(Clone, Debug)]
 pub struct Round {
-    /// Its header.
+    /// Header of the round.
     pub header: RoundHeader,
-    /// Which file of the ring holds it.
+    /// File of the ring that holds the round.
     pub file: usize,
-    /// Its records; `None` if they do not match the header's CRC.
+    /// Records of the round; `None` if they do not match the header's CRC.
     pub body: Option<Bytes>,
 }
 
@@ -212,7 +212,7 @@ const MARK_SLOT_BYTES: usize = ROUND_ALIGN;
 /// Bytes of a slot that say something.
 const MARK_BYTES: usize = 24;
 
-/// A round that was durable when this was written.
+/// Encodes the mark of a durable round.
 fn encode_mark(directory: u64, lsn: u64) -> Vec<u8> {
     let mut slot = vec![0; MARK_SLOT_BYTES];
     slot[..4].copy_from_slice(&MARK_MAGIC.to_be_bytes());
@@ -299,7 +299,7 @@ pub(crate) fn extent_path(file: usize) -> String {
 static ZEROS: [u8; 256 * 1024] = [0; 256 * 1024];
 
 impl<D: Disk> Journal<D> {
-    /// A ring of `count` new files, all synced.
+    /// Makes a ring of `count` new files, all synced.
     pub(crate) fn format(
         disk: &D,
         directory: u64,
@@ -335,7 +335,7 @@ impl<D: Disk> Journal<D> {
         Ok(journal)
     }
 
-    /// The ring as a scan found it. The next round goes right behind the last good one.
+    /// Takes up the ring as a scan found it. The next round goes right behind the last good one.
     pub(crate) fn resume(
         disk: &D,
         directory: u64,
@@ -376,8 +376,8 @@ impl<D: Disk> Journal<D> {
         self.marked_extent < self.head_sequence()
     }
 
-    /// Lets the mark name a durable round, and returns what must be synced, and the directory if the file is new. A disk
-    /// without room leaves the mark as it is: what it says stays true.
+    /// Lets the mark name a durable round. Returns the file to sync, and true if the file is new, so that its
+    /// directory must be synced. A disk without room leaves the mark as it is, and the mark stays true.
     pub(crate) fn write_mark(&mut self, lsn: u64) -> Result<Option<(D::File, bool)>, Error> {
         assert!(lsn < self.next_lsn, "the mark names a round that was written");
         let failed = |source| disk_error("writing", JOURNAL_MARK, source);
@@ -462,7 +462,7 @@ impl<D: Disk> Journal<D> {
             .unwrap_or_else(|| self.head_sequence())
     }
 
-    /// Nothing in extents before this one is needed by replay any more.
+    /// Frees the extents before this one: replay needs nothing in them any more.
     pub(crate) fn advance_tail(&mut self, tail: u64) {
         self.tail = self.tail.max(tail.min(self.head_sequence()));
     }
@@ -510,7 +510,7 @@ impl<D: Disk> Journal<D> {
         self.extents[free].last_lsn = 0;
     }
 
-    /// The round that carried `tail` is durable.
+    /// Notes that the round that carried `tail` is durable.
     pub(crate) fn on_durable(&mut self, tail: u64) {
         self.durable_tail = self.durable_tail.max(tail);
     }
@@ -549,7 +549,7 @@ impl<D: Disk> Journal<D> {
         }
     }
 
-    /// The file being made.
+    /// Returns the file being made.
     pub(crate) fn growing(&self) -> Option<(D::File, String)> {
         self.growing.as_ref().map(|(file, path, _)| (file.clone(), path.clone()))
     }

@@ -44,7 +44,7 @@ impl Manifest {
     }
 }
 
-/// A text file, for people: `key=value` lines and their CRC.
+/// Renders the manifest as a text file, for people: `key=value` lines and their CRC.
 fn render(manifest: &Manifest) -> String {
     let Manifest { facts, voters, extent_bytes } = manifest;
     let version = if manifest.is_of_several() { FORMING_VERSION } else { DIRECTORY_VERSION };
@@ -150,7 +150,7 @@ fn parse(bytes: &[u8]) -> Result<Manifest, Error> {
     Ok(manifest)
 }
 
-/// `peer:broker:directory`, with commas between.
+/// Parses voters as `peer:broker:directory`, with commas between.
 fn parse_voters(text: &str) -> Option<Vec<Voter>> {
     let parts: Vec<&str> = text.split(',').filter(|part| !part.is_empty()).collect();
     let voter = |part: &&str| {

@@ -88,7 +88,7 @@ pub enum MendError {
     /// The batches of the other replica do not belong there.
     #[error("what another replica gave does not fit: {0}")]
     Unfit(&'static str),
-    /// Its copy would leave too little for appends.
+    /// The copy would leave too little room for appends.
     #[error("there is no room for a copy of the segment")]
     NoRoom,
     /// The disk failed.
@@ -175,7 +175,7 @@ impl<D: Disk> Reader<D> {
         }
     }
 
-    /// Copies bytes that rest on the medium. What cannot be read is left out, unless it must be there.
+    /// Copies bytes that rest on the medium. Leaves out bytes that cannot be read, unless `must_be` is set.
     fn copy_part(
         &self,
         old: Option<&D::File>,
@@ -256,8 +256,9 @@ fn check<D: Disk>(
 }
 
 impl<D: Disk> Storage<D> {
-    /// Lets a copy take the place of its segment's file, and tells of it by [`Done::Mended`]. What was written since the
-    /// copy was made is added to it first. Between [`Storage::begin_round`] and the end of that round it may come, too.
+    /// Puts a copy in the place of its segment's file, and reports by [`Done::Mended`]. Adds the bytes that were
+    /// written since the copy was made first. The call may also come between [`Storage::begin_round`] and the end of
+    /// that round.
     pub fn switch(&mut self, mended: &Mended<D>) -> Result<(), Error> {
         let (replica, segment) = (mended.replica, mended.segment.base_offset);
         let is_done = self.try_switch(mended)?;
@@ -272,7 +273,7 @@ impl<D: Disk> Storage<D> {
         Ok(())
     }
 
-    /// False if the segment has changed meanwhile, or there is no room.
+    /// Tries the switch. Returns false if the segment has changed meanwhile, or there is no room.
     fn try_switch(&mut self, mended: &Mended<D>) -> Result<bool, Error> {
         let Mended { replica, segment, cuts, file, copied, path } = mended;
         let failed = |source| disk_error("mending", path, source);

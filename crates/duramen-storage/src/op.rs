@@ -30,7 +30,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// The directory of its files, relative to the data directory.
+    /// Returns the directory of the replica's files, relative to the data directory.
     pub(crate) fn dir(&self) -> String {
         format!("{}-{}", self.topic, self.partition)
     }
@@ -110,13 +110,13 @@ pub struct Op {
 pub struct Beginning {
     /// The entry before the first.
     pub index: u64,
-    /// Its term.
+    /// Term of that entry.
     pub term: u64,
-    /// The log's end offset there: a segment begins.
+    /// End offset of the log at that entry, where a segment begins.
     pub end_offset: i64,
     /// The membership, which may be that of a later index.
     pub conf: ConfState,
-    /// The view's image. It may hold what later entries say: its reader must know which.
+    /// Snapshot of the view. The snapshot may hold effects of later entries: its reader must know which.
     pub image: Bytes,
     /// Part of the log before the first entry, if the log is compacted. Storage has received it: [`crate::staging`].
     pub given: Option<Given>,
@@ -147,7 +147,7 @@ pub enum OpKind {
         ticket: u64,
         /// Topic and partition of the replica.
         identity: Identity,
-        /// Its first membership.
+        /// First membership of the replica.
         conf: ConfState,
     },
     /// The log begins anew behind an entry: the replica loses all that it had at once, but not its vote. Durable with
@@ -198,7 +198,7 @@ pub enum Done {
     /// The op with this ticket, and all earlier entries and hard state of the replica, are on disk. A commit index
     /// that may ride, membership, trims and snapshots may still follow: the entries can restore them.
     Persisted {
-        /// Whose.
+        /// Id of the replica.
         replica: ReplicaId,
         /// The ticket of the op.
         ticket: u64,
@@ -206,7 +206,7 @@ pub enum Done {
     /// Storage is about to checkpoint the replica and wants its view's image
     /// ([`OpKind::Image`]) at the newest applied index.
     WantImage {
-        /// Whose.
+        /// Id of the replica.
         replica: ReplicaId,
     },
     /// Shortage of disk space for which appends must be refused, or `None`. Sent when it changes, and when its
@@ -214,14 +214,14 @@ pub enum Done {
     DiskFull(Option<Shortage>),
     /// A segment with reported damage was cut: the damage of the rest is not known.
     Cut {
-        /// Whose.
+        /// Id of the replica.
         replica: ReplicaId,
         /// The segment's base offset.
         segment: i64,
     },
     /// Outcome of a repair.
     Mended {
-        /// Whose.
+        /// Id of the replica.
         replica: ReplicaId,
         /// The segment's base offset.
         segment: i64,
@@ -230,7 +230,7 @@ pub enum Done {
     },
     /// Outcome of a compaction ([`crate::compaction`]).
     Compacted {
-        /// Whose.
+        /// Id of the replica.
         replica: ReplicaId,
         /// Segments that replaced all below, durable and shown to readers. `None` if nothing has changed: the
         /// compaction may be tried again.
@@ -238,7 +238,7 @@ pub enum Done {
     },
     /// Outcome of a [`crate::staging::Stage::Put`].
     Put {
-        /// Whose.
+        /// Id of the replica.
         replica: ReplicaId,
         /// [`Given::number`].
         number: u64,
@@ -247,7 +247,7 @@ pub enum Done {
     },
     /// All that another replica fed of a compacted log is here, durable, and waits for [`OpKind::Reset`].
     Staged {
-        /// Whose.
+        /// Id of the replica.
         replica: ReplicaId,
         /// [`Given::number`].
         number: u64,
@@ -270,9 +270,9 @@ pub struct Shortage {
 pub struct TermRun {
     /// The term.
     pub term: u64,
-    /// Its first index.
+    /// First index of the term.
     pub first_index: u64,
-    /// The log's end offset when the term began.
+    /// End offset of the log when the term began.
     pub start_offset: i64,
 }
 

@@ -56,10 +56,10 @@ pub struct Facts {
 /// One of the voters of a cluster of several nodes, which keep the cluster's metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Voter {
-    /// Its id in the metadata group, from 1.
+    /// Id of the voter in the metadata group, from 1.
     pub peer_id: u64,
-    /// Its node.
+    /// Broker id of the voter.
     pub broker_id: i32,
-    /// Its data directory, and no other.
+    /// Directory id of the voter: no other directory is the voter.
     pub directory_id: [u8; 16],
 }

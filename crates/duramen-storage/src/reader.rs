@@ -372,7 +372,7 @@ impl<D: Disk> Reader<D> {
         &self.disk
     }
 
-    /// The segment of a range. Another one may have taken its place, and says nothing of the range's file.
+    /// Returns the segment of a range. Another segment may have replaced it, and says nothing of the range's file.
     fn segment(
         &self,
         replica: ReplicaId,

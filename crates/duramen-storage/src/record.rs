@@ -73,7 +73,7 @@ pub(crate) enum Record {
     State { as_of: u64, state: Box<ReplicaState> },
     /// The replica is to be removed.
     Delete { replica: ReplicaId },
-    /// Its directory has its new name for good: the old name may be used again.
+    /// The directory has its new name for good: the old name may be used again.
     Gone { replica: ReplicaId },
     /// The synced mark: payload up to this index is durable in its segments.
     Synced { replica: ReplicaId, index: u64 },

@@ -49,7 +49,7 @@ const UNFORMATTED: [&str; 5] = [JOURNAL_DIR, RESERVE, "manifest.new", "lock", "l
 pub(crate) struct FoundReplica<D: Disk> {
     pub(crate) replica: Replica<D>,
     pub(crate) recovered: RecoveredReplica,
-    /// Its files are what its state says. If there was no room for that, the journal has the rest.
+    /// True if the files match the state. If there was no room for that, the journal has the rest.
     pub(crate) is_restored: bool,
 }
 
@@ -62,7 +62,7 @@ pub(crate) struct Found<D: Disk> {
     pub(crate) garbage: Vec<String>,
 }
 
-/// The number that ties a round to its directory.
+/// Returns the number that ties a round to its directory.
 pub(crate) fn directory_number(options: &Options) -> u64 {
     let id = options.facts.directory_id;
     u64::from_be_bytes(id[..8].try_into().expect("eight of sixteen bytes"))
@@ -324,7 +324,7 @@ fn retire<D: Disk>(
 struct Restoring<D: Disk> {
     it: Replaying,
     image: Bytes,
-    /// Its directory was there.
+    /// True if the replica's directory was there.
     is_present: bool,
     damage: Option<String>,
     /// Segments that others have.
@@ -395,7 +395,7 @@ fn settle<D: Disk>(
     Ok(())
 }
 
-/// A replica as it was found; `is_restored` if its files are what they should be, and durable.
+/// Takes in a replica as it was found; `is_restored` if its files are as they should be, and durable.
 fn take_in<D: Disk>(
     disk: &D,
     restoring: Restoring<D>,
@@ -561,7 +561,7 @@ fn find_tear<D: Disk>(
     Ok(None)
 }
 
-/// Where in `entries` an index is; past the end for one that the image holds.
+/// Returns the place of an index in `entries`; past the end for one that the snapshot holds.
 fn entry_position(state: &ReplicaState, index: u64) -> usize {
     let position = index.checked_sub(state.prev_index + 1);
     position.and_then(|it| usize::try_from(it).ok()).unwrap_or(usize::MAX)

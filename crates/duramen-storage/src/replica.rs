@@ -32,7 +32,7 @@ pub(crate) struct Ticket {
     pub(crate) number: u64,
     /// The round that carries it; 0 if none has to.
     pub(crate) lsn: u64,
-    /// Its payload, and what came before it, is synced in segments under numbers up to this one.
+    /// Number up to which payload must be synced in segments: this write's payload, and all before.
     pub(crate) bulk: u64,
 }
 
@@ -176,8 +176,8 @@ impl<D: Disk> Replica<D> {
     pub(crate) fn make_dir(&mut self, disk: &D) -> io::Result<()> {
         if !self.dir_made {
             let dir = self.state.dir();
-            // Somebody else's files must not be taken for this replica's. What it was given, before its log begins anew with
-            // that, is its own.
+            // Another program's files must not be taken for this replica's. Files of a feed, which wait until the log
+            // begins anew, are the replica's own.
             let is_own = |name: &String| name.contains(&format!(".{:x}-", self.id().0));
             if disk.list(&dir).is_ok_and(|names| !names.iter().all(is_own)) {
                 let to = format!("{SET_ASIDE}/{dir}.replica-{}", self.id().0);
@@ -263,15 +263,16 @@ impl<D: Disk> Replica<D> {
         files
     }
 
-    /// A checkpoint is durable: what it had synced is on the medium, and stays as it is.
+    /// Settles the captured segments, whose checkpoint is durable: their synced bytes are on the medium, and stay as
+    /// they are.
     pub(crate) fn settle(&mut self) {
         for Captured { segment, written, cuts } in self.captured.drain(..) {
             segment.settle(written, cuts);
         }
     }
 
-    /// A checkpoint has synced them: segments that have nothing unsynced are closed. With very many
-    /// partitions, the files that are open are those that are being written.
+    /// Closes the segments that have nothing unsynced, once a checkpoint has synced them. With very many partitions
+    /// only the files that are being written stay open.
     pub(crate) fn close_clean(&mut self) {
         for segment in self.files.segments() {
             if !self.dirty.contains_key(&segment.base_offset) {
@@ -281,7 +282,7 @@ impl<D: Disk> Replica<D> {
         self.checkpointing.clear();
     }
 
-    /// Another file has taken the place of a segment's, and holds all that was written to it, synced.
+    /// Takes the file that replaced a segment's; it holds all bytes of the old one, synced.
     pub(crate) fn take_file(&mut self, segment: &Segment<D>, file: &D::File) {
         if let Some(dirty) = self.dirty.get_mut(&segment.base_offset) {
             dirty.file = file.clone();
@@ -322,14 +323,14 @@ impl<D: Disk> Replica<D> {
         number
     }
 
-    /// One more segment has to be synced for it.
+    /// Counts one more segment to sync for the payload of a number.
     pub(crate) fn expect_bulk(&mut self, number: u64) {
         if let Some(bulk) = self.bulk.get_mut(&number) {
             bulk.segments += 1;
         }
     }
 
-    /// One of its segments is synced.
+    /// Notes that one segment of the payload is synced.
     pub(crate) fn end_bulk(&mut self, number: u64) {
         let Some(bulk) = self.bulk.get_mut(&number) else { return };
         bulk.segments -= 1;
@@ -343,8 +344,7 @@ impl<D: Disk> Replica<D> {
         self.synced_index = self.synced_index.max(synced);
     }
 
-    /// The log was cut: what was synced of the entries that are gone says nothing of those that
-    /// take their indexes.
+    /// Forgets syncs of entries that a cut removed: those syncs say nothing of the entries that take their indexes.
     pub(crate) fn cut_bulk(&mut self, from: u64) {
         self.synced_index = self.synced_index.min(from - 1);
         for bulk in self.bulk.values_mut() {

@@ -139,7 +139,7 @@ impl SegmentState {
         }
     }
 
-    /// The first entries of both tails are in their files now.
+    /// Drops the first entries of both tails, which are in their files now.
     pub(crate) fn flushed(&mut self, index: usize, times: usize) {
         if let Some(entry) = self.index_tail.drain(..index).next_back() {
             self.flushed_position = entry.position;
@@ -205,8 +205,8 @@ pub(crate) struct ReplicaState {
 }
 
 impl ReplicaState {
-    /// A new, empty replica. Index 1 of term 1 is the (empty) beginning of every group; one that was not told its
-    /// membership lacks even that, so that it always needs a snapshot, and gets its membership from it.
+    /// Creates an empty replica. Index 1 of term 1 is the (empty) beginning of every group. A replica that does not
+    /// know its membership lacks even that. So it always needs a snapshot, and gets its membership from it.
     pub(crate) fn new(replica: ReplicaId, identity: Identity, conf: ConfState) -> Self {
         let begun = u64::from(!conf.voters.is_empty());
         let hard_state = HardState { term: begun, vote: 0, commit: begun };
@@ -242,7 +242,7 @@ impl ReplicaState {
         }
     }
 
-    /// The same replica, with a log that begins somewhere else.
+    /// Returns the same replica, with a log that begins somewhere else.
     pub(crate) fn reset(&self, beginning: &Beginning, image: ImageSource) -> Self {
         let Beginning { index, term, end_offset, conf, .. } = beginning;
         // The vote stays: the replica must not vote twice in one term.
@@ -343,7 +343,7 @@ impl ReplicaState {
         self.hard_state.commit = self.hard_state.commit.min(self.last_index());
     }
 
-    /// After a cut: the largest timestamp of what is left in the last segment.
+    /// Computes, after a cut, the largest timestamp in the rest of the last segment.
     fn recompute_max_timestamp(&mut self) {
         let Some(segment) = self.segments.last_mut() else { return };
         segment.max_timestamp = segment.image_max_timestamp;
@@ -359,7 +359,7 @@ impl ReplicaState {
         }
     }
 
-    /// The view's state at `index` is kept: entries up to it are no longer needed.
+    /// Takes the view's snapshot at `index`: entries up to it are no longer needed.
     pub(crate) fn set_image(&mut self, index: u64, image: ImageSource) {
         if index < self.prev_index || index > self.last_index() {
             return; // older than the one we have, or of a suffix that was cut since
@@ -509,7 +509,7 @@ impl ReplicaState {
         }
     }
 
-    /// The body of a State record; see `docs/format.md`.
+    /// Encodes the body of a State record; see `docs/format.md`.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         record::put_identity(out, &self.identity);
         record::put_hard_state(out, self.hard_state);
@@ -567,7 +567,7 @@ impl ReplicaState {
         }
     }
 
-    /// A State of version 1 has no history: what was before its image cannot be had again.
+    /// Decodes the history. A State of version 1 has none: entries before its snapshot cannot be had again.
     fn decode_history(
         from: &mut Bytes,
         version: StateVersion,

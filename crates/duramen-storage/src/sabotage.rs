@@ -236,7 +236,7 @@ mod planted {
 #[cfg(feature = "sabotage")]
 pub use planted::{is, plant};
 
-/// Without the feature there are no bugs.
+/// Returns false: without the feature there are no bugs.
 #[cfg(not(feature = "sabotage"))]
 #[inline]
 pub const fn is(_: Bug) -> bool {

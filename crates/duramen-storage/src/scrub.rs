@@ -32,7 +32,7 @@ pub enum Found {
     Sound {
         /// Replica that the segment belongs to.
         replica: ReplicaId,
-        /// Its base offset.
+        /// Base offset of the segment.
         segment: i64,
     },
     /// A segment is damaged.
@@ -65,7 +65,8 @@ struct Inspection<D: Disk> {
     /// Position up to which the segment is inspected.
     size: u64,
     end_offset: i64,
-    /// Its file, opened for this: errors of write-back are told to those who write. None if it is not there.
+    /// File of the segment, opened for this inspection: the system reports write-back errors to those who write.
+    /// `None` if the file is not there.
     file: Option<D::File>,
     at: u64,
     offset: i64,

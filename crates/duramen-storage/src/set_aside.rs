@@ -116,12 +116,12 @@ pub(crate) fn is_ours(name: &str) -> bool {
     is_number(stem) && ["log", "index", "timeindex", "mending"].contains(&extension)
 }
 
-/// Twenty digits, as offsets and indexes are written.
+/// Tells whether the text is twenty digits, as offsets and indexes are written.
 fn is_number(text: &str) -> bool {
     text.len() == 20 && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// The base offset of a segment's file as it was appended; nothing of one that compaction made, or was given.
+/// Returns the base offset of a segment's file as it was appended. Returns nothing for a compacted or fed segment.
 pub(crate) fn appended_segment(name: &str) -> Option<i64> {
     let base = name.strip_suffix(".log")?;
     if is_number(base) { base.parse().ok() } else { None }

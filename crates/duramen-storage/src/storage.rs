@@ -161,13 +161,14 @@ pub struct Storage<D: Disk> {
     renames: BTreeSet<ReplicaId>,
     dirty_count: DirtyCount,
     queue: VecDeque<Op>,
-    /// Replicas whose deletion is queued: the node has forgotten them, and gives no image of them.
-    /// The queue may be waiting for their checkpoints.
+    /// Replicas whose deletion is queued: the node has forgotten them, and gives no snapshot of them. The queue may
+    /// be waiting for their checkpoints.
     doomed: BTreeSet<ReplicaId>,
     images: VecDeque<(ReplicaId, u64, Bytes)>,
-    /// Replicas with dead segments that stay until there is an image behind them.
+    /// Replicas with dead segments that stay until there is a snapshot behind them.
     lingering: BTreeSet<ReplicaId>,
-    /// Ops of replicas whose directory's name is not free yet, or that are to begin anew, and for whose image there is no room.
+    /// Ops that wait: for the name of a directory under removal, or for room for the snapshot of a log that begins
+    /// anew.
     deferred: BTreeMap<ReplicaId, Vec<Op>>,
     /// Records of our own for the next round.
     urgent: VecDeque<Record>,
@@ -243,15 +244,15 @@ impl<D: Disk> Storage<D> {
         Ok((storage, Recovered { facts, voters, formatted, replicas }))
     }
 
-    /// Writes with whom the node forms a cluster: first as a promise, without a cluster id, then as what is so. It is
-    /// durable when this returns. Only for a directory that was formatted with a cluster id of zeros.
+    /// Writes the voters with which the node forms a cluster: first as a promise, without a cluster id, then as a
+    /// fact. Durable when the function returns. Only for a directory that was formatted with a cluster id of zeros.
     pub fn join(&mut self, cluster_id: Option<[u8; 16]>, voters: &[Voter]) -> Result<(), Error> {
         assert_eq!(self.options.facts.cluster_id, [0; 16], "who is in a cluster stays there");
         self.belong(cluster_id.unwrap_or_default(), voters.to_vec())
     }
 
-    /// Makes the directory one of another cluster, which this node begins alone: those that it belonged with are strangers
-    /// from then on. It is durable when this returns.
+    /// Moves the directory to another cluster, which this node begins alone: the voters of the old cluster are
+    /// strangers from then on. Durable when the function returns.
     pub fn secede(&mut self, cluster_id: [u8; 16], founder: Voter) -> Result<(), Error> {
         self.belong(cluster_id, vec![founder])
     }
@@ -529,9 +530,9 @@ impl<D: Disk> Storage<D> {
         Ok(())
     }
 
-    /// One slice of background work, a millisecond or so: checkpoints, removal of old segments,
-    /// the closing round of a journal that fell quiet (`idle`). Returns syncs to run. Call it
-    /// after each round, and about every 100 ms when nothing happens.
+    /// Does one slice of background work, a millisecond or so: checkpoints, removal of old segments, the closing
+    /// round of a journal that fell quiet (`idle`). Returns syncs to run. Call it after each round, and about every
+    /// 100 ms when nothing happens.
     pub fn maintain(&mut self, idle: bool) -> Result<Vec<SyncRequest<D::File>>, Error> {
         self.retry_for_room()?;
         self.take_images()?;
@@ -562,8 +563,8 @@ impl<D: Disk> Storage<D> {
         Ok(())
     }
 
-    /// Ends in good order: the journal's mark names the last round, so that the next start knows all of it. Only when no
-    /// round is in flight.
+    /// Ends in good order: the journal's mark names the last round, so that the next start can verify all of it. Only
+    /// when no round is in flight.
     pub fn close(&mut self) -> Result<(), Error> {
         assert!(self.round.is_none(), "the last round is durable when storage is closed");
         if let Some((file, is_new)) = self.journal.write_mark(self.journal.last_lsn())? {
@@ -619,8 +620,8 @@ impl<D: Disk> Storage<D> {
         self.round.as_ref().is_none_or(|round| round.writes.is_empty() && round.cuts.is_empty())
     }
 
-    /// One sync fewer is in flight for the replica; a deleted one's directory is renamed when
-    /// none is left, since a sync must not lose its path.
+    /// Counts one sync fewer in flight for the replica. Renames a deleted replica's directory when none is left,
+    /// since a sync must not lose its path.
     fn on_replica_idle(&mut self, id: ReplicaId) -> Result<(), Error> {
         if let Some(replica) = self.replicas.get_mut(&id) {
             replica.in_flight -= 1;
@@ -651,7 +652,7 @@ impl<D: Disk> Storage<D> {
         Ok(())
     }
 
-    /// The round is durable: tells of it once all of its payload is in the segments.
+    /// Ends a durable round: reports it once all of its payload is in the segments.
     fn end_round(&mut self) -> Result<(), Error> {
         let Some(round) = &mut self.round else { return Ok(()) };
         let installs = std::mem::take(&mut round.installs);

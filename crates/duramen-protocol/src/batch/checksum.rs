@@ -21,7 +21,7 @@ const POWERS: [u32; 34] = {
     powers
 };
 
-/// The product of two polynomials modulo the generator.
+/// Returns the product of two polynomials modulo the generator.
 const fn multiply(a: u32, mut b: u32) -> u32 {
     let mut product = 0;
     let mut bit = ONE;

@@ -43,7 +43,8 @@ pub(super) fn decompress(
         let (len, rest) = left.split_first_chunk::<4>().ok_or(CORRUPT)?;
         let len = usize::try_from(i32::from_be_bytes(*len)).map_err(|_| CORRUPT)?;
         let (compressed, rest) = rest.split_at_checked(len).ok_or(CORRUPT)?;
-        // A block says at least how long it is; to the library no bytes at all are a block of none, to Java's they are not.
+        // A block begins with its decompressed length, so it is never empty. The library reads no bytes as an empty
+        // block; the Java library refuses them.
         if compressed.is_empty() {
             return Err(CORRUPT);
         }

@@ -82,7 +82,7 @@ fn window(frame: &[u8]) -> Result<u64, CompressionError> {
     }
 }
 
-/// The library names its errors by text only.
+/// Tells whether the output buffer was too small. The library names its errors by text only.
 fn is_too_small(code: usize) -> bool {
     zstd_safe::get_error_name(code) == "Destination buffer is too small"
 }

@@ -50,12 +50,12 @@ impl Places {
         }
     }
 
-    /// The places, ascending.
+    /// Returns the places, ascending.
     pub fn as_slice(&self) -> &[i32] {
         &self.at[..self.len]
     }
 
-    /// True if there is no such record.
+    /// Tells whether there is no such record.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -68,7 +68,7 @@ pub struct RecordSummary {
     pub count: i32,
     /// The first records without a key, if there are any.
     pub keyless: Places,
-    /// The smallest timestamp but for -1, which is none. With create time, the broker compares both ends with its clock.
+    /// Smallest timestamp but for -1, which is none. With create time, the broker compares both ends with its clock.
     pub min_timestamp: i64,
     /// Offset delta of the first record with the smallest timestamp.
     pub min_timestamp_delta: i32,
@@ -108,7 +108,7 @@ pub fn validate(batch: &BatchView, limits: &Limits) -> Result<RecordSummary, Rec
     validate_with(batch, limits, &mut Vec::new())
 }
 
-/// [`validate`], decompressing into a buffer that the caller uses again.
+/// Does the same as [`validate`], and decompresses into a buffer that the caller uses again.
 pub fn validate_with(
     batch: &BatchView,
     limits: &Limits,

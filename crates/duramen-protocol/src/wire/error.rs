@@ -74,7 +74,7 @@ pub enum EncodeError {
     TooLong {
         /// Name of the part that is too long.
         what: &'static str,
-        /// Its length.
+        /// Length of that part.
         len: usize,
     },
     /// A hole in a place where its bytes cannot be accounted for (inside a tagged field).

@@ -169,7 +169,7 @@ impl<D: Disk> SegmentWriter<D> {
         Ok(())
     }
 
-    /// The segment is whole: what is to be known of it, and its path.
+    /// Ends the segment, which is whole. Returns its state and its path.
     pub(crate) fn end(
         mut self,
         made: &mut Vec<String>,

@@ -183,7 +183,7 @@ struct Chunk {
 }
 
 impl Chunk {
-    /// A part of a file of that size, which is read in larger ones, from front to back.
+    /// Reads a part of a file of that size. The file is read in larger parts, from front to back.
     fn read(
         &mut self,
         at: u64,

@@ -27,8 +27,8 @@ use crate::{Disk, ReplicaId};
 /// Says in a directory's name that nobody was told of its replica.
 const UNACKNOWLEDGED: &str = ".unacknowledged";
 
-/// Sorts out directories that look like partitions and belong to no replica. One without a whole batch was made and never
-/// acknowledged: it is removed. One with whole batches is set aside, and one with files that are not ours is left alone.
+/// Sorts out directories that look like partitions and belong to no replica. Removes one without a whole batch: it
+/// was made and never acknowledged. Sets aside one with whole batches. Leaves one with files that are not ours alone.
 pub(super) fn sort_out_strangers<D: Disk>(
     disk: &D,
     owned: &BTreeSet<String>,
@@ -99,8 +99,8 @@ fn is_garbage(name: &str) -> bool {
     is_partition && (is_id || reason == &UNACKNOWLEDGED[1..])
 }
 
-/// Removes files of ours that the state does not name: what was trimmed, replaced, or never finished. A segment at or past
-/// the log's start that holds whole batches is set aside instead. What is not ours is left alone.
+/// Removes files of ours that the state does not name: trimmed, replaced or unfinished ones. Sets aside a segment at
+/// or past the log start that holds whole batches. Leaves files that are not ours alone.
 pub(super) fn drop<D: Disk>(
     disk: &D,
     state: &ReplicaState,
@@ -185,7 +185,7 @@ pub(super) fn is_seam_sound<D: Disk>(
     leads_up_to(disk, file, start, (replayed_from, first), segment.generation == 0)
 }
 
-/// One past the last offset that a segment can have.
+/// Returns one past the last offset that a segment can have.
 fn end_of(state: &ReplicaState, segment: &SegmentState) -> i64 {
     let next = state.segments.iter().find(|it| it.base_offset > segment.base_offset);
     next.map_or(state.end_offset, |next| next.base_offset)
@@ -208,7 +208,7 @@ fn is_as_indexed<D: Disk>(
     Ok(found.is_some_and(|batch| batch.end_offset() == last + 1))
 }
 
-/// The last entry of a segment's index file, if it lies before a position. The file has no checksum.
+/// Returns the last entry of a segment's index file, if it lies before a position. The file has no checksum.
 fn last_flushed<D: Disk>(
     disk: &D,
     state: &ReplicaState,
@@ -251,7 +251,7 @@ fn leads_up_to<D: Disk>(
     Ok(is_at_end || at < end.0 && offset < end.1)
 }
 
-/// Keeps the whole batches behind a segment's end before they are cut: of a round that was torn, or of one that is lost.
+/// Keeps the whole batches behind a segment's end before recovery cuts them. Their round was torn, or is lost.
 pub(super) fn keep_tail<D: Disk>(
     disk: &D,
     file: &D::File,

@@ -116,8 +116,9 @@ fn is_extent(name: &str) -> bool {
     name.len() == 4 && name.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Compares the ring with what rounds say of it, and returns its files, and the path of one that was being made. `written`
-/// are those that hold rounds; `ring` is the number of files that it has at least, or 0 if no build has said so.
+/// Compares the ring with the facts that rounds state of it. Returns its files, and the path of a file that was being
+/// made. `written` lists the files that hold rounds. `ring` is the least number of files in the ring, or 0 if no
+/// build has recorded it.
 fn check_ring<D: Disk>(
     disk: &D,
     extents: Vec<FoundExtent<D>>,
@@ -146,7 +147,8 @@ fn check_ring<D: Disk>(
             return Err(Error::Damaged { path, at: len, what });
         }
         if at >= ring {
-            // Its making may have ended before its sync: once rounds count it, it must be there after any crash.
+            // The process may have ended before it synced the new file: once rounds count the file, it must survive
+            // any crash.
             disk.sync(&file).map_err(|source| disk_error("syncing", &path, source))?;
         }
         files.push(file);

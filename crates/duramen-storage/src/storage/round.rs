@@ -26,7 +26,7 @@ use crate::sabotage::{self, Bug};
 use crate::{Disk, ReplicaId};
 
 impl<D: Disk> Storage<D> {
-    /// Our own records go first: they are what frees the journal.
+    /// Takes our own records first: they free the journal.
     pub(super) fn take_urgent(&mut self, round: &mut Round<D>, buffer: &mut Vec<u8>) {
         let most = self.journal.body_bytes_max() / 2;
         let mut implied = false; // what an image implies goes into one round with it
@@ -64,7 +64,7 @@ impl<D: Disk> Storage<D> {
         }
     }
 
-    /// The round holds a record of this replica that replay needs.
+    /// Notes that the round holds a record of this replica that replay needs.
     pub(super) fn touch(&mut self, round: &mut Round<D>, replica: ReplicaId) {
         round.replicas.insert(replica);
         if let Some(replica) = self.replicas.get_mut(&replica) {
@@ -172,8 +172,8 @@ impl<D: Disk> Storage<D> {
         Ok(())
     }
 
-    /// Splits off what one round has no room for: a write must not outgrow its round, nor open more
-    /// files than there may be. What is taken may become durable alone, as any prefix of a write.
+    /// Splits off the appends that one round has no room for: a write must not outgrow its round, nor open more files
+    /// than there may be. The first part may become durable alone, as any prefix of a write.
     fn part_of(&self, mut appends: Vec<Append>) -> (Vec<Append>, Vec<Append>) {
         let rolls_max = (self.options.dirty_files_max() / 4).max(1);
         let is_roll = |append: &Append| match &append.entry.content {
@@ -446,8 +446,8 @@ impl<D: Disk> Storage<D> {
         self.remove_dead_segments(id, round);
     }
 
-    /// A large image is durable in its own file before the journal speaks of it. False if there is
-    /// no room for it.
+    /// Writes a large snapshot into its own file, durable before the journal names it. Returns false if there is no
+    /// room for it.
     fn write_image_file(
         &mut self,
         id: ReplicaId,
@@ -465,7 +465,7 @@ impl<D: Disk> Storage<D> {
         Ok(true)
     }
 
-    /// The same for a log that begins anew, which is rare: whoever writes waits for the sync.
+    /// Does the same for a log that begins anew, which is rare: the storage thread waits for the sync.
     fn store_image_file(
         &mut self,
         id: ReplicaId,
@@ -555,7 +555,7 @@ impl<D: Disk> Storage<D> {
         true
     }
 
-    /// The files of segments go when the round is durable.
+    /// Lets the files of segments go when the round is durable.
     fn let_go(&mut self, id: ReplicaId, dead: &[SegmentState], round: &mut Round<D>) {
         let Some(replica) = self.replicas.get_mut(&id).filter(|_| !dead.is_empty()) else { return };
         for segment in dead {
@@ -565,8 +565,8 @@ impl<D: Disk> Storage<D> {
         replica.files.retain(|base| dead.iter().all(|segment| segment.base_offset != base));
     }
 
-    /// Asks again for images behind which dead segments can go. The first ones may have been of too little, and a log to
-    /// which nothing comes gives no other occasion.
+    /// Asks again for snapshots behind which dead segments can go. The first snapshots may have covered too little,
+    /// and a log without new entries gives no other occasion.
     pub(super) fn ask_for_lingering(&mut self) {
         for id in std::mem::take(&mut self.lingering) {
             let Some(replica) = self.replicas.get(&id).filter(|it| !it.deleting) else { continue };

@@ -162,7 +162,7 @@ impl<D: Disk> Storage<D> {
         Ok(())
     }
 
-    /// Where the files of a sync are, for whoever reads the log.
+    /// Returns the place of a sync's files, for the error log.
     fn path_of(&self, purpose: &Purpose) -> String {
         let replica = match purpose {
             Purpose::Round | Purpose::Extent | Purpose::Mark => return JOURNAL_DIR.to_owned(),
