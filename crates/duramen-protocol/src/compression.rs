@@ -4,9 +4,9 @@
 //! Owns:       [`Codec`], the bound on what decompression may produce.
 //! Interface:  [`decompress`] into a buffer that can be used again, [`compress`].
 //! Invariants: decompression never produces more than the stated limit and never allocates by a number in the
-//!             input without that bound; no state survives a call. What it takes, Java clients read, with the same
-//!             result. It refuses more than they do where other clients would fail: bytes after the end, sums and
-//!             sizes that are wrong.
+//!             input without that bound; no state survives a call. Java clients read all accepted input, with the same
+//!             result. Decompression refuses more than Java clients where other clients would fail: bytes after the
+//!             end, and wrong sums and sizes.
 //! Never:      records, batches; recompression is decided elsewhere.
 //! Tests:      `compression/tests.rs`; all codecs against an independent encoder in `records/tests.rs`.
 //! Start at:   [`decompress`].

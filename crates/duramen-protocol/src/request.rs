@@ -17,9 +17,9 @@ use crate::messages::{self, any_message, for_each_api};
 use crate::response::EncodedFrame;
 use crate::wire::{Ctx, DecodeError, Decoder, EncodeError, Encoder, Message, Nullable, Wire};
 
-/// Elements that the arrays of one request may have, together: a topic, a partition, a name is one each. It is room for
-/// a request about every one of the 100,000 partitions that a cluster may have. A compact array takes a byte of the
-/// frame for an element, and a hundred and more of memory and answer.
+/// Most elements that the arrays of one request may have, together: a topic, a partition, a name is one each. The
+/// bound leaves room for a request about each of the 100,000 partitions that a cluster may have. A compact array
+/// takes one byte of the frame for an element, and a hundred and more bytes of memory and answer.
 pub const REQUEST_ELEMENTS_MAX: usize = 1 << 18;
 
 /// Header before every request.

@@ -60,9 +60,9 @@ struct Listing<D: Disk> {
 #[derive(Debug)]
 pub(crate) struct Segment<D: Disk> {
     pub(crate) base_offset: i64,
-    /// The entry by which compaction made it, or 0.
+    /// Index of the entry by which compaction made the segment, or 0.
     pub(crate) generation: u64,
-    /// Of such a one: the CRC of its index.
+    /// CRC of the index of a segment that compaction made.
     index_crc: u32,
     /// Path without extension that the segment's files share.
     stem: String,
@@ -476,8 +476,8 @@ impl<D: Disk> Segment<D> {
         view.times_tail.get(after.checked_sub(1)?).copied()
     }
 
-    /// Position and length of the batch that holds `offset`, if it is one of the last. An offset
-    /// at the very end has the position of the end.
+    /// Returns position and length of the batch that holds `offset`, if it is one of the last. An offset at the very
+    /// end has the position of the end.
     pub(crate) fn recent_place(&self, offset: i64) -> Option<(u64, u32)> {
         let view = lock(&self.view);
         let after = view.recent.partition_point(|(base, _)| *base <= offset);

@@ -27,7 +27,7 @@ use crate::{Disk, ReplicaId};
 /// Checkpoints under way at once: enough to keep the sync pool busy, few enough to leave the disk
 /// to the appends.
 const AT_ONCE: usize = 8;
-/// Entries that a State may carry without an image; with more, an image is asked for first.
+/// Entries that a State may carry without a snapshot; with more, storage asks for a snapshot first.
 const ENTRIES_WITHOUT_IMAGE: usize = 16;
 /// Index entries of the active segment that a State may carry; more are written to their file.
 const INDEX_TAIL_MAX: usize = 512;
@@ -38,7 +38,7 @@ const INDEXES_AT_ONCE: usize = 2;
 /// Where a replica's checkpoint is.
 #[derive(Debug)]
 enum Stage {
-    /// The node was asked for its image.
+    /// Storage has asked the node for a snapshot.
     Imaging,
     /// Files are being synced; then this is written.
     Syncing(Box<ReplicaState>, u64),
@@ -154,8 +154,8 @@ impl<D: Disk> Storage<D> {
         if self.reserve.is_full() { has } else { has.max(wants.min(may_have)) }
     }
 
-    /// Captures the replicas whose image has come. A capture stands between two rounds, when all
-    /// payload up to it is in the segments.
+    /// Captures the replicas whose snapshot has come. A capture stands between two rounds, when all payload up to it
+    /// is in the segments.
     fn capture_imaged(&mut self) -> Result<(), Error> {
         if !self.segments_written() {
             return Ok(());
@@ -241,7 +241,7 @@ impl<D: Disk> Replica<D> {
         let last = self.state.segments.len().saturating_sub(1);
         for at in 0..self.state.segments.len() {
             let segment = &self.state.segments[at];
-            // An entry at or past the image could still be cut by a Raft conflict.
+            // A Raft conflict could still cut an entry at or past the snapshot.
             let kept = self.state.prev_end_offset - segment.base_offset;
             let kept = u32::try_from(kept.max(0)).unwrap_or(u32::MAX);
             let index = segment.index_tail.partition_point(|entry| entry.offset_delta < kept);

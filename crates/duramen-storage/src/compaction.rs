@@ -13,7 +13,8 @@
 //!
 //! Of each key the record with the highest offset stays. A tombstone below the order's horizon goes: every consumer
 //! that reads from the beginning has had the time to see it. Transaction markers go like tombstones, records of
-//! aborted transactions at once. Records without a key go, because they have no later record to compare with.
+//! aborted transactions at once. Records without a key go, because they have no later record to compare
+//! with. Only one at the end of the compacted part stays.
 //!
 //! Compaction knows keys by a hash of 128 bits with a secret key. Memory holds the latest offsets of a limited number
 //! of keys. If there are more, compaction reads and writes the log in several passes, each for a part of all hashes.
@@ -255,8 +256,8 @@ impl Rules {
     }
 
     fn stays(&self, offset: i64, record: &Record<'_>) -> bool {
-        // A record without a key is of a time when the topic was not compacted. One that ends the log stays: a reader in a gap
-        // finds it.
+        // A record without a key dates from a time when the topic was not compacted. One that ends the log stays: a
+        // reader in a gap finds it.
         let Some(key) = record.key else { return offset + 1 == self.below };
         let hash = self.hash(key);
         if !(self.part.0..=self.part.1).contains(&hash) {

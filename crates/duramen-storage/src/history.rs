@@ -83,7 +83,7 @@ impl History {
         }
     }
 
-    /// As [`History::note`], but believes what it is told: of one that was read.
+    /// Notes a decoded entry like [`History::note`], but without its checks.
     pub(crate) fn restore(&mut self, past: PastEntry) {
         self.bytes += bytes_of(&past.entry);
         self.internal.push_back(past);

@@ -122,8 +122,8 @@ impl Round {
     }
 }
 
-/// All rounds that can be recognised in one extent's bytes, in order of position. After a round
-/// whose body does not fit, the search goes on page by page, so that what follows is seen.
+/// Returns all rounds that can be recognised in one extent's bytes, in order of position. After a round whose body
+/// does not fit, the search goes on page by page, so that later rounds are seen.
 pub fn rounds_of(file: usize, bytes: &Bytes) -> Vec<Round> {
     let mut rounds = Vec::new();
     let mut at = 0;
@@ -155,8 +155,8 @@ pub struct Scan {
     pub extents: u32,
 }
 
-/// Sorts out which rounds are live, and tells a tear from damage: after the last good round there
-/// may be the remains of one more; anything missing before it was durable once, and is damage.
+/// Sorts out the live rounds, and tells a tear from damage. After the last good round there may be the remains of one
+/// more. Anything missing before it was durable once, and is damage.
 pub fn scan(mut rounds: Vec<Round>, directory: u64) -> Result<Scan, String> {
     rounds.retain(|round| round.header.directory == directory);
     let extents = rounds.iter().map(|round| round.header.extents).max().unwrap_or(0);

@@ -181,9 +181,9 @@ pub enum OpKind {
     /// The view's state after applying the entry at `index`: recovery starts from it. Answers
     /// [`Done::WantImage`]; may also come unasked.
     Image {
-        /// The last entry the image contains.
+        /// Index of the last entry that the snapshot contains.
         index: u64,
-        /// The image, opaque to storage; versioned by its writer.
+        /// Snapshot, opaque to storage; versioned by its writer.
         image: Bytes,
     },
     /// A request to sync all of the replica's segments soon, the end of the last one too: a compaction takes them in.
@@ -203,8 +203,8 @@ pub enum Done {
         /// The ticket of the op.
         ticket: u64,
     },
-    /// Storage is about to checkpoint the replica and wants its view's image
-    /// ([`OpKind::Image`]) at the newest applied index.
+    /// Storage is about to checkpoint the replica, and asks for its view's snapshot ([`OpKind::Image`]) at the newest
+    /// applied index.
     WantImage {
         /// Id of the replica.
         replica: ReplicaId,
@@ -311,7 +311,7 @@ pub struct RecoveredReplica {
     pub hard_state: HardState,
     /// Raft's membership.
     pub conf: ConfState,
-    /// The index before the first of `entries`; it is the image's index.
+    /// Index before the first of `entries`; the snapshot's index.
     pub prev_index: u64,
     /// The term of `prev_index`.
     pub prev_term: u64,
@@ -329,7 +329,7 @@ pub struct RecoveredReplica {
     pub history: History,
     /// Extent of the log's compaction.
     pub compacted: Compacted,
-    /// The view's image at `prev_index`; empty if there never was one.
+    /// Snapshot of the view at `prev_index`; empty if there never was one.
     pub image: Bytes,
     /// All segments, oldest first; the last is the active one.
     pub segments: Vec<SegmentMeta>,

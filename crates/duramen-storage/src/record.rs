@@ -42,7 +42,7 @@ const BATCH: u8 = 1;
 const INLINE: u8 = 0;
 const FILE: u8 = 1;
 
-/// Where a view's image is.
+/// Place of a view's snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ImageSource {
     /// In the record itself.
@@ -66,7 +66,7 @@ pub(crate) enum Record {
     HardState { replica: ReplicaId, hard_state: HardState },
     /// Raft's membership.
     Conf { replica: ReplicaId, conf: ConfState },
-    /// A view's image.
+    /// Snapshot of a view.
     Image { replica: ReplicaId, index: u64, image: ImageSource },
     /// A checkpoint: everything of this replica in rounds below `as_of`, payload included, is
     /// durable outside the journal or in here.

@@ -448,8 +448,8 @@ fn take_in<D: Disk>(
     FoundReplica { replica, recovered, is_restored }
 }
 
-/// From which position on the segment was rewritten or looked at by this recovery; `mark` is the
-/// synced mark as it was found, below which payload outside the journal is not looked at.
+/// Returns the position from which this recovery has rewritten or checked the segment. `mark` is the synced mark as
+/// it was found; recovery does not check payload outside the journal below it.
 fn good_from(it: &Replaying, segment: &SegmentState, mark: u64) -> u64 {
     let places = it.places.iter().rev().filter(|(_, place)| place.segment == segment.base_offset);
     places

@@ -98,7 +98,7 @@ pub(crate) struct Replica<D: Disk> {
     /// The first round with a record of it since its last checkpoint was taken.
     pub(crate) first_since_capture: Option<u64>,
     pub(crate) image_wanted: bool,
-    /// The newest image that is durable or on its way.
+    /// Index of the newest snapshot that is durable or on its way.
     pub(crate) image_index: u64,
     /// Hard state that may ride with any round.
     pub(crate) rider: Option<HardState>,
@@ -248,7 +248,7 @@ impl<D: Disk> Replica<D> {
         Ok(dirty.file.clone())
     }
 
-    /// Hands the dirty files over to a checkpoint. They count until it has synced them.
+    /// Hands the dirty files over to a checkpoint. The files count as dirty until it has synced them.
     pub(crate) fn take_dirty(&mut self) -> Vec<D::File> {
         let dirty = std::mem::take(&mut self.dirty).into_values();
         let (files, counted) = dirty.map(|dirty| (dirty.file, dirty.counted)).unzip();

@@ -55,7 +55,7 @@ pub(crate) struct SegmentState {
     pub(crate) flushed_timestamp: i64,
     /// The offset delta at which `max_timestamp` was reached.
     pub(crate) max_timestamp_delta: u32,
-    /// The same two up to the image, where no cut reaches.
+    /// The same two values up to the snapshot, where no cut reaches.
     pub(crate) image_max_timestamp: i64,
     pub(crate) image_max_delta: u32,
     /// Index of the entry by which compaction made the segment; 0 if the segment is as it was appended.
@@ -198,7 +198,7 @@ pub(crate) struct ReplicaState {
     pub(crate) segments: Vec<SegmentState>,
     /// Payload up to this index was synced in its segments ([`crate::record::Record::Synced`]).
     pub(crate) synced_index: u64,
-    /// Of the entries up to the image.
+    /// History of the entries up to the snapshot.
     pub(crate) history: History,
     /// Extent of the log's compaction.
     pub(crate) compacted: Compacted,
@@ -637,7 +637,7 @@ impl ReplicaState {
         if !state.holds_together() {
             return Err(Malformed("a State contradicts itself"));
         }
-        // A commit index that rode with a round may be older than an image that passed the queue.
+        // A commit index that rode with a round may be older than a snapshot that passed the queue.
         let commit = state.hard_state.commit.clamp(state.prev_index, state.last_index());
         state.hard_state.commit = commit;
         Ok(state)
@@ -833,7 +833,7 @@ impl Replacement {
     }
 }
 
-/// Checks the image's bytes against what the journal says of them.
+/// Checks the snapshot's bytes against the length and CRC in the journal.
 pub(crate) fn image_fits(source: &ImageSource, bytes: &[u8]) -> bool {
     match source {
         ImageSource::Inline(inline) => inline == bytes,

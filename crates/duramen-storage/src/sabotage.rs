@@ -34,7 +34,7 @@ pub enum Bug {
     TruncateNotReplayed,
     /// Replay forgets Raft's hard state.
     HardStateNotReplayed,
-    /// Replay forgets images.
+    /// Replay forgets snapshots.
     ImageDropped,
     /// Bad payload below the synced mark is cut like a torn tail.
     SyncedMarkIgnored,
@@ -42,7 +42,7 @@ pub enum Bug {
     PayloadSyncNotAwaited,
     /// The directory of a deleted replica keeps its name.
     DeletedNotRenamed,
-    /// A restart of the node forgets what producers had sent, image and log alike.
+    /// A restart of the node forgets what producers had sent, in snapshot and log alike.
     DedupNotRebuilt,
     /// A produce is answered before its batch is on disk.
     AckedBeforePersisted,
@@ -56,7 +56,7 @@ pub enum Bug {
     ClockLeapBelieved,
     /// Timestamps of a node follow a wall clock that has leapt back.
     LeapBackFollowed,
-    /// A partition's image leaves its producers out.
+    /// A partition's snapshot leaves its producers out.
     ImageWithoutProducers,
     /// A deleted topic's replicas stay in storage.
     ReplicaNotDeleted,
@@ -118,23 +118,23 @@ pub enum Bug {
     TermNotRestored,
     /// A batch that is made again from its segment does not say that it begins one.
     SegmentStartNotRestored,
-    /// A replica that begins anew is given an empty image.
+    /// A replica that begins anew gets an empty snapshot.
     SnapshotWithoutImage,
-    /// An image says that it holds an entry more than it does.
+    /// A snapshot claims to hold an entry more than it does.
     ImageClaimsMore,
     /// A directory that was wiped is the replica of metadata that its predecessor was.
     WipedVotes,
-    /// Entries that an image holds already change it once more.
+    /// Entries that a snapshot holds already change it once more.
     ImageAppliedTwice,
     /// A replica that is added votes before it has anything.
     PromotedAtOnce,
     /// A replica begins with the voters that its partition has now, not with those that its group began with.
     BornAsPlaced,
-    /// A group that sleeps is not woken when its leader's node falls silent.
+    /// A quiesced group does not wake when its leader's node falls silent.
     SleepsOn,
-    /// A leader that sleeps counts followers whose nodes do not answer.
+    /// A leader of a quiesced group counts followers whose nodes do not answer.
     SilentCounted,
-    /// A leader that steps down stays among those that lead asleep.
+    /// A leader that steps down stays among the leaders of quiesced groups.
     StaysInSet,
     /// A node that was taken out goes on voting on the metadata.
     LeaverVotes,
@@ -188,9 +188,9 @@ pub enum Bug {
     BuriedBeforeKept,
     /// A lock of a share group's record ends as soon as somebody else looks for records.
     LockEndsEarly,
-    /// A damaged segment is mended with whatever another node says.
+    /// A node repairs a damaged segment with unchecked bytes of another node.
     MendUnchecked,
-    /// A mended segment takes its name before it is on disk.
+    /// A repaired segment takes its name before it is on disk.
     MendNotSynced,
     /// Compacted segments take the place of others before they are on disk.
     CompactedNotSynced,

@@ -4,7 +4,7 @@
 //! Owns:       what is looked at next, what counts as damaged, where behind it the log goes on.
 //! Interface:  [`Scrubber`], [`Found`].
 //! Invariants: only settled bytes are judged: a checkpoint has synced them, so that nothing but rot changes them. A
-//!             segment that was cut or removed meanwhile is not judged. What is damaged is not taken for checked any more.
+//!             segment that was cut or removed meanwhile is not judged. Damaged bytes lose their mark as verified.
 //! Never:      pace, threads, repair (see `mending`); the journal and images, which recovery reads.
 //! Tests:      `duramen-sim/tests/mending.rs`; `duramen-sim`, scenario `cluster`.
 //! Start at:   [`Scrubber::step`].

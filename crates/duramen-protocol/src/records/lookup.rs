@@ -12,7 +12,7 @@ pub struct Found {
     pub timestamp: i64,
 }
 
-/// The first record of the batch whose timestamp is `timestamp` or later, at `offset_min` or later.
+/// Returns the first record of the batch whose timestamp is `timestamp` or later, at `offset_min` or later.
 ///
 /// A caller that walks batches can leave out those whose max timestamp is smaller.
 pub fn find_timestamp(

@@ -80,7 +80,7 @@ pub struct RecordSummary {
     pub record_bytes: usize,
 }
 
-/// The one batch that a Produce request may carry for a partition.
+/// Returns the one batch that a Produce request may carry for a partition.
 ///
 /// Kafka 4.3 answers `INVALID_RECORD` when there is none, when it is cut short, when there are several and when
 /// its format is 0 or 1; `CORRUPT_MESSAGE` when the length or the format is none at all; and

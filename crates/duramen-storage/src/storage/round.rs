@@ -482,7 +482,7 @@ impl<D: Disk> Storage<D> {
         Ok(Some(source))
     }
 
-    /// Writes a large image into its own file. `None` if there is no room for it.
+    /// Writes a large snapshot into its own file. Returns `None` if there is no room for it.
     fn image_file(
         &mut self,
         id: ReplicaId,

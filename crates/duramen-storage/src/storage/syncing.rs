@@ -29,7 +29,7 @@ pub enum SyncKind {
     Payload,
     /// A checkpoint of one replica.
     Checkpoint,
-    /// Anything else: images, new extents, renames, removals.
+    /// Anything else: snapshots, new extents, renames, removals.
     Other,
 }
 
@@ -78,7 +78,7 @@ pub(super) enum Purpose {
     Payload { replica: ReplicaId, bulks: Vec<u64>, names: u64 },
     /// A checkpoint's files.
     Checkpoint { replica: ReplicaId, names: u64 },
-    /// An image too large for the journal.
+    /// A snapshot too large for the journal.
     Image { image: Record, implied: Vec<Record> },
     /// The directory of a deleted replica has its new name.
     Renamed { replica: ReplicaId },
