@@ -18,7 +18,7 @@ mod document;
 
 pub use document::render;
 
-/// Whether we answer an API.
+/// State of an API: served, planned or refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Status {
     /// Advertised and answered in all accepted versions.
@@ -42,54 +42,54 @@ pub struct Api {
     pub advertised: Versions,
     /// The versions with compact lengths, tagged fields and the longer headers.
     pub flexible: Versions,
-    /// Whether we answer it.
+    /// State of the API: served, planned or refused.
     pub status: Status,
 }
 
 impl Api {
-    /// The row of `key`.
+    /// Returns the row of `key`.
     pub fn of(key: ApiKey) -> &'static Self {
         let at = usize::try_from(key.code()).expect("keys are not negative");
         let own = || OWN_TABLE.iter().find(|api| api.key == key);
         API_TABLE.get(at).or_else(own).expect("every key has a row")
     }
 
-    /// True if a request of this version gets an answer.
+    /// Tells whether a request of this version gets an answer.
     pub fn accepts(&self, version: i16) -> bool {
         self.is_served() && self.accepted.contains(version)
     }
 
-    /// True if the API is served at all.
+    /// Tells whether the API is served at all.
     pub fn is_served(&self) -> bool {
         self.status == Status::Served
     }
 
-    /// The version of the request header: 2 has tagged fields, 1 has none. (0, without a client id, is gone.)
+    /// Returns the version of the request header: 2 has tagged fields, 1 has none. (0, without a client id, is gone.)
     pub fn request_header_version(&self, version: i16) -> i16 {
         if self.flexible.contains(version) { 2 } else { 1 }
     }
 
-    /// The version of the response header: 1 has tagged fields, 0 has none.
+    /// Returns the version of the response header: 1 has tagged fields, 0 has none.
     pub fn response_header_version(&self, version: i16) -> i16 {
         // A client that asks for the versions does not know yet how the answer's header looks, so it never changes.
         i16::from(self.key != ApiKey::ApiVersions && self.flexible.contains(version))
     }
 }
 
-/// The rows that `ApiVersions` lists.
+/// Returns the rows that `ApiVersions` lists.
 pub fn advertised() -> impl Iterator<Item = &'static Api> {
     API_TABLE.iter().filter(|api| api.is_served())
 }
 
-/// The rows that are listed besides to a client that says it is `software`.
+/// Returns the rows that `ApiVersions` lists in addition to a client that names itself `software`.
 pub fn advertised_to(software: &str) -> impl Iterator<Item = &'static Api> {
     OWN_TABLE.iter().filter(move |_| software == OWN_SOFTWARE)
 }
 
-/// What our own client calls itself in `ApiVersions`.
+/// Name of our own client in `ApiVersions`.
 pub const OWN_SOFTWARE: &str = "duramen";
 
-/// The key is none that we know.
+/// Error for a key that is in neither table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("unknown api key {0}")]
 pub struct UnknownApiKey(pub i16);
@@ -120,7 +120,7 @@ macro_rules! apis {
         }
 
         impl ApiKey {
-            /// The number on the wire.
+            /// Returns the number on the wire.
             pub const fn code(self) -> i16 {
                 match self {
                     $(Self::$name => $key,)*
@@ -128,7 +128,7 @@ macro_rules! apis {
                 }
             }
 
-            /// The key with this number.
+            /// Returns the key with this number.
             pub const fn from_code(code: i16) -> Result<Self, UnknownApiKey> {
                 match code {
                     $($key => Ok(Self::$name),)*
@@ -179,8 +179,8 @@ const NO_RECEIVER: &str =
     "metrics of clients have no receiver, and without one Apache Kafka does not offer it either";
 const INTERNAL: &str = "spoken only between Apache Kafka's own nodes";
 
-// `Produce` is accepted from 3 but advertised from 0: librdkafka before 2.8 takes the lower bound as a sign of what
-// the broker can do and turns features off (KAFKA-18659). `InitProducerId` 6 is unstable in Kafka 4.3.
+// We accept `Produce` from version 3 but advertise it from 0. librdkafka before 2.8 reads the lower bound as a sign
+// of the broker's features, and turns some off (KAFKA-18659). `InitProducerId` 6 is unstable in Kafka 4.3.
 apis! {
     0 Produce: versions 3..=13, flexible 9, Served, advertised 0..=13;
     1 Fetch: versions 4..=18, flexible 12, Served;

@@ -84,12 +84,12 @@ impl Attributes {
     const CONTROL: i16 = 0x20;
     const DELETE_HORIZON: i16 = 0x40;
 
-    /// The codec, or its number if there is none with that number.
+    /// Returns the codec, or its number if there is no codec with that number.
     pub fn codec(self) -> Result<Codec, i16> {
         Codec::from_id(self.0 & Self::CODEC).ok_or(self.0 & Self::CODEC)
     }
 
-    /// When the timestamps were taken.
+    /// Returns the timestamp type.
     pub const fn timestamp_type(self) -> TimestampType {
         if self.0 & Self::LOG_APPEND_TIME == 0 {
             TimestampType::CreateTime
@@ -98,40 +98,40 @@ impl Attributes {
         }
     }
 
-    /// True for a batch inside a transaction, and for its marker.
+    /// Tells whether the batch belongs to a transaction, as its marker does.
     pub const fn is_transactional(self) -> bool {
         self.0 & Self::TRANSACTIONAL != 0
     }
 
-    /// True for a batch of control records, which applications never see.
+    /// Tells whether the batch holds control records, which applications never see.
     pub const fn is_control(self) -> bool {
         self.0 & Self::CONTROL != 0
     }
 
-    /// True if the base timestamp is the time after which compaction may drop tombstones and markers.
+    /// Tells whether the base timestamp is the time after which compaction may drop tombstones and markers.
     pub const fn has_delete_horizon(self) -> bool {
         self.0 & Self::DELETE_HORIZON != 0
     }
 
-    /// With another codec.
+    /// Returns the attributes with another codec.
     #[must_use]
     pub fn with_codec(self, codec: Codec) -> Self {
         Self(self.0 & !Self::CODEC | codec.id())
     }
 
-    /// With another timestamp type.
+    /// Returns the attributes with another timestamp type.
     #[must_use]
     pub const fn with_timestamp_type(self, timestamp_type: TimestampType) -> Self {
         self.with(Self::LOG_APPEND_TIME, matches!(timestamp_type, TimestampType::LogAppendTime))
     }
 
-    /// Inside a transaction or not.
+    /// Returns the attributes with the transaction flag set or cleared.
     #[must_use]
     pub const fn with_transactional(self, on: bool) -> Self {
         self.with(Self::TRANSACTIONAL, on)
     }
 
-    /// Of control records or not.
+    /// Returns the attributes with the control flag set or cleared.
     #[must_use]
     pub const fn with_control(self, on: bool) -> Self {
         self.with(Self::CONTROL, on)
@@ -158,17 +158,17 @@ pub struct BatchHeader {
     pub attributes: Attributes,
     /// Offset of the last record, less the base offset; stays when compaction removes the record.
     pub last_offset_delta: i32,
-    /// What the records' timestamps are counted from.
+    /// Time from which the records' timestamp deltas count, in milliseconds since 1970.
     pub base_timestamp: i64,
     /// The greatest timestamp; with log append time, the timestamp of all records.
     pub max_timestamp: i64,
     /// The idempotent or transactional producer, or -1.
     pub producer_id: i64,
-    /// Its epoch, or -1.
+    /// Epoch of that producer, or -1.
     pub producer_epoch: i16,
     /// Sequence number of the first record, or -1.
     pub base_sequence: i32,
-    /// How many records there are.
+    /// Number of records.
     pub record_count: i32,
 }
 
@@ -209,7 +209,7 @@ impl BatchHeader {
         Ok(header)
     }
 
-    /// The header's bytes, with the checksum it holds.
+    /// Returns the header's bytes, with the checksum that the header holds.
     pub fn to_bytes(&self) -> [u8; HEADER_BYTES] {
         let mut out = [0; HEADER_BYTES];
         let mut put = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
@@ -229,27 +229,28 @@ impl BatchHeader {
         out
     }
 
-    /// Bytes of the whole batch, header included; at least [`HEADER_BYTES`] for a parsed header.
+    /// Returns the bytes of the whole batch, header included; at least [`HEADER_BYTES`] for a parsed header.
     pub fn batch_bytes(&self) -> usize {
         usize::try_from(self.batch_length).map_or(0, |len| len + LENGTH_OVERHEAD)
     }
 
-    /// Offset of the last record.
+    /// Returns the offset of the last record.
     pub fn last_offset(&self) -> i64 {
         self.base_offset.saturating_add(i64::from(self.last_offset_delta))
     }
 
-    /// Offset of the record that follows this batch.
+    /// Returns the offset of the record that follows this batch.
     pub fn end_offset(&self) -> i64 {
         self.last_offset().saturating_add(1)
     }
 
-    /// True if the batch comes from an idempotent or transactional producer.
+    /// Tells whether the batch comes from an idempotent or transactional producer.
     pub fn has_producer(&self) -> bool {
         self.producer_id != NO_PRODUCER_ID
     }
 
-    /// Sequence number of the last record; sequences wrap from 2³¹−1 to 0. −1 without a sequence.
+    /// Returns the sequence number of the last record. Sequences wrap from 2³¹−1 to 0. Returns −1 for a batch without
+    /// a sequence.
     pub fn last_sequence(&self) -> i32 {
         if self.base_sequence < 0 {
             return -1;
@@ -267,7 +268,7 @@ pub struct BatchView {
 }
 
 impl BatchView {
-    /// The first batch in `bytes`; whatever follows it is left out.
+    /// Parses the first batch in `bytes` and leaves out all bytes behind it.
     pub fn parse(bytes: &Bytes) -> Result<Self, BatchError> {
         let header = BatchHeader::parse(bytes)?;
         let needed = header.batch_bytes();
@@ -277,27 +278,27 @@ impl BatchView {
         Ok(Self { header, bytes: bytes.slice(..needed) })
     }
 
-    /// The header.
+    /// Returns the header.
     pub fn header(&self) -> &BatchHeader {
         &self.header
     }
 
-    /// The whole batch.
+    /// Returns the whole batch.
     pub fn bytes(&self) -> &Bytes {
         &self.bytes
     }
 
-    /// The records as they stand, compressed or not, borrowed.
+    /// Returns the records as they stand, compressed or not, borrowed.
     pub fn payload(&self) -> &[u8] {
         &self.bytes[HEADER_BYTES..]
     }
 
-    /// The records as they stand, as a slice of the batch.
+    /// Returns the records as they stand, as a slice of the batch.
     pub fn payload_bytes(&self) -> Bytes {
         self.bytes.slice(HEADER_BYTES..)
     }
 
-    /// True if the checksum fits the bytes.
+    /// Tells whether the checksum fits the bytes.
     pub fn crc_matches(&self) -> bool {
         crc32c::crc32c(&self.bytes[CHECKSUMMED_FROM..]) == self.header.crc
     }
@@ -316,7 +317,7 @@ pub struct Batches {
 }
 
 impl Batches {
-    /// What was not walked over yet.
+    /// Returns the bytes that the walk has not reached.
     pub fn remaining(&self) -> &Bytes {
         &self.left
     }
@@ -355,9 +356,9 @@ pub fn restamp_log_append_time(batch: &mut [u8], append_time_ms: i64) {
 
 /// Writes timestamp type and max timestamp into a batch, or into its header alone, and renews the checksum.
 ///
-/// The records are not read: the checksum of two parts is a linear function of the checksum of the first, so the
-/// difference that the changed header makes is carried over the length of the records in O(log n). The stored
-/// checksum must have been right before, or it is wrong in the same way afterwards.
+/// The function does not read the records. The checksum of two parts is a linear function of the checksum of the
+/// first part. So the function carries the difference of the changed header over the length of the records, in O(log
+/// n). The stored checksum must have been right before; otherwise it stays wrong in the same way.
 pub fn restamp(batch: &mut [u8], timestamp_type: TimestampType, max_timestamp: i64) {
     let mut header = BatchHeader::parse(batch).expect("only parsed batches are restamped");
     let payload_bytes = header.batch_bytes() - HEADER_BYTES;

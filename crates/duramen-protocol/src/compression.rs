@@ -4,9 +4,9 @@
 //! Owns:       [`Codec`], the bound on what decompression may produce.
 //! Interface:  [`decompress`] into a buffer that can be used again, [`compress`].
 //! Invariants: decompression never produces more than the stated limit and never allocates by a number in the
-//!             input without that bound; no state survives a call. What it takes, Java clients read, with the same
-//!             result. It refuses more than they do where other clients would fail: bytes after the end, sums and
-//!             sizes that are wrong.
+//!             input without that bound; no state survives a call. Java clients read all accepted input, with the same
+//!             result. Decompression refuses more than Java clients where other clients would fail: bytes after the
+//!             end, and wrong sums and sizes.
 //! Never:      records, batches; recompression is decided elsewhere.
 //! Tests:      `compression/tests.rs`; all codecs against an independent encoder in `records/tests.rs`.
 //! Start at:   [`decompress`].
@@ -41,7 +41,7 @@ impl Codec {
     /// All codecs.
     pub const ALL: [Self; 5] = [Self::None, Self::Gzip, Self::Snappy, Self::Lz4, Self::Zstd];
 
-    /// The number in the attributes.
+    /// Returns the number in the attributes.
     pub const fn id(self) -> i16 {
         match self {
             Self::None => 0,
@@ -52,7 +52,7 @@ impl Codec {
         }
     }
 
-    /// The codec with this number.
+    /// Returns the codec with this number.
     pub const fn from_id(id: i16) -> Option<Self> {
         match id {
             0 => Some(Self::None),
@@ -64,7 +64,7 @@ impl Codec {
         }
     }
 
-    /// The name in configurations.
+    /// Returns the name in configurations.
     pub const fn name(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -75,7 +75,7 @@ impl Codec {
         }
     }
 
-    /// The codec with this name.
+    /// Returns the codec with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|codec| codec.name() == name)
     }
@@ -96,12 +96,12 @@ pub enum CompressionError {
         /// The codec.
         codec: Codec,
     },
-    /// What is read by few, and not by Java clients.
+    /// A zstd window that few clients read, and Java clients do not.
     #[error(
         "zstd window of {bytes} bytes; compress with a window log of at most 27, more is not read by Java clients"
     )]
     WindowTooLarge {
-        /// How far back the frame looks.
+        /// Window that the frame declares, in bytes.
         bytes: u64,
     },
 }
@@ -111,8 +111,8 @@ const STEP_BYTES: usize = 16 << 10;
 
 /// Replaces the content of `out` by the decompressed `input`, which may be at most `limit` bytes long.
 ///
-/// Memory is bounded by the output (that is, by `limit`) plus a constant of the codec: at most 8 MiB, for an lz4
-/// frame that declares the largest blocks.
+/// The output (that is, `limit`) plus a constant of the codec bounds the memory. The constant is at most 8 MiB, for
+/// an lz4 frame that declares the largest blocks.
 pub fn decompress(
     codec: Codec,
     input: &[u8],

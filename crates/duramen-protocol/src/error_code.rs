@@ -33,12 +33,12 @@ macro_rules! error_codes {
             /// All codes, in order.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
-            /// The number on the wire.
+            /// Returns the number on the wire.
             pub const fn code(self) -> i16 {
                 match self { $(Self::$variant => $code,)* }
             }
 
-            /// The code with this number, if there is one.
+            /// Returns the code with this number, if there is one.
             pub const fn from_code(code: i16) -> Option<Self> {
                 match code {
                     $($code => Some(Self::$variant),)*
@@ -46,12 +46,12 @@ macro_rules! error_codes {
                 }
             }
 
-            /// Kafka's name, in capitals.
+            /// Returns Kafka's name, in capitals.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => stringify!($name),)* }
             }
 
-            /// True if stock clients try again by themselves.
+            /// Tells whether stock clients try again by themselves.
             pub const fn is_retriable(self) -> bool {
                 match self { $(Self::$variant => error_codes!(@retriable $($retriable)?),)* }
             }
@@ -200,7 +200,7 @@ error_codes! {
 }
 
 impl ErrorCode {
-    /// True for `NONE`.
+    /// Tells whether the code is `NONE`.
     pub const fn is_none(self) -> bool {
         matches!(self, Self::None)
     }

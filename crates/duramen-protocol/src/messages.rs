@@ -273,7 +273,7 @@ macro_rules! any_message {
         }
 
         impl $name {
-            /// The API this belongs to.
+            /// Returns the API that the message belongs to.
             pub fn api_key(&self) -> ApiKey {
                 match self { $(Self::$api(_) => ApiKey::$api,)* }
             }

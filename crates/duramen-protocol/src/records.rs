@@ -48,7 +48,7 @@ pub enum RecordError {
     /// The batch is longer than the topic allows.
     #[error("batch of {bytes} bytes is longer than {limit}")]
     TooLarge {
-        /// Its length.
+        /// Length of the batch, in bytes.
         bytes: usize,
         /// The topic's limit.
         limit: usize,
@@ -68,13 +68,13 @@ pub enum RecordError {
     /// A record without a key where keys are required.
     #[error("record {index} has no key")]
     Keyless {
-        /// Its place in the batch.
+        /// Place of the record in the batch.
         index: i32,
     },
 }
 
 impl RecordError {
-    /// What Kafka 4.3 answers in this case.
+    /// Returns the error code of Kafka 4.3 for this case.
     pub fn code(&self) -> ErrorCode {
         match self {
             // Kafka finds no batch in bytes that end within the first one, and says so.
@@ -131,23 +131,23 @@ impl Records {
         })
     }
 
-    /// The records in order. After an error nothing more comes.
+    /// Returns the records in order. After an error nothing more comes.
     pub fn iter(&self) -> Walk<'_> {
         Walk::new(&self.payload, self.count)
     }
 
-    /// A record's offset in the log.
+    /// Returns a record's offset in the log.
     pub fn offset(&self, record: &Record<'_>) -> i64 {
         self.base_offset.saturating_add(i64::from(record.offset_delta))
     }
 
-    /// A record's timestamp, as consumers see it.
+    /// Returns a record's timestamp, as consumers see it.
     pub fn timestamp(&self, record: &Record<'_>) -> i64 {
         self.append_time
             .unwrap_or_else(|| self.base_timestamp.saturating_add(record.timestamp_delta))
     }
 
-    /// A key or value as an owned slice that shares the memory of the batch.
+    /// Returns a key or value as an owned slice that shares the memory of the batch.
     pub fn share(&self, part: &[u8]) -> Bytes {
         self.payload.slice_ref(part)
     }

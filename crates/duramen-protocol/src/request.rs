@@ -17,12 +17,12 @@ use crate::messages::{self, any_message, for_each_api};
 use crate::response::EncodedFrame;
 use crate::wire::{Ctx, DecodeError, Decoder, EncodeError, Encoder, Message, Nullable, Wire};
 
-/// Elements that the arrays of one request may have, together: a topic, a partition, a name is one each. It is room for
-/// a request about every one of the 100,000 partitions that a cluster may have. A compact array takes a byte of the
-/// frame for an element, and a hundred and more of memory and answer.
+/// Most elements that the arrays of one request may have, together: a topic, a partition, a name is one each. The
+/// bound leaves room for a request about each of the 100,000 partitions that a cluster may have. A compact array
+/// takes one byte of the frame for an element, and a hundred and more bytes of memory and answer.
 pub const REQUEST_ELEMENTS_MAX: usize = 1 << 18;
 
-/// What stands before every request.
+/// Header before every request.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RequestHeader {
     /// The API's key; a number because it may be unknown to us.
@@ -36,7 +36,7 @@ pub struct RequestHeader {
 }
 
 impl RequestHeader {
-    /// The key, if it is one of Kafka's.
+    /// Returns the key, if it is one of Kafka's.
     pub fn api(&self) -> Option<ApiKey> {
         ApiKey::from_code(self.api_key).ok()
     }
@@ -63,7 +63,8 @@ pub fn decode_request(frame: Bytes) -> Result<(RequestHeader, Request), DecodeEr
     decode_request_counted(frame).map(|(header, request, _)| (header, request))
 }
 
-/// [`decode_request`], with how many elements its arrays have: what it takes of memory follows from that.
+/// Does the same as [`decode_request`], and returns the number of elements in the request's arrays. The memory that
+/// the request takes follows from that number.
 pub fn decode_request_counted(
     frame: Bytes,
 ) -> Result<(RequestHeader, Request, usize), DecodeError> {
@@ -107,7 +108,7 @@ pub fn encode_request(
     encode_frame(header, api, |e| request.encode(e, header.api_version))
 }
 
-/// The same for a request whose type is known.
+/// Writes a request frame in the same way, for a request whose type is known.
 pub fn encode_request_of<M: Message>(
     header: &RequestHeader,
     api: ApiKey,

@@ -21,7 +21,7 @@ use crate::wire::{DecodeError, Decoder, EncodeError, Encoder, Hole, Message};
 pub struct EncodedFrame {
     /// Length prefix, header and body, without the bytes of the holes.
     pub bytes: BytesMut,
-    /// What is missing in `bytes`, in order of position.
+    /// Holes in `bytes`, in order of position.
     pub holes: Vec<Hole>,
 }
 
@@ -49,7 +49,8 @@ macro_rules! responses {
         }
 
         impl Response {
-            /// For how many milliseconds the client is asked to send nothing, where a response can say that.
+            /// Returns the time for which the client should send nothing, in milliseconds, where a response has that
+            /// field.
             pub fn throttle_time_ms(&mut self) -> Option<&mut i32> {
                 match self { $(Self::$api(response) => throttle_time_ms!($api response),)* }
             }

@@ -33,11 +33,11 @@ pub(crate) struct Catalog<D: Disk> {
     logs: RwLock<BTreeMap<ReplicaId, Arc<LogFiles<D>>>>,
     /// Segments whose file is open, oldest first.
     open: Mutex<VecDeque<Arc<Segment<D>>>>,
-    /// How many of them there may be.
+    /// Most segments whose file stays open for reading.
     cached_max: usize,
-    /// Segments that somebody had trouble with: they are looked at before all others.
+    /// Segments that a reader had trouble with: the scrub looks at them before all others.
     suspects: Mutex<BTreeSet<(ReplicaId, i64)>>,
-    /// Segments whose damage was told of: trouble with them is no news.
+    /// Segments with reported damage: further trouble with them is no news.
     damaged: Mutex<BTreeSet<(ReplicaId, i64)>>,
 }
 
@@ -60,17 +60,17 @@ struct Listing<D: Disk> {
 #[derive(Debug)]
 pub(crate) struct Segment<D: Disk> {
     pub(crate) base_offset: i64,
-    /// The entry by which compaction made it, or 0.
+    /// Index of the entry by which compaction made the segment, or 0.
     pub(crate) generation: u64,
-    /// Of such a one: the CRC of its index.
+    /// CRC of the index of a segment that compaction made.
     index_crc: u32,
-    /// What the names of its files begin with.
+    /// Path without extension that the segment's files share.
     stem: String,
     file: Mutex<Handle<D::File>>,
     view: Mutex<View>,
 }
 
-/// Whether a segment's file is open.
+/// State of a segment's file: closed, open or removed.
 #[derive(Debug)]
 enum Handle<F> {
     Closed,
@@ -94,13 +94,13 @@ struct View {
     verified: Vec<(u64, u64)>,
     /// Up to here, bytes and offset, a checkpoint has synced the file: nothing but rot changes these bytes.
     settled: (u64, i64),
-    /// How often the log was cut within it.
+    /// Number of times that a cut of the log reached into the segment.
     cuts: u64,
-    /// Whoever looked at it last found damage.
+    /// True if the last look at the segment found damage.
     is_damaged: bool,
-    /// The file of its index was of no use.
+    /// True if the index file is of no use.
     is_index_bad: bool,
-    /// Of one that compaction made: its index was compared with its CRC.
+    /// True once the index of a segment that compaction made was compared with its CRC.
     is_index_checked: bool,
 }
 
@@ -120,25 +120,26 @@ impl<D: Disk> Catalog<D> {
         }
     }
 
-    /// All replicas, by id.
+    /// Returns all replicas, by id.
     pub(crate) fn replicas(&self) -> Vec<(ReplicaId, Arc<LogFiles<D>>)> {
         let logs = self.logs.read().unwrap_or_else(PoisonError::into_inner);
         logs.iter().map(|(id, files)| (*id, Arc::clone(files))).collect()
     }
 
-    /// The first replica at or after an id.
+    /// Returns the first replica at or after an id.
     pub(crate) fn replica_from(&self, id: ReplicaId) -> Option<(ReplicaId, Arc<LogFiles<D>>)> {
         let logs = self.logs.read().unwrap_or_else(PoisonError::into_inner);
         logs.range(id..).next().map(|(id, files)| (*id, Arc::clone(files)))
     }
 
-    /// What was told of a segment's damage holds no more: it is to be looked at as soon as possible.
+    /// Withdraws the reported damage of a segment, and asks the scrub to look at the segment as soon as possible.
     pub(crate) fn look_again(&self, replica: ReplicaId, base_offset: i64) {
         self.note_damaged(replica, base_offset, false);
         self.suspect(replica, base_offset);
     }
 
-    /// A log is cut at an offset: what was told of damage in its segments from there on holds no more. Says which.
+    /// Withdraws reported damage of the segments that a cut at an offset reaches. Returns the base offsets of those
+    /// that were reported as damaged.
     pub(crate) fn unsettle(&self, replica: ReplicaId, end_offset: i64) -> Vec<i64> {
         let Ok(files) = self.get(replica) else { return Vec::new() };
         let cut = files.unsettle(end_offset);
@@ -146,7 +147,7 @@ impl<D: Disk> Catalog<D> {
         cut.into_iter().filter(|base_offset| damaged.remove(&(replica, *base_offset))).collect()
     }
 
-    /// A segment was looked at.
+    /// Notes the outcome of a look at a segment.
     pub(crate) fn note_damaged(&self, replica: ReplicaId, base_offset: i64, is_damaged: bool) {
         let mut damaged = lock(&self.damaged);
         if !is_damaged {
@@ -156,8 +157,8 @@ impl<D: Disk> Catalog<D> {
         }
     }
 
-    /// A segment is to be looked at as soon as possible, unless it is known to be damaged: else whoever reads it in vain,
-    /// again and again, would keep the disk busy.
+    /// Asks the scrub to look at a segment as soon as possible, unless its damage is known. Without that exception a
+    /// reader that fails again and again would keep the disk busy.
     pub(crate) fn suspect(&self, replica: ReplicaId, base_offset: i64) {
         if lock(&self.damaged).contains(&(replica, base_offset)) {
             return;
@@ -191,7 +192,7 @@ impl<D: Disk> Catalog<D> {
         files
     }
 
-    /// Forgets a replica, and closes its files: a removed file keeps its space while it is open.
+    /// Removes a replica and closes its files: a removed file keeps its space while it is open.
     pub(crate) fn remove(&self, replica: ReplicaId) {
         let removed = self.logs.write().unwrap_or_else(PoisonError::into_inner).remove(&replica);
         if let Some(files) = removed {
@@ -199,7 +200,7 @@ impl<D: Disk> Catalog<D> {
         }
     }
 
-    /// The segment's open file; opened, and another one closed, if need be.
+    /// Returns the segment's open file. Opens it, and closes the file of another segment, if need be.
     pub(crate) fn file(&self, disk: &D, segment: &Arc<Segment<D>>) -> Result<D::File, ReadError> {
         let mut file = lock(&segment.file);
         match &*file {
@@ -243,19 +244,19 @@ impl<D: Disk> LogFiles<D> {
         self.listing.read().unwrap_or_else(PoisonError::into_inner).segments.clone()
     }
 
-    /// The segment whose range of offsets `offset` falls in.
+    /// Returns the segment whose range of offsets contains `offset`.
     pub(crate) fn segment_of(&self, offset: i64) -> Option<Arc<Segment<D>>> {
         self.place_of(offset).map(|(segment, _)| segment)
     }
 
-    /// The same, with the entry by which the log was compacted last.
+    /// Returns the same segment, and the index of the entry by which the log was compacted last.
     pub(crate) fn place_of(&self, offset: i64) -> Option<(Arc<Segment<D>>, u64)> {
         let listing = self.listing.read().unwrap_or_else(PoisonError::into_inner);
         let after = listing.segments.partition_point(|segment| segment.base_offset <= offset);
         Some((listing.segments.get(after.checked_sub(1)?).cloned()?, listing.compaction))
     }
 
-    /// The log was compacted by an entry: these take the place of all segments below.
+    /// Puts the segments that a compaction made in the place of all segments below an offset.
     pub(crate) fn replace(&self, below: i64, made: Vec<Arc<Segment<D>>>, compaction: u64) {
         let mut listing = self.listing.write().unwrap_or_else(PoisonError::into_inner);
         let after = listing.segments.partition_point(|segment| segment.base_offset < below);
@@ -265,12 +266,12 @@ impl<D: Disk> LogFiles<D> {
         listing.compaction = compaction;
     }
 
-    /// The entry by which it was compacted last, or 0.
+    /// Returns the index of the entry by which the log was compacted last, or 0.
     pub(crate) fn compaction(&self) -> u64 {
         self.listing.read().unwrap_or_else(PoisonError::into_inner).compaction
     }
 
-    /// The log begins anew with segments that were given, as a compaction left them. No reader sees anything between.
+    /// Replaces all segments with those of a feed, which a compaction left. No reader sees a state between.
     pub(crate) fn begin_anew(
         &self,
         given: Vec<Arc<Segment<D>>>,
@@ -286,12 +287,12 @@ impl<D: Disk> LogFiles<D> {
         *self.terms.write().unwrap_or_else(PoisonError::into_inner) = terms;
     }
 
-    /// By which entry it was compacted, as recovery found it.
+    /// Sets the index of the entry by which the log was compacted, as recovery found it.
     pub(crate) fn set_compaction(&self, compaction: u64) {
         self.listing.write().unwrap_or_else(PoisonError::into_inner).compaction = compaction;
     }
 
-    /// Tells readers the term runs, if they are not what they were.
+    /// Shows readers the term runs, if they have changed.
     pub(crate) fn set_terms(&self, runs: &[TermRun]) {
         let same = |known: &[(i64, u64)]| {
             known.len() == runs.len()
@@ -303,15 +304,15 @@ impl<D: Disk> LogFiles<D> {
         }
     }
 
-    /// The term that the batch at `offset` was appended in.
+    /// Returns the term in which a leader appended the batch at `offset`.
     pub(crate) fn term_at(&self, offset: i64) -> Option<u64> {
         let terms = self.terms.read().unwrap_or_else(PoisonError::into_inner);
         let after = terms.partition_point(|(start, _)| *start <= offset);
         Some(terms.get(after.checked_sub(1)?)?.1)
     }
 
-    /// The log will be cut at an offset: what lies behind it is of no term any more that [`LogFiles::term_at`] tells.
-    /// Returns the segments that this concerns.
+    /// Prepares for a cut of the log at an offset: [`LogFiles::term_at`] no longer tells the term of what lies behind
+    /// it. Returns the base offsets of the segments that the cut reaches.
     fn unsettle(&self, end_offset: i64) -> Vec<i64> {
         let mut concerned = Vec::new();
         for segment in self.segments() {
@@ -335,7 +336,7 @@ impl<D: Disk> LogFiles<D> {
         self.listing.write().unwrap_or_else(PoisonError::into_inner).segments.push(segment);
     }
 
-    /// Hides, and closes, the segments whose base offset is not to be kept.
+    /// Hides and closes the segments that `keep` refuses, by their base offset.
     pub(crate) fn retain(&self, keep: impl Fn(i64) -> bool) {
         let mut listing = self.listing.write().unwrap_or_else(PoisonError::into_inner);
         listing.segments.retain(|segment| {
@@ -349,7 +350,7 @@ impl<D: Disk> LogFiles<D> {
 }
 
 impl<D: Disk> Segment<D> {
-    /// A segment with nothing in it yet.
+    /// Creates a segment with nothing in it yet.
     pub(crate) fn new(dir: &str, base_offset: i64, file: D::File) -> Arc<Self> {
         Arc::new(Self {
             base_offset,
@@ -376,7 +377,7 @@ impl<D: Disk> Segment<D> {
         })
     }
 
-    /// A segment as recovery found it: what this process wrote is good, from `good_from` on.
+    /// Creates a segment as recovery found it: the bytes that this process wrote are good, from `good_from` on.
     pub(crate) fn recovered(
         dir: &str,
         replica: ReplicaId,
@@ -410,22 +411,22 @@ impl<D: Disk> Segment<D> {
         })
     }
 
-    /// Whether batches follow each other without a gap. In one that compaction made they need not.
+    /// Tells whether batches follow each other without a gap. In a segment that compaction made there may be gaps.
     pub(crate) fn is_dense(&self) -> bool {
         self.generation == 0
     }
 
-    /// The CRC of the index of a segment that compaction made, if it was not compared with it yet.
+    /// Returns the CRC of the index of a segment that compaction made, until the index was compared with it.
     pub(crate) fn unchecked_index(&self) -> Option<u32> {
         (!self.is_dense() && !lock(&self.view).is_index_checked).then_some(self.index_crc)
     }
 
-    /// The index is what it was written as.
+    /// Notes that the index matches its CRC.
     pub(crate) fn set_index_checked(&self) {
         lock(&self.view).is_index_checked = true;
     }
 
-    /// All its files.
+    /// Returns the paths of all its files.
     pub(crate) fn paths(&self) -> impl Iterator<Item = String> {
         ["log", "index", "timeindex"].into_iter().map(|extension| self.sibling(extension))
     }
@@ -462,7 +463,7 @@ impl<D: Disk> Segment<D> {
         view.index_tail.get(after.checked_sub(1)?).copied()
     }
 
-    /// The last index entry at or before a position, of those not flushed.
+    /// Returns the last index entry at or before a position, of those not flushed.
     pub(crate) fn index_tail_before(&self, position: u64) -> Option<IndexEntry> {
         let view = lock(&self.view);
         let after = view.index_tail.partition_point(|it| u64::from(it.position) <= position);
@@ -475,8 +476,8 @@ impl<D: Disk> Segment<D> {
         view.times_tail.get(after.checked_sub(1)?).copied()
     }
 
-    /// Position and length of the batch that holds `offset`, if it is one of the last. An offset
-    /// at the very end has the position of the end.
+    /// Returns position and length of the batch that holds `offset`, if it is one of the last. An offset at the very
+    /// end has the position of the end.
     pub(crate) fn recent_place(&self, offset: i64) -> Option<(u64, u32)> {
         let view = lock(&self.view);
         let after = view.recent.partition_point(|(base, _)| *base <= offset);
@@ -500,22 +501,23 @@ impl<D: Disk> Segment<D> {
         remove_range(&mut lock(&self.view).verified, from, to);
     }
 
-    /// How many bytes are settled, up to which offset.
+    /// Returns the settled part of the segment: its bytes, and the offset at its end.
     pub(crate) fn settled(&self) -> (u64, i64) {
         lock(&self.view).settled
     }
 
-    /// How often the log was cut within it.
+    /// Returns the number of times that a cut of the log reached into the segment.
     pub(crate) fn cuts(&self) -> u64 {
         lock(&self.view).cuts
     }
 
-    /// It was looked at.
+    /// Notes the outcome of a look at the segment.
     pub(crate) fn set_damaged(&self, is_damaged: bool) {
         lock(&self.view).is_damaged = is_damaged;
     }
 
-    /// Whether it is known to be damaged: what cannot be found by its index is not looked for without.
+    /// Tells whether the segment is known to be damaged. A reader whose index lookup fails in a damaged segment does
+    /// not search it without the index.
     pub(crate) fn is_damaged(&self) -> bool {
         lock(&self.view).is_damaged
     }
@@ -524,7 +526,8 @@ impl<D: Disk> Segment<D> {
         lock(&self.view).is_index_bad
     }
 
-    /// The file of its index is of no use: until the process ends the segment is read from its beginning instead.
+    /// Stops the use of the segment's index file: until the process ends, readers scan the segment from its
+    /// beginning.
     pub(crate) fn distrust_index(&self) {
         if !std::mem::replace(&mut lock(&self.view).is_index_bad, true) {
             let path = self.sibling("index");
@@ -535,7 +538,7 @@ impl<D: Disk> Segment<D> {
         }
     }
 
-    /// A checkpoint that was taken after so many cuts is durable.
+    /// Notes that a checkpoint, taken after so many cuts, is durable.
     pub(crate) fn settle(&self, settled: (u64, i64), cuts: u64) {
         let mut view = lock(&self.view);
         if view.cuts == cuts {
@@ -543,12 +546,12 @@ impl<D: Disk> Segment<D> {
         }
     }
 
-    /// All index entries that are not in their file yet.
+    /// Returns all index entries that are not in their file yet.
     pub(crate) fn index_tail(&self) -> Vec<IndexEntry> {
         lock(&self.view).index_tail.clone()
     }
 
-    /// Another file has taken the place of this segment's.
+    /// Puts another file in the place of this segment's.
     pub(crate) fn replace(&self, file: D::File) {
         *lock(&self.file) = Handle::Open(file);
     }
@@ -568,7 +571,7 @@ impl<D: Disk> Segment<D> {
         add_range(&mut view.verified, from, state.size);
     }
 
-    /// The log was cut within this segment.
+    /// Cuts the segment as the log was cut.
     pub(crate) fn cut(&self, state: &SegmentState, end_offset: i64) {
         let mut view = lock(&self.view);
         view.size = state.size;
@@ -584,7 +587,7 @@ impl<D: Disk> Segment<D> {
         }
     }
 
-    /// The first entries of both tails are in their files now.
+    /// Counts the first entries of both tails as flushed: they are in their files now.
     pub(crate) fn flushed(&self, index: usize, times: usize) {
         let mut view = lock(&self.view);
         view.index_tail.drain(..index);
@@ -593,7 +596,7 @@ impl<D: Disk> Segment<D> {
         view.times_flushed += u32::try_from(times).expect("a segment has fewer entries");
     }
 
-    /// How many time index entries readers see.
+    /// Returns the number of time index entries that readers see.
     pub(crate) fn times_shown(&self) -> usize {
         let view = lock(&self.view);
         view.times_flushed as usize + view.times_tail.len()
@@ -608,12 +611,12 @@ impl<D: Disk> Segment<D> {
         lock(&self.file).close();
     }
 
-    /// Whether it was taken out of the log.
+    /// Tells whether the segment was taken out of the log.
     pub(crate) fn is_gone(&self) -> bool {
         matches!(*lock(&self.file), Handle::Gone)
     }
 
-    /// The segment's file, for the writer.
+    /// Returns the segment's file, for the writer.
     pub(crate) fn open(&self, disk: &D) -> io::Result<D::File> {
         let mut file = lock(&self.file);
         if let Handle::Open(file) = &*file {
@@ -633,7 +636,7 @@ impl<F> Handle<F> {
     }
 }
 
-/// What a write added to a segment.
+/// Addition of one write to a segment.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct WrittenPart {
     pub(crate) size: u64,

@@ -27,7 +27,7 @@ use crate::{Disk, ReplicaId};
 /// Checkpoints under way at once: enough to keep the sync pool busy, few enough to leave the disk
 /// to the appends.
 const AT_ONCE: usize = 8;
-/// Entries that a State may carry without an image; with more, an image is asked for first.
+/// Entries that a State may carry without a snapshot; with more, storage asks for a snapshot first.
 const ENTRIES_WITHOUT_IMAGE: usize = 16;
 /// Index entries of the active segment that a State may carry; more are written to their file.
 const INDEX_TAIL_MAX: usize = 512;
@@ -38,7 +38,7 @@ const INDEXES_AT_ONCE: usize = 2;
 /// Where a replica's checkpoint is.
 #[derive(Debug)]
 enum Stage {
-    /// The node was asked for its image.
+    /// Storage has asked the node for a snapshot.
     Imaging,
     /// Files are being synced; then this is written.
     Syncing(Box<ReplicaState>, u64),
@@ -77,7 +77,8 @@ impl Checkpoints {
         self.forced.remove(&replica);
     }
 
-    /// The replica's log begins anew: what was taken of the old one is not to be written.
+    /// Voids a running checkpoint when the replica's log begins anew: the captured state of the old log must not be
+    /// written.
     pub(crate) fn void(&mut self, replica: ReplicaId) {
         if let Some(stage @ Stage::Syncing(..)) = self.running.get_mut(&replica) {
             *stage = Stage::Void;
@@ -106,9 +107,9 @@ impl Checkpoints {
 }
 
 impl<D: Disk> Storage<D> {
-    /// Starts checkpoints of the replicas that hold the oldest extent, if the journal is half
-    /// full, and of those that have had unsynced files for longest, if too many are open; and moves
-    /// on those that wait for an image.
+    /// Starts checkpoints of the replicas that hold the oldest extent, if the journal is half full. Starts
+    /// checkpoints of the replicas with the oldest unsynced files, if too many files are open. Moves on the
+    /// checkpoints that wait for a snapshot.
     pub(crate) fn run_checkpoints(&mut self) -> Result<(), Error> {
         let due = self.journal.live_extents() >= (self.extents_wanted() as u64 / 2).max(2);
         let tail = self.journal.tail();
@@ -143,9 +144,9 @@ impl<D: Disk> Storage<D> {
         self.capture_imaged()
     }
 
-    /// How many extents the journal should have: what it has, or more where a great many replicas share
-    /// it. Each of them is checkpointed once while half of the journal is written, and that costs the
-    /// same whether it has written much meanwhile or little.
+    /// Returns the number of extents that the journal should have: its present number, or more where a great many
+    /// replicas share it. The node checkpoints each replica once while it writes half of the journal. A checkpoint
+    /// costs the same whether the replica has written much meanwhile or little.
     pub(crate) fn extents_wanted(&self) -> usize {
         let has = self.journal.extent_count();
         let wants = 2 * self.checkpoints.lives.len().div_ceil(self.options.replicas_an_extent);
@@ -153,8 +154,8 @@ impl<D: Disk> Storage<D> {
         if self.reserve.is_full() { has } else { has.max(wants.min(may_have)) }
     }
 
-    /// Captures the replicas whose image has come. A capture stands between two rounds, when all
-    /// payload up to it is in the segments.
+    /// Captures the replicas whose snapshot has come. A capture stands between two rounds, when all payload up to it
+    /// is in the segments.
     fn capture_imaged(&mut self) -> Result<(), Error> {
         if !self.segments_written() {
             return Ok(());
@@ -194,7 +195,7 @@ impl<D: Disk> Storage<D> {
         Ok(())
     }
 
-    /// Everything that the captured state stands for is on disk: it may be written.
+    /// Queues the captured state for a round, once everything that it stands for is on disk.
     pub(crate) fn on_checkpoint_synced(&mut self, id: ReplicaId) {
         let Some(Stage::Syncing(state, as_of)) = self.checkpoints.running.remove(&id) else {
             return; // its log has begun anew since
@@ -205,7 +206,7 @@ impl<D: Disk> Storage<D> {
         self.push_state(Record::State { as_of, state });
     }
 
-    /// The State is durable: replay starts from it.
+    /// Notes that the State is durable: replay starts from it.
     pub(crate) fn on_state_durable(&mut self, id: ReplicaId, lsn: u64) {
         self.checkpoints.running.remove(&id);
         let Some(replica) = self.replicas.get_mut(&id) else { return };
@@ -227,9 +228,8 @@ impl<D: Disk> Storage<D> {
 }
 
 impl<D: Disk> Replica<D> {
-    /// Writes index entries to their files, where they are many or their segment is sealed, and
-    /// returns what must be synced for a checkpoint, and whether that was all. For want of room they
-    /// stay in the State.
+    /// Writes index entries to their files, where they are many or their segment is sealed. Returns the syncs that a
+    /// checkpoint needs, and whether all entries are written. On a full disk the entries stay in the State.
     fn flush(
         &mut self,
         disk: &D,
@@ -241,7 +241,7 @@ impl<D: Disk> Replica<D> {
         let last = self.state.segments.len().saturating_sub(1);
         for at in 0..self.state.segments.len() {
             let segment = &self.state.segments[at];
-            // An entry at or past the image could still be cut by a Raft conflict.
+            // A Raft conflict could still cut an entry at or past the snapshot.
             let kept = self.state.prev_end_offset - segment.base_offset;
             let kept = u32::try_from(kept.max(0)).unwrap_or(u32::MAX);
             let index = segment.index_tail.partition_point(|entry| entry.offset_delta < kept);

@@ -3,21 +3,23 @@
 //! Purpose:    make segments in which one record of each key is left, of all that a log has below an offset.
 //! Owns:       what stays and what goes; the new files, until storage has them.
 //! Interface:  [`Order`], [`Compaction`] on a thread that may wait, [`Storage::install`] on storage's.
-//! Invariants: the result is a function of the log and of the order alone: no clock, no memory and no place of a segment
-//!             decides anything, so that a log that was compacted twice is the same as one where the first time was left
-//!             out. A record that stays keeps its offset. Nothing is judged that does not rest on the medium, or is damaged.
-//!             New files are whole and synced before storage hears of them.
+//! Invariants: the result is a function of the log and of the order alone: no clock, no memory and no place of a
+//!             segment decides anything. So a log that was compacted twice is the same as one compacted once. A
+//!             record that stays keeps its offset. Compaction reads only segments that rest on the medium and are
+//!             whole. New files are whole and synced before storage hears of them.
 //! Never:      when a log is compacted and up to where: an entry says so; pace and threads.
 //! Tests:      `duramen-sim/tests/compaction.rs`, against a model; `duramen-sim`, scenario `node`.
 //! Start at:   [`Compaction::step`], [`Rules`].
 //!
-//! Of each key the record with the highest offset stays, unless it is a tombstone below the order's horizon: then whoever
-//! reads from the beginning has had the time to learn of it. Markers of transactions go like tombstones, records of aborted
-//! ones at once. Records without a key go: there is no saying what they would be the latest of.
+//! Of each key the record with the highest offset stays. A tombstone below the order's horizon goes: every consumer
+//! that reads from the beginning has had the time to see it. Transaction markers go like tombstones, records of
+//! aborted transactions at once. Records without a key go, because they have no later record to compare
+//! with. Only one at the end of the compacted part stays.
 //!
-//! Keys are known by a hash of 128 bits whose key nobody else knows. Their latest offsets are kept in memory for as many as
-//! there may be; if there are more, the log is read and written in several passes, each for a part of all hashes.
-//! Estimate: a pass reads what is not compacted yet twice and the rest once, and takes about 50 bytes a key.
+//! Compaction knows keys by a hash of 128 bits with a secret key. Memory holds the latest offsets of a limited number
+//! of keys. If there are more, compaction reads and writes the log in several passes, each for a part of all hashes.
+//! Estimate: a pass reads segments that are not compacted yet twice and the rest once, and takes about 50 bytes a
+//! key.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -42,53 +44,53 @@ pub(crate) mod writing;
 
 use writing::{SegmentWriter, WriteError};
 
-/// What the records of one batch may take when decompressed. They were let in with less.
+/// Most bytes that the records of one batch may take when decompressed. The limit for appends is lower.
 const RECORD_BYTES_MAX: usize = 1 << 30;
-/// Read at once.
+/// Bytes per read.
 const BUFFER_BYTES: usize = 256 * 1024;
 
-/// A transaction whose records nobody is to see.
+/// An aborted transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Aborted {
-    /// Whose.
+    /// Producer of the transaction.
     pub producer_id: i64,
-    /// Where it began.
+    /// Offset of the first record.
     pub first_offset: i64,
-    /// Its marker.
+    /// Offset of the transaction marker.
     pub last_offset: i64,
 }
 
-/// What is to be done to a log.
+/// Order to compact one log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order {
-    /// Whose.
+    /// Replica whose log is compacted.
     pub replica: ReplicaId,
-    /// Up to where, by which entry.
+    /// Offset up to which to compact, and the entry that says so.
     pub compacted: Compacted,
-    /// All aborted transactions that begin below.
+    /// All aborted transactions that begin below that offset.
     pub aborted: Vec<Aborted>,
-    /// New segments take in their neighbours up to this size.
+    /// Size up to which a new segment takes in its neighbours, in bytes.
     pub segment_bytes: u64,
 }
 
-/// What it may be done with. None of it changes what comes out.
+/// Means of a compaction: none of them changes the result.
 #[derive(Clone, Copy, Debug)]
 pub struct Means {
-    /// Of the hash: nobody who sends records may know it.
+    /// Secret key of the hash: no client may know it.
     pub hash_key: (u64, u64),
-    /// Keys that are kept in memory at once.
+    /// Most keys in memory at once.
     pub keys_max: usize,
-    /// So much stays free on the disk.
+    /// Bytes that stay free on the disk.
     pub free_bytes_min: u64,
 }
 
 /// Why a log was not compacted.
 #[derive(Debug, thiserror::Error)]
 pub enum CompactionError {
-    /// It was trimmed or compacted meanwhile, or deleted.
+    /// The log was trimmed, compacted or deleted meanwhile.
     #[error("the log is not what it was")]
     Changed,
-    /// A checkpoint is to come first.
+    /// A checkpoint must come first.
     #[error("a segment is not settled yet")]
     Unsettled,
     /// A segment is not what was acknowledged.
@@ -96,18 +98,18 @@ pub enum CompactionError {
     Damaged {
         /// The file, relative to the data directory.
         path: String,
-        /// Where.
+        /// Position of the damage.
         at: u64,
-        /// What does not fit.
+        /// Description of the damage.
         what: String,
     },
-    /// Compressed anew, what is left of a segment takes more than a segment may.
+    /// The rest of a segment, compressed anew, is larger than a segment may be.
     #[error("a compacted segment would be too large")]
     TooLarge,
     /// The new segments would leave too little for appends.
     #[error("there is no room for the compacted segments")]
     NoRoom,
-    /// The disk would not do it.
+    /// The disk failed.
     #[error("the disk failed at {path}")]
     Disk {
         /// The file, relative to the data directory.
@@ -128,12 +130,12 @@ impl From<WriteError> for CompactionError {
     }
 }
 
-/// What a step came to.
+/// Outcome of a step.
 #[derive(Debug)]
 pub enum Progress<D: Disk> {
-    /// There is more to do.
+    /// More steps are to come.
     More,
-    /// All is made.
+    /// The new segments are complete.
     Done(Box<Made<D>>),
 }
 
@@ -142,24 +144,24 @@ pub enum Progress<D: Disk> {
 pub struct Made<D: Disk> {
     pub(crate) replica: ReplicaId,
     pub(crate) compacted: Compacted,
-    /// Those whose place they take, and how often each was cut.
+    /// Segments that the new ones replace, each with its number of cuts.
     pub(crate) run: Vec<(Arc<Segment<D>>, u64)>,
     pub(crate) segments: Vec<SegmentState>,
-    /// All files that were made.
+    /// Paths of all files that the compaction made.
     pub(crate) paths: Vec<String>,
 }
 
-/// What stays of a batch, in one pass.
+/// Rules for the records of one pass.
 #[derive(Debug)]
 pub(crate) struct Rules {
     hash_key: (u64, u64),
     below: i64,
     tombstones_below: i64,
-    /// By producer and first offset, the last one.
+    /// Last offset of each aborted transaction, by producer id and first offset.
     aborted: BTreeMap<(i64, i64), i64>,
-    /// Only keys whose hashes lie between these, both included, are judged.
+    /// First and last hash of the pass's part of all keys, both included.
     part: (u128, u128),
-    /// Of those that are in what is not compacted yet, the last offset.
+    /// Last offset of each key of this part in the segments that are not compacted yet, by the key's hash.
     latest: BTreeMap<u128, i64>,
     keys_max: usize,
 }
@@ -185,7 +187,7 @@ impl Rules {
         }
     }
 
-    /// Whether the keys after these are to be judged in another pass. This one begins at them.
+    /// Begins the next pass with the keys after the current part. Returns false if there are none.
     pub(crate) fn next_part(&mut self) -> bool {
         let Some(from) = self.part.1.checked_add(1) else { return false };
         self.part = (from, u128::MAX);
@@ -237,7 +239,7 @@ impl Rules {
         Ok(())
     }
 
-    /// What is left of a batch, once all keys are taken in.
+    /// Returns the rest of a batch, once the pass has taken in all keys.
     pub(crate) fn judge(
         &self,
         batch: &Descriptor,
@@ -254,8 +256,8 @@ impl Rules {
     }
 
     fn stays(&self, offset: i64, record: &Record<'_>) -> bool {
-        // A record without a key is of a time when the topic was not compacted. One that ends the log stays: a reader in a gap
-        // finds it.
+        // A record without a key dates from a time when the topic was not compacted. One that ends the log stays: a
+        // reader in a gap finds it.
         let Some(key) = record.key else { return offset + 1 == self.below };
         let hash = self.hash(key);
         if !(self.part.0..=self.part.1).contains(&hash) {
@@ -301,7 +303,7 @@ impl<D: Disk> Place<D> {
     }
 }
 
-/// What a pass is at.
+/// Stage of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Keys,
@@ -315,7 +317,7 @@ pub struct Compaction<D: Disk> {
     order: Order,
     files: Arc<LogFiles<D>>,
     run: Vec<(Arc<Segment<D>>, u64)>,
-    /// From here on it was never compacted.
+    /// Offset from which the log was never compacted.
     dirty_from: i64,
     dir: String,
     rules: Rules,
@@ -393,7 +395,7 @@ impl<D: Disk> Compaction<D> {
         }
     }
 
-    /// Whose log it is.
+    /// Returns the replica whose log is compacted.
     pub fn replica(&self) -> ReplicaId {
         self.order.replica
     }
@@ -402,8 +404,8 @@ impl<D: Disk> Compaction<D> {
         self.sources.partition_point(|it| it.end_offset <= self.dirty_from)
     }
 
-    /// Reads about so many bytes, and writes what is left of them. After an error there is nothing left of it but an
-    /// answer.
+    /// Reads about so many bytes, and writes the records that stay. After an error the compaction has removed its
+    /// files.
     pub fn step(&mut self, bytes_max: u64) -> Result<Progress<D>, CompactionError> {
         let stepped = self.try_step(bytes_max);
         if stepped.is_err() {
@@ -412,7 +414,7 @@ impl<D: Disk> Compaction<D> {
         stepped
     }
 
-    /// Removes what was made.
+    /// Removes the files that the compaction made.
     pub fn discard(&mut self) {
         self.writing = None;
         for path in self.paths.drain(..) {
@@ -472,7 +474,7 @@ impl<D: Disk> Compaction<D> {
         self.begin_segment(base_offset)
     }
 
-    /// The batch at the current place, whole and checked.
+    /// Returns the batch at the current place, whole and checked.
     fn next_batch(&mut self) -> Result<(Descriptor, Bytes), CompactionError> {
         let source = &self.sources[self.place.source];
         let left = usize::try_from(source.size - self.place.at).unwrap_or(usize::MAX);
@@ -488,7 +490,7 @@ impl<D: Disk> Compaction<D> {
             if there < wanted {
                 let len = wanted.max(BUFFER_BYTES).min(left);
                 let file = self.place.file.as_ref().expect("a source is opened first");
-                // What this compaction wrote itself is in memory; all else is read as it rests.
+                // Files of this compaction are in the page cache; it reads every other segment from the medium.
                 let read = if source.segment.is_some() {
                     self.reader.disk().read_medium(file, self.place.at, len)
                 } else {
@@ -543,7 +545,7 @@ impl<D: Disk> Compaction<D> {
         }
     }
 
-    /// Lets whoever looks for rot look at the source.
+    /// Asks the scrub to look at the damaged source, and returns the error.
     fn suspect(&self, error: CompactionError) -> CompactionError {
         let base_offset = self.sources[self.place.source].base_offset;
         self.reader.catalog().suspect(self.order.replica, base_offset);
@@ -582,7 +584,7 @@ impl<D: Disk> Compaction<D> {
     }
 }
 
-/// What is written.
+/// The writing half: new segments.
 impl<D: Disk> Compaction<D> {
     fn begin_segment(&mut self, base_offset: i64) -> Result<(), CompactionError> {
         let is_final = self.rules.is_last_part();
@@ -605,14 +607,14 @@ impl<D: Disk> Compaction<D> {
         Ok(writing.put(batch, bytes, &mut self.paths)?)
     }
 
-    /// The segment that is being written is whole.
+    /// Ends the segment being written, which is whole.
     fn end_segment(&mut self) -> Result<(), CompactionError> {
         let Some(writing) = self.writing.take() else { return Ok(()) };
         self.written.push(writing.end(&mut self.paths)?);
         Ok(())
     }
 
-    /// All of this pass is written. Whether it was the last.
+    /// Ends a pass, once all of it is written. Returns true if it was the last.
     fn end_pass(&mut self) -> Result<bool, CompactionError> {
         self.end_segment()?;
         let old = std::mem::take(&mut self.sources);

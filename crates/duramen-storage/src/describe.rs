@@ -22,11 +22,11 @@ pub type Fields = Vec<(&'static str, Value)>;
 /// One record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Description {
-    /// What kind of record it is.
+    /// Name of the record's kind.
     pub kind: &'static str,
-    /// Whose it is.
+    /// Id of the replica that the record belongs to.
     pub replica: u64,
-    /// What it says.
+    /// Fields of the record.
     pub fields: Fields,
 }
 
@@ -41,7 +41,7 @@ pub enum Value {
     Flag(bool),
     /// A name.
     Text(String),
-    /// What storage keeps without reading it: an internal entry, an image.
+    /// Bytes that storage keeps without reading them: an internal entry, a snapshot.
     Bytes(Bytes),
     /// Several of a kind.
     List(Vec<Value>),
@@ -74,7 +74,7 @@ impl<T: Into<Self>> FromIterator<T> for Value {
     }
 }
 
-/// All records of a round's body. The last is an error if the body cannot be read to its end.
+/// Describes all records of a round's body. The last item is an error if the body cannot be read to its end.
 pub fn describe(mut body: Bytes) -> Vec<Result<Description, String>> {
     let mut found = Vec::new();
     while !body.is_empty() {

@@ -27,12 +27,12 @@ const FLAGS: u8 = 31;
 /// Size of a transaction marker's batch: its record is of one layout, see `docs/format.md`.
 pub const MARKER_BATCH_BYTES: usize = BATCH_HEADER_BYTES + 17;
 
-/// How a transaction ends in a log: what the sole record of a control batch says.
+/// End of a transaction in a log: the content of a control batch's only record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndMarker {
-    /// What the transaction wrote stands; otherwise nobody is shown it.
+    /// True if the transaction commits. If false, consumers never see its records under `read_committed`.
     pub commits: bool,
-    /// The term in which the coordinator led that decided it.
+    /// Coordinator epoch: the term of the coordinator that decided the end.
     pub coordinator_epoch: i32,
 }
 
@@ -66,7 +66,7 @@ pub struct Descriptor {
     pub header_crc: u32,
     /// Idempotent producer, or -1.
     pub producer_id: i64,
-    /// Its epoch, or -1.
+    /// Epoch of that producer, or -1.
     pub producer_epoch: i16,
     /// Sequence number of the first record, or -1.
     pub first_sequence: i32,
@@ -78,7 +78,7 @@ pub struct Descriptor {
     pub transactional: bool,
     /// A transaction marker.
     pub control: bool,
-    /// What a transaction marker says; told only of whole batches.
+    /// Content of a transaction marker; known only when the whole batch was read.
     pub marker: Option<EndMarker>,
     /// `max_timestamp` is the time of append, and every record's time.
     pub log_append_time: bool,
@@ -99,7 +99,7 @@ pub enum Error {
 }
 
 impl Descriptor {
-    /// Describes a batch from its header. The payload's CRC is taken from the header, not checked.
+    /// Describes a batch from its header. The payload's CRC comes from the header and is not checked.
     pub fn of_batch(batch: &[u8], starts_segment: bool) -> Result<Self, Error> {
         if batch.len() < BATCH_HEADER_BYTES {
             return Err(Error::Short);
@@ -133,13 +133,13 @@ impl Descriptor {
         })
     }
 
-    /// One past the last offset.
+    /// Returns one past the last offset.
     pub fn end_offset(&self) -> i64 {
         self.base_offset + i64::from(self.count)
     }
 
-    /// Whether `batch` is, byte for byte, the batch described: both CRCs are computed. A description of a header alone
-    /// says of a marker only that it is one.
+    /// Tells whether `batch` is, byte for byte, the batch described; the function computes both CRCs. A descriptor
+    /// made from a header alone holds no marker content, so any content matches it.
     pub fn matches(&self, batch: &[u8]) -> bool {
         let is_alike = |of: Self| of == Self { marker: self.marker.or(of.marker), ..*self };
         batch.len() == self.length as usize
@@ -147,7 +147,7 @@ impl Descriptor {
             && crc32c::crc32c(&batch[UNCOVERED_BYTES..]) == self.batch_crc
     }
 
-    /// The versioned form; see `docs/format.md`.
+    /// Returns the versioned form; see `docs/format.md`.
     pub fn encode(&self) -> [u8; ENCODED_BYTES] {
         let mut flags = 0;
         for (set, flag) in [

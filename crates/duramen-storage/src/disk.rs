@@ -14,9 +14,9 @@ use std::io;
 /// Files of one directory that were written to, and the directory's own entries.
 #[derive(Clone, Debug)]
 pub struct Unsynced<F> {
-    /// What was written to.
+    /// Files that were written to.
     pub files: Vec<F>,
-    /// Their directory; nothing if it has not changed.
+    /// Directory of those files; `None` if it has not changed.
     pub dir: Option<String>,
 }
 
@@ -30,10 +30,10 @@ impl<F> Unsynced<F> {
 
 /// Blocking access to one data directory.
 ///
-/// What survives a power loss is exactly what [`Disk::sync`] (a file's bytes and length) and
-/// [`Disk::sync_dir`] (a directory's entries) have returned `Ok` for; anything else may or may
-/// not survive, page by page and entry by entry, in any order. A sync that returned an error must
-/// not be tried again: the kernel may have marked the pages clean (Rebello et al., ATC '20).
+/// After a power loss the data directory holds all that [`Disk::sync`] (a file's bytes and length) and
+/// [`Disk::sync_dir`] (a directory's entries) returned `Ok` for. Anything else may or may not survive, page by page
+/// and entry by entry, in any order. The caller must not repeat a sync that returned an error: the kernel may have
+/// marked the pages clean (Rebello et al., ATC '20).
 pub trait Disk: Clone + Debug + Send + Sync + 'static {
     /// An open file. Cloning shares it; it stays readable after the file is renamed or removed.
     type File: Clone + Debug + Send + Sync + 'static;
@@ -42,7 +42,7 @@ pub trait Disk: Clone + Debug + Send + Sync + 'static {
     fn create(&self, path: &str) -> io::Result<Self::File>;
     /// Opens a file that exists, for reading and writing.
     fn open(&self, path: &str) -> io::Result<Self::File>;
-    /// The file's length in bytes.
+    /// Returns the file's length in bytes.
     fn len(&self, file: &Self::File) -> io::Result<u64>;
     /// Reads through the page cache; returns fewer bytes than asked only at the end of the file.
     fn read_at(&self, file: &Self::File, buf: &mut [u8], at: u64) -> io::Result<usize>;
@@ -61,12 +61,12 @@ pub trait Disk: Clone + Debug + Send + Sync + 'static {
     fn create_dir(&self, path: &str) -> io::Result<()>;
     /// Returns once the directory's entries are on the medium. `""` is the data directory.
     fn sync_dir(&self, path: &str) -> io::Result<()>;
-    /// Returns what became of each of these, in order, once all are on the medium as far as that could be. A real disk syncs
-    /// many at once, which then share what the file system and the medium do for one.
+    /// Syncs many files and directories, and returns the results in order. A real disk syncs many at once, which then
+    /// share the work of the file system and the medium.
     fn sync_each(&self, unsynced: &[Unsynced<Self::File>]) -> Vec<io::Result<()>> {
         unsynced.iter().map(|it| it.sync(self)).collect()
     }
-    /// The names in a directory, sorted. `""` is the data directory.
+    /// Returns the names in a directory, sorted. `""` is the data directory.
     fn list(&self, path: &str) -> io::Result<Vec<String>>;
     /// Renames a file or directory, replacing a file of the new name.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
@@ -74,6 +74,6 @@ pub trait Disk: Clone + Debug + Send + Sync + 'static {
     fn remove_file(&self, path: &str) -> io::Result<()>;
     /// Removes a directory with all that is in it.
     fn remove_dir(&self, path: &str) -> io::Result<()>;
-    /// Bytes that can still be written before the disk is full.
+    /// Returns the number of bytes that can still be written before the disk is full.
     fn available(&self) -> io::Result<u64>;
 }

@@ -14,9 +14,9 @@ pub enum Error {
     /// A read, write, sync, create, rename or remove failed.
     #[error("the disk failed at {doing} {path}")]
     Disk {
-        /// What was being done.
+        /// Name of the operation that failed.
         doing: &'static str,
-        /// To which path, relative to the data directory.
+        /// Path of the operation, relative to the data directory.
         path: String,
         /// The disk's answer.
         #[source]
@@ -34,7 +34,7 @@ pub enum Error {
         path: String,
         /// Position of the damage.
         at: u64,
-        /// What does not fit.
+        /// Description of the damage.
         what: String,
     },
 }

@@ -42,12 +42,12 @@ pub(crate) const TIME_ENTRY_BYTES: usize = 12;
 
 const _: () = assert!(ROUND_HEADER_BYTES < ROUND_ALIGN && ROUND_ALIGN.is_power_of_two());
 
-/// In the generation of a segment that another replica gave: it compacted the log by the entry that the rest names. What this
-/// replica makes by the same entry has other names.
+/// Flag in the generation of a segment that another replica fed; the rest names the Compact entry. This replica's own
+/// compaction by the same entry gives its files other names.
 pub(crate) const GIVEN: u64 = 1 << 62;
 
-/// Name of a segment's files without their extension: its base offset in 20 digits, as Kafka's. That of one that compaction
-/// has made has behind it who made it, and from which entry: no two files ever have the same.
+/// Returns the name of a segment's files without extension: the base offset in 20 digits, as Kafka's. Behind it a
+/// compacted segment names its replica and its Compact entry, so that no two files ever have the same name.
 pub(crate) fn segment_stem(base_offset: i64, replica: ReplicaId, generation: u64) -> String {
     if generation == 0 {
         return format!("{base_offset:020}");

@@ -1,10 +1,10 @@
-//! What fuzz targets need of the inside. Not an interface.
+//! Internals that fuzz targets need. Not an interface.
 
 use bytes::Bytes;
 
 use crate::record::decode_all;
 
-/// Decodes a round's body; what can be decoded must survive its encoding. True if it could.
+/// Decodes a round's body; decoded records must survive their encoding. Returns true if the body could be decoded.
 pub fn decode_records(body: Bytes) -> bool {
     let Ok(records) = decode_all(body) else { return false };
     let mut again = Vec::new();

@@ -15,11 +15,11 @@ use std::collections::VecDeque;
 use crate::op::{Content, LogEntry, TermRun};
 use crate::sabotage::{self, Bug};
 
-/// Bytes of internal entries that are remembered, with [`ENTRY_BYTES`] for each. Above, the history begins later, and a
-/// replica that lacks what was before cannot be brought up entry by entry. They are in every checkpoint, and some
-/// thousand terms fit.
+/// Most bytes of internal entries in a history, with [`ENTRY_BYTES`] for each. Above that the history begins later,
+/// and a leader can no longer bring a replica that lacks earlier entries up entry by entry. Every checkpoint holds
+/// the internal entries, and some thousand terms fit.
 const BYTES_MAX: usize = 256 << 10;
-/// What an internal entry takes of a State, beside its own bytes.
+/// Bytes that an internal entry takes in a State, beside its own bytes.
 const ENTRY_BYTES: usize = 29;
 
 /// An internal entry, and where the log stood.
@@ -36,9 +36,9 @@ pub struct PastEntry {
 pub struct History {
     /// The entry before the first that can be had again.
     pub index: u64,
-    /// Its term.
+    /// Term of that entry.
     pub term: u64,
-    /// The log's end offset there.
+    /// End offset of the log at that entry.
     pub end_offset: i64,
     internal: VecDeque<PastEntry>,
     bytes: usize,
@@ -58,17 +58,17 @@ pub fn forget_runs(runs: &mut Vec<TermRun>, index: u64) {
 }
 
 impl History {
-    /// One that begins after an entry.
+    /// Creates a history that begins after an entry.
     pub fn new(index: u64, term: u64, end_offset: i64) -> Self {
         Self { index, term, end_offset, internal: VecDeque::new(), bytes: 0 }
     }
 
-    /// The internal entries, oldest first.
+    /// Returns the internal entries, oldest first.
     pub fn internal(&self) -> impl ExactSizeIterator<Item = &PastEntry> {
         self.internal.iter()
     }
 
-    /// An entry is held no more. Batches are in segments.
+    /// Notes an entry that is no longer in memory. Batches are in segments.
     pub fn note(&mut self, entry: &LogEntry, end_offset: i64) {
         let is_batch = matches!(entry.content, Content::Batch(_));
         if is_batch || entry.index <= self.index || sabotage::is(Bug::PastEntryForgotten) {
@@ -83,7 +83,7 @@ impl History {
         }
     }
 
-    /// As [`History::note`], but believes what it is told: of one that was read.
+    /// Notes a decoded entry like [`History::note`], but without its checks.
     pub(crate) fn restore(&mut self, past: PastEntry) {
         self.bytes += bytes_of(&past.entry);
         self.internal.push_back(past);
@@ -101,25 +101,25 @@ impl History {
         }
     }
 
-    /// The internal entry at an index.
+    /// Returns the internal entry at an index.
     pub fn internal_at(&self, index: u64) -> Option<&PastEntry> {
         let at = self.internal.partition_point(|it| it.entry.index < index);
         self.internal.get(at).filter(|it| it.entry.index == index)
     }
 
-    /// The last internal entry before an index.
+    /// Returns the last internal entry before an index.
     pub fn internal_before(&self, index: u64) -> Option<&PastEntry> {
         let after = self.internal.partition_point(|it| it.entry.index < index);
         self.internal.get(after.checked_sub(1)?)
     }
 
-    /// How many internal entries there are from an index on, before another one.
+    /// Returns the number of internal entries from one index up to, but not including, another.
     pub fn internal_count(&self, from: u64, before: u64) -> u64 {
         let below = |index| self.internal.partition_point(|it| it.entry.index < index);
         below(before).saturating_sub(below(from)) as u64
     }
 
-    /// Whether the parts of a decoded history, which ends at an entry, fit each other.
+    /// Tells whether the parts of a decoded history, which ends at an entry, fit each other.
     pub(crate) fn holds_together(&self, last: (u64, u64, i64)) -> bool {
         let mut before = (self.index, self.term, self.end_offset);
         for PastEntry { entry, end_offset } in &self.internal {

@@ -4,11 +4,11 @@
 //! Owns:       extents and rounds: their bytes, their order, which of them are live; the mark, which says how far the
 //!             journal reached at least.
 //! Interface:  [`Journal::write_round`], [`scan`], [`rounds_of`].
-//! Invariants: one round is in flight at a time, so a round's header states that every round
-//!             before it was durable when it was written: only the last may be torn.
-//!             An extent is written over only when a durable round says that it is not needed.
-//!             Every round names the number of files in the ring; the mark names a round that was durable. A
-//!             journal that holds less than both say has lost a file, and is refused.
+//! Invariants: one round is in flight at a time. So a round's header states that every earlier round was durable when
+//!             this one was written: only the last round may be torn. An extent is written over only when a durable
+//!             round says that replay does not need it. Every round names the number of files in the ring; the mark
+//!             names a round that was durable. A journal that holds less than both say has lost a file, and recovery
+//!             refuses it.
 //! Never:      what the records mean.
 //! Tests:      below; fuzz target `journal`; `duramen-sim`.
 //! Start at:   [`Journal::write_round`].
@@ -27,10 +27,10 @@ use crate::reserve::is_full;
 use crate::sabotage::{self, Bug};
 
 const VERSION: u16 = 1;
-/// No journal gets so far; a header with a number above is not ours.
+/// Bound of all numbers in a header. No journal gets so far; a header with a greater number is not ours.
 const NUMBER_MAX: u64 = 1 << 62;
 
-/// What a round's header says.
+/// Content of a round's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RoundHeader {
     /// The extent's sequence number: which use of the recycled file this is.
@@ -39,13 +39,13 @@ pub struct RoundHeader {
     pub lsn: u64,
     /// The oldest extent that replay needs.
     pub tail: u64,
-    /// Where in the extent's file it starts.
+    /// Position of the round in the extent's file.
     pub position: u64,
     /// Bytes of records.
     pub body_bytes: u32,
     /// CRC32C of the records.
     pub body_crc: u32,
-    /// Files of the ring when it was written; 0 if an earlier build wrote it, which did not say.
+    /// Files of the ring when the round was written; 0 in rounds of an earlier build, which did not record it.
     pub extents: u32,
     /// Starts the directory id: a round from another directory is not ours.
     pub directory: u64,
@@ -104,16 +104,16 @@ impl RoundHeader {
 /// A round as found on disk.
 #[derive(Clone, Debug)]
 pub struct Round {
-    /// Its header.
+    /// Header of the round.
     pub header: RoundHeader,
-    /// Which file of the ring holds it.
+    /// File of the ring that holds the round.
     pub file: usize,
-    /// Its records; `None` if they do not match the header's CRC.
+    /// Records of the round; `None` if they do not match the header's CRC.
     pub body: Option<Bytes>,
 }
 
 impl Round {
-    /// Whether this is right behind `before` in its extent, or begins the next one.
+    /// Tells whether this round stands right behind `before` in its extent, or begins the next extent.
     fn follows(&self, before: &Self) -> bool {
         let (this, that) = (&self.header, &before.header);
         let end = that.position + that.padded_bytes() as u64;
@@ -122,8 +122,8 @@ impl Round {
     }
 }
 
-/// All rounds that can be recognised in one extent's bytes, in order of position. After a round
-/// whose body does not fit, the search goes on page by page, so that what follows is seen.
+/// Returns all rounds that can be recognised in one extent's bytes, in order of position. After a round whose body
+/// does not fit, the search goes on page by page, so that later rounds are seen.
 pub fn rounds_of(file: usize, bytes: &Bytes) -> Vec<Round> {
     let mut rounds = Vec::new();
     let mut at = 0;
@@ -144,7 +144,7 @@ pub fn rounds_of(file: usize, bytes: &Bytes) -> Vec<Round> {
     rounds
 }
 
-/// What a scan of the whole ring found.
+/// Result of a scan of the whole ring.
 #[derive(Debug)]
 pub struct Scan {
     /// The rounds to replay, in order, all with good bodies.
@@ -155,8 +155,8 @@ pub struct Scan {
     pub extents: u32,
 }
 
-/// Sorts out which rounds are live, and tells a tear from damage: after the last good round there
-/// may be the remains of one more; anything missing before it was durable once, and is damage.
+/// Sorts out the live rounds, and tells a tear from damage. After the last good round there may be the remains of one
+/// more. Anything missing before it was durable once, and is damage.
 pub fn scan(mut rounds: Vec<Round>, directory: u64) -> Result<Scan, String> {
     rounds.retain(|round| round.header.directory == directory);
     let extents = rounds.iter().map(|round| round.header.extents).max().unwrap_or(0);
@@ -197,8 +197,8 @@ pub fn scan(mut rounds: Vec<Round>, directory: u64) -> Result<Scan, String> {
     Ok(Scan { rounds, torn, extents })
 }
 
-/// Finds two files with whole rounds of one extent: each use of a file has a number of its own, so one is a copy, and
-/// has taken the place of something else.
+/// Finds two files with whole rounds of one extent. Each use of a file has a number of its own. So one of the two is
+/// a copy, and has replaced another file.
 fn twice_used(rounds: &[Round]) -> Option<(usize, usize)> {
     let mut files = BTreeMap::new();
     rounds.iter().filter(|round| round.body.is_some()).find_map(|round| {
@@ -212,7 +212,7 @@ const MARK_SLOT_BYTES: usize = ROUND_ALIGN;
 /// Bytes of a slot that say something.
 const MARK_BYTES: usize = 24;
 
-/// A round that was durable when this was written.
+/// Encodes the mark of a durable round.
 fn encode_mark(directory: u64, lsn: u64) -> Vec<u8> {
     let mut slot = vec![0; MARK_SLOT_BYTES];
     slot[..4].copy_from_slice(&MARK_MAGIC.to_be_bytes());
@@ -236,7 +236,7 @@ fn decode_mark(slot: &[u8], directory: u64) -> Option<u64> {
 pub(crate) struct Mark<F> {
     /// `None` until it is made: earlier builds had none.
     file: Option<F>,
-    /// Whether the directory must be synced for the file's name to last.
+    /// True if the directory must be synced for the file's name to last.
     is_new: bool,
     /// The slot to be written next.
     slot: usize,
@@ -299,7 +299,7 @@ pub(crate) fn extent_path(file: usize) -> String {
 static ZEROS: [u8; 256 * 1024] = [0; 256 * 1024];
 
 impl<D: Disk> Journal<D> {
-    /// A ring of `count` new files, all synced.
+    /// Makes a ring of `count` new files, all synced.
     pub(crate) fn format(
         disk: &D,
         directory: u64,
@@ -335,7 +335,7 @@ impl<D: Disk> Journal<D> {
         Ok(journal)
     }
 
-    /// The ring as a scan found it. The next round goes right behind the last good one.
+    /// Takes up the ring as a scan found it. The next round goes right behind the last good one.
     pub(crate) fn resume(
         disk: &D,
         directory: u64,
@@ -371,13 +371,13 @@ impl<D: Disk> Journal<D> {
         }
     }
 
-    /// Whether the mark should name a later round: the journal has gone on to another file since.
+    /// Tells whether the mark should name a later round: the journal has gone on to another file since.
     pub(crate) fn wants_mark(&self) -> bool {
         self.marked_extent < self.head_sequence()
     }
 
-    /// Lets the mark name a durable round, and returns what must be synced, and the directory if the file is new. A disk
-    /// without room leaves the mark as it is: what it says stays true.
+    /// Lets the mark name a durable round. Returns the file to sync, and true if the file is new, so that its
+    /// directory must be synced. A disk without room leaves the mark as it is, and the mark stays true.
     pub(crate) fn write_mark(&mut self, lsn: u64) -> Result<Option<(D::File, bool)>, Error> {
         assert!(lsn < self.next_lsn, "the mark names a round that was written");
         let failed = |source| disk_error("writing", JOURNAL_MARK, source);
@@ -407,7 +407,7 @@ impl<D: Disk> Journal<D> {
         self.next_lsn
     }
 
-    /// The last round written.
+    /// Returns the number of the last round written.
     pub(crate) fn last_lsn(&self) -> u64 {
         self.next_lsn - 1
     }
@@ -420,7 +420,7 @@ impl<D: Disk> Journal<D> {
         self.tail
     }
 
-    /// Whether a round must still tell that the tail has moved.
+    /// Tells whether a round must still publish that the tail has moved.
     pub(crate) fn tail_unpublished(&self) -> bool {
         self.tail > self.durable_tail
     }
@@ -429,30 +429,30 @@ impl<D: Disk> Journal<D> {
         self.extents.len()
     }
 
-    /// Extents from the tail to the head.
+    /// Returns the number of extents from the tail to the head.
     pub(crate) fn live_extents(&self) -> u64 {
         self.head_sequence() + 1 - self.tail
     }
 
-    /// Extents that can be taken when the head is full.
+    /// Returns the number of extents that can be taken when the head is full.
     pub(crate) fn free_extents(&self) -> usize {
         self.extents.iter().filter(|extent| extent.sequence < self.durable_tail).count()
     }
 
-    /// The most bytes of records that one round may hold.
+    /// Returns the most bytes of records that one round may hold.
     pub(crate) fn body_bytes_max(&self) -> usize {
         usize::try_from(self.extent_bytes).map_or(usize::MAX, |extent| {
             (extent / 2).min(4 << 20).saturating_sub(ROUND_HEADER_BYTES)
         })
     }
 
-    /// Whether a round of so many bytes of records needs a fresh extent.
+    /// Tells whether a round of so many bytes of records needs a fresh extent.
     pub(crate) fn needs_extent(&self, body_bytes: usize) -> bool {
         let bytes = (ROUND_HEADER_BYTES + body_bytes).next_multiple_of(ROUND_ALIGN) as u64;
         self.position + bytes > self.extent_bytes
     }
 
-    /// The extent that holds this round, if it is live.
+    /// Returns the extent that holds this round, if it is live.
     pub(crate) fn extent_of(&self, lsn: u64) -> u64 {
         self.extents
             .iter()
@@ -462,7 +462,7 @@ impl<D: Disk> Journal<D> {
             .unwrap_or_else(|| self.head_sequence())
     }
 
-    /// Nothing in extents before this one is needed by replay any more.
+    /// Frees the extents before this one: replay needs nothing in them any more.
     pub(crate) fn advance_tail(&mut self, tail: u64) {
         self.tail = self.tail.max(tail.min(self.head_sequence()));
     }
@@ -510,7 +510,7 @@ impl<D: Disk> Journal<D> {
         self.extents[free].last_lsn = 0;
     }
 
-    /// The round that carried `tail` is durable.
+    /// Notes that the round that carried `tail` is durable.
     pub(crate) fn on_durable(&mut self, tail: u64) {
         self.durable_tail = self.durable_tail.max(tail);
     }
@@ -549,12 +549,12 @@ impl<D: Disk> Journal<D> {
         }
     }
 
-    /// The file being made.
+    /// Returns the file being made.
     pub(crate) fn growing(&self) -> Option<(D::File, String)> {
         self.growing.as_ref().map(|(file, path, _)| (file.clone(), path.clone()))
     }
 
-    /// It is synced: part of the ring from now on.
+    /// Takes the new file, which is synced now, into the ring.
     pub(crate) fn grown(&mut self) {
         if let Some((file, path, _)) = self.growing.take() {
             self.extents.push(Extent { file, path, sequence: 0, last_lsn: 0 });

@@ -3,11 +3,10 @@
 //! Purpose:    node-local facts that do not change while the directory lives.
 //! Owns:       the file `manifest`.
 //! Interface:  [`write`], [`read`], [`Manifest`].
-//! Invariants: it is written when the directory is formatted, after the journal's first round is
-//!             durable: a directory with a manifest is a whole one. That of a node that forms a cluster with
-//!             others is replaced twice, when it has promised with whom, and when it is a member; what it has
-//!             promised or belongs to changes in one case: most of its cluster is lost, and a person lets it begin
-//!             another one alone.
+//! Invariants: formatting writes the manifest after the journal's first round is durable: a directory with a manifest
+//!             is a whole one. A node that forms a cluster with others replaces its manifest twice: when it has
+//!             promised the other voters, and when it is a member. A promise or a membership changes in one case:
+//!             most of the cluster is lost, and an operator lets the node begin another cluster alone.
 //! Never:      topics, configs, or anything else that the metadata group holds.
 //! Tests:      below.
 //! Start at:   [`write`].
@@ -45,7 +44,7 @@ impl Manifest {
     }
 }
 
-/// A text file, for people: `key=value` lines and their CRC.
+/// Renders the manifest as a text file, for people: `key=value` lines and their CRC.
 fn render(manifest: &Manifest) -> String {
     let Manifest { facts, voters, extent_bytes } = manifest;
     let version = if manifest.is_of_several() { FORMING_VERSION } else { DIRECTORY_VERSION };
@@ -151,7 +150,7 @@ fn parse(bytes: &[u8]) -> Result<Manifest, Error> {
     Ok(manifest)
 }
 
-/// `peer:broker:directory`, with commas between.
+/// Parses voters as `peer:broker:directory`, with commas between.
 fn parse_voters(text: &str) -> Option<Vec<Voter>> {
     let parts: Vec<&str> = text.split(',').filter(|part| !part.is_empty()).collect();
     let voter = |part: &&str| {
@@ -166,7 +165,8 @@ fn parse_voters(text: &str) -> Option<Vec<Voter>> {
     if parts.len() > VOTERS_MAX { None } else { parts.iter().map(voter).collect() }
 }
 
-/// Whoever is a member knows with whom its cluster began, and need not be one of them; whoever only promised is.
+/// Tells whether the manifest's parts fit each other. A member knows the first voters of its cluster, and need not be
+/// one of them. A node that only promised must be one of the voters.
 fn is_consistent(manifest: &Manifest) -> bool {
     let Manifest { facts, voters, .. } = manifest;
     let is_own = |it: &Voter| {

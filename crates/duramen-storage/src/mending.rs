@@ -27,39 +27,39 @@ use crate::sabotage::{self, Bug};
 use crate::storage::Storage;
 use crate::{Disk, ReplicaId};
 
-/// What is copied at once.
+/// Bytes copied at once.
 const PIECE_BYTES: u64 = 1 << 20;
-/// What the storage thread may copy and sync itself, at the switch; more is copied before.
+/// Most bytes that the storage thread copies and syncs itself, at the switch; the copy holds all earlier bytes.
 const LAST_PIECE_BYTES: u64 = 256 * 1024;
 
 /// A part of a segment that is not what was acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DamagedRange {
-    /// From this position in the file.
+    /// Position of the first damaged byte in the file.
     pub at: u64,
-    /// Up to, not including, this one.
+    /// Position behind the last damaged byte.
     pub end_at: u64,
-    /// The first offset in it.
+    /// First offset in the range.
     pub offset: i64,
-    /// One past the last.
+    /// One past the last offset in the range.
     pub end_offset: i64,
 }
 
-/// What is damaged of a segment. Outside of the ranges it is good.
+/// Damage of one segment. Bytes outside the ranges are good.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
-    /// Whose.
+    /// Replica that the segment belongs to.
     pub replica: ReplicaId,
     /// The segment's base offset.
     pub segment: i64,
-    /// In order, at least one.
+    /// Damaged ranges in order, at least one.
     pub ranges: Vec<DamagedRange>,
 }
 
-/// What a segment is to be mended with.
+/// Patches that repair one segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mend {
-    /// Whose.
+    /// Replica that the segment belongs to.
     pub replica: ReplicaId,
     /// The segment's base offset.
     pub segment: i64,
@@ -74,31 +74,31 @@ pub struct Mended<D: Disk> {
     segment: Arc<Segment<D>>,
     cuts: u64,
     file: D::File,
-    /// How much of the segment is in it, synced.
+    /// Bytes of the segment that the copy holds, synced.
     copied: u64,
     path: String,
 }
 
-/// Why a segment was not mended.
+/// Reason why a segment was not repaired.
 #[derive(Debug, thiserror::Error)]
 pub enum MendError {
-    /// It was cut or removed.
+    /// The segment was cut or removed.
     #[error("the segment is not what it was")]
     Changed,
-    /// What another replica gave is not what belongs there.
+    /// The batches of the other replica do not belong there.
     #[error("what another replica gave does not fit: {0}")]
     Unfit(&'static str),
-    /// Its copy would leave too little for appends.
+    /// The copy would leave too little room for appends.
     #[error("there is no room for a copy of the segment")]
     NoRoom,
-    /// The disk would not do it.
+    /// The disk failed.
     #[error("the disk failed at the copy")]
     Disk(#[from] io::Error),
 }
 
 impl<D: Disk> Reader<D> {
-    /// Writes the copy of a segment in which its damaged ranges are filled, and syncs it. Takes as long as to read and
-    /// write the segment. So much must stay free on the disk.
+    /// Writes a copy of a segment in which the damaged ranges are filled, and syncs it. Takes as long as to read and
+    /// write the segment. `free_bytes_min` bytes must stay free on the disk.
     pub fn mend(&self, mend: &Mend, free_bytes_min: u64) -> Result<Mended<D>, MendError> {
         let files = self.catalog().get(mend.replica).map_err(|_| MendError::Changed)?;
         let segment = files.segment_of(mend.segment).filter(|it| it.base_offset == mend.segment);
@@ -175,7 +175,7 @@ impl<D: Disk> Reader<D> {
         }
     }
 
-    /// Copies bytes that rest on the medium. What cannot be read is left out, unless it must be there.
+    /// Copies bytes that rest on the medium. Leaves out bytes that cannot be read, unless `must_be` is set.
     fn copy_part(
         &self,
         old: Option<&D::File>,
@@ -197,7 +197,7 @@ impl<D: Disk> Reader<D> {
             if bytes.len() < wanted && must_be {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
-            // What is left out is a hole, which takes no space.
+            // The copy has a hole for the unreadable bytes, which takes no space.
             if !bytes.is_empty() {
                 self.disk().write_at(file, &[&bytes], at)?;
                 self.disk().start_writeback(file, at, len)?;
@@ -228,7 +228,7 @@ impl<D: Disk> Reader<D> {
     }
 }
 
-/// Whether batches may stand at the beginning of a range, or are all of it.
+/// Checks whether batches may stand at the beginning of a range, or fill all of it. Returns the fault otherwise.
 fn check<D: Disk>(
     files: &LogFiles<D>,
     range: &DamagedRange,
@@ -256,13 +256,14 @@ fn check<D: Disk>(
 }
 
 impl<D: Disk> Storage<D> {
-    /// Lets a copy take the place of its segment's file, and tells of it by [`Done::Mended`]. What was written since the
-    /// copy was made is added to it first. Between [`Storage::begin_round`] and the end of that round it may come, too.
+    /// Puts a copy in the place of its segment's file, and reports by [`Done::Mended`]. Adds the bytes that were
+    /// written since the copy was made first. The call may also come between [`Storage::begin_round`] and the end of
+    /// that round.
     pub fn switch(&mut self, mended: &Mended<D>) -> Result<(), Error> {
         let (replica, segment) = (mended.replica, mended.segment.base_offset);
         let is_done = self.try_switch(mended)?;
         if is_done {
-            // It is looked at once more, as all others.
+            // The scrub looks at the repaired segment once more, as at all others.
             self.reader().catalog().look_again(replica, segment);
         } else {
             // Else the next start removes it.
@@ -272,7 +273,7 @@ impl<D: Disk> Storage<D> {
         Ok(())
     }
 
-    /// False if the segment has changed meanwhile, or there is no room.
+    /// Tries the switch. Returns false if the segment has changed meanwhile, or there is no room.
     fn try_switch(&mut self, mended: &Mended<D>) -> Result<bool, Error> {
         let Mended { replica, segment, cuts, file, copied, path } = mended;
         let failed = |source| disk_error("mending", path, source);
@@ -299,7 +300,7 @@ impl<D: Disk> Storage<D> {
             }
             renamed => renamed.map_err(failed)?,
         }
-        // What is appended from here on goes into this file: it must not be lost for the name's sake.
+        // Later appends go into this file. So its name must be durable first, or a crash would lose them.
         self.disk.sync_dir(&at_work.state.dir()).map_err(failed)?;
         at_work.take_file(segment, file);
         Ok(true)

@@ -18,7 +18,7 @@ use crate::history::History;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReplicaId(pub u64);
 
-/// What a replica is a replica of. Fixed at its creation.
+/// Topic and partition of a replica. Fixed at its creation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// Topic name; with the partition it names the directory.
@@ -30,7 +30,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// The directory of its files, relative to the data directory.
+    /// Returns the directory of the replica's files, relative to the data directory.
     pub(crate) fn dir(&self) -> String {
         format!("{}-{}", self.topic, self.partition)
     }
@@ -60,13 +60,13 @@ pub struct ConfState {
     pub voters_outgoing: Vec<u64>,
     /// Learners once the joint configuration is left.
     pub learners_next: Vec<u64>,
-    /// Whether the joint configuration is left by itself.
+    /// True if Raft leaves the joint configuration by itself.
     pub auto_leave: bool,
-    /// The number of the latest move that had a part in it; 0 if the partition was never moved.
+    /// Number of the latest reassignment that this replica took part in; 0 if the partition was never moved.
     pub move_number: u64,
 }
 
-/// What one Raft index holds.
+/// Content of one Raft entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
     /// A record batch: it takes `descriptor.count` offsets. Storage keeps the payload in segments.
@@ -83,7 +83,7 @@ pub struct LogEntry {
     pub index: u64,
     /// Raft term.
     pub term: u64,
-    /// What it holds.
+    /// Content of the entry.
     pub content: Content,
 }
 
@@ -99,9 +99,9 @@ pub struct Append {
 /// One thing the node asks of storage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Op {
-    /// Whose log it concerns.
+    /// Replica whose log the op concerns.
     pub replica: ReplicaId,
-    /// What to do.
+    /// Kind of the op.
     pub kind: OpKind,
 }
 
@@ -110,30 +110,30 @@ pub struct Op {
 pub struct Beginning {
     /// The entry before the first.
     pub index: u64,
-    /// Its term.
+    /// Term of that entry.
     pub term: u64,
-    /// The log's end offset there: a segment begins.
+    /// End offset of the log at that entry, where a segment begins.
     pub end_offset: i64,
     /// The membership, which may be that of a later index.
     pub conf: ConfState,
-    /// The view's image. It may hold what later entries say: its reader must know which.
+    /// Snapshot of the view. The snapshot may hold effects of later entries: its reader must know which.
     pub image: Bytes,
-    /// What is kept of the log before the first entry, if it is compacted. Storage has been given it: [`crate::staging`].
+    /// Part of the log before the first entry, if the log is compacted. Storage has received it: [`crate::staging`].
     pub given: Option<Given>,
 }
 
 /// The part of a compacted log whose entries cannot be had again, as another replica gives it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Given {
-    /// By this it is told from what was given before.
+    /// Number that tells this feed from earlier ones.
     pub number: u64,
-    /// What the other replica has done: all below is as this left it.
+    /// Last compaction at the other replica: all batches below its offset are as it left them.
     pub compacted: Compacted,
     /// The first offset kept.
     pub log_start: i64,
-    /// The term runs of it, oldest first.
+    /// Term runs of this part, oldest first.
     pub runs: Vec<TermRun>,
-    /// Its segments, oldest first. What they are to hold is not known before it is there.
+    /// Segments, oldest first. Storage learns the content of each only when it arrives.
     pub segments: Vec<SegmentMeta>,
 }
 
@@ -145,13 +145,13 @@ pub enum OpKind {
     Create {
         /// Comes back in [`Done::Persisted`].
         ticket: u64,
-        /// What it is a replica of.
+        /// Topic and partition of the replica.
         identity: Identity,
-        /// Its first membership.
+        /// First membership of the replica.
         conf: ConfState,
     },
-    /// The log begins anew behind an entry: all that the replica had is gone at once, its vote aside. Durable with the
-    /// next [`OpKind::Write`].
+    /// The log begins anew behind an entry: the replica loses all that it had at once, but not its vote. Durable with
+    /// the next [`OpKind::Write`].
     Reset(Box<Beginning>),
     /// One Raft `Ready`: entries to append and hard state to keep. If the first entry's index is
     /// at or below the last stored one, the log is first cut there (a Raft conflict).
@@ -163,8 +163,8 @@ pub enum OpKind {
         appends: Vec<Append>,
         /// New hard state, if it changed.
         hard_state: Option<HardState>,
-        /// Whether this must be synced now. If not (only `commit` moved), it rides with the next
-        /// round, and its ticket comes back with that of the next `must_sync` write.
+        /// True if this must be synced now. If not (only `commit` moved), it rides with the next round. Its ticket
+        /// then comes back with that of the next `must_sync` write.
         must_sync: bool,
     },
     /// Membership after applying the entry at `conf.applied`.
@@ -181,77 +181,77 @@ pub enum OpKind {
     /// The view's state after applying the entry at `index`: recovery starts from it. Answers
     /// [`Done::WantImage`]; may also come unasked.
     Image {
-        /// The last entry the image contains.
+        /// Index of the last entry that the snapshot contains.
         index: u64,
-        /// The image, opaque to storage; versioned by its writer.
+        /// Snapshot, opaque to storage; versioned by its writer.
         image: Bytes,
     },
-    /// All that the replica's segments have is to rest on the medium soon, the last one's end too: a compaction takes it in.
+    /// A request to sync all of the replica's segments soon, the end of the last one too: a compaction takes them in.
     Settle,
     /// The replica and its files go away for ever.
     Delete,
 }
 
-/// What storage tells the node.
+/// Reports of storage to the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Done {
-    /// The op with this ticket, and all the entries and hard state of the replica before it, are
-    /// on disk (a commit index that may ride, membership, trims and images may still follow: they
-    /// can be had again from the entries).
+    /// The op with this ticket, and all earlier entries and hard state of the replica, are on disk. A commit index
+    /// that may ride, membership, trims and snapshots may still follow: the entries can restore them.
     Persisted {
-        /// Whose.
+        /// Id of the replica.
         replica: ReplicaId,
         /// The ticket of the op.
         ticket: u64,
     },
-    /// Storage is about to checkpoint the replica and wants its view's image
-    /// ([`OpKind::Image`]) at the newest applied index.
+    /// Storage is about to checkpoint the replica, and asks for its view's snapshot ([`OpKind::Image`]) at the newest
+    /// applied index.
     WantImage {
-        /// Whose.
+        /// Id of the replica.
         replica: ReplicaId,
     },
-    /// Whether appends must be refused for want of disk space: sent when it changes, and when other figures are true.
+    /// Shortage of disk space for which appends must be refused, or `None`. Sent when it changes, and when its
+    /// figures change.
     DiskFull(Option<Shortage>),
-    /// A segment that was told to be damaged is cut: what is left of it is not known to be.
+    /// A segment with reported damage was cut: the damage of the rest is not known.
     Cut {
-        /// Whose.
+        /// Id of the replica.
         replica: ReplicaId,
         /// The segment's base offset.
         segment: i64,
     },
-    /// What became of a segment that was to be mended.
+    /// Outcome of a repair.
     Mended {
-        /// Whose.
+        /// Id of the replica.
         replica: ReplicaId,
         /// The segment's base offset.
         segment: i64,
-        /// Its file was replaced. Else it was not, and may be tried again.
+        /// True if the segment's file was replaced. If false, the repair may be tried again.
         is_done: bool,
     },
-    /// What became of a compaction ([`crate::compaction`]).
+    /// Outcome of a compaction ([`crate::compaction`]).
     Compacted {
-        /// Whose.
+        /// Id of the replica.
         replica: ReplicaId,
-        /// The segments that took the place of all below, durable and shown to readers. `None` if nothing has changed: it
-        /// may be tried again.
+        /// Segments that replaced all below, durable and shown to readers. `None` if nothing has changed: the
+        /// compaction may be tried again.
         done: Option<(Compacted, Vec<SegmentMeta>)>,
     },
-    /// What became of a [`crate::staging::Stage::Put`].
+    /// Outcome of a [`crate::staging::Stage::Put`].
     Put {
-        /// Whose.
+        /// Id of the replica.
         replica: ReplicaId,
         /// [`Given::number`].
         number: u64,
-        /// The offset after it. `None` if it is of no use, and all that was put before is gone.
+        /// Offset after the part. `None` if the part is of no use, and all earlier parts are removed.
         next: Option<i64>,
     },
-    /// All that another replica gave of a compacted log is here, durable, and waits for [`OpKind::Reset`].
+    /// All that another replica fed of a compacted log is here, durable, and waits for [`OpKind::Reset`].
     Staged {
-        /// Whose.
+        /// Id of the replica.
         replica: ReplicaId,
         /// [`Given::number`].
         number: u64,
-        /// As its segments are.
+        /// Segments as they were fed.
         segments: Vec<SegmentMeta>,
     },
 }
@@ -270,13 +270,13 @@ pub struct Shortage {
 pub struct TermRun {
     /// The term.
     pub term: u64,
-    /// Its first index.
+    /// First index of the term.
     pub first_index: u64,
-    /// The log's end offset when the term began.
+    /// End offset of the log when the term began.
     pub start_offset: i64,
 }
 
-/// What the node needs to know of a segment: for retention and rolls.
+/// Facts about a segment that the node needs for retention and rolls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentMeta {
     /// Offset of its first batch, which names its files.
@@ -289,29 +289,29 @@ pub struct SegmentMeta {
     pub max_timestamp: i64,
 }
 
-/// How far a log is compacted.
+/// Extent of a log's compaction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Compacted {
-    /// The entry that decided it; 0 if it never was.
+    /// Index of the Compact entry; 0 if the log was never compacted.
     pub index: u64,
-    /// Below this offset one record of each key is left.
+    /// Offset below which one record of each key is left.
     pub below: i64,
-    /// Below this one no tombstones are left, and no markers of transactions.
+    /// Offset below which no tombstones and no transaction markers are left.
     pub tombstones_below: i64,
 }
 
 /// A replica as recovery found it: what Raft and the views start from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecoveredReplica {
-    /// Who it is.
+    /// Id of the replica.
     pub replica: ReplicaId,
-    /// What it is a replica of.
+    /// Topic and partition of the replica.
     pub identity: Identity,
     /// Raft's hard state, `commit` clamped to the last index.
     pub hard_state: HardState,
     /// Raft's membership.
     pub conf: ConfState,
-    /// The index before the first of `entries`; it is the image's index.
+    /// Index before the first of `entries`; the snapshot's index.
     pub prev_index: u64,
     /// The term of `prev_index`.
     pub prev_term: u64,
@@ -325,16 +325,17 @@ pub struct RecoveredReplica {
     pub log_start: i64,
     /// One past the last offset.
     pub end_offset: i64,
-    /// What is remembered of entries up to `prev_index`.
+    /// History of the entries up to `prev_index`.
     pub history: History,
-    /// How far it is compacted.
+    /// Extent of the log's compaction.
     pub compacted: Compacted,
-    /// The view's image at `prev_index`; empty if there never was one.
+    /// Snapshot of the view at `prev_index`; empty if there never was one.
     pub image: Bytes,
     /// All segments, oldest first; the last is the active one.
     pub segments: Vec<SegmentMeta>,
     /// Damage found below a durable mark, if any: nothing is cut, and nothing may be appended.
     pub damage: Option<String>,
-    /// That is only for want of room on the disk: nothing is gone, and a start that finds room finds it whole.
+    /// True if the damage is only a lack of room on the disk: nothing is lost, and a start that finds room finds the
+    /// log whole.
     pub lacks_room: bool,
 }

@@ -23,8 +23,8 @@ pub struct Options {
     pub journal_payload_max: u32,
     /// One `.index` entry at most every so many bytes of batches.
     pub index_interval_bytes: u32,
-    /// Appends are refused when less than this is free on the disk: all the payload that may be in
-    /// flight, and what the journal, indexes, images and the metadata log may take beside it.
+    /// Free disk space below which the node refuses appends, in bytes. The amount covers all payload in flight, and
+    /// the needs of the journal, indexes, snapshots and the metadata log.
     pub free_bytes_min: u64,
     /// Size of the reserve file that is given up when the disk is full all the same.
     pub reserve_bytes: u64,
@@ -42,7 +42,7 @@ impl Options {
     }
 }
 
-/// Who a data directory belongs to. `None` on opening means: whatever the directory says.
+/// Owner of a data directory. `None` on opening accepts the owner that the directory names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
     /// The cluster's id, 16 bytes; zeros as long as the node is in none.
@@ -53,13 +53,13 @@ pub struct Facts {
     pub directory_id: [u8; 16],
 }
 
-/// One of those who keep the metadata of a cluster of several nodes.
+/// One of the voters of a cluster of several nodes, which keep the cluster's metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Voter {
-    /// Its id in the metadata group, from 1.
+    /// Id of the voter in the metadata group, from 1.
     pub peer_id: u64,
-    /// Its node.
+    /// Broker id of the voter.
     pub broker_id: i32,
-    /// Its data directory, and no other.
+    /// Directory id of the voter: no other directory is the voter.
     pub directory_id: [u8; 16],
 }

@@ -27,15 +27,15 @@ mod digest;
 
 pub use digest::{Damage, Digest};
 
-/// Read at once while looking for a batch; a few index intervals.
+/// Bytes per read while looking for a batch: a few index intervals.
 const WINDOW_BYTES: usize = 32 * 1024;
 
-/// Records of a compressed batch may take this much memory while their times are looked at.
+/// Most memory for the records of a compressed batch while the reader compares their timestamps, in bytes.
 const RECORD_BYTES_MAX: usize = 1 << 30;
 
-/// Read at once of an index.
+/// Bytes per read of an index.
 const INDEX_CHUNK_BYTES: usize = 1 << 20;
-/// What is wrong with a batch that its segment's index does not have.
+/// Fault of a batch that its segment's index does not list.
 pub(crate) const NOT_AS_INDEXED: &str = "a batch is not where, or what, the index says";
 
 /// Bytes of one segment that answer a read.
@@ -47,14 +47,14 @@ pub struct FileRange<F> {
     pub segment: i64,
     /// Position of the first byte.
     pub at: u64,
-    /// How many bytes; never 0.
+    /// Length in bytes; never 0.
     pub len: u32,
     /// The bytes were written by this process or their CRCs were checked since it started. If
     /// not, [`Reader::read`] or [`Reader::verify`] them first, off the node's thread: the disk
     /// may have rotted.
     pub verified: bool,
-    /// The entry by which the log was compacted last when it was found, or 0: what is known of aborted transactions must be of
-    /// the same state of the log.
+    /// Index of the entry by which the log was compacted last at the lookup, or 0. The list of aborted transactions
+    /// must belong to the same state of the log.
     pub compaction: u64,
     /// The entry by which compaction made the segment, or 0.
     pub generation: u64,
@@ -66,10 +66,10 @@ pub enum ReadError {
     /// No such replica here.
     #[error("no such replica on this node")]
     UnknownReplica,
-    /// The offset is below the first segment, or above the end asked with.
+    /// The offset is below the first segment, or above the end of the request.
     #[error("the offset is outside the log")]
     OutOfRange,
-    /// The segment was removed while it was being looked at: asked again, the log tells why.
+    /// The segment was removed during the lookup. A second attempt gets the log's own answer.
     #[error("the segment was just removed")]
     Removed,
     /// The medium gave bytes that do not match their checksums.
@@ -79,10 +79,10 @@ pub enum ReadError {
         path: String,
         /// Position of the bad batch.
         at: u64,
-        /// What does not fit.
+        /// Description of the damage.
         what: &'static str,
     },
-    /// The disk would not read.
+    /// The disk failed to read.
     #[error("could not read {path}")]
     Disk {
         /// The file, relative to the data directory.
@@ -116,11 +116,11 @@ impl<D: Disk> Reader<D> {
         &self.catalog
     }
 
-    /// Where the batch that holds `offset` starts, and up to `bytes_max` bytes from there, within
-    /// one segment and below `end` (the committed end offset, exclusive). `Ok(None)` when
-    /// `offset == end`. The first batch is whole even if it is longer than `bytes_max` when
-    /// `first_whole` is set; otherwise the range is cut at `bytes_max`, so its last batch may be
-    /// partial, as in Kafka; `Ok(None)` if the first does not fit.
+    /// Finds the batch that holds `offset`, and up to `bytes_max` bytes from there. The range stays within one
+    /// segment and below `end` (the high watermark, exclusive). Returns `Ok(None)` when `offset == end`. If
+    /// `first_whole` is set, the first batch is whole even if it is longer than `bytes_max`. Otherwise the range is
+    /// cut at `bytes_max`, so its last batch may be partial, as in Kafka. Returns `Ok(None)` if the first batch does
+    /// not fit.
     pub fn locate(
         &self,
         replica: ReplicaId,
@@ -133,7 +133,7 @@ impl<D: Disk> Reader<D> {
         self.suspect_of(replica, found)
     }
 
-    /// The entry by which a log was compacted last, or 0.
+    /// Returns the index of the entry by which a log was compacted last, or 0.
     pub fn compaction(&self, replica: ReplicaId) -> Result<u64, ReadError> {
         Ok(self.catalog.get(replica)?.compaction())
     }
@@ -192,8 +192,8 @@ impl<D: Disk> Reader<D> {
         Ok(Some(FileRange { file, segment, at, len, verified, compaction, generation }))
     }
 
-    /// The offset that so many batches further begins at, if `offset` is where one begins. All that is passed is checked,
-    /// so it may take as long as to read it.
+    /// Returns the base offset so many batches further, if a batch begins at `offset`. Checks all batches between, so
+    /// it may take as long as to read them.
     pub fn pass(&self, replica: ReplicaId, offset: i64, batches: u64) -> Result<i64, ReadError> {
         let found = self.pass_now(replica, offset, batches);
         self.suspect_of(replica, found)
@@ -224,7 +224,7 @@ impl<D: Disk> Reader<D> {
         Ok(at_offset)
     }
 
-    /// The range's bytes, their batches' CRCs checked unless `verified`.
+    /// Returns the range's bytes. Checks the CRCs of the batches first, unless the range is `verified`.
     pub fn read(&self, replica: ReplicaId, range: &FileRange<D::File>) -> Result<Bytes, ReadError> {
         let found = self.read_now(replica, range);
         self.suspect_of(replica, found)
@@ -238,8 +238,8 @@ impl<D: Disk> Reader<D> {
         self.read_file(&segment.path(), &range.file, range.at, range.len as usize)
     }
 
-    /// Checks the batches of a range that is not `verified`, reading it ahead into the page cache:
-    /// their CRCs, and what those leave out by the index and by each other.
+    /// Checks the batches of a range that is not `verified`, and reads it ahead into the page cache. Checks their
+    /// CRCs. Checks the header fields outside the CRC by the index and by the neighbouring batches.
     pub fn verify(&self, replica: ReplicaId, range: &FileRange<D::File>) -> Result<(), ReadError> {
         let found = self.verify_now(replica, range);
         self.suspect_of(replica, found)
@@ -257,8 +257,8 @@ impl<D: Disk> Reader<D> {
         Ok(())
     }
 
-    /// The first record at or after `timestamp` (milliseconds) with `start <= offset < end`, as
-    /// `(offset, timestamp)`.
+    /// Returns the first record at or after `timestamp` (milliseconds) with `start <= offset < end`, as `(offset,
+    /// timestamp)`.
     pub fn find_time(
         &self,
         replica: ReplicaId,
@@ -309,8 +309,7 @@ impl<D: Disk> Reader<D> {
         Ok(None)
     }
 
-    /// The record with the largest timestamp below `end` (the first of several), as
-    /// `(offset, timestamp)`.
+    /// Returns the record with the largest timestamp below `end` (the first of several), as `(offset, timestamp)`.
     pub fn find_max_time(
         &self,
         replica: ReplicaId,
@@ -368,12 +367,12 @@ impl<D: Disk> Reader<D> {
         Ok(best)
     }
 
-    /// The disk below.
+    /// Returns the disk below.
     pub fn disk(&self) -> &D {
         &self.disk
     }
 
-    /// The segment of a range. Another one may have taken its place, and says nothing of the range's file.
+    /// Returns the segment of a range. Another segment may have replaced it, and says nothing of the range's file.
     fn segment(
         &self,
         replica: ReplicaId,
@@ -384,7 +383,7 @@ impl<D: Disk> Reader<D> {
         if segment.generation == range.generation { Ok(segment) } else { Err(ReadError::Removed) }
     }
 
-    /// The offsets and timestamps of a batch's records, its CRC checked first.
+    /// Returns the offsets and timestamps of a batch's records. Checks the batch's CRC first.
     fn records(
         &self,
         segment: &Segment<D>,
@@ -435,8 +434,8 @@ impl<D: Disk> Reader<D> {
         Ok(Bytes::from(bytes))
     }
 
-    /// A position at or before `at` where a batch begins, and that batch's base offset or, if its
-    /// last offset is all the index knows, none: then the batch is the one that ends there.
+    /// Returns a position at or before `at` where a batch begins, and that batch's base offset. Falls back to the
+    /// segment's beginning where the index entry does not fit the batch.
     fn anchor(
         &self,
         segment: &Segment<D>,
@@ -453,7 +452,7 @@ impl<D: Disk> Reader<D> {
         let last = segment.base_offset + i64::from(entry.offset_delta);
         match self.header(&path, file, file_at) {
             Ok(batch) if batch.end_offset() == last + 1 => Ok((file_at, batch.base_offset)),
-            // Whether the index is wrong or the batch, is seen by whoever comes there from the beginning.
+            // A scan from the segment's beginning finds out whether the index is wrong or the batch.
             Ok(_) | Err(ReadError::Damaged { .. }) if !segment.is_damaged() => {
                 Ok((0, segment.base_offset))
             }
@@ -480,7 +479,7 @@ impl<D: Disk> Reader<D> {
         }
         let flushed = segment.index_flushed();
         match self.search(segment, "index", flushed, INDEX_ENTRY_BYTES, read, before) {
-            // Too short, or gone: it only says where to begin.
+            // The index file is too short, or gone: the search only begins earlier without it.
             Err(ReadError::Damaged { .. }) => {
                 segment.distrust_index();
                 Ok(None)
@@ -489,7 +488,7 @@ impl<D: Disk> Reader<D> {
         }
     }
 
-    /// The index of a segment that compaction made is compared with its CRC before it is believed.
+    /// Compares the index of a segment that compaction made with its CRC, before the reader trusts it.
     fn check_index(&self, segment: &Segment<D>) -> Result<(), ReadError> {
         let Some(expected) = segment.unchecked_index() else { return Ok(()) };
         let bytes = segment.index_flushed() as usize * INDEX_ENTRY_BYTES;
@@ -527,8 +526,8 @@ impl<D: Disk> Reader<D> {
         Ok(())
     }
 
-    /// Whether a batch belongs where it is. In a segment that compaction made its predecessor does not tell, and its index, of
-    /// all batches, does.
+    /// Tells whether a batch belongs at its position. In a segment that compaction made, the predecessor does not
+    /// tell, because there may be gaps. There the index lists all batches, and does.
     pub(crate) fn belongs(
         &self,
         segment: &Segment<D>,
@@ -555,8 +554,8 @@ impl<D: Disk> Reader<D> {
         })
     }
 
-    /// Position and length of the batch that holds `offset`; in a segment that compaction made, of the first that ends behind
-    /// it, if there is one.
+    /// Returns position and length of the batch that holds `offset`. In a segment that compaction made, returns the
+    /// first batch that ends behind `offset`, if there is one.
     fn position_of(
         &self,
         segment: &Segment<D>,
@@ -568,7 +567,7 @@ impl<D: Disk> Reader<D> {
         }
         let from = self.floor(segment, offset)?;
         match self.position_from(segment, file, offset, from) {
-            // An index has no checksum. What it says is not needed to find a batch.
+            // An index has no checksum. Without it the reader still finds the batch by a scan.
             Err(ReadError::Damaged { .. })
                 if from > 0 && segment.is_dense() && !segment.is_damaged() =>
             {
@@ -580,7 +579,7 @@ impl<D: Disk> Reader<D> {
         }
     }
 
-    /// The same, by walking from a position where a batch begins.
+    /// Finds the same batch by a walk from a position where a batch begins.
     fn position_from(
         &self,
         segment: &Segment<D>,
@@ -625,7 +624,7 @@ impl<D: Disk> Reader<D> {
         }
     }
 
-    /// A position at or before the batch that holds `offset`, by the sparse index.
+    /// Returns a position at or before the batch that holds `offset`, by the sparse index.
     fn floor(&self, segment: &Segment<D>, offset: i64) -> Result<u64, ReadError> {
         let delta = u32::try_from(offset - segment.base_offset).unwrap_or(u32::MAX);
         if let Some(entry) = segment.index_tail_floor(delta) {
@@ -635,7 +634,7 @@ impl<D: Disk> Reader<D> {
         Ok(found.map_or(0, |entry| u64::from(entry.position)))
     }
 
-    /// An offset before which no record is as late as `timestamp`.
+    /// Returns an offset before which no record is as late as `timestamp`.
     fn time_floor(&self, segment: &Segment<D>, timestamp: i64) -> Result<i64, ReadError> {
         let at = |entry: TimeEntry| segment.base_offset + i64::from(entry.offset_delta);
         if let Some(entry) = segment.times_tail_floor(timestamp) {
@@ -653,7 +652,7 @@ impl<D: Disk> Reader<D> {
         }
     }
 
-    /// The last entry of a sorted file for which `before` holds.
+    /// Returns the last entry of a sorted file for which `before` holds.
     fn search<E: Copy>(
         &self,
         segment: &Segment<D>,
@@ -744,8 +743,8 @@ impl<'a, D: Disk> Walk<'a, D> {
     }
 }
 
-/// What is wrong with a batch that should begin at an offset, or not before it where there may be gaps: its checksum, or
-/// what that leaves out.
+/// Returns the fault of a batch that should begin at an offset; in a compacted segment the batch may begin later.
+/// Checks the checksum, and the header fields outside of it.
 pub(crate) fn fault_of<D: Disk>(
     files: &LogFiles<D>,
     batch: &Descriptor,

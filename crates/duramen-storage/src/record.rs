@@ -42,7 +42,7 @@ const BATCH: u8 = 1;
 const INLINE: u8 = 0;
 const FILE: u8 = 1;
 
-/// Where a view's image is.
+/// Place of a view's snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ImageSource {
     /// In the record itself.
@@ -66,14 +66,14 @@ pub(crate) enum Record {
     HardState { replica: ReplicaId, hard_state: HardState },
     /// Raft's membership.
     Conf { replica: ReplicaId, conf: ConfState },
-    /// A view's image.
+    /// Snapshot of a view.
     Image { replica: ReplicaId, index: u64, image: ImageSource },
     /// A checkpoint: everything of this replica in rounds below `as_of`, payload included, is
     /// durable outside the journal or in here.
     State { as_of: u64, state: Box<ReplicaState> },
     /// The replica is to be removed.
     Delete { replica: ReplicaId },
-    /// Its directory has its new name for good: the old name may be used again.
+    /// The directory has its new name for good: the old name may be used again.
     Gone { replica: ReplicaId },
     /// The synced mark: payload up to this index is durable in its segments.
     Synced { replica: ReplicaId, index: u64 },
@@ -84,7 +84,7 @@ pub(crate) enum Record {
 }
 
 impl Record {
-    /// Whose record it is.
+    /// Returns the replica that the record belongs to.
     pub(crate) fn replica(&self) -> ReplicaId {
         match self {
             Self::Create { replica, .. }
@@ -315,7 +315,7 @@ pub(crate) fn put_identity(out: &mut Vec<u8>, identity: &Identity) {
 pub(crate) fn get_identity(from: &mut Bytes) -> Result<Identity, Malformed> {
     let topic = get_bytes(from)?;
     let topic = String::from_utf8(topic.to_vec()).map_err(|_| Malformed("a name is not UTF-8"))?;
-    // It is part of a directory's name, and must not be a way to another place.
+    // The name is part of a directory's name, and must not lead to another directory.
     if topic.contains(['/', '\0']) {
         return Err(Malformed("a name of a topic cannot be one of a directory"));
     }

@@ -49,20 +49,20 @@ const UNFORMATTED: [&str; 5] = [JOURNAL_DIR, RESERVE, "manifest.new", "lock", "l
 pub(crate) struct FoundReplica<D: Disk> {
     pub(crate) replica: Replica<D>,
     pub(crate) recovered: RecoveredReplica,
-    /// Its files are what its state says. If there was no room for that, the journal has the rest.
+    /// True if the files match the state. If there was no room for that, the journal has the rest.
     pub(crate) is_restored: bool,
 }
 
-/// What recovery leaves to be done.
+/// Results of recovery, and the work that it leaves to do.
 pub(crate) struct Found<D: Disk> {
     pub(crate) replicas: Vec<FoundReplica<D>>,
-    /// To be made durable in the first rounds.
+    /// Records to make durable in the first rounds.
     pub(crate) records: Vec<Record>,
-    /// Directories to be removed.
+    /// Directories to remove.
     pub(crate) garbage: Vec<String>,
 }
 
-/// The number that ties a round to its directory.
+/// Returns the number that ties a round to its directory.
 pub(crate) fn directory_number(options: &Options) -> u64 {
     let id = options.facts.directory_id;
     u64::from_be_bytes(id[..8].try_into().expect("eight of sixteen bytes"))
@@ -285,7 +285,7 @@ fn apply(it: &mut Replaying, record: &Record, options: &Options, lsn: u64) -> Re
                     ),
                 });
             }
-            // What was replayed into the segments before is in none any more.
+            // Entries that were replayed into the replaced segments have no place any more.
             it.places.retain(|_, place| place.segment >= replacement.compacted.below);
         }
         Record::Delete { .. } => it.deleted = true,
@@ -302,8 +302,8 @@ fn apply(it: &mut Replaying, record: &Record, options: &Options, lsn: u64) -> Re
     Ok(())
 }
 
-/// A deleted replica whose directory may still have its name: nobody of the same name has made a
-/// file yet, since that waits for the record that we are about to write.
+/// Renames the directory of a deleted replica, if it still has its name. No other replica of that name has made a
+/// file yet: that waits for the record that we are about to write.
 fn retire<D: Disk>(
     disk: &D,
     state: &ReplicaState,
@@ -324,7 +324,7 @@ fn retire<D: Disk>(
 struct Restoring<D: Disk> {
     it: Replaying,
     image: Bytes,
-    /// Its directory was there.
+    /// True if the replica's directory was there.
     is_present: bool,
     damage: Option<String>,
     /// Segments that others have.
@@ -395,7 +395,7 @@ fn settle<D: Disk>(
     Ok(())
 }
 
-/// A replica as it was found; `is_restored` if its files are what they should be, and durable.
+/// Takes in a replica as it was found; `is_restored` if its files are as they should be, and durable.
 fn take_in<D: Disk>(
     disk: &D,
     restoring: Restoring<D>,
@@ -407,7 +407,7 @@ fn take_in<D: Disk>(
     let (dir, id, mark) = (it.state.dir(), it.state.replica, it.state.synced_index);
     let is_whole = is_restored && damage.is_none();
     if is_whole && it.places.iter().any(|(index, it)| it.payload.is_none() && *index > mark) {
-        // It was found whole, and is synced now: from here on its absence is damage.
+        // The payload was found whole, and is synced now: from here on its absence is damage.
         it.state.synced_index = it.state.last_index();
         records.push(Record::Synced { replica: id, index: it.state.synced_index });
     }
@@ -448,8 +448,8 @@ fn take_in<D: Disk>(
     FoundReplica { replica, recovered, is_restored }
 }
 
-/// From which position on the segment was rewritten or looked at by this recovery; `mark` is the
-/// synced mark as it was found, below which payload outside the journal is not looked at.
+/// Returns the position from which this recovery has rewritten or checked the segment. `mark` is the synced mark as
+/// it was found; recovery does not check payload outside the journal below it.
 fn good_from(it: &Replaying, segment: &SegmentState, mark: u64) -> u64 {
     let places = it.places.iter().rev().filter(|(_, place)| place.segment == segment.base_offset);
     places
@@ -458,7 +458,7 @@ fn good_from(it: &Replaying, segment: &SegmentState, mark: u64) -> u64 {
         .map_or(segment.size, |(_, place)| place.at)
 }
 
-/// Whether a file in the replica's directory is one that its state names.
+/// Tells whether a file in the replica's directory is one that its state names.
 fn is_named(state: &ReplicaState, name: &str) -> bool {
     let image = format!("image-{:020}", state.prev_index);
     let large = matches!(state.image, ImageSource::File { .. });
@@ -474,7 +474,7 @@ fn is_named(state: &ReplicaState, name: &str) -> bool {
         })
 }
 
-/// What the names of a segment's files begin with, in its directory.
+/// Returns the name without extension that a segment's files share in their directory.
 fn stem_of(state: &ReplicaState, segment: &SegmentState) -> String {
     segment_stem(segment.base_offset, state.replica, segment.generation)
 }
@@ -510,8 +510,8 @@ fn read_image<D: Disk>(
     }
 }
 
-/// Looks, on the medium, at payload that the journal does not hold and that no mark calls synced:
-/// the first that is not there was torn, and nobody was told of it.
+/// Reads, from the medium, payload that the journal does not hold and that no mark calls synced. Returns the index of
+/// the first that is missing: its write was torn, and the node never acknowledged it.
 fn find_tear<D: Disk>(
     disk: &D,
     it: &Replaying,
@@ -561,7 +561,7 @@ fn find_tear<D: Disk>(
     Ok(None)
 }
 
-/// Where in `entries` an index is; past the end for one that the image holds.
+/// Returns the place of an index in `entries`; past the end for one that the snapshot holds.
 fn entry_position(state: &ReplicaState, index: u64) -> usize {
     let position = index.checked_sub(state.prev_index + 1);
     position.and_then(|it| usize::try_from(it).ok()).unwrap_or(usize::MAX)
@@ -654,8 +654,8 @@ fn synced_bytes(state: &ReplicaState, segment: &SegmentState, places: &[(u64, &P
     ends.chain([replayed_from.min(segment.size)]).max().unwrap_or(0)
 }
 
-/// Whether others have what a segment should hold: a checkpoint has synced it whole, nothing is appended to it any more, and
-/// the log of the group goes on without it.
+/// Tells whether other replicas have the content of a segment, so that a repair can restore it. A checkpoint has
+/// synced the whole segment, no append reaches it any more, and the log goes on behind it.
 fn may_be_mended(state: &ReplicaState, segment: &SegmentState) -> bool {
     let is_last = state.segments.last().is_some_and(|it| it.base_offset == segment.base_offset);
     let ends_before_image = state
@@ -667,8 +667,8 @@ fn may_be_mended(state: &ReplicaState, segment: &SegmentState) -> bool {
     !is_last && ends_before_image && others.count() > 0
 }
 
-/// Cuts what a checkpoint had begun to write when the process died: the entries are in State still,
-/// and of the bytes in the file only the length may be durable.
+/// Cuts index entries that a checkpoint had begun to write when the process died. The State still holds those
+/// entries, and of the bytes in the file only the length may be durable.
 fn cut_indexes<D: Disk>(
     disk: &D,
     dir: &str,

@@ -32,7 +32,7 @@ pub(crate) struct Ticket {
     pub(crate) number: u64,
     /// The round that carries it; 0 if none has to.
     pub(crate) lsn: u64,
-    /// Its payload, and what came before it, is synced in segments under numbers up to this one.
+    /// Number up to which payload must be synced in segments: this write's payload, and all before.
     pub(crate) bulk: u64,
 }
 
@@ -65,7 +65,7 @@ pub(crate) struct Dirty<F> {
     counted: DirtyCount,
 }
 
-/// How far a segment was written when a checkpoint was taken.
+/// Written extent of a segment at the last checkpoint.
 #[derive(Debug)]
 struct Captured<D: Disk> {
     segment: Arc<Segment<D>>,
@@ -73,11 +73,11 @@ struct Captured<D: Disk> {
     cuts: u64,
 }
 
-/// One replica at work.
+/// A replica at work.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "four independent facts")]
 pub(crate) struct Replica<D: Disk> {
-    /// As of the last round written.
+    /// State as of the last round written.
     pub(crate) state: ReplicaState,
     pub(crate) files: Arc<LogFiles<D>>,
     pub(crate) pending: VecDeque<Ticket>,
@@ -87,10 +87,10 @@ pub(crate) struct Replica<D: Disk> {
     pub(crate) dirty_since: Option<u64>,
     /// Those that a checkpoint is syncing.
     checkpointing: Vec<DirtyCount>,
-    /// How far each segment was written when the last checkpoint was taken, and how often cut.
+    /// Written extent of each segment when the last checkpoint was taken, and its number of cuts.
     captured: Vec<Captured<D>>,
     pub(crate) dir_made: bool,
-    /// How often a name was made in the directory, and how many of those are durable.
+    /// Number of names made in the directory; `names_synced` counts those that are durable.
     pub(crate) names: u64,
     pub(crate) names_synced: u64,
     /// The first round that replay needs for it.
@@ -98,7 +98,7 @@ pub(crate) struct Replica<D: Disk> {
     /// The first round with a record of it since its last checkpoint was taken.
     pub(crate) first_since_capture: Option<u64>,
     pub(crate) image_wanted: bool,
-    /// The newest image that is durable or on its way.
+    /// Index of the newest snapshot that is durable or on its way.
     pub(crate) image_index: u64,
     /// Hard state that may ride with any round.
     pub(crate) rider: Option<HardState>,
@@ -111,7 +111,7 @@ pub(crate) struct Replica<D: Disk> {
     pub(crate) payload_due: Vec<(u64, i64, D::File)>,
     /// A checkpoint's syncs, and the names they cover.
     pub(crate) checkpoint_due: Option<(Vec<SyncStep<D::File>>, u64)>,
-    /// Whether one of those two is in flight.
+    /// True if a payload sync or a checkpoint's sync is in flight.
     pub(crate) syncing: bool,
     /// Syncs in flight that use its paths.
     pub(crate) in_flight: u32,
@@ -153,7 +153,7 @@ impl<D: Disk> Replica<D> {
         self.state.replica
     }
 
-    /// The directory's name while it is being removed: no topic can be called so.
+    /// Returns the directory's name during its removal: no topic can have that name.
     pub(crate) fn deleted_dir(&self) -> String {
         format!("{}.{}{DELETED}", self.state.dir(), hex(&self.state.identity.topic_id))
     }
@@ -162,7 +162,7 @@ impl<D: Disk> Replica<D> {
         format!("{}/image-{index:020}", self.state.dir())
     }
 
-    /// What the names of a segment's files begin with.
+    /// Returns the path without extension that a segment's files share.
     pub(crate) fn stem_of(&self, segment: &SegmentState) -> String {
         let SegmentState { base_offset, generation, .. } = *segment;
         format!("{}/{}", self.state.dir(), segment_stem(base_offset, self.id(), generation))
@@ -176,8 +176,8 @@ impl<D: Disk> Replica<D> {
     pub(crate) fn make_dir(&mut self, disk: &D) -> io::Result<()> {
         if !self.dir_made {
             let dir = self.state.dir();
-            // Somebody else's files must not be taken for this replica's. What it was given, before its log begins anew with
-            // that, is its own.
+            // Another program's files must not be taken for this replica's. Files of a feed, which wait until the log
+            // begins anew, are the replica's own.
             let is_own = |name: &String| name.contains(&format!(".{:x}-", self.id().0));
             if disk.list(&dir).is_ok_and(|names| !names.iter().all(is_own)) {
                 let to = format!("{SET_ASIDE}/{dir}.replica-{}", self.id().0);
@@ -196,7 +196,7 @@ impl<D: Disk> Replica<D> {
         Ok(())
     }
 
-    /// The segment of this base offset; made if it is new.
+    /// Returns the segment of this base offset. Makes it if it is new.
     pub(crate) fn segment(&mut self, disk: &D, base_offset: i64) -> io::Result<Arc<Segment<D>>> {
         if let Some(last) = self.files.last().filter(|last| last.base_offset == base_offset) {
             return Ok(last);
@@ -216,7 +216,7 @@ impl<D: Disk> Replica<D> {
         Ok(segment)
     }
 
-    /// The closing entry of a sealed segment's time index, if readers have not seen it yet.
+    /// Returns the closing entry of a sealed segment's time index, if readers have not seen it yet.
     fn sealed_time(&self, base_offset: i64) -> Option<crate::replica_state::TimeEntry> {
         let state = self.state.segments.iter().find(|it| it.base_offset == base_offset)?;
         let shown = self.files.last()?.times_shown();
@@ -248,7 +248,7 @@ impl<D: Disk> Replica<D> {
         Ok(dirty.file.clone())
     }
 
-    /// Hands the dirty files over to a checkpoint. They count until it has synced them.
+    /// Hands the dirty files over to a checkpoint. The files count as dirty until it has synced them.
     pub(crate) fn take_dirty(&mut self) -> Vec<D::File> {
         let dirty = std::mem::take(&mut self.dirty).into_values();
         let (files, counted) = dirty.map(|dirty| (dirty.file, dirty.counted)).unzip();
@@ -263,15 +263,16 @@ impl<D: Disk> Replica<D> {
         files
     }
 
-    /// A checkpoint is durable: what it had synced is on the medium, and stays as it is.
+    /// Settles the captured segments, whose checkpoint is durable: their synced bytes are on the medium, and stay as
+    /// they are.
     pub(crate) fn settle(&mut self) {
         for Captured { segment, written, cuts } in self.captured.drain(..) {
             segment.settle(written, cuts);
         }
     }
 
-    /// A checkpoint has synced them: segments that have nothing unsynced are closed. With very many
-    /// partitions, the files that are open are those that are being written.
+    /// Closes the segments that have nothing unsynced, once a checkpoint has synced them. With very many partitions
+    /// only the files that are being written stay open.
     pub(crate) fn close_clean(&mut self) {
         for segment in self.files.segments() {
             if !self.dirty.contains_key(&segment.base_offset) {
@@ -281,7 +282,7 @@ impl<D: Disk> Replica<D> {
         self.checkpointing.clear();
     }
 
-    /// Another file has taken the place of a segment's, and holds all that was written to it, synced.
+    /// Takes the file that replaced a segment's; it holds all bytes of the old one, synced.
     pub(crate) fn take_file(&mut self, segment: &Segment<D>, file: &D::File) {
         if let Some(dirty) = self.dirty.get_mut(&segment.base_offset) {
             dirty.file = file.clone();
@@ -296,7 +297,7 @@ impl<D: Disk> Replica<D> {
         segment.unverify(0, end);
     }
 
-    /// What makes all payload that is due durable, and its numbers.
+    /// Returns the syncs that make all due payload durable, and the payload's numbers.
     pub(crate) fn take_payload_due(&mut self) -> (Vec<u64>, Vec<SyncStep<D::File>>) {
         let due = std::mem::take(&mut self.payload_due);
         let numbers = due.iter().map(|(number, ..)| *number).collect();
@@ -322,14 +323,14 @@ impl<D: Disk> Replica<D> {
         number
     }
 
-    /// One more segment has to be synced for it.
+    /// Counts one more segment to sync for the payload of a number.
     pub(crate) fn expect_bulk(&mut self, number: u64) {
         if let Some(bulk) = self.bulk.get_mut(&number) {
             bulk.segments += 1;
         }
     }
 
-    /// One of its segments is synced.
+    /// Notes that one segment of the payload is synced.
     pub(crate) fn end_bulk(&mut self, number: u64) {
         let Some(bulk) = self.bulk.get_mut(&number) else { return };
         bulk.segments -= 1;
@@ -343,8 +344,7 @@ impl<D: Disk> Replica<D> {
         self.synced_index = self.synced_index.max(synced);
     }
 
-    /// The log was cut: what was synced of the entries that are gone says nothing of those that
-    /// take their indexes.
+    /// Forgets syncs of entries that a cut removed: those syncs say nothing of the entries that take their indexes.
     pub(crate) fn cut_bulk(&mut self, from: u64) {
         self.synced_index = self.synced_index.min(from - 1);
         for bulk in self.bulk.values_mut() {
@@ -353,17 +353,17 @@ impl<D: Disk> Replica<D> {
         }
     }
 
-    /// The last number given to such payload.
+    /// Returns the last number given to such payload.
     pub(crate) fn last_bulk(&self) -> u64 {
         self.bulk_next - 1
     }
 
-    /// Whether this payload, or any numbered before it, is still being synced.
+    /// Tells whether this payload, or any with a lower number, is still being synced.
     pub(crate) fn in_bulk(&self, number: u64) -> bool {
         self.bulk.first_key_value().is_some_and(|(first, _)| *first <= number)
     }
 
-    /// How many index entries the last segment has in memory, before an append.
+    /// Returns the number of index entries that the last segment has in memory, before an append.
     pub(crate) fn tail_lengths(&self) -> (Option<i64>, usize, usize) {
         match self.state.segments.last() {
             Some(last) => (Some(last.base_offset), last.index_tail.len(), last.times_tail.len()),
@@ -371,7 +371,7 @@ impl<D: Disk> Replica<D> {
         }
     }
 
-    /// What the append since then added to the last segment.
+    /// Returns the addition of the append since then to the last segment.
     pub(crate) fn written_part(
         &self,
         base_offset: i64,
@@ -389,8 +389,8 @@ impl<D: Disk> Replica<D> {
         }
     }
 
-    /// Shows the segments that were given of a log that begins anew in the place of all others, whose files it returns:
-    /// nothing needs them any more.
+    /// Shows the segments of a feed in the place of all others, once the log begins anew. Returns the files of the
+    /// others: nothing needs them any more.
     pub(crate) fn show_given(&mut self) -> Vec<String> {
         let (dir, id) = (self.state.dir(), self.id());
         let Compacted { index, below, .. } = self.state.compacted;

@@ -47,20 +47,20 @@ pub(crate) struct SegmentState {
     /// Entries already durable in `.index` and `.timeindex`.
     pub(crate) index_flushed: u32,
     pub(crate) times_flushed: u32,
-    /// Entries not there yet.
+    /// Entries that are not in those files yet.
     pub(crate) index_tail: Vec<IndexEntry>,
     pub(crate) times_tail: Vec<TimeEntry>,
-    /// Position and timestamp of the last of those.
+    /// Position and timestamp of the last flushed entries.
     pub(crate) flushed_position: u32,
     pub(crate) flushed_timestamp: i64,
     /// The offset delta at which `max_timestamp` was reached.
     pub(crate) max_timestamp_delta: u32,
-    /// The same two up to the image, where no cut reaches.
+    /// The same two values up to the snapshot, where no cut reaches.
     pub(crate) image_max_timestamp: i64,
     pub(crate) image_max_delta: u32,
-    /// The entry by which compaction made it; 0 if it is as it was appended.
+    /// Index of the entry by which compaction made the segment; 0 if the segment is as it was appended.
     pub(crate) generation: u64,
-    /// Of one that compaction made: the CRC of its whole index, which has every batch.
+    /// CRC of the whole index, which lists every batch, of a segment that compaction made.
     pub(crate) index_crc: u32,
 }
 
@@ -85,12 +85,12 @@ impl SegmentState {
         }
     }
 
-    /// Whether an end offset can be named relative to the base offset.
+    /// Tells whether an end offset can be expressed relative to the base offset.
     fn reaches(&self, end_offset: i64) -> bool {
         end_offset - self.base_offset <= i64::from(u32::MAX)
     }
 
-    /// Whether the parts of a decoded segment, which ends before `end`, fit each other.
+    /// Tells whether the parts of a decoded segment, which ends before `end`, fit each other.
     fn holds_together(&self, end: i64) -> bool {
         let positions = self.index_tail.iter().map(|entry| entry.position);
         let mut at = self.flushed_position;
@@ -119,7 +119,7 @@ impl SegmentState {
         self.size += u64::from(batch.length);
     }
 
-    /// What the node needs to know of it.
+    /// Returns the facts that the node needs about the segment.
     pub(crate) fn meta(&self) -> SegmentMeta {
         SegmentMeta {
             base_offset: self.base_offset,
@@ -139,7 +139,7 @@ impl SegmentState {
         }
     }
 
-    /// The first entries of both tails are in their files now.
+    /// Drops the first entries of both tails, which are in their files now.
     pub(crate) fn flushed(&mut self, index: usize, times: usize) {
         if let Some(entry) = self.index_tail.drain(..index).next_back() {
             self.flushed_position = entry.position;
@@ -159,15 +159,15 @@ impl SegmentState {
     }
 }
 
-/// How a State was written.
+/// Version of an encoded State.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum StateVersion {
     /// Without [`History`].
     One,
     Two,
-    /// Of a log that is compacted.
+    /// With the compaction of the log.
     Three,
-    /// As that, and some of its segments were given: an earlier build would take their files for leftovers.
+    /// Like [`Self::Three`], with segments of a feed: an earlier build would remove their files as leftovers.
     Four,
 }
 
@@ -198,15 +198,15 @@ pub(crate) struct ReplicaState {
     pub(crate) segments: Vec<SegmentState>,
     /// Payload up to this index was synced in its segments ([`crate::record::Record::Synced`]).
     pub(crate) synced_index: u64,
-    /// Of the entries up to the image.
+    /// History of the entries up to the snapshot.
     pub(crate) history: History,
-    /// How far it is compacted.
+    /// Extent of the log's compaction.
     pub(crate) compacted: Compacted,
 }
 
 impl ReplicaState {
-    /// A new, empty replica. Index 1 of term 1 is the (empty) beginning of every group; one that was not told its
-    /// membership lacks even that, so that it always needs a snapshot, and gets its membership from it.
+    /// Creates an empty replica. Index 1 of term 1 is the (empty) beginning of every group. A replica that does not
+    /// know its membership lacks even that. So it always needs a snapshot, and gets its membership from it.
     pub(crate) fn new(replica: ReplicaId, identity: Identity, conf: ConfState) -> Self {
         let begun = u64::from(!conf.voters.is_empty());
         let hard_state = HardState { term: begun, vote: 0, commit: begun };
@@ -242,10 +242,10 @@ impl ReplicaState {
         }
     }
 
-    /// The same replica, with a log that begins somewhere else.
+    /// Returns the same replica, with a log that begins somewhere else.
     pub(crate) fn reset(&self, beginning: &Beginning, image: ImageSource) -> Self {
         let Beginning { index, term, end_offset, conf, .. } = beginning;
-        // What it voted is still so.
+        // The vote stays: the replica must not vote twice in one term.
         let mut hard_state = self.hard_state;
         hard_state.term = hard_state.term.max(*term);
         hard_state.commit = *index;
@@ -253,7 +253,7 @@ impl ReplicaState {
         Self::begin(id, identity, hard_state, (*index, *term, *end_offset), (conf.clone(), image))
     }
 
-    /// A log that begins somewhere else keeps this of what is before.
+    /// Takes the fed part of the log, which stays before the new beginning.
     pub(crate) fn take_given(&mut self, given: &Given, segments: Vec<SegmentState>) {
         self.log_start = given.log_start.min(self.end_offset);
         self.term_runs.clone_from(&given.runs);
@@ -261,7 +261,7 @@ impl ReplicaState {
         self.segments = segments;
     }
 
-    /// The directory, relative to the data directory.
+    /// Returns the directory, relative to the data directory.
     pub(crate) fn dir(&self) -> String {
         self.identity.dir()
     }
@@ -274,7 +274,7 @@ impl ReplicaState {
         self.entries.back().map_or(self.prev_term, |entry| entry.term)
     }
 
-    /// Whether `entry` is what may follow: the next index, and the next offset.
+    /// Tells whether `entry` may follow: it has the next index, and a batch has the next offset.
     pub(crate) fn accepts(&self, entry: &LogEntry) -> bool {
         entry.index == self.last_index() + 1
             && entry.term >= self.last_term()
@@ -284,7 +284,8 @@ impl ReplicaState {
             }
     }
 
-    /// Whether the batch's place can be named: the leader rolls before positions or deltas overflow.
+    /// Tells whether the batch's position and offset delta can be expressed. The leader rolls the segment before they
+    /// overflow.
     fn fits(&self, batch: &Descriptor) -> bool {
         match self.segments.last() {
             Some(last) if !batch.starts_segment => {
@@ -342,7 +343,7 @@ impl ReplicaState {
         self.hard_state.commit = self.hard_state.commit.min(self.last_index());
     }
 
-    /// After a cut: the largest timestamp of what is left in the last segment.
+    /// Computes, after a cut, the largest timestamp in the rest of the last segment.
     fn recompute_max_timestamp(&mut self) {
         let Some(segment) = self.segments.last_mut() else { return };
         segment.max_timestamp = segment.image_max_timestamp;
@@ -358,7 +359,7 @@ impl ReplicaState {
         }
     }
 
-    /// The view's state at `index` is kept: entries up to it are no longer needed.
+    /// Takes the view's snapshot at `index`: entries up to it are no longer needed.
     pub(crate) fn set_image(&mut self, index: u64, image: ImageSource) {
         if index < self.prev_index || index > self.last_index() {
             return; // older than the one we have, or of a suffix that was cut since
@@ -378,7 +379,7 @@ impl ReplicaState {
             }
         }
         self.image = image;
-        // What an image holds was committed, even if the record that says so was never written.
+        // All entries up to a snapshot's index are committed, even if no record says so.
         self.hard_state.commit = self.hard_state.commit.max(index);
     }
 
@@ -411,7 +412,7 @@ impl ReplicaState {
         dead
     }
 
-    /// Whether the last segment is of no use any more: all offsets are gone, and no Raft conflict could reach it.
+    /// Tells whether the last segment has no use any more: all offsets are gone, and no Raft conflict could reach it.
     pub(crate) fn is_spent(&self) -> bool {
         self.segments.len() == 1
             && self.log_start >= self.end_offset
@@ -425,7 +426,7 @@ impl ReplicaState {
         Some(spent)
     }
 
-    /// Of what was removed nothing is remembered.
+    /// Forgets the history of removed entries.
     fn forget_removed(&mut self) {
         let first = self.segments.first().map(|first| (first.first_index, first.base_offset));
         let (first_index, offset) = first.unwrap_or((self.prev_index + 1, self.end_offset));
@@ -436,9 +437,9 @@ impl ReplicaState {
         history::forget_runs(&mut self.term_runs, self.history.index.min(first_index));
     }
 
-    /// The last entry that a compaction takes in, and its term: the one before the segment that begins where it ends, or before
-    /// the Compact entry, if that came first. `None` if no segment begins or ends there, or a Raft conflict could still reach
-    /// that place.
+    /// Returns the last entry that a compaction takes in, and its term. That is the entry before the segment that
+    /// begins where the compaction ends, or before the Compact entry, if that came first. Returns `None` if no
+    /// segment begins or ends there, or if a Raft conflict could still reach that place.
     pub(crate) fn last_taken(&self, compacted: &Compacted) -> Option<(u64, u64)> {
         let below = compacted.below;
         let next = self.segments.iter().find(|it| it.base_offset == below);
@@ -453,7 +454,8 @@ impl ReplicaState {
         Some((last, run.map_or(self.history.term, |run| run.term)))
     }
 
-    /// Segments that compaction made take the place of all before. False, and nothing is changed, if they do not fit.
+    /// Puts segments that compaction made in the place of all before. Returns false, and changes nothing, if they do
+    /// not fit.
     pub(crate) fn replace(&mut self, replacement: &Replacement) -> bool {
         let Replacement { compacted, last, segments } = replacement;
         let first = segments.first().map(|it| it.base_offset);
@@ -469,7 +471,7 @@ impl ReplicaState {
         true
     }
 
-    /// Whether a dead segment stays only until there is an image behind it.
+    /// Tells whether a dead segment stays only until there is a snapshot behind it.
     pub(crate) fn removal_waits_for_image(&self) -> bool {
         match &self.segments[..] {
             [] => false,
@@ -478,7 +480,7 @@ impl ReplicaState {
         }
     }
 
-    /// Whether such an image may be there: whatever batches the log has are known to be committed.
+    /// Tells whether the view may take such a snapshot: all batches of the log are known to be committed.
     pub(crate) fn may_be_imaged(&self) -> bool {
         let is_batch = |entry: &&LogEntry| matches!(entry.content, Content::Batch(_));
         let last = self.entries.iter().rev().find(is_batch);
@@ -507,7 +509,7 @@ impl ReplicaState {
         }
     }
 
-    /// The body of a State record; see `docs/format.md`.
+    /// Encodes the body of a State record; see `docs/format.md`.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         record::put_identity(out, &self.identity);
         record::put_hard_state(out, self.hard_state);
@@ -541,7 +543,7 @@ impl ReplicaState {
         }
     }
 
-    /// How it is written.
+    /// Returns the version in which the State is written.
     pub(crate) fn version(&self) -> StateVersion {
         let is_given = |it: &SegmentState| it.generation & GIVEN != 0;
         match self.compacted == Compacted::default() {
@@ -565,7 +567,7 @@ impl ReplicaState {
         }
     }
 
-    /// A State of version 1 has no history: what was before its image cannot be had again.
+    /// Decodes the history. A State of version 1 has none: entries before its snapshot cannot be had again.
     fn decode_history(
         from: &mut Bytes,
         version: StateVersion,
@@ -635,13 +637,13 @@ impl ReplicaState {
         if !state.holds_together() {
             return Err(Malformed("a State contradicts itself"));
         }
-        // A commit index that rode with a round may be older than an image that passed the queue.
+        // A commit index that rode with a round may be older than a snapshot that passed the queue.
         let commit = state.hard_state.commit.clamp(state.prev_index, state.last_index());
         state.hard_state.commit = commit;
         Ok(state)
     }
 
-    /// Whether the parts of a decoded State fit each other: what follows relies on it.
+    /// Tells whether the parts of a decoded State fit each other: later code relies on it.
     fn holds_together(&self) -> bool {
         let mut before = (self.prev_index, self.prev_term, self.prev_end_offset);
         for entry in &self.entries {
@@ -676,7 +678,7 @@ impl ReplicaState {
             && self.segments_hold_together()
     }
 
-    /// Whether segments are in order, and hold the batches of the entries at their ends.
+    /// Tells whether segments are in order, and hold the batches of the entries at their ends.
     fn segments_hold_together(&self) -> bool {
         let bases = self.segments.windows(2);
         let in_order = |a: &SegmentState, b: &SegmentState| {
@@ -779,7 +781,7 @@ pub(crate) fn get_compacted(from: &mut Bytes) -> Result<Compacted, Malformed> {
     Ok(Compacted { index, below, tombstones_below })
 }
 
-/// What is to be known beside of segments that compaction made.
+/// Writes the facts that only segments made by compaction have.
 pub(crate) fn put_made<'a>(out: &mut Vec<u8>, made: impl Iterator<Item = &'a SegmentState>) {
     let made: Vec<_> = made.collect();
     record::put_count(out, made.len());
@@ -790,7 +792,7 @@ pub(crate) fn put_made<'a>(out: &mut Vec<u8>, made: impl Iterator<Item = &'a Seg
     }
 }
 
-/// Reads [`put_made`].
+/// Reads the facts that [`put_made`] writes.
 pub(crate) fn get_made(from: &mut Bytes, segments: &mut [SegmentState]) -> Result<(), Malformed> {
     for _ in 0..count(from, 20)? {
         let base_offset = from.try_get_i64()?;
@@ -831,7 +833,7 @@ impl Replacement {
     }
 }
 
-/// Checks the image's bytes against what the journal says of them.
+/// Checks the snapshot's bytes against the length and CRC in the journal.
 pub(crate) fn image_fits(source: &ImageSource, bytes: &[u8]) -> bool {
     match source {
         ImageSource::Inline(inline) => inline == bytes,

@@ -3,11 +3,10 @@
 //! Purpose:    a full disk refuses appends early, and never stops the node from starting again.
 //! Owns:       the file `reserve`, and whether appends must be refused.
 //! Interface:  [`Reserve::when_full`], [`Reserve::check`].
-//! Invariants: the disk is looked at after payload is written and before its tickets come back. So,
-//!             when the node takes a byte in, `free_bytes_min` were free at the last look, and all
-//!             that was written since is still in flight: if no more may be in flight than
-//!             `free_bytes_min`, all that was taken in finds room.
-//!             Where somebody else took that room, the reserve is given up; where that is gone
+//! Invariants: the storage thread looks at the disk after it writes payload and before its tickets come back. So,
+//!             when the node takes a byte in, `free_bytes_min` were free at the last look. All that was written since
+//!             is still in flight. If no more than `free_bytes_min` may be in flight, all accepted payload finds
+//!             room. Where another process took that room, storage gives up the reserve; where the reserve is gone
 //!             too, a write waits for room.
 //! Never:      which requests are refused: the node decides.
 //! Tests:      `duramen-sim`: space ends at any write; `compat/faults`.
@@ -37,7 +36,7 @@ pub(crate) struct Reserve {
     reported: Option<Shortage>,
 }
 
-/// Other figures are told of when they differ by this part of what is needed.
+/// Part of the needed bytes by which figures must differ before storage reports them again.
 const TOLD_PARTS: u64 = 16;
 
 impl Reserve {
@@ -122,7 +121,7 @@ impl Reserve {
         self.full
     }
 
-    /// Bytes that the reserve file lacks.
+    /// Returns the number of bytes that the reserve file lacks.
     fn missing(&self) -> u64 {
         self.bytes - self.held.min(self.bytes)
     }

@@ -34,7 +34,7 @@ pub enum Bug {
     TruncateNotReplayed,
     /// Replay forgets Raft's hard state.
     HardStateNotReplayed,
-    /// Replay forgets images.
+    /// Replay forgets snapshots.
     ImageDropped,
     /// Bad payload below the synced mark is cut like a torn tail.
     SyncedMarkIgnored,
@@ -42,7 +42,7 @@ pub enum Bug {
     PayloadSyncNotAwaited,
     /// The directory of a deleted replica keeps its name.
     DeletedNotRenamed,
-    /// A restart of the node forgets what producers had sent, image and log alike.
+    /// A restart of the node forgets what producers had sent, in snapshot and log alike.
     DedupNotRebuilt,
     /// A produce is answered before its batch is on disk.
     AckedBeforePersisted,
@@ -54,9 +54,9 @@ pub enum Bug {
     SequenceGapAccepted,
     /// Retention believes a wall clock that has leapt.
     ClockLeapBelieved,
-    /// What a node stamps follows a wall clock that has leapt back.
+    /// Timestamps of a node follow a wall clock that has leapt back.
     LeapBackFollowed,
-    /// A partition's image leaves its producers out.
+    /// A partition's snapshot leaves its producers out.
     ImageWithoutProducers,
     /// A deleted topic's replicas stay in storage.
     ReplicaNotDeleted,
@@ -86,7 +86,7 @@ pub enum Bug {
     FencedWithoutEpoch,
     /// The first batch of a transaction is appended without asking whether it is part of it.
     TransactionUnverified,
-    /// What a coordinator said before a marker came is believed after it.
+    /// A leader believes a coordinator's answer from before a marker after the marker.
     VoidAnswerTaken,
     /// A marker that comes late ends whatever transaction is open.
     LateMarkerTaken,
@@ -94,9 +94,9 @@ pub enum Bug {
     UnstableShown,
     /// A reader of committed records is not told which of them were aborted.
     AbortedNotTold,
-    /// What producers sent is remembered though the log was cut before it.
+    /// A partition remembers batches of producers though the log was cut before them.
     CutKeepsProducers,
-    /// Whoever waits for an entry is not told that another one took its place.
+    /// A request that waits for an entry does not fail when another entry takes its place.
     CutKeepsWaiting,
     /// A leader answers before it has applied an entry of its own term.
     ServesTooEarly,
@@ -104,7 +104,7 @@ pub enum Bug {
     IdsBeforeCommit,
     /// Groups are coordinated until the end of the turn in which another leader was heard of.
     CoordinatorUnaware,
-    /// What was proposed, and cut before storage heard of it, is taken for part of the log.
+    /// A leader takes proposed entries for part of the log though they were cut before storage got them.
     UnstoredForgotten,
     /// A leader answers what is the latest without making sure that it still leads.
     StaleLeaderAnswers,
@@ -118,23 +118,23 @@ pub enum Bug {
     TermNotRestored,
     /// A batch that is made again from its segment does not say that it begins one.
     SegmentStartNotRestored,
-    /// A replica that begins anew is given an empty image.
+    /// A replica that begins anew gets an empty snapshot.
     SnapshotWithoutImage,
-    /// An image says that it holds an entry more than it does.
+    /// A snapshot claims to hold an entry more than it does.
     ImageClaimsMore,
     /// A directory that was wiped is the replica of metadata that its predecessor was.
     WipedVotes,
-    /// Entries that an image holds already change it once more.
+    /// Entries that a snapshot holds already change it once more.
     ImageAppliedTwice,
     /// A replica that is added votes before it has anything.
     PromotedAtOnce,
     /// A replica begins with the voters that its partition has now, not with those that its group began with.
     BornAsPlaced,
-    /// A group that sleeps is not woken when its leader's node falls silent.
+    /// A quiesced group does not wake when its leader's node falls silent.
     SleepsOn,
-    /// A leader that sleeps counts followers whose nodes do not answer.
+    /// A leader of a quiesced group counts followers whose nodes do not answer.
     SilentCounted,
-    /// A leader that steps down stays among those that lead asleep.
+    /// A leader that steps down stays among the leaders of quiesced groups.
     StaysInSet,
     /// A node that was taken out goes on voting on the metadata.
     LeaverVotes,
@@ -142,7 +142,7 @@ pub enum Bug {
     SurplusKept,
     /// Members are told what they own before it is stored.
     AssignedBeforeStored,
-    /// What members of older generations ask is taken for what those of now ask.
+    /// A coordinator accepts requests of members of older generations.
     OldGenerationTaken,
     /// A coordinator that loads a group begins to count its generations anew.
     GenerationForgotten,
@@ -164,7 +164,7 @@ pub enum Bug {
     DecidedBeforeKept,
     /// A new leader knows where a share group starts, and nothing of what is kept behind that.
     KeptForgotten,
-    /// Whoever held a record of a share group decides on it, though it is another's by now.
+    /// A former holder of a share group's record acknowledges it, though another member holds it by now.
     FormerHolderDecides,
     /// When a record of a share group is done with, another one of its key counts as that.
     WrongOfKeyFinished,
@@ -180,7 +180,7 @@ pub enum Bug {
     SettingsNotTakenUp,
     /// Records are kept for half of the time that a topic's setting says.
     RetentionHalved,
-    /// What an earlier leader wants to be kept for a share group is taken.
+    /// A coordinator accepts a share group's write from a leader of an earlier leader epoch.
     EarlierLeaderTaken,
     /// A record of a share group comes again however often it was given out.
     LimitIgnored,
@@ -188,9 +188,9 @@ pub enum Bug {
     BuriedBeforeKept,
     /// A lock of a share group's record ends as soon as somebody else looks for records.
     LockEndsEarly,
-    /// A damaged segment is mended with whatever another node says.
+    /// A node repairs a damaged segment with unchecked bytes of another node.
     MendUnchecked,
-    /// A mended segment takes its name before it is on disk.
+    /// A repaired segment takes its name before it is on disk.
     MendNotSynced,
     /// Compacted segments take the place of others before they are on disk.
     CompactedNotSynced,
@@ -200,11 +200,11 @@ pub enum Bug {
     OldestStays,
     /// Readers are shown compacted segments before it is durable that they are the log's.
     CompactedShownEarly,
-    /// What is given of a compacted log is installed before it is on disk.
+    /// The files of a feed are installed before they are on disk.
     StagedNotSynced,
     /// A replica begins anew without what is kept of the log before.
     GivenForgotten,
-    /// What is given of a compacted log goes on with what another compaction left.
+    /// A feed goes on with batches that another compaction left.
     GivenMixed,
     /// A batch behind a compaction to the log's end goes on in the last segment.
     EndGoesOn,
@@ -227,7 +227,7 @@ mod planted {
         PLANTED.set(bug);
     }
 
-    /// Whether `bug` is planted in this thread.
+    /// Tells whether `bug` is planted in this thread.
     pub fn is(bug: Bug) -> bool {
         PLANTED.get() == Some(bug)
     }
@@ -236,7 +236,7 @@ mod planted {
 #[cfg(feature = "sabotage")]
 pub use planted::{is, plant};
 
-/// Without the feature there are no bugs.
+/// Returns false: without the feature there are no bugs.
 #[cfg(not(feature = "sabotage"))]
 #[inline]
 pub const fn is(_: Bug) -> bool {

@@ -4,7 +4,7 @@
 //! Owns:       what is looked at next, what counts as damaged, where behind it the log goes on.
 //! Interface:  [`Scrubber`], [`Found`].
 //! Invariants: only settled bytes are judged: a checkpoint has synced them, so that nothing but rot changes them. A
-//!             segment that was cut or removed meanwhile is not judged. What is damaged is not taken for checked any more.
+//!             segment that was cut or removed meanwhile is not judged. Damaged bytes lose their mark as verified.
 //! Never:      pace, threads, repair (see `mending`); the journal and images, which recovery reads.
 //! Tests:      `duramen-sim/tests/mending.rs`; `duramen-sim`, scenario `cluster`.
 //! Start at:   [`Scrubber::step`].
@@ -20,19 +20,19 @@ use crate::reader::{ReadError, Reader, fault_of};
 use crate::replica_state::IndexEntry;
 use crate::{Disk, ReplicaId};
 
-/// Damaged ranges that are told of at once; the others are found when these are mended.
+/// Most damaged ranges in one report; the scrub finds the others after the repair of these.
 const RANGES_MAX: usize = 64;
 
-/// What came of a step.
+/// Outcome of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
     /// Nothing yet.
     Nothing,
-    /// A segment is as it should be, as far as it is settled.
+    /// A segment is good, as far as it is settled.
     Sound {
-        /// Whose.
+        /// Replica that the segment belongs to.
         replica: ReplicaId,
-        /// Its base offset.
+        /// Base offset of the segment.
         segment: i64,
     },
     /// A segment is damaged.
@@ -41,16 +41,16 @@ pub enum Found {
     EndOfPass,
 }
 
-/// Looks at one segment after the other, for ever.
+/// Scrubs one segment after the other, for ever.
 #[derive(Debug)]
 pub struct Scrubber<D: Disk> {
     reader: Reader<D>,
     /// A pass begins behind this segment, goes on at the first one, and ends with it.
     began: (ReplicaId, i64),
     has_wrapped: bool,
-    /// The segment that was looked at last.
+    /// Segment of the last inspection.
     last: Option<(ReplicaId, i64)>,
-    /// What is looked at in its turn, and what somebody had trouble with.
+    /// Inspection of the segment whose turn it is; `urgent` is that of a segment that a reader had trouble with.
     in_turn: Option<Inspection<D>>,
     urgent: Option<Inspection<D>>,
 }
@@ -62,20 +62,21 @@ struct Inspection<D: Disk> {
     files: Arc<LogFiles<D>>,
     segment: Arc<Segment<D>>,
     cuts: u64,
-    /// Up to where it is looked at.
+    /// Position up to which the segment is inspected.
     size: u64,
     end_offset: i64,
-    /// Its file, opened for this: errors of write-back are told to those who write. None if it is not there.
+    /// File of the segment, opened for this inspection: the system reports write-back errors to those who write.
+    /// `None` if the file is not there.
     file: Option<D::File>,
     at: u64,
     offset: i64,
-    /// The least that is to be read next.
+    /// Least number of bytes to read next.
     wanted: usize,
     ranges: Vec<DamagedRange>,
 }
 
 impl<D: Disk> Scrubber<D> {
-    /// Begins at some replica: whoever is started often does not look at the same segments each time.
+    /// Begins at some replica: a node that restarts often does not inspect the same segments each time.
     pub fn new(reader: Reader<D>, chance: u64) -> Self {
         let replicas = reader.catalog().replicas();
         let at = usize::try_from(chance).unwrap_or(0) % replicas.len().max(1);
@@ -84,19 +85,19 @@ impl<D: Disk> Scrubber<D> {
         Self { reader, began, has_wrapped: false, last, in_turn: None, urgent: None }
     }
 
-    /// Whether somebody had trouble with a segment: that should not wait.
+    /// Tells whether a reader had trouble with a segment: its inspection should not wait.
     pub fn is_urgent(&self) -> bool {
         self.urgent.is_some() || self.reader.catalog().has_suspects()
     }
 
-    /// How many bytes one pass would read now.
+    /// Returns the number of bytes that one pass would read now.
     pub fn bytes(&self) -> u64 {
         let all = self.reader.catalog().replicas();
         let segments = all.iter().flat_map(|(_, files)| files.segments());
         segments.map(|segment| segment.settled().0).sum()
     }
 
-    /// Reads about so many bytes of one segment. Returns how many it were.
+    /// Reads about so many bytes of one segment. Returns the number of bytes read.
     pub fn step(&mut self, bytes_max: usize) -> (u64, Found) {
         if self.urgent.is_none()
             && let Some((replica, base_offset)) = self.reader.catalog().take_suspect()
@@ -118,7 +119,7 @@ impl<D: Disk> Scrubber<D> {
         (bytes, found)
     }
 
-    /// The next segment of this pass.
+    /// Returns the next segment of this pass.
     fn next(&mut self) -> Option<(ReplicaId, i64)> {
         loop {
             match self.after(self.last) {
@@ -135,7 +136,7 @@ impl<D: Disk> Scrubber<D> {
         }
     }
 
-    /// The segment after another one.
+    /// Returns the segment after another one.
     fn after(&self, last: Option<(ReplicaId, i64)>) -> Option<(ReplicaId, i64)> {
         let (mut from, mut after) = last.unwrap_or((ReplicaId(0), i64::MIN));
         loop {
@@ -186,7 +187,7 @@ impl<D: Disk> Inspection<D> {
         self.at >= self.size || self.is_void() || self.ranges.len() >= RANGES_MAX
     }
 
-    /// What was read of it says nothing any more.
+    /// Tells whether the bytes read are void: the segment was cut or removed meanwhile.
     fn is_void(&self) -> bool {
         self.segment.is_gone() || self.segment.cuts() != self.cuts
     }
@@ -207,7 +208,7 @@ impl<D: Disk> Inspection<D> {
         Found::Damaged(Damage { replica, segment, ranges: self.ranges })
     }
 
-    /// Looks at the next piece. Returns how many bytes were read.
+    /// Inspects the next piece. Returns the number of bytes read.
     fn step(&mut self, reader: &Reader<D>, bytes_max: usize) -> u64 {
         if self.is_over() {
             return 0;
@@ -252,14 +253,14 @@ impl<D: Disk> Inspection<D> {
         read
     }
 
-    /// Everything from here to there is damaged.
+    /// Notes that everything from the current position to another one is damaged.
     fn note(&mut self, (end_at, end_offset): (u64, i64)) {
         let (at, offset) = (self.at, self.offset);
         self.ranges.push(DamagedRange { at, end_at, offset, end_offset });
         (self.at, self.offset, self.wanted) = (end_at, end_offset, 0);
     }
 
-    /// Looks at the batch that should begin at the current position.
+    /// Inspects the batch that should begin at the current position.
     fn look(&self, reader: &Reader<D>, bytes: &[u8]) -> Look {
         let left = self.size - self.at;
         if left < BATCH_HEADER_BYTES as u64 {
@@ -284,9 +285,9 @@ impl<D: Disk> Inspection<D> {
         }
     }
 
-    /// Where behind the current position a batch is known to begin that is good, and its offset; else the end. An index
-    /// entry says where, and which its last offset is; the checksum holds how many offsets it has. And how many bytes
-    /// were read for that.
+    /// Returns position and offset of the next good batch behind the current position, or else the end, and the
+    /// number of bytes read. An index entry gives the batch's position and last offset. The batch's checksum covers
+    /// its number of offsets.
     fn next_good(&self, reader: &Reader<D>) -> ((u64, i64), u64) {
         let end = (self.size, self.end_offset);
         let Some(file) = &self.file else { return (end, 0) };
@@ -313,7 +314,7 @@ impl<D: Disk> Inspection<D> {
         (end, read)
     }
 
-    /// All entries of the segment's index.
+    /// Returns all entries of the segment's index.
     fn index(&self, reader: &Reader<D>) -> io::Result<Vec<IndexEntry>> {
         let flushed = self.segment.index_flushed() as usize;
         let mut entries = Vec::new();
@@ -332,16 +333,16 @@ impl<D: Disk> Inspection<D> {
     }
 }
 
-/// What a look at a batch says.
+/// Outcome of the inspection of one batch.
 enum Look {
     Good(Descriptor),
     Bad,
-    /// So many bytes are needed to say.
+    /// Number of bytes that the inspection needs.
     More(usize),
 }
 
 impl<D: Disk> Reader<D> {
-    /// The files of all segments of some replicas, and how many bytes of each are settled: for whoever plants rot.
+    /// Returns the files of all segments of some replicas, each with its settled bytes: for tests that plant rot.
     pub fn settled_files(&self, of: impl Fn(ReplicaId) -> bool) -> Vec<(String, u64)> {
         let all = self.catalog().replicas();
         let all = all.iter().filter(|(replica, _)| of(*replica));
@@ -349,7 +350,7 @@ impl<D: Disk> Reader<D> {
         segments.map(|segment| (segment.path(), segment.settled().0)).collect()
     }
 
-    /// Somebody had trouble with a segment: it is looked at before all others.
+    /// Asks the scrub to inspect a segment before all others, if a read of it failed.
     pub(crate) fn suspect_of<T>(
         &self,
         replica: ReplicaId,

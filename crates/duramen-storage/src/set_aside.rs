@@ -16,7 +16,7 @@ use crate::disk::Disk;
 use crate::format::SET_ASIDE;
 use crate::reserve::Reserve;
 
-/// What one start sets aside.
+/// Files and directories that one start sets aside.
 #[derive(Debug)]
 pub(crate) struct SetAside {
     /// The first round after this start: part of the names.
@@ -106,7 +106,7 @@ fn make_folder<D: Disk>(disk: &D, reserve: &mut Reserve) -> io::Result<()> {
     reserve.when_full(disk, || disk.create_dir(SET_ASIDE))
 }
 
-/// Whether storage gives names like this one to files in a replica's directory.
+/// Tells whether storage gives names like this one to files in a replica's directory.
 pub(crate) fn is_ours(name: &str) -> bool {
     if let Some(index) = name.strip_prefix("image-") {
         return is_number(index);
@@ -116,18 +116,18 @@ pub(crate) fn is_ours(name: &str) -> bool {
     is_number(stem) && ["log", "index", "timeindex", "mending"].contains(&extension)
 }
 
-/// Twenty digits, as offsets and indexes are written.
+/// Tells whether the text is twenty digits, as offsets and indexes are written.
 fn is_number(text: &str) -> bool {
     text.len() == 20 && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// The base offset of a segment's file as it was appended; nothing of one that compaction made, or was given.
+/// Returns the base offset of a segment's file as it was appended. Returns nothing for a compacted or fed segment.
 pub(crate) fn appended_segment(name: &str) -> Option<i64> {
     let base = name.strip_suffix(".log")?;
     if is_number(base) { base.parse().ok() } else { None }
 }
 
-/// Whether a whole batch begins at a position of a segment's file, by its own length and checksum.
+/// Returns the batch at a position of a segment's file, if it is whole by its own length and checksum.
 pub(crate) fn batch_at<D: Disk>(
     disk: &D,
     file: &D::File,
@@ -144,7 +144,7 @@ pub(crate) fn batch_at<D: Disk>(
     Ok(is_whole.then_some(batch))
 }
 
-/// Whether any of a directory's segments begins with a whole batch.
+/// Tells whether any of a directory's segments begins with a whole batch.
 pub(crate) fn holds_batches<D: Disk>(disk: &D, dir: &str, names: &[String]) -> io::Result<bool> {
     let segments = names.iter().filter(|name| name.strip_suffix(".log").is_some());
     for name in segments {

@@ -4,10 +4,10 @@
 //! Owns:       what is given, from the first batch until the log begins anew with it; whether it may be there.
 //! Interface:  [`Stage`] for [`Stagings::carry_out`] on a thread that may wait; [`Storage::stage`] on storage's, and then
 //!             [`crate::OpKind::Reset`].
-//! Invariants: all of it was left by one and the same compaction. A batch is taken only where it follows its predecessor,
-//!             lies in its segment, is as its checksum says, and of the term that is known for its offset. All is synced,
-//!             files and names, before storage hears of it. Its files have names that nothing else has; what no record
-//!             speaks of when the process ends is removed by the next start.
+//! Invariants: one and the same compaction left all of it. Staging takes a batch only where it follows its
+//!             predecessor and lies in its segment. The batch must match its checksum, and have the term that is
+//!             known for its offset. All is synced, files and names, before storage hears of it. Its files have names
+//!             that nothing else has; the next start removes files that no record names.
 //! Never:      where it comes from, and that it is of one compaction (see the node's `feeding`).
 //! Tests:      `duramen-sim/tests/compaction.rs`; `duramen-sim`, scenario `cluster`.
 //! Start at:   [`Staging::put`].
@@ -22,46 +22,46 @@ use crate::op::{Compacted, Done, Given, Identity, SegmentMeta};
 use crate::replica_state::SegmentState;
 use crate::{Descriptor, Disk, Reader, ReplicaId, Storage};
 
-/// What is to be done with what another replica gives.
+/// Step of a feed: batches of a compacted log that another replica sends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// Something will come. What came for this replica before is not wanted any more.
+    /// A feed begins. It replaces the earlier feed of this replica.
     Begin {
-        /// For whom.
+        /// Replica that the feed is for.
         replica: ReplicaId,
-        /// What it is a replica of.
+        /// Topic and partition of the replica.
         identity: Identity,
-        /// What it will be.
+        /// Description of the fed part of the log.
         given: Given,
     },
-    /// A part of it, behind what was put before. Answered by [`Done::Put`]; the last one, if all is well, by [`Done::Staged`].
+    /// Next part of the feed. Answered by [`Done::Put`]; the last part, if all is well, by [`Done::Staged`].
     Put {
-        /// For whom.
+        /// Replica that the feed is for.
         replica: ReplicaId,
         /// [`Given::number`].
         number: u64,
         /// Whole batches.
         batches: Bytes,
-        /// There is nothing behind them.
+        /// True if this is the last part.
         is_last: bool,
     },
-    /// It is not wanted any more.
+    /// The replica no longer wants the feed.
     Drop {
-        /// By whom.
+        /// Replica that the feed was for.
         replica: ReplicaId,
     },
 }
 
-/// What became of a [`Stage`].
+/// Outcome of a [`Stage`].
 #[derive(Debug)]
 pub enum Outcome {
-    /// For the node.
+    /// Report for the node.
     Done(Done),
-    /// For storage.
+    /// Complete feed for storage.
     Staged(Box<Staged>),
 }
 
-/// All that was given of a log, on the medium.
+/// Complete feed of a log, on the medium.
 #[derive(Debug)]
 pub struct Staged {
     pub(crate) replica: ReplicaId,
@@ -71,7 +71,7 @@ pub struct Staged {
     paths: Vec<String>,
 }
 
-/// Why something is not taken.
+/// Reason why a part is refused.
 #[derive(Debug, thiserror::Error)]
 enum Refused {
     #[error("the log is compacted as far already")]
@@ -98,21 +98,21 @@ impl From<WriteError> for Refused {
     }
 }
 
-/// What is given of one log, as far as it is here.
+/// Feed of one log, as far as it has arrived.
 #[derive(Debug)]
 struct Staging<D: Disk> {
     reader: Reader<D>,
     replica: ReplicaId,
     dir: String,
     given: Given,
-    /// The offset after what is here.
+    /// Offset after the batches that have arrived.
     offset: i64,
     writing: Option<SegmentWriter<D>>,
     written: Vec<SegmentState>,
     paths: Vec<String>,
 }
 
-/// All that is on its way.
+/// All feeds in progress.
 #[derive(Debug)]
 pub struct Stagings<D: Disk> {
     all: BTreeMap<ReplicaId, Staging<D>>,
@@ -125,7 +125,7 @@ impl<D: Disk> Default for Stagings<D> {
 }
 
 impl<D: Disk> Stagings<D> {
-    /// Does it. So much must stay free on the disk.
+    /// Carries out a step. `free_bytes_min` bytes must stay free on the disk.
     pub fn carry_out(
         &mut self,
         reader: &Reader<D>,
@@ -187,7 +187,7 @@ impl<D: Disk> Stagings<D> {
 }
 
 impl<D: Disk> Staging<D> {
-    /// Adds batches. After an error nothing of it is of use.
+    /// Adds batches. After an error the whole feed is of no use.
     fn put(&mut self, batches: &Bytes, free_bytes_min: u64) -> Result<(), Refused> {
         let disk = self.reader.disk().clone();
         let failed = |path: &str, source| Refused::Disk { path: path.to_owned(), source };
@@ -238,7 +238,7 @@ impl<D: Disk> Staging<D> {
         (term != Some(u64::from(epoch))).then_some("a batch is of another term")
     }
 
-    /// Where the segment that is being written ends.
+    /// Returns the end offset of the segment being written.
     fn segment_end(&self) -> i64 {
         let next = self.given.segments.get(self.written.len() + 1);
         next.map_or(self.given.compacted.below, |next| next.base_offset)
@@ -267,7 +267,7 @@ impl<D: Disk> Staging<D> {
         Ok(())
     }
 
-    /// There is nothing more.
+    /// Ends the feed.
     fn end(&mut self) -> Result<(), Refused> {
         while self.has_more() {
             self.end_segment()?;
@@ -281,7 +281,7 @@ impl<D: Disk> Staging<D> {
 }
 
 impl Staged {
-    /// As the node knows its segments.
+    /// Returns the segments as the node knows them.
     fn metas(&self) -> Vec<SegmentMeta> {
         self.segments.iter().map(SegmentState::meta).collect()
     }
@@ -303,7 +303,7 @@ impl<D: Disk> Storage<D> {
         self.done.push(Done::Staged { replica, number, segments });
     }
 
-    /// The log is compacted so far by itself: what was given of it is not wanted any more.
+    /// Drops the feed of a log that this replica has compacted as far by itself.
     pub(crate) fn forget_staged(&mut self, replica: ReplicaId, compaction: u64) {
         let is_old = |staged: &Staged| staged.compacted.index <= compaction;
         if self.staged.get(&replica).is_some_and(is_old)

@@ -39,15 +39,15 @@ mod syncing;
 use syncing::Purpose;
 pub use syncing::{SyncId, SyncKind, SyncRequest, SyncStep};
 
-/// What [`Storage::open`] found.
+/// Result of [`Storage::open`].
 #[derive(Clone, Debug)]
 pub struct Recovered {
     /// The facts in the manifest: those of [`Options`] if the directory was just formatted.
     pub facts: Facts,
-    /// With whom it has promised to form a cluster, or, if it has a cluster id, has formed one. Empty for a node that
-    /// is a cluster of its own.
+    /// Voters with which the node has promised to form a cluster or, if it has a cluster id, has formed one. Empty
+    /// for a node that is a cluster of its own.
     pub voters: Vec<Voter>,
-    /// Whether the directory was empty and has just been formatted.
+    /// True if the directory was empty and has just been formatted.
     pub formatted: bool,
     /// All replicas, by id.
     pub replicas: Vec<RecoveredReplica>,
@@ -62,14 +62,14 @@ fn ignore_missing(result: io::Result<()>) -> io::Result<()> {
 
 /// Files of the ring that a new directory begins with.
 const EXTENTS_AT_FIRST: usize = 4;
-/// Ask for an image when so many entries have come since the last one, whatever the journal says:
-/// they are kept in memory and in every State.
+/// Entries since the last snapshot after which storage asks for the next one, whatever the journal says. Memory and
+/// every State hold those entries.
 const ENTRIES_MAX: usize = 256;
 /// Entries of one write that one round takes.
 const ENTRIES_A_ROUND: usize = 4096;
-/// A round's buffer above this is given back after use.
+/// Largest round buffer that is kept for reuse, in bytes.
 const BUFFER_BYTES_KEPT: usize = 256 * 1024;
-/// Room that an image may take in the journal; a larger one gets a file.
+/// Largest snapshot that goes into the journal, in bytes; a larger one gets a file.
 const INLINE_IMAGE_BYTES: usize = 256 * 1024;
 
 /// Payload on its way into one segment.
@@ -103,7 +103,7 @@ struct Round<D: Disk> {
     lsn: u64,
     tail: u64,
     replicas: BTreeSet<ReplicaId>,
-    /// What is not in the segments yet.
+    /// Payload that is not in the segments yet.
     writes: VecDeque<SegmentWrite>,
     /// Logs that were cut: their segments are cut, and written, only when the round is durable.
     cuts: Vec<Cut>,
@@ -113,9 +113,9 @@ struct Round<D: Disk> {
     removals: Vec<String>,
     /// Files that it makes dirty.
     files: usize,
-    /// Compactions: readers are shown what they made when the round is durable.
+    /// Compactions whose segments readers see once the round is durable.
     installs: Vec<Made<D>>,
-    /// It is synced.
+    /// True once the round is synced.
     durable: bool,
     has_content: bool,
     closing: bool,
@@ -153,7 +153,7 @@ pub struct Storage<D: Disk> {
     pub(crate) metrics: Metrics,
     catalog: Arc<Catalog<D>>,
     pub(crate) reserve: Reserve,
-    /// Something waits for room on the disk; [`Storage::maintain`] tries again.
+    /// True if a write waits for room on the disk; [`Storage::maintain`] tries again.
     lacks_room: bool,
     /// Replicas that recovery found no room to restore: the journal keeps what it holds of them.
     pub(crate) unrestored: BTreeSet<ReplicaId>,
@@ -161,22 +161,23 @@ pub struct Storage<D: Disk> {
     renames: BTreeSet<ReplicaId>,
     dirty_count: DirtyCount,
     queue: VecDeque<Op>,
-    /// Replicas whose deletion is queued: the node has forgotten them, and gives no image of them.
-    /// The queue may be waiting for their checkpoints.
+    /// Replicas whose deletion is queued: the node has forgotten them, and gives no snapshot of them. The queue may
+    /// be waiting for their checkpoints.
     doomed: BTreeSet<ReplicaId>,
     images: VecDeque<(ReplicaId, u64, Bytes)>,
-    /// Replicas with dead segments that stay until there is an image behind them.
+    /// Replicas with dead segments that stay until there is a snapshot behind them.
     lingering: BTreeSet<ReplicaId>,
-    /// Ops of replicas whose directory's name is not free yet, or that are to begin anew, and for whose image there is no room.
+    /// Ops that wait: for the name of a directory under removal, or for room for the snapshot of a log that begins
+    /// anew.
     deferred: BTreeMap<ReplicaId, Vec<Op>>,
     /// Records of our own for the next round.
     urgent: VecDeque<Record>,
     /// Replicas with hard state, or a synced mark, that may ride with the next round.
     riders: BTreeSet<ReplicaId>,
     round: Option<Round<D>>,
-    /// What compactions made, for the next round.
+    /// Results of compactions, for the next round.
     installing: VecDeque<Made<D>>,
-    /// What was given of compacted logs, for when they begin anew.
+    /// Complete feeds of compacted logs, which wait until the logs begin anew.
     pub(crate) staged: BTreeMap<ReplicaId, Staged>,
     /// The last round's bytes, for their memory.
     buffer: Vec<u8>,
@@ -243,15 +244,15 @@ impl<D: Disk> Storage<D> {
         Ok((storage, Recovered { facts, voters, formatted, replicas }))
     }
 
-    /// Writes with whom the node forms a cluster: first as a promise, without a cluster id, then as what is so. It is
-    /// durable when this returns. Only for a directory that was formatted with a cluster id of zeros.
+    /// Writes the voters with which the node forms a cluster: first as a promise, without a cluster id, then as a
+    /// fact. Durable when the function returns. Only for a directory that was formatted with a cluster id of zeros.
     pub fn join(&mut self, cluster_id: Option<[u8; 16]>, voters: &[Voter]) -> Result<(), Error> {
         assert_eq!(self.options.facts.cluster_id, [0; 16], "who is in a cluster stays there");
         self.belong(cluster_id.unwrap_or_default(), voters.to_vec())
     }
 
-    /// Makes the directory one of another cluster, which this node begins alone: those that it belonged with are strangers
-    /// from then on. It is durable when this returns.
+    /// Moves the directory to another cluster, which this node begins alone: the voters of the old cluster are
+    /// strangers from then on. Durable when the function returns.
     pub fn secede(&mut self, cluster_id: [u8; 16], founder: Voter) -> Result<(), Error> {
         self.belong(cluster_id, vec![founder])
     }
@@ -296,7 +297,7 @@ impl<D: Disk> Storage<D> {
         Ok(recovered)
     }
 
-    /// What trims had not removed yet when the process ended goes now.
+    /// Resumes trims that had not removed all their segments when the process ended.
     fn resume_trims(&mut self, recovered: &[RecoveredReplica]) {
         for id in recovered.iter().filter(|it| it.damage.is_none()).map(|it| it.replica) {
             let Some(replica) = self.replicas.get(&id) else { continue };
@@ -308,7 +309,7 @@ impl<D: Disk> Storage<D> {
         }
     }
 
-    /// For reads, from any thread.
+    /// Returns a reader, for use from any thread.
     pub fn reader(&self) -> Reader<D> {
         Reader::new(self.disk.clone(), Arc::clone(&self.catalog))
     }
@@ -316,8 +317,8 @@ impl<D: Disk> Storage<D> {
     /// Queues an op for the next round.
     pub fn submit(&mut self, op: Op) {
         if let OpKind::Image { index, image } = op.kind {
-            // It may pass the queue, since it speaks of what was persisted long ago; and it must,
-            // since the queue may be waiting for the checkpoint that waits for the image.
+            // A snapshot may pass the queue, since its entries were persisted long ago. It must, since the queue may
+            // wait for the checkpoint that waits for the snapshot.
             self.images.push_back((op.replica, index, image));
             return;
         }
@@ -334,9 +335,8 @@ impl<D: Disk> Storage<D> {
         self.queue.push_back(op);
     }
 
-    /// If no round is in flight and something is queued, writes all of it as one journal round
-    /// and returns the sync that makes it durable. Run the sync elsewhere, and meanwhile call
-    /// [`Storage::write_segments`].
+    /// Writes all that is queued as one journal round, if no round is in flight, and returns the sync that makes it
+    /// durable. Run the sync elsewhere, and meanwhile call [`Storage::write_segments`].
     pub fn begin_round(&mut self) -> Result<Option<SyncRequest<D::File>>, Error> {
         self.take_images()?;
         let wanted = !self.queue.is_empty()
@@ -419,7 +419,7 @@ impl<D: Disk> Storage<D> {
         Ok(())
     }
 
-    /// False if there is no room for it.
+    /// Performs one write. Returns false if there is no room for it.
     fn perform_write(&mut self, write: &SegmentWrite) -> Result<bool, Error> {
         let Some(replica) = self.replicas.get_mut(&write.replica).filter(|it| !it.deleting) else {
             return Ok(true);
@@ -445,7 +445,7 @@ impl<D: Disk> Storage<D> {
         Ok(true)
     }
 
-    /// Files with unsynced bytes.
+    /// Returns the number of files with unsynced bytes.
     pub(crate) fn dirty_files(&self) -> usize {
         self.dirty_count.get()
     }
@@ -467,7 +467,7 @@ impl<D: Disk> Storage<D> {
         self.done.extend(self.reserve.take_change());
     }
 
-    /// Tries again what found no room.
+    /// Tries again the writes that found no room.
     fn retry_for_room(&mut self) -> Result<(), Error> {
         if !std::mem::take(&mut self.lacks_room) {
             return Ok(());
@@ -487,7 +487,7 @@ impl<D: Disk> Storage<D> {
         }
     }
 
-    /// Whether something waits for room on the disk: until there is some, nothing more is written.
+    /// Tells whether a write waits for room on the disk: until there is some, storage writes nothing more.
     pub fn lacks_room(&self) -> bool {
         self.lacks_room
     }
@@ -530,9 +530,9 @@ impl<D: Disk> Storage<D> {
         Ok(())
     }
 
-    /// One slice of background work, a millisecond or so: checkpoints, removal of old segments,
-    /// the closing round of a journal that fell quiet (`idle`). Returns syncs to run. Call it
-    /// after each round, and about every 100 ms when nothing happens.
+    /// Does one slice of background work, a millisecond or so: checkpoints, removal of old segments, the closing
+    /// round of a journal that fell quiet (`idle`). Returns syncs to run. Call it after each round, and about every
+    /// 100 ms when nothing happens.
     pub fn maintain(&mut self, idle: bool) -> Result<Vec<SyncRequest<D::File>>, Error> {
         self.retry_for_room()?;
         self.take_images()?;
@@ -563,8 +563,8 @@ impl<D: Disk> Storage<D> {
         Ok(())
     }
 
-    /// Ends in good order: the journal's mark names the last round, so that the next start knows all of it. Only when no
-    /// round is in flight.
+    /// Ends in good order: the journal's mark names the last round, so that the next start can verify all of it. Only
+    /// when no round is in flight.
     pub fn close(&mut self) -> Result<(), Error> {
         assert!(self.round.is_none(), "the last round is durable when storage is closed");
         if let Some((file, is_new)) = self.journal.write_mark(self.journal.last_lsn())? {
@@ -602,7 +602,7 @@ impl<D: Disk> Storage<D> {
         Ok(())
     }
 
-    /// Asks for the replica's image, if somebody is left to give it.
+    /// Asks for the replica's snapshot, unless the replica is being deleted.
     pub(crate) fn want_image(&mut self, id: ReplicaId) {
         let Some(replica) = self.replicas.get_mut(&id) else { return };
         if !replica.image_wanted && !self.doomed.contains(&id) {
@@ -615,13 +615,13 @@ impl<D: Disk> Storage<D> {
         self.urgent.push_back(record);
     }
 
-    /// Whether every write submitted so far is in its segment.
+    /// Tells whether every write submitted so far is in its segment.
     pub(crate) fn segments_written(&self) -> bool {
         self.round.as_ref().is_none_or(|round| round.writes.is_empty() && round.cuts.is_empty())
     }
 
-    /// One sync fewer is in flight for the replica; a deleted one's directory is renamed when
-    /// none is left, since a sync must not lose its path.
+    /// Counts one sync fewer in flight for the replica. Renames a deleted replica's directory when none is left,
+    /// since a sync must not lose its path.
     fn on_replica_idle(&mut self, id: ReplicaId) -> Result<(), Error> {
         if let Some(replica) = self.replicas.get_mut(&id) {
             replica.in_flight -= 1;
@@ -652,7 +652,7 @@ impl<D: Disk> Storage<D> {
         Ok(())
     }
 
-    /// The round is durable: tells of it once all of its payload is in the segments.
+    /// Ends a durable round: reports it once all of its payload is in the segments.
     fn end_round(&mut self) -> Result<(), Error> {
         let Some(round) = &mut self.round else { return Ok(()) };
         let installs = std::mem::take(&mut round.installs);
@@ -689,7 +689,7 @@ impl<D: Disk> Storage<D> {
         Ok(())
     }
 
-    /// The replica is gone for good: its name is free.
+    /// Forgets a replica that is gone for good: its name is free.
     fn forget(&mut self, id: ReplicaId) {
         let Some(replica) = self.replicas.remove(&id) else { return };
         self.checkpoints.forget(id);
@@ -733,12 +733,12 @@ impl<D: Disk> Storage<D> {
         }
     }
 
-    /// What happened since the last call, for the node.
+    /// Returns the reports for the node since the last call.
     pub fn take_done(&mut self) -> Vec<Done> {
         std::mem::take(&mut self.done)
     }
 
-    /// Whether nothing is queued, in flight, or waiting for the closing round.
+    /// Tells whether nothing is queued, in flight, or waiting for the closing round.
     pub fn is_quiet(&self) -> bool {
         self.round.is_none()
             && self.queue.is_empty()
@@ -752,7 +752,7 @@ impl<D: Disk> Storage<D> {
             && !self.journal.tail_unpublished()
     }
 
-    /// Counters and gauges since it was opened.
+    /// Returns counters and gauges since storage was opened.
     pub fn metrics(&self) -> Metrics {
         let extent = self.options.extent_bytes;
         Metrics {

@@ -26,7 +26,7 @@ Spoken by `duramen`'s own commands and Duramen nodes. `ApiVersions` lists them o
 |---|---|---|
 ";
 
-/// The document's text.
+/// Returns the document's text.
 pub fn render() -> String {
     let mut text = String::from(HEAD);
     let served = API_TABLE.iter().filter(|api| api.is_served()).count();

@@ -21,7 +21,7 @@ const POWERS: [u32; 34] = {
     powers
 };
 
-/// The product of two polynomials modulo the generator.
+/// Returns the product of two polynomials modulo the generator.
 const fn multiply(a: u32, mut b: u32) -> u32 {
     let mut product = 0;
     let mut bit = ONE;
@@ -35,7 +35,7 @@ const fn multiply(a: u32, mut b: u32) -> u32 {
     product
 }
 
-/// What `crc` contributes to a checksum when `bytes` more bytes follow.
+/// Returns the share of `crc` in the checksum of the same bytes with `bytes` more bytes behind them.
 pub(super) fn shift(mut crc: u32, bytes: usize) -> u32 {
     assert!(bytes < 1 << 31, "a batch is shorter than 2 GiB");
     // Bit 0 of the length stands for 8 = 2³ bits.

@@ -1,7 +1,7 @@
 //! The lz4 frame as Kafka reads it: one frame, whole, of independent blocks.
 //!
 //! The decompressor takes the end of its input for the end of the frame, and knows forms that Java clients do not.
-//! What it would let through here, no Java consumer could read later; so the frame is walked over first.
+//! Java consumers could not read such frames later. So this module walks over the frame first.
 //!
 //! ```text
 //! magic u32 le, flags u8, block size u8, [content size u64], header checksum u8
@@ -14,12 +14,12 @@ use lz4_flex::frame::{BlockMode, BlockSize, FrameInfo};
 const MAGIC: u32 = 0x184D_2204;
 const STORED: u32 = 1 << 31;
 
-/// How we write frames.
+/// Returns the settings of the frames that we write.
 pub(super) fn frame() -> FrameInfo {
     FrameInfo::new().block_mode(BlockMode::Independent).block_size(BlockSize::Max64KB)
 }
 
-/// True if `input` is exactly one complete frame in the form that Java clients read.
+/// Tells whether `input` is exactly one complete frame in the form that Java clients read.
 pub(super) fn is_whole_frame(input: &[u8]) -> bool {
     walk(input).is_some_and(<[u8]>::is_empty)
 }

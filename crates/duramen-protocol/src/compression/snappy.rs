@@ -11,11 +11,11 @@ pub(super) const MAGIC: [u8; 8] = [0x82, b'S', b'N', b'A', b'P', b'P', b'Y', 0];
 const FRAME_HEADER_BYTES: usize = 16;
 const VERSION: i32 = 1;
 
-/// What Java clients put into one block.
+/// Bytes that Java clients put into one block.
 const BLOCK_BYTES: usize = 32 << 10;
 
-/// No snappy element makes more than 64 bytes of fewer than 3, so a block that declares more than this times its
-/// own length is a lie, and no room is made for it.
+/// Greatest ratio of declared length to compressed length. No snappy element makes more than 64 bytes of fewer than
+/// 3. So a block that declares more is corrupt, and the decompressor makes no room for it.
 const RATIO_MAX: usize = 32;
 
 const CORRUPT: CompressionError = CompressionError::Corrupt { codec: Codec::Snappy };
@@ -43,7 +43,8 @@ pub(super) fn decompress(
         let (len, rest) = left.split_first_chunk::<4>().ok_or(CORRUPT)?;
         let len = usize::try_from(i32::from_be_bytes(*len)).map_err(|_| CORRUPT)?;
         let (compressed, rest) = rest.split_at_checked(len).ok_or(CORRUPT)?;
-        // A block says at least how long it is; to the library no bytes at all are a block of none, to Java's they are not.
+        // A block begins with its decompressed length, so it is never empty. The library reads no bytes as an empty
+        // block; the Java library refuses them.
         if compressed.is_empty() {
             return Err(CORRUPT);
         }

@@ -193,7 +193,7 @@ fn zstd_windows_that_java_clients_do_not_read_are_refused_in_any_frame() {
 
 #[test]
 fn a_zstd_frame_of_a_single_segment_is_its_own_window() {
-    // It declares its size, and has a byte that is repeated so often; 128 KiB is the most of a block.
+    // The frame declares its size, and repeats one byte that often; a block holds at most 128 KiB.
     let of_single_segment = |bytes: u32| {
         let mut frame = [&[0x28, 0xB5, 0x2F, 0xFD, 0xA0][..], &bytes.to_le_bytes()].concat();
         let blocks = bytes.div_ceil(128 << 10);

@@ -11,14 +11,14 @@ use super::{Codec, CompressionError, STEP_BYTES};
 const MAGIC: [u8; 4] = 0xFD2F_B528_u32.to_le_bytes();
 const SINGLE_SEGMENT: u8 = 1 << 5;
 
-/// What a stream of the library allocates at most unless it is told otherwise, and a reader that is not one has no
-/// such bound: a single segment may have one byte more.
+/// Largest window, in bytes, that a stream of the library accepts by default. Decompression in one call has no such
+/// bound, so this module checks it. A single segment may have one byte more.
 const WINDOW_BYTES_MAX: u64 = (1 << 27) + 1;
 
 const CORRUPT: CompressionError = CompressionError::Corrupt { codec: Codec::Zstd };
 
-/// One shot into a buffer that grows by doubling, not a stream: a stream would first allocate the window that the
-/// frame declares, which may be 128 MiB for a frame of a dozen bytes.
+/// Decompresses in one call, into a buffer that grows by doubling. A stream would first allocate the window that the
+/// frame declares: up to 128 MiB for a frame of a dozen bytes.
 pub(super) fn decompress(
     input: &[u8],
     limit: usize,
@@ -50,7 +50,8 @@ pub(super) fn decompress(
     }
 }
 
-/// Refuses what a stream would refuse and one shot does not: it looks back into what it made, however far.
+/// Refuses frames whose window a stream would refuse. Decompression in one call accepts them, because it looks back
+/// into its output at any distance.
 fn check_windows(input: &[u8]) -> Result<(), CompressionError> {
     let mut left = input;
     while !left.is_empty() {
@@ -65,10 +66,10 @@ fn check_windows(input: &[u8]) -> Result<(), CompressionError> {
     Ok(())
 }
 
-/// How far back a frame looks, in bytes.
+/// Returns the window of a frame, in bytes.
 fn window(frame: &[u8]) -> Result<u64, CompressionError> {
     match *frame.strip_prefix(&MAGIC).unwrap_or_default() {
-        // The whole of it, and it says how much that is.
+        // A single segment: the window is the whole content, whose size the header declares.
         [descriptor, ..] if descriptor & SINGLE_SEGMENT != 0 => {
             Ok(zstd_safe::get_frame_content_size(frame).map_err(|_| CORRUPT)?.ok_or(CORRUPT)?)
         }
@@ -81,7 +82,7 @@ fn window(frame: &[u8]) -> Result<u64, CompressionError> {
     }
 }
 
-/// The library names its errors by text only.
+/// Tells whether the output buffer was too small. The library names its errors by text only.
 fn is_too_small(code: usize) -> bool {
     zstd_safe::get_error_name(code) == "Destination buffer is too small"
 }

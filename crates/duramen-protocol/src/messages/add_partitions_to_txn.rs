@@ -41,7 +41,7 @@ declare! {
         topic_results: Vec<AddPartitionsToTxnTopicResult> [4..],
     }
 
-    /// What became of a topic's partitions.
+    /// Results for the partitions of one topic.
     pub struct AddPartitionsToTxnTopicResult {
         name: String [0..],
         results_by_partition: Vec<AddPartitionsToTxnPartitionResult> [0..],

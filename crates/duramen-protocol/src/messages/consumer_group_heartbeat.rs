@@ -4,7 +4,7 @@ use crate::messages::declare;
 use crate::wire::Uuid;
 
 declare! {
-    /// Request of `ConsumerGroupHeartbeat`. What is null has not changed since the last one.
+    /// Request of `ConsumerGroupHeartbeat`. A null field has not changed since the last heartbeat.
     pub struct ConsumerGroupHeartbeatRequest: versions 0..=1, flexible 0.. {
         group_id: String [0..],
         member_id: String [0..],

@@ -1,7 +1,7 @@
-//! What consumers tell each other through `JoinGroup` and `SyncGroup`: no API of its own, but bytes inside them.
+//! Messages that consumers exchange as bytes inside `JoinGroup` and `SyncGroup`: no API of their own.
 //!
-//! Each stands behind its version. Newer versions only add fields at the end, so that bytes of a version that is not
-//! known here are read as the newest that is, and the rest is passed over.
+//! A version stands before each message. Newer versions only add fields at the end. So we read bytes of an unknown
+//! version as the newest known version, and skip the rest.
 
 use bytes::Bytes;
 
@@ -9,7 +9,7 @@ use crate::messages::declare;
 use crate::wire::{DecodeError, Decoder, EncodeError, Encoder, Message};
 
 declare! {
-    /// What one member wants to read; its metadata in `JoinGroup`.
+    /// Subscription of one member; its metadata in `JoinGroup`.
     pub struct ConsumerProtocolSubscription: versions 0..=3, flexible none {
         topics: Vec<String> [0..],
         user_data: Option<Bytes> [0.., nullable 0..],
@@ -26,7 +26,7 @@ declare! {
 }
 
 declare! {
-    /// What one member is to read; its assignment in `SyncGroup`.
+    /// Partitions assigned to one member; its assignment in `SyncGroup`.
     pub struct ConsumerProtocolAssignment: versions 0..=3, flexible none {
         assigned_partitions: Vec<TopicPartition> [0..],
         user_data: Option<Bytes> [0.., nullable 0..],
@@ -41,8 +41,8 @@ pub fn encode<M: Message>(message: &M, version: i16) -> Result<Bytes, EncodeErro
     Ok(e.into_bytes().freeze())
 }
 
-/// Reads a version and the message in it. No bytes at all are an empty message: brokers send them for members that
-/// were given nothing.
+/// Reads a version and the message in it. No bytes at all are an empty message: brokers send them for members without
+/// an assignment.
 pub fn decode<M: Message>(bytes: Bytes) -> Result<M, DecodeError> {
     if bytes.is_empty() {
         return Ok(M::default());

@@ -11,8 +11,8 @@ use crate::wire::{Decoder, Encoder, Message};
 
 const CASES: u32 = 64;
 
-/// The check is a trait object so that proptest is compiled once a strategy, and not once a message: that was most of the
-/// time this crate's tests took to build.
+/// Checks all values of a strategy. The check is a trait object so that proptest is compiled once a strategy, and not
+/// once a message. That was most of the time this crate's tests took to build.
 fn for_all<S: Strategy>(
     strategy: &S,
     what: (&str, i16),
@@ -60,7 +60,7 @@ fn round_trips<M: Message + Sample>() {
 /// A message's seed, and what becomes of its bytes: which is changed, by what, and whether they end there.
 type Hostile = (Vec<u8>, prop::sample::Index, u8, bool);
 
-/// Every prefix and many mutations must decode to something or fail, and never panic.
+/// Checks that every prefix and many mutations decode or fail, and never panic.
 fn survives_hostile_bytes<M: Message + Sample>() {
     let hostile = (entropy(), any::<prop::sample::Index>(), any::<u8>(), any::<bool>());
     for version in M::VERSIONS.first..=M::VERSIONS.last {
@@ -85,7 +85,7 @@ fn survives_hostile_bytes<M: Message + Sample>() {
     }
 }
 
-/// Our bytes mean the same to the oracle, and the oracle's bytes mean the same to us.
+/// Checks that our bytes mean the same to the oracle, and the oracle's bytes mean the same to us.
 fn agrees_with_oracle<M: Message + Sample, O: OracleMessage + Decodable + Encodable>() {
     let first = M::VERSIONS.first.max(O::VERSIONS.min);
     let last = M::VERSIONS.last.min(O::VERSIONS.max);
@@ -132,7 +132,7 @@ macro_rules! generate {
     };
 }
 
-/// What is ours alone has no oracle.
+/// Our own APIs have no oracle.
 macro_rules! agrees {
     (DescribeReplicas $request:ident $response:ident) => {};
     ($api:ident $request:ident $response:ident) => {

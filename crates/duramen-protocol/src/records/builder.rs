@@ -46,7 +46,7 @@ impl Default for BatchBuilder {
 }
 
 impl BatchBuilder {
-    /// No records, no producer, no compression, base offset 0.
+    /// Creates a builder without records, producer or compression, with base offset 0.
     pub fn new() -> Self {
         let header = BatchHeader {
             base_offset: 0,
@@ -109,12 +109,12 @@ impl BatchBuilder {
         self
     }
 
-    /// How many records were pushed.
+    /// Returns the number of records pushed.
     pub fn count(&self) -> i32 {
         self.count
     }
 
-    /// Bytes of the batch if it were not compressed.
+    /// Returns the bytes of the batch if it were not compressed.
     pub fn plain_bytes(&self) -> usize {
         HEADER_BYTES + self.records.len()
     }
@@ -158,12 +158,12 @@ impl BatchBuilder {
         Ok(())
     }
 
-    /// The finished batch. The builder keeps its records, so that a batch can be built again.
+    /// Builds the batch. The builder keeps its records, so that a batch can be built again.
     pub fn build(&self) -> Result<Bytes, RecordError> {
         self.build_mut().map(BytesMut::freeze)
     }
 
-    /// The finished batch, still open to [`set_base_offset`](crate::batch::set_base_offset) and the like.
+    /// Builds the batch, still open to [`set_base_offset`](crate::batch::set_base_offset) and the like.
     pub fn build_mut(&self) -> Result<BytesMut, RecordError> {
         let mut out = Vec::with_capacity(self.plain_bytes());
         out.resize(HEADER_BYTES, 0);

@@ -6,13 +6,13 @@ use crate::batch::BatchView;
 /// A record that a lookup found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Found {
-    /// Its offset.
+    /// Offset of the record.
     pub offset: i64,
-    /// Its timestamp.
+    /// Timestamp of the record.
     pub timestamp: i64,
 }
 
-/// The first record of the batch whose timestamp is `timestamp` or later, at `offset_min` or later.
+/// Returns the first record of the batch whose timestamp is `timestamp` or later, at `offset_min` or later.
 ///
 /// A caller that walks batches can leave out those whose max timestamp is smaller.
 pub fn find_timestamp(
@@ -33,7 +33,7 @@ pub fn find_timestamp(
     Ok(None)
 }
 
-/// The first record with the greatest timestamp of the batch; none if compaction emptied it.
+/// Returns the first record with the greatest timestamp of the batch, or none if compaction emptied the batch.
 pub fn find_max_timestamp(
     batch: &BatchView,
     decompressed_bytes_max: usize,

@@ -6,7 +6,7 @@ use super::{Record, RecordError, Records};
 use crate::batch::{BatchView, CHECKSUMMED_FROM, HEADER_BYTES, LENGTH_OVERHEAD, TimestampType};
 use crate::compression;
 
-/// What is left of a batch.
+/// Rest of a batch after compaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Retained {
     /// All of it, byte by byte.
@@ -17,8 +17,8 @@ pub enum Retained {
     Nothing,
 }
 
-/// Leaves out the records that are not to be kept, told by their offset. Those that stay keep offset and time: the batch takes
-/// the same offsets, and its times are counted from the same one.
+/// Leaves out the records that compaction drops, chosen by their offset. The records that stay keep their offset and
+/// timestamp. The batch keeps its offset range and its base timestamp.
 pub fn retain(
     batch: &BatchView,
     decompressed_bytes_max: usize,

@@ -77,8 +77,8 @@ fn read(batch: &BatchView) -> Vec<Owned> {
     read.collect()
 }
 
-/// What the oracle is built with. Its zstd would switch on more of that C library in whatever is built beside these tests;
-/// the Java client's batches below and the clients in `compat/` stand in for it.
+/// Codecs that the oracle is built with. Its zstd would switch on more of that C library in everything that is built
+/// beside these tests. The Java client's batches below and the clients in `compat/` stand in for it.
 const ORACLE_CODECS: [(Codec, oracle::Compression); 4] = [
     (Codec::None, oracle::Compression::None),
     (Codec::Gzip, oracle::Compression::Gzip),
@@ -308,7 +308,7 @@ fn verdict_with(at: usize, bytes: &[u8]) -> Result<(), ErrorCode> {
     checked.map(|_| ()).map_err(|error| error.code())
 }
 
-/// What is wrong, where it is written, what is written, and what a producer is told.
+/// A case: the fault, its position, its bytes, and the answer to the producer.
 type Case = (&'static str, usize, &'static [u8], Result<(), ErrorCode>);
 
 #[test]

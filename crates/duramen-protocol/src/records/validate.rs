@@ -1,10 +1,12 @@
-//! What a producer's batch must satisfy before it is appended.
+//! Rules that a producer's batch must satisfy before the leader appends it.
 //!
-//! The rules are those of Apache Kafka 4.3 for client appends, with four deliberate differences that are stricter:
-//! bytes after the batch are refused, where Kafka drops them if they are too few for a header; offset deltas are
-//! checked in uncompressed batches too; the delete-horizon flag, which only compaction may set, is refused; and so
-//! is a negative producer id other than -1. And one that is not: whatever time type a batch claims, its records'
-//! own timestamps are summed up, because the claim is the broker's to make and is taken off the batch.
+//! The rules are those of Apache Kafka 4.3 for client appends, with four deliberate differences that are stricter. We
+//! refuse bytes after the batch, where Kafka drops them if they are too few for a header. We check offset deltas in
+//! uncompressed batches too. We refuse the delete-horizon flag, which only compaction may set. We refuse a negative
+//! producer id other than -1.
+//!
+//! One difference is not stricter: we sum up the records' own timestamps, whatever timestamp type the batch claims.
+//! The timestamp type is the broker's to set, and the broker overwrites the claim.
 
 use bytes::Bytes;
 
@@ -16,7 +18,7 @@ use crate::compression::{self, Codec};
 /// First version of Produce that may carry zstd.
 const ZSTD_FROM_VERSION: i16 = 7;
 
-/// What the topic allows. No defaults: each comes from its configuration.
+/// Limits of the topic. There are no defaults: each comes from the topic's configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Longest batch, as it stands on the wire (`max.message.bytes`).
@@ -48,25 +50,25 @@ impl Places {
         }
     }
 
-    /// The places, ascending.
+    /// Returns the places, ascending.
     pub fn as_slice(&self) -> &[i32] {
         &self.at[..self.len]
     }
 
-    /// True if there is no such record.
+    /// Tells whether there is no such record.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 }
 
-/// What the walk over the records found.
+/// Findings of the walk over the records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecordSummary {
-    /// How many records; equal to the header's count and to last offset delta + 1.
+    /// Number of records; equal to the header's count and to last offset delta + 1.
     pub count: i32,
     /// The first records without a key, if there are any.
     pub keyless: Places,
-    /// The smallest timestamp but for -1, which is none. With create time, the broker compares both ends with its clock.
+    /// Smallest timestamp but for -1, which is none. With create time, the broker compares both ends with its clock.
     pub min_timestamp: i64,
     /// Offset delta of the first record with the smallest timestamp.
     pub min_timestamp_delta: i32,
@@ -78,7 +80,7 @@ pub struct RecordSummary {
     pub record_bytes: usize,
 }
 
-/// The one batch that a Produce request may carry for a partition.
+/// Returns the one batch that a Produce request may carry for a partition.
 ///
 /// Kafka 4.3 answers `INVALID_RECORD` when there is none, when it is cut short, when there are several and when
 /// its format is 0 or 1; `CORRUPT_MESSAGE` when the length or the format is none at all; and
@@ -106,7 +108,7 @@ pub fn validate(batch: &BatchView, limits: &Limits) -> Result<RecordSummary, Rec
     validate_with(batch, limits, &mut Vec::new())
 }
 
-/// [`validate`], decompressing into a buffer that the caller uses again.
+/// Does the same as [`validate`], and decompresses into a buffer that the caller uses again.
 pub fn validate_with(
     batch: &BatchView,
     limits: &Limits,

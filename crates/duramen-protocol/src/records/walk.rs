@@ -43,12 +43,12 @@ pub struct Headers<'a> {
 }
 
 impl Headers<'_> {
-    /// How many there are.
+    /// Returns the number of headers.
     pub fn len(&self) -> usize {
         usize::try_from(self.count).unwrap_or(0)
     }
 
-    /// True if there are none.
+    /// Tells whether the record has no headers.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -95,7 +95,7 @@ impl<'a> Walk<'a> {
         Self { cursor: Cursor { left: payload }, left: count, done: false }
     }
 
-    /// What was not walked over yet.
+    /// Returns the number of bytes that the walk has not reached.
     pub(super) fn bytes_left(&self) -> usize {
         self.cursor.left.len()
     }

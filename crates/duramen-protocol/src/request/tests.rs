@@ -16,7 +16,7 @@ fn header(api: ApiKey, api_version: i16, client_id: Option<&str>) -> RequestHead
     RequestHeader { api_key: api.code(), api_version, correlation_id: 0x0102_0304, client_id }
 }
 
-/// The frame without its length, after checking the length.
+/// Returns the frame without its length, after checking the length.
 fn body(frame: BytesMut) -> Bytes {
     let mut frame = frame.freeze();
     let prefix = frame.split_to(4);

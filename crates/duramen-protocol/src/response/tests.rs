@@ -10,7 +10,7 @@ use crate::messages::fetch::{FetchableTopicResponse, PartitionData};
 use crate::messages::{ApiVersionsResponse, DeleteTopicsResponse, FetchResponse};
 use crate::wire::RecordData;
 
-/// What goes over the wire, with `fill` in every hole, after checking the length.
+/// Returns the bytes on the wire, with `fill` in every hole, after checking the length.
 fn on_the_wire(frame: &EncodedFrame, fill: u8) -> Bytes {
     let mut wire = Vec::new();
     let mut written = 0;

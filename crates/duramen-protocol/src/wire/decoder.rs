@@ -17,7 +17,7 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// A cursor at the start of `frame`.
+    /// Creates a cursor at the start of `frame`.
     pub fn new(frame: Bytes) -> Self {
         let end = frame.len();
         Self { frame, at: 0, end, elements: 0, elements_max: usize::MAX }
@@ -34,7 +34,7 @@ impl Decoder {
         self.elements
     }
 
-    /// An array says that so many elements follow.
+    /// Counts the elements that an array announces, against the limit of the message.
     pub(super) fn expect_elements(&mut self, count: usize) -> Result<(), DecodeError> {
         self.elements = self.elements.saturating_add(count);
         if self.elements > self.elements_max {
@@ -48,12 +48,12 @@ impl Decoder {
         self.end - self.at
     }
 
-    /// Position in the frame.
+    /// Returns the position in the frame.
     pub fn position(&self) -> usize {
         self.at
     }
 
-    /// The error for something wrong at the present position.
+    /// Returns the error for something wrong at the present position.
     #[cold]
     pub fn malformed(&self, why: &'static str) -> DecodeError {
         DecodeError::Malformed { at: self.at, why }
@@ -64,7 +64,7 @@ impl Decoder {
         if self.remaining() == 0 { Ok(()) } else { Err(self.malformed("trailing bytes")) }
     }
 
-    /// The next `len` bytes, borrowed.
+    /// Reads the next `len` bytes, borrowed.
     pub fn take(&mut self, len: usize) -> Result<&[u8], DecodeError> {
         if len > self.remaining() {
             return Err(self.malformed("ends early"));
@@ -74,7 +74,7 @@ impl Decoder {
         Ok(&self.frame[start..self.at])
     }
 
-    /// The next `len` bytes as a slice of the frame.
+    /// Reads the next `len` bytes as a slice of the frame.
     pub fn bytes(&mut self, len: usize) -> Result<Bytes, DecodeError> {
         if len > self.remaining() {
             return Err(self.malformed("ends early"));
@@ -112,74 +112,74 @@ impl Decoder {
         Ok(*chunk)
     }
 
-    /// A boolean: any byte but zero is true, as in Kafka.
+    /// Reads a boolean: any byte but zero is true, as in Kafka.
     pub fn bool(&mut self) -> Result<bool, DecodeError> {
         Ok(self.i8()? != 0)
     }
 
-    /// One signed byte.
+    /// Reads one signed byte.
     pub fn i8(&mut self) -> Result<i8, DecodeError> {
         self.array().map(i8::from_be_bytes)
     }
 
-    /// A 16-bit signed integer.
+    /// Reads a 16-bit signed integer.
     pub fn i16(&mut self) -> Result<i16, DecodeError> {
         self.array().map(i16::from_be_bytes)
     }
 
-    /// A 16-bit unsigned integer.
+    /// Reads a 16-bit unsigned integer.
     pub fn u16(&mut self) -> Result<u16, DecodeError> {
         self.array().map(u16::from_be_bytes)
     }
 
-    /// A 32-bit signed integer.
+    /// Reads a 32-bit signed integer.
     pub fn i32(&mut self) -> Result<i32, DecodeError> {
         self.array().map(i32::from_be_bytes)
     }
 
-    /// A 32-bit unsigned integer.
+    /// Reads a 32-bit unsigned integer.
     pub fn u32(&mut self) -> Result<u32, DecodeError> {
         self.array().map(u32::from_be_bytes)
     }
 
-    /// A 64-bit signed integer.
+    /// Reads a 64-bit signed integer.
     pub fn i64(&mut self) -> Result<i64, DecodeError> {
         self.array().map(i64::from_be_bytes)
     }
 
-    /// A 64-bit unsigned integer. Kafka itself has none; our own records do.
+    /// Reads a 64-bit unsigned integer. Kafka itself has none; our own records do.
     pub fn u64(&mut self) -> Result<u64, DecodeError> {
         self.array().map(u64::from_be_bytes)
     }
 
-    /// A double.
+    /// Reads a double.
     pub fn f64(&mut self) -> Result<f64, DecodeError> {
         self.array().map(f64::from_be_bytes)
     }
 
-    /// A UUID.
+    /// Reads a UUID.
     pub fn uuid(&mut self) -> Result<Uuid, DecodeError> {
         self.array().map(Uuid)
     }
 
-    /// An unsigned variable-length integer of at most 32 bits.
+    /// Reads an unsigned variable-length integer of at most 32 bits.
     pub fn unsigned_varint(&mut self) -> Result<u32, DecodeError> {
         let wide = self.unsigned_varlong_of(5)?;
         u32::try_from(wide).map_err(|_| self.malformed("varint overflows 32 bits"))
     }
 
-    /// An unsigned variable-length integer of at most 64 bits.
+    /// Reads an unsigned variable-length integer of at most 64 bits.
     pub fn unsigned_varlong(&mut self) -> Result<u64, DecodeError> {
         self.unsigned_varlong_of(10)
     }
 
-    /// A zigzag variable-length integer of at most 32 bits.
+    /// Reads a zigzag variable-length integer of at most 32 bits.
     pub fn varint(&mut self) -> Result<i32, DecodeError> {
         let raw = self.unsigned_varint()?;
         Ok((raw >> 1).cast_signed() ^ -(raw & 1).cast_signed())
     }
 
-    /// A zigzag variable-length integer of at most 64 bits.
+    /// Reads a zigzag variable-length integer of at most 64 bits.
     pub fn varlong(&mut self) -> Result<i64, DecodeError> {
         let raw = self.unsigned_varlong()?;
         Ok((raw >> 1).cast_signed() ^ -(raw & 1).cast_signed())
@@ -204,7 +204,7 @@ impl Decoder {
         Err(self.malformed("varint is too long"))
     }
 
-    /// The length prefix of a string, byte field or array: `None` stands for null.
+    /// Reads the length prefix of a string, byte field or array: `None` stands for null.
     pub(super) fn length(
         &mut self,
         flexible: bool,

@@ -9,7 +9,7 @@ use super::{EncodeError, Uuid};
 pub struct Hole {
     /// Position in the written bytes (which do not contain the hole's bytes) before which they go.
     pub at: usize,
-    /// How many bytes go there; already counted in every length prefix around it.
+    /// Length of the missing bytes; every length prefix around the hole counts them already.
     pub len: u32,
     /// The caller's name for the bytes.
     pub id: u32,
@@ -22,7 +22,7 @@ pub enum RecordData {
     Bytes(Bytes),
     /// Elsewhere, say in a segment file: only their length is written, and a [`Hole`] is left.
     External {
-        /// How many bytes.
+        /// Length in bytes.
         len: u32,
         /// The caller's name for them.
         id: u32,
@@ -30,7 +30,7 @@ pub enum RecordData {
 }
 
 impl RecordData {
-    /// Length in bytes, wherever they are.
+    /// Returns the length in bytes, in memory or not.
     pub fn len(&self) -> usize {
         match self {
             Self::Bytes(bytes) => bytes.len(),
@@ -38,7 +38,7 @@ impl RecordData {
         }
     }
 
-    /// True if there are no record bytes.
+    /// Tells whether there are no record bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -65,42 +65,42 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// An empty encoder.
+    /// Creates an empty encoder.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// An empty encoder with room for `bytes`.
+    /// Creates an empty encoder with room for `bytes`.
     pub fn with_capacity(bytes: usize) -> Self {
         Self { out: BytesMut::with_capacity(bytes), ..Self::default() }
     }
 
-    /// An encoder that appends to `out`, which allows a buffer to be used again.
+    /// Creates an encoder that appends to `out`, which allows a buffer to be used again.
     pub fn over(out: BytesMut) -> Self {
         Self { out, ..Self::default() }
     }
 
-    /// Bytes written so far, holes not counted.
+    /// Returns the number of bytes written so far, holes not counted.
     pub fn len(&self) -> usize {
         self.out.len()
     }
 
-    /// True if nothing was written.
+    /// Tells whether nothing was written.
     pub fn is_empty(&self) -> bool {
         self.out.is_empty()
     }
 
-    /// Bytes that the holes stand for.
+    /// Returns the number of bytes that the holes stand for.
     pub fn hole_bytes(&self) -> usize {
         self.hole_bytes
     }
 
-    /// The written bytes and the holes in them, in order of position.
+    /// Returns the written bytes and the holes in them, in order of position.
     pub fn finish(self) -> (BytesMut, Vec<Hole>) {
         (self.out, self.holes)
     }
 
-    /// The written bytes of an encoder that met no external record data.
+    /// Returns the written bytes of an encoder that met no external record data.
     pub fn into_bytes(self) -> BytesMut {
         assert!(self.holes.is_empty(), "a caller that drops holes never encodes external records");
         self.out
@@ -111,67 +111,67 @@ impl Encoder {
         self.out[at..at + 4].copy_from_slice(&value.to_be_bytes());
     }
 
-    /// Raw bytes.
+    /// Writes raw bytes.
     pub fn put(&mut self, bytes: &[u8]) {
         self.out.extend_from_slice(bytes);
     }
 
-    /// A boolean.
+    /// Writes a boolean.
     pub fn bool(&mut self, value: bool) {
         self.out.put_u8(u8::from(value));
     }
 
-    /// One signed byte.
+    /// Writes one signed byte.
     pub fn i8(&mut self, value: i8) {
         self.out.put_i8(value);
     }
 
-    /// A 16-bit signed integer.
+    /// Writes a 16-bit signed integer.
     pub fn i16(&mut self, value: i16) {
         self.out.put_i16(value);
     }
 
-    /// A 16-bit unsigned integer.
+    /// Writes a 16-bit unsigned integer.
     pub fn u16(&mut self, value: u16) {
         self.out.put_u16(value);
     }
 
-    /// A 32-bit signed integer.
+    /// Writes a 32-bit signed integer.
     pub fn i32(&mut self, value: i32) {
         self.out.put_i32(value);
     }
 
-    /// A 32-bit unsigned integer.
+    /// Writes a 32-bit unsigned integer.
     pub fn u32(&mut self, value: u32) {
         self.out.put_u32(value);
     }
 
-    /// A 64-bit signed integer.
+    /// Writes a 64-bit signed integer.
     pub fn i64(&mut self, value: i64) {
         self.out.put_i64(value);
     }
 
-    /// A 64-bit unsigned integer.
+    /// Writes a 64-bit unsigned integer.
     pub fn u64(&mut self, value: u64) {
         self.out.put_u64(value);
     }
 
-    /// A double.
+    /// Writes a double.
     pub fn f64(&mut self, value: f64) {
         self.out.put_f64(value);
     }
 
-    /// A UUID.
+    /// Writes a UUID.
     pub fn uuid(&mut self, value: Uuid) {
         self.put(&value.0);
     }
 
-    /// An unsigned variable-length integer of 32 bits.
+    /// Writes an unsigned variable-length integer of 32 bits.
     pub fn unsigned_varint(&mut self, value: u32) {
         self.unsigned_varlong(u64::from(value));
     }
 
-    /// An unsigned variable-length integer of 64 bits.
+    /// Writes an unsigned variable-length integer of 64 bits.
     pub fn unsigned_varlong(&mut self, mut value: u64) {
         while value >= 0x80 {
             self.out.put_u8(low_seven(value) | 0x80);
@@ -180,17 +180,17 @@ impl Encoder {
         self.out.put_u8(low_seven(value));
     }
 
-    /// A zigzag variable-length integer of 32 bits.
+    /// Writes a zigzag variable-length integer of 32 bits.
     pub fn varint(&mut self, value: i32) {
         self.unsigned_varint(((value << 1) ^ (value >> 31)).cast_unsigned());
     }
 
-    /// A zigzag variable-length integer of 64 bits.
+    /// Writes a zigzag variable-length integer of 64 bits.
     pub fn varlong(&mut self, value: i64) {
         self.unsigned_varlong(((value << 1) ^ (value >> 63)).cast_unsigned());
     }
 
-    /// The length prefix of a string, byte field or array; `None` stands for null.
+    /// Writes the length prefix of a string, byte field or array; `None` stands for null.
     pub(super) fn length(
         &mut self,
         len: Option<usize>,
@@ -247,12 +247,12 @@ fn low_seven(value: u64) -> u8 {
     value.to_le_bytes()[0] & 0x7f
 }
 
-/// How many bytes [`Encoder::varint`] writes for `value`.
+/// Returns the number of bytes that [`Encoder::varint`] writes for `value`.
 pub fn varint_len(value: i32) -> usize {
     unsigned_len(u64::from(((value << 1) ^ (value >> 31)).cast_unsigned()))
 }
 
-/// How many bytes [`Encoder::varlong`] writes for `value`.
+/// Returns the number of bytes that [`Encoder::varlong`] writes for `value`.
 pub fn varlong_len(value: i64) -> usize {
     unsigned_len(((value << 1) ^ (value >> 63)).cast_unsigned())
 }

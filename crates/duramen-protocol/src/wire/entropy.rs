@@ -1,5 +1,5 @@
-//! Random values of every declared type, for tests: a stream of bytes drives every choice, and when it is used up
-//! every choice is the smallest one, so that shrinking the bytes shrinks the value.
+//! Random values of every declared type, for tests. A stream of bytes drives every choice. After the end of the
+//! stream every choice is the smallest one, so shrinking the bytes shrinks the value.
 
 use bytes::Bytes;
 

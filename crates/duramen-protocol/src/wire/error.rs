@@ -1,4 +1,4 @@
-//! What can go wrong in either direction.
+//! Errors of reading and of writing a message.
 
 use crate::request::RequestHeader;
 
@@ -10,13 +10,13 @@ pub enum DecodeError {
     Malformed {
         /// Position in the frame.
         at: usize,
-        /// What is wrong there.
+        /// Reason why the bytes are malformed.
         why: &'static str,
     },
     /// The arrays of the message have more elements, together, than one may bring. Close the connection.
     #[error("its arrays have more than {max} elements")]
     TooManyElements {
-        /// How many it may have.
+        /// Most elements that one message may have.
         max: usize,
     },
     /// A declared message was asked for in a version it does not have.
@@ -30,14 +30,14 @@ pub enum DecodeError {
     /// The request's API key is none that Apache Kafka knows. Close the connection.
     #[error("unknown api key {}", header.api_key)]
     UnknownApiKey {
-        /// What could be read of the header.
+        /// Fields of the header that could be read.
         header: Box<RequestHeader>,
     },
     /// The API exists, but this version of it is not accepted here, or the API is not served at all.
     /// Answer `ApiVersions` in version 0 with error 35 and the list; close the connection for others.
     #[error("api {} version {} is not supported", header.api_key, header.api_version)]
     UnsupportedVersion {
-        /// What could be read of the header.
+        /// Fields of the header that could be read.
         header: Box<RequestHeader>,
     },
 }
@@ -72,9 +72,9 @@ pub enum EncodeError {
     /// A string, array, byte field or frame is longer than its length prefix can say.
     #[error("{what} of {len} is too long")]
     TooLong {
-        /// What is too long.
+        /// Name of the part that is too long.
         what: &'static str,
-        /// Its length.
+        /// Length of that part.
         len: usize,
     },
     /// A hole in a place where its bytes cannot be accounted for (inside a tagged field).

@@ -1,4 +1,4 @@
-//! How a field of each type is read and written, and when.
+//! Field types: the encoding of each, and the versions in which a field is present.
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use bytes::Bytes;
 use super::{DecodeError, Decoder, EncodeError, Encoder, RecordData, Uuid};
 
 /// Decoding n bytes allocates at most this times n. The worst element is an empty compact string in an array: one
-/// byte on the wire, 24 in memory, doubled by the growth of the vector and once more while it moves; tests
-/// measure it.
+/// byte on the wire, 24 in memory. The growth of the vector doubles that, and the move to the larger vector doubles
+/// it once more. Tests measure it.
 pub const ALLOCATION_FACTOR: usize = 96;
 
 /// Kafka refuses longer strings even where the length prefix could say more.
@@ -30,22 +30,22 @@ impl Versions {
     /// No version at all.
     pub const NONE: Self = Self { first: 0, last: -1 };
 
-    /// `first` and everything later.
+    /// Returns the range from `first` on, without an end.
     pub const fn from(first: i16) -> Self {
         Self { first, last: i16::MAX }
     }
 
-    /// `first` to `last`, both included.
+    /// Returns the range from `first` to `last`, both included.
     pub const fn between(first: i16, last: i16) -> Self {
         Self { first, last }
     }
 
-    /// True if `version` is in the range.
+    /// Tells whether `version` is in the range.
     pub const fn contains(self, version: i16) -> bool {
         self.first <= version && version <= self.last
     }
 
-    /// True if there is no version in the range.
+    /// Tells whether there is no version in the range.
     pub const fn is_empty(self) -> bool {
         self.last < self.first
     }
@@ -62,13 +62,13 @@ pub struct FieldSpec {
 }
 
 impl FieldSpec {
-    /// A field that is present, not nullable and not tagged in `versions`.
+    /// Describes a field that is present, not nullable and not tagged in `versions`.
     pub const fn new(versions: Versions) -> Self {
         let none = Versions::NONE;
         Self { versions, nullable: none, tagged: none, tag: 0, ignorable: false }
     }
 
-    /// May be null in `versions`.
+    /// Makes the field nullable in `versions`.
     #[must_use]
     pub const fn nullable(mut self, versions: Versions) -> Self {
         self.nullable = versions;
@@ -83,45 +83,45 @@ impl FieldSpec {
         self
     }
 
-    /// May be dropped silently when the version cannot carry it.
+    /// Lets a version that cannot carry the field drop it silently.
     #[must_use]
     pub const fn ignorable(mut self) -> Self {
         self.ignorable = true;
         self
     }
 
-    /// True if the field stands in the body, in its declared place.
+    /// Tells whether the field stands in the body, in its declared place.
     pub const fn in_body(&self, version: i16) -> bool {
         self.versions.contains(version) && !self.tagged.contains(version)
     }
 
-    /// True if the field travels as a tagged field.
+    /// Tells whether the field travels as a tagged field.
     pub const fn in_tags(&self, version: i16) -> bool {
         self.versions.contains(version) && self.tagged.contains(version)
     }
 
-    /// True if the field may be null.
+    /// Tells whether the field may be null.
     pub const fn is_nullable(&self, version: i16) -> bool {
         self.nullable.contains(version)
     }
 
-    /// True if the field may be dropped silently.
+    /// Tells whether the field may be dropped silently.
     pub const fn is_ignorable(&self) -> bool {
         self.ignorable
     }
 
-    /// The tag; meaningful only where [`FieldSpec::in_tags`].
+    /// Returns the tag; meaningful only where [`FieldSpec::in_tags`].
     pub const fn tag(&self) -> u32 {
         self.tag
     }
 
-    /// One past the tag if the field is ever tagged, else 0.
+    /// Returns one past the tag if the field is ever tagged, else 0.
     pub const fn tag_end(&self) -> u32 {
         if self.tagged.is_empty() { 0 } else { self.tag + 1 }
     }
 }
 
-/// What a field needs to know of the message around it.
+/// Context of a field: facts about the message around it.
 #[derive(Debug, Clone, Copy)]
 pub struct Ctx {
     /// The message's version.
@@ -133,7 +133,7 @@ pub struct Ctx {
 }
 
 impl Ctx {
-    /// The same message, for a field whose nullability is given.
+    /// Returns the context of the same message, for a field whose nullability is given.
     #[must_use]
     pub const fn with_nullable(self, nullable: bool) -> Self {
         Self { nullable, ..self }
@@ -142,7 +142,7 @@ impl Ctx {
 
 /// A type that can be a field.
 pub trait Wire: Sized {
-    /// The fewest bytes any value takes; at least 1, so that array lengths can be checked against it.
+    /// Returns the fewest bytes any value takes; at least 1, so that array lengths can be checked against it.
     fn bytes_min(ctx: Ctx) -> usize;
     /// Reads a value.
     fn read(d: &mut Decoder, ctx: Ctx) -> Result<Self, DecodeError>;
@@ -187,7 +187,7 @@ pub trait Message: Wire + Default + Clone + PartialEq + std::fmt::Debug {
         self.write(e, Self::ctx(version))
     }
 
-    /// The context of the message's outermost fields.
+    /// Returns the context of the message's outermost fields.
     fn ctx(version: i16) -> Ctx {
         Ctx { version, flexible: Self::FLEXIBLE.contains(version), nullable: false }
     }

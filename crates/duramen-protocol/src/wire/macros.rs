@@ -26,11 +26,11 @@
 /// assert_eq!(Placement::decode(&mut d, 2).unwrap(), placement);
 /// ```
 ///
-/// A field is `name: Type [versions, modifiers] = default`. Modifiers, in any order: `nullable 3..` (the type is
-/// then an `Option`), `tag 0 in 3..`, `ignorable` (dropped silently by a version that cannot carry it; without
-/// it, encoding a value that is not the default fails). A struct with `versions` is a
-/// [`Message`](crate::wire::Message); one without belongs to the message that contains it and shares its versions.
-/// Unknown tagged fields are passed over.
+/// A field is `name: Type [versions, modifiers] = default`. Modifiers stand in any order. `nullable 3..` makes the
+/// type an `Option`. `tag 0 in 3..` makes the field a tagged field. `ignorable` lets a version that cannot carry the
+/// field drop it silently. Without `ignorable`, encoding a value that is not the default fails. A struct with
+/// `versions` is a [`Message`](crate::wire::Message). A struct without belongs to the message that contains it, and
+/// shares its versions. The decoder skips unknown tagged fields.
 #[macro_export]
 macro_rules! message {
     ($(

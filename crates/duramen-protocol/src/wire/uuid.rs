@@ -13,17 +13,17 @@ impl Uuid {
     /// The absent id.
     pub const ZERO: Self = Self([0; 16]);
 
-    /// From a number, most significant byte first.
+    /// Makes a UUID from a number, most significant byte first.
     pub fn from_u128(value: u128) -> Self {
         Self(value.to_be_bytes())
     }
 
-    /// As a number, most significant byte first.
+    /// Returns the UUID as a number, most significant byte first.
     pub fn as_u128(self) -> u128 {
         u128::from_be_bytes(self.0)
     }
 
-    /// True for the absent id.
+    /// Tells whether this is the absent id.
     pub fn is_zero(self) -> bool {
         self == Self::ZERO
     }

@@ -27,11 +27,11 @@ const TIME_INTERVAL_BYTES: u64 = 4096;
 /// Why a segment was not written.
 #[derive(Debug)]
 pub(crate) enum WriteError {
-    /// It would take more than a segment may.
+    /// The segment would be larger than a segment may be.
     TooLarge,
     /// The disk is full.
     NoRoom,
-    /// The disk would not do it.
+    /// The disk failed.
     Disk { path: String, source: io::Error },
 }
 
@@ -169,7 +169,7 @@ impl<D: Disk> SegmentWriter<D> {
         Ok(())
     }
 
-    /// The segment is whole: what is to be known of it, and its path.
+    /// Ends the segment, which is whole. Returns its state and its path.
     pub(crate) fn end(
         mut self,
         made: &mut Vec<String>,

@@ -1,6 +1,8 @@
-//! Digests of logs, by which replicas on different nodes are compared: over the bytes of batches as they lie in segments. What
-//! compaction made may have been compressed anew, by another build on another node, and its segments begin elsewhere: there
-//! it is over the headers of batches and their records.
+//! Digests of logs, by which nodes compare their replicas.
+//!
+//! A digest covers the bytes of batches as they lie in segments. Compacted batches may have been compressed anew, by
+//! another build on another node, and their segments begin elsewhere. For them the digest covers the headers of
+//! batches and their decompressed records.
 
 use bytes::Bytes;
 use duramen_protocol::batch::BatchView;
@@ -12,54 +14,54 @@ use crate::catalog::LogFiles;
 use crate::descriptor::{BATCH_HEADER_BYTES, Descriptor};
 use crate::{Disk, ReplicaId};
 
-/// Read at once.
+/// Bytes per read.
 const CHUNK_BYTES: usize = 1 << 20;
-/// What the records of one batch may take when decompressed. They were let in with less.
+/// Most bytes that the records of one batch may take when decompressed. The limit for appends is lower.
 const RECORD_BYTES_MAX: usize = 1 << 30;
-/// Of a batch's attributes: how it is compressed.
+/// Attribute bits that name a batch's codec.
 const CODEC_BITS: u16 = 7;
 
-/// What a part of a log is.
+/// Digest of a part of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Digest {
     /// The first offset of the first batch, which holds the offset that was asked for.
     pub first: i64,
     /// One past the last offset of the last batch.
     pub end: i64,
-    /// Bytes of the batches; of what compaction made, of their records when they are not compressed.
+    /// Bytes of the batches; for compacted batches, bytes of their decompressed records.
     pub bytes: u64,
-    /// XXH3 (128 bits) of them: against chance, not against whoever wants to be mistaken.
+    /// XXH3 (128 bits) of those bytes: protects against chance, not against an attacker.
     pub hash: [u8; 16],
     /// The base offsets of the segments that begin with one of the batches, but for those that compaction made.
     pub segments: Vec<i64>,
-    /// The entry by which the log was compacted last, or 0.
+    /// Index of the entry by which the log was compacted last, or 0.
     pub compaction: u64,
-    /// The first that is wrong by itself, whatever other replicas have.
+    /// First damage that this replica finds by itself, without comparison.
     pub damage: Option<Damage>,
 }
 
-/// A batch that is not what it says of itself.
+/// A batch that does not match its own checksum or place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
     /// The offset of the batch.
     pub offset: i64,
-    /// What is wrong, and where.
+    /// Description and place of the damage.
     pub what: String,
 }
 
 /// Why no more is read.
 enum Stop {
-    /// It is enough.
+    /// The digest covers enough.
     Enough,
-    /// What follows cannot be told from what is damaged.
+    /// Behind a damaged batch the next one cannot be found.
     Damaged(Damage),
     Failed(ReadError),
 }
 
 impl<D: Disk> Reader<D> {
-    /// The digest of the batches that hold offsets from `from` on and below `to`: of the first, and of more as long as they
-    /// have no more than `bytes_max` bytes together. All is read again, whatever was checked before. A batch that is damaged
-    /// but can be told from the next is in the digest as it is.
+    /// Returns the digest of the batches that hold offsets from `from` on and below `to`. The digest covers the first
+    /// batch, and further ones up to `bytes_max` bytes together. Reads all bytes again, even verified ones. Includes
+    /// a damaged batch as it is, if the next batch can be found behind it.
     pub fn digest(
         &self,
         replica: ReplicaId,
@@ -167,21 +169,21 @@ impl<D: Disk> Reader<D> {
             at += u64::from(batch.length);
         }
         if at >= size && !is_dense {
-            // What was behind the last batch was compacted away.
+            // Compaction removed the batches behind the last one.
             made.digest.end = made.digest.end.max(written_end);
         }
         Ok(())
     }
 }
 
-/// What was read last of a file.
+/// Bytes of a file that were read last.
 struct Chunk {
     bytes: Bytes,
     at: u64,
 }
 
 impl Chunk {
-    /// A part of a file of that size, which is read in larger ones, from front to back.
+    /// Reads a part of a file of that size. The file is read in larger parts, from front to back.
     fn read(
         &mut self,
         at: u64,
@@ -209,7 +211,7 @@ struct Making {
 }
 
 impl Making {
-    /// Whether a batch is the one that is to come, as far as its predecessor tells.
+    /// Tells whether a batch is the next one, as far as its predecessor tells.
     fn is_next(&self, batch: &Descriptor, is_dense: bool) -> bool {
         let offset = self.digest.end;
         if !is_dense {
@@ -235,8 +237,8 @@ impl Making {
     }
 }
 
-/// A batch of which compaction has left something, in the same bytes however it is compressed: what its header says of all of
-/// it, and its records.
+/// Returns a compacted batch in a form that does not depend on its compression: header fields of the whole batch, and
+/// the decompressed records.
 fn records_of(bytes: &Bytes) -> Option<Bytes> {
     let view = BatchView::parse(bytes).ok()?;
     let records = Records::of(&view, RECORD_BYTES_MAX).ok()?;

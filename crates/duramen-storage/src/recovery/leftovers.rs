@@ -27,8 +27,8 @@ use crate::{Disk, ReplicaId};
 /// Says in a directory's name that nobody was told of its replica.
 const UNACKNOWLEDGED: &str = ".unacknowledged";
 
-/// Sorts out directories that look like partitions and belong to no replica. One without a whole batch was made and never
-/// acknowledged: it is removed. One with whole batches is set aside, and one with files that are not ours is left alone.
+/// Sorts out directories that look like partitions and belong to no replica. Removes one without a whole batch: it
+/// was made and never acknowledged. Sets aside one with whole batches. Leaves one with files that are not ours alone.
 pub(super) fn sort_out_strangers<D: Disk>(
     disk: &D,
     owned: &BTreeSet<String>,
@@ -88,8 +88,8 @@ pub(super) fn sort_out_strangers<D: Disk>(
     Ok(())
 }
 
-/// Whether a directory has the name of one that is being removed: a partition's, and behind it its topic's id, or that
-/// it was never acknowledged. Others may end alike, and are not ours.
+/// Tells whether a directory has the name of one under removal. Such a name is a partition's name, and behind it the
+/// topic's id or a word for a replica that was never acknowledged. Other directories may end alike, and are not ours.
 fn is_garbage(name: &str) -> bool {
     let Some((dir, reason)) = name.strip_suffix(DELETED).and_then(|it| it.rsplit_once('.')) else {
         return false;
@@ -99,8 +99,8 @@ fn is_garbage(name: &str) -> bool {
     is_partition && (is_id || reason == &UNACKNOWLEDGED[1..])
 }
 
-/// Removes files of ours that the state does not name: what was trimmed, replaced, or never finished. A segment at or past
-/// the log's start that holds whole batches is set aside instead. What is not ours is left alone.
+/// Removes files of ours that the state does not name: trimmed, replaced or unfinished ones. Sets aside a segment at
+/// or past the log start that holds whole batches. Leaves files that are not ours alone.
 pub(super) fn drop<D: Disk>(
     disk: &D,
     state: &ReplicaState,
@@ -136,8 +136,8 @@ pub(super) fn drop<D: Disk>(
     Ok(())
 }
 
-/// Whether a segment that is longer than it should be holds, before its first replayed byte, what was appended to it, as
-/// far as the state can tell. Else it is another file, and nothing of it may be cut.
+/// Tells whether a segment that is too long holds the appended batches before its first replayed byte, as far as the
+/// state can tell. If not, it is another file, and recovery must cut nothing of it.
 pub(super) fn is_seam_sound<D: Disk>(
     disk: &D,
     file: &D::File,
@@ -185,7 +185,7 @@ pub(super) fn is_seam_sound<D: Disk>(
     leads_up_to(disk, file, start, (replayed_from, first), segment.generation == 0)
 }
 
-/// One past the last offset that a segment can have.
+/// Returns one past the last offset that a segment can have.
 fn end_of(state: &ReplicaState, segment: &SegmentState) -> i64 {
     let next = state.segments.iter().find(|it| it.base_offset > segment.base_offset);
     next.map_or(state.end_offset, |next| next.base_offset)
@@ -196,7 +196,7 @@ fn header_at<D: Disk>(disk: &D, file: &D::File, at: u64) -> io::Result<Option<De
     Ok(Descriptor::of_batch(&header, false).ok())
 }
 
-/// Whether a batch ends with the offset that an index entry gives it.
+/// Tells whether a batch ends with the offset that its index entry names.
 fn is_as_indexed<D: Disk>(
     disk: &D,
     file: &D::File,
@@ -208,7 +208,7 @@ fn is_as_indexed<D: Disk>(
     Ok(found.is_some_and(|batch| batch.end_offset() == last + 1))
 }
 
-/// The last entry of a segment's index file, if it lies before a position. The file has no checksum.
+/// Returns the last entry of a segment's index file, if it lies before a position. The file has no checksum.
 fn last_flushed<D: Disk>(
     disk: &D,
     state: &ReplicaState,
@@ -231,8 +231,8 @@ fn last_flushed<D: Disk>(
     Ok((u64::from(entry.position) < before).then_some(entry))
 }
 
-/// Whether batches that begin at one position and offset lead, one by one, up to another position and offset, or past what
-/// is replayed before it.
+/// Tells whether batches lead, one by one, from one position and offset to another, or past the replayed part before
+/// it.
 fn leads_up_to<D: Disk>(
     disk: &D,
     file: &D::File,
@@ -251,7 +251,7 @@ fn leads_up_to<D: Disk>(
     Ok(is_at_end || at < end.0 && offset < end.1)
 }
 
-/// Keeps the whole batches behind a segment's end before they are cut: of a round that was torn, or of one that is lost.
+/// Keeps the whole batches behind a segment's end before recovery cuts them. Their round was torn, or is lost.
 pub(super) fn keep_tail<D: Disk>(
     disk: &D,
     file: &D::File,

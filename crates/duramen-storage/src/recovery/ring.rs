@@ -22,8 +22,8 @@ use crate::manifest::EXTENT_BYTES_MAX;
 use crate::options::Options;
 use crate::sabotage::{self, Bug};
 
-/// Reads the whole ring from the medium, sorts it out, and makes its last round durable: it may
-/// have been written and read back without ever having been synced.
+/// Reads the whole ring from the medium and sorts it out. Makes the last round durable: the process that wrote it may
+/// have ended before its sync.
 pub(super) fn read<D: Disk>(disk: &D, options: &Options) -> Result<(Journal<D>, Scan), Error> {
     let extents = read_extents(disk, options.extent_bytes)?;
     let rounds: Vec<Round> = extents
@@ -61,7 +61,7 @@ pub(super) fn read<D: Disk>(disk: &D, options: &Options) -> Result<(Journal<D>, 
     Ok((Journal::resume(disk, directory, options.extent_bytes, files, &scan, mark), scan))
 }
 
-/// Whether the journal holds more than the one round that formatting writes: then the directory was in use.
+/// Tells whether the journal holds more than the one round that formatting writes: then the directory was in use.
 pub(super) fn was_used<D: Disk>(disk: &D) -> Result<bool, Error> {
     let names =
         disk.list(JOURNAL_DIR).map_err(|source| disk_error("listing", JOURNAL_DIR, source))?;
@@ -111,13 +111,14 @@ fn read_extents<D: Disk>(disk: &D, extent_bytes: u64) -> Result<Vec<FoundExtent<
     Ok(extents)
 }
 
-/// Whether a name in the journal's directory is that of an extent's file.
+/// Tells whether a name in the journal's directory is that of an extent's file.
 fn is_extent(name: &str) -> bool {
     name.len() == 4 && name.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Compares the ring with what rounds say of it, and returns its files, and the path of one that was being made. `written`
-/// are those that hold rounds; `ring` is the number of files that it has at least, or 0 if no build has said so.
+/// Compares the ring with the facts that rounds state of it. Returns its files, and the path of a file that was being
+/// made. `written` lists the files that hold rounds. `ring` is the least number of files in the ring, or 0 if no
+/// build has recorded it.
 fn check_ring<D: Disk>(
     disk: &D,
     extents: Vec<FoundExtent<D>>,
@@ -146,7 +147,8 @@ fn check_ring<D: Disk>(
             return Err(Error::Damaged { path, at: len, what });
         }
         if at >= ring {
-            // Its making may have ended before its sync: once rounds count it, it must be there after any crash.
+            // The process may have ended before it synced the new file: once rounds count the file, it must survive
+            // any crash.
             disk.sync(&file).map_err(|source| disk_error("syncing", &path, source))?;
         }
         files.push(file);

@@ -3,9 +3,10 @@
 //! Purpose:    let segments that compaction made take the place of others.
 //! Owns:       whether they still fit, the record that says so, the switch of readers, what is removed then.
 //! Interface:  [`Storage::install`].
-//! Invariants: one record switches all segments, and only when that is durable are readers shown them, and the old files
-//!             removed: a crash leaves all of the old or all of the new. What they replace can be had from no journal and
-//!             is reached by no Raft conflict: an image of what follows it is durable, or becomes so in the same round.
+//! Invariants: one record switches all segments. Only when it is durable does storage show them to readers and remove
+//!             the old files: a crash leaves all of the old or all of the new. No journal holds the replaced
+//!             segments, and no Raft conflict reaches them. A snapshot behind them is durable, or becomes so in the
+//!             same round.
 //! Never:      I/O, but the removal of what was made in vain.
 //! Tests:      `duramen-sim/tests/compaction.rs`.
 //! Start at:   [`Storage::install`].
@@ -22,7 +23,7 @@ use crate::replica_state::{Replacement, SegmentState};
 use crate::sabotage::{self, Bug};
 
 impl<D: Disk> Storage<D> {
-    /// Takes what a compaction made, and tells of it by [`Done::Compacted`].
+    /// Takes the result of a compaction, and reports by [`Done::Compacted`].
     pub fn install(&mut self, made: Made<D>) {
         self.installing.push_back(made);
     }
@@ -53,7 +54,7 @@ impl<D: Disk> Storage<D> {
         }
     }
 
-    /// What is to be said of it, if the log is still what was compacted.
+    /// Returns the record's content, if the log is still the one that was compacted.
     fn replacement_of(&self, made: &Made<D>) -> Option<Replacement> {
         let replica = self.replicas.get(&made.replica).filter(|it| !it.deleting)?;
         let shown = replica.files.segments();
@@ -80,7 +81,7 @@ impl<D: Disk> Storage<D> {
         Some(Replacement { compacted: made.compacted, last, segments })
     }
 
-    /// It was made in vain. Whoever tries again finds nothing of it.
+    /// Drops the result of a compaction that does not fit any more, and removes its files.
     fn decline(&mut self, made: &Made<D>) {
         for path in &made.paths {
             // Else the next start removes it.
@@ -89,7 +90,7 @@ impl<D: Disk> Storage<D> {
         self.done.push(Done::Compacted { replica: made.replica, done: None });
     }
 
-    /// It is durable that these are the log's segments.
+    /// Shows readers the new segments, once the record that names them is durable.
     pub(super) fn finish_installs(&mut self, installs: Vec<Made<D>>) {
         for made in installs {
             let Some(replica) = self.replicas.get_mut(&made.replica).filter(|it| !it.deleting)
@@ -98,7 +99,7 @@ impl<D: Disk> Storage<D> {
             };
             let (id, dir) = (made.replica, replica.state.dir());
             let Compacted { index, below, .. } = made.compacted;
-            // What was trimmed since is not shown any more.
+            // Trimmed segments are not shown any more.
             let kept: Vec<&SegmentState> =
                 replica.state.segments.iter().filter(|it| it.generation == index).collect();
             let mut shown = Vec::with_capacity(kept.len());

@@ -26,7 +26,7 @@ use crate::sabotage::{self, Bug};
 use crate::{Disk, ReplicaId};
 
 impl<D: Disk> Storage<D> {
-    /// Our own records go first: they are what frees the journal.
+    /// Takes our own records first: they free the journal.
     pub(super) fn take_urgent(&mut self, round: &mut Round<D>, buffer: &mut Vec<u8>) {
         let most = self.journal.body_bytes_max() / 2;
         let mut implied = false; // what an image implies goes into one round with it
@@ -64,7 +64,7 @@ impl<D: Disk> Storage<D> {
         }
     }
 
-    /// The round holds a record of this replica that replay needs.
+    /// Notes that the round holds a record of this replica that replay needs.
     pub(super) fn touch(&mut self, round: &mut Round<D>, replica: ReplicaId) {
         round.replicas.insert(replica);
         if let Some(replica) = self.replicas.get_mut(&replica) {
@@ -100,7 +100,7 @@ impl<D: Disk> Storage<D> {
         Ok(())
     }
 
-    /// Whether the op conflicts with what the log holds.
+    /// Tells whether the op cuts the log: it conflicts with stored entries, or begins the log anew.
     fn cuts(&self, op: &Op) -> bool {
         let OpKind::Write { appends, .. } = &op.kind else {
             return begins_anew(op);
@@ -139,7 +139,7 @@ impl<D: Disk> Storage<D> {
                 let (appends, rest) = self.part_of(appends);
                 self.take_write(id, appends, hard_state, (round, buffer));
                 if rest.is_empty() {
-                    // It waits for whatever of the replica is on its way by now.
+                    // The ticket waits for all payload of the replica that is in flight now.
                     let replica = self.replicas.get_mut(&id).expect("it was just found");
                     let bulk = replica.last_bulk();
                     replica.pending.push_back(Ticket { number: ticket, lsn: round.lsn, bulk });
@@ -172,8 +172,8 @@ impl<D: Disk> Storage<D> {
         Ok(())
     }
 
-    /// Splits off what one round has no room for: a write must not outgrow its round, nor open more
-    /// files than there may be. What is taken may become durable alone, as any prefix of a write.
+    /// Splits off the appends that one round has no room for: a write must not outgrow its round, nor open more files
+    /// than there may be. The first part may become durable alone, as any prefix of a write.
     fn part_of(&self, mut appends: Vec<Append>) -> (Vec<Append>, Vec<Append>) {
         let rolls_max = (self.options.dirty_files_max() / 4).max(1);
         let is_roll = |append: &Append| match &append.entry.content {
@@ -213,7 +213,7 @@ impl<D: Disk> Storage<D> {
         Ok(())
     }
 
-    /// The log begins anew: a State says so, in front of what follows. Its files go when the round is durable.
+    /// Begins the log anew: a State says so, in front of later records. The old files go when the round is durable.
     fn take_reset(
         &mut self,
         id: ReplicaId,
@@ -228,7 +228,8 @@ impl<D: Disk> Storage<D> {
             ImageSource::Inline(beginning.image.clone())
         } else {
             let Some(image) = self.store_image_file(id, beginning.index, &beginning.image)? else {
-                // It is tried again when there is room. What follows waits behind it, and others go on.
+                // Storage tries again when there is room. Later ops of the replica wait behind this one, and other
+                // replicas go on.
                 let kind = OpKind::Reset(Box::new(beginning));
                 self.deferred.insert(id, vec![Op { replica: id, kind }]);
                 return Ok(());
@@ -262,7 +263,7 @@ impl<D: Disk> Storage<D> {
         Ok(())
     }
 
-    /// Segments are about to be cut at an offset.
+    /// Prepares for a cut of the replica's segments at an offset.
     fn unsettle(&mut self, replica: ReplicaId, end_offset: i64) {
         let changed = self.reader().catalog().unsettle(replica, end_offset);
         self.done.extend(changed.into_iter().map(|segment| Done::Cut { replica, segment }));
@@ -317,8 +318,8 @@ impl<D: Disk> Storage<D> {
         self.remove_dead_segments(id, round);
     }
 
-    /// One entry: its record, and its payload on its way into a segment; under the number `bulk` if
-    /// it is to be synced there instead of going into the journal.
+    /// Takes one entry: writes its record, and sends its payload on its way into a segment. With the number `bulk`,
+    /// the payload is synced there instead of going into the journal.
     fn take_append(
         &mut self,
         id: ReplicaId,
@@ -385,7 +386,7 @@ impl<D: Disk> Storage<D> {
                 continue;
             };
             if begins_anew {
-                // It may be of the log as it will be, which says nothing of the one that is here until then.
+                // The snapshot may belong to the new log, and says nothing of the present one.
                 replica.image_wanted = false;
                 continue;
             }
@@ -414,9 +415,9 @@ impl<D: Disk> Storage<D> {
             || self.queue.iter().any(|op| op.replica == id && begins_anew(op))
     }
 
-    /// An image passes the queue, and recovery starts behind it: what entries below it led to,
-    /// membership and the log's start, must become durable with it, and not only when its turn in
-    /// the queue comes.
+    /// Returns the queued membership and log start of a replica as records. A snapshot passes the queue, and recovery
+    /// starts behind it. So the effects of entries below it must become durable with it, and not only when their turn
+    /// in the queue comes.
     fn implied(&self, id: ReplicaId) -> Vec<Record> {
         let of = |op: &Op| match &op.kind {
             OpKind::Conf { conf } => Some(Record::Conf { replica: id, conf: conf.clone() }),
@@ -445,8 +446,8 @@ impl<D: Disk> Storage<D> {
         self.remove_dead_segments(id, round);
     }
 
-    /// A large image is durable in its own file before the journal speaks of it. False if there is
-    /// no room for it.
+    /// Writes a large snapshot into its own file, durable before the journal names it. Returns false if there is no
+    /// room for it.
     fn write_image_file(
         &mut self,
         id: ReplicaId,
@@ -464,7 +465,7 @@ impl<D: Disk> Storage<D> {
         Ok(true)
     }
 
-    /// The same for a log that begins anew, which is rare: whoever writes waits for the sync.
+    /// Does the same for a log that begins anew, which is rare: the storage thread waits for the sync.
     fn store_image_file(
         &mut self,
         id: ReplicaId,
@@ -481,7 +482,7 @@ impl<D: Disk> Storage<D> {
         Ok(Some(source))
     }
 
-    /// Writes a large image into its own file. `None` if there is no room for it.
+    /// Writes a large snapshot into its own file. Returns `None` if there is no room for it.
     fn image_file(
         &mut self,
         id: ReplicaId,
@@ -512,7 +513,7 @@ impl<D: Disk> Storage<D> {
         Ok(Some((file, source)))
     }
 
-    /// What may ride along: commit indexes, and synced marks.
+    /// Takes the riders into the round: commit indexes and synced marks.
     pub(super) fn take_riders(&mut self, round: &mut Round<D>, buffer: &mut Vec<u8>) {
         let most = self.journal.body_bytes_max() * 3 / 4;
         while buffer.len() < most {
@@ -545,7 +546,7 @@ impl<D: Disk> Storage<D> {
         self.let_go(id, &dead, round);
     }
 
-    /// Takes the last segment out of a log of which all is gone. False if that is not so any more.
+    /// Takes the last segment out of a log whose offsets are all gone. Returns false if that is not so any more.
     fn empty(&mut self, id: ReplicaId, round: &mut Round<D>) -> bool {
         let replica = self.replicas.get_mut(&id).filter(|it| !it.deleting);
         let Some(spent) = replica.and_then(|it| it.state.empty()) else { return false };
@@ -554,7 +555,7 @@ impl<D: Disk> Storage<D> {
         true
     }
 
-    /// The files of segments go when the round is durable.
+    /// Lets the files of segments go when the round is durable.
     fn let_go(&mut self, id: ReplicaId, dead: &[SegmentState], round: &mut Round<D>) {
         let Some(replica) = self.replicas.get_mut(&id).filter(|_| !dead.is_empty()) else { return };
         for segment in dead {
@@ -564,8 +565,8 @@ impl<D: Disk> Storage<D> {
         replica.files.retain(|base| dead.iter().all(|segment| segment.base_offset != base));
     }
 
-    /// Asks again for images behind which dead segments can go. The first ones may have been of too little, and a log to
-    /// which nothing comes gives no other occasion.
+    /// Asks again for snapshots behind which dead segments can go. The first snapshots may have covered too little,
+    /// and a log without new entries gives no other occasion.
     pub(super) fn ask_for_lingering(&mut self) {
         for id in std::mem::take(&mut self.lingering) {
             let Some(replica) = self.replicas.get(&id).filter(|it| !it.deleting) else { continue };

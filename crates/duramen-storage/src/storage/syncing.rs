@@ -20,7 +20,7 @@ use crate::{Disk, ReplicaId};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SyncId(pub u64);
 
-/// What a sync makes durable; for whoever measures.
+/// Kind of data that a sync makes durable; for metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyncKind {
     /// A journal round.
@@ -29,18 +29,18 @@ pub enum SyncKind {
     Payload,
     /// A checkpoint of one replica.
     Checkpoint,
-    /// Anything else: images, new extents, renames, removals.
+    /// Anything else: snapshots, new extents, renames, removals.
     Other,
 }
 
 /// Syncs to run, in order, off the storage thread; answer with [`Storage::on_sync`].
 #[derive(Clone, Debug)]
 pub struct SyncRequest<F> {
-    /// To be given back.
+    /// Id to give back with the result.
     pub id: SyncId,
-    /// What for.
+    /// Kind of data that the sync makes durable.
     pub kind: SyncKind,
-    /// What to sync.
+    /// Steps of the sync.
     pub steps: Vec<SyncStep<F>>,
 }
 
@@ -69,7 +69,7 @@ impl<F: Clone + Send + Sync + 'static> SyncRequest<F> {
     }
 }
 
-/// What a sync in flight is for.
+/// Purpose of a sync in flight.
 #[derive(Clone, Debug)]
 pub(super) enum Purpose {
     /// The journal round.
@@ -78,7 +78,7 @@ pub(super) enum Purpose {
     Payload { replica: ReplicaId, bulks: Vec<u64>, names: u64 },
     /// A checkpoint's files.
     Checkpoint { replica: ReplicaId, names: u64 },
-    /// An image too large for the journal.
+    /// A snapshot too large for the journal.
     Image { image: Record, implied: Vec<Record> },
     /// The directory of a deleted replica has its new name.
     Renamed { replica: ReplicaId },
@@ -109,7 +109,7 @@ impl<D: Disk> Storage<D> {
         self.request(Purpose::Removed, steps);
     }
 
-    /// A sync returned. An error is final.
+    /// Takes the result of a sync. An error is final.
     pub fn on_sync(&mut self, id: SyncId, result: io::Result<()>) -> Result<(), Error> {
         let Some(purpose) = self.syncs.remove(&id) else { return Ok(()) };
         if let Err(source) = result {
@@ -162,7 +162,7 @@ impl<D: Disk> Storage<D> {
         Ok(())
     }
 
-    /// Where the files of a sync are, for whoever reads the log.
+    /// Returns the place of a sync's files, for the error log.
     fn path_of(&self, purpose: &Purpose) -> String {
         let replica = match purpose {
             Purpose::Round | Purpose::Extent | Purpose::Mark => return JOURNAL_DIR.to_owned(),
