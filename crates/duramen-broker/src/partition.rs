@@ -48,20 +48,20 @@ use retention::Undated;
 use rolling::Active;
 pub(crate) use transactions::{Aborted, Marker};
 
-/// Who waits for what a partition was given.
+/// Waiter for an append or another proposal of a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Slot {
     /// A part of a parked request.
     Request { key: RequestKey, topic: usize, partition: usize },
     /// The coordinator that keeps its state in this partition.
     Coordinator { replica: ReplicaId, ticket: u64 },
-    /// Whoever ended a producer's transaction in this partition.
+    /// Sender of a marker that ends a producer's transaction in this partition.
     Marker { replica: ReplicaId, producer_id: i64, commits: bool, asker: MarkAsker },
-    /// Whoever has dead letters of a share group.
+    /// Sender of a share group's dead letters.
     Burial(BurialAsker),
 }
 
-/// Who wants a transaction to be ended in a partition.
+/// Sender of a transaction marker to a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MarkAsker {
     /// This node, on behalf of a coordinator here.
@@ -72,15 +72,15 @@ pub(crate) enum MarkAsker {
     Request { key: RequestKey, at: usize },
 }
 
-/// How many bytes came to what a fetcher may be shown; `None` if it should look at once.
+/// Bytes that were added before the ends that fetchers see; `None` if a fetcher should look at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Growth {
     pub committed: Option<u64>,
-    /// To what no open transaction can take back.
+    /// Bytes added before the last stable offset.
     pub stable: Option<u64>,
 }
 
-/// How a [`Slot`] ended.
+/// Result of a [`Slot`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Finished {
     pub slot: Slot,
@@ -91,7 +91,7 @@ pub(crate) struct Finished {
     pub log_start: i64,
 }
 
-/// What an acknowledgement waits for.
+/// Condition of an acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Acks {
     /// Nothing.
@@ -102,7 +102,7 @@ pub(crate) enum Acks {
     All,
 }
 
-/// What became of a batch for now.
+/// Immediate result of an append.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Appended {
     /// Nothing more will come.
@@ -115,19 +115,19 @@ pub(crate) enum Appended {
         /// The append time written into the batch.
         append_time_ms: i64,
     },
-    /// It was not appended.
+    /// A refused batch.
     Refused(ErrorCode, Option<String>),
-    /// It was not appended: the topic does not take some of its records.
+    /// A batch refused because the topic does not take some of its records.
     Faulty(Faults),
 }
 
 /// A partition's number in its fetch session, counted up in the order of arrival and never used again.
 pub(crate) type Place = u32;
 
-/// Who watches a partition: a fetch session, and the partition's place there.
+/// Watcher of a partition: a fetch session, and the partition's place there.
 pub(crate) type Watcher = (i32, Place);
 
-/// What a turn wants of the node, beside actions.
+/// Effects of a partition's turn on the node, beside actions.
 #[derive(Debug, Default)]
 pub(crate) struct Effects {
     pub finished: Vec<Finished>,
@@ -137,11 +137,11 @@ pub(crate) struct Effects {
     pub touched: Vec<(Watcher, Growth)>,
     /// Requests that waited for this partition to have a leader.
     pub served: Vec<RequestKey>,
-    /// It began to serve, or ceased to.
+    /// True if the partition began to serve, false if it ceased to serve; `None` without a change.
     pub serves: Option<bool>,
     /// For its peers.
     pub messages: Vec<Outgoing>,
-    /// What must be read for them.
+    /// Reads of payload for those messages.
     pub reads: Vec<PayloadRead>,
 }
 
@@ -151,7 +151,7 @@ struct Waiting {
     base_offset: i64,
 }
 
-/// What a fetch tells of a partition, as its watchers know it.
+/// State of a partition that a fetch reports, as its watchers know it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Told {
     committed: i64,
@@ -312,7 +312,7 @@ impl Partition {
         self.producers.epoch_of(producer_id)
     }
 
-    /// Whether a transaction of a producer is open here.
+    /// Tells whether a transaction of a producer is open here.
     pub(crate) fn is_in_transaction(&self, producer_id: i64) -> bool {
         self.producers.is_open(producer_id)
     }
@@ -343,8 +343,8 @@ impl Partition {
         }
     }
 
-    /// Why nothing can be read here now, if so. Whoever follows shows what it knows to be committed; one that does not know
-    /// whom to follow may be cut off, and its clients go elsewhere.
+    /// Returns the error for a read here now, if there is one. A follower serves reads up to the high watermark that it
+    /// knows. A follower that knows no leader may be cut off, and its clients go elsewhere.
     pub(crate) fn obstacle_to_reading(&self) -> Option<ErrorCode> {
         let follows = self.group.failure().is_none() && self.group.leader().is_some();
         if self.group.is_beginning() {
@@ -353,8 +353,8 @@ impl Partition {
         if follows { None } else { self.obstacle() }
     }
 
-    /// Whether fewer replicas than `min.insync.replicas` are caught up. More than there are can
-    /// not be asked for.
+    /// Tells whether fewer replicas than `min.insync.replicas` are caught up. A setting above the number of replicas
+    /// counts as all of them.
     pub(crate) fn lacks_replicas(&self) -> bool {
         if self.settings.min_insync_replicas <= 1 {
             return false;
@@ -449,9 +449,9 @@ impl Partition {
         self.append(now, batch, acks, slot)
     }
 
-    /// What to do with a batch of a producer that is not known and goes on with its sequence. As in Kafka it may: it wrote to
-    /// an earlier topic of this name, or was forgotten, or is of another cluster. Where none of this can be, batches before
-    /// this one are still to come.
+    /// Judges a batch of an unknown producer that goes on with its sequence. As in Kafka the batch may be appended: the
+    /// producer wrote to an earlier topic of this name, was forgotten, or is of another cluster. Where all of this is
+    /// impossible, earlier batches are still to come.
     fn judge_stranger(&self, batch: &CheckedBatch) -> Verdict {
         let id = batch.header.producer_id;
         let is_transactional = batch.header.attributes.is_transactional();
@@ -493,7 +493,7 @@ impl Partition {
         self.append_bytes(now, bytes, &header, header.max_timestamp, acks, slot)
     }
 
-    /// What would become of a batch of a producer, as far as its sequence goes.
+    /// Judges a batch's header by its producer's sequence.
     pub(crate) fn verdict(&self, header: &BatchHeader) -> Verdict {
         let count = header.last_offset_delta.unsigned_abs() + 1;
         let (id, epoch) = (header.producer_id, header.producer_epoch);
@@ -770,7 +770,7 @@ impl Partition {
         }
     }
 
-    /// What came since the committed and the stable end were these.
+    /// Returns the bytes that were added since the high watermark and the last stable offset had these values.
     fn growth(&self, (committed, stable): (i64, i64)) -> Growth {
         let between =
             |from, to| if from == to { Some(0) } else { self.group.bytes_between(from, to) };
@@ -952,7 +952,7 @@ impl Partition {
         self.forget_proposed();
         self.roll_due = false;
         if serves.is_some() && !self.group.is_alone() && !sabotage::is(Bug::StaleSegment) {
-            // What others appended meanwhile is applied by now, and nothing else was appended.
+            // Entries that other leaders appended are applied by now, and this replica appended nothing else.
             self.active = self.last_segment(now);
         }
         effects.serves = Some(serves.is_some());
