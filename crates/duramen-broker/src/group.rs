@@ -1,6 +1,6 @@
 //! # Room card: group
 //!
-//! Purpose:    one Raft group on this node: what comes in, and who it is to others.
+//! Purpose: one Raft group on this node: its inputs, and its identity to others.
 //! Owns:       the in-memory log the library reads, payload until storage has it, every call into the library, the failure
 //!             of a group. What comes out is in `turn`.
 //! Interface:  [`Group::propose_batch`], [`Group::propose_internal`], [`Group::on_persisted`],
@@ -88,7 +88,7 @@ pub(crate) enum Refused {
 pub(crate) struct Outgoing {
     pub message: Message,
     pub payloads: Vec<Bytes>,
-    /// It may be said with whatever is said next: the peer was told the same before.
+    /// True if the message may wait for the next frame, because the peer was told the same before.
     pub can_wait: bool,
 }
 
@@ -104,19 +104,19 @@ pub(crate) struct PayloadRead {
     pub ticket: u64,
 }
 
-/// Who keeps up, as a leader sees it.
+/// Pace of the replicas, as the leader sees it.
 #[derive(Debug, Default)]
 struct Pace {
     ticks: u64,
     /// Until then this replica does not stand for election.
     aside_until: u64,
-    /// What was committed at the last sample, and at the one before.
+    /// Commit indexes at the last sample and at the one before.
     commits: (u64, u64),
     /// The tick at which a peer was heard last.
     heard: BTreeMap<u64, u64>,
-    /// Peers that lack what cannot be had from this log any more.
+    /// Peers that lack entries which this log can no longer give.
     left_behind: BTreeSet<u64>,
-    /// What was committed when a learner was looked at last, and in which term.
+    /// Term and commit index at the last look at a learner.
     looked: Option<(u64, u64)>,
     /// The tick at which a peer was first seen to wait for a snapshot.
     snapshots: BTreeMap<u64, u64>,
@@ -141,13 +141,13 @@ pub(crate) struct Group {
     catching_up: CatchingUp,
     /// A snapshot that came with the message at hand.
     arriving: Option<Beginning>,
-    /// What that names from before it is on the disk.
+    /// Prefix named by that snapshot, already on the disk.
     fed: Option<Given>,
     begun: u64,
     memory: Memory,
-    /// The last term that it led.
+    /// The last term in which this replica led.
     led: u64,
-    /// Which leader was last told what this replica has, in which term, and up to where.
+    /// Receiver, term and index of this replica's last acknowledgement to a leader.
     acknowledged: (u64, u64, u64),
     pace: Pace,
     confirming: Confirming,
@@ -288,8 +288,8 @@ impl Group {
         Some(self.raw.raft.leader_id).filter(|id| *id != 0)
     }
 
-    /// Whether nobody has served this group yet, as far as this replica knows: nothing is committed, and its log holds at
-    /// most the entry with which the first leader begins.
+    /// Tells whether this group has had no serving leader yet, as far as this replica knows. Nothing is committed, and
+    /// the log holds at most the first leader's first entry.
     pub(crate) fn is_before_first_leader(&self) -> bool {
         let last = self.raw.raft.raft_log.last_index();
         self.failed.is_none() && self.applied() == BORN_INDEX && last <= BORN_INDEX + 1
@@ -350,8 +350,8 @@ impl Group {
         self.raw.store().batch_bytes_at(offset)
     }
 
-    /// Whether this replica leads and has applied an entry of its own term: only then does it
-    /// know all that was committed before, and may answer.
+    /// Tells whether this replica leads and has applied an entry of its own term. Only then does it know all entries
+    /// committed before, and may answer.
     pub(crate) fn is_serving(&self) -> bool {
         if sabotage::is(Bug::ServesTooEarly) {
             return self.is_elected();
@@ -359,7 +359,7 @@ impl Group {
         self.is_elected() && self.applied.1 == self.raw.raft.term
     }
 
-    /// Whether this replica leads, as far as it knows. Others may have heard so before it serves.
+    /// Tells whether this replica leads, as far as it knows. Other nodes may have heard so before it serves.
     pub(crate) fn is_elected(&self) -> bool {
         self.failed.is_none() && self.raw.raft.state == StateRole::Leader
     }
@@ -370,8 +370,8 @@ impl Group {
         self.confirming.ask(self.raw.raft.term)
     }
 
-    /// Whether it led for certain after it was asked, and has applied all that was committed then. `None` while it is not
-    /// known.
+    /// Tells whether this replica led for certain after `doubt` was raised, and has applied all that was committed
+    /// then. `None` while the answer is not known.
     pub(crate) fn led_at(&self, doubt: Doubt) -> Option<bool> {
         if self.is_serving() { self.confirming.answer(doubt, self.term()) } else { Some(false) }
     }
@@ -381,13 +381,14 @@ impl Group {
         &self.raw.store().conf.voters
     }
 
-    /// How many voters there are.
+    /// Returns the number of voters.
     pub(crate) fn voters(&self) -> usize {
         self.raw.store().conf.voters.len()
     }
 
-    /// Which voters keep up, this replica among them, as far as this leader knows: they were heard of lately, and have
-    /// all that was committed a while ago. Who does not vote yet does not count if others are lost.
+    /// Returns the voters that keep up, this replica among them, as far as this leader knows. Such a voter was heard
+    /// lately and has all that was committed a while ago. A learner does not count, because it cannot replace a lost
+    /// voter.
     pub(crate) fn caught_up(&self) -> impl Iterator<Item = u64> {
         let since = self.pace.ticks.saturating_sub(LAG_TICKS);
         let keeps_up = move |id: u64, matched: u64| {
@@ -401,23 +402,23 @@ impl Group {
         all.map(|(id, _)| *id)
     }
 
-    /// How many peers lack what this leader cannot give them: what it remembers of its own entries begins too late, or a
-    /// segment cannot be read.
+    /// Returns the number of peers that lack entries which this leader cannot give. Its history of its own entries
+    /// begins too late, or a segment cannot be read.
     pub(crate) fn left_behind(&self) -> usize {
         self.pace.left_behind.len()
     }
 
-    /// How many entries this replica has made again from segments.
+    /// Returns the number of entries that this replica has made again from segments.
     pub(crate) fn rebuilt(&self) -> u64 {
         self.catching_up.rebuilt
     }
 
-    /// How often this replica's log began anew.
+    /// Returns the number of times that this replica's log began anew.
     pub(crate) fn begun(&self) -> u64 {
         self.begun
     }
 
-    /// Whether this replica is all there is.
+    /// Tells whether this replica is the group's only member.
     pub(crate) fn is_alone(&self) -> bool {
         let conf = &self.raw.store().conf;
         let others = [&conf.learners, &conf.voters_outgoing, &conf.learners_next];
@@ -434,7 +435,7 @@ impl Group {
         self.guarded(|raw| raw.campaign().ok());
     }
 
-    /// What a peer says. What the library would take for a fatal error is found here first.
+    /// Takes a message from a peer. Anything that the library would treat as a fatal error is found here first.
     pub(crate) fn on_letter(&mut self, letter: Letter) {
         if let Some(message) = letters::message_of(&letter) {
             self.on_message(message, letter.payloads);
@@ -451,7 +452,7 @@ impl Group {
         self.wake();
         let mut payloads = payloads.into_iter();
         if message.get_msg_type() == MessageType::MsgSnapshot {
-            // Without its image it is not there at all.
+            // A snapshot without its image counts as lost.
             let Some(image) = payloads.next() else { return };
             let mut beginning = snapshots::beginning_of(message.get_snapshot(), image);
             if let Some(beginning) = &mut beginning
@@ -460,7 +461,7 @@ impl Group {
                 let compaction = |given: &Given| given.compacted.index;
                 let named = beginning.given.as_ref().map(compaction);
                 beginning.given = self.fed.take().filter(|fed| Some(compaction(fed)) == named);
-                // It is not heard before all that it names is here.
+                // The library hears the snapshot only when everything that it names is here.
                 let is_short = beginning.given.is_none() && self.lacks(message.get_snapshot());
                 if is_short && !sabotage::is(Bug::GivenForgotten) {
                     return;
@@ -511,7 +512,7 @@ impl Group {
         }
         self.tick_moving();
         if self.is_alone() {
-            // It may have been refused before: while a change of membership waited to be applied.
+            // The library may have refused before, while a change of membership waited to be applied.
             if elects_itself {
                 self.campaign();
             }

@@ -1,9 +1,11 @@
-//! Followers that lack what is no longer in memory: entries are made again from segments, a piece at a time.
+//! Followers that lack entries which are no longer in memory: a leader makes the entries again from segments, a piece
+//! at a time.
 //!
-//! The library is told that such entries are not there just now, and asks again whenever it hears of the follower. What a
-//! follower wants next is in its progress, so that is looked at once a turn, rather than at the library's context of a
-//! fetch, which keeps its receiver to itself. One read gives both descriptors and payload. There is one read at a time
-//! for a follower, and the next only when all but the last piece is acknowledged: what is on the way is two pieces.
+//! The library learns that such entries are temporarily unavailable, and asks again whenever it hears of the follower.
+//! The leader reads a follower's next index from its progress, once a turn. The library's context of a fetch is of no
+//! use, because it keeps its receiver to itself. One read gives both descriptors and payload. A follower has one read
+//! at a time. The next read begins only when all but the last piece is acknowledged, so at most two pieces are on their
+//! way.
 
 use std::collections::BTreeMap;
 
@@ -42,7 +44,7 @@ impl Piece {
     }
 }
 
-/// What came of a read for a follower.
+/// Result of a read for a follower.
 #[derive(Debug)]
 pub(crate) struct ReadFor {
     pub peer: u64,
@@ -63,7 +65,7 @@ pub(super) struct Asked {
     pub(super) term: u64,
 }
 
-/// Where one follower is.
+/// Progress of one follower.
 #[derive(Debug, Default)]
 struct Follower {
     asked: Option<Asked>,
@@ -94,7 +96,7 @@ impl CatchingUp {
         self.followers.remove(&peer);
     }
 
-    /// Whether to read for a follower now, which has acknowledged so much.
+    /// Tells whether to read for a follower now, which has acknowledged the log up to `matched`.
     pub(super) fn may_ask(&mut self, peer: u64, matched: u64, ticks: u64) -> bool {
         let follower = self.followers.entry(peer).or_default();
         let is_acknowledged =
@@ -133,7 +135,7 @@ impl CatchingUp {
 }
 
 impl Group {
-    /// What [`Turn::reads`] asked for.
+    /// Takes the result of a read from [`Turn::reads`].
     pub(crate) fn on_read(&mut self, read: ReadFor) {
         if self.failed.is_some() {
             return;
@@ -142,7 +144,7 @@ impl Group {
             return self.shipping.on_read(self.term(), read, self.raw.store());
         };
         let leads = self.raw.raft.state == StateRole::Leader && self.term() == asked.term;
-        // Who leads no more sends nothing, nobody sends to one that was removed, and what was trimmed meanwhile is not there.
+        // A former leader sends nothing, a removed peer receives nothing, and trimmed entries are not there.
         let is_member = self.raw.raft.prs().get(read.peer).is_some();
         if !leads || !is_member || asked.index <= self.raw.store().history.index {
             return;
@@ -207,7 +209,7 @@ impl Group {
         self.raw.mut_store().compact(below, compaction);
     }
 
-    /// It was: these segments took the place of all below.
+    /// Notes that the log is compacted: these segments have replaced all below.
     pub(crate) fn note_compacted(&mut self, compacted: Compacted, made: &[SegmentMeta]) {
         self.compact(compacted.below, compacted.index);
         let log = self.raw.mut_store();
@@ -216,8 +218,8 @@ impl Group {
         log.segments.extend(made.iter().map(|it| (it.first_index, it.base_offset)));
     }
 
-    /// Whether every follower that is there has an entry. One that is away is not waited for, nor one whose log is to begin
-    /// anew.
+    /// Tells whether every follower that is there has an entry. The leader does not wait for a follower that is away,
+    /// nor for one whose log is to begin anew.
     pub(crate) fn is_everywhere(&self, index: u64) -> bool {
         let since = self.pace.ticks.saturating_sub(LAG_TICKS);
         let mut progress = self.raw.raft.prs().iter();
@@ -368,7 +370,7 @@ mod tests {
         (log, all)
     }
 
-    /// What storage reads: whole batches of one segment.
+    /// Returns whole batches of one segment, as storage reads them.
     fn read(all: &[Appended], from: i64, pass: u64, end: i64, bytes_max: usize) -> ReadFor {
         let batches = all.iter().filter_map(|(entry, payload)| match &entry.content {
             Content::Batch(batch) => Some((batch, payload)),

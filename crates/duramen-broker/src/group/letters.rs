@@ -13,7 +13,7 @@ pub(crate) const TIMEOUT_NOW: i8 = 14;
 pub(crate) const APPENDED: i8 = 4;
 /// The kind of a letter that says where its receiver's log is to begin anew.
 pub(super) const SNAPSHOT: i8 = 7;
-/// What replicas say to each other. Proposals and what a replica says to itself do not travel.
+/// Kinds of messages between replicas. Proposals, and a replica's messages to itself, do not travel.
 const KINDS: [(i8, MessageType); 10] = [
     (3, MessageType::MsgAppend),
     (APPENDED, MessageType::MsgAppendResponse),

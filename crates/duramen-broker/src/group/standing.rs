@@ -1,9 +1,9 @@
-//! Who is in a group and how far each is, for those who ask.
+//! Members of a group and their progress, for callers that ask.
 
 use super::Group;
 
 impl Group {
-    /// The peers that vote, by the present membership or by the one that it leaves.
+    /// Returns the peers that vote, by the present membership or by the one that it leaves.
     pub(crate) fn electorate(&self) -> Vec<u64> {
         let conf = &self.raw.store().conf;
         let mut peers: Vec<u64> =
@@ -13,7 +13,8 @@ impl Group {
         peers
     }
 
-    /// Whether a peer votes by the present membership, and by the one that it leaves, if it leaves one: both must agree.
+    /// Tells whether a peer votes by the present membership and, in a joint one, also by the one that it leaves. Both
+    /// must agree.
     pub(crate) fn is_full_voter(&self, peer: u64) -> bool {
         let conf = &self.raw.store().conf;
         let leaves = &conf.voters_outgoing;
