@@ -1,6 +1,6 @@
 //! # Room card: group
 //!
-//! Purpose: one Raft group on this node: its inputs, and its identity to others.
+//! Purpose:    one Raft group on this node: its inputs, and its identity to others.
 //! Owns:       the in-memory log the library reads, payload until storage has it, every call into the library, the failure
 //!             of a group. What comes out is in `turn`.
 //! Interface:  [`Group::propose_batch`], [`Group::propose_internal`], [`Group::on_persisted`],

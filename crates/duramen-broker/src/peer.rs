@@ -1,6 +1,6 @@
 //! # Room card: peer
 //!
-//! Purpose: messages between the nodes of one cluster, as data and as bytes.
+//! Purpose:    messages between the nodes of one cluster, as data and as bytes.
 //! Owns:       the frame's layout, its version and its bounds.
 //! Interface:  [`PeerFrame::into_parts`], [`PeerFrame::encode`], [`PeerFrame::decode`]; inside the crate [`Frame`]
 //!             and its parts.

@@ -1,6 +1,6 @@
 //! # Room card: a group's turn
 //!
-//! Purpose: outputs of a group: the one file that handles the library's `Ready`.
+//! Purpose:    outputs of a group: the one file that handles the library's `Ready`.
 //! Owns:       [`Turn`]; tickets, the messages that wait for a sync, what is applied.
 //! Interface:  [`Group::collect`] once a turn, [`Group::on_persisted`].
 //! Invariants: a `Ready` counts as persisted only when its ticket and all before it came back; `must_sync == false` only
