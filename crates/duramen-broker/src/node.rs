@@ -346,7 +346,7 @@ impl Node {
         }
     }
 
-    /// What producers are told while the disk is full: whose, by how much, and what to do.
+    /// Returns the message for producers while the disk is full: which disk, the missing space, and the remedy.
     pub(crate) fn refusal(&self) -> Option<String> {
         const MIB: u64 = 1 << 20;
         let Shortage { free_bytes, needed_bytes } = self.disk_shortage?;
@@ -467,7 +467,7 @@ impl Node {
         }
     }
 
-    /// Tells everyone who waited for what a partition's turn brought.
+    /// Notifies everyone who waited for the results of a partition's turn.
     fn follow(&mut self, effects: Effects) {
         for finished in effects.finished {
             self.on_finished(finished);
@@ -570,7 +570,7 @@ impl Node {
         self.post(replica, METADATA_GROUP, &mut outcome.messages);
         self.peers.read(replica, &outcome.reads);
         if outcome.leads.is_some() {
-            // What was proposed in another term may stand for something else now.
+            // An entry proposed in another term may have been replaced by now.
             self.allocating = None;
             self.registration = None;
             self.peers.forget_grants();
@@ -723,8 +723,8 @@ impl Node {
         self.partitions.get(&replica).ok_or(ErrorCode::NotLeaderOrFollower)
     }
 
-    /// From which node a client in `rack` had better read a partition that this node leads: one that keeps up, and is in
-    /// that rack, when this one is not.
+    /// Returns the node from which a client in `rack` should read a partition that this node leads. That node has a
+    /// replica that keeps up and is in the client's rack, while this node is not.
     pub(crate) fn read_replica(&self, topic: &Topic, index: i32, rack: &str) -> Option<i32> {
         let settings = &self.options.settings;
         if rack.is_empty() || self.options.rack.as_deref() == Some(rack) || settings.leaders_only {
@@ -750,7 +750,7 @@ impl Node {
         self.disk_shortage.is_some()
     }
 
-    /// What the disk has and would need, while appends are refused for want of room.
+    /// Returns the free and the needed disk space while appends are refused for want of room.
     pub(crate) fn disk_shortage(&self) -> Option<Shortage> {
         self.disk_shortage
     }

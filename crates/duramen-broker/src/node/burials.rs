@@ -25,24 +25,24 @@ use crate::peer::{BurialWanted, Buried, Frame};
 use crate::shares::partition::{Dying, Reason};
 use crate::shares::{BurialAsker, ShareKey};
 
-/// How far it is.
+/// Progress of dead letters.
 #[derive(Debug)]
 enum Step {
-    /// It waits for its turn, or for another try.
+    /// Waiting for a turn, or for another try.
     Waiting { again_us: u64 },
     /// The records are being read.
     Reading,
-    /// A batch with the records before `upto` was sent, to a leader at a time.
+    /// A batch with the records before `upto`, sent to a leader at a time.
     Sent { batch: Bytes, upto: i64, at_us: u64 },
 }
 
 #[derive(Debug)]
 struct Burial {
     key: ShareKey,
-    /// The share partition's number: a later one knows nothing of it.
+    /// The share partition's number, which a later share partition of this key does not have.
     number: u64,
     dying: Dying,
-    /// Records before it are buried.
+    /// End of the records whose dead letters are durable: every record before this offset has one.
     from: i64,
     step: Step,
     is_complained_of: bool,
@@ -56,7 +56,7 @@ pub(super) struct Burials {
 }
 
 impl Burials {
-    /// How many are open.
+    /// Returns the number of open burials.
     pub(super) fn len(&self) -> usize {
         self.open.len()
     }
@@ -126,7 +126,7 @@ impl Node {
         let (key, number, dying, from) =
             (burial.key.clone(), burial.number, burial.dying, burial.from);
         let Some(replica) = self.shared_replica(&key, number) else {
-            // It is another leader's, or is loaded again: then it is given up again.
+            // Another replica leads the share partition, or it was loaded again: the records are given up again there.
             self.burials.open.remove(&nonce);
             return;
         };

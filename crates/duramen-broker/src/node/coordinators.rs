@@ -52,14 +52,14 @@ mod view;
 pub(super) use view::Kind;
 use view::{View, replay};
 
-/// How far a coordinator is.
+/// Progress of a coordinator.
 #[derive(Debug)]
 enum Stage {
-    /// It has seen its log up to `at`; it began to lead when that ended at `end`.
+    /// Loading: the coordinator has read its log up to `at`. The log ended at `end` when the coordinator began to lead.
     Loading { at: i64, end: i64 },
-    /// It answers.
+    /// Serving requests.
     Serving,
-    /// Its log cannot be read. It is read anew at this time, if that may help.
+    /// Failed, because the log cannot be read. The coordinator reads it anew at this time, if that may help.
     Failed { again_us: Option<u64> },
 }
 
@@ -79,31 +79,31 @@ struct Shard {
     stage: Stage,
     timer_us: Option<u64>,
     renewal: Option<Renewal>,
-    /// Topics that were deleted before it had seen all of its log.
+    /// Topics that were deleted before the coordinator had read all of its log.
     deleted: Vec<(String, Uuid)>,
 }
 
 /// Why a slice of a log was no use.
 enum Problem {
-    /// It could not be read, which may pass.
+    /// Failure to read, which may pass.
     Read(String),
-    /// It does not say what the log of a coordinator can say.
+    /// Content that no coordinator's log can have.
     Content(String),
 }
 
-/// What a coordinator is shown of the rest, with a request.
+/// State of the node that a coordinator sees with a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sight<'a> {
-    /// What holds for all groups.
+    /// Settings of all groups.
     pub rules: &'a Rules,
-    /// Which topics there are.
+    /// The cluster's metadata, with its topics.
     pub image: &'a Image,
     /// The same, for groups that follow them.
     pub topics: Topics<'a>,
 }
 
 impl Shard {
-    /// When something is to be done for it, if nothing else happens before.
+    /// Returns the time at which the coordinator is due if nothing happens before, in monotonic microseconds.
     fn due_us(&self) -> Option<u64> {
         match self.stage {
             Stage::Failed { again_us } => again_us,
@@ -117,7 +117,7 @@ impl Shard {
             && renewal.ticket == Some(ticket)
         {
             renewal.ticket = None;
-            // It begins anew when something else was stored.
+            // The renewal begins anew when another batch was stored.
             if result.is_err() {
                 self.renewal = None;
             }
@@ -139,9 +139,9 @@ pub(super) struct Coordinators {
     replicas: BTreeMap<ReplicaId, Kind>,
     /// Those that lead.
     shards: BTreeMap<ReplicaId, Shard>,
-    /// What holds for all groups.
+    /// Settings of all groups.
     rules: Rules,
-    /// How long a transactional id is kept that is not used.
+    /// Time for which an unused transactional id is kept, in milliseconds.
     transactional_id_expiration_ms: i64,
     /// Updates of a share group's state between two snapshots.
     share_updates_max: u32,
@@ -200,7 +200,7 @@ impl Coordinators {
         }
     }
 
-    /// How many of them cannot read their logs.
+    /// Returns the number of coordinators that cannot read their logs.
     pub(super) fn failed(&self) -> usize {
         self.shards.values().filter(|shard| matches!(shard.stage, Stage::Failed { .. })).count()
     }
@@ -313,7 +313,7 @@ impl Node {
     pub(super) fn on_log_read(&mut self, read: LogRead) {
         let LogRead { replica, from, batches, .. } = read;
         let Some(shard) = self.coordinators.shards.get_mut(&replica) else { return };
-        // What was read for an earlier time of leading is not for this one.
+        // A slice that was read for an earlier term of this leader is not for this one.
         let Stage::Loading { at, end } = shard.stage else { return };
         if at != from {
             return;
@@ -352,9 +352,10 @@ impl Node {
         let partition = internal_topics::partition_of(name, topic.partitions.len());
         let replica = self.local_replica(topic, partition).ok_or(ErrorCode::NotCoordinator)?;
         let group = self.partitions.get(&replica).map(|partition| &partition.group);
-        // That another leads may have been heard of in this turn, of which the coordinator is told at its end.
+        // This node may have heard in this turn of another leader, of which the coordinator is notified at the turn's
+        // end.
         if !group.is_some_and(Group::is_serving) && !sabotage::is(Bug::CoordinatorUnaware) {
-            // Other nodes name this one as soon as it is elected. Whoever comes then has come to the right one.
+            // Other nodes name this one as soon as it is elected. A client that comes then has come to the right node.
             let is_elected = group.is_some_and(Group::is_elected);
             return Err(if is_elected {
                 ErrorCode::CoordinatorLoadInProgress
@@ -444,7 +445,7 @@ impl Node {
         }
     }
 
-    /// What a coordinator of groups asked of one of shares is answered.
+    /// Answers a question of a coordinator of groups to one of shares.
     pub(super) fn tell_groups_of_share(
         &mut self,
         replica: ReplicaId,
@@ -523,7 +524,7 @@ impl Node {
         Ok(())
     }
 
-    /// What a coordinator asked to store is stored, or known not to be.
+    /// Tells a coordinator that its records are stored, or known not to be.
     pub(super) fn on_stored(
         &mut self,
         replica: ReplicaId,
@@ -586,7 +587,7 @@ impl Node {
         for output in outputs {
             match output {
                 Output::Reply(key, mut response) => {
-                    // Whoever asked may be gone.
+                    // The client may be gone.
                     if let Some(&mut Parked::Group { version }) = self.parked_mut(key) {
                         self.unpark(key);
                         if let Response::JoinGroup(answer) = &mut *response {
@@ -679,9 +680,9 @@ impl Node {
     }
 }
 
-/// What is done without being asked.
+/// Work without a request.
 impl Node {
-    /// Topics are others than before. Groups that follow them notice when they are asked something.
+    /// Notes that topics have changed. Groups that follow them notice at their next request.
     pub(super) fn note_topics(&mut self) {
         self.coordinators.topics_version += 1;
     }
@@ -719,7 +720,7 @@ impl Node {
         }
     }
 
-    /// Says again what a log says in old places, once most of it says nothing any more, and lets go of what is before.
+    /// Appends a log's old live records again, once most of the log is dead, and trims the log before them.
     fn keep_small(&mut self, replica: ReplicaId) {
         let Some(partition) = self.partitions.get_mut(&replica) else { return };
         let Some(shard) = self.coordinators.shards.get_mut(&replica) else { return };
@@ -742,7 +743,7 @@ impl Node {
             }
             return;
         }
-        // What was appended before is known first, so that nothing is said again that is not said any more.
+        // The coordinator first learns the result of earlier appends, so that no dead record is appended again.
         if renewal.ticket.is_some() || partition.committed() < renewal.before {
             return;
         }
@@ -759,15 +760,15 @@ impl Node {
         }
     }
 
-    /// Forgets committed offsets and transactional ids that nobody uses, some at a time, and looks for topics that went while
-    /// nobody coordinated what is kept of them. The clock is looked at each time.
+    /// Forgets unused committed offsets and transactional ids, some at a time. Looks for topics that were deleted while
+    /// no coordinator kept their state. Each slice checks the clock.
     pub(super) fn sweep_offsets(&mut self) {
         let interval_us = interval_us(self.options.settings.offsets_retention_check_interval_ms);
         let pause_us = if self.sweep_some_offsets() { SWEEP_PAUSE_US } else { interval_us };
         self.timers.insert((self.now.mono_us.saturating_add(pause_us), Timer::Offsets));
     }
 
-    /// False if it was the last of this sweep.
+    /// Sweeps one slice. False if it was the last of this sweep.
     fn sweep_some_offsets(&mut self) -> bool {
         let is_believed = self.believes_clock();
         let Coordinators { shards, rules, transactional_id_expiration_ms, sweep, .. } =
@@ -805,7 +806,7 @@ impl Node {
         true
     }
 
-    /// A topic is gone for certain, of which a coordinator keeps something.
+    /// Forgets a coordinator's state of a topic that is certainly deleted.
     pub(super) fn forget_kept(&mut self, replica: ReplicaId, topic_id: Uuid) {
         let Some(shard) = self.coordinators.shards.get_mut(&replica) else { return };
         match &mut shard.view {

@@ -18,7 +18,7 @@ use crate::group::GroupId;
 use crate::partition::Partition;
 
 impl Node {
-    /// Whether a replica keeps up, as its leader here sees it, and would make a majority if others were lost.
+    /// Tells whether a replica keeps up, as its leader here sees it, and would make a majority if others were lost.
     pub(crate) fn keeps_up(&self, leader: &Partition, placed: &PlacedReplica) -> bool {
         let group = &leader.group;
         self.has_its_place(placed)
@@ -26,7 +26,8 @@ impl Node {
             && group.caught_up().any(|peer| peer == placed.peer_id)
     }
 
-    /// Whether no other directory took the place of a replica's. While a partition moves to the new one it has both.
+    /// Tells whether no other directory took the place of a replica's. While a partition moves to the new one it has
+    /// both.
     fn has_its_place(&self, placed: &PlacedReplica) -> bool {
         !self.controller.image.retired.contains(&placed.directory_id)
     }
@@ -54,7 +55,7 @@ impl Node {
             } else {
                 !peers.says_unheard(leader, placed.broker_id)
             };
-            // A change of membership is heard of here before the leader's next word.
+            // This node may learn of a change of membership before the leader's next word.
             let votes = here.is_none_or(|it| {
                 let peer = placed.peer_id;
                 it.group.is_full_voter(peer) || !it.group.has_member(peer)
@@ -67,7 +68,7 @@ impl Node {
         replicas.iter().filter(is_in).map(|placed| placed.broker_id).collect()
     }
 
-    /// Time has passed: which replicas of what is led here lack something. Of groups that sleep none does.
+    /// Finds which replicas of the partitions led here lack something. Quiesced groups have no such replica.
     pub(super) fn note_lacking(&mut self) {
         let is_settled = |replica: &ReplicaId| {
             self.partitions.get(replica).is_some_and(|it| self.peers.is_settled(it.id))
@@ -91,7 +92,7 @@ impl Node {
         self.peers.announce_lacking(id, lacking);
     }
 
-    /// How many partitions that are led here have replicas which are not in sync.
+    /// Returns the number of partitions led here with replicas that are not in sync.
     pub(super) fn under_replicated(&self) -> usize {
         let own = self.options.facts.broker_id;
         let lacks_some = |partition: &&Partition| {

@@ -100,7 +100,7 @@ impl Node {
 
     pub(crate) fn settings_of(&self, topic: &Topic) -> Arc<TopicSettings> {
         let mut settings = TopicSettings::resolve(&topic.configs, &self.options.settings);
-        // Whoever keeps something in it says what may go, whatever its settings were changed to.
+        // The topic's coordinator decides which records may go, whatever the settings are.
         let is_internal = internal_topics::is_internal(&topic.name);
         settings.delete &= !is_internal;
         settings.compact &= !is_internal;
@@ -123,7 +123,7 @@ impl Node {
                 partition.settings = Arc::clone(&settings);
             }
         }
-        // Who shortens retention may need the room.
+        // An operator who shortens retention may need the room.
         if self.is_registered && !keeping_less.is_empty() {
             let is_believed = self.believes_clock();
             self.retain(&keeping_less, is_believed.then_some(self.now.wall_ms));

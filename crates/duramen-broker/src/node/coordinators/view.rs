@@ -1,4 +1,4 @@
-//! What the coordinators have in common, whatever they coordinate: they are made from a log, append to it, and keep it small.
+//! Common parts of all coordinators: each is made from a log, appends to it, and keeps it small.
 
 use bytes::Bytes;
 use duramen_protocol::ErrorCode;
@@ -17,7 +17,7 @@ use crate::shares::records::ShareRecord;
 use crate::transactions::coordinator as transactions;
 use crate::transactions::records::TransactionRecord;
 
-/// What a coordinator coordinates.
+/// Kind of coordinator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::node) enum Kind {
     Groups,
