@@ -769,7 +769,7 @@ impl Node {
         self.replace_useless((broker_id, directory_id), &asked.useless);
     }
 
-    /// Makes an internal topic, unless it is there already.
+    /// Returns an internal topic to make, if the cluster makes it now.
     pub(crate) fn topic_to_make(&self, name: &str) -> Option<CreatableTopic> {
         let there = self.controller.image.staying().count();
         let expected = self.founding_brokers().count();
@@ -882,8 +882,7 @@ impl Node {
         2 * (all - self.unheard().count()) <= all && self.metadata_leader().is_none()
     }
 
-    /// Tells whether clients may learn of a leader on a node: the node was heard lately, or this node is the one that
-    /// is cut off.
+    /// Tells whether clients may learn of a leader on a node: the node was heard lately, or this node is cut off itself.
     pub(crate) fn may_lead(&self, broker_id: i32) -> bool {
         !self.peers.is_silent(broker_id) || self.is_cut_off()
     }

@@ -14,7 +14,7 @@ use std::collections::{BTreeSet, VecDeque};
 use bytes::BytesMut;
 use duramen_protocol::records::{BatchBuilder, NewRecord};
 
-/// The end of a producer's transaction in one partition.
+/// End of a producer's transaction in one partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Marker {
     pub producer_id: i64,
@@ -24,7 +24,7 @@ pub(crate) struct Marker {
 }
 
 impl Marker {
-    /// The control batch that says it, as Kafka writes it.
+    /// Returns the marker's control batch, as Kafka writes it.
     pub(super) fn batch(&self, timestamp: i64) -> BytesMut {
         let key = [0, 0, 0, u8::from(self.commits)];
         let mut value = [0; 6];
@@ -38,14 +38,15 @@ impl Marker {
     }
 }
 
-/// A transaction whose records nobody is shown who reads committed ones, as Kafka's transaction index has it.
+/// An aborted transaction: `read_committed` consumers leave out its records. The layout follows Kafka's transaction
+/// index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Aborted {
     pub producer_id: i64,
     pub first_offset: i64,
-    /// Its marker's.
+    /// Offset of its marker.
     pub last_offset: i64,
-    /// The last stable offset once it had ended: whatever ends later begins there or after it.
+    /// The last stable offset once it had ended: any transaction that ends later begins at or after it.
     pub stable: i64,
 }
 
@@ -60,12 +61,12 @@ pub(crate) struct Transactions {
 }
 
 impl Transactions {
-    /// A transaction begins with the record at this offset.
+    /// Notes that a transaction begins with the record at this offset.
     pub(crate) fn open(&mut self, first_offset: i64) {
         self.open.insert(first_offset);
     }
 
-    /// The transaction that began at `first_offset` ends with the marker at `last_offset`.
+    /// Notes that the transaction that began at `first_offset` ends with the marker at `last_offset`.
     pub(crate) fn end(
         &mut self,
         producer_id: i64,
@@ -80,12 +81,12 @@ impl Transactions {
         }
     }
 
-    /// Where the first open transaction begins.
+    /// Returns the first offset of the first open transaction.
     pub(crate) fn first_open(&self) -> Option<i64> {
         self.open.first().copied()
     }
 
-    /// The log begins at this offset now, or nothing is left of what was aborted before it.
+    /// Forgets aborted transactions before this offset: the log begins there now, or compaction left nothing of them.
     pub(crate) fn trim(&mut self, log_start: i64) {
         while self.aborted.front().is_some_and(|it| it.last_offset < log_start) {
             self.aborted.pop_front();
@@ -126,7 +127,7 @@ impl Transactions {
         })
     }
 
-    /// How many are remembered as aborted.
+    /// Returns the number of remembered aborted transactions.
     #[cfg(test)]
     pub(crate) fn aborted_len(&self) -> usize {
         self.aborted.len()
