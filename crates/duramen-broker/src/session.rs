@@ -33,7 +33,7 @@ use crate::limits::{
 /// Principal, client, listener and version of a request.
 #[derive(Clone, Debug)]
 pub struct RequestContext {
-    /// Who; `User:ANONYMOUS` until there is authentication.
+    /// Principal of the client; `User:ANONYMOUS` until there is authentication.
     pub principal: Arc<str>,
     /// The client's name for itself.
     pub client_id: Option<String>,

@@ -1,11 +1,11 @@
 //! # Room card: clocks of nodes
 //!
-//! Purpose:    whether data may be removed by the time of this node's wall clock.
+//! Purpose:    may data be removed by the time of this node's wall clock?
 //! Owns:       [`Clocks`]: how the clocks of the nodes differ.
 //! Interface:  [`Node::believes_clock`], [`Node::compare_clocks`].
-//! Invariants: what is removed for its age is so by a clock that has not leapt, and that more than half of the nodes share
-//!             which this process has heard, itself among them; so two that differ remove nothing, also when one is gone,
-//!             nor does one of several that has heard nobody yet.
+//! Invariants: data is removed for its age only by a clock that has not leapt, and that a majority shares; the majority
+//!             is of the nodes that this process has heard, itself among them; so two nodes that differ remove nothing,
+//!             also when one is gone, nor does one of several that has heard no other yet.
 //! Never:      setting a clock, or refusing what a clock that differs has stamped.
 //! Tests:      `node/tests/clocks.rs`; `duramen-sim`, scenario `cluster`.
 //! Start at:   [`Node::believes_clock`].

@@ -1,7 +1,7 @@
 //! # Room card: coordinators
 //!
-//! Purpose:    the coordinators whose partitions this node leads: of groups, in `__consumer_offsets`, of transactions, in
-//!             `__transaction_state`, and of how far share groups are, in `__share_group_state`.
+//! Purpose:    the coordinators whose partitions this node leads: of groups, in `__consumer_offsets`, of transactions,
+//!             in `__transaction_state`, and of share groups' progress, in `__share_group_state`.
 //! Owns:       their loading, what they append and when they are told of it, their timers, the size of their logs.
 //! Interface:  [`Node::coordinate`] for requests about groups, [`Node::coordinate_transaction`] for those about
 //!             transactions (for those of shares see `node/share_calls.rs`); the rest is called by the node as things happen.
@@ -12,8 +12,9 @@
 //! Tests:      `node/tests/groups.rs`, `node/tests/coordinators.rs`; `duramen-sim`.
 //! Start at:   [`Node::coordinate`], then `settle`.
 //!
-//! The log of a coordinator is its image, too: once it is much larger than what it says, the coordinator appends again
-//! what it says in old places, slice by slice, beginning a segment with that, and then everything before is trimmed.
+//! The log of a coordinator is its image, too. Once the log is much larger than its live records, the coordinator
+//! appends the old live records again, slice by slice. The first slice begins a segment, and in the end everything
+//! before is trimmed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -3,15 +3,17 @@
 //! Purpose:    a replica that lacks what a compaction left is given it, before its log begins anew behind it.
 //! Owns:       whose log is being fed here, and how far; what others asked for.
 //! Interface:  [`Node::on_prefixed`], [`Node::tick_feeds`], [`Node::on_prefixes`], [`Node::on_put`], [`Node::on_staged`].
-//! Invariants: a snapshot with a prefix is heard by its group only when all that it names is on this disk, left by the
-//!             compaction that it names: each piece says which it is of, and whoever gives it makes sure when it is read.
-//!             If that changes, it begins anew: an older value could come back, or a tombstone be missed.
+//! Invariants: a group hears a snapshot with a prefix only when the whole prefix is on this disk, left by the
+//!             compaction that the snapshot names; each piece names its compaction, and the giver checks that when it
+//!             reads the piece. If the compaction changes, the feed begins anew: an older value could come back, or a
+//!             tombstone be missed.
 //! Never:      files (see storage's `staging`); what a snapshot says (see `group/snapshots.rs`).
 //! Tests:      `node/tests/feeding.rs`; `duramen-sim`, scenario `cluster`.
 //! Start at:   [`Node::on_prefixed`].
 //!
-//! What lies below the giver's log start is not asked for: it was trimmed by an entry that a majority has. So is whatever is
-//! trimmed while it is fed: the log begins anew where the latest snapshot says, or a piece did, if that is later.
+//! A feed does not ask for anything below the giver's log start, because it was trimmed by an entry that a majority
+//! has. Nor does it ask for offsets that are trimmed meanwhile. The log begins anew where the latest snapshot says, or
+//! a piece did, if that is later.
 
 use std::collections::BTreeMap;
 

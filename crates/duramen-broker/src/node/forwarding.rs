@@ -1,18 +1,18 @@
 //! # Room card: forwarding
 //!
-//! Purpose:    what only the node decides that leads the metadata is asked of it by whichever node was asked.
+//! Purpose:    any node that is asked passes on the requests that only the leader of the metadata decides.
 //! Owns:       requests that are on their way to that node, and those of others that are served here.
 //! Interface:  [`Node::forward`], [`Node::on_forwards`], [`Node::answer_forwarded`], [`Node::tick_forwards`].
-//! Invariants: a request is executed once at most by being forwarded: it is sent again only to the process that it was
-//!             sent to before, which knows it by its number and answers again; what is on its way, and what is remembered,
-//!             is bounded.
+//! Invariants: forwarding executes a request once at most; a request is sent again only to the same process as before,
+//!             which knows the request by its number and repeats its answer; requests on their way and remembered
+//!             answers are bounded.
 //! Never:      what requests mean.
 //! Tests:      `node/tests/forwarding.rs`.
 //! Start at:   [`Node::forward`].
 //!
-//! A frame may be lost, and come twice. So a request is sent again and again, until it is answered, its time is over, or
-//! another node leads the metadata. Then it is not known whether it was executed, and the client, who is told
-//! `NOT_CONTROLLER`, asks again or does not. A node that has not executed it and will not says so; then it goes to another.
+//! A frame may be lost, and come twice. So a request is sent again and again, until it is answered, its time is over,
+//! or another node leads the metadata. Then its outcome is unknown: the client gets `NOT_CONTROLLER`, and asks again or
+//! does not. A node that has not executed a request and will not says so; then the request goes to another node.
 
 use std::collections::{BTreeMap, VecDeque};
 

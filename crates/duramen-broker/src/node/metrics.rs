@@ -190,7 +190,7 @@ impl Node {
         std::iter::once(metadata).chain(others).collect()
     }
 
-    /// Whether it can serve.
+    /// Returns the readiness of the node to serve.
     pub fn readiness(&self) -> Readiness {
         let count = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
         Readiness {

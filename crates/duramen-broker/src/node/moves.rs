@@ -1,14 +1,14 @@
 //! # Room card: moves
 //!
-//! Purpose:    leadership that changes hands on purpose: asked for, back to preferred replicas, away from a disk that is
-//!             slow or full, and from a node that is about to end.
+//! Purpose:    leadership that changes hands on purpose: on request, back to preferred replicas, away from a slow or
+//!             full disk, and from a node about to end.
 //! Owns:       what is to be handed over and what is under way; whether this node's disk is slow, or steadily full;
 //!             elections that administrators wait for.
 //! Interface:  [`Node::tick_moves`], [`Node::drain`], [`Node::elect`].
-//! Invariants: a group is given only to a replica that keeps up, on a node that was heard and does not leave; few at once.
-//!             Unless an administrator asks, or all are about to end, it is given to none whose disk is slow while its own
-//!             disk moves: so leadership does not go to and fro. To a full disk none is given but by a node that is about
-//!             to end.
+//! Invariants: a group is given only to a replica that keeps up, on a node that was heard and does not leave; few at
+//!             once. A node with a slow disk is given no group while the own disk moves, so that leadership does not go
+//!             to and fro; exceptions are an administrator's request, and a shutdown of all nodes. A node with a full
+//!             disk is given a group only by a node that is about to end.
 //! Never:      how one group hands over (see `group/moving.rs`).
 //! Tests:      `node/tests/moves.rs`; `duramen-sim`.
 //! Start at:   [`Node::tick_moves`].

@@ -1,7 +1,7 @@
 //! # Room card: sleepers
 //!
-//! Purpose:    groups that have nothing to do cost nothing: they are not ticked, and what stands in for all their
-//!             heartbeats is a number in the frames between nodes.
+//! Purpose:    quiesced groups cost nothing: they are not ticked, and a number in the frames between nodes stands in
+//!             for all their heartbeats.
 //! Owns:       which groups are ticked; what this node leads asleep with each other node, and what each leads asleep with
 //!             this one; whether nodes answer each other.
 //! Interface:  [`Node::tick_groups`], [`Node::on_asleep`], [`Node::note_rest`].

@@ -1,8 +1,8 @@
 //! # Room card: transactions in the node
 //!
-//! Purpose:    what coordinators of transactions and leaders of partitions say to each other, here and between nodes.
-//! Owns:       batches that wait until it is known whether their partition is in their transaction; what was asked for them,
-//!             and which markers are to be written, until it is answered.
+//! Purpose:    the messages between coordinators of transactions and leaders of partitions, here and between nodes.
+//! Owns:       batches that wait until it is known whether their partition is in their transaction; open questions for
+//!             them; markers that are still to be written.
 //! Interface:  [`Node::append_in_transaction`], [`Node::judge_for`], [`Node::mark`]; the rest is called as things happen.
 //! Invariants: a leader appends a transaction's first batch only after the coordinator has confirmed the partition, and
 //!             only if no marker came in between; a marker is asked for until it is written, or can no longer be;
@@ -11,9 +11,9 @@
 //! Tests:      `node/tests/transactions.rs`; `duramen-sim`.
 //! Start at:   [`Node::append_in_transaction`], then [`Node::on_judged`].
 //!
-//! Frames may be lost, late, and come twice. Questions may be asked again: they change nothing that was so. Markers carry the
-//! term of the leader that they are for, so that a later one does not execute what an earlier one was asked; and the place
-//! of the decision in the coordinator's log, of which a leader remembers the last for each producer.
+//! Frames may be lost, late, and come twice. Questions may be asked again, because they change nothing. A marker
+//! carries the term of the leader that it is for, so that a later leader does not execute it. A marker also carries the
+//! place of the decision in the coordinator's log, of which a leader remembers the last for each producer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

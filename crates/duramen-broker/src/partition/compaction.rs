@@ -38,7 +38,7 @@ pub(super) struct Compacting {
     ordered: Option<u64>,
     /// True if an order failed: the next look at the log repeats it.
     is_put_off: bool,
-    /// The entry that was proposed last, in this term, and up to where it compacts.
+    /// Index of the latest Compact entry proposed in this term, and the offset up to which it compacts.
     proposed: Option<(u64, i64)>,
     /// Time of a segment's first batch, by the segment's base offset. Covers the segments that began since this replica
     /// started.

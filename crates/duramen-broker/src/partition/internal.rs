@@ -26,7 +26,7 @@ pub(crate) enum Internal {
     },
     /// These producers are forgotten: it is read from older logs, and not written any more.
     ExpireNamed {
-        /// Who.
+        /// Ids of the producers.
         ids: Vec<i64>,
     },
 }
