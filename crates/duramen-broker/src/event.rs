@@ -69,8 +69,8 @@ pub enum Event {
     Peer(Box<PeerFrame>),
     /// The node is about to end: others should lead what it leads. Answered by [`Action::Drained`].
     Drain,
-    /// The machine was suspended: the monotonic clock stood still, and the wall clock went on. Comes before anything else
-    /// that has the new time.
+    /// The machine was suspended: the monotonic clock stood still, and the wall clock went on. Comes before anything
+    /// else that has the new time.
     Suspended {
         /// For so many milliseconds.
         ms: i64,
@@ -106,7 +106,8 @@ pub enum Action {
     /// Read of a log where it does no harm to wait, and answer with [`Event::LogRead`]:
     /// [`crate::read_plan::log_slice`].
     ReadLog(ReadLog),
-    /// Look at a log for a share group where it does no harm to wait, and answer with what [`crate::read_plan::look`] says.
+    /// Look at a log for a share group where it does no harm to wait, and answer with what [`crate::read_plan::look`]
+    /// says.
     Look(Look),
     /// Copy a segment and fill its damaged ranges, where it does no harm to wait, and let storage switch to the copy:
     /// [`duramen_storage::mending`]. Answered by [`Done::Mended`], in any case.
@@ -136,7 +137,8 @@ pub enum Action {
 /// The data directories that are the cluster, as the metadata says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Membership {
-    /// An index of the metadata that is applied here. Of two nodes' lists the one of the higher index is newer, if they differ.
+    /// An index of the metadata that is applied here. Of two nodes' lists the one of the higher index is newer, if they
+    /// differ.
     pub index: u64,
     /// The directory of each node that stays.
     pub directories: BTreeMap<i32, [u8; 16]>,

@@ -1,12 +1,12 @@
 //! # Room card: group
 //!
 //! Purpose:    one Raft group on this node: its inputs, and its identity to others.
-//! Owns:       the in-memory log the library reads, payload until storage has it, every call into the library, the failure
-//!             of a group. What comes out is in `turn`.
-//! Interface:  [`Group::propose_batch`], [`Group::propose_internal`], [`Group::on_persisted`],
-//!             [`Group::on_letter`], [`Group::tick`], [`Group::collect`], [`Group::is_serving`].
-//! Invariants: entries are proposed only as leader, and their base offset comes from the last entry of the log.
-//!             After a panic of the library the group is failed and never used again.
+//! Owns:       the in-memory log the library reads, payload until storage has it, every call into the library, the
+//!             failure of a group. What comes out is in `turn`.
+//! Interface:  [`Group::propose_batch`], [`Group::propose_internal`], [`Group::on_persisted`], [`Group::on_letter`],
+//!             [`Group::tick`], [`Group::collect`], [`Group::is_serving`].
+//! Invariants: entries are proposed only as leader, and their base offset comes from the last entry of the log. After a
+//!             panic of the library the group is failed and never used again.
 //! Never:      what entries mean; offsets shown to anyone.
 //! Tests:      `group/tests.rs`, with three groups that exchange messages; those of `node`.
 //! Start at:   [`Group::propose_batch`], then `group/turn.rs`.
@@ -172,7 +172,7 @@ impl std::fmt::Debug for Group {
 }
 
 impl Group {
-    /// A new, empty replica. The first [`Group::collect`] yields its creation.
+    /// Makes a new, empty replica. The first [`Group::collect`] yields its creation.
     pub(crate) fn create(
         id: ReplicaId,
         identity: duramen_storage::op::Identity,
@@ -191,8 +191,8 @@ impl Group {
         group
     }
 
-    /// A replica as storage recovered it. Entries after the image are handed out again by
-    /// [`Group::collect`] once they are known to be committed.
+    /// Makes a replica from the state that storage recovered. [`Group::collect`] hands out entries after the image
+    /// again, once they are known to be committed.
     pub(crate) fn recover(found: &RecoveredReplica, seed: u64) -> Self {
         let hard_state = HardState {
             // A replica that died right after its creation may have no hard state yet; and the
@@ -273,17 +273,17 @@ impl Group {
         self.shipping.bytes_max = memory.payload_bytes;
     }
 
-    /// The replica.
+    /// Returns the id of the replica.
     pub(crate) fn id(&self) -> ReplicaId {
         self.id
     }
 
-    /// Why the group failed, if it did.
+    /// Returns the reason why the group failed, if it did.
     pub(crate) fn failure(&self) -> Option<&str> {
         self.failed.as_deref()
     }
 
-    /// The peer that leads, if that is known.
+    /// Returns the peer that leads, if it is known.
     pub(crate) fn leader(&self) -> Option<u64> {
         Some(self.raw.raft.leader_id).filter(|id| *id != 0)
     }
@@ -295,38 +295,38 @@ impl Group {
         self.failed.is_none() && self.applied() == BORN_INDEX && last <= BORN_INDEX + 1
     }
 
-    /// This replica and its term, for whoever is told that it leads.
+    /// Returns this replica and its term, for announcements that it leads.
     pub(crate) fn lead(&self) -> (u64, u64) {
         (self.id.0, self.term())
     }
 
-    /// The current term.
+    /// Returns the current term.
     pub(crate) fn term(&self) -> u64 {
         self.raw.raft.term
     }
 
-    /// The term as the leader epoch that clients see.
+    /// Returns the term as the leader epoch that clients see.
     pub(crate) fn epoch(&self) -> i32 {
         // A group with a term above is failed, and asked all the same.
         i32::try_from(self.term()).unwrap_or(i32::MAX)
     }
 
-    /// The last applied index.
+    /// Returns the last applied index.
     pub(crate) fn applied(&self) -> u64 {
         self.applied.0
     }
 
-    /// The last index that is on this replica's disk.
+    /// Returns the last index that is on this replica's disk.
     pub(crate) fn persisted(&self) -> u64 {
         self.raw.raft.raft_log.persisted
     }
 
-    /// The index of the last entry of the log, not all of it committed.
+    /// Returns the index of the last entry of the log, committed or not.
     pub(crate) fn last_index(&self) -> u64 {
         self.raw.raft.raft_log.last_index()
     }
 
-    /// One past the last offset of the log, not all of it committed.
+    /// Returns the log end offset, committed or not.
     pub(crate) fn end_offset(&self) -> i64 {
         let unstable = self.raw.raft.raft_log.unstable_entries().iter().rev();
         unstable
@@ -335,17 +335,17 @@ impl Group {
             .map_or_else(|| self.raw.store().end_offset(), |last| last.end_offset())
     }
 
-    /// Where terms began, oldest first.
+    /// Returns the starts of the terms, oldest first.
     pub(crate) fn term_runs(&self) -> &[TermRun] {
         &self.raw.store().runs
     }
 
-    /// Bytes of batches in the log from `offset` to `end`, if the entries are still in memory.
+    /// Returns the bytes of batches in the log from `offset` to `end`, if the entries are still in memory.
     pub(crate) fn bytes_between(&self, offset: i64, end: i64) -> Option<u64> {
         self.raw.store().bytes_between(offset, end)
     }
 
-    /// Bytes of the batch that holds `offset`, if its entry is still in memory.
+    /// Returns the bytes of the batch that holds `offset`, if its entry is still in memory.
     pub(crate) fn batch_bytes_at(&self, offset: i64) -> Option<u64> {
         self.raw.store().batch_bytes_at(offset)
     }
@@ -376,7 +376,7 @@ impl Group {
         if self.is_serving() { self.confirming.answer(doubt, self.term()) } else { Some(false) }
     }
 
-    /// The peers that vote.
+    /// Returns the peers that vote.
     pub(crate) fn voter_ids(&self) -> &[u64] {
         &self.raw.store().conf.voters
     }
@@ -488,13 +488,13 @@ impl Group {
         self.guarded(|raw| raw.step(message).ok());
     }
 
-    /// Something that was to be sent to a peer was not.
+    /// Reports to the library that a message for a peer was not sent.
     pub(crate) fn on_unreachable(&mut self, peer: u64) {
         self.wake();
         self.guarded(|raw| raw.report_unreachable(peer));
     }
 
-    /// One tick of the group's clock. A group of one voter needs none. True if it has something to say.
+    /// Ticks the group's clock. A group of one voter needs no tick. True if the group has messages.
     pub(crate) fn tick(&mut self) -> bool {
         if self.term() >= TERM_MAX || self.failed.is_some() || self.is_beginning() {
             return false;
@@ -505,8 +505,8 @@ impl Group {
             return false;
         }
         self.pace.ticks += 1;
-        // The others may not have made their replicas when this one stood for the first election. To ask once more whether
-        // they would vote changes nothing, and nobody waits for another timeout.
+        // The others may not have made their replicas when this one stood for the first election. To ask once more
+        // whether they would vote changes nothing, and nobody waits for another timeout.
         if self.raw.raft.state == StateRole::PreCandidate && self.is_before_first_leader() {
             self.campaign();
         }
@@ -622,7 +622,7 @@ impl Group {
         }
     }
 
-    /// Bytes of payload proposed and not persisted yet.
+    /// Returns the bytes of payload proposed and not persisted yet.
     pub(crate) fn bytes_in_flight(&self) -> u64 {
         self.bytes_in_flight
     }
@@ -633,7 +633,7 @@ impl Group {
         self.failed.get_or_insert(why);
     }
 
-    /// Every call into the library that may change it goes through here.
+    /// Guards every call into the library that may change it.
     fn guarded<T>(&mut self, call: impl FnOnce(&mut RawNode<GroupLog>) -> T) -> Option<T> {
         if self.failed.is_some() {
             return None;
@@ -656,8 +656,8 @@ impl Group {
         }
     }
 
-    /// The library draws its election timeout from the thread's chance at every reset, even one
-    /// that changes neither term nor role; ours comes from the seed.
+    /// Sets the election timeout from the seed. At every reset the library draws it from the thread's randomness, even
+    /// at one that changes neither term nor role.
     fn settle_timeout(&mut self) {
         if self.is_alone() {
             return;

@@ -268,7 +268,7 @@ impl Node {
         std::mem::swap(&mut self.out, actions);
     }
 
-    /// When, in monotonic microseconds, to send [`Event::Tick`] if nothing happens before.
+    /// Returns the time to send [`Event::Tick`] if nothing happens before, in monotonic microseconds.
     pub fn deadline(&self) -> u64 {
         self.timers.first().map_or(u64::MAX, |(at, _)| *at)
     }
@@ -533,7 +533,7 @@ impl Node {
         }
     }
 
-    /// One of the partitions that the request waits for has a leader, or never will.
+    /// Notes that one of the partitions that a request waits for has a leader, or never will.
     fn on_leader(&mut self, key: RequestKey) {
         let Some(waiting) = self.parked.get_mut(&key) else { return };
         let (Parked::Commit { outstanding, .. }
@@ -621,7 +621,7 @@ impl Node {
         Uuid(self.options.facts.directory_id)
     }
 
-    /// The metadata records of a request are committed, or lost.
+    /// Goes on with a request whose metadata records are committed, or lost.
     fn on_committed(&mut self, key: RequestKey, is_committed: bool, made: &[GroupId]) {
         let Some(waiting) = self.parked.get_mut(&key) else { return };
         if !is_committed {
@@ -694,7 +694,7 @@ impl Node {
         self.out.push(Action::Reply { connection: key.0, sequence: key.1, reply });
     }
 
-    /// The local replica of a partition.
+    /// Returns the local replica of a partition.
     pub(crate) fn local_replica(&self, topic: &Topic, partition: i32) -> Option<ReplicaId> {
         let replicas = topic.partitions.get(usize::try_from(partition).ok()?)?;
         let own = self.own_directory();
@@ -702,13 +702,13 @@ impl Node {
         Some(ReplicaId(replica.peer_id))
     }
 
-    /// The local replica of a partition, or why there is none that answers.
+    /// Returns the local replica of a partition that serves, or the error for a client.
     pub(crate) fn serving(&self, topic: &Topic, index: i32) -> Result<&Partition, ErrorCode> {
         let partition = self.partition_here(topic, index)?;
         partition.obstacle().map_or(Ok(partition), Err)
     }
 
-    /// The local replica of a partition, leader or not, or why there is none that can be read.
+    /// Returns the local replica of a partition, leader or not, or the reason why none can be read.
     pub(crate) fn readable(&self, topic: &Topic, index: i32) -> Result<&Partition, ErrorCode> {
         let partition = self.partition_here(topic, index)?;
         partition.obstacle_to_reading().map_or(Ok(partition), Err)
@@ -755,7 +755,7 @@ impl Node {
         self.disk_shortage
     }
 
-    /// The next producer id, or `None` after having asked for a block of them.
+    /// Returns the next producer id, or `None` after having asked for a block of them.
     pub(crate) fn next_producer_id(&mut self) -> Result<Option<i64>, ErrorCode> {
         let (next, end) = self.producer_ids;
         if next < end {
@@ -796,7 +796,7 @@ impl Node {
     }
 }
 
-/// The partition has its turn in the next flush.
+/// Gives the partition a turn in the next flush.
 fn mark(dirty: &mut VecDeque<ReplicaId>, partition: &mut Partition) {
     if !std::mem::replace(&mut partition.is_dirty, true) {
         dirty.push_back(partition.group.id());

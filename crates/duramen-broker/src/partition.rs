@@ -202,7 +202,7 @@ fn id_of(identity: &Identity) -> GroupId {
 }
 
 impl Partition {
-    /// A new, empty replica.
+    /// Makes a new, empty replica.
     pub(crate) fn create(
         replica: ReplicaId,
         identity: Identity,
@@ -215,7 +215,7 @@ impl Partition {
         Self::over(id, group, settings)
     }
 
-    /// A replica that is added to a partition that is there: its leader will tell it the rest.
+    /// Makes a replica that is added to a partition: its leader will send it the rest.
     pub(crate) fn await_birth(
         replica: ReplicaId,
         identity: Identity,
@@ -226,7 +226,7 @@ impl Partition {
         Self::over(id, Group::await_birth(replica, identity, seed), settings)
     }
 
-    /// A replica as storage found it. It answers nothing before it leads.
+    /// Makes a replica from the state that storage recovered. The replica answers nothing before it leads.
     pub(crate) fn recover(
         found: &RecoveredReplica,
         settings: Arc<TopicSettings>,
@@ -284,30 +284,30 @@ impl Partition {
         }
     }
 
-    /// The first offset kept.
+    /// Returns the log start offset.
     pub(crate) fn log_start(&self) -> i64 {
         self.log_start
     }
 
-    /// One past the last committed offset.
+    /// Returns the high watermark.
     pub(crate) fn committed(&self) -> i64 {
         self.committed
     }
 
-    /// One past the last offset that belongs to no open transaction, nor follows one.
+    /// Returns the last stable offset.
     pub(crate) fn stable(&self) -> i64 {
         let open = self.producers.transactions().first_open();
         open.map_or(self.committed, |first| first.clamp(self.log_start, self.committed))
     }
 
-    /// The aborted transactions between two offsets, and up to where they are all of them.
+    /// Returns the aborted transactions between two offsets, and the offset up to which the list is complete.
     pub(crate) fn aborted(&self, from: i64, to: i64) -> (Vec<Aborted>, i64) {
         // Below that nothing is left of them.
         let from = from.max(self.compacting.done.below);
         self.producers.transactions().aborted(from, to, FETCH_ABORTED_MAX)
     }
 
-    /// The highest epoch that a producer was heard of with.
+    /// Returns the highest epoch in which a producer was heard.
     pub(crate) fn producer_epoch(&self, producer_id: i64) -> Option<i16> {
         self.producers.epoch_of(producer_id)
     }
@@ -317,22 +317,22 @@ impl Partition {
         self.producers.is_open(producer_id)
     }
 
-    /// Bytes of record batches that are committed and not removed.
+    /// Returns the bytes of record batches that are committed and not removed.
     pub(crate) fn bytes(&self) -> u64 {
         self.segments.iter().map(|segment| segment.size).sum()
     }
 
-    /// The last that each producer with sequences did.
+    /// Returns the last batch of each producer with sequences.
     pub(crate) fn active_producers(&self) -> impl Iterator<Item = ActiveProducer> {
         self.producers.active()
     }
 
-    /// Producers remembered.
+    /// Returns the number of remembered producers.
     pub(crate) fn producers_len(&self) -> usize {
         self.producers.len()
     }
 
-    /// Why a client cannot be served here now, if so.
+    /// Returns the error for a client that cannot be served here now, if there is one.
     pub(crate) fn obstacle(&self) -> Option<ErrorCode> {
         if self.group.failure().is_some() {
             Some(ErrorCode::KafkaStorageError)
@@ -374,7 +374,7 @@ impl Partition {
         }
     }
 
-    /// The leader epoch under which the record at `offset` was appended; -1 if there is none.
+    /// Returns the leader epoch under which the record at `offset` was appended; -1 if there is none.
     pub(crate) fn epoch_at(&self, offset: i64) -> i32 {
         let runs = self.group.term_runs();
         let at = runs.partition_point(|run| run.start_offset <= offset);
@@ -382,13 +382,13 @@ impl Partition {
         term.and_then(|term| i32::try_from(term).ok()).unwrap_or(-1)
     }
 
-    /// Start offsets of the epochs that matter to a lookup by time.
+    /// Returns the start offsets of the epochs that matter to a lookup by time.
     pub(crate) fn epochs(&self) -> Vec<(i64, i32)> {
         let runs = self.group.term_runs().iter();
         runs.map(|run| (run.start_offset, i32::try_from(run.term).unwrap_or(-1))).collect()
     }
 
-    /// The largest epoch not above `epoch` and where it ended, or `(-1, -1)`.
+    /// Returns the largest epoch not above `epoch` and its end offset, or `(-1, -1)`.
     pub(crate) fn epoch_end(&self, epoch: i32) -> (i32, i64) {
         let Ok(asked) = u64::try_from(epoch) else { return (-1, -1) };
         if epoch > self.group.epoch() {
@@ -669,7 +669,7 @@ impl Partition {
         entry.is_some_and(|entry| self.group.propose_internal(&entry).is_ok())
     }
 
-    /// The view's image at the applied index.
+    /// Returns the view's image at the applied index.
     pub(crate) fn image(&self) -> OpKind {
         let index = self.group.applied();
         if sabotage::is(Bug::ImageWithoutProducers) {
@@ -721,7 +721,7 @@ impl Partition {
         self.touch_watchers(effects);
     }
 
-    /// This replica's log begins anew, as its leader's does: all that was here is gone.
+    /// Begins this replica's log anew, as its leader's does: all that was here is gone.
     fn begin_anew(&mut self, beginning: &Beginning, now: Now, effects: &mut Effects) {
         self.fail_waiting(0, ErrorCode::NotLeaderOrFollower, effects);
         match view_of(&beginning.image, now.mono_us) {
@@ -743,7 +743,7 @@ impl Partition {
         effects.woken.extend(self.fetches.iter().map(|key| (*key, Growth::default())));
     }
 
-    /// A newer leader's entries took the place of ours: what was said of them is void.
+    /// Drops the proposals from an index on, because a newer leader's entries replaced them.
     fn cut(&mut self, first: u64, removed: &[LogEntry], effects: &mut Effects) {
         if !sabotage::is(Bug::CutKeepsProducers) {
             self.producers.cut(first);
@@ -976,7 +976,7 @@ impl Partition {
     }
 }
 
-/// Payload of a batch of ours, ready to be appended as it is.
+/// Stamps the payload of an own batch, so that it can be appended as it is.
 pub(crate) fn stamp(mut bytes: BytesMut, base_offset: i64, epoch: i32) -> Bytes {
     batch::set_base_offset(&mut bytes, base_offset);
     batch::set_partition_leader_epoch(&mut bytes, epoch);

@@ -159,7 +159,8 @@ duramen_protocol::message! {
         nonce: u64 [0..],
         batches: Bytes [0..],
     }
-    /// The sender's replica lacks what a compaction left of a log: from an offset on, if the receiver has done that very one.
+    /// The sender's replica lacks what a compaction left of a log: from an offset on, if the receiver has done that
+    /// very one.
     pub(crate) struct PrefixWanted {
         nonce: u64 [0..],
         topic_id: Uuid [0..],
@@ -168,8 +169,8 @@ duramen_protocol::message! {
         compaction: u64 [0..],
         offset: i64 [0..],
     }
-    /// The first batches of what a [`PrefixWanted`] names, by which compaction they were left, and where the sender's log
-    /// begins. None, and not the last, if they could not be read.
+    /// The first batches of what a [`PrefixWanted`] names, by which compaction they were left, and where the sender's
+    /// log begins. None, and not the last, if they could not be read.
     pub(crate) struct PrefixGiven {
         nonce: u64 [0..],
         compaction: u64 [0..],
@@ -425,7 +426,7 @@ impl PeerFrame {
         std::iter::once(head.freeze()).chain(payloads).collect()
     }
 
-    /// All parts as one.
+    /// Encodes all parts as one.
     pub fn encode(&self) -> Bytes {
         Bytes::from(self.clone().into_parts().concat())
     }
@@ -533,7 +534,7 @@ mod tests {
         assert!(frame().weight() >= read.iter().map(Bytes::len).sum());
     }
 
-    /// Every list of a frame, each with an element whose texts and blobs are long.
+    /// Returns every list of a frame, each with an element whose texts and blobs are long.
     fn lists() -> Vec<(&'static str, Frame)> {
         let text = "t".repeat(200);
         let blob = Bytes::from(vec![7; 200]);

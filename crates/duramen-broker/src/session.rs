@@ -180,7 +180,7 @@ const SCRATCH_BYTES_KEPT: usize = 1 << 20;
 pub(crate) const FIRST_THAT_ADDS: i16 = 12;
 
 impl Session {
-    /// A new connection's session.
+    /// Makes the session of a new connection.
     pub fn new(
         connection: ConnectionId,
         principal: Arc<str>,
@@ -200,7 +200,7 @@ impl Session {
         }
     }
 
-    /// The connection.
+    /// Returns the connection.
     pub fn connection(&self) -> ConnectionId {
         self.connection
     }
@@ -224,7 +224,7 @@ impl Session {
         self.bytes
     }
 
-    /// One frame, without its length.
+    /// Takes one frame, without its length.
     pub fn on_frame(&mut self, frame: Bytes) -> SessionStep {
         let bytes = frame.len();
         match decode_request_counted(frame) {
@@ -352,8 +352,8 @@ impl Session {
         Ok((*view.header(), summary?))
     }
 
-    /// The node's answer to request `sequence`, or `None` if there is nothing to send. Returns
-    /// the replies that may leave now, in order; an error closes the connection.
+    /// Takes the node's answer to request `sequence`, or `None` if there is nothing to send. Returns the replies that
+    /// may leave now, in order; an error closes the connection.
     pub fn on_reply(
         &mut self,
         sequence: u64,

@@ -20,7 +20,8 @@ use crate::limits::{ELECTION_TICKS, LAG_TICKS};
 use duramen_storage::sabotage::{self, Bug};
 use raft::{ProgressState, StateRole};
 
-/// Ticks after which a piece that is not acknowledged no longer holds up the next: it was lost, and the next one shows it.
+/// Ticks after which a piece that is not acknowledged no longer holds up the next: it was lost, and the next one shows
+/// it.
 const ACKNOWLEDGED_TICKS: u64 = 10;
 /// Ticks until a read that failed is tried again.
 const AGAIN_TICKS: u64 = 20;
@@ -86,12 +87,12 @@ pub(super) struct CatchingUp {
 }
 
 impl CatchingUp {
-    /// Nobody is brought up any more: by this replica.
+    /// Forgets all followers, because this replica brings none up any more.
     pub(super) fn clear(&mut self) {
         self.followers.clear();
     }
 
-    /// A follower has what is not in memory.
+    /// Forgets a follower that has all entries which are not in memory.
     pub(super) fn forget(&mut self, peer: u64) {
         self.followers.remove(&peer);
     }
@@ -104,7 +105,7 @@ impl CatchingUp {
         follower.asked.is_none() && ticks >= follower.not_before_tick && is_acknowledged
     }
 
-    /// Where a follower was left: an entry and the offset before it.
+    /// Returns the next entry of a follower, and the offset before the entry.
     pub(super) fn next_of(&self, peer: u64) -> Option<(u64, i64)> {
         self.followers.get(&peer)?.next
     }
@@ -115,7 +116,7 @@ impl CatchingUp {
         follower.at_tick = ticks;
     }
 
-    /// The read that `ticket` was, if it is waited for.
+    /// Takes the read of this ticket, if it is waited for.
     pub(super) fn take_asked(&mut self, peer: u64, ticket: u64) -> Option<Asked> {
         let follower = self.followers.get_mut(&peer)?;
         follower.asked.take_if(|asked| asked.ticket == ticket)
@@ -204,7 +205,8 @@ impl Group {
         }
     }
 
-    /// The log is to be compacted below an offset, by the entry at `compaction`: entries there are given to nobody any more.
+    /// Prepares for a compaction below an offset, by the entry at `compaction`. The leader gives no entries there to
+    /// followers any more.
     pub(crate) fn compact(&mut self, below: i64, compaction: u64) {
         self.raw.mut_store().compact(below, compaction);
     }
@@ -230,7 +232,7 @@ impl Group {
         })
     }
 
-    /// Offsets below are gone: entries that lie wholly below are given to nobody any more.
+    /// Trims offsets below: the leader gives entries that lie wholly below to no follower any more.
     pub(crate) fn trim(&mut self, log_start: i64) {
         let applied = self.applied.0;
         self.raw.mut_store().trim(log_start, applied);
@@ -238,8 +240,8 @@ impl Group {
 }
 
 impl GroupLog {
-    /// Makes the entries from `index` on again, from batches that begin at `offset`. Every field must be what it was when
-    /// they were appended; whatever does not fit is an error, and nothing is sent.
+    /// Makes the entries from `index` on again, from batches that begin at `offset`. Every field must be what it was
+    /// when they were appended; whatever does not fit is an error, and nothing is sent.
     pub(super) fn rebuild(
         &self,
         index: u64,
@@ -285,7 +287,8 @@ impl GroupLog {
         Ok(Piece { first: index, entries, end_offset })
     }
 
-    /// From where to read for an entry: an offset, and how many batches from there on come before it.
+    /// Returns the start of a read for an entry: an offset, and the number of batches from there that come before the
+    /// entry.
     pub(super) fn place_of(&self, index: u64, hint: Option<(u64, i64)>) -> (i64, u64) {
         let history = &self.history;
         let mut known = (history.index + 1, history.end_offset);
@@ -321,7 +324,7 @@ mod tests {
         usize::try_from(number).expect("small")
     }
 
-    /// A batch with any attributes, as some leader appended it.
+    /// Returns a batch with any attributes, as some leader appended it.
     fn any_batch(chance: &mut Prng, offset: i64, term: u64, begins: bool) -> (Descriptor, Bytes) {
         let mut builder = BatchBuilder::new();
         for _ in 0..=chance.below(4) {
@@ -347,7 +350,7 @@ mod tests {
         (Descriptor::of_batch(&bytes, begins).expect("a batch"), bytes)
     }
 
-    /// A log of several terms and segments, with internal entries everywhere.
+    /// Returns a log of several terms and segments, with internal entries everywhere.
     fn any_log(chance: &mut Prng) -> (GroupLog, Vec<Appended>) {
         let history = History::new(1, 1, 0);
         let mut log = GroupLog::new(HardState::default(), ConfState::default(), history, (1, 1, 0));

@@ -1,8 +1,8 @@
 //! Leadership check: a leader asks its followers whether it still leads. This is the `ReadIndex` of the Raft thesis,
 //! section 6.4.
 //!
-//! One question is on its way at a time. Whoever asks meanwhile shares the next, since the answer to one that left before
-//! says nothing of a later moment.
+//! One question is on its way at a time. Whoever asks meanwhile shares the next, since the answer to one that left
+//! before says nothing of a later moment.
 
 use raft::ReadState;
 

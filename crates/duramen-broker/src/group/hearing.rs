@@ -63,7 +63,7 @@ impl Group {
             .or_else(|| self.raw.store().offset_after(first.index - 1))
     }
 
-    /// Why a message proves that this replica has lost what it had, if it does.
+    /// Returns the reason why a message proves that this replica has lost entries, if it does.
     pub(super) fn damage_shown_by(&self, message: &Message) -> Option<String> {
         let log = &self.raw.raft.raft_log;
         if message.term < self.term() {

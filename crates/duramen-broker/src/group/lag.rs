@@ -63,8 +63,8 @@ mod tests {
         sync: Option<(u64, u64)>,
     }
 
-    /// At which tick, of ten minutes, the first of three disks has been slow for too long. `sync_ms` says how long a sync
-    /// takes of which disk that begins when, but for chance, which adds or takes a tenth.
+    /// Returns the tick, of ten minutes, at which the first of three disks has been slow for too long. `sync_ms` gives
+    /// the duration of a sync by disk and start time; chance adds or takes a tenth.
     fn noticed(appends_a_second: u64, sync_ms: impl Fn(usize, u64) -> u64) -> Option<u64> {
         let mut lag = Lag::default();
         let (mut chance, mut appended) = (Prng::stream(1, 0), 0);

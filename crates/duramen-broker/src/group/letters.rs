@@ -29,7 +29,7 @@ const KINDS: [(i8, MessageType); 10] = [
 const ENTRY_KINDS: [EntryType; 3] =
     [EntryType::EntryNormal, EntryType::EntryConfChange, EntryType::EntryConfChangeV2];
 
-/// A message on its way; `None` if its kind does not travel.
+/// Returns a message as a letter; `None` if its kind does not travel.
 pub(crate) fn letter_of(
     group: GroupId,
     mut message: Message,
@@ -64,7 +64,7 @@ pub(crate) fn letter_of(
     })
 }
 
-/// The message that travelled as `letter`; `None` if no replica says such a thing.
+/// Returns the message that travelled as `letter`; `None` if no replica sends such a message.
 pub(super) fn message_of(letter: &Letter) -> Option<Message> {
     let (_, kind) = KINDS.iter().find(|(kind, _)| *kind == letter.kind)?;
     let mut message = Message::default();

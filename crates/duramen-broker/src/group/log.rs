@@ -86,12 +86,12 @@ impl GroupLog {
         self.held.get(at).map(|held| &held.entry)
     }
 
-    /// The index of the first entry that is in memory, or would be.
+    /// Returns the index of the first entry that is in memory, or would be.
     pub(super) fn first_held(&self) -> u64 {
         self.before.0 + 1
     }
 
-    /// Where the log stands after the entry at `index`; `None` if that is not in memory.
+    /// Returns the log end offset after the entry at `index`; `None` if that is not in memory.
     pub(super) fn offset_after(&self, index: u64) -> Option<i64> {
         if index == self.before.0 {
             return Some(self.before_offset);
@@ -100,7 +100,7 @@ impl GroupLog {
         self.held.get(at).map(|held| held.end_offset)
     }
 
-    /// Bytes of batches between two offsets; `None` if the first is no longer in memory.
+    /// Returns the bytes of batches between two offsets; `None` if the first is no longer in memory.
     pub(super) fn bytes_between(&self, offset: i64, end: i64) -> Option<u64> {
         if offset < self.before_offset {
             return None;
@@ -112,7 +112,7 @@ impl GroupLog {
         Some(up_to(end).saturating_sub(up_to(offset)))
     }
 
-    /// Bytes of the batch that holds an offset; `None` if it is no longer in memory.
+    /// Returns the bytes of the batch that holds an offset; `None` if it is no longer in memory.
     pub(super) fn batch_bytes_at(&self, offset: i64) -> Option<u64> {
         if offset < self.before_offset {
             return None;
@@ -270,7 +270,7 @@ impl GroupLog {
         })
     }
 
-    /// An entry, wherever it is to be had from without waiting.
+    /// Returns an entry that can be had without a read.
     pub(super) fn at_hand(&self, index: u64) -> Option<&LogEntry> {
         if index > self.before.0 {
             return self.get(index);
@@ -280,7 +280,7 @@ impl GroupLog {
         rebuilt.map(|(entry, _)| entry).or_else(internal)
     }
 
-    /// The payload of a batch that was made again.
+    /// Returns the payload of a batch that was made again.
     pub(super) fn rebuilt_payload(&self, index: u64, term: u64) -> Option<&Bytes> {
         let (entry, payload) = self.pieces.values().find_map(|piece| piece.get(index))?;
         (entry.term == term).then_some(payload)
@@ -301,7 +301,7 @@ impl GroupLog {
     }
 }
 
-/// A membership as the library has it.
+/// Returns a membership as the library has it.
 pub(super) fn conf_to_raft(conf: &ConfState) -> eraftpb::ConfState {
     let mut out = eraftpb::ConfState::default();
     out.voters.clone_from(&conf.voters);
@@ -312,7 +312,7 @@ pub(super) fn conf_to_raft(conf: &ConfState) -> eraftpb::ConfState {
     out
 }
 
-/// A membership as we keep it, sorted, with the index of the entry that set it, and the number of the move.
+/// Returns a membership as we keep it, sorted, with the index of the entry that set it, and the number of the move.
 pub(super) fn conf_of(conf: &eraftpb::ConfState, applied: u64, move_number: u64) -> ConfState {
     let sorted = |peers: &[u64]| {
         let mut peers = peers.to_vec();
@@ -351,7 +351,7 @@ pub(super) fn content_of(entry: &Entry) -> Option<Content> {
     Some(Content::Internal(bytes.into()))
 }
 
-/// The entry of ours inside [`Content::Internal`]: `Ok(None)` for an entry of Raft's own.
+/// Returns our entry inside [`Content::Internal`]: `Ok(None)` for an entry of Raft's own.
 pub(crate) fn internal_of(bytes: &[u8]) -> Result<Option<&[u8]>, ()> {
     match bytes {
         [INTERNAL_VERSION, 0, TAG_INTERNAL, entry @ ..] => Ok(Some(entry)),

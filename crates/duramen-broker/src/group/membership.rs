@@ -37,7 +37,7 @@ fn change(
     change
 }
 
-/// Which move a change is of; 0 if it is of none.
+/// Returns the number of the move that a change is of; 0 if it is of none.
 pub(super) fn move_number(change: &ConfChangeV2) -> u64 {
     change.context.first_chunk().map_or(0, |number| u64::from_be_bytes(*number))
 }
@@ -153,7 +153,7 @@ impl Group {
     }
 }
 
-/// The change of membership that an entry is; an empty one leaves a joint membership.
+/// Returns the change of membership that an entry is; an empty one leaves a joint membership.
 pub(super) fn change_of(entry: &Entry) -> Option<ConfChangeV2> {
     let is_change = entry.get_entry_type() == EntryType::EntryConfChangeV2;
     let mut change = ConfChangeV2::default();

@@ -95,7 +95,7 @@ impl Shipping {
         }
     }
 
-    /// Nobody will need payload up to `index` soon.
+    /// Forgets payload up to `index`, because no peer will need it soon.
     pub(super) fn forget(&mut self, index: u64) {
         let later = self.recent.split_off(&(index + 1, 0));
         let gone = std::mem::replace(&mut self.recent, later);
@@ -175,14 +175,14 @@ impl Shipping {
         }
     }
 
-    /// The group is not used any more.
+    /// Forgets everything, because the group is not used any more.
     pub(super) fn clear(&mut self) {
         *self = Self { tickets: self.tickets, bytes_max: self.bytes_max, ..Self::default() };
     }
 }
 
-/// The payload of a message's batches after so many, as far as it is in what was read. What does not fit is another
-/// one's: the log may have been cut meanwhile.
+/// Returns the payload of a message's batches after the first `have`, as far as the read has it. Batches that do not
+/// fit belong to other entries: the log may have been cut meanwhile.
 fn fitting(message: &Message, have: usize, bytes: Bytes) -> Vec<Bytes> {
     let read = batches(bytes).map_while(Result::ok).map(|batch| batch.bytes().clone());
     let wanted = descriptors(message).skip(have).map(|(_, _, batch)| batch);

@@ -17,8 +17,8 @@ use raft::eraftpb::{Message, MessageType};
 use super::Group;
 use crate::limits::ELECTION_TICKS;
 
-/// Ticks for which heartbeats are held back before a leader sleeps: answers to the last ones come meanwhile, which would
-/// wake it. Followers must not miss them.
+/// Ticks for which heartbeats are held back before a leader sleeps: answers to the last ones come meanwhile, which
+/// would wake it. Followers must not miss them.
 const HELD_TICKS: u64 = 3;
 const _: () = assert!(HELD_TICKS + 3 < ELECTION_TICKS as u64);
 
@@ -54,7 +54,7 @@ impl Group {
         self.sleeping.is_asleep && self.failed.is_none()
     }
 
-    /// The other replicas that this one knows of, voters or not.
+    /// Returns the other replicas that this one knows of, voters or not.
     pub(crate) fn peers(&self) -> Vec<u64> {
         let all = self.raw.raft.prs().iter().map(|(id, _)| *id);
         let mut peers: Vec<u64> = all.filter(|id| *id != self.id.0).collect();
@@ -122,21 +122,21 @@ impl Group {
         self.peers().iter().all(|id| self.pace.heard.get(id).is_some_and(|at| *at >= beat))
     }
 
-    /// A leader may have sent heartbeats.
+    /// Notes that a leader may have sent heartbeats.
     pub(super) fn note_beat(&mut self) {
         if self.raw.raft.state == StateRole::Leader && self.raw.has_ready() {
             self.sleeping.beat = self.pace.ticks;
         }
     }
 
-    /// The leader sleeps, as [`Group::doze`] allowed.
+    /// Puts the leader to sleep, as [`Group::doze`] allowed.
     pub(crate) fn sleep(&mut self) {
         self.sleeping.is_asleep = true;
         self.shipping.forget(self.applied.0);
     }
 
-    /// Its leader sleeps, and says that this replica has all up to `index`. True if this one sleeps now too. If it is not
-    /// so, this is a heartbeat like any other, and its answer wakes the leader.
+    /// Follows a leader that sleeps, if this replica has the same log up to `index`. True if this replica sleeps now
+    /// too. If not, this is a heartbeat like any other, and its answer wakes the leader.
     pub(crate) fn follow_to_sleep(
         &mut self,
         leader: u64,
@@ -191,7 +191,8 @@ impl Group {
         }
     }
 
-    /// The nodes of these peers do not answer: a leader does not count them, and finds out at once whether enough are left.
+    /// Wakes a leader because the nodes of these peers do not answer. The leader does not count them, and finds out at
+    /// once whether enough are left.
     pub(crate) fn wake_without(&mut self, silent: &BTreeSet<u64>) {
         self.wake();
         if self.raw.raft.state != StateRole::Leader {

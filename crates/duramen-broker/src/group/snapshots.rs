@@ -206,8 +206,8 @@ pub(super) fn beginning_of(snapshot: &Snapshot, image: Bytes) -> Option<Beginnin
 }
 
 impl Group {
-    /// A replica that is not born yet: its leader will tell it how its log begins, and who its peers are. Until then it
-    /// neither votes nor counts.
+    /// Makes a replica that is not born yet: its leader will tell it how its log begins, and who its peers are. Until
+    /// then it neither votes nor counts.
     pub(crate) fn await_birth(id: ReplicaId, identity: Identity, seed: u64) -> Self {
         let conf = ConfState::default();
         let log =

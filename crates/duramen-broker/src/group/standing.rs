@@ -21,7 +21,7 @@ impl Group {
         conf.voters.contains(&peer) && (leaves.is_empty() || leaves.contains(&peer))
     }
 
-    /// The peers that have the log and do not vote.
+    /// Returns the learners, which have the log and do not vote.
     pub(crate) fn learners(&self) -> Vec<u64> {
         let conf = &self.raw.store().conf;
         let electorate = self.electorate();
@@ -32,7 +32,8 @@ impl Group {
         peers
     }
 
-    /// One past the last offset that a peer has, if it is known here: by its leader, unless the peer is very far behind.
+    /// Returns one past the last offset that a peer has, if it is known here. The leader knows it, unless the peer is
+    /// very far behind.
     pub(crate) fn end_offset_of(&self, peer: u64) -> Option<i64> {
         if peer == self.id.0 {
             return Some(self.end_offset());

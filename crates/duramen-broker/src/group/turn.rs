@@ -3,8 +3,8 @@
 //! Purpose:    outputs of a group: the one file that handles the library's `Ready`.
 //! Owns:       [`Turn`]; tickets, the messages that wait for a sync, what is applied.
 //! Interface:  [`Group::collect`] once a turn, [`Group::on_persisted`].
-//! Invariants: a `Ready` counts as persisted only when its ticket and all before it came back; `must_sync == false` only
-//!             means that it causes no sync. Messages leave when the `Ready` is persisted that they came with.
+//! Invariants: a `Ready` counts as persisted only when its ticket and all before it came back; `must_sync == false`
+//!             only means that it causes no sync. Messages leave when the `Ready` is persisted that they came with.
 //! Never:      what entries mean; offsets shown to anyone.
 //! Tests:      `group/tests.rs`.
 //! Start at:   [`Group::collect`], then `take_ready`.
@@ -50,7 +50,7 @@ pub(super) struct InFlight {
 }
 
 impl Group {
-    /// Storage has everything up to `ticket`.
+    /// Takes in that storage has everything up to `ticket`.
     pub(crate) fn on_persisted(&mut self, ticket: u64) {
         if ticket == CREATE_TICKET && !self.created {
             self.created = true;
@@ -84,8 +84,8 @@ impl Group {
         self.bytes_in_flight = 0;
     }
 
-    /// Everything that is ready: ops for storage, committed entries, messages. Call it once a
-    /// turn, after all events of the turn.
+    /// Collects everything that is ready: ops for storage, committed entries, messages. Call it once a turn, after all
+    /// events of the turn.
     pub(crate) fn collect(&mut self) -> Turn {
         let mut turn = Turn::default();
         turn.ops.extend(self.create.take());
@@ -113,8 +113,7 @@ impl Group {
         turn
     }
 
-    /// A newer leader's entry can come in the very turn in which another was proposed at its index: then storage never
-    /// hears of that one.
+    /// Finds proposed entries that storage never gets, because a newer leader's entry replaced them in the same turn.
     fn note_lost(&mut self, turn: &mut Turn) {
         let log = self.raw.store();
         let is_lost = |(index, term): &(u64, u64)| {

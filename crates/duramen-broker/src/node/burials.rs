@@ -3,8 +3,8 @@
 //! Purpose:    records that a share group has given up are kept in its dead-letter topic (KIP-1191).
 //! Owns:       what is to be kept, until it is: read, sent to whoever leads the partition it goes to, asked for again.
 //! Interface:  [`Node::bury`]; the rest is called as things happen.
-//! Invariants: a record counts as buried only once its copy is durable where it belongs. What may have been lost on the way is
-//!             sent again: a dead letter may come twice, and is never lost.
+//! Invariants: a record counts as buried only once its copy is durable where it belongs. What may have been lost on the
+//!             way is sent again: a dead letter may come twice, and is never lost.
 //! Never:      why a record is given up (see `shares::partition`), what a dead letter looks like (see `read_plan`).
 //! Tests:      `node/tests/share_groups.rs`.
 //! Start at:   [`Node::bury`], then `go_on_burying`.
@@ -107,7 +107,8 @@ impl Node {
         self.begin_burials();
     }
 
-    /// The topic that a group's dead letters go to; nothing if it has none any more.
+    /// Returns the topic that a group's dead letters go to, or the reason why it cannot be used. `None` if the group
+    /// has no such topic any more.
     fn dead_letter_topic(&self, group: &str) -> Option<Result<&Topic, &'static str>> {
         let name = self.dead_letters_of(group)?;
         let Some(topic) = self.controller.image.topic_named(name) else {
@@ -120,7 +121,7 @@ impl Node {
         })
     }
 
-    /// The next records are read.
+    /// Reads the next records.
     fn go_on_burying(&mut self, nonce: u64) {
         let Some(burial) = self.burials.open.get(&nonce) else { return };
         let (key, number, dying, from) =

@@ -1,6 +1,6 @@
 //! # Room card: clocks of nodes
 //!
-//! Purpose:    may data be removed by the time of this node's wall clock?
+//! Purpose:    tells when data may be removed by the time of this node's wall clock.
 //! Owns:       [`Clocks`]: how the clocks of the nodes differ.
 //! Interface:  [`Node::believes_clock`], [`Node::compare_clocks`].
 //! Invariants: data is removed for its age only by a clock that has not leapt, and that a majority shares; the majority

@@ -4,11 +4,12 @@
 //!             in `__transaction_state`, and of share groups' progress, in `__share_group_state`.
 //! Owns:       their loading, what they append and when they are told of it, their timers, the size of their logs.
 //! Interface:  [`Node::coordinate`] for requests about groups, [`Node::coordinate_transaction`] for those about
-//!             transactions (for those of shares see `node/share_calls.rs`); the rest is called by the node as things happen.
+//!             transactions (for those of shares see `node/share_calls.rs`); the rest is called by the node as things
+//!             happen.
 //! Invariants: a coordinator answers only after it has seen all of its log; what it asked to store and what came of
 //!             that are in order; a log that cannot be read is never passed over; no log grows without bound.
-//! Never:      what groups, transactions and shares are (see `groups`, `transactions`, `shares`), how nodes speak of them (see
-//!             `node/transactions.rs`, `node/share_calls.rs`); files.
+//! Never:      what groups, transactions and shares are (see `groups`, `transactions`, `shares`), how nodes speak of
+//!             them (see `node/transactions.rs`, `node/share_calls.rs`); files.
 //! Tests:      `node/tests/groups.rs`, `node/tests/coordinators.rs`; `duramen-sim`.
 //! Start at:   [`Node::coordinate`], then `settle`.
 //!
@@ -209,7 +210,7 @@ impl Coordinators {
 
 /// Leading and loading.
 impl Node {
-    /// A replica of a topic that has coordinators was made or found. Its coordinator begins when it leads.
+    /// Adds a replica of a topic that has coordinators. Its coordinator begins when the replica leads.
     pub(super) fn note_coordinated(&mut self, replica: ReplicaId, kind: Kind) {
         if self.coordinators.replicas.insert(replica, kind).is_some() {
             return;
@@ -220,7 +221,7 @@ impl Node {
         }
     }
 
-    /// A replica leads now, or does so no longer.
+    /// Begins or ends a coordinator, because its replica leads now, or does so no longer.
     pub(super) fn on_serves(&mut self, replica: ReplicaId, serves: bool) {
         if !serves {
             self.forget_calls(replica);
@@ -237,7 +238,7 @@ impl Node {
         }
     }
 
-    /// A replica is gone.
+    /// Ends the coordinator of a replica that is gone.
     pub(super) fn forget_coordinated(&mut self, replica: ReplicaId) {
         if self.coordinators.replicas.remove(&replica).is_some() {
             self.end_coordinating(replica);
@@ -346,7 +347,7 @@ impl Node {
 
 /// Requests, and what follows from them.
 impl Node {
-    /// The coordinator of a group or a transactional id, or what a client is told that asks here.
+    /// Returns the coordinator of a group or a transactional id, or the error for a client that asks here.
     pub(super) fn shard_of(&self, kind: Kind, name: &str) -> Result<ReplicaId, ErrorCode> {
         let topic = self.controller.image.topic_named(kind.topic());
         let topic = topic.ok_or(ErrorCode::NotCoordinator)?;
@@ -372,7 +373,7 @@ impl Node {
         }
     }
 
-    /// The coordinator of a group, for whoever only looks.
+    /// Returns the coordinator of a group, for callers that only read.
     pub(crate) fn coordinator(&self, group: &str) -> Result<&Coordinator, ErrorCode> {
         let replica = self.shard_of(Kind::Groups, group)?;
         match &self.coordinators.shards[&replica].view {
@@ -381,7 +382,7 @@ impl Node {
         }
     }
 
-    /// The coordinator of a transactional id, for whoever only looks.
+    /// Returns the coordinator of a transactional id, for callers that only read.
     pub(crate) fn transaction_coordinator(
         &self,
         id: &str,
@@ -393,7 +394,7 @@ impl Node {
         }
     }
 
-    /// All coordinators of transactions here; those that load could know more.
+    /// Returns all coordinators of transactions here. An error while some of them load, because they could know more.
     pub(crate) fn transaction_coordinators(
         &self,
     ) -> Result<Vec<&transactions::Coordinator>, ErrorCode> {
@@ -459,7 +460,7 @@ impl Node {
         }
     }
 
-    /// A transaction has ended in a partition, which may be one that keeps groups.
+    /// Tells coordinators of groups that a transaction has ended in a partition, which may be one that keeps groups.
     pub(super) fn tell_groups_of_marker(
         &mut self,
         replica: ReplicaId,
@@ -474,7 +475,8 @@ impl Node {
         }
     }
 
-    /// The groups of all coordinators that a client asks for; those that load could have more.
+    /// Returns the groups of all coordinators that a client asks for. An error while some of them load, because they
+    /// could have more.
     pub(crate) fn groups(
         &self,
         request: &ListGroupsRequest,
@@ -688,7 +690,7 @@ impl Node {
         self.coordinators.topics_version += 1;
     }
 
-    /// The coordinator of a group, and what it is shown of topics, for whoever only looks.
+    /// Returns the coordinator of a group, and its view of topics, for callers that only read.
     pub(crate) fn coordinator_and_sight(
         &self,
         group: &str,
@@ -699,7 +701,7 @@ impl Node {
         Ok((coordinator, Sight { rules: &self.coordinators.rules, image, topics }))
     }
 
-    /// A topic is gone: so is what was committed for it.
+    /// Forgets the committed offsets of a topic that is gone.
     pub(super) fn forget_offsets(&mut self, topic: &Topic) {
         let replicas: Vec<_> = self.coordinators.shards.keys().copied().collect();
         for replica in replicas {

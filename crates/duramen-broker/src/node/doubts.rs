@@ -149,8 +149,8 @@ impl Node {
         }
     }
 
-    /// A replica may have become sure, or leads no more: then whoever waits is told so by the request's own handler, or by
-    /// another node.
+    /// Serves the requests that waited for a replica's leadership check, once the check is done or the replica leads no
+    /// more. Then the request's own handler answers, or another node does.
     pub(super) fn settle_doubts(&mut self, replica: ReplicaId) {
         self.settle_doubted_answers(replica);
         self.settle_doubted_shares(replica);

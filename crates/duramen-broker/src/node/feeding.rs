@@ -2,7 +2,8 @@
 //!
 //! Purpose:    a replica that lacks what a compaction left is given it, before its log begins anew behind it.
 //! Owns:       whose log is being fed here, and how far; what others asked for.
-//! Interface:  [`Node::on_prefixed`], [`Node::tick_feeds`], [`Node::on_prefixes`], [`Node::on_put`], [`Node::on_staged`].
+//! Interface:  [`Node::on_prefixed`], [`Node::tick_feeds`], [`Node::on_prefixes`], [`Node::on_put`],
+//!             [`Node::on_staged`].
 //! Invariants: a group hears a snapshot with a prefix only when the whole prefix is on this disk, left by the
 //!             compaction that the snapshot names; each piece names its compaction, and the giver checks that when it
 //!             reads the piece. If the compaction changes, the feed begins anew: an older value could come back, or a
@@ -333,7 +334,7 @@ impl Node {
     }
 }
 
-/// Whole batches from the beginning, as their checksums say.
+/// Returns the whole batches at the beginning whose checksums are right.
 fn sound(bytes: &Bytes) -> Bytes {
     let is_sound =
         |batch: &[u8]| Descriptor::of_batch(batch, false).is_ok_and(|it| it.matches(batch));

@@ -3,9 +3,9 @@
 //! Purpose:    which replicas of a partition keep up, told alike by every node.
 //! Owns:       what a node says of partitions that it leads, and of those that others lead.
 //! Interface:  [`Node::in_sync`], [`Node::note_lacking`].
-//! Invariants: a leader's word counts, while it is heard: its announcement names replicas that lack something, its frames name
-//!             nodes that it does not hear. Where all keep up, and all are heard, nothing is said. A replica in a directory
-//!             whose place another one took is never in sync, nor is one that does not vote yet.
+//! Invariants: a leader's word counts, while it is heard: its announcement names replicas that lack something, its
+//!             frames name nodes that it does not hear. Where all keep up, and all are heard, nothing is said. A
+//!             replica in a directory whose place another one took is never in sync, nor is one that does not vote yet.
 //! Never:      what is acknowledged by: that is `min.insync.replicas`, which a leader looks up in its group.
 //! Tests:      `node/tests/in_sync.rs`.
 //! Start at:   [`Node::in_sync`].
@@ -32,8 +32,8 @@ impl Node {
         !self.controller.image.retired.contains(&placed.directory_id)
     }
 
-    /// The nodes whose replicas of a partition are in sync, as its leader says, on node `leader`; where that is not heard, as far
-    /// as this one knows.
+    /// Returns the nodes whose replicas of a partition are in sync, as its leader on node `leader` reports. Where that
+    /// report is not heard, the result is this node's own knowledge.
     pub(crate) fn in_sync(
         &self,
         group: GroupId,
@@ -79,7 +79,7 @@ impl Node {
         }
     }
 
-    /// Which replicas of a partition that is led here lack something.
+    /// Announces which replicas of a partition that is led here lack something.
     pub(super) fn note_lacking_of(&mut self, replica: ReplicaId) {
         let Some(partition) = self.partitions.get(&replica) else { return };
         let (id, group) = (partition.id, &partition.group);

@@ -1,14 +1,16 @@
 //! # Room card: members
 //!
 //! Purpose:    which nodes and data directories are the cluster.
-//! Owns:       this node's registration; who may join, and in whose place; who keeps the metadata; what becomes of replicas
-//!             whose directory is lost.
+//! Owns:       this node's registration; who may join, and in whose place; who keeps the metadata; what becomes of
+//!             replicas whose directory is lost.
 //! Interface:  [`Node::register`], [`Node::admit`], [`Node::tend_members`], [`Node::tell_nodes`].
-//! Invariants: a directory that was retired never has a part in the cluster again. Another directory takes a node's place
-//!             only when somebody asked for that, and the one that had it is not heard. What is next follows from the
-//!             metadata and the membership of its group, so whoever leads the metadata goes on where another one stopped.
+//! Invariants: a directory that was retired never has a part in the cluster again. Another directory takes a node's
+//!             place only when somebody asked for that, and the one that had it is not heard. What is next follows from
+//!             the metadata and the membership of its group, so whoever leads the metadata goes on where another one
+//!             stopped.
 //! Never:      how a group changes its members (see `group/membership.rs`).
-//! Tests:      `node/tests/members.rs`; `duramen-sim`, scenario `cluster`: machines that are wiped, that join, and that leave.
+//! Tests:      `node/tests/members.rs`; `duramen-sim`, scenario `cluster`: machines that are wiped, that join, and that
+//!             leave.
 //! Start at:   [`Node::tend_members`].
 
 use std::collections::VecDeque;
@@ -33,7 +35,8 @@ const NODES: &str = "NODES";
 
 /// This node's registration.
 impl Node {
-    /// The node is registered once the metadata group says so; then it knows which replicas it should have.
+    /// Registers this node. The registration counts once the metadata group has committed it; then the node knows which
+    /// replicas it should have.
     pub(super) fn register(&mut self) {
         if self.is_registered {
             return;
@@ -274,12 +277,12 @@ impl Node {
         self.controller.group.is_serving().then_some(unsettled)
     }
 
-    /// The data directories of the nodes that belong to the cluster, as far as this one knows.
+    /// Returns the data directories of the nodes that belong to the cluster, as far as this one knows.
     pub fn directories(&self) -> impl Iterator<Item = [u8; 16]> {
         self.controller.image.staying().map(|(_, broker)| broker.directory_id.0)
     }
 
-    /// The term of the metadata.
+    /// Returns the term of the metadata.
     pub fn metadata_term(&self) -> u64 {
         self.controller.group.term()
     }

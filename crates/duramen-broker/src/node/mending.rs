@@ -158,7 +158,7 @@ impl Open {
         self.holes.iter().map(|hole| hole.batches.len()).sum()
     }
 
-    /// The range that lacks something, if there is room for more.
+    /// Returns the first range that lacks something, if there is room for more.
     fn lacks(&self) -> Option<usize> {
         let lacks = |hole: &Hole| hole.end < hole.range.end_offset && !hole.is_given_up;
         self.holes.iter().position(lacks).filter(|_| self.bytes() < MEND_BYTES_MAX)
@@ -213,7 +213,7 @@ impl Hole {
 
 /// Damage here.
 impl Node {
-    /// A segment of a replica here is damaged.
+    /// Takes in that a segment of a replica here is damaged.
     pub(super) fn on_damaged(&mut self, damage: &Damage) {
         let key = (damage.replica, damage.segment);
         let Some((group, committed, _)) = self.log_here(damage.replica) else { return };

@@ -80,7 +80,8 @@ pub struct Metrics {
     pub clock_holds: u64,
     /// Gauge: true while a leap of the wall clock holds retention.
     pub is_clock_held: bool,
-    /// Gauge: the largest difference, in milliseconds, between this node's wall clock and another's when that was heard last.
+    /// Gauge: the largest difference, in milliseconds, between this node's wall clock and another's when that was heard
+    /// last.
     pub clocks_apart_ms: u64,
     /// Gauge: true while so few nodes share this one's time that nothing is removed for its age.
     pub is_clock_alone: bool,
@@ -173,7 +174,7 @@ fn standing(id: GroupId, group: &Group, log_start: i64, committed: i64) -> Stand
 }
 
 impl Node {
-    /// All replicas here, that of the metadata first.
+    /// Returns the states of all replicas here, that of the metadata first.
     pub fn standings(&self) -> Vec<Standing> {
         let (start, end) = (self.controller.log_start(), self.controller.end());
         let metadata = standing(METADATA_GROUP, &self.controller.group, start, end);

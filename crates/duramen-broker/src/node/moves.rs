@@ -1,6 +1,6 @@
 //! # Room card: moves
 //!
-//! Purpose:    leadership that changes hands on purpose: on request, back to preferred replicas, away from a slow or
+//! Purpose:    leadership that changes hands on purpose; on request, back to preferred replicas, away from a slow or
 //!             full disk, and from a node about to end.
 //! Owns:       what is to be handed over and what is under way; whether this node's disk is slow, or steadily full;
 //!             elections that administrators wait for.
@@ -98,7 +98,7 @@ impl Moves {
 }
 
 impl Node {
-    /// A tick of peers: what is to be handed over goes on.
+    /// Goes on with the handovers, at a tick of peers.
     pub(super) fn tick_moves(&mut self) {
         let under_way = std::mem::take(&mut self.moves.under_way);
         let is_moving = |id: &ReplicaId| self.group(*id).is_some_and(Group::is_moving);
@@ -188,7 +188,7 @@ impl Node {
         }
     }
 
-    /// Those of [`Node::successors`] whose nodes' disks are best, as far as these say; none if that is worse than `worst`.
+    /// Returns those of [`Node::successors`] whose nodes report the best disks; none if these are worse than `worst`.
     fn best_successors(&self, replica: ReplicaId, worst: DiskState) -> Vec<u64> {
         let id = self.id_of_group(replica);
         let state_of = |peer| Some((self.disk_of(self.placed(id?, peer)?.broker_id), peer));
@@ -213,7 +213,7 @@ impl Node {
         is_begun
     }
 
-    /// A group whose commits wait for this node's disk is led by a replica whose disk is faster.
+    /// Hands a group whose commits wait for this node's disk to a replica whose disk is faster.
     fn leave_slow_disk(&mut self) {
         let behind = |id| Some((id, self.group(id)?.held_up_by_disk()?));
         let awake = self.sleepers.awake().chain([self.controller.group.id()]);
@@ -244,7 +244,8 @@ impl Node {
         }
     }
 
-    /// Hands over what this node leads to replicas with room that keep up, once its disk has refused appends for a second.
+    /// Hands over what this node leads to replicas with room that keep up, once its disk has refused appends for a
+    /// second.
     fn leave_full_disk(&mut self) {
         let Moves { full_ticks, full_until, .. } = &mut self.moves;
         *full_ticks = if self.disk_shortage.is_some() { *full_ticks + 1 } else { 0 };
@@ -271,7 +272,7 @@ impl Node {
         }
     }
 
-    /// Groups go back to their preferred replicas, a few at a time.
+    /// Returns groups to their preferred replicas, a few at a time.
     fn return_to_preferred(&mut self) {
         if self.moves.look_ticks.is_some_and(|every| self.peers.ticks().is_multiple_of(every)) {
             let is_elsewhere = |id: &ReplicaId| self.preferred(*id).is_some_and(|to| to != id.0);
@@ -288,7 +289,7 @@ impl Node {
         }
     }
 
-    /// The replica that should lead a partition: the first of its placement.
+    /// Returns the replica that should lead a partition: the first of its placement.
     fn preferred(&self, replica: ReplicaId) -> Option<u64> {
         let id = self.partitions.get(&replica)?.id;
         let topic = self.controller.image.topic(Uuid(id.topic_id))?;

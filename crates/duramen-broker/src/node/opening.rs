@@ -108,7 +108,7 @@ pub(super) struct Opening {
 }
 
 impl Node {
-    /// A node over what storage recovered. Requests are kept until its groups lead.
+    /// Opens a node over the state that storage recovered. Requests are kept until its groups lead.
     pub fn open(
         mut options: NodeOptions,
         recovered: Vec<RecoveredReplica>,

@@ -118,7 +118,7 @@ pub(crate) struct Peers {
     reading: usize,
 }
 
-/// The metadata replica that is this node's, and those that its group began with, sorted.
+/// Returns this node's metadata replica, and the replicas that its group began with, sorted.
 pub(super) fn metadata_replica(options: &NodeOptions) -> Result<(ReplicaId, Vec<u64>), String> {
     if options.founders.is_empty() {
         return Ok((METADATA_REPLICA, vec![METADATA_REPLICA.0]));
@@ -198,7 +198,7 @@ impl Peers {
         self.ticks
     }
 
-    /// Replicas, but for the metadata group's.
+    /// Returns the replicas here, except the metadata group's.
     pub(super) fn ticked(&self) -> impl Iterator<Item = ReplicaId> {
         self.ticked.iter().copied()
     }
@@ -271,7 +271,7 @@ impl Peers {
         self.retract(group);
     }
 
-    /// Another replica leads, or none.
+    /// Retracts the announcement of a replica here: another replica leads, or none.
     fn retract(&mut self, group: GroupId) {
         if let Some((_, lead)) = self.leads.remove(&group) {
             self.news.remove(&lead.version);
@@ -439,7 +439,7 @@ impl Node {
         all.filter(|id| *id != own).collect()
     }
 
-    /// The nodes that the cluster began with, but for those that are gone.
+    /// Returns the founders of the cluster that are not gone.
     pub(super) fn founding_brokers(&self) -> impl Iterator<Item = i32> {
         let retired = &self.controller.image.retired;
         let founders = self.peers.founders.iter();
@@ -882,7 +882,8 @@ impl Node {
         2 * (all - self.unheard().count()) <= all && self.metadata_leader().is_none()
     }
 
-    /// Tells whether clients may learn of a leader on a node: the node was heard lately, or this node is cut off itself.
+    /// Tells whether clients may learn of a leader on a node: the node was heard lately, or this node is cut off
+    /// itself.
     pub(crate) fn may_lead(&self, broker_id: i32) -> bool {
         !self.peers.is_silent(broker_id) || self.is_cut_off()
     }

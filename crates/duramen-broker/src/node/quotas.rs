@@ -38,7 +38,7 @@ impl Node {
         self.now.mono_us / 1000
     }
 
-    /// A request came.
+    /// Begins to count the time of a request.
     pub(super) fn begin_time(&mut self, key: RequestKey, context: &RequestContext) {
         let Some(quota) = self.quota(QuotaKey::RequestPercentage, context) else { return };
         self.meters.take_time(&quota, context.spent_us, self.now_ms());

@@ -2,7 +2,8 @@
 //!
 //! Purpose:    which replicas are here: those that the metadata places in this node's directory, and no others.
 //! Owns:       how they come and go, and which settings they have.
-//! Interface:  [`Node::follow_change`] while it runs, [`Node::reconcile`] after a start or where all of the metadata is another.
+//! Interface:  [`Node::follow_change`] while it runs, [`Node::reconcile`] after a start or where all of the metadata is
+//!             another.
 //! Invariants: one that is gone is deleted before another one of its partition is made; a directory has one of each.
 //! Never:      who is placed where (see `controller`), what replicas do.
 //! Tests:      `node/tests`; `duramen-sim`.
@@ -204,7 +205,7 @@ impl Node {
     }
 }
 
-/// The replicas of a topic that one directory holds.
+/// Returns the replicas of a topic that one directory holds.
 fn own_replicas(topic: &Topic, own: Uuid) -> Vec<ReplicaId> {
     let all = topic.partitions.iter().flatten();
     all.filter(|replica| replica.directory_id == own).map(|it| ReplicaId(it.peer_id)).collect()

@@ -1,14 +1,15 @@
 //! # Room card: share calls
 //!
-//! Purpose:    what leaders of partitions ask of the coordinators of share groups' states, here and on other nodes; and what
-//!             coordinators ask of the leader of the metadata: whether the topics are there that they keep something of.
+//! Purpose:    what leaders of partitions ask of the coordinators of share groups' states, here and on other nodes; and
+//!             what coordinators ask of the leader of the metadata: whether the topics are there that they keep
+//!             something of.
 //! Owns:       what was asked, until it is answered; answers of those that may have a successor.
 //! Interface:  [`Node::read_share_state`], [`Node::write_share_state`] and [`Node::take_share_answers`] for leaders,
-//!             [`Node::coordinate_share`] for clients, [`Node::doubt_topics`] for coordinators; the rest is called as things
-//!             happen.
-//! Invariants: a call is asked for again until it is answered, or given up; a leader that leads no more hears no answer;
-//!             what was not written is told only once it is certain that nobody else coordinates; a topic is called gone
-//!             only once it is certain that nobody else leads the metadata.
+//!             [`Node::coordinate_share`] for clients, [`Node::doubt_topics`] for coordinators; the rest is called as
+//!             things happen.
+//! Invariants: a call is asked for again until it is answered, or given up; a leader that leads no more hears no
+//!             answer; what was not written is told only once it is certain that nobody else coordinates; a topic is
+//!             called gone only once it is certain that nobody else leads the metadata.
 //! Never:      what is kept (see `shares`), what leaders do with it.
 //! Tests:      `node/tests/shares.rs`.
 //! Start at:   [`Node::send_share_call`], then [`Node::on_share_answer`].
@@ -479,7 +480,7 @@ const END: i8 = 6;
 /// For the leader of the metadata: whether the topic is there.
 const TOPIC: i8 = 7;
 
-/// A question as it is sent.
+/// Returns a question as it is sent.
 fn said(nonce: u64, key: &ShareKey, ask: Ask) -> ShareAsk {
     let mut said = ShareAsk {
         nonce,

@@ -1,12 +1,12 @@
 //! # Room card: share groups in the node
 //!
 //! Purpose:    what the consumers of share groups want of the partitions that this node leads (KIP-932).
-//! Owns:       share partitions while somebody uses them: when their state is read, when it is kept, when their logs are
-//!             looked at; the requests that wait for them; share sessions.
-//! Interface:  [`Node::acknowledge_share`], [`Node::wait_for_shares`], [`Node::end_share_session`] for requests; the rest is
-//!             called by the node as things happen.
-//! Invariants: nothing is given out before the state is known, and no decision is answered before it is durable. A share
-//!             partition is forgotten when its replica leads no more, or its state is another leader's by now.
+//! Owns:       share partitions while somebody uses them: when their state is read, when it is kept, when their logs
+//!             are looked at; the requests that wait for them; share sessions.
+//! Interface:  [`Node::acknowledge_share`], [`Node::wait_for_shares`], [`Node::end_share_session`] for requests; the
+//!             rest is called by the node as things happen.
+//! Invariants: nothing is given out before the state is known, and no decision is answered before it is durable. A
+//!             share partition is forgotten when its replica leads no more, or its state is another leader's by now.
 //! Never:      which record is whose (see `shares::partition`), where state is kept (see `share_calls`).
 //! Tests:      `node/tests/shares.rs`; `duramen-sim`.
 //! Start at:   [`Node::wait_for_shares`], then `try_share`.
@@ -204,14 +204,14 @@ impl Node {
         GroupSettings::resolve(self.controller.image.group_configs(group), &self.options.settings)
     }
 
-    /// The name of the topic that a group's dead letters go to, if it has one.
+    /// Returns the name of the topic that a group's dead letters go to, if it has one.
     pub(super) fn dead_letters_of(&self, group: &str) -> Option<&str> {
         let own = self.controller.image.group_configs(group);
         let name = own.get("errors.deadletterqueue.topic.name").map(String::as_str);
         name.filter(|name| !name.is_empty())
     }
 
-    /// The replica of a share partition of this number, if it is still that one.
+    /// Returns the replica of a share partition of this number, if it is still that one.
     pub(super) fn shared_replica(&self, key: &ShareKey, number: u64) -> Option<ReplicaId> {
         let entry = self.shares.entries.get(key).filter(|entry| entry.number == number);
         entry.map(|entry| entry.replica)
@@ -247,7 +247,7 @@ impl Node {
         }
     }
 
-    /// The local replica that leads a partition, or why a consumer is not served here.
+    /// Returns the key and the leading local replica of a share partition, or the error for the consumer.
     fn share_target(
         &self,
         principal: &str,
@@ -262,7 +262,8 @@ impl Node {
         Ok((ShareKey { group: Arc::clone(group), topic_id, partition }, replica))
     }
 
-    /// A consumer decides on records that it holds. The request waits if there is something to wait for.
+    /// Takes a consumer's acknowledgements of records that it holds. The request waits if there is something to wait
+    /// for.
     pub(crate) fn acknowledge_share(
         &mut self,
         request_key: RequestKey,
@@ -308,7 +309,7 @@ impl Node {
         waits
     }
 
-    /// A session has other partitions now.
+    /// Notes which partitions a session has gained and lost.
     pub(crate) fn note_share_session(
         &mut self,
         (group, member): &Member,

@@ -2,14 +2,14 @@
 //!
 //! Purpose:    quiesced groups cost nothing: they are not ticked, and a number in the frames between nodes stands in
 //!             for all their heartbeats.
-//! Owns:       which groups are ticked; what this node leads asleep with each other node, and what each leads asleep with
-//!             this one; whether nodes answer each other.
+//! Owns:       which groups are ticked; what this node leads asleep with each other node, and what each leads asleep
+//!             with this one; whether nodes answer each other.
 //! Interface:  [`Node::tick_groups`], [`Node::on_asleep`], [`Node::note_rest`].
-//! Invariants: a replica that follows sleeps only while its leader's node is heard, and says that it leads the group asleep
-//!             in that term; one that leads sleeps only while the nodes of all its followers answer. No work of a tick
-//!             grows with the number of groups that sleep.
-//! Never:      when a group may sleep, and what waking is (see `group/sleeping.rs`); the metadata group, which is always
-//!             awake.
+//! Invariants: a replica that follows sleeps only while its leader's node is heard, and says that it leads the group
+//!             asleep in that term; one that leads sleeps only while the nodes of all its followers answer. No work of
+//!             a tick grows with the number of groups that sleep.
+//! Never:      when a group may sleep, and what waking is (see `group/sleeping.rs`); the metadata group, which is
+//!             always awake.
 //! Tests:      `node/tests/sleepers.rs`; `duramen-sim`, scenario `cluster`.
 //! Start at:   [`Asleep`](crate::peer::Asleep).
 //!
@@ -40,7 +40,7 @@ const OPEN_MAX: usize = 100;
 const SILENT_TICKS: u64 = ELECTION_TICKS as u64;
 const _: () = assert!(2 * AGAIN_TICKS < SILENT_TICKS);
 
-/// A set's hash is the sum of its members', so that it need not be made anew.
+/// Hashes a member of a set. A set's hash is the sum of its members', so that a change needs no new count.
 fn digest(sleeper: &Sleeper) -> u64 {
     let of = |seed, part| Prng::stream(seed, part).next();
     of(of(of(of(0, sleeper.from), sleeper.to), sleeper.term), sleeper.index)

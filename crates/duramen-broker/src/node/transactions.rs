@@ -3,10 +3,11 @@
 //! Purpose:    the messages between coordinators of transactions and leaders of partitions, here and between nodes.
 //! Owns:       batches that wait until it is known whether their partition is in their transaction; open questions for
 //!             them; markers that are still to be written.
-//! Interface:  [`Node::append_in_transaction`], [`Node::judge_for`], [`Node::mark`]; the rest is called as things happen.
+//! Interface:  [`Node::append_in_transaction`], [`Node::judge_for`], [`Node::mark`]; the rest is called as things
+//!             happen.
 //! Invariants: a leader appends a transaction's first batch only after the coordinator has confirmed the partition, and
-//!             only if no marker came in between; a marker is asked for until it is written, or can no longer be;
-//!             one that comes late, after its transaction was over, does nothing.
+//!             only if no marker came in between; a marker is asked for until it is written, or can no longer be; one
+//!             that comes late, after its transaction was over, does nothing.
 //! Never:      what transactions are (see `transactions`), what logs hold (see `partition`).
 //! Tests:      `node/tests/transactions.rs`; `duramen-sim`.
 //! Start at:   [`Node::append_in_transaction`], then [`Node::on_judged`].

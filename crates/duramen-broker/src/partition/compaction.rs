@@ -4,8 +4,8 @@
 //! Owns:       [`Decided`]: what entries have decided, a part of the view; [`decide`].
 //! Interface:  both, and [`Log`], which `decide` looks at.
 //! Invariants: what was decided is a function of the committed log alone, and never goes back. Tombstones go only if an
-//!             earlier compaction, decided long enough before, has them in it, and this leader's disk has seen it done. A
-//!             clock that is not believed decides nothing.
+//!             earlier compaction, decided long enough before, has them in it, and this leader's disk has seen it done.
+//!             A clock that is not believed decides nothing.
 //! Never:      what stays of a log (see storage's `compaction`).
 //! Tests:      below; `tests/over_storage`; `duramen-sim`, `tests/compaction.rs` and scenarios `node` and `cluster`.
 //! Start at:   [`decide`].
@@ -357,7 +357,8 @@ mod tests {
         SEGMENTS.map(|(base, size, time)| segment(base, size, time)).into()
     }
 
-    /// The log of these segments, from `start`, of which all up to `stable` is decided and shown, and more is in flight.
+    /// Decides for a log of these segments, from `start`. All up to `stable` is committed and stable, and more is in
+    /// flight.
     fn decide_of(
         segments: &[SegmentMeta],
         (start, stable): (i64, i64),

@@ -149,7 +149,7 @@ pub(crate) struct Producers {
     transactions: Transactions,
 }
 
-/// The sequence number `steps` after `sequence`; after 2^31-1 comes 0.
+/// Returns the sequence number `steps` after `sequence`; after 2^31-1 comes 0.
 fn advance(sequence: i32, steps: u32) -> i32 {
     let sum = i64::from(sequence) + i64::from(steps);
     i32::try_from(sum & i64::from(i32::MAX)).expect("31 bits fit")
@@ -267,17 +267,17 @@ impl Producers {
         &self.transactions
     }
 
-    /// The log begins at this offset now.
+    /// Notes that the log begins at this offset now.
     pub(crate) fn trim(&mut self, log_start: i64) {
         self.transactions.trim(log_start);
     }
 
-    /// Nothing is left of what was aborted before this offset.
+    /// Forgets the aborted transactions before this offset, because nothing is left of them.
     pub(crate) fn forget_aborted(&mut self, below: i64) {
         self.transactions.trim(below);
     }
 
-    /// A batch was proposed at `index`.
+    /// Notes that a batch was proposed at `index`.
     pub(crate) fn propose(&mut self, index: u64, batch: &Descriptor) {
         if batch.producer_id >= 0 {
             let (epoch, is_transactional) = (batch.producer_epoch, batch.transactional);
@@ -286,7 +286,7 @@ impl Producers {
         }
     }
 
-    /// The log was cut before `index`.
+    /// Forgets the batches proposed from `index` on, because the log was cut there.
     pub(crate) fn cut(&mut self, index: u64) {
         self.proposed.retain(|_, batches| {
             batches.retain(|batch| batch.index < index);
@@ -294,7 +294,7 @@ impl Producers {
         });
     }
 
-    /// The batch at `index` is committed.
+    /// Applies the committed batch at `index`.
     pub(crate) fn apply(&mut self, index: u64, batch: &Descriptor, now_us: u64) {
         if batch.producer_id < 0 {
             return;
@@ -341,7 +341,7 @@ impl Producers {
         }
     }
 
-    /// An `ExpireProducers` entry is committed.
+    /// Applies a committed `ExpireProducers` entry.
     pub(crate) fn expire(&mut self, index: u64, before: i64) {
         if index > self.as_of {
             let forgotten_below = &mut self.forgotten_below;
@@ -494,7 +494,7 @@ impl Producers {
         })
     }
 
-    /// The committed state in words, a line for each producer and each aborted transaction.
+    /// Returns the committed state in words, a line for each producer and each aborted transaction.
     pub(crate) fn lines(&self) -> Vec<String> {
         let sent = |Sent { first_sequence, last_sequence, base_offset }: &Sent| {
             format!("  sequences {first_sequence}..{last_sequence} at offset {base_offset}")

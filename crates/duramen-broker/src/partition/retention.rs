@@ -1,11 +1,11 @@
 //! # Room card: retention
 //!
-//! Purpose:    decide up to which offset a leader's log may go, how old a segment without times is, and whether the clock
-//!             is believed.
+//! Purpose:    decide up to which offset a leader's log may go, how old a segment without times is, and whether the
+//!             clock is believed.
 //! Owns:       [`ClockWatch`], [`Undated`], [`trim_to`].
 //! Interface:  all three.
-//! Invariants: a wall clock that has leapt removes nothing by time, while it stays away from the time that the monotonic
-//!             clock expects; records stamped by a clock that leapt back are not older for it.
+//! Invariants: a wall clock that has leapt removes nothing by time, while it stays away from the time that the
+//!             monotonic clock expects; records stamped by a clock that leapt back are not older for it.
 //! Never:      removing anything: a Trim entry does.
 //! Tests:      below and in `node`.
 //! Start at:   [`trim_to`].
@@ -30,7 +30,7 @@ pub(crate) struct ClockWatch {
 }
 
 impl ClockWatch {
-    /// The first reading is believed: there is nothing to compare it with.
+    /// Believes the first reading: there is nothing to compare it with.
     pub(crate) fn new(now: Now) -> Self {
         Self { believed: now, wall_ms: now.wall_ms, held: false, holds: 0 }
     }
@@ -114,7 +114,7 @@ impl Undated {
         self.0 = undated.map(date).collect();
     }
 
-    /// The segments, each with a time of 0 or later.
+    /// Returns the segments, each with a time of 0 or later.
     pub(crate) fn dated<'a>(
         &mut self,
         segments: &'a [SegmentMeta],

@@ -72,7 +72,7 @@ impl Partition {
         self.group.end_offset()
     }
 
-    /// The last segment, as one that the next batch may go to.
+    /// Returns the last segment, as one that the next batch may go to.
     pub(super) fn last_segment(&self, now: Now) -> Option<Active> {
         self.segments.last().map(|last| Active {
             base_offset: last.base_offset,

@@ -1,8 +1,8 @@
 //! # Room card: transactions of a partition
 //!
 //! Purpose:    which transactions are open in one log, and which were aborted: what readers of committed records need.
-//! Owns:       [`Transactions`]: first offsets of open transactions; aborted ones; their part of the image. [`Marker`], the
-//!             end of one, and its bytes.
+//! Owns:       [`Transactions`]: first offsets of open transactions; aborted ones; their part of the image. [`Marker`],
+//!             the end of one, and its bytes.
 //! Interface:  [`Transactions::open`], [`Transactions::end`], [`Transactions::first_open`], [`Transactions::aborted`].
 //! Invariants: a function of the committed log alone. No record at or after [`Transactions::first_open`] is stable.
 //! Never:      producers' epochs and sequences (see `producers`), why a transaction ended.
@@ -93,8 +93,8 @@ impl Transactions {
         }
     }
 
-    /// The aborted transactions that have records from `from` up to, not including, `to`, by their first offsets; and up
-    /// to where they are all of them, if they would be more than `max`.
+    /// Returns the aborted transactions that have records from `from` up to, not including, `to`, by their first
+    /// offsets. Also returns the offset up to which the list is complete, if there are more than `max`.
     pub(crate) fn aborted(&self, from: i64, to: i64, max: usize) -> (Vec<Aborted>, i64) {
         let at = self.aborted.partition_point(|it| it.last_offset < from);
         let later = self.aborted.range(at..);
@@ -114,7 +114,7 @@ impl Transactions {
         (found, end)
     }
 
-    /// Those that begin before an offset.
+    /// Returns the aborted transactions that begin before an offset.
     pub(crate) fn aborted_before(
         &self,
         offset: i64,
@@ -133,7 +133,7 @@ impl Transactions {
         self.aborted.len()
     }
 
-    /// The aborted ones in words.
+    /// Returns the aborted transactions in words.
     pub(crate) fn lines(&self) -> impl Iterator<Item = String> {
         self.aborted.iter().map(|it| {
             let Aborted { producer_id, first_offset, last_offset, .. } = it;
@@ -141,8 +141,8 @@ impl Transactions {
         })
     }
 
-    /// The aborted ones as the image has them: ids, first offsets, markers' offsets and stable ones. Which are open is said
-    /// with their producers.
+    /// Writes the aborted transactions for the image: ids, first offsets, markers' offsets and stable offsets. The open
+    /// ones are in their producers' part.
     pub(crate) fn write_aborted(&self, out: &mut Vec<u8>) {
         out.reserve(self.aborted.len() * ABORTED_BYTES);
         for it in &self.aborted {

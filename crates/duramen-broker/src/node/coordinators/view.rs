@@ -26,7 +26,7 @@ pub(in crate::node) enum Kind {
 }
 
 impl Kind {
-    /// That of the coordinators of a topic's partitions, if they have any.
+    /// Returns the kind of a topic's coordinators, if it has any.
     pub(in crate::node) fn of(topic: &str) -> Option<Self> {
         match topic {
             GROUPS => Some(Self::Groups),
@@ -141,7 +141,8 @@ impl View {
     }
 }
 
-/// Gives a coordinator the records of whole batches from offset `at` on, but below `end`. Returns the offset after them.
+/// Gives a coordinator the records of whole batches from offset `at` on, but below `end`. Returns the offset after
+/// them.
 pub(super) fn replay(view: &mut View, bytes: Bytes, at: i64, end: i64) -> Result<i64, String> {
     let mut next = at;
     for batch in batches(bytes) {
