@@ -611,7 +611,7 @@ impl Node {
         self.is_controller_dirty |= self.controller.trim_if_large(log_bytes);
     }
 
-    /// Bits that nobody else gets.
+    /// Returns a new random id.
     pub(crate) fn fresh_id(&mut self) -> Uuid {
         let (high, low) = (self.chance.next(), self.chance.next());
         Uuid::from_u128(u128::from(high) << 64 | u128::from(low))

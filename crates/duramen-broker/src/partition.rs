@@ -576,7 +576,7 @@ impl Partition {
         } else if header.max_timestamp != max_timestamp
             || header.attributes.timestamp_type() == TimestampType::LogAppendTime
         {
-            // The time index and retention rely on it, so a producer's mistake is mended here;
+            // The time index and retention rely on it, so a producer's mistake is corrected here;
             // and a time of append is not a producer's to claim.
             batch::restamp(&mut bytes, TimestampType::CreateTime, max_timestamp);
         }
@@ -930,7 +930,8 @@ impl Partition {
 
     fn note_leadership(&mut self, now: Now, effects: &mut Effects) {
         let serves = self.group.is_serving().then(|| self.group.term());
-        // One that follows will not serve soon: whoever waits for a leader is told of another node's, once that serves.
+        // A follower will not serve soon. A request that waits for a leader learns of another node's leader, once that
+        // serves.
         let is_led = !self.group.is_alone()
             && self.group.leader().is_some()
             && !self.group.is_before_first_leader();

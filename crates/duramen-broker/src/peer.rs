@@ -270,7 +270,7 @@ duramen_protocol::message! {
         is_refused: bool [0..],
         response: Bytes [0..],
     }
-    /// Producer ids from `first` up to, not including, `end` belong to whoever asked by `nonce`.
+    /// Producer ids from `first` up to, not including, `end` belong to the node that asked by `nonce`.
     pub(crate) struct IdsGranted {
         nonce: u64 [0..],
         first: i64 [0..],

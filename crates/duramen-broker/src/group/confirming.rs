@@ -1,12 +1,12 @@
 //! Leadership check: a leader asks its followers whether it still leads. This is the `ReadIndex` of the Raft thesis,
 //! section 6.4.
 //!
-//! One question is on its way at a time. Whoever asks meanwhile shares the next, since the answer to one that left
-//! before says nothing of a later moment.
+//! One question is on its way at a time. Later requests share the next question, since the answer to an earlier one
+//! says nothing of a later moment.
 
 use raft::ReadState;
 
-/// A question, for whoever waits for its answer: term and number.
+/// A question and its place in order: term and number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Doubt {
     term: u64,

@@ -47,7 +47,7 @@ pub(super) fn move_number(change: &ConfChangeV2) -> u64 {
 pub(crate) enum Approach {
     /// Target reached: no other member remains, and no earlier move can change the membership any more.
     There,
-    /// Nothing was done: something is under way, or somebody is not ready.
+    /// Nothing done: a change is under way, or a replica is not ready.
     Waits,
     /// Something was proposed, or a hand-over has begun: the group has to have its turn.
     Stepped,
@@ -87,7 +87,8 @@ impl Group {
             let is_begun = self.hand_over(successor, false);
             return if is_begun { Approach::Stepped } else { Approach::Waits };
         }
-        // A voter that has nothing would be asked to elect somebody: it must have all that was committed a moment ago.
+        // A voter without entries would count toward a majority. So a new one must have all that was committed a moment
+        // ago.
         let committed = self.raw.raft.raft_log.committed;
         let before = self.pace.looked.replace((self.term(), committed));
         let Some((_, least)) = before.filter(|(term, _)| *term == self.term()) else {

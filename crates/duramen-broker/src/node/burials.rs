@@ -1,10 +1,11 @@
 //! # Room card: burials
 //!
 //! Purpose:    records that a share group has given up are kept in its dead-letter topic (KIP-1191).
-//! Owns:       what is to be kept, until it is: read, sent to whoever leads the partition it goes to, asked for again.
+//! Owns:       dead letters until they are durable: they are read, sent to the leader of their partition, and sent
+//!             again.
 //! Interface:  [`Node::bury`]; the rest is called as things happen.
-//! Invariants: a record counts as buried only once its copy is durable where it belongs. What may have been lost on the
-//!             way is sent again: a dead letter may come twice, and is never lost.
+//! Invariants: a record counts as buried only once its copy is durable in its partition. A copy that may have been lost
+//!             on the way is sent again: a dead letter may come twice, and is never lost.
 //! Never:      why a record is given up (see `shares::partition`), what a dead letter looks like (see `read_plan`).
 //! Tests:      `node/tests/share_groups.rs`.
 //! Start at:   [`Node::bury`], then `go_on_burying`.
@@ -206,7 +207,7 @@ impl Node {
         self.begin_burials();
     }
 
-    /// Gives a batch to whoever leads the partition that it goes to.
+    /// Gives a batch to the leader of the partition that it goes to.
     fn send_dead_letters(&mut self, nonce: u64) {
         let Some(burial) = self.burials.open.get(&nonce) else { return };
         let Step::Sent { batch, .. } = &burial.step else { return };

@@ -61,7 +61,7 @@ impl Node {
         let far = self.clocks.far.len();
         let apart_ms = known.iter().map(|(_, ahead_ms)| ahead_ms.unsigned_abs()).max();
         self.clocks.apart_ms = apart_ms.unwrap_or(0);
-        // As long as nobody was heard, somebody may say otherwise.
+        // As long as no other node was heard, one of them may say otherwise.
         let is_unheard = known.is_empty() && !self.other_brokers().is_empty();
         self.clocks.is_alone = is_unheard || 2 * (known.len() + 1 - far) <= known.len() + 1;
         self.clocks.is_said = self.clocks.is_alone && !known.is_empty();

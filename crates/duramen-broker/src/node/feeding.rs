@@ -1,7 +1,7 @@
 //! # Room card: feeding
 //!
-//! Purpose:    a replica that lacks what a compaction left is given it, before its log begins anew behind it.
-//! Owns:       whose log is being fed here, and how far; what others asked for.
+//! Purpose:    a replica that lacks the remains of a compacted log gets them, before its log begins anew behind them.
+//! Owns:       feeds of logs here and their progress; questions of other nodes.
 //! Interface:  [`Node::on_prefixed`], [`Node::tick_feeds`], [`Node::on_prefixes`], [`Node::on_put`],
 //!             [`Node::on_staged`].
 //! Invariants: a group hears a snapshot with a prefix only when the whole prefix is on this disk, left by the

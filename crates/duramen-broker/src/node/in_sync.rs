@@ -1,11 +1,12 @@
 //! # Room card: in sync
 //!
 //! Purpose:    which replicas of a partition keep up, told alike by every node.
-//! Owns:       what a node says of partitions that it leads, and of those that others lead.
+//! Owns:       the in-sync replicas of partitions that this node leads, and of those that others lead.
 //! Interface:  [`Node::in_sync`], [`Node::note_lacking`].
 //! Invariants: a leader's word counts, while it is heard: its announcement names replicas that lack something, its
-//!             frames name nodes that it does not hear. Where all keep up, and all are heard, nothing is said. A
-//!             replica in a directory whose place another one took is never in sync, nor is one that does not vote yet.
+//!             frames name nodes that it does not hear. Where all replicas keep up, and all nodes are heard, the leader
+//!             announces nothing. A replica in a directory whose place another one took is never in sync, nor is one
+//!             that does not vote yet.
 //! Never:      what is acknowledged by: that is `min.insync.replicas`, which a leader looks up in its group.
 //! Tests:      `node/tests/in_sync.rs`.
 //! Start at:   [`Node::in_sync`].

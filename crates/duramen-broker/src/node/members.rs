@@ -1,13 +1,13 @@
 //! # Room card: members
 //!
 //! Purpose:    which nodes and data directories are the cluster.
-//! Owns:       this node's registration; who may join, and in whose place; who keeps the metadata; what becomes of
-//!             replicas whose directory is lost.
+//! Owns:       this node's registration; admission of nodes, and of directories in the place of others; the voters of
+//!             the metadata; the fate of replicas whose directory is lost.
 //! Interface:  [`Node::register`], [`Node::admit`], [`Node::tend_members`], [`Node::tell_nodes`].
 //! Invariants: a directory that was retired never has a part in the cluster again. Another directory takes a node's
-//!             place only when somebody asked for that, and the one that had it is not heard. What is next follows from
-//!             the metadata and the membership of its group, so whoever leads the metadata goes on where another one
-//!             stopped.
+//!             place only when an operator asked for that, and the one that had it is not heard. The next step follows
+//!             from the metadata and the membership of its group. So a new leader of the metadata goes on where the
+//!             former one stopped.
 //! Never:      how a group changes its members (see `group/membership.rs`).
 //! Tests:      `node/tests/members.rs`; `duramen-sim`, scenario `cluster`: machines that are wiped, that join, and that
 //!             leave.

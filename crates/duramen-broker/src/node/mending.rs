@@ -1,10 +1,10 @@
 //! # Room card: mending
 //!
-//! Purpose:    damaged ranges of segments are filled with what other replicas have.
-//! Owns:       what is damaged here, whom to ask for what belongs there, what others asked for.
+//! Purpose:    damaged ranges of segments are repaired with the bytes of other replicas.
+//! Owns:       damaged ranges here, questions to other replicas, questions of other nodes.
 //! Interface:  [`Node::on_damaged`], [`Node::on_mended`], [`Node::tick_mends`], [`Node::on_ranges`].
-//! Invariants: one segment at a time, and one question; only what is committed is asked for and given; what is given is
-//!             checked here and once more by storage.
+//! Invariants: one segment at a time, and one question; only committed batches are asked for and given; received
+//!             batches are checked here and once more by storage.
 //! Never:      files; what is damaged (see storage's `scrub`), what may take its place (see storage's `mending`).
 //! Tests:      `node/tests/mending.rs`; `duramen-sim`, scenario `cluster`; `tests/cluster.rs` of the binary.
 //! Start at:   [`Node::tick_mends`].

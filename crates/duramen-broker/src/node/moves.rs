@@ -2,8 +2,8 @@
 //!
 //! Purpose:    leadership that changes hands on purpose; on request, back to preferred replicas, away from a slow or
 //!             full disk, and from a node about to end.
-//! Owns:       what is to be handed over and what is under way; whether this node's disk is slow, or steadily full;
-//!             elections that administrators wait for.
+//! Owns:       handovers that wait and those under way; the state of this node's disk, slow or steadily full; elections
+//!             that administrators wait for.
 //! Interface:  [`Node::tick_moves`], [`Node::drain`], [`Node::elect`].
 //! Invariants: a group is given only to a replica that keeps up, on a node that was heard and does not leave; few at
 //!             once. A node with a slow disk is given no group while the own disk moves, so that leadership does not go

@@ -1,6 +1,6 @@
 //! # Room card: peers of a node
 //!
-//! Purpose:    the other nodes of the cluster: what is said to them, and what they say.
+//! Purpose:    the other nodes of the cluster: frames to them and from them.
 //! Owns:       frames that are being filled, bytes on their way, ticks of groups of several voters, known leaders,
 //!             requests to the metadata's leader.
 //! Interface:  [`Node::on_peer`], [`Node::post`], [`Node::tick_peers`], [`Node::send_frames`], [`Node::leader_of`].

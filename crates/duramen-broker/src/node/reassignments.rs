@@ -44,7 +44,7 @@ impl Node {
     }
 }
 
-/// Replicas that were found damaged at the start, beyond what can be mended in place: others take their place.
+/// Replicas that were found damaged at the start, beyond repair in place: others take their place.
 impl Node {
     pub(super) fn tell_of_useless(&mut self) {
         let here = &self.partitions;

@@ -1,15 +1,14 @@
 //! # Room card: share calls
 //!
-//! Purpose:    what leaders of partitions ask of the coordinators of share groups' states, here and on other nodes; and
-//!             what coordinators ask of the leader of the metadata: whether the topics are there that they keep
-//!             something of.
-//! Owns:       what was asked, until it is answered; answers of those that may have a successor.
+//! Purpose:    questions of partition leaders to the coordinators of share groups' states, here and on other nodes;
+//!             questions of these coordinators to the leader of the metadata about the existence of topics.
+//! Owns:       open questions; answers of coordinators that may have a successor.
 //! Interface:  [`Node::read_share_state`], [`Node::write_share_state`] and [`Node::take_share_answers`] for leaders,
 //!             [`Node::coordinate_share`] for clients, [`Node::doubt_topics`] for coordinators; the rest is called as
 //!             things happen.
 //! Invariants: a call is asked for again until it is answered, or given up; a leader that leads no more hears no
-//!             answer; what was not written is told only once it is certain that nobody else coordinates; a topic is
-//!             called gone only once it is certain that nobody else leads the metadata.
+//!             answer; an answer that follows no write is sent only once it is certain that no other node coordinates;
+//!             a topic is called gone only once it is certain that no other node leads the metadata.
 //! Never:      what is kept (see `shares`), what leaders do with it.
 //! Tests:      `node/tests/shares.rs`.
 //! Start at:   [`Node::send_share_call`], then [`Node::on_share_answer`].

@@ -1,8 +1,8 @@
 //! # Room card: share groups in the node
 //!
-//! Purpose:    what the consumers of share groups want of the partitions that this node leads (KIP-932).
-//! Owns:       share partitions while somebody uses them: when their state is read, when it is kept, when their logs
-//!             are looked at; the requests that wait for them; share sessions.
+//! Purpose:    share groups on the partitions that this node leads, for their consumers (KIP-932).
+//! Owns:       share partitions while they are in use: reads and writes of their state, surveys of their logs; the
+//!             requests that wait for them; share sessions.
 //! Interface:  [`Node::acknowledge_share`], [`Node::wait_for_shares`], [`Node::end_share_session`] for requests; the
 //!             rest is called by the node as things happen.
 //! Invariants: nothing is given out before the state is known, and no decision is answered before it is durable. A

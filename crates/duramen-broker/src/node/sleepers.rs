@@ -2,8 +2,8 @@
 //!
 //! Purpose:    quiesced groups cost nothing: they are not ticked, and a number in the frames between nodes stands in
 //!             for all their heartbeats.
-//! Owns:       which groups are ticked; what this node leads asleep with each other node, and what each leads asleep
-//!             with this one; whether nodes answer each other.
+//! Owns:       the groups that are ticked; the quiesced groups that this node leads with each other node, and that each
+//!             leads with this one; knowledge of which nodes answer each other.
 //! Interface:  [`Node::tick_groups`], [`Node::on_asleep`], [`Node::note_rest`].
 //! Invariants: a replica that follows sleeps only while its leader's node is heard, and says that it leads the group
 //!             asleep in that term; one that leads sleeps only while the nodes of all its followers answer. No work of

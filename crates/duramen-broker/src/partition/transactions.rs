@@ -1,6 +1,6 @@
 //! # Room card: transactions of a partition
 //!
-//! Purpose:    which transactions are open in one log, and which were aborted: what readers of committed records need.
+//! Purpose:    open and aborted transactions of one log, for `read_committed` consumers.
 //! Owns:       [`Transactions`]: first offsets of open transactions; aborted ones; their part of the image. [`Marker`],
 //!             the end of one, and its bytes.
 //! Interface:  [`Transactions::open`], [`Transactions::end`], [`Transactions::first_open`], [`Transactions::aborted`].
