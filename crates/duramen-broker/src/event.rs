@@ -33,61 +33,61 @@ pub struct Now {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(pub u64);
 
-/// A request, as long as it waits for its answer: whose, and its number there.
+/// Key of a request that waits for its answer: its connection, and its number there.
 pub(crate) type RequestKey = (ConnectionId, u64);
 
-/// What happens to a node.
+/// Inputs of a node.
 #[derive(Debug)]
 pub enum Event {
     /// A decoded, checked request. Every one gets exactly one [`Action::Reply`] or
     /// [`Action::Close`], unless its connection was [`Event::Disconnected`] before.
     Request {
-        /// Whose.
+        /// Connection that sent the request.
         connection: ConnectionId,
         /// The session's number for it: replies leave the connection in this order.
         sequence: u64,
-        /// Who asks, how, by which version.
+        /// Principal, client, listener and version of the request.
         context: RequestContext,
-        /// What is asked.
+        /// The request itself.
         request: Box<Prepared>,
     },
     /// The connection is gone: forget its waiting requests.
     Disconnected(ConnectionId),
     /// Storage reports.
     Storage(Done),
-    /// What [`Action::ReadLog`] asked for.
+    /// Result of [`Action::ReadLog`].
     LogRead(LogRead),
-    /// What [`Look::Survey`] asked for.
+    /// Result of [`Look::Survey`].
     Surveyed(Surveyed),
-    /// What [`Look::Date`] asked for.
+    /// Result of [`Look::Date`].
     Dated(Dated),
-    /// What [`Look::DeadLetters`] asked for.
+    /// Result of [`Look::DeadLetters`].
     DeadLetters(DeadLettersMade),
     /// A segment was found to be damaged: [`duramen_storage::scrub`].
     Damaged(Damage),
-    /// Another node says something. Bytes that are no frame never come here.
+    /// A frame from another node. Bytes that are no frame never come here.
     Peer(Box<PeerFrame>),
     /// The node is about to end: others should lead what it leads. Answered by [`Action::Drained`].
     Drain,
-    /// The machine was suspended: the monotonic clock stood still, and the wall clock went on. Comes before anything else
-    /// that has the new time.
+    /// The machine was suspended: the monotonic clock stood still, and the wall clock went on. Comes before anything
+    /// else that has the new time.
     Suspended {
         /// For so many milliseconds.
         ms: i64,
     },
-    /// What the node was started with is otherwise now, in these settings that may change while it runs; `None` for what is
-    /// no longer given. They were checked.
+    /// Settings given at the start that have changed while the node runs. `None` stands for a setting that is no longer
+    /// given. All of them were checked.
     Given(Vec<(String, Option<String>)>),
     /// Nothing but time passed. Sent when [`crate::Node::deadline`] has come.
     Tick,
 }
 
-/// What a node wants done.
+/// Outputs of a node.
 #[derive(Debug)]
 pub enum Action {
     /// Answer a request.
     Reply {
-        /// Whose.
+        /// Connection that sent the request.
         connection: ConnectionId,
         /// The request's number.
         sequence: u64,
@@ -106,7 +106,8 @@ pub enum Action {
     /// Read of a log where it does no harm to wait, and answer with [`Event::LogRead`]:
     /// [`crate::read_plan::log_slice`].
     ReadLog(ReadLog),
-    /// Look at a log for a share group where it does no harm to wait, and answer with what [`crate::read_plan::look`] says.
+    /// Look at a log for a share group where it does no harm to wait, and answer with what [`crate::read_plan::look`]
+    /// says.
     Look(Look),
     /// Copy a segment and fill its damaged ranges, where it does no harm to wait, and let storage switch to the copy:
     /// [`duramen_storage::mending`]. Answered by [`Done::Mended`], in any case.
@@ -120,7 +121,7 @@ pub enum Action {
     Send {
         /// Its id.
         to: i32,
-        /// What is said.
+        /// The frame.
         frame: Box<PeerFrame>,
     },
     /// Other nodes are there now.
@@ -136,7 +137,8 @@ pub enum Action {
 /// The data directories that are the cluster, as the metadata says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Membership {
-    /// An index of the metadata that is applied here. Of two nodes' lists the one of the higher index is newer, if they differ.
+    /// An index of the metadata that is applied here. Of two nodes' lists the one of the higher index is newer, if they
+    /// differ.
     pub index: u64,
     /// The directory of each node that stays.
     pub directories: BTreeMap<i32, [u8; 16]>,
@@ -163,7 +165,7 @@ pub(crate) const MENDING_TICKETS: u64 = 1 << 63;
 /// A part of a log that the node wants to see itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadLog {
-    /// Whose log.
+    /// Replica whose log is read.
     pub replica: ReplicaId,
     /// From which offset.
     pub from: i64,
@@ -177,14 +179,14 @@ pub struct ReadLog {
     pub peer: Option<ReplicaId>,
     /// Comes back in [`LogRead`].
     pub ticket: u64,
-    /// What must have made the segment.
+    /// Origin that the segment must have.
     pub made_by: MadeBy,
 }
 
-/// How a part of a log came to be as it is.
+/// Origin of a part of a log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MadeBy {
-    /// However.
+    /// Any origin.
     #[default]
     Anything,
     /// Its batches were appended, and no compaction has changed them.
@@ -194,16 +196,16 @@ pub enum MadeBy {
 }
 
 impl ReadLog {
-    /// Whether it is for a damaged range of another node's replica.
+    /// Tells whether the read is for a damaged range of another node's replica.
     pub fn is_for_mending(&self) -> bool {
         self.ticket >= MENDING_TICKETS
     }
 }
 
-/// What was read for a [`ReadLog`].
+/// Result of a [`ReadLog`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogRead {
-    /// Whose log.
+    /// Replica whose log was read.
     pub replica: ReplicaId,
     /// From which offset, after what was passed over.
     pub from: i64,
@@ -217,7 +219,7 @@ pub struct LogRead {
     pub batches: Result<Bytes, String>,
 }
 
-/// What the node wants to know of a log.
+/// A question about a log, answered off the node's thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Look {
     /// Which batches there are. Answered by [`Event::Surveyed`].
@@ -231,9 +233,9 @@ pub enum Look {
 /// A record that the node wants to know of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Date {
-    /// Whose log.
+    /// Replica whose log is searched.
     pub replica: ReplicaId,
-    /// It is no older; milliseconds.
+    /// Lowest timestamp of the record, in milliseconds.
     pub timestamp: i64,
     /// The first offset to consider.
     pub start: i64,
@@ -243,7 +245,7 @@ pub struct Date {
     pub ticket: u64,
 }
 
-/// What was found for a [`Date`].
+/// Result of a [`Date`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dated {
     /// As it was asked.
@@ -255,7 +257,7 @@ pub struct Dated {
 /// A part of a log whose batches the node wants to know of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Survey {
-    /// Whose log.
+    /// Replica whose log is surveyed.
     pub replica: ReplicaId,
     /// From which offset.
     pub from: i64,
@@ -263,7 +265,7 @@ pub struct Survey {
     pub end: i64,
     /// About how many bytes of batches are looked at; at least one batch is.
     pub bytes_max: u32,
-    /// The keys of so many records are wanted, too; 0 if none are.
+    /// Number of records whose keys are wanted, too; 0 for none.
     pub keys_max: usize,
     /// Comes back in [`Surveyed`].
     pub ticket: u64,
@@ -272,7 +274,7 @@ pub struct Survey {
 /// Records of a log that a share group has given up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadLetters {
-    /// Whose log.
+    /// Replica whose log holds the records.
     pub replica: ReplicaId,
     /// The first offset.
     pub from: i64,
@@ -286,11 +288,11 @@ pub struct DeadLetters {
     pub topic: String,
     /// Its partition.
     pub partition: i32,
-    /// How often they were given out.
+    /// Delivery count of the records.
     pub deliveries: i16,
     /// Why they are given up.
     pub reason: &'static str,
-    /// All of them is kept, and not only where they were.
+    /// True if the dead letters carry whole records; false if only their position.
     pub copies: bool,
     /// About how many bytes of them make one batch; at least one record does.
     pub bytes_max: usize,
@@ -298,7 +300,7 @@ pub struct DeadLetters {
     pub ticket: u64,
 }
 
-/// What was made of [`DeadLetters`].
+/// Result of [`DeadLetters`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadLettersMade {
     /// As it was asked for.
@@ -307,10 +309,10 @@ pub struct DeadLettersMade {
     pub made: Result<(Bytes, i64), String>,
 }
 
-/// What was found for a [`Survey`].
+/// Result of a [`Survey`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Surveyed {
-    /// Whose log.
+    /// Replica whose log was surveyed.
     pub replica: ReplicaId,
     /// From which offset.
     pub from: i64,
@@ -333,9 +335,9 @@ pub struct SeenBatch {
     pub at: u64,
     /// Its length.
     pub bytes: u64,
-    /// Whose transaction it belongs to, if it does.
+    /// Producer id of the transaction that the batch belongs to, if any.
     pub transactional: Option<i64>,
-    /// It ends a transaction.
+    /// True for a transaction marker.
     pub is_control: bool,
     /// The keys of its records, if they were asked for.
     pub keys: Option<SeenKeys>,
@@ -373,12 +375,12 @@ pub enum Reply {
 }
 
 impl Reply {
-    /// For how many milliseconds the client is not read after it: it took more than its quota allows.
+    /// Returns the time for which the client is not read after the answer, in milliseconds: it exceeded its quota.
     pub fn rest_ms(&mut self) -> u32 {
         self.rest_field().map_or(0, |ms| (*ms).max(0).unsigned_abs())
     }
 
-    /// The client rests for so many milliseconds at least.
+    /// Raises the answer's throttle time to at least this many milliseconds.
     pub(crate) fn rest(&mut self, at_least_ms: i32) {
         if at_least_ms > 0
             && let Some(ms) = self.rest_field()
@@ -429,8 +431,8 @@ pub struct FetchPart {
     pub bytes_max: u32,
     /// An incremental session leaves the partition out of the response if no bytes are found.
     pub omit_if_empty: bool,
-    /// Whoever is told of aborted transactions must read the log as it was when they were looked up: compacted last by this
-    /// entry.
+    /// Index of the latest Compact entry at the time when the aborted transactions were looked up. The log must be read
+    /// as that compaction left it.
     pub compaction: Option<u64>,
 }
 
@@ -443,8 +445,8 @@ pub struct SharePlan {
     pub parts: Vec<SharePart>,
 }
 
-/// One partition's share of a [`SharePlan`]: whole batches, all of which have to be there, because a client takes records
-/// that it has acquired and does not see for gaps in the log.
+/// One partition's share of a [`SharePlan`]: whole batches, none missing. A client treats an acquired record that it
+/// does not see as a gap in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharePart {
     /// Index of the topic in the response.
@@ -457,7 +459,7 @@ pub struct SharePart {
     pub from: i64,
     /// One past the last offset of the last batch.
     pub end: i64,
-    /// How many bytes they were when they were surveyed.
+    /// Size of the batches at the survey, in bytes.
     pub bytes: u64,
 }
 
@@ -494,9 +496,9 @@ pub struct TimePart {
 pub struct ReplicasPlan {
     /// The response, without digests.
     pub response: duramen_protocol::messages::DescribeReplicasResponse,
-    /// What is read for it, in the order of the request.
+    /// Reads for the digests, in the order of the request.
     pub parts: Vec<ReplicaPart>,
-    /// How many bytes are read for all of them together; the first may exceed it by its first batch.
+    /// Limit of the bytes read for all digests together. The first digest may exceed it by its first batch.
     pub bytes_max: u64,
 }
 
@@ -507,7 +509,7 @@ pub struct ReplicaPart {
     pub topic: usize,
     /// Index of the partition in the topic.
     pub partition: usize,
-    /// Whose log.
+    /// Replica whose log is digested.
     pub replica: ReplicaId,
     /// The first offset.
     pub from: i64,

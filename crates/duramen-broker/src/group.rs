@@ -1,12 +1,12 @@
 //! # Room card: group
 //!
-//! Purpose:    one Raft group on this node: what comes in, and who it is to others.
-//! Owns:       the in-memory log the library reads, payload until storage has it, every call into the library, the failure
-//!             of a group. What comes out is in `turn`.
-//! Interface:  [`Group::propose_batch`], [`Group::propose_internal`], [`Group::on_persisted`],
-//!             [`Group::on_letter`], [`Group::tick`], [`Group::collect`], [`Group::is_serving`].
-//! Invariants: entries are proposed only as leader, and their base offset comes from the last entry of the log.
-//!             After a panic of the library the group is failed and never used again.
+//! Purpose:    one Raft group on this node: its inputs, and its identity to others.
+//! Owns:       the in-memory log the library reads, payload until storage has it, every call into the library, the
+//!             failure of a group. What comes out is in `turn`.
+//! Interface:  [`Group::propose_batch`], [`Group::propose_internal`], [`Group::on_persisted`], [`Group::on_letter`],
+//!             [`Group::tick`], [`Group::collect`], [`Group::is_serving`].
+//! Invariants: entries are proposed only as leader, and their base offset comes from the last entry of the log. After a
+//!             panic of the library the group is failed and never used again.
 //! Never:      what entries mean; offsets shown to anyone.
 //! Tests:      `group/tests.rs`, with three groups that exchange messages; those of `node`.
 //! Start at:   [`Group::propose_batch`], then `group/turn.rs`.
@@ -88,7 +88,7 @@ pub(crate) enum Refused {
 pub(crate) struct Outgoing {
     pub message: Message,
     pub payloads: Vec<Bytes>,
-    /// It may be said with whatever is said next: the peer was told the same before.
+    /// True if the message may wait for the next frame, because the peer was told the same before.
     pub can_wait: bool,
 }
 
@@ -104,19 +104,19 @@ pub(crate) struct PayloadRead {
     pub ticket: u64,
 }
 
-/// Who keeps up, as a leader sees it.
+/// Pace of the replicas, as the leader sees it.
 #[derive(Debug, Default)]
 struct Pace {
     ticks: u64,
     /// Until then this replica does not stand for election.
     aside_until: u64,
-    /// What was committed at the last sample, and at the one before.
+    /// Commit indexes at the last sample and at the one before.
     commits: (u64, u64),
     /// The tick at which a peer was heard last.
     heard: BTreeMap<u64, u64>,
-    /// Peers that lack what cannot be had from this log any more.
+    /// Peers that lack entries which this log can no longer give.
     left_behind: BTreeSet<u64>,
-    /// What was committed when a learner was looked at last, and in which term.
+    /// Term and commit index at the last look at a learner.
     looked: Option<(u64, u64)>,
     /// The tick at which a peer was first seen to wait for a snapshot.
     snapshots: BTreeMap<u64, u64>,
@@ -141,13 +141,13 @@ pub(crate) struct Group {
     catching_up: CatchingUp,
     /// A snapshot that came with the message at hand.
     arriving: Option<Beginning>,
-    /// What that names from before it is on the disk.
+    /// Prefix named by that snapshot, already on the disk.
     fed: Option<Given>,
     begun: u64,
     memory: Memory,
-    /// The last term that it led.
+    /// The last term in which this replica led.
     led: u64,
-    /// Which leader was last told what this replica has, in which term, and up to where.
+    /// Receiver, term and index of this replica's last acknowledgement to a leader.
     acknowledged: (u64, u64, u64),
     pace: Pace,
     confirming: Confirming,
@@ -172,7 +172,7 @@ impl std::fmt::Debug for Group {
 }
 
 impl Group {
-    /// A new, empty replica. The first [`Group::collect`] yields its creation.
+    /// Makes a new, empty replica. The first [`Group::collect`] yields its creation.
     pub(crate) fn create(
         id: ReplicaId,
         identity: duramen_storage::op::Identity,
@@ -191,8 +191,8 @@ impl Group {
         group
     }
 
-    /// A replica as storage recovered it. Entries after the image are handed out again by
-    /// [`Group::collect`] once they are known to be committed.
+    /// Makes a replica from the state that storage recovered. [`Group::collect`] hands out entries after the image
+    /// again, once they are known to be committed.
     pub(crate) fn recover(found: &RecoveredReplica, seed: u64) -> Self {
         let hard_state = HardState {
             // A replica that died right after its creation may have no hard state yet; and the
@@ -273,60 +273,60 @@ impl Group {
         self.shipping.bytes_max = memory.payload_bytes;
     }
 
-    /// The replica.
+    /// Returns the id of the replica.
     pub(crate) fn id(&self) -> ReplicaId {
         self.id
     }
 
-    /// Why the group failed, if it did.
+    /// Returns the reason why the group failed, if it did.
     pub(crate) fn failure(&self) -> Option<&str> {
         self.failed.as_deref()
     }
 
-    /// The peer that leads, if that is known.
+    /// Returns the peer that leads, if it is known.
     pub(crate) fn leader(&self) -> Option<u64> {
         Some(self.raw.raft.leader_id).filter(|id| *id != 0)
     }
 
-    /// Whether nobody has served this group yet, as far as this replica knows: nothing is committed, and its log holds at
-    /// most the entry with which the first leader begins.
+    /// Tells whether this group has had no serving leader yet, as far as this replica knows. Nothing is committed, and
+    /// the log holds at most the first leader's first entry.
     pub(crate) fn is_before_first_leader(&self) -> bool {
         let last = self.raw.raft.raft_log.last_index();
         self.failed.is_none() && self.applied() == BORN_INDEX && last <= BORN_INDEX + 1
     }
 
-    /// This replica and its term, for whoever is told that it leads.
+    /// Returns this replica and its term, for announcements that it leads.
     pub(crate) fn lead(&self) -> (u64, u64) {
         (self.id.0, self.term())
     }
 
-    /// The current term.
+    /// Returns the current term.
     pub(crate) fn term(&self) -> u64 {
         self.raw.raft.term
     }
 
-    /// The term as the leader epoch that clients see.
+    /// Returns the term as the leader epoch that clients see.
     pub(crate) fn epoch(&self) -> i32 {
         // A group with a term above is failed, and asked all the same.
         i32::try_from(self.term()).unwrap_or(i32::MAX)
     }
 
-    /// The last applied index.
+    /// Returns the last applied index.
     pub(crate) fn applied(&self) -> u64 {
         self.applied.0
     }
 
-    /// The last index that is on this replica's disk.
+    /// Returns the last index that is on this replica's disk.
     pub(crate) fn persisted(&self) -> u64 {
         self.raw.raft.raft_log.persisted
     }
 
-    /// The index of the last entry of the log, not all of it committed.
+    /// Returns the index of the last entry of the log, committed or not.
     pub(crate) fn last_index(&self) -> u64 {
         self.raw.raft.raft_log.last_index()
     }
 
-    /// One past the last offset of the log, not all of it committed.
+    /// Returns the log end offset, committed or not.
     pub(crate) fn end_offset(&self) -> i64 {
         let unstable = self.raw.raft.raft_log.unstable_entries().iter().rev();
         unstable
@@ -335,23 +335,23 @@ impl Group {
             .map_or_else(|| self.raw.store().end_offset(), |last| last.end_offset())
     }
 
-    /// Where terms began, oldest first.
+    /// Returns the starts of the terms, oldest first.
     pub(crate) fn term_runs(&self) -> &[TermRun] {
         &self.raw.store().runs
     }
 
-    /// Bytes of batches in the log from `offset` to `end`, if the entries are still in memory.
+    /// Returns the bytes of batches in the log from `offset` to `end`, if the entries are still in memory.
     pub(crate) fn bytes_between(&self, offset: i64, end: i64) -> Option<u64> {
         self.raw.store().bytes_between(offset, end)
     }
 
-    /// Bytes of the batch that holds `offset`, if its entry is still in memory.
+    /// Returns the bytes of the batch that holds `offset`, if its entry is still in memory.
     pub(crate) fn batch_bytes_at(&self, offset: i64) -> Option<u64> {
         self.raw.store().batch_bytes_at(offset)
     }
 
-    /// Whether this replica leads and has applied an entry of its own term: only then does it
-    /// know all that was committed before, and may answer.
+    /// Tells whether this replica leads and has applied an entry of its own term. Only then does it know all entries
+    /// committed before, and may answer.
     pub(crate) fn is_serving(&self) -> bool {
         if sabotage::is(Bug::ServesTooEarly) {
             return self.is_elected();
@@ -359,7 +359,7 @@ impl Group {
         self.is_elected() && self.applied.1 == self.raw.raft.term
     }
 
-    /// Whether this replica leads, as far as it knows. Others may have heard so before it serves.
+    /// Tells whether this replica leads, as far as it knows. Other nodes may have heard so before it serves.
     pub(crate) fn is_elected(&self) -> bool {
         self.failed.is_none() && self.raw.raft.state == StateRole::Leader
     }
@@ -370,24 +370,25 @@ impl Group {
         self.confirming.ask(self.raw.raft.term)
     }
 
-    /// Whether it led for certain after it was asked, and has applied all that was committed then. `None` while it is not
-    /// known.
+    /// Tells whether this replica led for certain after `doubt` was raised, and has applied all that was committed
+    /// then. `None` while the answer is not known.
     pub(crate) fn led_at(&self, doubt: Doubt) -> Option<bool> {
         if self.is_serving() { self.confirming.answer(doubt, self.term()) } else { Some(false) }
     }
 
-    /// The peers that vote.
+    /// Returns the peers that vote.
     pub(crate) fn voter_ids(&self) -> &[u64] {
         &self.raw.store().conf.voters
     }
 
-    /// How many voters there are.
+    /// Returns the number of voters.
     pub(crate) fn voters(&self) -> usize {
         self.raw.store().conf.voters.len()
     }
 
-    /// Which voters keep up, this replica among them, as far as this leader knows: they were heard of lately, and have
-    /// all that was committed a while ago. Who does not vote yet does not count if others are lost.
+    /// Returns the voters that keep up, this replica among them, as far as this leader knows. Such a voter was heard
+    /// lately and has all that was committed a while ago. A learner does not count, because it cannot replace a lost
+    /// voter.
     pub(crate) fn caught_up(&self) -> impl Iterator<Item = u64> {
         let since = self.pace.ticks.saturating_sub(LAG_TICKS);
         let keeps_up = move |id: u64, matched: u64| {
@@ -401,23 +402,23 @@ impl Group {
         all.map(|(id, _)| *id)
     }
 
-    /// How many peers lack what this leader cannot give them: what it remembers of its own entries begins too late, or a
-    /// segment cannot be read.
+    /// Returns the number of peers that lack entries which this leader cannot give. Its history of its own entries
+    /// begins too late, or a segment cannot be read.
     pub(crate) fn left_behind(&self) -> usize {
         self.pace.left_behind.len()
     }
 
-    /// How many entries this replica has made again from segments.
+    /// Returns the number of entries that this replica has made again from segments.
     pub(crate) fn rebuilt(&self) -> u64 {
         self.catching_up.rebuilt
     }
 
-    /// How often this replica's log began anew.
+    /// Returns the number of times that this replica's log began anew.
     pub(crate) fn begun(&self) -> u64 {
         self.begun
     }
 
-    /// Whether this replica is all there is.
+    /// Tells whether this replica is the group's only member.
     pub(crate) fn is_alone(&self) -> bool {
         let conf = &self.raw.store().conf;
         let others = [&conf.learners, &conf.voters_outgoing, &conf.learners_next];
@@ -434,7 +435,7 @@ impl Group {
         self.guarded(|raw| raw.campaign().ok());
     }
 
-    /// What a peer says. What the library would take for a fatal error is found here first.
+    /// Takes a message from a peer. Anything that the library would treat as a fatal error is found here first.
     pub(crate) fn on_letter(&mut self, letter: Letter) {
         if let Some(message) = letters::message_of(&letter) {
             self.on_message(message, letter.payloads);
@@ -451,7 +452,7 @@ impl Group {
         self.wake();
         let mut payloads = payloads.into_iter();
         if message.get_msg_type() == MessageType::MsgSnapshot {
-            // Without its image it is not there at all.
+            // A snapshot without its image counts as lost.
             let Some(image) = payloads.next() else { return };
             let mut beginning = snapshots::beginning_of(message.get_snapshot(), image);
             if let Some(beginning) = &mut beginning
@@ -460,7 +461,7 @@ impl Group {
                 let compaction = |given: &Given| given.compacted.index;
                 let named = beginning.given.as_ref().map(compaction);
                 beginning.given = self.fed.take().filter(|fed| Some(compaction(fed)) == named);
-                // It is not heard before all that it names is here.
+                // The library hears the snapshot only when everything that it names is here.
                 let is_short = beginning.given.is_none() && self.lacks(message.get_snapshot());
                 if is_short && !sabotage::is(Bug::GivenForgotten) {
                     return;
@@ -487,13 +488,13 @@ impl Group {
         self.guarded(|raw| raw.step(message).ok());
     }
 
-    /// Something that was to be sent to a peer was not.
+    /// Reports to the library that a message for a peer was not sent.
     pub(crate) fn on_unreachable(&mut self, peer: u64) {
         self.wake();
         self.guarded(|raw| raw.report_unreachable(peer));
     }
 
-    /// One tick of the group's clock. A group of one voter needs none. True if it has something to say.
+    /// Ticks the group's clock. A group of one voter needs no tick. True if the group has messages.
     pub(crate) fn tick(&mut self) -> bool {
         if self.term() >= TERM_MAX || self.failed.is_some() || self.is_beginning() {
             return false;
@@ -504,14 +505,14 @@ impl Group {
             return false;
         }
         self.pace.ticks += 1;
-        // The others may not have made their replicas when this one stood for the first election. To ask once more whether
-        // they would vote changes nothing, and nobody waits for another timeout.
+        // The others may not have made their replicas when this one stood for the first election. To ask once more
+        // whether they would vote changes nothing, and nobody waits for another timeout.
         if self.raw.raft.state == StateRole::PreCandidate && self.is_before_first_leader() {
             self.campaign();
         }
         self.tick_moving();
         if self.is_alone() {
-            // It may have been refused before: while a change of membership waited to be applied.
+            // The library may have refused before, while a change of membership waited to be applied.
             if elects_itself {
                 self.campaign();
             }
@@ -621,7 +622,7 @@ impl Group {
         }
     }
 
-    /// Bytes of payload proposed and not persisted yet.
+    /// Returns the bytes of payload proposed and not persisted yet.
     pub(crate) fn bytes_in_flight(&self) -> u64 {
         self.bytes_in_flight
     }
@@ -632,7 +633,7 @@ impl Group {
         self.failed.get_or_insert(why);
     }
 
-    /// Every call into the library that may change it goes through here.
+    /// Guards every call into the library that may change it.
     fn guarded<T>(&mut self, call: impl FnOnce(&mut RawNode<GroupLog>) -> T) -> Option<T> {
         if self.failed.is_some() {
             return None;
@@ -655,8 +656,8 @@ impl Group {
         }
     }
 
-    /// The library draws its election timeout from the thread's chance at every reset, even one
-    /// that changes neither term nor role; ours comes from the seed.
+    /// Sets the election timeout from the seed. At every reset the library draws it from the thread's randomness, even
+    /// at one that changes neither term nor role.
     fn settle_timeout(&mut self) {
         if self.is_alone() {
             return;

@@ -268,7 +268,7 @@ impl Node {
         std::mem::swap(&mut self.out, actions);
     }
 
-    /// When, in monotonic microseconds, to send [`Event::Tick`] if nothing happens before.
+    /// Returns the time to send [`Event::Tick`] if nothing happens before, in monotonic microseconds.
     pub fn deadline(&self) -> u64 {
         self.timers.first().map_or(u64::MAX, |(at, _)| *at)
     }
@@ -346,7 +346,7 @@ impl Node {
         }
     }
 
-    /// What producers are told while the disk is full: whose, by how much, and what to do.
+    /// Returns the message for producers while the disk is full: which disk, the missing space, and the remedy.
     pub(crate) fn refusal(&self) -> Option<String> {
         const MIB: u64 = 1 << 20;
         let Shortage { free_bytes, needed_bytes } = self.disk_shortage?;
@@ -467,7 +467,7 @@ impl Node {
         }
     }
 
-    /// Tells everyone who waited for what a partition's turn brought.
+    /// Notifies everyone who waited for the results of a partition's turn.
     fn follow(&mut self, effects: Effects) {
         for finished in effects.finished {
             self.on_finished(finished);
@@ -533,7 +533,7 @@ impl Node {
         }
     }
 
-    /// One of the partitions that the request waits for has a leader, or never will.
+    /// Notes that one of the partitions that a request waits for has a leader, or never will.
     fn on_leader(&mut self, key: RequestKey) {
         let Some(waiting) = self.parked.get_mut(&key) else { return };
         let (Parked::Commit { outstanding, .. }
@@ -570,7 +570,7 @@ impl Node {
         self.post(replica, METADATA_GROUP, &mut outcome.messages);
         self.peers.read(replica, &outcome.reads);
         if outcome.leads.is_some() {
-            // What was proposed in another term may stand for something else now.
+            // An entry proposed in another term may have been replaced by now.
             self.allocating = None;
             self.registration = None;
             self.peers.forget_grants();
@@ -611,7 +611,7 @@ impl Node {
         self.is_controller_dirty |= self.controller.trim_if_large(log_bytes);
     }
 
-    /// Bits that nobody else gets.
+    /// Returns a new random id.
     pub(crate) fn fresh_id(&mut self) -> Uuid {
         let (high, low) = (self.chance.next(), self.chance.next());
         Uuid::from_u128(u128::from(high) << 64 | u128::from(low))
@@ -621,7 +621,7 @@ impl Node {
         Uuid(self.options.facts.directory_id)
     }
 
-    /// The metadata records of a request are committed, or lost.
+    /// Goes on with a request whose metadata records are committed, or lost.
     fn on_committed(&mut self, key: RequestKey, is_committed: bool, made: &[GroupId]) {
         let Some(waiting) = self.parked.get_mut(&key) else { return };
         if !is_committed {
@@ -694,7 +694,7 @@ impl Node {
         self.out.push(Action::Reply { connection: key.0, sequence: key.1, reply });
     }
 
-    /// The local replica of a partition.
+    /// Returns the local replica of a partition.
     pub(crate) fn local_replica(&self, topic: &Topic, partition: i32) -> Option<ReplicaId> {
         let replicas = topic.partitions.get(usize::try_from(partition).ok()?)?;
         let own = self.own_directory();
@@ -702,13 +702,13 @@ impl Node {
         Some(ReplicaId(replica.peer_id))
     }
 
-    /// The local replica of a partition, or why there is none that answers.
+    /// Returns the local replica of a partition that serves, or the error for a client.
     pub(crate) fn serving(&self, topic: &Topic, index: i32) -> Result<&Partition, ErrorCode> {
         let partition = self.partition_here(topic, index)?;
         partition.obstacle().map_or(Ok(partition), Err)
     }
 
-    /// The local replica of a partition, leader or not, or why there is none that can be read.
+    /// Returns the local replica of a partition, leader or not, or the reason why none can be read.
     pub(crate) fn readable(&self, topic: &Topic, index: i32) -> Result<&Partition, ErrorCode> {
         let partition = self.partition_here(topic, index)?;
         partition.obstacle_to_reading().map_or(Ok(partition), Err)
@@ -723,8 +723,8 @@ impl Node {
         self.partitions.get(&replica).ok_or(ErrorCode::NotLeaderOrFollower)
     }
 
-    /// From which node a client in `rack` had better read a partition that this node leads: one that keeps up, and is in
-    /// that rack, when this one is not.
+    /// Returns the node from which a client in `rack` should read a partition that this node leads. That node has a
+    /// replica that keeps up and is in the client's rack, while this node is not.
     pub(crate) fn read_replica(&self, topic: &Topic, index: i32, rack: &str) -> Option<i32> {
         let settings = &self.options.settings;
         if rack.is_empty() || self.options.rack.as_deref() == Some(rack) || settings.leaders_only {
@@ -750,12 +750,12 @@ impl Node {
         self.disk_shortage.is_some()
     }
 
-    /// What the disk has and would need, while appends are refused for want of room.
+    /// Returns the free and the needed disk space while appends are refused for want of room.
     pub(crate) fn disk_shortage(&self) -> Option<Shortage> {
         self.disk_shortage
     }
 
-    /// The next producer id, or `None` after having asked for a block of them.
+    /// Returns the next producer id, or `None` after having asked for a block of them.
     pub(crate) fn next_producer_id(&mut self) -> Result<Option<i64>, ErrorCode> {
         let (next, end) = self.producer_ids;
         if next < end {
@@ -796,7 +796,7 @@ impl Node {
     }
 }
 
-/// The partition has its turn in the next flush.
+/// Gives the partition a turn in the next flush.
 fn mark(dirty: &mut VecDeque<ReplicaId>, partition: &mut Partition) {
     if !std::mem::replace(&mut partition.is_dirty, true) {
         dirty.push_back(partition.group.id());

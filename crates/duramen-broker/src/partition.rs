@@ -48,20 +48,20 @@ use retention::Undated;
 use rolling::Active;
 pub(crate) use transactions::{Aborted, Marker};
 
-/// Who waits for what a partition was given.
+/// Waiter for an append or another proposal of a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Slot {
     /// A part of a parked request.
     Request { key: RequestKey, topic: usize, partition: usize },
     /// The coordinator that keeps its state in this partition.
     Coordinator { replica: ReplicaId, ticket: u64 },
-    /// Whoever ended a producer's transaction in this partition.
+    /// Sender of a marker that ends a producer's transaction in this partition.
     Marker { replica: ReplicaId, producer_id: i64, commits: bool, asker: MarkAsker },
-    /// Whoever has dead letters of a share group.
+    /// Sender of a share group's dead letters.
     Burial(BurialAsker),
 }
 
-/// Who wants a transaction to be ended in a partition.
+/// Sender of a transaction marker to a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MarkAsker {
     /// This node, on behalf of a coordinator here.
@@ -72,15 +72,15 @@ pub(crate) enum MarkAsker {
     Request { key: RequestKey, at: usize },
 }
 
-/// How many bytes came to what a fetcher may be shown; `None` if it should look at once.
+/// Bytes that were added before the ends that fetchers see; `None` if a fetcher should look at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Growth {
     pub committed: Option<u64>,
-    /// To what no open transaction can take back.
+    /// Bytes added before the last stable offset.
     pub stable: Option<u64>,
 }
 
-/// How a [`Slot`] ended.
+/// Result of a [`Slot`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Finished {
     pub slot: Slot,
@@ -91,7 +91,7 @@ pub(crate) struct Finished {
     pub log_start: i64,
 }
 
-/// What an acknowledgement waits for.
+/// Condition of an acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Acks {
     /// Nothing.
@@ -102,7 +102,7 @@ pub(crate) enum Acks {
     All,
 }
 
-/// What became of a batch for now.
+/// Immediate result of an append.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Appended {
     /// Nothing more will come.
@@ -115,19 +115,19 @@ pub(crate) enum Appended {
         /// The append time written into the batch.
         append_time_ms: i64,
     },
-    /// It was not appended.
+    /// A refused batch.
     Refused(ErrorCode, Option<String>),
-    /// It was not appended: the topic does not take some of its records.
+    /// A batch refused because the topic does not take some of its records.
     Faulty(Faults),
 }
 
 /// A partition's number in its fetch session, counted up in the order of arrival and never used again.
 pub(crate) type Place = u32;
 
-/// Who watches a partition: a fetch session, and the partition's place there.
+/// Watcher of a partition: a fetch session, and the partition's place there.
 pub(crate) type Watcher = (i32, Place);
 
-/// What a turn wants of the node, beside actions.
+/// Effects of a partition's turn on the node, beside actions.
 #[derive(Debug, Default)]
 pub(crate) struct Effects {
     pub finished: Vec<Finished>,
@@ -137,11 +137,11 @@ pub(crate) struct Effects {
     pub touched: Vec<(Watcher, Growth)>,
     /// Requests that waited for this partition to have a leader.
     pub served: Vec<RequestKey>,
-    /// It began to serve, or ceased to.
+    /// True if the partition began to serve, false if it ceased to serve; `None` without a change.
     pub serves: Option<bool>,
     /// For its peers.
     pub messages: Vec<Outgoing>,
-    /// What must be read for them.
+    /// Reads of payload for those messages.
     pub reads: Vec<PayloadRead>,
 }
 
@@ -151,7 +151,7 @@ struct Waiting {
     base_offset: i64,
 }
 
-/// What a fetch tells of a partition, as its watchers know it.
+/// State of a partition that a fetch reports, as its watchers know it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Told {
     committed: i64,
@@ -202,7 +202,7 @@ fn id_of(identity: &Identity) -> GroupId {
 }
 
 impl Partition {
-    /// A new, empty replica.
+    /// Makes a new, empty replica.
     pub(crate) fn create(
         replica: ReplicaId,
         identity: Identity,
@@ -215,7 +215,7 @@ impl Partition {
         Self::over(id, group, settings)
     }
 
-    /// A replica that is added to a partition that is there: its leader will tell it the rest.
+    /// Makes a replica that is added to a partition: its leader will send it the rest.
     pub(crate) fn await_birth(
         replica: ReplicaId,
         identity: Identity,
@@ -226,7 +226,7 @@ impl Partition {
         Self::over(id, Group::await_birth(replica, identity, seed), settings)
     }
 
-    /// A replica as storage found it. It answers nothing before it leads.
+    /// Makes a replica from the state that storage recovered. The replica answers nothing before it leads.
     pub(crate) fn recover(
         found: &RecoveredReplica,
         settings: Arc<TopicSettings>,
@@ -284,55 +284,55 @@ impl Partition {
         }
     }
 
-    /// The first offset kept.
+    /// Returns the log start offset.
     pub(crate) fn log_start(&self) -> i64 {
         self.log_start
     }
 
-    /// One past the last committed offset.
+    /// Returns the high watermark.
     pub(crate) fn committed(&self) -> i64 {
         self.committed
     }
 
-    /// One past the last offset that belongs to no open transaction, nor follows one.
+    /// Returns the last stable offset.
     pub(crate) fn stable(&self) -> i64 {
         let open = self.producers.transactions().first_open();
         open.map_or(self.committed, |first| first.clamp(self.log_start, self.committed))
     }
 
-    /// The aborted transactions between two offsets, and up to where they are all of them.
+    /// Returns the aborted transactions between two offsets, and the offset up to which the list is complete.
     pub(crate) fn aborted(&self, from: i64, to: i64) -> (Vec<Aborted>, i64) {
         // Below that nothing is left of them.
         let from = from.max(self.compacting.done.below);
         self.producers.transactions().aborted(from, to, FETCH_ABORTED_MAX)
     }
 
-    /// The highest epoch that a producer was heard of with.
+    /// Returns the highest epoch in which a producer was heard.
     pub(crate) fn producer_epoch(&self, producer_id: i64) -> Option<i16> {
         self.producers.epoch_of(producer_id)
     }
 
-    /// Whether a transaction of a producer is open here.
+    /// Tells whether a transaction of a producer is open here.
     pub(crate) fn is_in_transaction(&self, producer_id: i64) -> bool {
         self.producers.is_open(producer_id)
     }
 
-    /// Bytes of record batches that are committed and not removed.
+    /// Returns the bytes of record batches that are committed and not removed.
     pub(crate) fn bytes(&self) -> u64 {
         self.segments.iter().map(|segment| segment.size).sum()
     }
 
-    /// The last that each producer with sequences did.
+    /// Returns the last batch of each producer with sequences.
     pub(crate) fn active_producers(&self) -> impl Iterator<Item = ActiveProducer> {
         self.producers.active()
     }
 
-    /// Producers remembered.
+    /// Returns the number of remembered producers.
     pub(crate) fn producers_len(&self) -> usize {
         self.producers.len()
     }
 
-    /// Why a client cannot be served here now, if so.
+    /// Returns the error for a client that cannot be served here now, if there is one.
     pub(crate) fn obstacle(&self) -> Option<ErrorCode> {
         if self.group.failure().is_some() {
             Some(ErrorCode::KafkaStorageError)
@@ -343,8 +343,8 @@ impl Partition {
         }
     }
 
-    /// Why nothing can be read here now, if so. Whoever follows shows what it knows to be committed; one that does not know
-    /// whom to follow may be cut off, and its clients go elsewhere.
+    /// Returns the error for a read here now, if there is one. A follower serves reads up to the high watermark that it
+    /// knows. A follower that knows no leader may be cut off, and its clients go elsewhere.
     pub(crate) fn obstacle_to_reading(&self) -> Option<ErrorCode> {
         let follows = self.group.failure().is_none() && self.group.leader().is_some();
         if self.group.is_beginning() {
@@ -353,8 +353,8 @@ impl Partition {
         if follows { None } else { self.obstacle() }
     }
 
-    /// Whether fewer replicas than `min.insync.replicas` are caught up. More than there are can
-    /// not be asked for.
+    /// Tells whether fewer replicas than `min.insync.replicas` are caught up. A setting above the number of replicas
+    /// counts as all of them.
     pub(crate) fn lacks_replicas(&self) -> bool {
         if self.settings.min_insync_replicas <= 1 {
             return false;
@@ -374,7 +374,7 @@ impl Partition {
         }
     }
 
-    /// The leader epoch under which the record at `offset` was appended; -1 if there is none.
+    /// Returns the leader epoch under which the record at `offset` was appended; -1 if there is none.
     pub(crate) fn epoch_at(&self, offset: i64) -> i32 {
         let runs = self.group.term_runs();
         let at = runs.partition_point(|run| run.start_offset <= offset);
@@ -382,13 +382,13 @@ impl Partition {
         term.and_then(|term| i32::try_from(term).ok()).unwrap_or(-1)
     }
 
-    /// Start offsets of the epochs that matter to a lookup by time.
+    /// Returns the start offsets of the epochs that matter to a lookup by time.
     pub(crate) fn epochs(&self) -> Vec<(i64, i32)> {
         let runs = self.group.term_runs().iter();
         runs.map(|run| (run.start_offset, i32::try_from(run.term).unwrap_or(-1))).collect()
     }
 
-    /// The largest epoch not above `epoch` and where it ended, or `(-1, -1)`.
+    /// Returns the largest epoch not above `epoch` and its end offset, or `(-1, -1)`.
     pub(crate) fn epoch_end(&self, epoch: i32) -> (i32, i64) {
         let Ok(asked) = u64::try_from(epoch) else { return (-1, -1) };
         if epoch > self.group.epoch() {
@@ -449,9 +449,9 @@ impl Partition {
         self.append(now, batch, acks, slot)
     }
 
-    /// What to do with a batch of a producer that is not known and goes on with its sequence. As in Kafka it may: it wrote to
-    /// an earlier topic of this name, or was forgotten, or is of another cluster. Where none of this can be, batches before
-    /// this one are still to come.
+    /// Judges a batch of an unknown producer that goes on with its sequence. As in Kafka the batch may be appended: the
+    /// producer wrote to an earlier topic of this name, was forgotten, or is of another cluster. Where all of this is
+    /// impossible, earlier batches are still to come.
     fn judge_stranger(&self, batch: &CheckedBatch) -> Verdict {
         let id = batch.header.producer_id;
         let is_transactional = batch.header.attributes.is_transactional();
@@ -493,7 +493,7 @@ impl Partition {
         self.append_bytes(now, bytes, &header, header.max_timestamp, acks, slot)
     }
 
-    /// What would become of a batch of a producer, as far as its sequence goes.
+    /// Judges a batch's header by its producer's sequence.
     pub(crate) fn verdict(&self, header: &BatchHeader) -> Verdict {
         let count = header.last_offset_delta.unsigned_abs() + 1;
         let (id, epoch) = (header.producer_id, header.producer_epoch);
@@ -576,7 +576,7 @@ impl Partition {
         } else if header.max_timestamp != max_timestamp
             || header.attributes.timestamp_type() == TimestampType::LogAppendTime
         {
-            // The time index and retention rely on it, so a producer's mistake is mended here;
+            // The time index and retention rely on it, so a producer's mistake is corrected here;
             // and a time of append is not a producer's to claim.
             batch::restamp(&mut bytes, TimestampType::CreateTime, max_timestamp);
         }
@@ -669,7 +669,7 @@ impl Partition {
         entry.is_some_and(|entry| self.group.propose_internal(&entry).is_ok())
     }
 
-    /// The view's image at the applied index.
+    /// Returns the view's image at the applied index.
     pub(crate) fn image(&self) -> OpKind {
         let index = self.group.applied();
         if sabotage::is(Bug::ImageWithoutProducers) {
@@ -721,7 +721,7 @@ impl Partition {
         self.touch_watchers(effects);
     }
 
-    /// This replica's log begins anew, as its leader's does: all that was here is gone.
+    /// Begins this replica's log anew, as its leader's does: all that was here is gone.
     fn begin_anew(&mut self, beginning: &Beginning, now: Now, effects: &mut Effects) {
         self.fail_waiting(0, ErrorCode::NotLeaderOrFollower, effects);
         match view_of(&beginning.image, now.mono_us) {
@@ -743,7 +743,7 @@ impl Partition {
         effects.woken.extend(self.fetches.iter().map(|key| (*key, Growth::default())));
     }
 
-    /// A newer leader's entries took the place of ours: what was said of them is void.
+    /// Drops the proposals from an index on, because a newer leader's entries replaced them.
     fn cut(&mut self, first: u64, removed: &[LogEntry], effects: &mut Effects) {
         if !sabotage::is(Bug::CutKeepsProducers) {
             self.producers.cut(first);
@@ -770,7 +770,7 @@ impl Partition {
         }
     }
 
-    /// What came since the committed and the stable end were these.
+    /// Returns the bytes that were added since the high watermark and the last stable offset had these values.
     fn growth(&self, (committed, stable): (i64, i64)) -> Growth {
         let between =
             |from, to| if from == to { Some(0) } else { self.group.bytes_between(from, to) };
@@ -930,7 +930,8 @@ impl Partition {
 
     fn note_leadership(&mut self, now: Now, effects: &mut Effects) {
         let serves = self.group.is_serving().then(|| self.group.term());
-        // One that follows will not serve soon: whoever waits for a leader is told of another node's, once that serves.
+        // A follower will not serve soon. A request that waits for a leader learns of another node's leader, once that
+        // serves.
         let is_led = !self.group.is_alone()
             && self.group.leader().is_some()
             && !self.group.is_before_first_leader();
@@ -952,7 +953,7 @@ impl Partition {
         self.forget_proposed();
         self.roll_due = false;
         if serves.is_some() && !self.group.is_alone() && !sabotage::is(Bug::StaleSegment) {
-            // What others appended meanwhile is applied by now, and nothing else was appended.
+            // Entries that other leaders appended are applied by now, and this replica appended nothing else.
             self.active = self.last_segment(now);
         }
         effects.serves = Some(serves.is_some());
@@ -976,7 +977,7 @@ impl Partition {
     }
 }
 
-/// Payload of a batch of ours, ready to be appended as it is.
+/// Stamps the payload of an own batch, so that it can be appended as it is.
 pub(crate) fn stamp(mut bytes: BytesMut, base_offset: i64, epoch: i32) -> Bytes {
     batch::set_base_offset(&mut bytes, base_offset);
     batch::set_partition_leader_epoch(&mut bytes, epoch);

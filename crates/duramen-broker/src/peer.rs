@@ -1,6 +1,6 @@
 //! # Room card: peer
 //!
-//! Purpose:    what nodes of one cluster say to each other, as data and as bytes.
+//! Purpose:    messages between the nodes of one cluster, as data and as bytes.
 //! Owns:       the frame's layout, its version and its bounds.
 //! Interface:  [`PeerFrame::into_parts`], [`PeerFrame::encode`], [`PeerFrame::decode`]; inside the crate [`Frame`]
 //!             and its parts.
@@ -16,8 +16,8 @@ use duramen_protocol::wire::{Decoder, Encoder, Message, Uuid};
 
 use crate::controller::records::RegisterBroker;
 
-/// The only version there is. A later build says what is new in tagged fields, which earlier ones pass over, so that nodes can
-/// be upgraded one by one; what an earlier build must not pass over takes another version.
+/// The only version. A later build puts new fields into tagged fields, which earlier builds ignore, so that nodes can
+/// be upgraded one by one. A change that an earlier build must not ignore takes another version.
 const VERSION: i16 = 0;
 /// Checksum, version, and how long the body is.
 const HEAD_BYTES: usize = 4 + 2 + 4;
@@ -68,8 +68,8 @@ duramen_protocol::message! {
         replacing: Vec<Uuid> [0.., tag 13 in 0..],
         has_full_disk: bool [0.., tag 14 in 0..],
     }
-    /// Something is wanted of what is kept for a share group and a partition: for whoever coordinates that. What a kind does not
-    /// need is -1.
+    /// A request about the state kept for a share group and a partition, for the coordinator of that state. A field
+    /// that a kind of request does not need is -1.
     pub(crate) struct ShareAsk {
         nonce: u64 [0..],
         kind: i8 [0..],
@@ -99,14 +99,14 @@ duramen_protocol::message! {
         state: i8 [0..],
         count: i16 [0..],
     }
-    /// Dead letters of a share group: for whoever leads the partition that they go to.
+    /// Dead letters of a share group, for the leader of the partition that receives them.
     pub(crate) struct BurialWanted {
         nonce: u64 [0..],
         topic_id: Uuid [0..],
         partition: i32 [0..],
         batch: Bytes [0..],
     }
-    /// What became of a [`BurialWanted`].
+    /// Result of a [`BurialWanted`].
     pub(crate) struct Buried {
         nonce: u64 [0..],
         error_code: i16 [0..],
@@ -127,8 +127,8 @@ duramen_protocol::message! {
         nonce: u64 [0..],
         error_code: i16 [0..],
     }
-    /// A producer's transaction has ended: for whoever leads the partition in this term. Of two decisions on a transactional
-    /// id the later one has the larger number.
+    /// A producer's transaction has ended: for the leader of the partition in this term. Of two decisions on a
+    /// transactional id the later one has the larger number.
     pub(crate) struct MarkWanted {
         nonce: u64 [0..],
         topic_id: Uuid [0..],
@@ -140,7 +140,7 @@ duramen_protocol::message! {
         commits: bool [0..],
         number: i64 [0..],
     }
-    /// What became of a [`MarkWanted`].
+    /// Result of a [`MarkWanted`].
     pub(crate) struct Marked {
         nonce: u64 [0..],
         error_code: i16 [0..],
@@ -159,7 +159,8 @@ duramen_protocol::message! {
         nonce: u64 [0..],
         batches: Bytes [0..],
     }
-    /// The sender's replica lacks what a compaction left of a log: from an offset on, if the receiver has done that very one.
+    /// The sender's replica lacks what a compaction left of a log: from an offset on, if the receiver has done that
+    /// very one.
     pub(crate) struct PrefixWanted {
         nonce: u64 [0..],
         topic_id: Uuid [0..],
@@ -168,8 +169,8 @@ duramen_protocol::message! {
         compaction: u64 [0..],
         offset: i64 [0..],
     }
-    /// The first batches of what a [`PrefixWanted`] names, by which compaction they were left, and where the sender's log
-    /// begins. None, and not the last, if they could not be read.
+    /// The first batches of what a [`PrefixWanted`] names, by which compaction they were left, and where the sender's
+    /// log begins. None, and not the last, if they could not be read.
     pub(crate) struct PrefixGiven {
         nonce: u64 [0..],
         compaction: u64 [0..],
@@ -183,21 +184,21 @@ duramen_protocol::message! {
         partition: i32 [0..],
         number: u64 [0..],
     }
-    /// What the sender has of this replica is damaged: it neither votes nor serves.
+    /// The sender's copy of this replica is damaged: it neither votes nor serves.
     pub(crate) struct Useless {
         topic_id: Uuid [0..],
         partition: i32 [0..],
         peer_id: u64 [0..],
     }
-    /// How far a node has heard the one it speaks to.
+    /// Latest frame that the sender has received from the receiver.
     pub(crate) struct Heard {
         incarnation: u64 [0..],
         number: u64 [0..],
         leads: u64 [0..],
         asleep: u64 [0..],
     }
-    /// The groups that the sender leads asleep with replicas of the receiver: how often that set has changed, the set's
-    /// hash, and what has changed from one version up to another.
+    /// Quiesced groups that the sender leads and the receiver has replicas of. The version counts the changes of that
+    /// set, and the hash covers it. The sleepers are the changes after one version up to another.
     pub(crate) struct Asleep {
         version: u64 [0..],
         hash: u64 [0..],
@@ -205,7 +206,7 @@ duramen_protocol::message! {
         upto: u64 [0..],
         sleepers: Vec<Sleeper> [0..],
     }
-    /// A group that is asleep, with all up to an index; or is not any more: then the term is 0.
+    /// A quiesced group whose followers have everything up to an index. Term 0 means that the group has woken.
     pub(crate) struct Sleeper {
         from: u64 [0..],
         to: u64 [0..],
@@ -269,7 +270,7 @@ duramen_protocol::message! {
         is_refused: bool [0..],
         response: Bytes [0..],
     }
-    /// Producer ids from `first` up to, not including, `end` belong to whoever asked by `nonce`.
+    /// Producer ids from `first` up to, not including, `end` belong to the node that asked by `nonce`.
     pub(crate) struct IdsGranted {
         nonce: u64 [0..],
         first: i64 [0..],
@@ -307,7 +308,7 @@ fn weight_of<T>(list: &[T], weight: impl Fn(&T) -> usize) -> usize {
 }
 
 impl Sleeper {
-    /// Whether it does not sleep any more.
+    /// Tells whether the group has woken.
     pub(crate) fn has_woken(&self) -> bool {
         self.term == 0
     }
@@ -320,10 +321,10 @@ pub struct PeerFrame(pub(crate) Frame);
 /// Why bytes are no frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoFrame {
-    /// They were cut or changed on the way.
+    /// Bytes cut or changed on the way.
     #[error("the frame is harmed")]
     Harmed,
-    /// The sender is of another version.
+    /// Frame of a version that this build does not know.
     #[error("a frame of version {0}, and this build knows only 0")]
     Version(i16),
     /// The checksum is right, and still it cannot be read: the sender is no Duramen.
@@ -425,7 +426,7 @@ impl PeerFrame {
         std::iter::once(head.freeze()).chain(payloads).collect()
     }
 
-    /// All parts as one.
+    /// Encodes all parts as one.
     pub fn encode(&self) -> Bytes {
         Bytes::from(self.clone().into_parts().concat())
     }
@@ -533,7 +534,7 @@ mod tests {
         assert!(frame().weight() >= read.iter().map(Bytes::len).sum());
     }
 
-    /// Every list of a frame, each with an element whose texts and blobs are long.
+    /// Returns every list of a frame, each with an element whose texts and blobs are long.
     fn lists() -> Vec<(&'static str, Frame)> {
         let text = "t".repeat(200);
         let blob = Bytes::from(vec![7; 200]);

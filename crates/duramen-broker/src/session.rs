@@ -30,10 +30,10 @@ use crate::limits::{
     DECOMPRESSED_RATIO_QUICK, ELEMENT_BYTES, SESSION_BYTES_MAX, SESSION_REQUESTS_MAX,
 };
 
-/// Who asks, how, and by which version.
+/// Principal, client, listener and version of a request.
 #[derive(Clone, Debug)]
 pub struct RequestContext {
-    /// Who; `User:ANONYMOUS` until there is authentication.
+    /// Principal of the client; `User:ANONYMOUS` until there is authentication.
     pub principal: Arc<str>,
     /// The client's name for itself.
     pub client_id: Option<String>,
@@ -43,7 +43,7 @@ pub struct RequestContext {
     pub client_host: Arc<str>,
     /// The version of the request.
     pub version: i16,
-    /// How many microseconds it took to decode and check it, if that was measured.
+    /// Time spent on decoding and checking the request, in microseconds; 0 if it was not measured.
     pub spent_us: u64,
 }
 
@@ -65,7 +65,7 @@ pub struct PreparedProduce {
     pub timeout_ms: i32,
     /// As in the request.
     pub transactional_id: Option<String>,
-    /// Whether a batch says that it is part of a transaction.
+    /// True if a batch is marked as part of a transaction.
     pub is_transactional: bool,
     /// By topic, in the order of the request.
     pub topics: Vec<PreparedTopic>,
@@ -98,9 +98,9 @@ pub struct CheckedBatch {
     pub bytes: BytesMut,
     /// Its header.
     pub header: BatchHeader,
-    /// What the walk over its records found.
+    /// Result of the walk over the batch's records.
     pub summary: RecordSummary,
-    /// Whether its producer leaves it to partitions to say that they take part in a transaction.
+    /// True if the producer leaves it to the partition to join the transaction.
     pub adds_itself: bool,
 }
 
@@ -113,19 +113,19 @@ pub struct Rejection {
     pub message: String,
 }
 
-/// What a frame leads to.
+/// Result of a frame.
 #[derive(Debug)]
 pub enum SessionStep {
     /// Give it to the node as [`crate::Event::Request`].
     Request {
         /// The request's number in this session.
         sequence: u64,
-        /// Who asks.
+        /// Principal, client, listener and version of the request.
         context: RequestContext,
-        /// What is asked.
+        /// The request itself.
         request: Box<Prepared>,
     },
-    /// To check its records takes long: go on with [`Session::on_heavy`], where nobody else waits.
+    /// A request whose records take long to check: go on with [`Session::on_heavy`], where no other client waits.
     Heavy(Box<Heavy>),
     /// The session answered by itself; send these, if any are next in order.
     Reply(Vec<Outgoing>),
@@ -180,7 +180,7 @@ const SCRATCH_BYTES_KEPT: usize = 1 << 20;
 pub(crate) const FIRST_THAT_ADDS: i16 = 12;
 
 impl Session {
-    /// A new connection's session.
+    /// Makes the session of a new connection.
     pub fn new(
         connection: ConnectionId,
         principal: Arc<str>,
@@ -200,31 +200,31 @@ impl Session {
         }
     }
 
-    /// The connection.
+    /// Returns the connection.
     pub fn connection(&self) -> ConnectionId {
         self.connection
     }
 
-    /// Whether another frame may be read: a client that sends faster than it is answered waits. Only
-    /// produces are taken in while others wait: they have small answers. A few bytes can ask for
-    /// megabytes, and so a thousand such requests of one client for more than there is.
+    /// Tells whether another frame may be read: a client that sends faster than the node answers waits. While other
+    /// requests wait, the session takes only produces, because their answers are small. A few bytes can ask for
+    /// megabytes, so a thousand such requests of one client could exceed the memory.
     pub fn wants_more(&self) -> bool {
         self.others == 0
             && self.slots.len() < SESSION_REQUESTS_MAX
             && self.bytes < SESSION_BYTES_MAX
     }
 
-    /// Whether a request waits for its answer.
+    /// Tells whether a request waits for its answer.
     pub fn is_waiting(&self) -> bool {
         !self.slots.is_empty()
     }
 
-    /// What the requests that wait take of memory, about.
+    /// Estimates the memory of the waiting requests, in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// One frame, without its length.
+    /// Takes one frame, without its length.
     pub fn on_frame(&mut self, frame: Bytes) -> SessionStep {
         let bytes = frame.len();
         match decode_request_counted(frame) {
@@ -323,7 +323,7 @@ impl Session {
                 Ok((header, summary)) if header.attributes.codec() != Ok(Codec::None) => {
                     left - summary.record_bytes
                 }
-                // What was decompressed in vain was work, too.
+                // Decompression in vain was work, too.
                 Err(error) if is_too_large(error) => left.saturating_sub(DECOMPRESSED_BYTES_MAX),
                 _ => left,
             };
@@ -352,8 +352,8 @@ impl Session {
         Ok((*view.header(), summary?))
     }
 
-    /// The node's answer to request `sequence`, or `None` if there is nothing to send. Returns
-    /// the replies that may leave now, in order; an error closes the connection.
+    /// Takes the node's answer to request `sequence`, or `None` if there is nothing to send. Returns the replies that
+    /// may leave now, in order; an error closes the connection.
     pub fn on_reply(
         &mut self,
         sequence: u64,
@@ -386,7 +386,7 @@ impl Session {
     }
 }
 
-/// What was found in the batches of a produce, in their order.
+/// Results of the checks of a produce's batches, in their order.
 struct Checked {
     batches: Vec<Result<(BatchHeader, RecordSummary), Rejection>>,
     is_transactional: bool,
@@ -424,8 +424,8 @@ fn prepare(request: ProduceRequest, version: i16, checked: Checked) -> PreparedP
     PreparedProduce { acks, timeout_ms, transactional_id, is_transactional, topics }
 }
 
-/// Where a request names a partition more than once, the last batch counts and the others are as
-/// if they had not been sent: so does Kafka, and no client of ours depends on more.
+/// Keeps only the last batch of a partition that a request names more than once. Kafka does the same, and no client
+/// that we test depends on more.
 fn drop_repeated(topics: &mut Vec<TopicProduceData>) {
     let count: usize = topics.iter().map(|topic| topic.partition_data.len()).sum();
     if count <= 1 {

@@ -1,9 +1,11 @@
-//! Followers that lack what is no longer in memory: entries are made again from segments, a piece at a time.
+//! Followers that lack entries which are no longer in memory: a leader makes the entries again from segments, a piece
+//! at a time.
 //!
-//! The library is told that such entries are not there just now, and asks again whenever it hears of the follower. What a
-//! follower wants next is in its progress, so that is looked at once a turn, rather than at the library's context of a
-//! fetch, which keeps its receiver to itself. One read gives both descriptors and payload. There is one read at a time
-//! for a follower, and the next only when all but the last piece is acknowledged: what is on the way is two pieces.
+//! The library learns that such entries are temporarily unavailable, and asks again whenever it hears of the follower.
+//! The leader reads a follower's next index from its progress, once a turn. The library's context of a fetch is of no
+//! use, because it keeps its receiver to itself. One read gives both descriptors and payload. A follower has one read
+//! at a time. The next read begins only when all but the last piece is acknowledged, so at most two pieces are on their
+//! way.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +20,8 @@ use crate::limits::{ELECTION_TICKS, LAG_TICKS};
 use duramen_storage::sabotage::{self, Bug};
 use raft::{ProgressState, StateRole};
 
-/// Ticks after which a piece that is not acknowledged no longer holds up the next: it was lost, and the next one shows it.
+/// Ticks after which a piece that is not acknowledged no longer holds up the next: it was lost, and the next one shows
+/// it.
 const ACKNOWLEDGED_TICKS: u64 = 10;
 /// Ticks until a read that failed is tried again.
 const AGAIN_TICKS: u64 = 20;
@@ -42,7 +45,7 @@ impl Piece {
     }
 }
 
-/// What came of a read for a follower.
+/// Result of a read for a follower.
 #[derive(Debug)]
 pub(crate) struct ReadFor {
     pub peer: u64,
@@ -63,7 +66,7 @@ pub(super) struct Asked {
     pub(super) term: u64,
 }
 
-/// Where one follower is.
+/// Progress of one follower.
 #[derive(Debug, Default)]
 struct Follower {
     asked: Option<Asked>,
@@ -84,17 +87,17 @@ pub(super) struct CatchingUp {
 }
 
 impl CatchingUp {
-    /// Nobody is brought up any more: by this replica.
+    /// Forgets all followers, because this replica brings none up any more.
     pub(super) fn clear(&mut self) {
         self.followers.clear();
     }
 
-    /// A follower has what is not in memory.
+    /// Forgets a follower that has all entries which are not in memory.
     pub(super) fn forget(&mut self, peer: u64) {
         self.followers.remove(&peer);
     }
 
-    /// Whether to read for a follower now, which has acknowledged so much.
+    /// Tells whether to read for a follower now, which has acknowledged the log up to `matched`.
     pub(super) fn may_ask(&mut self, peer: u64, matched: u64, ticks: u64) -> bool {
         let follower = self.followers.entry(peer).or_default();
         let is_acknowledged =
@@ -102,7 +105,7 @@ impl CatchingUp {
         follower.asked.is_none() && ticks >= follower.not_before_tick && is_acknowledged
     }
 
-    /// Where a follower was left: an entry and the offset before it.
+    /// Returns the next entry of a follower, and the offset before the entry.
     pub(super) fn next_of(&self, peer: u64) -> Option<(u64, i64)> {
         self.followers.get(&peer)?.next
     }
@@ -113,7 +116,7 @@ impl CatchingUp {
         follower.at_tick = ticks;
     }
 
-    /// The read that `ticket` was, if it is waited for.
+    /// Takes the read of this ticket, if it is waited for.
     pub(super) fn take_asked(&mut self, peer: u64, ticket: u64) -> Option<Asked> {
         let follower = self.followers.get_mut(&peer)?;
         follower.asked.take_if(|asked| asked.ticket == ticket)
@@ -133,7 +136,7 @@ impl CatchingUp {
 }
 
 impl Group {
-    /// What [`Turn::reads`] asked for.
+    /// Takes the result of a read from [`Turn::reads`].
     pub(crate) fn on_read(&mut self, read: ReadFor) {
         if self.failed.is_some() {
             return;
@@ -142,7 +145,7 @@ impl Group {
             return self.shipping.on_read(self.term(), read, self.raw.store());
         };
         let leads = self.raw.raft.state == StateRole::Leader && self.term() == asked.term;
-        // Who leads no more sends nothing, nobody sends to one that was removed, and what was trimmed meanwhile is not there.
+        // A former leader sends nothing, a removed peer receives nothing, and trimmed entries are not there.
         let is_member = self.raw.raft.prs().get(read.peer).is_some();
         if !leads || !is_member || asked.index <= self.raw.store().history.index {
             return;
@@ -202,12 +205,13 @@ impl Group {
         }
     }
 
-    /// The log is to be compacted below an offset, by the entry at `compaction`: entries there are given to nobody any more.
+    /// Prepares for a compaction below an offset, by the entry at `compaction`. The leader gives no entries there to
+    /// followers any more.
     pub(crate) fn compact(&mut self, below: i64, compaction: u64) {
         self.raw.mut_store().compact(below, compaction);
     }
 
-    /// It was: these segments took the place of all below.
+    /// Notes that the log is compacted: these segments have replaced all below.
     pub(crate) fn note_compacted(&mut self, compacted: Compacted, made: &[SegmentMeta]) {
         self.compact(compacted.below, compacted.index);
         let log = self.raw.mut_store();
@@ -216,8 +220,8 @@ impl Group {
         log.segments.extend(made.iter().map(|it| (it.first_index, it.base_offset)));
     }
 
-    /// Whether every follower that is there has an entry. One that is away is not waited for, nor one whose log is to begin
-    /// anew.
+    /// Tells whether every follower that is there has an entry. The leader does not wait for a follower that is away,
+    /// nor for one whose log is to begin anew.
     pub(crate) fn is_everywhere(&self, index: u64) -> bool {
         let since = self.pace.ticks.saturating_sub(LAG_TICKS);
         let mut progress = self.raw.raft.prs().iter();
@@ -228,7 +232,7 @@ impl Group {
         })
     }
 
-    /// Offsets below are gone: entries that lie wholly below are given to nobody any more.
+    /// Trims offsets below: the leader gives entries that lie wholly below to no follower any more.
     pub(crate) fn trim(&mut self, log_start: i64) {
         let applied = self.applied.0;
         self.raw.mut_store().trim(log_start, applied);
@@ -236,8 +240,8 @@ impl Group {
 }
 
 impl GroupLog {
-    /// Makes the entries from `index` on again, from batches that begin at `offset`. Every field must be what it was when
-    /// they were appended; whatever does not fit is an error, and nothing is sent.
+    /// Makes the entries from `index` on again, from batches that begin at `offset`. Every field must be what it was
+    /// when they were appended; whatever does not fit is an error, and nothing is sent.
     pub(super) fn rebuild(
         &self,
         index: u64,
@@ -283,7 +287,8 @@ impl GroupLog {
         Ok(Piece { first: index, entries, end_offset })
     }
 
-    /// From where to read for an entry: an offset, and how many batches from there on come before it.
+    /// Returns the start of a read for an entry: an offset, and the number of batches from there that come before the
+    /// entry.
     pub(super) fn place_of(&self, index: u64, hint: Option<(u64, i64)>) -> (i64, u64) {
         let history = &self.history;
         let mut known = (history.index + 1, history.end_offset);
@@ -319,7 +324,7 @@ mod tests {
         usize::try_from(number).expect("small")
     }
 
-    /// A batch with any attributes, as some leader appended it.
+    /// Returns a batch with any attributes, as some leader appended it.
     fn any_batch(chance: &mut Prng, offset: i64, term: u64, begins: bool) -> (Descriptor, Bytes) {
         let mut builder = BatchBuilder::new();
         for _ in 0..=chance.below(4) {
@@ -345,7 +350,7 @@ mod tests {
         (Descriptor::of_batch(&bytes, begins).expect("a batch"), bytes)
     }
 
-    /// A log of several terms and segments, with internal entries everywhere.
+    /// Returns a log of several terms and segments, with internal entries everywhere.
     fn any_log(chance: &mut Prng) -> (GroupLog, Vec<Appended>) {
         let history = History::new(1, 1, 0);
         let mut log = GroupLog::new(HardState::default(), ConfState::default(), history, (1, 1, 0));
@@ -368,7 +373,7 @@ mod tests {
         (log, all)
     }
 
-    /// What storage reads: whole batches of one segment.
+    /// Returns whole batches of one segment, as storage reads them.
     fn read(all: &[Appended], from: i64, pass: u64, end: i64, bytes_max: usize) -> ReadFor {
         let batches = all.iter().filter_map(|(entry, payload)| match &entry.content {
             Content::Batch(batch) => Some((batch, payload)),

@@ -1,11 +1,12 @@
-//! Whether a leader still leads, as its followers see it: the `ReadIndex` of the Raft thesis, section 6.4.
+//! Leadership check: a leader asks its followers whether it still leads. This is the `ReadIndex` of the Raft thesis,
+//! section 6.4.
 //!
-//! One question is on its way at a time. Whoever asks meanwhile shares the next, since the answer to one that left before
+//! One question is on its way at a time. Later requests share the next question, since the answer to an earlier one
 //! says nothing of a later moment.
 
 use raft::ReadState;
 
-/// A question, for whoever waits for its answer: term and number.
+/// A question and its place in order: term and number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Doubt {
     term: u64,
@@ -38,7 +39,8 @@ impl Confirming {
         Doubt { term, number: self.asked }
     }
 
-    /// Whether it led, once that is known; in a later term it may have led in between, or not.
+    /// Returns true once it is known that this replica led. Returns false in another term, in which it may or may not
+    /// have led in between.
     pub(super) fn answer(&self, doubt: Doubt, term: u64) -> Option<bool> {
         if doubt.term != term {
             return Some(false);
@@ -46,7 +48,7 @@ impl Confirming {
         (self.confirmed >= doubt.number).then_some(true)
     }
 
-    /// What to ask the followers now, if anything.
+    /// Returns the question for the followers, if one is due.
     pub(super) fn question(&mut self, term: u64) -> Option<Vec<u8>> {
         let is_due = self.term == term && self.asked > self.sent && self.confirmed == self.sent;
         is_due.then(|| {
@@ -55,12 +57,12 @@ impl Confirming {
         })
     }
 
-    /// How many questions were asked.
+    /// Returns the number of questions that were asked.
     pub(super) fn asked(&self) -> u64 {
         self.asked
     }
 
-    /// Whether nobody waits for an answer in this term.
+    /// Tells whether no request waits for an answer in this term.
     pub(super) fn is_idle(&self, term: u64) -> bool {
         self.term != term || self.asked == self.confirmed
     }
@@ -72,7 +74,7 @@ impl Confirming {
         }
     }
 
-    /// What was committed when the question was asked must be applied before it counts.
+    /// Confirms a question once the entries that were committed when it was asked are applied.
     pub(super) fn on_applied(&mut self, applied: u64) {
         if let Some((number, _)) = self.answer.take_if(|(_, index)| *index <= applied) {
             self.confirmed = self.confirmed.max(number);

@@ -1,4 +1,4 @@
-//! What a peer says is looked at before the library hears it.
+//! Checks of a peer's message before the library hears it.
 
 use duramen_storage::Descriptor;
 use duramen_storage::op::Content;
@@ -9,19 +9,20 @@ use super::membership::change_of;
 use super::{Group, TERM_MAX};
 
 impl Group {
-    /// Whether the library may hear a message: what it would take for a fatal error, or believe without a check, it may not.
+    /// Tells whether the library may hear a message: no message that it would treat as a fatal error, or would believe
+    /// without a check.
     pub(super) fn is_acceptable(&self, message: &Message) -> bool {
-        // Who may speak is the node's concern: this replica may be the last to hear of a change of membership.
+        // The node decides which peers may speak: this replica may be the last to hear of a change of membership.
         let is_for_us = message.from != self.id.0 && message.to == self.id.0;
         let kind = message.get_msg_type();
         let is_foreign = matches!(kind, MessageType::MsgPropose | MessageType::MsgReadIndex);
         let is_vote = matches!(kind, MessageType::MsgRequestVote | MessageType::MsgRequestPreVote);
-        // Whoever was not told how its log begins has no say in who leads.
+        // A replica that does not know how its log begins has no vote.
         let is_fit = !is_vote || self.raw.store().last() > 0;
         is_for_us && is_fit && !is_foreign && message.term <= TERM_MAX && self.is_chain(message)
     }
 
-    /// Whether a message's entries follow each other, by index, term and offset, and follow what this log has.
+    /// Tells whether a message's entries follow each other, by index, term and offset, and follow this log.
     fn is_chain(&self, message: &Message) -> bool {
         let (mut index, mut term) = (message.index, message.log_term);
         let mut end_offset = self.offset_after(index, term);
@@ -45,8 +46,8 @@ impl Group {
         true
     }
 
-    /// Where the log stands after an entry; `None` if that is not known any more, or not yet, or another entry is there:
-    /// one that is to be replaced says nothing about what follows.
+    /// Returns the log's end offset after an entry. `None` if the offset is no longer known, not known yet, or the log
+    /// has another entry there. An entry that is to be replaced says nothing about its successors.
     fn offset_after(&self, index: u64, term: u64) -> Option<i64> {
         if !self.raw.raft.raft_log.match_term(index, term) {
             return None;
@@ -62,7 +63,7 @@ impl Group {
             .or_else(|| self.raw.store().offset_after(first.index - 1))
     }
 
-    /// Why a message proves that this replica has lost what it had, if it does.
+    /// Returns the reason why a message proves that this replica has lost entries, if it does.
     pub(super) fn damage_shown_by(&self, message: &Message) -> Option<String> {
         let log = &self.raw.raft.raft_log;
         if message.term < self.term() {

@@ -1,30 +1,31 @@
-//! How far a replica's own disk is behind what a majority has stored, over many ticks.
+//! Lag of a replica's own disk behind the entries that a majority has stored, over many ticks.
 //!
-//! Each tick counts by how many ticks the disk is behind: how many of those before saw a commit which the disk still has not.
-//! The sum is large for a disk that stands still, and for one that moves and is always late. A tick in which the disk has what
-//! was committed a tick ago takes from it, and one in which nothing happens does neither. Where all disks are equally slow,
-//! the own one is the last of three seldom enough for the sum to stay small.
+//! Each tick adds the number of ticks that the disk is behind. That is the number of earlier ticks that saw a commit
+//! which the disk still lacks. The sum is large for a disk that stands still, and for one that moves and is always
+//! late. A tick in which the disk has the commit of the tick before lowers the sum. A tick in which nothing happens
+//! leaves it unchanged. Where all disks are equally slow, the own one is the last of three seldom enough for the sum to
+//! stay small.
 
 use crate::limits::{DISK_STILL_TICKS, ELECTION_TICKS};
 
 /// A sum that is too much: that of a disk which has stood still for an election timeout.
 const SUM_MAX: u64 = (ELECTION_TICKS * (ELECTION_TICKS + 1) / 2) as u64;
-/// What a tick in which the disk keeps up takes from the sum. Were it less, one of three disks whose syncs all take a fifth of
-/// a second would seem slow now and then.
+/// Amount by which a tick in which the disk keeps up lowers the sum. With a smaller amount, one of three disks whose
+/// syncs all take a fifth of a second would seem slow now and then.
 const KEPT_UP: u64 = 3;
 
 #[derive(Debug, Default)]
 pub(super) struct Lag {
-    /// What was committed at ticks that saw something new, or something that the disk had not; until the disk has it.
+    /// Commit indexes of ticks that saw a new commit or one that the disk lacked, until the disk has them.
     marks: Vec<u64>,
-    /// What was committed at the last tick.
+    /// Commit index at the last tick.
     committed: u64,
     behind: u64,
     sum: u64,
 }
 
 impl Lag {
-    /// Time has passed.
+    /// Counts one tick.
     pub(super) fn tick(&mut self, committed: u64, persisted: u64) {
         let before = self.marks.len();
         self.marks.retain(|mark| *mark > persisted);
@@ -40,7 +41,7 @@ impl Lag {
         self.committed = committed;
     }
 
-    /// By how many ticks the disk is behind, if it is, and has been for too long.
+    /// Returns by how many ticks the disk is behind, if it has been behind for too long.
     pub(super) fn too_much(&self) -> Option<u64> {
         Some(self.behind).filter(|behind| *behind > 0 && self.sum >= SUM_MAX)
     }
@@ -62,8 +63,8 @@ mod tests {
         sync: Option<(u64, u64)>,
     }
 
-    /// At which tick, of ten minutes, the first of three disks has been slow for too long. `sync_ms` says how long a sync
-    /// takes of which disk that begins when, but for chance, which adds or takes a tenth.
+    /// Returns the tick, of ten minutes, at which the first of three disks has been slow for too long. `sync_ms` gives
+    /// the duration of a sync by disk and start time; chance adds or takes a tenth.
     fn noticed(appends_a_second: u64, sync_ms: impl Fn(usize, u64) -> u64) -> Option<u64> {
         let mut lag = Lag::default();
         let (mut chance, mut appended) = (Prng::stream(1, 0), 0);

@@ -13,7 +13,7 @@ pub(crate) const TIMEOUT_NOW: i8 = 14;
 pub(crate) const APPENDED: i8 = 4;
 /// The kind of a letter that says where its receiver's log is to begin anew.
 pub(super) const SNAPSHOT: i8 = 7;
-/// What replicas say to each other. Proposals and what a replica says to itself do not travel.
+/// Kinds of messages between replicas. Proposals, and a replica's messages to itself, do not travel.
 const KINDS: [(i8, MessageType); 10] = [
     (3, MessageType::MsgAppend),
     (APPENDED, MessageType::MsgAppendResponse),
@@ -29,7 +29,7 @@ const KINDS: [(i8, MessageType); 10] = [
 const ENTRY_KINDS: [EntryType; 3] =
     [EntryType::EntryNormal, EntryType::EntryConfChange, EntryType::EntryConfChangeV2];
 
-/// A message on its way; `None` if its kind does not travel.
+/// Returns a message as a letter; `None` if its kind does not travel.
 pub(crate) fn letter_of(
     group: GroupId,
     mut message: Message,
@@ -64,7 +64,7 @@ pub(crate) fn letter_of(
     })
 }
 
-/// The message that travelled as `letter`; `None` if no replica says such a thing.
+/// Returns the message that travelled as `letter`; `None` if no replica sends such a message.
 pub(super) fn message_of(letter: &Letter) -> Option<Message> {
     let (_, kind) = KINDS.iter().find(|(kind, _)| *kind == letter.kind)?;
     let mut message = Message::default();

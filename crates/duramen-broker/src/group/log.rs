@@ -1,5 +1,5 @@
-//! The log as the Raft library reads it: descriptors in memory, the disk follows. Below memory there are those that were
-//! made again for a follower (`catching_up.rs`).
+//! The log as the Raft library reads it: descriptors in memory, the disk follows. Below memory there are those that
+//! were made again for a follower (`catching_up.rs`).
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -40,7 +40,7 @@ pub(super) struct GroupLog {
     pub(super) history: History,
     /// Index and offset at which segments begin.
     pub(super) segments: BTreeMap<u64, i64>,
-    /// How far it is compacted on the disk.
+    /// Extent of the compaction on the disk.
     pub(super) compacted: Compacted,
     /// Entries that are not held, and were made again, by the peer that lacks them.
     pub(super) pieces: BTreeMap<u64, Piece>,
@@ -86,12 +86,12 @@ impl GroupLog {
         self.held.get(at).map(|held| &held.entry)
     }
 
-    /// The index of the first entry that is in memory, or would be.
+    /// Returns the index of the first entry that is in memory, or would be.
     pub(super) fn first_held(&self) -> u64 {
         self.before.0 + 1
     }
 
-    /// Where the log stands after the entry at `index`; `None` if that is not in memory.
+    /// Returns the log end offset after the entry at `index`; `None` if that is not in memory.
     pub(super) fn offset_after(&self, index: u64) -> Option<i64> {
         if index == self.before.0 {
             return Some(self.before_offset);
@@ -100,7 +100,7 @@ impl GroupLog {
         self.held.get(at).map(|held| held.end_offset)
     }
 
-    /// Bytes of batches between two offsets; `None` if the first is no longer in memory.
+    /// Returns the bytes of batches between two offsets; `None` if the first is no longer in memory.
     pub(super) fn bytes_between(&self, offset: i64, end: i64) -> Option<u64> {
         if offset < self.before_offset {
             return None;
@@ -112,7 +112,7 @@ impl GroupLog {
         Some(up_to(end).saturating_sub(up_to(offset)))
     }
 
-    /// Bytes of the batch that holds an offset; `None` if it is no longer in memory.
+    /// Returns the bytes of the batch that holds an offset; `None` if it is no longer in memory.
     pub(super) fn batch_bytes_at(&self, offset: i64) -> Option<u64> {
         if offset < self.before_offset {
             return None;
@@ -173,9 +173,9 @@ impl GroupLog {
         }
     }
 
-    /// Offsets below `log_start` are gone, with the segments that hold nothing else. Of entries in them nothing is
-    /// remembered, unless they are not applied yet. The segment that is the first one left may have begun with a batch that is
-    /// not committed yet: storage let go of those before it all the same.
+    /// Drops offsets below `log_start`, with the segments that hold nothing else. Of their entries only those that are
+    /// not applied yet stay in memory. The first remaining segment may have begun with a batch that is not committed
+    /// yet. Storage has removed the segments before it all the same.
     pub(super) fn trim(&mut self, log_start: i64, applied: u64) {
         if self.offset_after(applied) == Some(log_start) && log_start == self.end_offset() {
             return self.empty(applied);
@@ -198,7 +198,7 @@ impl GroupLog {
         history::forget_runs(&mut self.runs, self.history.index.min(index));
     }
 
-    /// All offsets are gone, and all segments with them.
+    /// Drops all offsets, and all segments with them.
     fn empty(&mut self, applied: u64) {
         if std::mem::take(&mut self.segments).is_empty() {
             return;
@@ -209,9 +209,10 @@ impl GroupLog {
         history::forget_runs(&mut self.runs, self.history.index);
     }
 
-    /// Forgets the entries that a compaction takes in, since their batches will not be what was appended: those before the
-    /// segment that begins where it ends, or before the Compact entry at `compaction`, if that came first. Until it is done,
-    /// the log cannot be given to a replica that lacks them: see [`Self::can_be_given`].
+    /// Forgets the entries that a compaction takes in, since their batches will not be as they were appended. These are
+    /// the entries before the segment that begins where the compaction ends. If the Compact entry at `compaction` comes
+    /// earlier, only the entries before it are forgotten. Until it is done, the log cannot be given to a replica that
+    /// lacks them: see [`Self::can_be_given`].
     pub(super) fn compact(&mut self, below: i64, compaction: u64) {
         let next = self.segments.iter().find(|(_, base)| **base == below);
         let before = match next {
@@ -225,13 +226,13 @@ impl GroupLog {
         }
     }
 
-    /// Whether a replica that lacks what was before the first entry that can be had again can begin there: nothing is kept
-    /// from before, or that is what a compaction left, and can be given, too.
+    /// Tells whether a replica can begin its log at the first entry that can be had again. Either nothing is kept from
+    /// before that entry, or a compaction left a prefix that can be given, too.
     pub(super) fn can_be_given(&self) -> bool {
         self.begins_whole() || self.has_prefix()
     }
 
-    /// Whether nothing is kept from before the first entry that can be had again.
+    /// Tells whether nothing is kept from before the first entry that can be had again.
     fn begins_whole(&self) -> bool {
         let first = self.segments.first_key_value();
         let (index, base) =
@@ -239,7 +240,7 @@ impl GroupLog {
         index > self.history.index && base == self.history.end_offset
     }
 
-    /// Whether just that was compacted which is kept from before.
+    /// Tells whether the part before the first entry that can be had again is exactly the compacted part.
     fn has_prefix(&self) -> bool {
         let next = self.segments.range(self.history.index + 1..).next();
         self.compacted.index > 0
@@ -247,7 +248,7 @@ impl GroupLog {
             && next.map_or(self.end_offset(), |(_, base)| *base) == self.compacted.below
     }
 
-    /// What is kept from before the first entry that can be had again, if it is something.
+    /// Returns the prefix: the part kept from before the first entry that can be had again, if there is one.
     pub(super) fn prefix(&self, log_start: i64) -> Option<Given> {
         if self.begins_whole() || !self.has_prefix() {
             return None;
@@ -269,7 +270,7 @@ impl GroupLog {
         })
     }
 
-    /// An entry, wherever it is to be had from without waiting.
+    /// Returns an entry that can be had without a read.
     pub(super) fn at_hand(&self, index: u64) -> Option<&LogEntry> {
         if index > self.before.0 {
             return self.get(index);
@@ -279,7 +280,7 @@ impl GroupLog {
         rebuilt.map(|(entry, _)| entry).or_else(internal)
     }
 
-    /// The payload of a batch that was made again.
+    /// Returns the payload of a batch that was made again.
     pub(super) fn rebuilt_payload(&self, index: u64, term: u64) -> Option<&Bytes> {
         let (entry, payload) = self.pieces.values().find_map(|piece| piece.get(index))?;
         (entry.term == term).then_some(payload)
@@ -300,7 +301,7 @@ impl GroupLog {
     }
 }
 
-/// A membership as the library has it.
+/// Returns a membership as the library has it.
 pub(super) fn conf_to_raft(conf: &ConfState) -> eraftpb::ConfState {
     let mut out = eraftpb::ConfState::default();
     out.voters.clone_from(&conf.voters);
@@ -311,7 +312,7 @@ pub(super) fn conf_to_raft(conf: &ConfState) -> eraftpb::ConfState {
     out
 }
 
-/// A membership as we keep it, sorted, with the index of the entry that set it, and the number of the move.
+/// Returns a membership as we keep it, sorted, with the index of the entry that set it, and the number of the move.
 pub(super) fn conf_of(conf: &eraftpb::ConfState, applied: u64, move_number: u64) -> ConfState {
     let sorted = |peers: &[u64]| {
         let mut peers = peers.to_vec();
@@ -329,7 +330,7 @@ pub(super) fn conf_of(conf: &eraftpb::ConfState, applied: u64, move_number: u64)
     }
 }
 
-/// What a Raft entry holds; `None` if this version cannot read it.
+/// Returns the content of a Raft entry; `None` if this version cannot read it.
 pub(super) fn content_of(entry: &Entry) -> Option<Content> {
     let kind = match entry.get_entry_type() {
         EntryType::EntryNormal => 0,
@@ -350,7 +351,7 @@ pub(super) fn content_of(entry: &Entry) -> Option<Content> {
     Some(Content::Internal(bytes.into()))
 }
 
-/// The entry of ours inside [`Content::Internal`]: `Ok(None)` for an entry of Raft's own.
+/// Returns our entry inside [`Content::Internal`]: `Ok(None)` for an entry of Raft's own.
 pub(crate) fn internal_of(bytes: &[u8]) -> Result<Option<&[u8]>, ()> {
     match bytes {
         [INTERNAL_VERSION, 0, TAG_INTERNAL, entry @ ..] => Ok(Some(entry)),

@@ -1,17 +1,17 @@
-//! The voters of a group become others, a change at a time.
+//! Changes of a group's voters, one at a time.
 //!
-//! Who is added begins as a learner, outside the voters, and is promoted when it has caught up and while it is heard;
-//! all that is left to do is then one change, joint if it concerns more than one voter. A leader that is to go hands
-//! over first, if a voter that stays can lead: who goes is not to be counted on, so it must not be a voter among more
-//! of them than were asked for. Where no voter stays it is one until another one leads: none proposes to remove itself;
-//! and one that finds itself removed, by a change of a former leader, steps down. Every change is an entry, executed
-//! when it is applied, and what is to be done next follows from the membership alone: whoever leads goes on where
-//! another one stopped.
+//! A new replica begins as a learner, outside the voters. The leader promotes it when it has caught up and while it is
+//! heard. One change does all the rest, joint if it concerns more than one voter. A leader that is to go hands
+//! leadership over first, if a voter that stays can lead. A replica that goes may fail at any time, so it must not stay
+//! as an extra voter beside those that were asked for. Where no voter stays, the leader remains a voter until another
+//! replica leads, because no leader proposes to remove itself. A leader that a former leader's change has removed steps
+//! down. Every change is an entry, executed when it is applied. The next step follows from the membership alone, so a
+//! new leader goes on where the former one stopped.
 //!
-//! A leader may know less of the metadata than has happened, and want what an earlier move wanted: it would let in replicas
-//! that are deleted, and take out those of a later move. So every move has a number, each change carries the number of the
-//! move that it is of, and a move is over only when the group's log has its number. Who leads has all of that log, and
-//! changes nothing for a move before the latest one.
+//! A leader may have old metadata, and want the result of an earlier move. It would let in replicas that are deleted,
+//! and remove those of a later move. So every move has a number, and each change carries the number of its move. A move
+//! is over only when the group's log has its number. The leader has all of that log, and changes nothing for a move
+//! before the latest one.
 
 use duramen_storage::op::ConfState;
 use protobuf::Message as _;
@@ -37,25 +37,25 @@ fn change(
     change
 }
 
-/// Which move a change is of; 0 if it is of none.
+/// Returns the number of the move that a change is of; 0 if it is of none.
 pub(super) fn move_number(change: &ConfChangeV2) -> u64 {
     change.context.first_chunk().map_or(0, |number| u64::from_be_bytes(*number))
 }
 
-/// What came of a step towards other voters.
+/// Result of a step towards other voters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Approach {
-    /// It is so already, there is nobody else, and no earlier move can change it any more.
+    /// Target reached: no other member remains, and no earlier move can change the membership any more.
     There,
-    /// Nothing was done: something is under way, or somebody is not ready.
+    /// Nothing done: a change is under way, or a replica is not ready.
     Waits,
     /// Something was proposed, or a hand-over has begun: the group has to have its turn.
     Stepped,
 }
 
 impl Group {
-    /// Comes one step nearer to the voters `target`, and to `observers`, which have all and do not vote, as the move of this
-    /// number wants it.
+    /// Takes one step towards the voters `target`, and the `observers`, which have the whole log and do not vote.
+    /// `move_number` is the number of the move that wants them.
     pub(crate) fn approach(
         &mut self,
         target: &[u64],
@@ -87,7 +87,8 @@ impl Group {
             let is_begun = self.hand_over(successor, false);
             return if is_begun { Approach::Stepped } else { Approach::Waits };
         }
-        // A voter that has nothing would be asked to elect somebody: it must have all that was committed a moment ago.
+        // A voter without entries would count toward a majority. So a new one must have all that was committed a moment
+        // ago.
         let committed = self.raw.raft.raft_log.committed;
         let before = self.pace.looked.replace((self.term(), committed));
         let Some((_, least)) = before.filter(|(term, _)| *term == self.term()) else {
@@ -118,7 +119,7 @@ impl Group {
         if !changes.is_empty() {
             self.reshape_to(&change(changes, move_number));
         } else if target.contains(&own) && latest < move_number {
-            // It votes already: this says only which move was the latest.
+            // This replica votes already: the change only records which move was the latest.
             self.reshape_to(&change([(ConfChangeType::AddNode, own)], move_number));
         } else {
             return if target.contains(&own) { Approach::There } else { Approach::Waits };
@@ -126,8 +127,8 @@ impl Group {
         Approach::Stepped
     }
 
-    /// One of these that may lead after this replica; another one each time, since some do not take it: their nodes are about
-    /// to end.
+    /// Returns one of these that may lead after this replica. Each call returns another one, since a replica whose node
+    /// is about to end declines.
     fn next_successor(&self, among: &[u64]) -> Option<u64> {
         let mut successors: Vec<u64> = self.successors().filter(|it| among.contains(it)).collect();
         successors.sort_unstable();
@@ -135,14 +136,14 @@ impl Group {
         (!successors.is_empty()).then(|| successors[turn % successors.len()])
     }
 
-    /// Whether a peer votes or learns.
+    /// Tells whether a peer is a voter or a learner.
     pub(crate) fn has_member(&self, peer: u64) -> bool {
         let ConfState { voters, learners, voters_outgoing, learners_next, .. } =
             &self.raw.store().conf;
         [voters, learners, voters_outgoing, learners_next].iter().any(|it| it.contains(&peer))
     }
 
-    /// Whether it is on its way from some voters to others.
+    /// Tells whether the group is in a joint membership, between its former and its next voters.
     pub(crate) fn is_joint(&self) -> bool {
         !self.raw.store().conf.voters_outgoing.is_empty()
     }
@@ -153,7 +154,7 @@ impl Group {
     }
 }
 
-/// The change of membership that an entry is; an empty one leaves a joint membership.
+/// Returns the change of membership that an entry is; an empty one leaves a joint membership.
 pub(super) fn change_of(entry: &Entry) -> Option<ConfChangeV2> {
     let is_change = entry.get_entry_type() == EntryType::EntryConfChangeV2;
     let mut change = ConfChangeV2::default();

@@ -1,18 +1,18 @@
 //! Leadership that is given away on purpose.
 //!
-//! A leader that is to go takes nothing more in. When all that it has is applied, so that nobody waits for an entry of its,
-//! the library makes sure that the successor has it too, and tells it to stand for election at once. What of this has not
-//! happened within an election timeout does not happen: the leader goes on as before.
+//! A leader that is to go takes nothing more in. First all of its entries are applied, so that no request waits for one
+//! of them. Then the library makes sure that the successor has them too, and tells it to stand for election at once. A
+//! handover that does not complete within an election timeout is given up, and the leader goes on as before.
 //!
-//! A leader whose own disk is far behind, or stands still, does not wait for that: a majority without it has what it lacks,
-//! and its successor will commit it.
+//! A leader whose own disk is far behind, or stands still, does not wait until its entries are applied. A majority
+//! without it has the entries that its disk lacks, and its successor will commit them.
 
 use super::Group;
 use super::lag::Lag;
 use crate::limits::ELECTION_TICKS;
 use raft::StateRole;
 
-/// So long others have to elect one of them, when a leader has stepped aside.
+/// Ticks in which other replicas have time to elect one of them, after a leader has stepped aside.
 const ASIDE_TICKS: u64 = 4 * ELECTION_TICKS as u64;
 
 /// A handover that has begun.
@@ -21,9 +21,9 @@ struct Handover {
     to: u64,
     /// The tick at which it has failed.
     until: u64,
-    /// What is not applied here will be committed by the successor.
+    /// True if the leader does not wait until its entries are applied: the successor will commit them.
     in_haste: bool,
-    /// The library knows of it.
+    /// True once the library knows of the handover.
     is_told: bool,
 }
 
@@ -47,8 +47,8 @@ impl Group {
         is_possible
     }
 
-    /// Leads no more, and leaves it to others to stand for election: this leader cannot give what only it has, so nothing
-    /// is committed while it leads.
+    /// Gives up leadership, and leaves it to other replicas to stand for election. This leader cannot give the entries
+    /// that only it has, so nothing is committed while it leads.
     pub(crate) fn step_aside(&mut self) {
         let log = &self.raw.raft.raft_log;
         if self.raw.raft.state == StateRole::Leader && log.committed < log.last_index() {
@@ -58,12 +58,12 @@ impl Group {
         }
     }
 
-    /// Whether leadership is being handed over: nothing is appended meanwhile.
+    /// Tells whether leadership is being handed over: nothing is appended meanwhile.
     pub(crate) fn is_moving(&self) -> bool {
         self.moving.handover.is_some()
     }
 
-    /// Who may lead instead: voters that keep up, and were heard within an election timeout.
+    /// Returns the replicas that may lead instead: voters that keep up, and were heard within an election timeout.
     pub(crate) fn successors(&self) -> impl Iterator<Item = u64> {
         let since = self.pace.ticks.saturating_sub(ELECTION_TICKS as u64);
         let is_heard = move |id: &u64| self.pace.heard.get(id).is_some_and(|at| *at >= since);
@@ -71,17 +71,17 @@ impl Group {
         self.caught_up().filter(may)
     }
 
-    /// How far a peer has the log, as far as this leader knows.
+    /// Returns the last index that a peer has, as far as this leader knows.
     pub(crate) fn matched(&self, peer: u64) -> u64 {
         self.raw.raft.prs().get(peer).map_or(0, |progress| progress.matched)
     }
 
-    /// By how many ticks this replica's own disk is behind a majority, if it has been so for too long.
+    /// Returns by how many ticks this replica's own disk is behind a majority, if it has been so for too long.
     pub(crate) fn held_up_by_disk(&self) -> Option<u64> {
         self.moving.lag.too_much()
     }
 
-    /// Time has passed.
+    /// Counts one tick.
     pub(super) fn tick_moving(&mut self) {
         let ticks = self.pace.ticks;
         self.moving.handover.take_if(|handover| ticks > handover.until);

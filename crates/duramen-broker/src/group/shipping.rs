@@ -1,8 +1,8 @@
 //! Payload that goes to peers: from memory while it is fresh, from the segments later.
 //!
-//! The library orders descriptors and never holds payload. What it wants to send waits here until its payload was read,
-//! and what follows to the same peer waits behind it. If it cannot be had, the peer counts as unreachable: the library
-//! then asks it where it stands, and begins again.
+//! The library orders descriptors and never holds payload. A message waits here until its payload is read, and later
+//! messages to the same peer wait behind it. If the payload cannot be had, the peer counts as unreachable: the library
+//! then asks it for its state, and begins again.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -22,7 +22,7 @@ use crate::limits::{GROUP_UNSENT_MAX, Memory};
 struct Waiting {
     first: Message,
     ticket: u64,
-    /// Of its batches, in order, as far as they were read: one read ends where a segment does.
+    /// Payload of its batches, in order, as far as it is read: one read ends where a segment does.
     have: Vec<Bytes>,
     rest: VecDeque<Message>,
 }
@@ -32,15 +32,15 @@ pub(super) struct Shipping {
     /// Payload that storage was given lately, by (index, term).
     recent: BTreeMap<(u64, u64), Bytes>,
     recent_bytes: usize,
-    /// By peer.
+    /// Waiting messages, by peer.
     waiting: BTreeMap<u64, Waiting>,
-    /// What may leave in the next turn.
+    /// Messages that may leave in the next turn.
     pub(super) ready: Vec<Outgoing>,
     pub(super) reads: Vec<PayloadRead>,
     tickets: u64,
     /// Bytes of payload that are kept.
     pub(super) bytes_max: usize,
-    /// Peers to whom something was not sent.
+    /// Peers that were not sent a message that waited for them.
     pub(super) unreachable: Vec<u64>,
     /// Peers that lack what cannot be read: it was trimmed, most likely.
     pub(super) starved: BTreeSet<u64>,
@@ -53,7 +53,7 @@ fn descriptors(message: &Message) -> impl Iterator<Item = (u64, u64, Descriptor)
     })
 }
 
-/// What is to be read for a message, after so many of its batches.
+/// Returns the read for a message's payload, after its first `have` batches.
 fn read_of(message: &Message, have: usize, ticket: u64) -> Option<PayloadRead> {
     let mut read: Option<PayloadRead> = None;
     for (_, _, batch) in descriptors(message).skip(have) {
@@ -95,7 +95,7 @@ impl Shipping {
         }
     }
 
-    /// Nobody will need payload up to `index` soon.
+    /// Forgets payload up to `index`, because no peer will need it soon.
     pub(super) fn forget(&mut self, index: u64) {
         let later = self.recent.split_off(&(index + 1, 0));
         let gone = std::mem::replace(&mut self.recent, later);
@@ -140,12 +140,12 @@ impl Shipping {
         self.tickets
     }
 
-    /// Whether messages for a peer wait here.
+    /// Tells whether messages for a peer wait here.
     pub(super) fn has_waiting(&self, peer: u64) -> bool {
         self.waiting.contains_key(&peer)
     }
 
-    /// What was asked for with [`Shipping::reads`] came, or cannot be had. What a former term wanted to say is not said.
+    /// Takes the result of a read from [`Shipping::reads`]. Messages of a former term are dropped.
     pub(super) fn on_read(&mut self, term: u64, read: ReadFor, log: &GroupLog) {
         let peer = read.peer;
         let is_this = |waiting: &Waiting| waiting.ticket == read.ticket;
@@ -175,14 +175,14 @@ impl Shipping {
         }
     }
 
-    /// The group is not used any more.
+    /// Forgets everything, because the group is not used any more.
     pub(super) fn clear(&mut self) {
         *self = Self { tickets: self.tickets, bytes_max: self.bytes_max, ..Self::default() };
     }
 }
 
-/// The payload of a message's batches after so many, as far as it is in what was read. What does not fit is another
-/// one's: the log may have been cut meanwhile.
+/// Returns the payload of a message's batches after the first `have`, as far as the read has it. Batches that do not
+/// fit belong to other entries: the log may have been cut meanwhile.
 fn fitting(message: &Message, have: usize, bytes: Bytes) -> Vec<Bytes> {
     let read = batches(bytes).map_while(Result::ok).map(|batch| batch.bytes().clone());
     let wanted = descriptors(message).skip(have).map(|(_, _, batch)| batch);

@@ -1,13 +1,13 @@
-//! Groups that have nothing to do sleep: they are not ticked, and say nothing.
+//! Quiesced groups: a group that has nothing to do sleeps. It is not ticked, and sends nothing.
 //!
-//! A leader that serves, whose followers have all that it has and know all of it to be committed, and that nobody asks
-//! anything, stops its heartbeats, waits for the answers to the last ones, and sleeps. What stands in for its heartbeats
-//! from then on is what its node says in every frame (see `node/sleepers.rs`), and its followers sleep when they hear of
-//! it. Whatever concerns a group that sleeps wakes it first.
+//! A leader may sleep when it serves and gets no requests, and all followers have its whole log and know that the log
+//! is committed. The leader stops its heartbeats, waits for the answers to the last ones, and sleeps. From then on
+//! every frame of its node stands in for its heartbeats (see `node/sleepers.rs`). Its followers sleep when they hear of
+//! it. Any event that concerns a sleeping group wakes it first.
 //!
-//! A follower wakes with its election clock expired, so that it grants votes at once and soon stands for election itself,
-//! unless a heartbeat comes: the one that a leader sends when it wakes. A leader wakes with all followers counted as
-//! active, because their nodes are; its own node names those that are not, and then its first tick is the one that counts.
+//! A follower wakes with its election clock expired. So it grants votes at once, and soon stands for election itself,
+//! unless it gets the heartbeat that a leader sends when it wakes. A leader wakes with all followers counted as active,
+//! because their nodes are. Its own node names those that are not, and then its first tick is the one that counts.
 
 use std::collections::BTreeSet;
 
@@ -17,23 +17,23 @@ use raft::eraftpb::{Message, MessageType};
 use super::Group;
 use crate::limits::ELECTION_TICKS;
 
-/// Ticks for which heartbeats are held back before a leader sleeps: answers to the last ones come meanwhile, which would
-/// wake it. Followers must not miss them.
+/// Ticks for which heartbeats are held back before a leader sleeps: answers to the last ones come meanwhile, which
+/// would wake it. Followers must not miss them.
 const HELD_TICKS: u64 = 3;
 const _: () = assert!(HELD_TICKS + 3 < ELECTION_TICKS as u64);
 
-/// What a group is to do in a tick.
+/// Activity of a group in a tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Doze {
-    /// What it always does.
+    /// The usual activity.
     Awake,
-    /// Nothing: it is about to sleep.
+    /// No activity: the group is about to sleep.
     Held,
-    /// It may sleep now.
+    /// The group may sleep now.
     Still,
 }
 
-/// What changes when a group does anything: term, last index, questions, the index of the membership.
+/// State that changes with any activity of the group: term, last index, leadership checks, index of the membership.
 type Doing = (u64, u64, u64, u64);
 
 #[derive(Debug, Default)]
@@ -49,12 +49,12 @@ pub(super) struct Sleeping {
 }
 
 impl Group {
-    /// Whether it sleeps. One that has failed does not.
+    /// Tells whether the group sleeps. A failed group does not.
     pub(crate) fn is_asleep(&self) -> bool {
         self.sleeping.is_asleep && self.failed.is_none()
     }
 
-    /// The other replicas that this one knows of, voters or not.
+    /// Returns the other replicas that this one knows of, voters or not.
     pub(crate) fn peers(&self) -> Vec<u64> {
         let all = self.raw.raft.prs().iter().map(|(id, _)| *id);
         let mut peers: Vec<u64> = all.filter(|id| *id != self.id.0).collect();
@@ -62,8 +62,8 @@ impl Group {
         peers
     }
 
-    /// What to do in a tick, for a group that sleeps after `quiet_ticks` ticks without anything to do. Only a leader
-    /// decides that.
+    /// Decides the activity in a tick of a group that sleeps after `quiet_ticks` ticks without activity. Only a leader
+    /// decides to sleep.
     pub(crate) fn doze(&mut self, quiet_ticks: u64) -> Doze {
         if self.raw.raft.state != StateRole::Leader {
             return Doze::Awake;
@@ -86,7 +86,7 @@ impl Group {
         if self.is_answered_by_all() { Doze::Still } else { Doze::Awake }
     }
 
-    /// Whether all has been done: followers have the whole log, and know that it is committed.
+    /// Tells whether the group has nothing left to do: followers have the whole log, and know that it is committed.
     fn is_still(&self) -> bool {
         let (raft, log, conf) = (&self.raw.raft, &self.raw.raft.raft_log, &self.raw.store().conf);
         let last = log.last_index();
@@ -122,21 +122,21 @@ impl Group {
         self.peers().iter().all(|id| self.pace.heard.get(id).is_some_and(|at| *at >= beat))
     }
 
-    /// A leader may have sent heartbeats.
+    /// Notes that a leader may have sent heartbeats.
     pub(super) fn note_beat(&mut self) {
         if self.raw.raft.state == StateRole::Leader && self.raw.has_ready() {
             self.sleeping.beat = self.pace.ticks;
         }
     }
 
-    /// The leader sleeps, as [`Group::doze`] allowed.
+    /// Puts the leader to sleep, as [`Group::doze`] allowed.
     pub(crate) fn sleep(&mut self) {
         self.sleeping.is_asleep = true;
         self.shipping.forget(self.applied.0);
     }
 
-    /// Its leader sleeps, and says that this replica has all up to `index`. True if this one sleeps now too. If it is not
-    /// so, this is a heartbeat like any other, and its answer wakes the leader.
+    /// Follows a leader that sleeps, if this replica has the same log up to `index`. True if this replica sleeps now
+    /// too. If not, this is a heartbeat like any other, and its answer wakes the leader.
     pub(crate) fn follow_to_sleep(
         &mut self,
         leader: u64,
@@ -168,7 +168,7 @@ impl Group {
         false
     }
 
-    /// Something concerns this group.
+    /// Wakes the group, because something concerns it.
     pub(crate) fn wake(&mut self) {
         if !std::mem::take(&mut self.sleeping.is_asleep) {
             return;
@@ -191,7 +191,8 @@ impl Group {
         }
     }
 
-    /// The nodes of these peers do not answer: a leader does not count them, and finds out at once whether enough are left.
+    /// Wakes a leader because the nodes of these peers do not answer. The leader does not count them, and finds out at
+    /// once whether enough are left.
     pub(crate) fn wake_without(&mut self, silent: &BTreeSet<u64>) {
         self.wake();
         if self.raw.raft.state != StateRole::Leader {

@@ -1,18 +1,19 @@
 //! Replicas that have nothing, or lack what was trimmed: they begin anew where their leader's log begins.
 //!
-//! No segment is in a snapshot. It says where the leader's log begins, before which nothing is kept, and brings the view's
-//! image as it is now, which is of a later entry. All between comes entry by entry, from segments, as for any follower
-//! that is behind, with all its checks; and the view passes over what its image holds already. So what is sent at once is
-//! bounded by an image, nothing is read twice, and there is one way for batches to reach a replica.
+//! A snapshot holds no segment. It says where the leader's log begins, before which nothing is kept. It also brings the
+//! view's image as it is now, which is of a later entry. All entries between come one by one, from segments, as for any
+//! follower that is behind, with all checks. The view passes over the entries that its image holds already. So an image
+//! bounds the bytes sent at once, nothing is read twice, and batches reach a replica in one way only.
 //!
-//! Of a log that is compacted something is kept from before that place: its prefix. The snapshot says how far it is
-//! compacted, and which segments and terms there are. It is not heard before all of that is on the replica's disk
-//! (`node/feeding.rs`), and the log begins anew with it. Builds that know nothing of prefixes cannot read such a snapshot, and
-//! do not begin anew without.
+//! Of a compacted log something is kept from before that place: its prefix. The snapshot names the extent of the
+//! compaction, and the segments and terms of the prefix. The group does not hear the snapshot before all of that is on
+//! the replica's disk (`node/feeding.rs`), and the log begins anew with it. Builds that know nothing of prefixes cannot
+//! read such a snapshot, and do not begin anew without.
 //!
-//! It takes nothing back: an entry that the replica had acknowledged and loses was trimmed by an entry that a majority
-//! without it has, or never committed; or it is below a Compact entry, which a majority has with all before it, and what the
-//! compaction left of it comes with the prefix.
+//! A new beginning takes no acknowledged data back. The replica may lose an entry that it had acknowledged in three
+//! cases. The entry was trimmed by an entry that a majority without this replica has. The entry never committed. Or the
+//! entry is below a Compact entry, which a majority has with all before it. The rest that the compaction left comes
+//! with the prefix.
 
 use bytes::Bytes;
 use duramen_protocol::wire::{Decoder, Encoder, Message as _};
@@ -35,7 +36,7 @@ const AGAIN_TICKS: u64 = 100;
 const VERSION: i16 = 0;
 
 duramen_protocol::message! {
-    /// What a snapshot says beside index and term.
+    /// Contents of a snapshot beside index and term.
     struct Head: versions 0..=0, flexible 0.. {
         end_offset: i64 [0..],
         conf_applied: u64 [0..],
@@ -49,7 +50,7 @@ duramen_protocol::message! {
 }
 
 duramen_protocol::message! {
-    /// What is kept from before the place that a snapshot names. It follows the [`Head`].
+    /// Part of the log that is kept from before the place that a snapshot names. The bytes follow the [`Head`].
     struct Prefix: versions 0..=0, flexible 0.. {
         compaction: u64 [0..],
         tombstones_below: i64 [0..],
@@ -89,7 +90,8 @@ impl Prefix {
         }
     }
 
-    /// What lies before an entry of this index and term, at which the log ends at `below`. `None` if its parts do not fit.
+    /// Returns the prefix before an entry of this index and term, at which the log ends at `below`. `None` if the parts
+    /// do not fit.
     fn given(self, (index, term, below): (u64, u64, i64)) -> Option<Given> {
         let compacted =
             Compacted { index: self.compaction, below, tombstones_below: self.tombstones_below };
@@ -191,7 +193,7 @@ pub(super) fn unpack(message: &mut Message) -> Option<()> {
     Some(())
 }
 
-/// What a snapshot says, with the view's image.
+/// Reads a snapshot, and adds the view's image.
 pub(super) fn beginning_of(snapshot: &Snapshot, image: Bytes) -> Option<Beginning> {
     let metadata = snapshot.get_metadata();
     let (head, prefix) = Head::read(&snapshot.data)?;
@@ -204,8 +206,8 @@ pub(super) fn beginning_of(snapshot: &Snapshot, image: Bytes) -> Option<Beginnin
 }
 
 impl Group {
-    /// A replica that is not born yet: its leader will tell it how its log begins, and who its peers are. Until then it
-    /// neither votes nor counts.
+    /// Makes a replica that is not born yet: its leader will tell it how its log begins, and who its peers are. Until
+    /// then it neither votes nor counts.
     pub(crate) fn await_birth(id: ReplicaId, identity: Identity, seed: u64) -> Self {
         let conf = ConfState::default();
         let log =
@@ -243,7 +245,7 @@ impl Group {
         Some(Outgoing { message, payloads: vec![image], can_wait: false })
     }
 
-    /// What came takes the place of all that was here.
+    /// Replaces all that was here by the snapshot.
     pub(super) fn begin_anew(&mut self, snapshot: &Snapshot, turn: &mut Turn) {
         let metadata = snapshot.get_metadata();
         let is_it = |it: &Beginning| (it.index, it.term) == (metadata.index, metadata.term);
@@ -278,8 +280,8 @@ impl Group {
         self.begun += 1;
     }
 
-    /// What is to be fetched before a letter is heard, if it is a snapshot that this replica lacks, of a log of which something
-    /// is kept from before.
+    /// Returns the prefix that must be fetched before the group hears a letter. `None` unless the letter is a snapshot
+    /// with a prefix, and this replica lacks it.
     pub(crate) fn given_by(&self, letter: &Letter) -> Option<Given> {
         if letter.kind != SNAPSHOT || self.failed.is_some() || sabotage::is(Bug::GivenForgotten) {
             return None;
@@ -293,26 +295,27 @@ impl Group {
         beginning.given.filter(|_| self.lacks(snapshot))
     }
 
-    /// Whether a snapshot brings what this log has not: else the library only notes that.
+    /// Tells whether a snapshot brings entries that this log lacks. The library only notes any other snapshot.
     pub(super) fn lacks(&self, snapshot: &Snapshot) -> bool {
         let metadata = snapshot.get_metadata();
         let log = &self.raw.raft.raft_log;
         metadata.index > log.committed && !log.match_term(metadata.index, metadata.term)
     }
 
-    /// A snapshot of which all that [`Self::given_by`] named is here.
+    /// Takes a snapshot whose prefix, named by [`Self::given_by`], is here in full.
     pub(crate) fn on_fed(&mut self, letter: Letter, given: Given) {
         self.fed = Some(given);
         self.on_letter(letter);
         self.fed = None;
     }
 
-    /// Whether a new beginning is on its way to the disk: until it is there, this replica says and hears nothing.
+    /// Tells whether a new beginning is on its way to the disk. Until it is there, this replica sends and hears
+    /// nothing.
     pub(crate) fn is_beginning(&self) -> bool {
         self.raw.raft.raft_log.applied < self.applied.0
     }
 
-    /// The disk has a new beginning: the library may count on it.
+    /// Lets the library count on a new beginning once it is on the disk.
     pub(super) fn note_begun(&mut self) {
         let (index, _) = self.applied;
         if self.is_beginning() && self.raw.raft.raft_log.persisted >= index {
@@ -320,7 +323,7 @@ impl Group {
         }
     }
 
-    /// A snapshot that nobody acknowledged was lost: the library waits for ever, and must be told.
+    /// Reports a snapshot that was not acknowledged as lost, because the library would wait for ever.
     pub(super) fn give_up_snapshots(&mut self) {
         let ticks = self.pace.ticks;
         let progress = self.raw.raft.prs().iter();

@@ -1,9 +1,9 @@
-//! Who is in a group and how far each is, for those who ask.
+//! Members of a group and their progress, for callers that ask.
 
 use super::Group;
 
 impl Group {
-    /// The peers that vote, by the present membership or by the one that it leaves.
+    /// Returns the peers that vote, by the present membership or by the one that it leaves.
     pub(crate) fn electorate(&self) -> Vec<u64> {
         let conf = &self.raw.store().conf;
         let mut peers: Vec<u64> =
@@ -13,14 +13,15 @@ impl Group {
         peers
     }
 
-    /// Whether a peer votes by the present membership, and by the one that it leaves, if it leaves one: both must agree.
+    /// Tells whether a peer votes by the present membership and, in a joint one, also by the one that it leaves. Both
+    /// must agree.
     pub(crate) fn is_full_voter(&self, peer: u64) -> bool {
         let conf = &self.raw.store().conf;
         let leaves = &conf.voters_outgoing;
         conf.voters.contains(&peer) && (leaves.is_empty() || leaves.contains(&peer))
     }
 
-    /// The peers that have the log and do not vote.
+    /// Returns the learners, which have the log and do not vote.
     pub(crate) fn learners(&self) -> Vec<u64> {
         let conf = &self.raw.store().conf;
         let electorate = self.electorate();
@@ -31,7 +32,8 @@ impl Group {
         peers
     }
 
-    /// One past the last offset that a peer has, if it is known here: by its leader, unless the peer is very far behind.
+    /// Returns one past the last offset that a peer has, if it is known here. The leader knows it, unless the peer is
+    /// very far behind.
     pub(crate) fn end_offset_of(&self, peer: u64) -> Option<i64> {
         if peer == self.id.0 {
             return Some(self.end_offset());

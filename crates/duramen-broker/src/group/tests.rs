@@ -22,7 +22,7 @@ struct Peer {
 struct Cluster {
     peers: Vec<Peer>,
     wire: VecDeque<Outgoing>,
-    /// How many snapshots were lost, if all are.
+    /// Number of lost snapshots, if all are to be lost.
     lost: Option<usize>,
     chance: Prng,
 }
@@ -390,7 +390,7 @@ fn whoever_doubts_that_it_leads_knows_only_from_its_followers() {
 }
 
 impl Cluster {
-    /// What a leader that knows of this move makes of the group. True if it says that the move is over.
+    /// Lets a leader take the steps of this move. True if the leader reports that the move is over.
     fn approach(&mut self, at: usize, target: &[u64], move_number: u64) -> bool {
         for _ in 0..10 {
             if self.peers[at].group.approach(target, &[], move_number) == Approach::There {
@@ -560,7 +560,7 @@ impl Cluster {
         }
     }
 
-    /// What storage gives for a read.
+    /// Returns the result of a read, as storage would.
     fn read(&self, at: usize, wanted: &PayloadRead) -> ReadFor {
         let peer = &self.peers[at];
         let range = peer.payloads.range(wanted.from..wanted.end);
@@ -640,7 +640,7 @@ fn one_behind_the_start_of_the_log_begins_anew_where_its_leader_does() {
     assert!(cluster.peers.iter().all(|peer| peer.group.end_offset() == end + 1));
     let first = cluster.peers[2].log.first().expect("it has what came after");
     assert_eq!((first.index, offset > 0), (index + 1, true));
-    // It has what it needs to lead.
+    // The replica has all that it needs to lead.
     for _ in 0..2 * ELECTION_TICKS {
         cluster.peers.iter_mut().for_each(|peer| _ = peer.group.tick());
     }

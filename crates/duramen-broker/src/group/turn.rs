@@ -1,10 +1,10 @@
 //! # Room card: a group's turn
 //!
-//! Purpose:    what comes out of a group: the one file that handles the library's `Ready`.
+//! Purpose:    outputs of a group: the one file that handles the library's `Ready`.
 //! Owns:       [`Turn`]; tickets, the messages that wait for a sync, what is applied.
 //! Interface:  [`Group::collect`] once a turn, [`Group::on_persisted`].
-//! Invariants: a `Ready` counts as persisted only when its ticket and all before it came back; `must_sync == false` only
-//!             means that it causes no sync. Messages leave when the `Ready` is persisted that they came with.
+//! Invariants: a `Ready` counts as persisted only when its ticket and all before it came back; `must_sync == false`
+//!             only means that it causes no sync. Messages leave when the `Ready` is persisted that they came with.
 //! Never:      what entries mean; offsets shown to anyone.
 //! Tests:      `group/tests.rs`.
 //! Start at:   [`Group::collect`], then `take_ready`.
@@ -18,7 +18,7 @@ use raft::{RawNode, Ready, StateRole};
 use super::{CREATE_TICKET, Group, Outgoing, PayloadRead, log, membership};
 use crate::limits::{GROUP_APPLIED_KEPT, GROUP_APPLIED_MAX};
 
-/// What a turn of the group produced.
+/// Output of a turn of the group.
 #[derive(Debug, Default)]
 pub(crate) struct Turn {
     /// For storage, in order.
@@ -50,7 +50,7 @@ pub(super) struct InFlight {
 }
 
 impl Group {
-    /// Storage has everything up to `ticket`.
+    /// Takes in that storage has everything up to `ticket`.
     pub(crate) fn on_persisted(&mut self, ticket: u64) {
         if ticket == CREATE_TICKET && !self.created {
             self.created = true;
@@ -84,8 +84,8 @@ impl Group {
         self.bytes_in_flight = 0;
     }
 
-    /// Everything that is ready: ops for storage, committed entries, messages. Call it once a
-    /// turn, after all events of the turn.
+    /// Collects everything that is ready: ops for storage, committed entries, messages. Call it once a turn, after all
+    /// events of the turn.
     pub(crate) fn collect(&mut self) -> Turn {
         let mut turn = Turn::default();
         turn.ops.extend(self.create.take());
@@ -113,8 +113,7 @@ impl Group {
         turn
     }
 
-    /// A newer leader's entry can come in the very turn in which another was proposed at its index: then storage never
-    /// hears of that one.
+    /// Finds proposed entries that storage never gets, because a newer leader's entry replaced them in the same turn.
     fn note_lost(&mut self, turn: &mut Turn) {
         let log = self.raw.store();
         let is_lost = |(index, term): &(u64, u64)| {
@@ -167,8 +166,8 @@ impl Group {
         }
     }
 
-    /// Whether a message tells a leader once more that this replica has what it was told to have. Each news of what is
-    /// committed is answered so. What was told first may be lost, so it is said all the same.
+    /// Tells whether a message only repeats an acknowledgement to the leader. A follower answers each news of a commit
+    /// index with one. The first may be lost, so the message is sent all the same.
     fn is_said_again(&mut self, message: &Message) -> bool {
         if message.get_msg_type() != MessageType::MsgAppendResponse || message.reject {
             return false;
@@ -290,7 +289,7 @@ impl Group {
         let is_voter =
             conf.voters.contains(&self.id.0) || conf.voters_outgoing.contains(&self.id.0);
         if !is_voter && self.raw.raft.state == StateRole::Leader {
-            // It was elected before this was applied. The library would let it lead, and take nothing in.
+            // The replica was elected before this was applied. The library would let it lead, and append nothing.
             self.guarded(|raw| raw.raft.become_follower(raw.raft.term, raft::INVALID_ID));
         }
         turn.ops.push(OpKind::Conf { conf });

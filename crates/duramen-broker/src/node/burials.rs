@@ -1,10 +1,11 @@
 //! # Room card: burials
 //!
 //! Purpose:    records that a share group has given up are kept in its dead-letter topic (KIP-1191).
-//! Owns:       what is to be kept, until it is: read, sent to whoever leads the partition it goes to, asked for again.
+//! Owns:       dead letters until they are durable: they are read, sent to the leader of their partition, and sent
+//!             again.
 //! Interface:  [`Node::bury`]; the rest is called as things happen.
-//! Invariants: a record counts as buried only once its copy is durable where it belongs. What may have been lost on the way is
-//!             sent again: a dead letter may come twice, and is never lost.
+//! Invariants: a record counts as buried only once its copy is durable in its partition. A copy that may have been lost
+//!             on the way is sent again: a dead letter may come twice, and is never lost.
 //! Never:      why a record is given up (see `shares::partition`), what a dead letter looks like (see `read_plan`).
 //! Tests:      `node/tests/share_groups.rs`.
 //! Start at:   [`Node::bury`], then `go_on_burying`.
@@ -25,24 +26,24 @@ use crate::peer::{BurialWanted, Buried, Frame};
 use crate::shares::partition::{Dying, Reason};
 use crate::shares::{BurialAsker, ShareKey};
 
-/// How far it is.
+/// Progress of dead letters.
 #[derive(Debug)]
 enum Step {
-    /// It waits for its turn, or for another try.
+    /// Waiting for a turn, or for another try.
     Waiting { again_us: u64 },
     /// The records are being read.
     Reading,
-    /// A batch with the records before `upto` was sent, to a leader at a time.
+    /// A batch with the records before `upto`, sent to a leader at a time.
     Sent { batch: Bytes, upto: i64, at_us: u64 },
 }
 
 #[derive(Debug)]
 struct Burial {
     key: ShareKey,
-    /// The share partition's number: a later one knows nothing of it.
+    /// The share partition's number, which a later share partition of this key does not have.
     number: u64,
     dying: Dying,
-    /// Records before it are buried.
+    /// End of the records whose dead letters are durable: every record before this offset has one.
     from: i64,
     step: Step,
     is_complained_of: bool,
@@ -56,7 +57,7 @@ pub(super) struct Burials {
 }
 
 impl Burials {
-    /// How many are open.
+    /// Returns the number of open burials.
     pub(super) fn len(&self) -> usize {
         self.open.len()
     }
@@ -107,7 +108,8 @@ impl Node {
         self.begin_burials();
     }
 
-    /// The topic that a group's dead letters go to; nothing if it has none any more.
+    /// Returns the topic that a group's dead letters go to, or the reason why it cannot be used. `None` if the group
+    /// has no such topic any more.
     fn dead_letter_topic(&self, group: &str) -> Option<Result<&Topic, &'static str>> {
         let name = self.dead_letters_of(group)?;
         let Some(topic) = self.controller.image.topic_named(name) else {
@@ -120,13 +122,13 @@ impl Node {
         })
     }
 
-    /// The next records are read.
+    /// Reads the next records.
     fn go_on_burying(&mut self, nonce: u64) {
         let Some(burial) = self.burials.open.get(&nonce) else { return };
         let (key, number, dying, from) =
             (burial.key.clone(), burial.number, burial.dying, burial.from);
         let Some(replica) = self.shared_replica(&key, number) else {
-            // It is another leader's, or is loaded again: then it is given up again.
+            // Another replica leads the share partition, or it was loaded again: the records are given up again there.
             self.burials.open.remove(&nonce);
             return;
         };
@@ -205,7 +207,7 @@ impl Node {
         self.begin_burials();
     }
 
-    /// Gives a batch to whoever leads the partition that it goes to.
+    /// Gives a batch to the leader of the partition that it goes to.
     fn send_dead_letters(&mut self, nonce: u64) {
         let Some(burial) = self.burials.open.get(&nonce) else { return };
         let Step::Sent { batch, .. } = &burial.step else { return };

@@ -1,11 +1,11 @@
 //! # Room card: clocks of nodes
 //!
-//! Purpose:    whether data may be removed by the time of this node's wall clock.
+//! Purpose:    tells when data may be removed by the time of this node's wall clock.
 //! Owns:       [`Clocks`]: how the clocks of the nodes differ.
 //! Interface:  [`Node::believes_clock`], [`Node::compare_clocks`].
-//! Invariants: what is removed for its age is so by a clock that has not leapt, and that more than half of the nodes share
-//!             which this process has heard, itself among them; so two that differ remove nothing, also when one is gone,
-//!             nor does one of several that has heard nobody yet.
+//! Invariants: data is removed for its age only by a clock that has not leapt, and that a majority shares; the majority
+//!             is of the nodes that this process has heard, itself among them; so two nodes that differ remove nothing,
+//!             also when one is gone, nor does one of several that has heard no other yet.
 //! Never:      setting a clock, or refusing what a clock that differs has stamped.
 //! Tests:      `node/tests/clocks.rs`; `duramen-sim`, scenario `cluster`.
 //! Start at:   [`Node::believes_clock`].
@@ -17,12 +17,12 @@ use duramen_storage::sabotage::{self, Bug};
 use super::Node;
 use crate::limits::CLOCK_LEAP_MS_MAX;
 
-/// How the wall clocks of other nodes differed from this one's when they were compared last.
+/// Differences between the wall clocks of other nodes and this one's, at the last comparison.
 #[derive(Debug, Default)]
 pub(super) struct Clocks {
     /// Nodes whose clock is too far away.
     far: BTreeSet<i32>,
-    /// Too few share the time of this node, and whether the log says so.
+    /// True if too few nodes share the time of this node, and whether the log says so.
     pub(super) is_alone: bool,
     is_said: bool,
     /// The largest difference.
@@ -34,19 +34,20 @@ fn is_far(ahead_ms: i64) -> bool {
 }
 
 impl Node {
-    /// Whether data may be removed for its age by the clock's last reading, taken now.
+    /// Tells whether data may be removed for its age by the clock's last reading, taken now.
     pub(super) fn believes_clock(&mut self) -> bool {
         self.compare_clocks();
         let is_odd = self.clocks.is_alone && !sabotage::is(Bug::ClockLeapBelieved);
         self.clock.believes(self.now) && !is_odd
     }
 
-    /// What time it is here, and whether so few nodes share it that nothing is removed for its age.
+    /// Returns this node's wall clock, in milliseconds, and whether too few nodes share it. Then nothing is removed for
+    /// its age.
     pub(crate) fn clock(&self) -> (i64, bool) {
         (self.now.wall_ms, self.clocks.is_alone)
     }
 
-    /// Looks how far the clocks of others are away, and says so once.
+    /// Compares the clocks of other nodes with this one's, and logs a difference once.
     pub(super) fn compare_clocks(&mut self) {
         let known = self.peers.clocks().filter(|(id, _)| self.directory_of(*id).is_some());
         let known: Vec<(i32, i64)> = known.collect();
@@ -60,7 +61,7 @@ impl Node {
         let far = self.clocks.far.len();
         let apart_ms = known.iter().map(|(_, ahead_ms)| ahead_ms.unsigned_abs()).max();
         self.clocks.apart_ms = apart_ms.unwrap_or(0);
-        // As long as nobody was heard, somebody may say otherwise.
+        // As long as no other node was heard, one of them may say otherwise.
         let is_unheard = known.is_empty() && !self.other_brokers().is_empty();
         self.clocks.is_alone = is_unheard || 2 * (known.len() + 1 - far) <= known.len() + 1;
         self.clocks.is_said = self.clocks.is_alone && !known.is_empty();

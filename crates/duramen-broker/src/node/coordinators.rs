@@ -1,19 +1,21 @@
 //! # Room card: coordinators
 //!
-//! Purpose:    the coordinators whose partitions this node leads: of groups, in `__consumer_offsets`, of transactions, in
-//!             `__transaction_state`, and of how far share groups are, in `__share_group_state`.
+//! Purpose:    the coordinators whose partitions this node leads: of groups, in `__consumer_offsets`, of transactions,
+//!             in `__transaction_state`, and of share groups' progress, in `__share_group_state`.
 //! Owns:       their loading, what they append and when they are told of it, their timers, the size of their logs.
 //! Interface:  [`Node::coordinate`] for requests about groups, [`Node::coordinate_transaction`] for those about
-//!             transactions (for those of shares see `node/share_calls.rs`); the rest is called by the node as things happen.
+//!             transactions (for those of shares see `node/share_calls.rs`); the rest is called by the node as things
+//!             happen.
 //! Invariants: a coordinator answers only after it has seen all of its log; what it asked to store and what came of
 //!             that are in order; a log that cannot be read is never passed over; no log grows without bound.
-//! Never:      what groups, transactions and shares are (see `groups`, `transactions`, `shares`), how nodes speak of them (see
-//!             `node/transactions.rs`, `node/share_calls.rs`); files.
+//! Never:      what groups, transactions and shares are (see `groups`, `transactions`, `shares`), how nodes speak of
+//!             them (see `node/transactions.rs`, `node/share_calls.rs`); files.
 //! Tests:      `node/tests/groups.rs`, `node/tests/coordinators.rs`; `duramen-sim`.
 //! Start at:   [`Node::coordinate`], then `settle`.
 //!
-//! The log of a coordinator is its image, too: once it is much larger than what it says, the coordinator appends again
-//! what it says in old places, slice by slice, beginning a segment with that, and then everything before is trimmed.
+//! The log of a coordinator is its image, too. Once the log is much larger than its live records, the coordinator
+//! appends the old live records again, slice by slice. The first slice begins a segment, and in the end everything
+//! before is trimmed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -52,14 +54,14 @@ mod view;
 pub(super) use view::Kind;
 use view::{View, replay};
 
-/// How far a coordinator is.
+/// Progress of a coordinator.
 #[derive(Debug)]
 enum Stage {
-    /// It has seen its log up to `at`; it began to lead when that ended at `end`.
+    /// Loading: the coordinator has read its log up to `at`. The log ended at `end` when the coordinator began to lead.
     Loading { at: i64, end: i64 },
-    /// It answers.
+    /// Serving requests.
     Serving,
-    /// Its log cannot be read. It is read anew at this time, if that may help.
+    /// Failed, because the log cannot be read. The coordinator reads it anew at this time, if that may help.
     Failed { again_us: Option<u64> },
 }
 
@@ -79,31 +81,31 @@ struct Shard {
     stage: Stage,
     timer_us: Option<u64>,
     renewal: Option<Renewal>,
-    /// Topics that were deleted before it had seen all of its log.
+    /// Topics that were deleted before the coordinator had read all of its log.
     deleted: Vec<(String, Uuid)>,
 }
 
 /// Why a slice of a log was no use.
 enum Problem {
-    /// It could not be read, which may pass.
+    /// Failure to read, which may pass.
     Read(String),
-    /// It does not say what the log of a coordinator can say.
+    /// Content that no coordinator's log can have.
     Content(String),
 }
 
-/// What a coordinator is shown of the rest, with a request.
+/// State of the node that a coordinator sees with a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sight<'a> {
-    /// What holds for all groups.
+    /// Settings of all groups.
     pub rules: &'a Rules,
-    /// Which topics there are.
+    /// The cluster's metadata, with its topics.
     pub image: &'a Image,
     /// The same, for groups that follow them.
     pub topics: Topics<'a>,
 }
 
 impl Shard {
-    /// When something is to be done for it, if nothing else happens before.
+    /// Returns the time at which the coordinator is due if nothing happens before, in monotonic microseconds.
     fn due_us(&self) -> Option<u64> {
         match self.stage {
             Stage::Failed { again_us } => again_us,
@@ -117,7 +119,7 @@ impl Shard {
             && renewal.ticket == Some(ticket)
         {
             renewal.ticket = None;
-            // It begins anew when something else was stored.
+            // The renewal begins anew when another batch was stored.
             if result.is_err() {
                 self.renewal = None;
             }
@@ -139,9 +141,9 @@ pub(super) struct Coordinators {
     replicas: BTreeMap<ReplicaId, Kind>,
     /// Those that lead.
     shards: BTreeMap<ReplicaId, Shard>,
-    /// What holds for all groups.
+    /// Settings of all groups.
     rules: Rules,
-    /// How long a transactional id is kept that is not used.
+    /// Time for which an unused transactional id is kept, in milliseconds.
     transactional_id_expiration_ms: i64,
     /// Updates of a share group's state between two snapshots.
     share_updates_max: u32,
@@ -200,7 +202,7 @@ impl Coordinators {
         }
     }
 
-    /// How many of them cannot read their logs.
+    /// Returns the number of coordinators that cannot read their logs.
     pub(super) fn failed(&self) -> usize {
         self.shards.values().filter(|shard| matches!(shard.stage, Stage::Failed { .. })).count()
     }
@@ -208,7 +210,7 @@ impl Coordinators {
 
 /// Leading and loading.
 impl Node {
-    /// A replica of a topic that has coordinators was made or found. Its coordinator begins when it leads.
+    /// Adds a replica of a topic that has coordinators. Its coordinator begins when the replica leads.
     pub(super) fn note_coordinated(&mut self, replica: ReplicaId, kind: Kind) {
         if self.coordinators.replicas.insert(replica, kind).is_some() {
             return;
@@ -219,7 +221,7 @@ impl Node {
         }
     }
 
-    /// A replica leads now, or does so no longer.
+    /// Begins or ends a coordinator, because its replica leads now, or does so no longer.
     pub(super) fn on_serves(&mut self, replica: ReplicaId, serves: bool) {
         if !serves {
             self.forget_calls(replica);
@@ -236,7 +238,7 @@ impl Node {
         }
     }
 
-    /// A replica is gone.
+    /// Ends the coordinator of a replica that is gone.
     pub(super) fn forget_coordinated(&mut self, replica: ReplicaId) {
         if self.coordinators.replicas.remove(&replica).is_some() {
             self.end_coordinating(replica);
@@ -313,7 +315,7 @@ impl Node {
     pub(super) fn on_log_read(&mut self, read: LogRead) {
         let LogRead { replica, from, batches, .. } = read;
         let Some(shard) = self.coordinators.shards.get_mut(&replica) else { return };
-        // What was read for an earlier time of leading is not for this one.
+        // A slice that was read for an earlier term of this leader is not for this one.
         let Stage::Loading { at, end } = shard.stage else { return };
         if at != from {
             return;
@@ -345,16 +347,17 @@ impl Node {
 
 /// Requests, and what follows from them.
 impl Node {
-    /// The coordinator of a group or a transactional id, or what a client is told that asks here.
+    /// Returns the coordinator of a group or a transactional id, or the error for a client that asks here.
     pub(super) fn shard_of(&self, kind: Kind, name: &str) -> Result<ReplicaId, ErrorCode> {
         let topic = self.controller.image.topic_named(kind.topic());
         let topic = topic.ok_or(ErrorCode::NotCoordinator)?;
         let partition = internal_topics::partition_of(name, topic.partitions.len());
         let replica = self.local_replica(topic, partition).ok_or(ErrorCode::NotCoordinator)?;
         let group = self.partitions.get(&replica).map(|partition| &partition.group);
-        // That another leads may have been heard of in this turn, of which the coordinator is told at its end.
+        // This node may have heard in this turn of another leader, of which the coordinator is notified at the turn's
+        // end.
         if !group.is_some_and(Group::is_serving) && !sabotage::is(Bug::CoordinatorUnaware) {
-            // Other nodes name this one as soon as it is elected. Whoever comes then has come to the right one.
+            // Other nodes name this one as soon as it is elected. A client that comes then has come to the right node.
             let is_elected = group.is_some_and(Group::is_elected);
             return Err(if is_elected {
                 ErrorCode::CoordinatorLoadInProgress
@@ -370,7 +373,7 @@ impl Node {
         }
     }
 
-    /// The coordinator of a group, for whoever only looks.
+    /// Returns the coordinator of a group, for callers that only read.
     pub(crate) fn coordinator(&self, group: &str) -> Result<&Coordinator, ErrorCode> {
         let replica = self.shard_of(Kind::Groups, group)?;
         match &self.coordinators.shards[&replica].view {
@@ -379,7 +382,7 @@ impl Node {
         }
     }
 
-    /// The coordinator of a transactional id, for whoever only looks.
+    /// Returns the coordinator of a transactional id, for callers that only read.
     pub(crate) fn transaction_coordinator(
         &self,
         id: &str,
@@ -391,7 +394,7 @@ impl Node {
         }
     }
 
-    /// All coordinators of transactions here; those that load could know more.
+    /// Returns all coordinators of transactions here. An error while some of them load, because they could know more.
     pub(crate) fn transaction_coordinators(
         &self,
     ) -> Result<Vec<&transactions::Coordinator>, ErrorCode> {
@@ -444,7 +447,7 @@ impl Node {
         }
     }
 
-    /// What a coordinator of groups asked of one of shares is answered.
+    /// Answers a question of a coordinator of groups to one of shares.
     pub(super) fn tell_groups_of_share(
         &mut self,
         replica: ReplicaId,
@@ -457,7 +460,7 @@ impl Node {
         }
     }
 
-    /// A transaction has ended in a partition, which may be one that keeps groups.
+    /// Tells coordinators of groups that a transaction has ended in a partition, which may be one that keeps groups.
     pub(super) fn tell_groups_of_marker(
         &mut self,
         replica: ReplicaId,
@@ -472,7 +475,8 @@ impl Node {
         }
     }
 
-    /// The groups of all coordinators that a client asks for; those that load could have more.
+    /// Returns the groups of all coordinators that a client asks for. An error while some of them load, because they
+    /// could have more.
     pub(crate) fn groups(
         &self,
         request: &ListGroupsRequest,
@@ -523,7 +527,7 @@ impl Node {
         Ok(())
     }
 
-    /// What a coordinator asked to store is stored, or known not to be.
+    /// Tells a coordinator that its records are stored, or known not to be.
     pub(super) fn on_stored(
         &mut self,
         replica: ReplicaId,
@@ -586,7 +590,7 @@ impl Node {
         for output in outputs {
             match output {
                 Output::Reply(key, mut response) => {
-                    // Whoever asked may be gone.
+                    // The client may be gone.
                     if let Some(&mut Parked::Group { version }) = self.parked_mut(key) {
                         self.unpark(key);
                         if let Response::JoinGroup(answer) = &mut *response {
@@ -679,14 +683,14 @@ impl Node {
     }
 }
 
-/// What is done without being asked.
+/// Work without a request.
 impl Node {
-    /// Topics are others than before. Groups that follow them notice when they are asked something.
+    /// Notes that topics have changed. Groups that follow them notice at their next request.
     pub(super) fn note_topics(&mut self) {
         self.coordinators.topics_version += 1;
     }
 
-    /// The coordinator of a group, and what it is shown of topics, for whoever only looks.
+    /// Returns the coordinator of a group, and its view of topics, for callers that only read.
     pub(crate) fn coordinator_and_sight(
         &self,
         group: &str,
@@ -697,7 +701,7 @@ impl Node {
         Ok((coordinator, Sight { rules: &self.coordinators.rules, image, topics }))
     }
 
-    /// A topic is gone: so is what was committed for it.
+    /// Forgets the committed offsets of a topic that is gone.
     pub(super) fn forget_offsets(&mut self, topic: &Topic) {
         let replicas: Vec<_> = self.coordinators.shards.keys().copied().collect();
         for replica in replicas {
@@ -719,7 +723,7 @@ impl Node {
         }
     }
 
-    /// Says again what a log says in old places, once most of it says nothing any more, and lets go of what is before.
+    /// Appends a log's old live records again, once most of the log is dead, and trims the log before them.
     fn keep_small(&mut self, replica: ReplicaId) {
         let Some(partition) = self.partitions.get_mut(&replica) else { return };
         let Some(shard) = self.coordinators.shards.get_mut(&replica) else { return };
@@ -742,7 +746,7 @@ impl Node {
             }
             return;
         }
-        // What was appended before is known first, so that nothing is said again that is not said any more.
+        // The coordinator first learns the result of earlier appends, so that no dead record is appended again.
         if renewal.ticket.is_some() || partition.committed() < renewal.before {
             return;
         }
@@ -759,15 +763,15 @@ impl Node {
         }
     }
 
-    /// Forgets committed offsets and transactional ids that nobody uses, some at a time, and looks for topics that went while
-    /// nobody coordinated what is kept of them. The clock is looked at each time.
+    /// Forgets unused committed offsets and transactional ids, some at a time. Looks for topics that were deleted while
+    /// no coordinator kept their state. Each slice checks the clock.
     pub(super) fn sweep_offsets(&mut self) {
         let interval_us = interval_us(self.options.settings.offsets_retention_check_interval_ms);
         let pause_us = if self.sweep_some_offsets() { SWEEP_PAUSE_US } else { interval_us };
         self.timers.insert((self.now.mono_us.saturating_add(pause_us), Timer::Offsets));
     }
 
-    /// False if it was the last of this sweep.
+    /// Sweeps one slice. False if it was the last of this sweep.
     fn sweep_some_offsets(&mut self) -> bool {
         let is_believed = self.believes_clock();
         let Coordinators { shards, rules, transactional_id_expiration_ms, sweep, .. } =
@@ -805,7 +809,7 @@ impl Node {
         true
     }
 
-    /// A topic is gone for certain, of which a coordinator keeps something.
+    /// Forgets a coordinator's state of a topic that is certainly deleted.
     pub(super) fn forget_kept(&mut self, replica: ReplicaId, topic_id: Uuid) {
         let Some(shard) = self.coordinators.shards.get_mut(&replica) else { return };
         match &mut shard.view {

@@ -1,5 +1,5 @@
-//! Requests that ask what is the latest, or are refused by what it is. Where there are followers, a leader that was cut off or
-//! stood still may have a successor that it has not heard of, so it makes sure that it leads before it answers.
+//! Requests that ask for the latest state, or are refused because of it. Where there are followers, a leader that was
+//! cut off or stood still may have a successor unknown to it. So it makes a leadership check before it answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +18,7 @@ use crate::session::RequestContext;
 struct Doubtful {
     context: RequestContext,
     request: Request,
-    /// Replicas that are not sure yet.
+    /// Replicas whose leadership check is still open.
     outstanding: usize,
 }
 
@@ -35,8 +35,8 @@ impl Doubts {
 }
 
 impl Node {
-    /// Takes a request for whose answer replicas must lead for certain; hands any other back. It waits as long as they
-    /// take to know: one that cannot reach its followers ceases to lead.
+    /// Takes a request whose answer needs a leadership check; hands any other back. The request waits until the check
+    /// is done: a leader that cannot reach its followers ceases to lead.
     pub(super) fn doubt(
         &mut self,
         key: RequestKey,
@@ -61,7 +61,7 @@ impl Node {
         None
     }
 
-    /// Asks the followers of a replica, if it seems to lead some.
+    /// Starts a leadership check at a replica, if it seems to lead followers.
     pub(super) fn doubt_that_leads(&mut self, replica: ReplicaId) -> Option<Doubt> {
         let group = self.group(replica)?;
         if group.is_alone() || !group.is_serving() {
@@ -108,7 +108,7 @@ impl Node {
                 });
                 refused.collect()
             }
-            // A client that is told that its offset is not there begins anew somewhere else.
+            // A client that learns that its offset is out of range begins anew somewhere else.
             Request::Fetch(request) => {
                 let asked = request.topics.iter().flat_map(|topic| {
                     topic.partitions.iter().map(|it| (topic.topic.as_str(), topic.topic_id, it))
@@ -130,7 +130,8 @@ impl Node {
                 let asked = asked.chain([request.group_id.as_str()]);
                 asked.filter_map(|group| self.shard_of(Kind::Groups, group).ok()).collect()
             }
-            // It may be refused at once, by a producer that another leader knows of.
+            // The leader may refuse the request at once, because of a newer producer epoch. So it must lead for
+            // certain.
             Request::TxnOffsetCommit(request) => {
                 let replica = self.shard_of(Kind::Groups, &request.group_id).ok();
                 let partition = |id: &ReplicaId| self.partitions.get(id);
@@ -140,7 +141,7 @@ impl Node {
                 };
                 replica.into_iter().filter(is_refused).collect()
             }
-            // It may be refused at once, by what another leader has changed.
+            // The controller may refuse the request at once, because of its metadata. So it must lead for certain.
             decided if api::is_decided_by_controller(decided) => {
                 BTreeSet::from([self.controller.group.id()])
             }
@@ -148,8 +149,8 @@ impl Node {
         }
     }
 
-    /// A replica may have become sure, or leads no more: then whoever waits is told so by the request's own handler, or by
-    /// another node.
+    /// Serves the requests that waited for a replica's leadership check, once the check is done or the replica leads no
+    /// more. Then the request's own handler answers, or another node does.
     pub(super) fn settle_doubts(&mut self, replica: ReplicaId) {
         self.settle_doubted_answers(replica);
         self.settle_doubted_shares(replica);

@@ -1,17 +1,20 @@
 //! # Room card: feeding
 //!
-//! Purpose:    a replica that lacks what a compaction left is given it, before its log begins anew behind it.
-//! Owns:       whose log is being fed here, and how far; what others asked for.
-//! Interface:  [`Node::on_prefixed`], [`Node::tick_feeds`], [`Node::on_prefixes`], [`Node::on_put`], [`Node::on_staged`].
-//! Invariants: a snapshot with a prefix is heard by its group only when all that it names is on this disk, left by the
-//!             compaction that it names: each piece says which it is of, and whoever gives it makes sure when it is read.
-//!             If that changes, it begins anew: an older value could come back, or a tombstone be missed.
+//! Purpose:    a replica that lacks the remains of a compacted log gets them, before its log begins anew behind them.
+//! Owns:       feeds of logs here and their progress; questions of other nodes.
+//! Interface:  [`Node::on_prefixed`], [`Node::tick_feeds`], [`Node::on_prefixes`], [`Node::on_put`],
+//!             [`Node::on_staged`].
+//! Invariants: a group hears a snapshot with a prefix only when the whole prefix is on this disk, left by the
+//!             compaction that the snapshot names; each piece names its compaction, and the giver checks that when it
+//!             reads the piece. If the compaction changes, the feed begins anew: an older value could come back, or a
+//!             tombstone be missed.
 //! Never:      files (see storage's `staging`); what a snapshot says (see `group/snapshots.rs`).
 //! Tests:      `node/tests/feeding.rs`; `duramen-sim`, scenario `cluster`.
 //! Start at:   [`Node::on_prefixed`].
 //!
-//! What lies below the giver's log start is not asked for: it was trimmed by an entry that a majority has. So is whatever is
-//! trimmed while it is fed: the log begins anew where the latest snapshot says, or a piece did, if that is later.
+//! A feed does not ask for anything below the giver's log start, because it was trimmed by an entry that a majority
+//! has. Nor does it ask for offsets that are trimmed meanwhile. The log begins anew where the latest snapshot says, or
+//! a piece did, if that is later.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +35,7 @@ use crate::peer::{Frame, Letter, PrefixGiven, PrefixWanted};
 const PIECE_BYTES: u32 = 256 * 1024;
 /// Ticks until a question is asked again, because it or its answer was lost.
 const ANSWER_TICKS: u64 = 20;
-/// Ticks after which who wanted it is believed to want it no more: no snapshot came.
+/// Ticks without another snapshot after which a feed is no longer wanted.
 const FORGOTTEN_TICKS: u64 = 400;
 /// Logs that are fed here at once. The snapshots of others come again.
 const FEEDS_MAX: usize = 16;
@@ -44,7 +47,7 @@ pub(super) const FED_TICKS: u64 = 200;
 /// A log that is being fed.
 #[derive(Debug)]
 struct Feed {
-    /// The latest snapshot, and from where.
+    /// The latest snapshot, and the node that sent it.
     letter: Letter,
     broker_id: i32,
     heard_tick: u64,
@@ -55,20 +58,20 @@ struct Feed {
     at: At,
 }
 
-/// What is done next.
+/// Next step of a feed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
-    /// To ask for the first piece.
+    /// Ask for the first piece.
     Beginning,
-    /// To ask for more.
+    /// Ask for more.
     Asking,
-    /// A piece is being put to the others; it may be the last.
+    /// Put a piece to the others; it may be the last.
     Putting,
-    /// All of it is here.
+    /// Complete: all of the prefix is here.
     Staged,
 }
 
-/// What another node asked for, and is being read.
+/// A piece for another node, while it is being read.
 #[derive(Clone, Copy, Debug)]
 struct Serving {
     broker_id: i32,
@@ -86,15 +89,15 @@ pub(super) struct Feeds {
 }
 
 impl Feeds {
-    /// Whether a read is for another node's replica that is fed.
+    /// Tells whether a read is for another node's replica that is fed.
     pub(super) fn serves(&self, ticket: u64) -> bool {
         self.serving.contains_key(&ticket)
     }
 }
 
-/// What is fed here.
+/// Feeds of replicas here.
 impl Node {
-    /// A snapshot came that names more than it has in it.
+    /// Takes a snapshot that names a prefix which is not in it.
     pub(super) fn on_prefixed(&mut self, broker_id: i32, letter: Letter, given: Given) {
         let replica = ReplicaId(letter.to);
         let ticks = self.peers.ticks();
@@ -128,7 +131,7 @@ impl Node {
         self.feed(replica);
     }
 
-    /// All of it is here, with a snapshot: its group may hear that now.
+    /// Gives the snapshot to its group, because all of the prefix is here.
     fn begin_fed(&mut self, replica: ReplicaId) {
         let Some(feed) = self.feeds.open.get(&replica) else { return };
         let Some(partition) = self.partitions.get_mut(&replica) else { return };
@@ -136,7 +139,7 @@ impl Node {
         super::mark(&mut self.dirty, partition);
     }
 
-    /// Goes on with what is fed.
+    /// Goes on with the open feeds.
     pub(super) fn tick_feeds(&mut self) {
         let ticks = self.peers.ticks();
         let all: Vec<ReplicaId> = self.feeds.open.keys().copied().collect();
@@ -191,14 +194,14 @@ impl Node {
         self.peers.frame_to(feed.broker_id).prefixes_wanted.push(wanted);
     }
 
-    /// It is of no use, or not wanted any more: if it is, another snapshot comes.
+    /// Drops a feed that is of no use or no longer wanted. If the prefix is wanted still, another snapshot comes.
     fn drop_feed(&mut self, replica: ReplicaId) {
         if self.feeds.open.remove(&replica).is_some() {
             self.out.push(Action::Stage(Stage::Drop { replica }));
         }
     }
 
-    /// Another node gives a piece.
+    /// Takes a piece from another node.
     fn on_prefix_given(&mut self, broker_id: i32, given: &PrefixGiven) {
         let is_this = |(_, feed): &(&ReplicaId, &mut Feed)| {
             let asked = feed.asked.map(|(nonce, _)| nonce);
@@ -212,11 +215,12 @@ impl Node {
         }
         let below = feed.given.compacted.below;
         feed.given.log_start = feed.given.log_start.max(given.log_start.min(below));
-        // What was harmed on its way, or has rotted there, is asked for again.
+        // A piece that was damaged on its way or at the giver is asked for again.
         let batches = sound(&given.batches);
         let is_last = given.is_last && batches.len() == given.batches.len();
         if batches.is_empty() && !is_last {
-            // It could not be read, or not any more: what was trimmed is passed over, and all else asked for again later.
+            // The giver could not read the piece, or no longer has it. Trimmed offsets are skipped, and all else is
+            // asked for again later.
             if feed.given.log_start > feed.next {
                 feed.next = feed.given.log_start;
             } else {
@@ -229,7 +233,7 @@ impl Node {
         self.out.push(Action::Stage(Stage::Put { replica, number, batches, is_last }));
     }
 
-    /// A piece was put to the others, or cannot be.
+    /// Notes that a piece was put to the others, or cannot be.
     pub(super) fn on_put(&mut self, replica: ReplicaId, number: u64, next: Option<i64>) {
         let feed = self.feeds.open.get_mut(&replica).filter(|it| it.given.number == number);
         let Some(feed) = feed else { return };
@@ -243,7 +247,7 @@ impl Node {
         }
     }
 
-    /// All of it is on this disk.
+    /// Goes on with the snapshot, because all of the prefix is on this disk.
     pub(super) fn on_staged(&mut self, replica: ReplicaId, number: u64, segments: &[SegmentMeta]) {
         let feed = self.feeds.open.get_mut(&replica).filter(|it| it.given.number == number);
         let Some(feed) = feed else { return };
@@ -253,9 +257,9 @@ impl Node {
     }
 }
 
-/// What is given to others.
+/// Pieces given to other nodes.
 impl Node {
-    /// What a frame says of compacted logs.
+    /// Takes a frame's questions and pieces of compacted logs.
     pub(super) fn on_prefixes(&mut self, frame: &Frame) {
         for wanted in &frame.prefixes_wanted {
             self.serve_prefix(frame.broker_id, frame.directory_id, wanted);
@@ -310,7 +314,7 @@ impl Node {
         });
     }
 
-    /// What was read for another node's replica.
+    /// Sends a piece that was read for another node's replica.
     pub(super) fn on_prefix_read(&mut self, read: LogRead) {
         let Some(serving) = self.feeds.serving.remove(&read.ticket) else { return };
         let Serving { broker_id, nonce, compaction, below } = serving;
@@ -330,7 +334,7 @@ impl Node {
     }
 }
 
-/// Whole batches from the beginning, as their checksums say.
+/// Returns the whole batches at the beginning whose checksums are right.
 fn sound(bytes: &Bytes) -> Bytes {
     let is_sound =
         |batch: &[u8]| Descriptor::of_batch(batch, false).is_ok_and(|it| it.matches(batch));

@@ -1,18 +1,18 @@
 //! # Room card: forwarding
 //!
-//! Purpose:    what only the node decides that leads the metadata is asked of it by whichever node was asked.
+//! Purpose:    any node that is asked passes on the requests that only the leader of the metadata decides.
 //! Owns:       requests that are on their way to that node, and those of others that are served here.
 //! Interface:  [`Node::forward`], [`Node::on_forwards`], [`Node::answer_forwarded`], [`Node::tick_forwards`].
-//! Invariants: a request is executed once at most by being forwarded: it is sent again only to the process that it was
-//!             sent to before, which knows it by its number and answers again; what is on its way, and what is remembered,
-//!             is bounded.
+//! Invariants: forwarding executes a request once at most; a request is sent again only to the same process as before,
+//!             which knows the request by its number and repeats its answer; requests on their way and remembered
+//!             answers are bounded.
 //! Never:      what requests mean.
 //! Tests:      `node/tests/forwarding.rs`.
 //! Start at:   [`Node::forward`].
 //!
-//! A frame may be lost, and come twice. So a request is sent again and again, until it is answered, its time is over, or
-//! another node leads the metadata. Then it is not known whether it was executed, and the client, who is told
-//! `NOT_CONTROLLER`, asks again or does not. A node that has not executed it and will not says so; then it goes to another.
+//! A frame may be lost, and come twice. So a request is sent again and again, until it is answered, its time is over,
+//! or another node leads the metadata. Then its outcome is unknown: the client gets `NOT_CONTROLLER`, and asks again or
+//! does not. A node that has not executed a request and will not says so; then the request goes to another node.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -48,7 +48,7 @@ fn node_of(connection: ConnectionId) -> Option<i32> {
 #[derive(Debug)]
 struct Open {
     key: RequestKey,
-    /// As it travels.
+    /// The request as it travels.
     forward: Forward,
     /// The node that it was sent to.
     to: Option<i32>,
@@ -60,9 +60,9 @@ struct Open {
 /// A request of another node.
 #[derive(Debug)]
 enum Served {
-    /// It is being executed.
+    /// A request that is being executed.
     Open { version: i16 },
-    /// It was.
+    /// A request that was executed.
     Answered { answer: Forwarded, tick: u64 },
 }
 
@@ -74,14 +74,15 @@ pub(super) struct Forwards {
     /// By node and number, and the number's request here.
     served: BTreeMap<(i32, u64), Served>,
     asked: BTreeMap<RequestKey, (i32, u64)>,
-    /// Those that were answered, oldest first.
+    /// Numbers of answered requests, oldest first.
     answered: VecDeque<(i32, u64)>,
     answered_bytes: usize,
     sequence: u64,
 }
 
 impl Forwards {
-    /// A client is gone: nobody waits for its answers. Those that were sent are executed, or were.
+    /// Forgets the requests of a client that is gone, because nobody waits for the answers. The requests that were sent
+    /// are executed all the same.
     pub(super) fn forget(&mut self, connection: ConnectionId) {
         let bytes = &mut self.open_bytes;
         self.open.retain(|_, open| {
@@ -93,7 +94,7 @@ impl Forwards {
 }
 
 impl Node {
-    /// Lets the node decide that leads the metadata, which is not this one.
+    /// Sends a request to the node that leads the metadata, which is not this one.
     pub(super) fn forward(&mut self, key: RequestKey, context: &RequestContext, request: &Request) {
         let header = RequestHeader {
             api_key: request.api_key().code(),
@@ -134,7 +135,8 @@ impl Node {
         }
     }
 
-    /// Puts a request into the frame to whoever leads the metadata, if that is known, and is whom it was sent to before.
+    /// Puts a request into the next frame to the leader of the metadata. Does nothing if no leader is known, or if the
+    /// request was sent to another node before.
     fn send_forward(&mut self, nonce: u64) {
         let leader = self.metadata_leader().filter(|id| *id != self.options.facts.broker_id);
         let Some(leader) = leader else { return };
@@ -151,7 +153,7 @@ impl Node {
         }
     }
 
-    /// A tick of peers: what was not answered is sent again.
+    /// Sends unanswered requests again, at a tick of peers.
     pub(super) fn tick_forwards(&mut self) {
         let ticks = self.peers.ticks();
         let leader = self.metadata_leader();
@@ -194,14 +196,14 @@ impl Node {
         Some((open.key, request, context))
     }
 
-    /// This node leads the metadata now, and nobody else was asked.
+    /// Decides a request here, because this node leads the metadata now and no other node was asked.
     fn decide_here(&mut self, nonce: u64) {
         let Some((key, request, context)) = self.take_forward(nonce) else { return };
         self.unpark(key);
         self.judge(key, context, Prepared::Request(request));
     }
 
-    /// Nothing more is known of a request.
+    /// Gives up a request whose outcome is unknown.
     pub(crate) fn end_forward(&mut self, nonce: u64, code: ErrorCode) {
         let Some((key, request, _)) = self.take_forward(nonce) else { return };
         self.unpark(key);
@@ -209,7 +211,7 @@ impl Node {
     }
 }
 
-/// The request that travels, and who asks.
+/// Reads the request that travels, and its client.
 fn read(forward: &Forward) -> Option<(RequestContext, Request)> {
     let (header, request) = decode_request(forward.request.clone()).ok()?;
     let context = RequestContext {
@@ -223,7 +225,7 @@ fn read(forward: &Forward) -> Option<(RequestContext, Request)> {
     Some((context, request))
 }
 
-/// What other nodes ask and answer.
+/// Requests and answers of other nodes.
 impl Node {
     pub(super) fn on_forwards(&mut self, frame: &Frame) {
         for forward in &frame.forwards {
@@ -236,7 +238,8 @@ impl Node {
 
     fn serve_forward(&mut self, from: i32, forward: &Forward) {
         let id = (from, forward.nonce);
-        // It was for the process that was here before; or it comes again when there is an answer, or room for it.
+        // The request was for the former process of this node. Or the node has no answer or no room for it yet, and it
+        // comes again.
         if forward.incarnation != self.options.seed || self.opening.is_some() {
             return;
         }
@@ -248,7 +251,7 @@ impl Node {
             }
             None => {}
         }
-        // What cannot be remembered must not be answered either.
+        // A request that cannot be remembered must not be answered either.
         let is_full = self.forwards.served.len() >= FORWARDED_MAX
             || self.forwards.answered_bytes >= FORWARDS_BYTES_MAX;
         if is_full {
@@ -259,7 +262,7 @@ impl Node {
             is_leader && api::undecided_answer(request, ErrorCode::None).is_some()
         });
         let Some((context, request)) = read else {
-            // Another copy of it may come when this node leads, and is not to be executed then.
+            // Another copy of the request may come when this node leads, and is not to be executed then.
             let refused =
                 Forwarded { nonce: forward.nonce, is_refused: true, ..Forwarded::default() };
             return self.remember(id, refused);
@@ -296,7 +299,7 @@ impl Node {
         self.forwards.served.insert(id, Served::Answered { answer, tick });
     }
 
-    /// A request was not executed where it was sent, so it may go elsewhere, a tick from now and under another number.
+    /// Lets a request that was not executed go elsewhere, a tick from now and under another number.
     fn renumber(&mut self, nonce: u64) {
         let Some(mut open) = self.forwards.open.remove(&nonce) else { return };
         let other = self.chance.next();

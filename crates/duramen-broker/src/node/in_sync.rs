@@ -1,11 +1,12 @@
 //! # Room card: in sync
 //!
 //! Purpose:    which replicas of a partition keep up, told alike by every node.
-//! Owns:       what a node says of partitions that it leads, and of those that others lead.
+//! Owns:       the in-sync replicas of partitions that this node leads, and of those that others lead.
 //! Interface:  [`Node::in_sync`], [`Node::note_lacking`].
-//! Invariants: a leader's word counts, while it is heard: its announcement names replicas that lack something, its frames name
-//!             nodes that it does not hear. Where all keep up, and all are heard, nothing is said. A replica in a directory
-//!             whose place another one took is never in sync, nor is one that does not vote yet.
+//! Invariants: a leader's word counts, while it is heard: its announcement names replicas that lack something, its
+//!             frames name nodes that it does not hear. Where all replicas keep up, and all nodes are heard, the leader
+//!             announces nothing. A replica in a directory whose place another one took is never in sync, nor is one
+//!             that does not vote yet.
 //! Never:      what is acknowledged by: that is `min.insync.replicas`, which a leader looks up in its group.
 //! Tests:      `node/tests/in_sync.rs`.
 //! Start at:   [`Node::in_sync`].
@@ -18,7 +19,7 @@ use crate::group::GroupId;
 use crate::partition::Partition;
 
 impl Node {
-    /// Whether a replica keeps up, as its leader here sees it, and would make a majority if others were lost.
+    /// Tells whether a replica keeps up, as its leader here sees it, and would make a majority if others were lost.
     pub(crate) fn keeps_up(&self, leader: &Partition, placed: &PlacedReplica) -> bool {
         let group = &leader.group;
         self.has_its_place(placed)
@@ -26,13 +27,14 @@ impl Node {
             && group.caught_up().any(|peer| peer == placed.peer_id)
     }
 
-    /// Whether no other directory took the place of a replica's. While a partition moves to the new one it has both.
+    /// Tells whether no other directory took the place of a replica's. While a partition moves to the new one it has
+    /// both.
     fn has_its_place(&self, placed: &PlacedReplica) -> bool {
         !self.controller.image.retired.contains(&placed.directory_id)
     }
 
-    /// The nodes whose replicas of a partition are in sync, as its leader says, on node `leader`; where that is not heard, as far
-    /// as this one knows.
+    /// Returns the nodes whose replicas of a partition are in sync, as its leader on node `leader` reports. Where that
+    /// report is not heard, the result is this node's own knowledge.
     pub(crate) fn in_sync(
         &self,
         group: GroupId,
@@ -54,7 +56,7 @@ impl Node {
             } else {
                 !peers.says_unheard(leader, placed.broker_id)
             };
-            // A change of membership is heard of here before the leader's next word.
+            // This node may learn of a change of membership before the leader's next word.
             let votes = here.is_none_or(|it| {
                 let peer = placed.peer_id;
                 it.group.is_full_voter(peer) || !it.group.has_member(peer)
@@ -67,7 +69,7 @@ impl Node {
         replicas.iter().filter(is_in).map(|placed| placed.broker_id).collect()
     }
 
-    /// Time has passed: which replicas of what is led here lack something. Of groups that sleep none does.
+    /// Finds which replicas of the partitions led here lack something. Quiesced groups have no such replica.
     pub(super) fn note_lacking(&mut self) {
         let is_settled = |replica: &ReplicaId| {
             self.partitions.get(replica).is_some_and(|it| self.peers.is_settled(it.id))
@@ -78,7 +80,7 @@ impl Node {
         }
     }
 
-    /// Which replicas of a partition that is led here lack something.
+    /// Announces which replicas of a partition that is led here lack something.
     pub(super) fn note_lacking_of(&mut self, replica: ReplicaId) {
         let Some(partition) = self.partitions.get(&replica) else { return };
         let (id, group) = (partition.id, &partition.group);
@@ -91,7 +93,7 @@ impl Node {
         self.peers.announce_lacking(id, lacking);
     }
 
-    /// How many partitions that are led here have replicas which are not in sync.
+    /// Returns the number of partitions led here with replicas that are not in sync.
     pub(super) fn under_replicated(&self) -> usize {
         let own = self.options.facts.broker_id;
         let lacks_some = |partition: &&Partition| {

@@ -1,14 +1,16 @@
 //! # Room card: members
 //!
 //! Purpose:    which nodes and data directories are the cluster.
-//! Owns:       this node's registration; who may join, and in whose place; who keeps the metadata; what becomes of replicas
-//!             whose directory is lost.
+//! Owns:       this node's registration; admission of nodes, and of directories in the place of others; the voters of
+//!             the metadata; the fate of replicas whose directory is lost.
 //! Interface:  [`Node::register`], [`Node::admit`], [`Node::tend_members`], [`Node::tell_nodes`].
-//! Invariants: a directory that was retired never has a part in the cluster again. Another directory takes a node's place
-//!             only when somebody asked for that, and the one that had it is not heard. What is next follows from the
-//!             metadata and the membership of its group, so whoever leads the metadata goes on where another one stopped.
+//! Invariants: a directory that was retired never has a part in the cluster again. Another directory takes a node's
+//!             place only when an operator asked for that, and the one that had it is not heard. The next step follows
+//!             from the metadata and the membership of its group. So a new leader of the metadata goes on where the
+//!             former one stopped.
 //! Never:      how a group changes its members (see `group/membership.rs`).
-//! Tests:      `node/tests/members.rs`; `duramen-sim`, scenario `cluster`: machines that are wiped, that join, and that leave.
+//! Tests:      `node/tests/members.rs`; `duramen-sim`, scenario `cluster`: machines that are wiped, that join, and that
+//!             leave.
 //! Start at:   [`Node::tend_members`].
 
 use std::collections::VecDeque;
@@ -33,7 +35,8 @@ const NODES: &str = "NODES";
 
 /// This node's registration.
 impl Node {
-    /// The node is registered once the metadata group says so; then it knows which replicas it should have.
+    /// Registers this node. The registration counts once the metadata group has committed it; then the node knows which
+    /// replicas it should have.
     pub(super) fn register(&mut self) {
         if self.is_registered {
             return;
@@ -48,7 +51,7 @@ impl Node {
             let applied = self.controller.group.applied();
             self.registration.is_some_and(|index| index <= applied)
         } else {
-            // Another node may have proposed it: what says that it is this start's is its number.
+            // Another node may have proposed the registration. Its number shows that it is of this start.
             let broker = self.controller.image.brokers.get(&self.options.facts.broker_id);
             broker.is_some_and(|it| it.incarnation == self.options.seed)
         };
@@ -82,7 +85,7 @@ impl Node {
         }
     }
 
-    /// Says which directories are the cluster, so that others are told of it that are not.
+    /// Reports which directories are the cluster, so that others learn that they are not.
     fn tell_members(&mut self) {
         if !self.is_clustered() {
             return;
@@ -120,7 +123,7 @@ impl Node {
     }
 }
 
-/// What the node does that leads the metadata.
+/// Work of the node that leads the metadata.
 impl Node {
     /// Registers a directory that is not known to be its node: it joins, or `replaces` one that is lost.
     pub(super) fn admit(&mut self, registration: &RegisterBroker, replaces: bool) {
@@ -136,7 +139,8 @@ impl Node {
             // cluster survive, or removes a node, has given the former directory up already.
             let is_given_up = self.controller.image.retired.contains(&before);
             let may_follow = replaces || is_given_up;
-            // It was let in since it spoke; or the other may be alive, and only another process be of the same number.
+            // The other directory was let in since it spoke. Or it may be alive, and the speaker is only another
+            // process of the same number.
             if before == directory_id || !may_follow || self.peers.hears(broker_id) {
                 return;
             }
@@ -146,7 +150,7 @@ impl Node {
         self.propose_for_peer(&records);
     }
 
-    /// Whoever waits for nodes to be gone is told once they are, or that somebody else knows now.
+    /// Answers requests that wait for a node's removal, once the node is gone or another node knows.
     pub(super) fn note_departures(&mut self, is_other_term: bool) {
         let brokers = &self.controller.image.brokers;
         let departing = self.parked.iter().filter_map(|(key, waiting)| match waiting.parked {
@@ -162,7 +166,8 @@ impl Node {
         }
     }
 
-    /// Comes a step nearer to the cluster as it should be: who keeps the metadata, who is gone, where replicas are.
+    /// Takes a step towards the cluster as it should be: which nodes keep the metadata, which are gone, where replicas
+    /// are.
     pub(super) fn tend_members(&mut self) {
         if !self.controller.group.is_serving() {
             return;
@@ -177,7 +182,7 @@ impl Node {
         self.mend_placements();
     }
 
-    /// A node whose directory was retired is gone once it has no part in the metadata any more.
+    /// Removes a node whose directory was retired, once it has no part in the metadata any more.
     fn let_go(&mut self) {
         let image = &self.controller.image;
         let is_gone = |broker: &&RegisterBroker| {
@@ -195,7 +200,8 @@ impl Node {
         }
     }
 
-    /// Replicas whose directory is lost are made anew on its node, and internal topics have as many as they should.
+    /// Makes replicas anew on the node of their lost directory, and gives internal topics the replicas that they should
+    /// have.
     fn mend_placements(&mut self) {
         let applied = self.controller.group.applied();
         if self.members.mended == Some(applied) {
@@ -212,7 +218,7 @@ impl Node {
             }
         }
         if wanted.is_empty() {
-            // Who is silent now may be needed when it is back.
+            // A node that is silent now may be needed when it is back.
             let are_all_heard = self.controller.image.staying().all(|(id, _)| self.is_heard(id));
             self.members.mended = are_all_heard.then_some(applied);
             return;
@@ -227,8 +233,8 @@ impl Node {
         }
     }
 
-    /// On which nodes a partition is to be, if something is wrong with where it is, or is to be. Who is lost is followed by
-    /// another directory of the same node, or else by another node.
+    /// Returns the nodes on which a partition should be, if something is wrong with its present or its next replicas.
+    /// Another directory of the same node replaces a lost replica, or else another node does.
     fn brokers_wanted(&self, topic: &Topic, partition: i32) -> Option<Vec<i32>> {
         let image = &self.controller.image;
         let replicas = topic.partitions.get(usize::try_from(partition).ok()?)?;
@@ -260,8 +266,8 @@ impl Node {
         (is_better && !wanted.is_empty()).then_some(wanted)
     }
 
-    /// How many partitions are being moved, or have a replica whose directory is lost; `None` if this node does not lead the
-    /// metadata.
+    /// Returns the number of partitions that are being moved, or have a replica whose directory is lost. `None` if this
+    /// node does not lead the metadata.
     pub fn unsettled(&self) -> Option<usize> {
         let image = &self.controller.image;
         let is_lost = |it: &PlacedReplica| image.retired.contains(&it.directory_id);
@@ -271,23 +277,23 @@ impl Node {
         self.controller.group.is_serving().then_some(unsettled)
     }
 
-    /// The data directories of the nodes that belong to the cluster, as far as this one knows.
+    /// Returns the data directories of the nodes that belong to the cluster, as far as this one knows.
     pub fn directories(&self) -> impl Iterator<Item = [u8; 16]> {
         self.controller.image.staying().map(|(_, broker)| broker.directory_id.0)
     }
 
-    /// The term of the metadata.
+    /// Returns the term of the metadata.
     pub fn metadata_term(&self) -> u64 {
         self.controller.group.term()
     }
 
-    /// Whether all that is committed would be elsewhere, and could go on, if a node's directory were lost now. Only the node
-    /// knows that leads the metadata.
+    /// Tells whether all committed data would survive elsewhere, and could be served, if a node's directory were lost
+    /// now. Only the leader of the metadata knows.
     pub fn can_spare(&self, broker_id: i32) -> bool {
         let image = &self.controller.image;
         let group = &self.controller.group;
         let quorum = Quorum::of(image, self.peers.founders(), group.voter_ids(), |_| true);
-        // On the way to other voters, a majority of the former ones is needed, too.
+        // In a joint membership, a majority of the former voters is needed, too.
         let is_kept =
             group.voters() >= 3 && quorum.voters == group.voter_ids() && !group.is_joint();
         let partitions = image.topics_by_name().flat_map(|topic| &topic.partitions);
@@ -299,7 +305,7 @@ impl Node {
         broker_id == self.options.facts.broker_id || self.peers.hears(broker_id)
     }
 
-    /// How many replicas are in a data directory.
+    /// Returns the number of replicas in a data directory.
     pub(crate) fn replicas_in(&self, directory_id: Uuid) -> usize {
         let topics = self.controller.image.topics_by_name();
         let replicas = topics.flat_map(|topic| topic.partitions.iter().flatten());
@@ -307,7 +313,7 @@ impl Node {
     }
 }
 
-/// What was done last, as the index that was applied then: nothing changes until that does.
+/// Last steps, as the indexes that were applied then: nothing changes until more is applied.
 #[derive(Debug, Default)]
 pub(super) struct Members {
     mended: Option<u64>,

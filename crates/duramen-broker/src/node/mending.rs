@@ -1,16 +1,17 @@
 //! # Room card: mending
 //!
-//! Purpose:    damaged ranges of segments are filled with what other replicas have.
-//! Owns:       what is damaged here, whom to ask for what belongs there, what others asked for.
+//! Purpose:    damaged ranges of segments are repaired with the bytes of other replicas.
+//! Owns:       damaged ranges here, questions to other replicas, questions of other nodes.
 //! Interface:  [`Node::on_damaged`], [`Node::on_mended`], [`Node::tick_mends`], [`Node::on_ranges`].
-//! Invariants: one segment at a time, and one question; only what is committed is asked for and given; what is given is
-//!             checked here and once more by storage.
+//! Invariants: one segment at a time, and one question; only committed batches are asked for and given; received
+//!             batches are checked here and once more by storage.
 //! Never:      files; what is damaged (see storage's `scrub`), what may take its place (see storage's `mending`).
 //! Tests:      `node/tests/mending.rs`; `duramen-sim`, scenario `cluster`; `tests/cluster.rs` of the binary.
 //! Start at:   [`Node::tick_mends`].
 //!
-//! It follows no group: all replicas have the same bytes at the same offsets, so that any of them can give, and the one
-//! that is damaged goes on to follow or to lead meanwhile. Reads of what is damaged are refused, others are not.
+//! Repair follows no group. All replicas have the same bytes at the same offsets, so that any of them can give a range.
+//! The replica that is damaged goes on to follow or to lead meanwhile. Reads of damaged ranges are refused, others are
+//! not.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,13 +32,13 @@ use crate::peer::{Frame, RangeGiven, RangeWanted};
 
 /// About how much is asked for at once; at least one batch.
 const PIECE_BYTES: u32 = 256 * 1024;
-/// What one copy of a segment is mended with at most; the rest follows with the next.
+/// Most bytes that one copy of a segment is repaired with; the rest follows with the next.
 const MEND_BYTES_MAX: usize = 32 << 20;
 /// Ticks until another replica is asked, because this one does not answer.
 const ANSWER_TICKS: u64 = 20;
-/// Ticks until the next try, when none has it.
+/// Ticks until the next try, when no replica has the range.
 const REST_TICKS: u64 = 100;
-/// They double each time, up to this: five minutes.
+/// Longest rest after doublings, in ticks: five minutes.
 const REST_TICKS_MAX: u64 = 6000;
 /// Segments that are remembered to be damaged; the others are found again.
 const OPEN_MAX: usize = 1024;
@@ -49,23 +50,23 @@ const SERVING_MAX: usize = 16;
 struct Asked {
     nonce: u64,
     broker_id: i32,
-    /// Which range it is for.
+    /// Range that the question is for.
     range: usize,
     at_tick: u64,
 }
 
-/// A range, and what was given for it so far.
+/// A range, and the batches received for it so far.
 #[derive(Debug)]
 struct Hole {
     range: DamagedRange,
     batches: BytesMut,
-    /// The offset after that.
+    /// Offset after those batches.
     end: i64,
-    /// Nobody has more of it now.
+    /// True if no replica has more of the range now.
     is_given_up: bool,
 }
 
-/// What was asked for, of whom, in which term. Who is asked the same again has the same answer, most likely.
+/// Contents of a question: ranges, asked replicas, and term. The same question most likely gets the same answer.
 #[derive(Clone, Debug, PartialEq)]
 struct Question {
     ranges: Vec<DamagedRange>,
@@ -73,7 +74,7 @@ struct Question {
     term: u64,
 }
 
-/// Nobody had it.
+/// A question that no replica could answer.
 #[derive(Clone, Debug)]
 struct InVain {
     question: Question,
@@ -86,11 +87,11 @@ struct InVain {
 struct Open {
     holes: Vec<Hole>,
     asked: Option<Asked>,
-    /// Who did not have it, or gave what does not fit.
+    /// Nodes that did not have the range, or gave batches that do not fit.
     refused: BTreeSet<i32>,
-    /// Storage is at it.
+    /// True while storage repairs the segment.
     is_ordered: bool,
-    /// It was said that nobody has it.
+    /// True once the log says that no replica has the range.
     is_deplored: bool,
     not_before_tick: u64,
     in_vain: Option<InVain>,
@@ -100,9 +101,9 @@ struct Open {
 #[derive(Debug, Default)]
 pub(super) struct Mends {
     open: BTreeMap<(ReplicaId, i64), Open>,
-    /// The one that is being mended, or was last.
+    /// The segment that is being repaired, or was last.
     turn: Option<(ReplicaId, i64)>,
-    /// Whom to read for: node and its number for it, by ticket.
+    /// Reads for other nodes: node and its number for the read, by ticket.
     serving: BTreeMap<u64, (i32, u64)>,
     tickets: u64,
 }
@@ -114,7 +115,7 @@ impl Mends {
         MENDING_TICKETS + self.tickets
     }
 
-    /// A segment is not what it was.
+    /// Takes in that a segment is damaged.
     pub(super) fn forget(&mut self, replica: ReplicaId, segment: i64) {
         self.open.remove(&(replica, segment));
     }
@@ -143,7 +144,7 @@ impl Open {
         self.holes.iter().map(|hole| hole.range).collect()
     }
 
-    /// What is still to be filled when storage has put in what was given.
+    /// Returns the ranges that are still to be filled after storage has put in the received batches.
     fn rest_of_ranges(&self) -> Vec<DamagedRange> {
         let rest = |hole: &Hole| DamagedRange {
             at: hole.range.at + hole.batches.len() as u64,
@@ -157,18 +158,18 @@ impl Open {
         self.holes.iter().map(|hole| hole.batches.len()).sum()
     }
 
-    /// The range that lacks something, if there is room for more.
+    /// Returns the first range that lacks something, if there is room for more.
     fn lacks(&self) -> Option<usize> {
         let lacks = |hole: &Hole| hole.end < hole.range.end_offset && !hole.is_given_up;
         self.holes.iter().position(lacks).filter(|_| self.bytes() < MEND_BYTES_MAX)
     }
 
-    /// Whether any of it is of a log that begins there.
+    /// Tells whether any of the ranges reaches past this log start.
     fn is_kept(&self, log_start: i64) -> bool {
         self.holes.iter().any(|hole| hole.range.end_offset > log_start)
     }
 
-    /// It is tried again later.
+    /// Postpones the segment's next try.
     fn rest(&mut self, ticks: u64) {
         (self.asked, self.is_ordered) = (None, false);
         self.refused.clear();
@@ -176,13 +177,13 @@ impl Open {
         self.not_before_tick = ticks + REST_TICKS;
     }
 
-    /// Whether just that was asked in vain, and not long enough ago. If it is another question, it is a new one.
+    /// Tells whether the same question was asked in vain, and not long enough ago. A different question resets that.
     fn is_vain(&mut self, question: &Question, ticks: u64) -> bool {
         self.in_vain.take_if(|before| before.question != *question);
         self.in_vain.as_ref().is_some_and(|before| ticks < before.until_tick)
     }
 
-    /// Nobody had it: the same is asked later and later.
+    /// Notes that no replica could answer: the same question rests longer each time.
     fn note_vain(&mut self, question: Question, ticks: u64) {
         let before = self.in_vain.take();
         let twice = |before: InVain| (2 * before.rest_ticks).min(REST_TICKS_MAX);
@@ -210,9 +211,9 @@ impl Hole {
     }
 }
 
-/// What is damaged here.
+/// Damage here.
 impl Node {
-    /// A segment of a replica here is damaged.
+    /// Takes in that a segment of a replica here is damaged.
     pub(super) fn on_damaged(&mut self, damage: &Damage) {
         let key = (damage.replica, damage.segment);
         let Some((group, committed, _)) = self.log_here(damage.replica) else { return };
@@ -251,7 +252,7 @@ impl Node {
         self.mends.open.insert(key, open);
     }
 
-    /// What became of a segment that storage was told to mend.
+    /// Takes the result of a repair by storage.
     pub(super) fn on_mended(&mut self, replica: ReplicaId, segment: i64, is_done: bool) {
         let ticks = self.peers.ticks();
         let Some(open) = self.mends.open.get_mut(&(replica, segment)) else { return };
@@ -280,7 +281,7 @@ impl Node {
         );
     }
 
-    /// How many segments are known to be damaged, and not mended yet.
+    /// Returns the number of segments that are known to be damaged, and not repaired yet.
     pub(super) fn segments_damaged(&self) -> usize {
         let is_damaged = |(key, open): &(&(ReplicaId, i64), &Open)| {
             let log = self.log_here(key.0);
@@ -318,7 +319,7 @@ impl Node {
         }
     }
 
-    /// Asks another replica for what is lacking, or lets storage have what was given.
+    /// Asks another replica for the missing batches, or gives storage the received ones.
     fn ask_for_ranges(&mut self, key: (ReplicaId, i64)) {
         let ticks = self.peers.ticks();
         let Some((group, committed, start)) = self.log_here(key.0) else {
@@ -333,7 +334,7 @@ impl Node {
         let Some(open) = self.mends.open.get_mut(&key) else { return };
         let question = Question { ranges: open.ranges(), others, term };
         if open.is_vain(&question, ticks) {
-            // Whether it is another question by now is looked at more often than it is asked.
+            // The question may change, so this look comes more often than the question.
             open.rest(ticks);
             return;
         }
@@ -341,7 +342,7 @@ impl Node {
             let hole = &mut open.holes[at];
             let mut others = question.others.iter().map(|it| it.broker_id);
             let other = others.find(|id| !open.refused.contains(id));
-            // Nobody gives what is not committed: it may yet be cut.
+            // No replica gives batches that are not committed: they may yet be cut.
             let other = other.filter(|_| hole.range.end_offset <= committed);
             let Some(broker_id) = other else {
                 hole.is_given_up = true;
@@ -362,7 +363,7 @@ impl Node {
             let patches = patches.collect();
             self.out.push(Action::Mend(Mend { replica: key.0, segment: key.1, patches }));
         } else if !open.is_kept(start) {
-            // It was trimmed, and others have not even its file any more: nobody reads it.
+            // The range was trimmed, and the others no longer even have its file: nobody reads it.
             self.mends.open.remove(&key);
         } else {
             let is_committed = open.holes.iter().all(|hole| hole.range.end_offset <= committed);
@@ -385,8 +386,9 @@ impl Node {
         }
     }
 
-    /// A replica here has damage in what is not committed, so that nobody may have the same. If it leads, it may be the only
-    /// one that has it at all, and never give it to others: who has less leads, or who has it and can give it.
+    /// Gives up leadership, if it leads, because a replica here has damage in entries that are not committed. No other
+    /// replica may have them, and this leader could never give them. Then a replica leads that has less, or has them
+    /// and can give them.
     fn step_aside(&mut self, replica: ReplicaId) {
         if replica == self.controller.group.id() {
             self.controller.group.step_aside();
@@ -397,7 +399,7 @@ impl Node {
         }
     }
 
-    /// Of a replica here that has not failed: its group, and where its log is committed up to, and begins.
+    /// Returns a replica's group, high watermark and log start, unless the replica has failed.
     fn log_here(&self, replica: ReplicaId) -> Option<(GroupId, i64, i64)> {
         let controller = &self.controller;
         if replica == controller.group.id() {
@@ -408,16 +410,16 @@ impl Node {
         is_well.then(|| (partition.id, partition.committed(), partition.log_start()))
     }
 
-    /// The other replicas of a group.
+    /// Returns the other replicas of a group.
     fn others_of(&self, group: GroupId, own: ReplicaId) -> Vec<PlacedReplica> {
         let placed = self.placed_all(group).into_iter();
         placed.filter(|placed| placed.peer_id != own.0).collect()
     }
 }
 
-/// What other nodes lack, and give.
+/// Ranges that other nodes lack or give.
 impl Node {
-    /// What a frame says of damaged ranges.
+    /// Takes a frame's questions and answers about damaged ranges.
     pub(super) fn on_ranges(&mut self, frame: &Frame) {
         for wanted in &frame.ranges_wanted {
             self.serve_range(frame.broker_id, frame.directory_id, wanted);
@@ -427,7 +429,7 @@ impl Node {
         }
     }
 
-    /// Another node's replica lacks what this node's may have.
+    /// Serves another node's replica, which lacks a range that this node's may have.
     fn serve_range(&mut self, broker_id: i32, directory_id: Uuid, wanted: &RangeWanted) {
         let group = GroupId { topic_id: wanted.topic_id.0, partition: wanted.partition };
         let sender = self.placed(group, wanted.replica);
@@ -440,7 +442,7 @@ impl Node {
         let here = self.placed_all(group).into_iter().find(|placed| placed.directory_id == own);
         let here = here.map(|placed| ReplicaId(placed.peer_id));
         let log = here.and_then(|replica| Some((replica, self.log_here(replica)?)));
-        // What was trimmed, too: the segment may be there still, and all of it be the same as elsewhere.
+        // Trimmed batches count, too: the segment may be there still, and all of it be the same as elsewhere.
         let has = |committed: i64| wanted.offset < wanted.end_offset.min(committed);
         let log = log.filter(|(_, (_, committed, _))| has(*committed));
         let Some((replica, (_, committed, _))) = log else {
@@ -458,12 +460,12 @@ impl Node {
             bytes_max: PIECE_BYTES,
             peer: Some(ReplicaId(wanted.replica)),
             ticket,
-            // What is left of batches elsewhere is not what belongs there.
+            // Batches that a compaction has changed elsewhere are not the ones that belong there.
             made_by: MadeBy::Appends,
         });
     }
 
-    /// What was read for another node's replica.
+    /// Sends batches that were read for another node's replica.
     pub(super) fn on_range_read(&mut self, read: LogRead) {
         let Some((broker_id, nonce)) = self.mends.serving.remove(&read.ticket) else { return };
         let batches = read.batches.unwrap_or_default();
@@ -471,7 +473,7 @@ impl Node {
         self.peers.frame_to(broker_id).ranges_given.push(RangeGiven { nonce, batches });
     }
 
-    /// Another node gives what it has, or has nothing.
+    /// Takes another node's batches for a range, or its answer that it has none.
     fn on_range_given(&mut self, broker_id: i32, given: &RangeGiven) {
         let Some(key) = self.mends.turn else { return };
         let Some(open) = self.mends.open.get_mut(&key) else { return };

@@ -7,17 +7,17 @@ use super::Node;
 use crate::controller::METADATA_GROUP;
 use crate::group::{Group, GroupId};
 
-/// What a node has done and holds. The driver measures what takes time.
+/// Counters and gauges of a node. The driver measures time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a gauge of its own")]
 pub struct Metrics {
     /// Requests that reached the node.
     pub requests: u64,
-    /// Replies it gave.
+    /// Replies that the node gave.
     pub replies: u64,
     /// Record batches it appended.
     pub batches: u64,
-    /// Bytes of them.
+    /// Bytes of those batches.
     pub batch_bytes: u64,
     /// Produces that found their batch appended already.
     pub duplicates: u64,
@@ -27,7 +27,7 @@ pub struct Metrics {
     pub retention_trims: u64,
     /// Logs that were compacted.
     pub compactions: u64,
-    /// Bytes of batches that are gone by that.
+    /// Bytes of batches that compaction removed.
     pub compacted_bytes: u64,
     /// Gauge: requests that wait for something.
     pub parked: u64,
@@ -35,13 +35,13 @@ pub struct Metrics {
     pub bytes_in_flight: u64,
     /// Gauge: replicas here, the metadata group not counted.
     pub partitions: u64,
-    /// Gauge: those of them that sleep, since their group has nothing to do.
+    /// Gauge: quiesced ones of those replicas, whose group has nothing to do.
     pub partitions_asleep: u64,
-    /// How often one of them fell asleep.
+    /// Times that a replica here became quiesced.
     pub partitions_slept: u64,
-    /// Gauge: nodes with which it is not agreed what they lead asleep with this one.
+    /// Gauge: nodes that disagree with this one about the quiesced groups that they lead with it.
     pub sleep_disputes: u64,
-    /// Gauge: those of them that have failed.
+    /// Gauge: failed ones of those replicas.
     pub partitions_failed: u64,
     /// Gauge: partitions of `__consumer_offsets`, `__transaction_state` and `__share_group_state` whose log this node
     /// leads and cannot read, so that their coordinators do not serve.
@@ -62,33 +62,34 @@ pub struct Metrics {
     pub foreign_frames: u64,
     /// Messages in a frame that are not for a replica here, or not from one that is placed where they come from.
     pub foreign_letters: u64,
-    /// Gauge: followers that lack what their leader here does not have in memory any more.
+    /// Gauge: followers that lack entries which their leader here no longer has in memory.
     pub left_behind: u64,
-    /// How often a replica here handed leadership over on purpose, or tried to.
+    /// Times that a replica here handed leadership over on purpose, or tried to.
     pub handovers: u64,
-    /// Gauge: segments here that are known to be damaged, and not mended yet.
+    /// Gauge: segments here that are known to be damaged, and not repaired yet.
     pub segments_damaged: u64,
-    /// Segments that were mended with what other replicas have.
+    /// Segments that were repaired with other replicas' batches.
     pub segments_mended: u64,
-    /// Bytes of batches that were put into them.
+    /// Bytes of batches that were put into those segments.
     pub mended_bytes: u64,
-    /// Pieces given to other nodes, to mend theirs.
+    /// Pieces given to other nodes, to repair theirs.
     pub ranges_given: u64,
-    /// Pieces given to other nodes of what compaction left of logs.
+    /// Pieces of compacted logs' prefixes given to other nodes.
     pub prefixes_given: u64,
-    /// How often a leap of the wall clock held retention.
+    /// Times that a leap of the wall clock held retention.
     pub clock_holds: u64,
-    /// Gauge: whether a leap of the wall clock holds retention now.
+    /// Gauge: true while a leap of the wall clock holds retention.
     pub is_clock_held: bool,
-    /// Gauge: the largest difference, in milliseconds, between this node's wall clock and another's when that was heard last.
+    /// Gauge: the largest difference, in milliseconds, between this node's wall clock and another's when that was heard
+    /// last.
     pub clocks_apart_ms: u64,
-    /// Gauge: whether so few nodes share this one's time that nothing is removed for its age.
+    /// Gauge: true while so few nodes share this one's time that nothing is removed for its age.
     pub is_clock_alone: bool,
-    /// Gauge: whether appends are refused for want of space.
+    /// Gauge: true while appends are refused for want of space.
     pub is_disk_full: bool,
-    /// Gauge: whether the node gave up leadership because of its disk, and is not given any yet.
+    /// Gauge: true if the node gave up leadership because of its disk, and is not given any yet.
     pub has_slow_disk: bool,
-    /// Gauge: whether the node still waits for its groups to lead.
+    /// Gauge: true while the node still waits for its groups to lead.
     pub is_opening: bool,
     /// Gauge: registered nodes that were not heard lately.
     pub nodes_unheard: u64,
@@ -96,22 +97,22 @@ pub struct Metrics {
     pub partitions_under_replicated: u64,
 }
 
-/// Whether a node can serve, as it sees itself.
+/// Readiness of a node to serve, as it sees itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Readiness {
-    /// It still waits for its groups to lead.
+    /// True while the node still waits for its groups to lead.
     pub is_opening: bool,
-    /// It is registered, and has the metadata up to that.
+    /// True if the node is registered, and has the metadata up to its registration.
     pub is_member: bool,
-    /// It knows who leads the metadata.
+    /// True if the node knows a leader of the metadata.
     pub knows_leader: bool,
     /// Registered nodes, this one among them.
     pub nodes: u64,
-    /// Those of them that were not heard lately.
+    /// Registered nodes that were not heard lately.
     pub nodes_unheard: u64,
 }
 
-/// How one replica stands, for whoever compares the nodes of a cluster.
+/// State of one replica, for a comparison of the cluster's nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Standing {
     /// The topic's id.
@@ -122,31 +123,31 @@ pub struct Standing {
     pub replica: ReplicaId,
     /// Its term.
     pub term: u64,
-    /// Whether it leads and serves.
+    /// True if the replica leads and serves.
     pub serves: bool,
-    /// The peer that leads, if it knows one.
+    /// The peer that leads, if the replica knows one.
     pub leader: Option<u64>,
-    /// Who votes, as far as it knows.
+    /// Voters, as far as the replica knows.
     pub voters: Vec<u64>,
-    /// Who has the log and does not vote, as far as it knows.
+    /// Learners, as far as the replica knows.
     pub learners: Vec<u64>,
-    /// Whether it sleeps.
+    /// True if the replica is quiesced.
     pub is_asleep: bool,
-    /// Whether its partition is to be on other nodes.
+    /// True if the partition is being moved to other nodes.
     pub is_reassigned: bool,
-    /// The first offset kept.
+    /// Log start offset.
     pub log_start: i64,
-    /// One past the last committed offset, as far as it knows.
+    /// High watermark, as far as the replica knows.
     pub committed: i64,
-    /// Why it has failed, if it has.
+    /// Reason of the replica's failure, if it has failed.
     pub failure: Option<String>,
-    /// Followers that its leader cannot send what they lack.
+    /// Followers that lack entries which their leader cannot give.
     pub left_behind: usize,
-    /// Entries that it made again from segments, for followers.
+    /// Entries that the replica made again from segments, for followers.
     pub rebuilt: u64,
-    /// How often its log began anew.
+    /// Times that the replica's log began anew.
     pub begun: u64,
-    /// How far it is compacted.
+    /// Extent of the log's compaction.
     pub compacted: Compacted,
 }
 
@@ -173,7 +174,7 @@ fn standing(id: GroupId, group: &Group, log_start: i64, committed: i64) -> Stand
 }
 
 impl Node {
-    /// All replicas here, that of the metadata first.
+    /// Returns the states of all replicas here, that of the metadata first.
     pub fn standings(&self) -> Vec<Standing> {
         let (start, end) = (self.controller.log_start(), self.controller.end());
         let metadata = standing(METADATA_GROUP, &self.controller.group, start, end);
@@ -190,7 +191,7 @@ impl Node {
         std::iter::once(metadata).chain(others).collect()
     }
 
-    /// Whether it can serve.
+    /// Returns the readiness of the node to serve.
     pub fn readiness(&self) -> Readiness {
         let count = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
         Readiness {

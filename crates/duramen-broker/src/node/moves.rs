@@ -1,14 +1,14 @@
 //! # Room card: moves
 //!
-//! Purpose:    leadership that changes hands on purpose: asked for, back to preferred replicas, away from a disk that is
-//!             slow or full, and from a node that is about to end.
-//! Owns:       what is to be handed over and what is under way; whether this node's disk is slow, or steadily full;
-//!             elections that administrators wait for.
+//! Purpose:    leadership that changes hands on purpose; on request, back to preferred replicas, away from a slow or
+//!             full disk, and from a node about to end.
+//! Owns:       handovers that wait and those under way; the state of this node's disk, slow or steadily full; elections
+//!             that administrators wait for.
 //! Interface:  [`Node::tick_moves`], [`Node::drain`], [`Node::elect`].
-//! Invariants: a group is given only to a replica that keeps up, on a node that was heard and does not leave; few at once.
-//!             Unless an administrator asks, or all are about to end, it is given to none whose disk is slow while its own
-//!             disk moves: so leadership does not go to and fro. To a full disk none is given but by a node that is about
-//!             to end.
+//! Invariants: a group is given only to a replica that keeps up, on a node that was heard and does not leave; few at
+//!             once. A node with a slow disk is given no group while the own disk moves, so that leadership does not go
+//!             to and fro; exceptions are an administrator's request, and a shutdown of all nodes. A node with a full
+//!             disk is given a group only by a node that is about to end.
 //! Never:      how one group hands over (see `group/moving.rs`).
 //! Tests:      `node/tests/moves.rs`; `duramen-sim`.
 //! Start at:   [`Node::tick_moves`].
@@ -39,36 +39,36 @@ pub(super) struct Moves {
     misplaced: VecDeque<ReplicaId>,
     /// Groups that are being handed over.
     under_way: BTreeSet<ReplicaId>,
-    /// Until this tick the node's disk counts as slow.
+    /// Tick until which the node's disk counts as slow.
     slow_until: u64,
     /// Ticks for which its disk has refused appends.
     full_ticks: u64,
-    /// Until this tick its disk counts as full.
+    /// Tick until which the node's disk counts as full.
     full_until: u64,
-    /// The node is about to end.
+    /// True if the node is about to end.
     is_draining: bool,
     is_drained: bool,
     /// Requests that wait for elections.
     elections: BTreeSet<RequestKey>,
 }
 
-/// How well the disk of a node serves a leader, the best first.
+/// Disk state of a node, as it matters to a leader, the best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum DiskState {
     Well,
     Slow,
-    /// It refuses appends.
+    /// Full: the disk refuses appends.
     Full,
 }
 
-/// What an administrator is told of one partition.
+/// State of an election, for an administrator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Election {
     /// The preferred replica leads.
     Led,
-    /// It may soon.
+    /// The preferred replica may lead soon.
     Pending,
-    /// It does not: nobody hears its node, or it is about to end, or its disk is full.
+    /// The preferred replica will not lead: its node is not heard or about to end, or its disk is full.
     NotThere,
 }
 
@@ -98,7 +98,7 @@ impl Moves {
 }
 
 impl Node {
-    /// A tick of peers: what is to be handed over goes on.
+    /// Goes on with the handovers, at a tick of peers.
     pub(super) fn tick_moves(&mut self) {
         let under_way = std::mem::take(&mut self.moves.under_way);
         let is_moving = |id: &ReplicaId| self.group(*id).is_some_and(Group::is_moving);
@@ -140,14 +140,14 @@ impl Node {
         self.led(self.peers.ticked().chain([self.controller.group.id()]))
     }
 
-    /// The replicas of these that lead here and are not alone.
+    /// Returns those of these replicas that lead here and are not alone.
     fn led(&self, all: impl Iterator<Item = ReplicaId>) -> impl Iterator<Item = ReplicaId> {
         all.filter(|id| {
             self.group(*id).is_some_and(|group| group.is_serving() && !group.is_alone())
         })
     }
 
-    /// Those of a group's replicas that may lead it instead of the one here.
+    /// Returns those of a group's replicas that may lead it instead of the one here.
     fn successors(&self, replica: ReplicaId) -> Vec<u64> {
         let (Some(group), Some(id)) = (self.group(replica), self.id_of_group(replica)) else {
             return Vec::new();
@@ -160,17 +160,18 @@ impl Node {
         successors
     }
 
-    /// Whether this node has given up leadership because of its disk, and is not to be given any yet.
+    /// Tells whether this node has given up leadership because of its disk, and is not to be given any yet.
     pub(super) fn has_slow_disk(&self) -> bool {
         self.peers.ticks() < self.moves.slow_until
     }
 
-    /// Whether this node has refused appends for long enough for others to lead, and is not to be given any leadership yet.
+    /// Tells whether this node has refused appends for long enough for others to lead, and is not to be given any
+    /// leadership yet.
     pub(super) fn has_full_disk(&self) -> bool {
         self.peers.ticks() < self.moves.full_until
     }
 
-    /// Whether a node says that its disk is full: it is to lead nothing.
+    /// Tells whether a node reports a full disk: it is to lead nothing.
     pub(crate) fn is_full_at(&self, broker_id: i32) -> bool {
         if broker_id == self.options.facts.broker_id {
             self.has_full_disk()
@@ -187,7 +188,7 @@ impl Node {
         }
     }
 
-    /// Those of [`Node::successors`] whose nodes' disks are best, as far as these say; none if that is worse than `worst`.
+    /// Returns those of [`Node::successors`] whose nodes report the best disks; none if these are worse than `worst`.
     fn best_successors(&self, replica: ReplicaId, worst: DiskState) -> Vec<u64> {
         let id = self.id_of_group(replica);
         let state_of = |peer| Some((self.disk_of(self.placed(id?, peer)?.broker_id), peer));
@@ -212,7 +213,7 @@ impl Node {
         is_begun
     }
 
-    /// A group whose commits wait for this node's disk is led by a replica whose disk is faster.
+    /// Hands a group whose commits wait for this node's disk to a replica whose disk is faster.
     fn leave_slow_disk(&mut self) {
         let behind = |id| Some((id, self.group(id)?.held_up_by_disk()?));
         let awake = self.sleepers.awake().chain([self.controller.group.id()]);
@@ -229,10 +230,10 @@ impl Node {
             let stands_still = behind >= DISK_STILL_TICKS;
             let worst = if stands_still { DiskState::Slow } else { DiskState::Well };
             let successors = self.best_successors(replica, worst);
-            // Who has most is quickest.
+            // The replica with the most entries is the quickest successor.
             let matched = |peer: &u64| self.group(replica).map(|group| group.matched(*peer));
             let Some(to) = successors.into_iter().max_by_key(matched) else { continue };
-            // What the disk lacks would come too late for the handover.
+            // The disk would be too late to catch up within the handover.
             let in_haste = 2 * behind >= ELECTION_TICKS as u64;
             if self.hand_over(replica, to, in_haste) {
                 tracing::warn!(
@@ -243,14 +244,15 @@ impl Node {
         }
     }
 
-    /// Hands over what this node leads to replicas with room that keep up, once its disk has refused appends for a second.
+    /// Hands over what this node leads to replicas with room that keep up, once its disk has refused appends for a
+    /// second.
     fn leave_full_disk(&mut self) {
         let Moves { full_ticks, full_until, .. } = &mut self.moves;
         *full_ticks = if self.disk_shortage.is_some() { *full_ticks + 1 } else { 0 };
         if *full_ticks == 0 {
             return;
         }
-        // The others hear of it at once: two disks that are filled together must not lead for each other.
+        // The others learn of it at once: two disks that fill together must not lead for each other.
         *full_until = self.peers.ticks() + FULL_DISK_ROOM_TICKS;
         if !full_ticks.is_multiple_of(FULL_DISK_TICKS) {
             return;
@@ -270,7 +272,7 @@ impl Node {
         }
     }
 
-    /// Groups go back to their preferred replicas, a few at a time.
+    /// Returns groups to their preferred replicas, a few at a time.
     fn return_to_preferred(&mut self) {
         if self.moves.look_ticks.is_some_and(|every| self.peers.ticks().is_multiple_of(every)) {
             let is_elsewhere = |id: &ReplicaId| self.preferred(*id).is_some_and(|to| to != id.0);
@@ -287,7 +289,7 @@ impl Node {
         }
     }
 
-    /// The replica that should lead a partition: the first of its placement.
+    /// Returns the replica that should lead a partition: the first of its placement.
     fn preferred(&self, replica: ReplicaId) -> Option<u64> {
         let id = self.partitions.get(&replica)?.id;
         let topic = self.controller.image.topic(Uuid(id.topic_id))?;
@@ -295,15 +297,15 @@ impl Node {
         replicas.first().map(|first| first.peer_id)
     }
 
-    /// The node is about to end: whatever it leads is led by others first. [`Action::Drained`] says when that is so, or
-    /// when nobody is there to take what is left.
+    /// Hands over whatever this node leads, because the node is about to end. [`Action::Drained`] reports when that is
+    /// done, or when no other replica can take the rest.
     pub(super) fn drain(&mut self) {
         if std::mem::replace(&mut self.moves.is_draining, true) {
             return;
         }
         self.moves.misplaced.clear();
         if self.is_clustered() {
-            // Whoever else is about to end does not give anything to this one.
+            // A node that is about to end, too, then gives nothing to this one.
             self.say_something_to_all();
         }
         self.go_on_draining();
@@ -311,7 +313,7 @@ impl Node {
 
     fn go_on_draining(&mut self) {
         let led: Vec<_> = self.all_led().collect();
-        // All that is given away at once is not given to one.
+        // Groups that are given away at the same time are spread over several nodes.
         let mut given: BTreeMap<i32, usize> = BTreeMap::new();
         for replica in led {
             if self.moves.under_way.len() >= DRAIN_MOVES_MAX {
@@ -339,7 +341,7 @@ impl Node {
 
 /// Elections that administrators ask for.
 impl Node {
-    /// Whether the preferred replica of a partition leads it.
+    /// Tells whether the preferred replica of a partition leads it.
     pub(crate) fn election(&self, topic: Uuid, index: i32) -> Option<Election> {
         let topic = self.controller.image.topic(topic)?;
         let replicas = topic.partitions.get(usize::try_from(index).ok()?)?;
@@ -355,7 +357,7 @@ impl Node {
         Some(if may { Election::Pending } else { Election::NotThere })
     }
 
-    /// Keeps a request until the elections that it asks for were held.
+    /// Keeps a request until its elections were held.
     pub(crate) fn elect(
         &mut self,
         key: RequestKey,
@@ -369,7 +371,8 @@ impl Node {
         self.ask_for_elections(key);
     }
 
-    /// Whoever leads what an administrator wants led by another is told so; again and again, for it may not hear it.
+    /// Asks the leaders of the partitions to hand over to the preferred replicas. A question may be lost, so it is
+    /// asked again and again.
     fn ask_for_elections(&mut self, key: RequestKey) {
         let Some(Parked::Election { wanted, .. }) = self.parked_mut(key) else { return };
         let wanted: Vec<_> = wanted.iter().take(ELECTIONS_MAX).copied().collect();
@@ -387,7 +390,7 @@ impl Node {
         }
     }
 
-    /// What other nodes ask of the leaders here.
+    /// Takes other nodes' wishes for other leaders.
     pub(super) fn on_moves_wanted(&mut self, frame: &Frame) {
         for wish in &frame.moves_wanted {
             self.grant_move(wish);

@@ -47,10 +47,10 @@ use crate::prng::Prng;
 use crate::quotas::Meters;
 use crate::session::{Prepared, RequestContext};
 
-/// What a node is opened with.
+/// Options with which a node is opened.
 #[derive(Clone, Debug)]
 pub struct NodeOptions {
-    /// Who it is, from the manifest.
+    /// Identity of the node, from the manifest.
     pub facts: Facts,
     /// The listener's name, for registration.
     pub listener: String,
@@ -58,28 +58,29 @@ pub struct NodeOptions {
     pub host: String,
     /// The port that clients are told to connect to.
     pub port: u16,
-    /// Where it stands, if that is known.
+    /// Rack of the node, if it is known.
     pub rack: Option<String>,
     /// Its data directory, as clients are told of it.
     pub log_dir: String,
     /// Its configuration.
     pub settings: BrokerSettings,
-    /// The seed of all its chance; another one at each start.
+    /// Seed of all randomness of the node; another one at each start.
     pub seed: u64,
     /// Bytes of record batches it may hold before their sync.
     pub bytes_in_flight_max: u64,
     /// The metadata log's batches after its image: [`crate::read_plan::metadata_tail`].
     pub metadata_tail: Vec<Bytes>,
-    /// Where other nodes reach it, if they can.
+    /// Address at which other nodes reach this one, if they can.
     pub node_address: Option<(String, u16)>,
-    /// With whom its cluster began, the same on all nodes; nobody stands for this node alone, and for ever.
+    /// Founders of the cluster, the same on all nodes. Empty if the node is alone for ever.
     pub founders: Vec<Founder>,
-    /// Nodes that it was told of at its start. It speaks to them until it is registered: those with whom the cluster began may
-    /// all have been replaced.
+    /// Nodes named at the start. This node speaks to them until it is registered, because all founders may have been
+    /// replaced.
     pub introduced: Vec<i32>,
-    /// Asks for the place of the directory that is registered under this node's id. Without it that place is never given away.
+    /// True if the node asks for the place of the directory that is registered under its id. Otherwise that place is
+    /// never given away.
     pub replaces: bool,
-    /// What groups keep in memory for followers.
+    /// Limits of the memory that groups keep for followers.
     pub memory: Memory,
     /// Ticks without anything to do after which groups of several voters sleep.
     pub quiet_ticks: u64,
@@ -107,7 +108,7 @@ pub(super) struct Opening {
 }
 
 impl Node {
-    /// A node over what storage recovered. Requests are kept until its groups lead.
+    /// Opens a node over the state that storage recovered. Requests are kept until its groups lead.
     pub fn open(
         mut options: NodeOptions,
         recovered: Vec<RecoveredReplica>,
@@ -211,7 +212,7 @@ impl Node {
     }
 
     fn adopt(&mut self, found: &RecoveredReplica) {
-        // Its topic's own settings come with the metadata, before anything is appended.
+        // The topic's own settings come with the metadata, before anything is appended.
         let settings = TopicSettings::resolve(&BTreeMap::new(), &self.options.settings);
         let seed = self.options.seed;
         let mut partition = Partition::recover(found, Arc::new(settings), self.now, seed);
@@ -219,7 +220,7 @@ impl Node {
         if found.damage.is_some() && !found.lacks_room {
             self.useless.insert(found.replica);
         }
-        // Those of several voters are led when they are led; nobody waits for that here.
+        // A group of several voters may elect its leader later; no request waits for that here.
         if partition.group.is_alone() {
             partition.group.campaign();
             if let Some(opening) = &mut self.opening {

@@ -1,8 +1,8 @@
 //! # Room card: peers of a node
 //!
-//! Purpose:    the other nodes of the cluster: what is said to them, and what they say.
-//! Owns:       frames that are being filled, bytes on their way, ticks of groups of several voters, who leads what,
-//!             what is asked of the node that leads the metadata.
+//! Purpose:    the other nodes of the cluster: frames to them and from them.
+//! Owns:       frames that are being filled, bytes on their way, ticks of groups of several voters, known leaders,
+//!             requests to the metadata's leader.
 //! Interface:  [`Node::on_peer`], [`Node::post`], [`Node::tick_peers`], [`Node::send_frames`], [`Node::leader_of`].
 //! Invariants: a letter is taken only by the replica that it names, and only from the directory that the placement
 //!             names for its sender; one frame a turn to each node; what storage must have goes to it before.
@@ -33,37 +33,37 @@ use crate::limits::{
 };
 use crate::peer::{Frame, Heard, IdsGranted, Lead, Letter, PeerFrame, Reassigned, Useless};
 
-/// What is known of the way to another node and back.
+/// State of the link to another node and back.
 #[derive(Debug, Default)]
 struct Link {
-    /// Frames that were sent to it.
+    /// Frames that were sent to the node.
     sent: u64,
-    /// Those it may not have yet, and the bytes of batches in each.
+    /// Frames that the node may not have yet, and the bytes of batches in each.
     in_flight: VecDeque<(u64, u64)>,
     bytes_in_flight: u64,
-    /// What replicas here have told its replicas already: it goes with the next frame, and is none to make one for
-    /// before the next tick.
+    /// Repeated acknowledgements of replicas here to its replicas. The next frame carries them; they cause no frame of
+    /// their own before the next tick.
     said_again: BTreeMap<ReplicaId, Letter>,
-    /// How far it was heard.
+    /// Latest frame heard from the node.
     heard: Heard,
-    /// How far it has heard of what this node leads.
+    /// Version of this node's announcements that the node has heard.
     told: u64,
-    /// The registered nodes that it does not hear itself.
+    /// Registered nodes that the node does not hear itself.
     unheard: Vec<i32>,
-    /// It is about to end.
+    /// True if the node is about to end.
     is_leaving: bool,
-    /// It gives up leadership because its disk is slow.
+    /// True if the node gives up leadership because its disk is slow.
     has_slow_disk: bool,
-    /// How far its wall clock was ahead of this node's when it was heard, if it has said so.
+    /// Lead of its wall clock over this node's when it was heard, in milliseconds, if it has reported its clock.
     ahead_ms: Option<i64>,
-    /// It gives up leadership because its disk is full.
+    /// True if the node gives up leadership because its disk is full.
     has_full_disk: bool,
-    /// Ticks since something was sent to it, and since it was heard.
+    /// Ticks since a frame was sent to the node, and since the node was heard.
     quiet: u64,
     silent: u64,
 }
 
-/// What another node told of a partition that it leads.
+/// Another node's announcement of a partition that it leads.
 #[derive(Debug, Default)]
 struct Told {
     term: u64,
@@ -80,7 +80,7 @@ struct Grant {
     ids: IdsGranted,
 }
 
-/// What only the node can do that leads the metadata.
+/// Requests for the leader of the metadata.
 struct Asked {
     registrations: Vec<RegisterBroker>,
     ids: Vec<u64>,
@@ -100,25 +100,25 @@ pub(crate) struct Peers {
     /// Groups, but for the metadata group.
     ticked: BTreeSet<ReplicaId>,
     ticks: u64,
-    /// What this node has told that it leads, and in which tick each began; the versions only grow.
+    /// Announcements of the partitions that this node leads, with the tick in which each began; the versions only grow.
     leads: BTreeMap<GroupId, (u64, Lead)>,
     /// The same in the order of versions.
     news: BTreeMap<u64, GroupId>,
     version: u64,
-    /// What other nodes told: the announcement that is newest by term and version.
+    /// Announcements of other nodes: the newest by term and version.
     led: BTreeMap<GroupId, Told>,
-    /// Requests to be told when a partition without a replica here has a leader.
+    /// Requests that wait for the first leader of a partition without a replica here.
     creators: BTreeMap<GroupId, Vec<RequestKey>>,
-    /// The question for producer ids that is open.
+    /// The open question for producer ids.
     ids_wanted: Option<u64>,
     grants: Vec<Grant>,
     topics_wanted: BTreeSet<String>,
-    /// What followers lack and is not in memory, and how many reads of it are under way.
+    /// Reads of entries that followers lack and that are not in memory, and the number of reads under way.
     reads: VecDeque<ReadLog>,
     reading: usize,
 }
 
-/// The metadata replica that is this node's, and those that its group began with, sorted.
+/// Returns this node's metadata replica, and the replicas that its group began with, sorted.
 pub(super) fn metadata_replica(options: &NodeOptions) -> Result<(ReplicaId, Vec<u64>), String> {
     if options.founders.is_empty() {
         return Ok((METADATA_REPLICA, vec![METADATA_REPLICA.0]));
@@ -154,7 +154,7 @@ impl Peers {
         }
     }
 
-    /// Asks for what followers lack.
+    /// Asks for reads of entries that followers lack.
     pub(super) fn read(&mut self, replica: ReplicaId, reads: &[PayloadRead]) {
         self.reads.extend(reads.iter().map(|wanted| ReadLog {
             replica,
@@ -168,12 +168,12 @@ impl Peers {
         }));
     }
 
-    /// Asks for what another node's damaged replica lacks.
+    /// Asks for reads of batches that another node's damaged replica lacks.
     pub(super) fn read_for_mending(&mut self, wanted: ReadLog) {
         self.reads.push_back(wanted);
     }
 
-    /// Reads begin, as many as may be under way at once: they share the disk with appends.
+    /// Begins reads, as many as may be under way at once: they share the disk with appends.
     pub(super) fn begin_reads(&mut self, actions: &mut Vec<Action>) {
         while self.reading < PEER_READS_MAX
             && let Some(wanted) = self.reads.pop_front()
@@ -183,12 +183,12 @@ impl Peers {
         }
     }
 
-    /// Whether there may be other nodes.
+    /// Tells whether there may be other nodes.
     pub(super) fn may_be(&self) -> bool {
         !self.founders.is_empty()
     }
 
-    /// Those with whom the cluster began.
+    /// Returns the founders of the cluster.
     pub(super) fn founders(&self) -> &[Founder] {
         &self.founders
     }
@@ -198,87 +198,88 @@ impl Peers {
         self.ticks
     }
 
-    /// Replicas, but for the metadata group's.
+    /// Returns the replicas here, except the metadata group's.
     pub(super) fn ticked(&self) -> impl Iterator<Item = ReplicaId> {
         self.ticked.iter().copied()
     }
 
-    /// Whether a node was not heard for so long that clients are not told of it.
+    /// Tells whether a node was silent for so long that clients are not told of it.
     pub(super) fn is_silent(&self, broker_id: i32) -> bool {
         self.links.get(&broker_id).is_some_and(|link| link.silent >= PEER_SILENT_TICKS)
     }
 
-    /// Whether a node has said that it does not hear another one.
+    /// Tells whether a node has reported that it does not hear another one.
     pub(super) fn says_unheard(&self, speaker: i32, broker_id: i32) -> bool {
         self.links.get(&speaker).is_some_and(|link| link.unheard.contains(&broker_id))
     }
 
-    /// Whether a node was heard lately.
+    /// Tells whether a node was heard lately.
     pub(super) fn hears(&self, broker_id: i32) -> bool {
         self.links.get(&broker_id).is_some_and(|link| link.silent < PEER_SILENT_TICKS)
     }
 
-    /// For how many ticks a node was not heard, if it ever was.
+    /// Returns for how many ticks a node was not heard, if it ever was.
     pub(crate) fn silent_ticks(&self, broker_id: i32) -> Option<u64> {
         let link = self.links.get(&broker_id).filter(|link| link.heard.number > 0)?;
         Some(link.silent)
     }
 
-    /// Whether a node has said that it is about to end.
+    /// Tells whether a node has reported that it is about to end.
     pub(super) fn leaves(&self, broker_id: i32) -> bool {
         self.links.get(&broker_id).is_some_and(|link| link.is_leaving)
     }
 
-    /// Whether a node has said that its disk is slow.
+    /// Tells whether a node has reported a slow disk.
     pub(super) fn has_slow_disk(&self, broker_id: i32) -> bool {
         self.links.get(&broker_id).is_some_and(|link| link.has_slow_disk)
     }
 
-    /// The nodes that have said what time it is, and how far the wall clock of each was ahead of this node's then.
+    /// Returns the nodes that have reported their time, and the lead of each wall clock over this node's then.
     pub(super) fn clocks(&self) -> impl Iterator<Item = (i32, i64)> {
         self.links.iter().filter_map(|(&broker_id, link)| Some((broker_id, link.ahead_ms?)))
     }
 
-    /// Whether a node has said that its disk is full.
+    /// Tells whether a node has reported a full disk.
     pub(super) fn has_full_disk(&self, broker_id: i32) -> bool {
         self.links.get(&broker_id).is_some_and(|link| link.has_full_disk)
     }
 
-    /// The nodes that have said so.
+    /// Returns the nodes that have reported a full disk.
     pub(super) fn full_disks(&self) -> impl Iterator<Item = i32> {
         self.links.iter().filter(|(_, link)| link.has_full_disk).map(|(id, _)| *id)
     }
 
-    /// Which start of a node was heard last.
+    /// Returns the incarnation of a node's latest start that was heard.
     pub(super) fn incarnation_of(&self, broker_id: i32) -> Option<u64> {
         let link = self.links.get(&broker_id).filter(|link| link.heard.number > 0)?;
         Some(link.heard.incarnation)
     }
 
-    /// What is said to a node at the end of the turn.
+    /// Returns the frame that goes to a node at the end of the turn.
     pub(super) fn frame_to(&mut self, broker_id: i32) -> &mut Frame {
         self.outbox.entry(broker_id).or_default()
     }
 
-    /// A replica is here.
+    /// Begins to tick a replica that is here.
     pub(super) fn tick(&mut self, replica: ReplicaId) {
         self.ticked.insert(replica);
     }
 
-    /// A replica is gone. Who leads the others is still to be known: clients ask any node.
+    /// Forgets a replica that is gone. The leaders of the other replicas stay known, because clients ask any node.
     pub(super) fn forget(&mut self, replica: ReplicaId, group: GroupId) {
         self.ticked.remove(&replica);
         self.retract(group);
     }
 
-    /// Another replica leads, or none.
+    /// Retracts the announcement of a replica here: another replica leads, or none.
     fn retract(&mut self, group: GroupId) {
         if let Some((_, lead)) = self.leads.remove(&group) {
             self.news.remove(&lead.version);
         }
     }
 
-    /// A topic is gone, wherever its replicas were. Answers who waited for leaders of its.
+    /// Forgets a topic that is gone, wherever its replicas were. Returns the requests that waited for leaders of its
+    /// partitions.
     pub(super) fn forget_topic(&mut self, topic: &Topic) -> Vec<RequestKey> {
         let mut creators = Vec::new();
         for partition in (0..).take(topic.partitions.len()) {
@@ -289,8 +290,8 @@ impl Peers {
         creators
     }
 
-    /// Whether a replica of metadata is the directory's that speaks for it. If it is, it can be answered, whether it is
-    /// known or not.
+    /// Tells whether a replica of metadata belongs to the directory that speaks for it. If so, it can be answered,
+    /// whether it is known or not.
     fn meet(&mut self, speaker: PlacedReplica) -> bool {
         let founder = self.founders.iter().find(|it| it.directory_id == speaker.directory_id.0);
         let is_it = speaker.peer_id == peer_of(&self.founders, speaker.directory_id)
@@ -305,7 +306,8 @@ impl Peers {
         is_it
     }
 
-    /// A replica here leads now: all nodes are told. Who lacked something before still does, as far as is known.
+    /// Announces to all nodes that a replica here leads now. A replica that lacked entries before still does, as far as
+    /// is known.
     pub(super) fn announce(&mut self, group: GroupId, (peer_id, term): (u64, u64)) {
         let own = self.leads.get(&group).map(|(_, lead)| &lead.lacking);
         let before = own.or_else(|| Some(&self.led.get(&group)?.lacking));
@@ -323,22 +325,22 @@ impl Peers {
         self.leads.insert(group, (since, lead));
     }
 
-    /// Whether the replicas of a partition that is led here had time to be heard.
+    /// Tells whether the replicas of a partition that is led here had time to be heard.
     pub(super) fn is_settled(&self, group: GroupId) -> bool {
         self.leads.get(&group).is_some_and(|(since, _)| self.ticks >= since + LEAD_SETTLED_TICKS)
     }
 
-    /// In which term a replica here leads a partition, as all nodes are told.
+    /// Returns the term in which a replica here leads a partition, as announced to all nodes.
     pub(super) fn announced(&self, group: GroupId) -> Option<u64> {
         self.leads.get(&group).map(|(_, lead)| lead.term)
     }
 
-    /// The replicas of a partition that lack something, as another node told that leads it.
+    /// Returns the replicas of a partition that lack something, as announced by its leader on another node.
     pub(super) fn told_lacking(&self, group: GroupId) -> &[u64] {
         self.led.get(&group).map_or(&[], |told| &told.lacking)
     }
 
-    /// These replicas of a partition that is led here lack something: all nodes are told, if it is news.
+    /// Announces to all nodes, if it is news, which replicas of a partition led here lack something.
     pub(super) fn announce_lacking(&mut self, group: GroupId, lacking: Vec<u64>) {
         let Some((since, lead)) = self.leads.get(&group) else { return };
         if lead.lacking != lacking {
@@ -347,12 +349,12 @@ impl Peers {
         }
     }
 
-    /// A request is to be told of the first leader of a partition, on another node.
+    /// Lets a request wait for the first leader of a partition, on another node.
     pub(super) fn expect_leader(&mut self, group: GroupId, key: RequestKey) {
         self.creators.entry(group).or_default().push(key);
     }
 
-    /// Another node leads a partition. Answers who waited for that.
+    /// Notes that another node leads a partition. Returns the requests that waited for that.
     fn note_lead(&mut self, lead: &Lead) -> Vec<RequestKey> {
         let group = GroupId { topic_id: lead.topic_id.0, partition: lead.partition };
         let known = self.led.entry(group).or_default();
@@ -367,12 +369,12 @@ impl Peers {
         self.creators.remove(&group).unwrap_or_default()
     }
 
-    /// What was proposed for others is void: another leader decides.
+    /// Forgets the blocks of producer ids that were proposed for others, because another leader decides now.
     pub(super) fn forget_grants(&mut self) {
         self.grants.clear();
     }
 
-    /// What is committed belongs to whoever asked for it.
+    /// Grants the blocks of producer ids that are committed to the nodes that asked for them.
     pub(super) fn grant(&mut self, applied: u64) {
         let is_ready = |grant: &Grant| grant.index <= applied || sabotage::is(Bug::IdsBeforeCommit);
         let (ready, open) = std::mem::take(&mut self.grants).into_iter().partition(is_ready);
@@ -383,9 +385,9 @@ impl Peers {
     }
 }
 
-/// What leaves.
+/// Outgoing frames.
 impl Node {
-    /// Whether there may be other nodes.
+    /// Tells whether there may be other nodes.
     pub(crate) fn is_clustered(&self) -> bool {
         self.peers.may_be()
     }
@@ -396,7 +398,7 @@ impl Node {
         }
     }
 
-    /// Time passes for groups of several voters. What was missed is not made up for: it would end terms for nothing.
+    /// Ticks the groups of several voters. Missed ticks are not made up for, because they would end terms for nothing.
     pub(super) fn tick_peers(&mut self) {
         self.schedule_ticks();
         self.is_controller_dirty |= self.controller.group.tick();
@@ -406,7 +408,7 @@ impl Node {
             let link = self.peers.links.entry(broker_id).or_default();
             (link.quiet, link.silent) = (link.quiet + 1, link.silent + 1);
             if link.silent.is_multiple_of(2 * PEER_QUIET_TICKS) {
-                // Whoever does not answer has lost it, or will say where it stands.
+                // A node that does not answer has lost the frames, or will report the latest that it has.
                 link.in_flight.clear();
                 link.bytes_in_flight = 0;
             }
@@ -437,7 +439,7 @@ impl Node {
         all.filter(|id| *id != own).collect()
     }
 
-    /// The nodes that the cluster began with, but for those that are gone.
+    /// Returns the founders of the cluster that are not gone.
     pub(super) fn founding_brokers(&self) -> impl Iterator<Item = i32> {
         let retired = &self.controller.image.retired;
         let founders = self.peers.founders.iter();
@@ -445,20 +447,20 @@ impl Node {
         founders.filter(stays).map(|it| it.broker_id)
     }
 
-    /// Something is said to every other node, if only that this one is there, and what it is about to do.
+    /// Queues a frame to every other node, if only to report that this one is there, and whether it is about to end.
     pub(super) fn say_something_to_all(&mut self) {
         for broker_id in self.other_brokers() {
             self.peers.outbox.entry(broker_id).or_default();
         }
     }
 
-    /// What only the node can do that leads the metadata is asked of it, again and again.
+    /// Sends this node's requests to the leader of the metadata, again and again.
     fn ask_leader(&mut self) {
         let registration = (!self.is_registered).then(|| self.registration_record());
         let asks = registration.is_some() && self.options.replaces;
         let replacing = asks.then(|| self.own_directory());
         let Some(leader) = self.metadata_leader() else {
-            // Whoever has not joined yet knows nobody: the one that leads is among all.
+            // A node that has not joined yet knows no leader, so it asks all nodes: the leader is among them.
             for broker_id in self.other_brokers() {
                 let frame = self.peers.frame_to(broker_id);
                 frame.registrations.extend(registration.clone());
@@ -528,7 +530,7 @@ impl Node {
         }
     }
 
-    /// The turn is over: what is to be said is said.
+    /// Sends the frames of this turn.
     pub(super) fn send_frames(&mut self) {
         if self.peers.outbox.is_empty() {
             return;
@@ -556,7 +558,7 @@ impl Node {
             frame.unheard.clone_from(&unheard);
             frame.wall_ms = self.now.wall_ms;
             frame.has_full_disk = has_full_disk;
-            // Whoever has heard it all costs nothing, however many there are.
+            // A node that has heard all announcements costs nothing, however many there are.
             let after = (Bound::Excluded(link.told), Bound::Unbounded);
             let news = self.peers.news.range(after).take(PEER_LEADS_MAX);
             let leads = &self.peers.leads;
@@ -571,9 +573,9 @@ impl Node {
     }
 }
 
-/// What comes.
+/// Incoming frames.
 impl Node {
-    /// Another node says something. What is not for this cluster, this node or these replicas is passed over.
+    /// Takes a frame from another node. Parts that are not for this cluster, this node or its replicas are ignored.
     pub(super) fn on_peer(&mut self, frame: Frame) {
         if frame.cluster_id.0 != self.options.facts.cluster_id
             || frame.broker_id == self.options.facts.broker_id
@@ -627,8 +629,8 @@ impl Node {
         }
     }
 
-    /// A directory speaks that is not its node's, as far as this one knows. The metadata may be ahead of what is known here,
-    /// and tell more of it.
+    /// Takes a frame from a directory that is not its node's, as far as this node knows. The metadata may be ahead of
+    /// this node's copy, and know the directory.
     fn on_stranger(&mut self, mut frame: Frame) {
         self.counters.foreign_frames += 1;
         for letter in std::mem::take(&mut frame.letters) {
@@ -644,7 +646,7 @@ impl Node {
         if self.controller.group.is_serving() {
             return self.admit(&registration, replaces);
         }
-        // It knows those with whom the cluster began, and none of them may lead any more.
+        // The directory knows the founders, and none of them may lead any more.
         let leader = self.metadata_leader().filter(|id| *id != self.options.facts.broker_id);
         if let Some(leader) = leader {
             let to_leader = self.peers.frame_to(leader);
@@ -677,7 +679,7 @@ impl Node {
             heard.leads = heard.leads.max(last);
         }
         if frame.heard.incarnation != own {
-            // It has been started since, or has not heard this node yet.
+            // The node was restarted since, or has not heard this node yet.
             link.told = 0;
             return;
         }
@@ -703,11 +705,11 @@ impl Node {
             self.counters.foreign_letters += 1;
             return;
         }
-        // Whoever is about to end does not begin to lead.
+        // A node that is about to end does not begin to lead.
         if letter.kind == TIMEOUT_NOW && self.moves.is_draining() {
             return;
         }
-        // Its sender will try again; those who wait for room here were first.
+        // The sender will try again; the requests that wait for room here came first.
         if !letter.payloads.is_empty() && self.bytes_in_flight > self.options.bytes_in_flight_max {
             return;
         }
@@ -732,7 +734,8 @@ impl Node {
         super::mark(&mut self.dirty, partition);
     }
 
-    /// What another node asks of the one that leads the metadata. If that is not this one, it will ask again.
+    /// Serves another node's requests to the leader of the metadata. If this node does not lead it, the other asks
+    /// again.
     fn serve_peer(&mut self, broker_id: i32, directory_id: Uuid, asked: &Asked) {
         if !self.controller.group.is_serving() {
             return;
@@ -766,7 +769,7 @@ impl Node {
         self.replace_useless((broker_id, directory_id), &asked.useless);
     }
 
-    /// A topic that the cluster makes by itself, if it does now.
+    /// Returns an internal topic to make, if the cluster makes it now.
     pub(crate) fn topic_to_make(&self, name: &str) -> Option<CreatableTopic> {
         let there = self.controller.image.staying().count();
         let expected = self.founding_brokers().count();
@@ -793,7 +796,7 @@ impl Node {
         Some(index)
     }
 
-    /// Payload that a follower lacks was read.
+    /// Takes the payload that was read for a follower.
     pub(super) fn on_payload(&mut self, read: LogRead) {
         self.peers.reading -= 1;
         if self.feeds.serves(read.ticket) {
@@ -815,9 +818,9 @@ impl Node {
     }
 }
 
-/// Who is where.
+/// Places of replicas and nodes.
 impl Node {
-    /// Where all peers of a group are.
+    /// Returns the places of all peers of a group.
     pub(super) fn placed_all(&self, group: GroupId) -> Vec<PlacedReplica> {
         if group == METADATA_GROUP {
             let ids = self.controller.group.voter_ids().iter();
@@ -828,7 +831,7 @@ impl Node {
         topic.and_then(|topic| topic.partitions.get(index)).cloned().unwrap_or_default()
     }
 
-    /// Where a peer of a group is.
+    /// Returns the place of a peer of a group.
     pub(crate) fn placed(&self, group: GroupId, peer_id: u64) -> Option<PlacedReplica> {
         if group == METADATA_GROUP {
             let founders = &self.peers.founders;
@@ -849,7 +852,7 @@ impl Node {
         replicas.iter().find(|placed| placed.peer_id == peer_id).cloned()
     }
 
-    /// The directory that is a node, as far as this one knows.
+    /// Returns the directory that is a node, as far as this one knows.
     pub(super) fn directory_of(&self, broker_id: i32) -> Option<Uuid> {
         let registered = self.controller.image.brokers.get(&broker_id).map(|it| it.directory_id);
         registered.or_else(|| {
@@ -859,32 +862,33 @@ impl Node {
         })
     }
 
-    /// The registered nodes that are this one, or were heard lately: those that clients are told of. Who hears no majority
-    /// tells them of all. It is itself the one that is cut off, and clients that forgot the others could not leave it.
+    /// Returns the registered nodes for clients: this node, and the nodes that were heard lately. A node that hears no
+    /// majority returns all of them. It is cut off itself, and clients that forgot the others could not leave it.
     pub(crate) fn live_brokers(&self) -> impl Iterator<Item = (i32, &RegisterBroker)> {
         let is_cut_off = self.is_cut_off();
         let all = self.controller.image.brokers.iter().map(|(&id, broker)| (id, broker));
         all.filter(move |(id, _)| is_cut_off || !self.peers.is_silent(*id))
     }
 
-    /// The registered nodes that this one has not heard lately.
+    /// Returns the registered nodes that this one has not heard lately.
     pub(crate) fn unheard(&self) -> impl Iterator<Item = i32> {
         let all = self.controller.image.brokers.keys().copied();
         all.filter(move |id| self.peers.is_silent(*id))
     }
 
-    /// Whether this node hears no majority of all nodes, itself among them, and of none that leads the metadata.
+    /// Tells whether this node hears no majority of all nodes, itself among them, and knows no leader of the metadata.
     fn is_cut_off(&self) -> bool {
         let all = self.controller.image.brokers.len();
         2 * (all - self.unheard().count()) <= all && self.metadata_leader().is_none()
     }
 
-    /// Whether a leader on a node may be told to clients: it was heard lately, or this node is the one that is cut off.
+    /// Tells whether clients may learn of a leader on a node: the node was heard lately, or this node is cut off
+    /// itself.
     pub(crate) fn may_lead(&self, broker_id: i32) -> bool {
         !self.peers.is_silent(broker_id) || self.is_cut_off()
     }
 
-    /// The node that leads the metadata, as far as this one knows.
+    /// Returns the node that leads the metadata, as far as this one knows.
     pub(crate) fn metadata_leader(&self) -> Option<i32> {
         if !self.is_clustered() {
             return Some(self.options.facts.broker_id);
@@ -893,8 +897,8 @@ impl Node {
         self.placed(METADATA_GROUP, leader).map(|placed| placed.broker_id)
     }
 
-    /// The node that leads a partition and the leader's epoch, as far as this one knows: by its own replica, or by what
-    /// others told. The highest term is right.
+    /// Returns the node that leads a partition, and its leader epoch. Both come from the replica here or from
+    /// announcements, whichever has the highest term.
     pub(crate) fn leader_of(&self, topic: &Topic, index: i32) -> Option<(i32, i32)> {
         let replica = self.local_replica(topic, index);
         let partition = replica.and_then(|replica| self.partitions.get(&replica));
@@ -910,8 +914,8 @@ impl Node {
         Some((placed.broker_id, i32::try_from(term).unwrap_or(i32::MAX)))
     }
 
-    /// Whether a partition without a replica here had no leader yet, and is about to have one: who stands in its first
-    /// election is there.
+    /// Tells whether a partition without a replica here had no leader yet, and is about to have one. The node of its
+    /// first replica, which stands for election first, is heard.
     pub(super) fn is_to_be_led_elsewhere(&self, group: GroupId) -> bool {
         let topic = self.controller.image.topic(Uuid(group.topic_id));
         let placed = topic.zip(usize::try_from(group.partition).ok());

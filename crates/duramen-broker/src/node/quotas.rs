@@ -1,4 +1,4 @@
-//! How fast clients are and how much time they take, against what their quotas allow.
+//! Rates and times of clients, against their quotas.
 
 use std::collections::BTreeMap;
 
@@ -10,21 +10,21 @@ use crate::session::RequestContext;
 /// Requests whose time counts.
 #[derive(Debug, Default)]
 pub(super) struct Timed {
-    /// Those that are not answered yet.
+    /// Requests that are not answered yet.
     asked: BTreeMap<RequestKey, Quota>,
-    /// What binds whoever sent the request that is looked at now.
+    /// Quota of the client whose request the node handles now.
     present: Option<Quota>,
 }
 
 impl Node {
-    /// What binds whoever sent a request.
+    /// Returns the quota of a request's client.
     pub(crate) fn quota(&self, key: QuotaKey, context: &RequestContext) -> Option<Quota> {
         let user = context.principal.strip_prefix("User:").unwrap_or(&context.principal);
         let client_id = context.client_id.as_deref().unwrap_or("");
         self.controller.image.quotas.binding(key, user, client_id)
     }
 
-    /// Counts bytes, and says for how many milliseconds the client has to rest now.
+    /// Counts bytes, and returns for how many milliseconds the client has to rest now.
     pub(crate) fn use_up(&mut self, quota: &Quota, bytes: u64) -> i32 {
         self.meters.use_up(quota, bytes as f64, self.now_ms())
     }
@@ -38,7 +38,7 @@ impl Node {
         self.now.mono_us / 1000
     }
 
-    /// A request came.
+    /// Begins to count the time of a request.
     pub(super) fn begin_time(&mut self, key: RequestKey, context: &RequestContext) {
         let Some(quota) = self.quota(QuotaKey::RequestPercentage, context) else { return };
         self.meters.take_time(&quota, context.spent_us, self.now_ms());
@@ -46,20 +46,20 @@ impl Node {
         self.timed.present = Some(quota);
     }
 
-    /// The last event took so long, as whoever has a clock can tell. If it was a request, that counts.
+    /// Counts the time of the last event, as measured by the driver, if the event was a request.
     pub fn took(&mut self, us: u64) {
         if let Some(quota) = self.timed.present.take() {
             self.meters.take_time(&quota, us, self.now_ms());
         }
     }
 
-    /// For how many milliseconds the client has to rest because of the time that its requests took.
+    /// Returns for how many milliseconds the client has to rest because of the time that its requests took.
     pub(crate) fn time_rest_ms(&self, key: RequestKey) -> i32 {
         let quota = self.timed.asked.get(&key);
         quota.map_or(0, |quota| self.meters.time_rest_ms(quota, self.now_ms()))
     }
 
-    /// A request is answered, or nobody waits for that.
+    /// Forgets a request that is answered, or whose client is gone.
     pub(super) fn end_time(&mut self, key: RequestKey) {
         self.timed.asked.remove(&key);
     }

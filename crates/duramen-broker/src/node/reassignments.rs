@@ -1,5 +1,5 @@
-//! Partitions whose replicas become others: whoever leads one brings its group there, a step at a time, and says so when it
-//! is there.
+//! Reassignments of partitions. The leader changes its group's members a step at a time, and reports when it has
+//! reached the target.
 
 use duramen_protocol::wire::Uuid;
 
@@ -10,7 +10,7 @@ use crate::limits::MOVES_BEGUN_MAX;
 use crate::peer::{Reassigned, Useless};
 
 impl Node {
-    /// What is led here and is to be elsewhere comes nearer to it.
+    /// Takes a step with each partition that is led here and being moved.
     pub(super) fn go_on_reassigning(&mut self) {
         let all = self.controller.image.reassignments.iter();
         let all: Vec<_> = all.map(|(place, it)| (*place, it.target.clone(), it.number)).collect();
@@ -32,7 +32,8 @@ impl Node {
         }
     }
 
-    /// Partitions are where they were to be, as their leader says. All at once: one topic is decided on at a time.
+    /// Notes that partitions have reached their targets, as their leaders report. All at once: one topic is decided on
+    /// at a time.
     pub(super) fn finish_reassignments(&mut self, reassigned: &[Reassigned]) {
         let finish =
             |it: &Reassigned| self.controller.finish_move(it.topic_id, it.partition, it.number);
@@ -43,7 +44,7 @@ impl Node {
     }
 }
 
-/// Replicas that were found damaged at the start, beyond what can be mended in place: others take their place.
+/// Replicas that were found damaged at the start, beyond repair in place: others take their place.
 impl Node {
     pub(super) fn tell_of_useless(&mut self) {
         let here = &self.partitions;
@@ -69,7 +70,7 @@ impl Node {
         }
     }
 
-    /// A directory says which of its replicas are of no use.
+    /// Takes a directory's report of its useless replicas.
     pub(super) fn replace_useless(
         &mut self,
         (broker_id, directory_id): (i32, Uuid),

@@ -2,7 +2,8 @@
 //!
 //! Purpose:    which replicas are here: those that the metadata places in this node's directory, and no others.
 //! Owns:       how they come and go, and which settings they have.
-//! Interface:  [`Node::follow_change`] while it runs, [`Node::reconcile`] after a start or where all of the metadata is another.
+//! Interface:  [`Node::follow_change`] while it runs, [`Node::reconcile`] after a start or where all of the metadata is
+//!             another.
 //! Invariants: one that is gone is deleted before another one of its partition is made; a directory has one of each.
 //! Never:      who is placed where (see `controller`), what replicas do.
 //! Tests:      `node/tests`; `duramen-sim`.
@@ -100,7 +101,7 @@ impl Node {
 
     pub(crate) fn settings_of(&self, topic: &Topic) -> Arc<TopicSettings> {
         let mut settings = TopicSettings::resolve(&topic.configs, &self.options.settings);
-        // Whoever keeps something in it says what may go, whatever its settings were changed to.
+        // The topic's coordinator decides which records may go, whatever the settings are.
         let is_internal = internal_topics::is_internal(&topic.name);
         settings.delete &= !is_internal;
         settings.compact &= !is_internal;
@@ -123,7 +124,7 @@ impl Node {
                 partition.settings = Arc::clone(&settings);
             }
         }
-        // Who shortens retention may need the room.
+        // An operator who shortens retention may need the room.
         if self.is_registered && !keeping_less.is_empty() {
             let is_believed = self.believes_clock();
             self.retain(&keeping_less, is_believed.then_some(self.now.wall_ms));
@@ -204,7 +205,7 @@ impl Node {
     }
 }
 
-/// The replicas of a topic that one directory holds.
+/// Returns the replicas of a topic that one directory holds.
 fn own_replicas(topic: &Topic, own: Uuid) -> Vec<ReplicaId> {
     let all = topic.partitions.iter().flatten();
     all.filter(|replica| replica.directory_id == own).map(|it| ReplicaId(it.peer_id)).collect()

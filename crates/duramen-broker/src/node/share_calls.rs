@@ -1,19 +1,19 @@
 //! # Room card: share calls
 //!
-//! Purpose:    what leaders of partitions ask of the coordinators of share groups' states, here and on other nodes; and what
-//!             coordinators ask of the leader of the metadata: whether the topics are there that they keep something of.
-//! Owns:       what was asked, until it is answered; answers of those that may have a successor.
+//! Purpose:    questions of partition leaders to the coordinators of share groups' states, here and on other nodes;
+//!             questions of these coordinators to the leader of the metadata about the existence of topics.
+//! Owns:       open questions; answers of coordinators that may have a successor.
 //! Interface:  [`Node::read_share_state`], [`Node::write_share_state`] and [`Node::take_share_answers`] for leaders,
-//!             [`Node::coordinate_share`] for clients, [`Node::doubt_topics`] for coordinators; the rest is called as things
-//!             happen.
-//! Invariants: a call is asked for again until it is answered, or given up; a leader that leads no more hears no answer;
-//!             what was not written is told only once it is certain that nobody else coordinates; a topic is called gone
-//!             only once it is certain that nobody else leads the metadata.
+//!             [`Node::coordinate_share`] for clients, [`Node::doubt_topics`] for coordinators; the rest is called as
+//!             things happen.
+//! Invariants: a call is asked for again until it is answered, or given up; a leader that leads no more hears no
+//!             answer; an answer that follows no write is sent only once it is certain that no other node coordinates;
+//!             a topic is called gone only once it is certain that no other node leads the metadata.
 //! Never:      what is kept (see `shares`), what leaders do with it.
 //! Tests:      `node/tests/shares.rs`.
 //! Start at:   [`Node::send_share_call`], then [`Node::on_share_answer`].
 //!
-//! Frames may be lost, late, and come twice: whatever is asked may be (see `shares/coordinator.rs`).
+//! Frames may be lost, late, and come twice, so every question may be asked again (see `shares/coordinator.rs`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ use crate::shares::coordinator::{Answer, Ask, Asker, Output};
 use crate::shares::records::ShareRecord;
 use crate::shares::{ShareKey, ShareState, ShareWrite, StateBatch};
 
-/// Who is told what became of a call.
+/// Receiver of a call's result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Caller {
     /// The leader of the key's partition.
@@ -43,18 +43,18 @@ pub(crate) enum Caller {
     Group(ReplicaId),
     /// A client, in a part of its request.
     Request(RequestKey, usize),
-    /// A coordinator, which keeps something of the key's topic.
+    /// A coordinator that keeps state of the key's topic.
     Keeper(ReplicaId),
 }
 
-/// What a call is about.
+/// Subject of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Question {
-    /// What is kept.
+    /// The state that the coordinator keeps.
     Kept(Ask),
-    /// Where the partition ends, as its leader knows.
+    /// The end of the partition, as its leader knows it.
     End,
-    /// Whether the topic is there, as the leader of the metadata knows.
+    /// The existence of the topic, as the leader of the metadata knows it.
     Topic,
 }
 
@@ -63,7 +63,7 @@ struct Call {
     caller: Caller,
     key: ShareKey,
     question: Question,
-    /// The node that was asked last, and when.
+    /// The node that was asked last, and when, in monotonic microseconds.
     to: Option<(i32, u64)>,
     until_us: u64,
 }
@@ -72,22 +72,22 @@ struct Call {
 #[derive(Debug, Default)]
 pub(super) struct ShareCalls {
     calls: BTreeMap<u64, Call>,
-    /// Those that nobody was asked yet.
+    /// Calls that were sent to no node yet.
     unsent: Vec<u64>,
     /// Answers of coordinators that may have a successor.
     doubted: BTreeMap<ReplicaId, Vec<(Doubt, Asker, Answer)>>,
-    /// What leaders have not heard yet.
+    /// Results that leaders have not received yet.
     told: Vec<ShareTold>,
-    /// What coordinators of groups have not heard yet.
+    /// Answers that coordinators of groups have not received yet.
     for_groups: Vec<(ReplicaId, ShareKey, Ask, Answer)>,
-    /// What clients have not heard yet.
+    /// Answers that clients have not received yet.
     for_requests: Vec<(RequestKey, usize, Question, Answer)>,
-    /// Topics that are gone, of which coordinators keep something.
+    /// Deleted topics of which coordinators keep state.
     for_keepers: Vec<(ReplicaId, Uuid)>,
     is_timed: bool,
 }
 
-/// What became of a leader's call. What was written is durable; what is told of it are the epochs, and more only by chance.
+/// Result of a leader's call. After a write the state is durable; only the epochs of the answer are certain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ShareTold {
     pub replica: ReplicaId,
@@ -96,16 +96,16 @@ pub(crate) struct ShareTold {
     pub answer: Result<Arc<ShareState>, ErrorCode>,
 }
 
-/// Whoever asks.
+/// Callers.
 impl Node {
-    /// A leader wants to know what is kept. Its term goes along: what earlier leaders want is refused from now on. Returns the
-    /// number of the call.
+    /// Reads the state for a leader. The coordinator learns the leader's term, and refuses earlier leaders from now on.
+    /// Returns the number of the call.
     pub(crate) fn read_share_state(&mut self, replica: ReplicaId, key: ShareKey) -> u64 {
         let leader_epoch = self.partitions.get(&replica).map_or(0, |it| it.group.epoch());
         self.call_shares(Caller::Leader(replica), key, Ask::Read { leader_epoch })
     }
 
-    /// A leader wants something to be kept. Returns the number of the call.
+    /// Writes state for a leader. Returns the number of the call.
     pub(crate) fn write_share_state(
         &mut self,
         replica: ReplicaId,
@@ -116,24 +116,24 @@ impl Node {
         self.call_shares(Caller::Leader(replica), key, Ask::Write { leader_epoch, write })
     }
 
-    /// What became of calls of leaders since the last time.
+    /// Returns the results of leaders' calls since the last time.
     pub(super) fn take_share_answers(&mut self) -> Vec<ShareTold> {
         std::mem::take(&mut self.share_calls.told)
     }
 
-    /// Asks the coordinator of a key, whoever that is, until it answers, or for a while.
+    /// Asks the coordinator of a key, on whichever node, until it answers, or for a while.
     pub(super) fn call_shares(&mut self, caller: Caller, key: ShareKey, ask: Ask) -> u64 {
         let nonce = self.chance.next();
         let until_us = self.now.mono_us.saturating_add(SHARE_CALL_US_MAX);
         self.call(nonce, Call { caller, key, question: Question::Kept(ask), to: None, until_us })
     }
 
-    /// A client wants to know what is kept.
+    /// Reads the state for a client.
     pub(crate) fn look_at_share_state(&mut self, key: RequestKey, part: usize, of: ShareKey) {
         self.call_shares(Caller::Request(key, part), of, Ask::Look);
     }
 
-    /// A client wants to know where a partition ends.
+    /// Asks for the end of a partition for a client.
     pub(crate) fn look_at_end(&mut self, key: RequestKey, part: usize, of: ShareKey) {
         let nonce = self.chance.next();
         let until_us = self.now.mono_us.saturating_add(SHARE_CALL_US_MAX);
@@ -141,8 +141,8 @@ impl Node {
         self.call(nonce, Call { caller, key: of, question: Question::End, to: None, until_us });
     }
 
-    /// A coordinator keeps something of topics. Those that this node does not know may have gone while nobody coordinated;
-    /// or they are new, and this node has not heard of them yet.
+    /// Asks whether topics exist of which a coordinator keeps state. A topic that this node does not know may have been
+    /// deleted while no node coordinated. Or the topic is new, and this node has not heard of it yet.
     pub(super) fn doubt_topics(
         &mut self,
         keeper: ReplicaId,
@@ -162,13 +162,13 @@ impl Node {
 
     fn call(&mut self, nonce: u64, call: Call) -> u64 {
         self.share_calls.calls.insert(nonce, call);
-        // Whoever asks has more to do with this; the answer may be at hand.
+        // The caller has more to do with the call, and the answer may be at hand.
         self.share_calls.unsent.push(nonce);
         self.time_share_calls();
         nonce
     }
 
-    /// Sends what was asked in this turn, and tells what was answered.
+    /// Sends the questions of this turn, and delivers the answers.
     pub(super) fn send_share_calls(&mut self) -> bool {
         let unsent = std::mem::take(&mut self.share_calls.unsent);
         for nonce in &unsent {
@@ -215,7 +215,7 @@ impl Node {
         let Some(leader) = leader else { return };
         let own = self.options.facts.broker_id;
         let call = self.share_calls.calls.get_mut(&nonce).expect("it was just there");
-        // Here each question is answered.
+        // This node answers each of its own questions, so none is asked again.
         let is_due = |(to, at): (i32, u64)| {
             to != leader || to != own && self.now.mono_us >= at.saturating_add(SHARE_CALL_AGAIN_US)
         };
@@ -252,7 +252,7 @@ impl Node {
         }
     }
 
-    /// A call is answered.
+    /// Takes the answer to a call.
     fn on_share_answer(&mut self, nonce: u64, answer: Answer) {
         let Some(call) = self.share_calls.calls.get_mut(&nonce) else { return };
         let is_elsewhere = matches!(
@@ -264,7 +264,7 @@ impl Node {
                 | ErrorCode::LeaderNotAvailable
                 | ErrorCode::NotController)
         );
-        // It may be there before the coordinator hears of it.
+        // The topic may be here before the coordinator hears of it.
         let is_known = answer == Err(ErrorCode::UnknownTopicOrPartition)
             && self.controller.image.has_partition(call.key.topic_id, call.key.partition);
         let call = self.share_calls.calls.get_mut(&nonce).expect("it was just there");
@@ -272,7 +272,7 @@ impl Node {
             call.to = None;
         }
         if is_elsewhere || is_known {
-            // It is asked for again at the next look.
+            // The next look asks for it again.
             return;
         }
         let Some(call) = self.share_calls.calls.remove(&nonce) else { return };
@@ -302,7 +302,7 @@ impl Node {
         }
     }
 
-    /// A replica leads no more, or is gone: nobody waits for what it asked.
+    /// Forgets the calls of a replica that leads no more, or is gone, because nobody waits for the answers.
     pub(super) fn forget_share_calls(&mut self, replica: ReplicaId) {
         let of_it = [Caller::Leader, Caller::Group, Caller::Keeper].map(|of| of(replica));
         self.share_calls.calls.retain(|_, call| !of_it.contains(&call.caller));
@@ -355,7 +355,7 @@ impl Node {
         Ok(())
     }
 
-    /// Does what a coordinator wants done.
+    /// Carries out a coordinator's outputs.
     pub(super) fn carry_out_shares(&mut self, replica: ReplicaId, outputs: Vec<Output>) {
         for output in outputs {
             match output {
@@ -385,7 +385,8 @@ impl Node {
         }
     }
 
-    /// Who answers may have become sure that it leads, or leads no more.
+    /// Sends the answers that waited for a leadership check of this replica, once the check is done or the replica
+    /// leads no more.
     pub(super) fn settle_doubted_shares(&mut self, replica: ReplicaId) {
         let Some(mut waiting) = self.share_calls.doubted.remove(&replica) else { return };
         let group = self.group(replica);
@@ -419,7 +420,7 @@ impl Node {
 
 /// Other nodes.
 impl Node {
-    /// Where a partition ends that is led here.
+    /// Returns the end of a partition that is led here.
     fn end_of_shared(&self, topic_id: Uuid, partition: i32) -> Answer {
         let topic = self.controller.image.topic(topic_id);
         let topic = topic.ok_or(ErrorCode::UnknownTopicOrPartition)?;
@@ -429,7 +430,7 @@ impl Node {
         Ok(Some(Arc::new(ShareState { state_epoch, leader_epoch, start, complete, batches })))
     }
 
-    /// Whether a topic is there, as whoever leads the metadata knows.
+    /// Tells an asker whether a topic exists, after a leadership check of the metadata's leader.
     fn tell_of_topic(&mut self, topic_id: Uuid, asker: Asker) {
         let group = &self.controller.group;
         let (replica, leads) = (group.id(), group.is_serving());
@@ -478,7 +479,7 @@ const END: i8 = 6;
 /// For the leader of the metadata: whether the topic is there.
 const TOPIC: i8 = 7;
 
-/// A question as it is sent.
+/// Returns a question as it is sent.
 fn said(nonce: u64, key: &ShareKey, ask: Ask) -> ShareAsk {
     let mut said = ShareAsk {
         nonce,
@@ -511,7 +512,7 @@ fn said(nonce: u64, key: &ShareKey, ask: Ask) -> ShareAsk {
     said
 }
 
-/// None if a later build asks something that this one does not know.
+/// Returns `None` if a later build asks a question that this one does not know.
 fn understood(said: &ShareAsk) -> Option<(ShareKey, Ask)> {
     let key = ShareKey {
         group: said.group_id.as_str().into(),

@@ -1,12 +1,12 @@
 //! # Room card: share groups in the node
 //!
-//! Purpose:    what the consumers of share groups want of the partitions that this node leads (KIP-932).
-//! Owns:       share partitions while somebody uses them: when their state is read, when it is kept, when their logs are
-//!             looked at; the requests that wait for them; share sessions.
-//! Interface:  [`Node::acknowledge_share`], [`Node::wait_for_shares`], [`Node::end_share_session`] for requests; the rest is
-//!             called by the node as things happen.
-//! Invariants: nothing is given out before the state is known, and no decision is answered before it is durable. A share
-//!             partition is forgotten when its replica leads no more, or its state is another leader's by now.
+//! Purpose:    share groups on the partitions that this node leads, for their consumers (KIP-932).
+//! Owns:       share partitions while they are in use: reads and writes of their state, surveys of their logs; the
+//!             requests that wait for them; share sessions.
+//! Interface:  [`Node::acknowledge_share`], [`Node::wait_for_shares`], [`Node::end_share_session`] for requests; the
+//!             rest is called by the node as things happen.
+//! Invariants: nothing is given out before the state is known, and no decision is answered before it is durable. A
+//!             share partition is forgotten when its replica leads no more, or its state is another leader's by now.
 //! Never:      which record is whose (see `shares::partition`), where state is kept (see `share_calls`).
 //! Tests:      `node/tests/shares.rs`; `duramen-sim`.
 //! Start at:   [`Node::wait_for_shares`], then `try_share`.
@@ -35,22 +35,22 @@ use crate::shares::partition::{
 use crate::shares::sessions::{Member, ShareSessions, Target};
 use crate::shares::{ShareKey, ShareState, ShareWrite};
 
-/// How far a share partition is.
+/// Progress of a share partition.
 #[derive(Debug)]
 enum Stage {
-    /// Its state is being read; or is read again at a time, since there was none yet.
+    /// The state is being read. Or there was none yet, and it is read again at this time.
     Reading { call: Option<u64>, again_us: u64 },
-    /// There is none yet, and it is to start with the first record since some time, which is being looked for.
+    /// There is no state yet. The group is to start with the first record since some time, which is being looked for.
     Dating { look: u64, state: Arc<ShareState> },
-    /// It is known where it starts.
+    /// The start is known.
     Known {
         part: Box<SharePartition>,
         state_epoch: i32,
-        /// What is on its way to the coordinator.
+        /// The write on its way to the coordinator.
         writing: Option<u64>,
-        /// The start is kept.
+        /// True once the start is durable.
         is_ready: bool,
-        /// Records are given out in the order of their keys.
+        /// True if records are given out in the order of their keys.
         by_key: bool,
     },
 }
@@ -61,10 +61,10 @@ struct Entry {
     replica: ReplicaId,
     term: u64,
     stage: Stage,
-    /// What is being looked at of the log; or when it is looked at again after a read that failed.
+    /// The survey of the log that is under way; and the time of the next try after a survey that failed.
     survey: Option<u64>,
     survey_again_us: u64,
-    /// Whose sessions have it.
+    /// Members whose sessions have the share partition.
     members: BTreeSet<Arc<str>>,
     waiting: BTreeSet<RequestKey>,
     timer_us: Option<u64>,
@@ -94,13 +94,13 @@ pub(crate) struct Shares {
     entries: BTreeMap<ShareKey, Entry>,
     by_number: BTreeMap<u64, ShareKey>,
     pub(crate) sessions: ShareSessions,
-    /// Where something has happened in this turn.
+    /// Share partitions with events in this turn.
     dirty: BTreeSet<ShareKey>,
-    /// Decisions that are not durable yet: which request waits for each, and of which of its partitions it is.
+    /// Decisions that are not durable yet: the request that waits for each, and the partition of the request.
     tickets: BTreeMap<u64, (RequestKey, Target)>,
-    /// What is being looked at of logs, for which of them.
+    /// Looks at logs that are under way, with their share partitions.
     looks: BTreeMap<u64, ShareKey>,
-    /// What is to be looked at.
+    /// Looks at logs that are to begin.
     wanted: Vec<Look>,
     /// Requests that may be answered by now.
     woken: BTreeSet<RequestKey>,
@@ -128,12 +128,12 @@ impl Shares {
         self.counted
     }
 
-    /// How many share partitions are in use here.
+    /// Returns the number of share partitions in use here.
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Records that they look at and that are not done with.
+    /// Returns the number of surveyed records that the groups are not done with.
     pub(super) fn unfinished(&self) -> i64 {
         let known = self.entries.values().filter_map(|entry| match &entry.stage {
             Stage::Known { part, .. } => Some(part.unfinished()),
@@ -143,16 +143,16 @@ impl Shares {
     }
 }
 
-/// What a consumer wants beside decisions.
+/// Limits of a consumer's fetch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
     pub limits: Limits,
     pub bytes_min: u64,
-    /// The session is new: all of its partitions are answered for.
+    /// True for a new session: all of its partitions are answered for.
     pub is_full: bool,
 }
 
-/// What one partition of a request is told.
+/// Answer for one partition of a request.
 #[derive(Debug, Default)]
 pub(crate) struct Told {
     pub acknowledged: Option<ErrorCode>,
@@ -165,19 +165,19 @@ pub(crate) struct Told {
 pub(crate) struct ShareRequest {
     pub member: Member,
     pub principal: Arc<str>,
-    /// Nothing if it only decides.
+    /// Limits of the fetch; `None` if the request only acknowledges.
     pub wanted: Option<Wanted>,
-    /// It says that it renews locks; others may not.
+    /// True if the request declares that it renews locks; other requests may not.
     pub is_renewing: bool,
-    /// What the bytes that it gets count for, and how long its consumer has to rest for what others got.
+    /// Quota that the bytes of the answer count for, and the time that the consumer has to rest, in milliseconds.
     pub quota: Option<Quota>,
     pub rest_ms: i32,
     pub told: BTreeMap<Target, Told>,
-    /// Decisions that are not durable yet.
+    /// Number of decisions that are not durable yet.
     pub undecided: usize,
-    /// It has waited long enough for records.
+    /// True once the request has waited long enough for records.
     pub is_over: bool,
-    /// What wakes it.
+    /// Share partitions and replicas that wake the request.
     waits_on: Vec<(ShareKey, ReplicaId)>,
 }
 
@@ -204,20 +204,20 @@ impl Node {
         GroupSettings::resolve(self.controller.image.group_configs(group), &self.options.settings)
     }
 
-    /// The name of the topic that a group's dead letters go to, if it has one.
+    /// Returns the name of the topic that a group's dead letters go to, if it has one.
     pub(super) fn dead_letters_of(&self, group: &str) -> Option<&str> {
         let own = self.controller.image.group_configs(group);
         let name = own.get("errors.deadletterqueue.topic.name").map(String::as_str);
         name.filter(|name| !name.is_empty())
     }
 
-    /// The replica of a share partition of this number, if it is still that one.
+    /// Returns the replica of a share partition of this number, if it is still that one.
     pub(super) fn shared_replica(&self, key: &ShareKey, number: u64) -> Option<ReplicaId> {
         let entry = self.shares.entries.get(key).filter(|entry| entry.number == number);
         entry.map(|entry| entry.replica)
     }
 
-    /// Records that were given up are kept elsewhere.
+    /// Notes that the dead letters of records are durable.
     pub(super) fn note_buried(&mut self, key: &ShareKey, number: u64, first: i64, last: i64) {
         let entry = self.shares.entries.get_mut(key).filter(|entry| entry.number == number);
         if let Some(part) = entry.and_then(Entry::known) {
@@ -226,7 +226,7 @@ impl Node {
         }
     }
 
-    /// They cannot be yet: whoever gave them up waits no longer.
+    /// Ends the waits of the consumers that gave up records, because the dead letters cannot be made durable yet.
     pub(super) fn note_burial_waits(&mut self, key: &ShareKey, number: u64) {
         let entry = self.shares.entries.get_mut(key).filter(|entry| entry.number == number);
         if let Some(part) = entry.and_then(Entry::known) {
@@ -247,7 +247,7 @@ impl Node {
         }
     }
 
-    /// The local replica that leads a partition, or why a consumer is not served here.
+    /// Returns the key and the leading local replica of a share partition, or the error for the consumer.
     fn share_target(
         &self,
         principal: &str,
@@ -262,7 +262,8 @@ impl Node {
         Ok((ShareKey { group: Arc::clone(group), topic_id, partition }, replica))
     }
 
-    /// A consumer decides on records that it holds. The request waits if there is something to wait for.
+    /// Takes a consumer's acknowledgements of records that it holds. The request waits if there is something to wait
+    /// for.
     pub(crate) fn acknowledge_share(
         &mut self,
         request_key: RequestKey,
@@ -294,7 +295,7 @@ impl Node {
         let rules = self.share_rules(group);
         let log_start = self.partitions.get(&replica).map_or(0, Partition::log_start);
         let entry = self.shares.entries.get_mut(&key).filter(|entry| entry.replica == replica);
-        // Nobody holds anything of it here.
+        // No member holds any record of it here.
         let part = entry.and_then(Entry::known).ok_or(ErrorCode::InvalidRecordState)?;
         part.trim(log_start);
         part.expire(self.now.mono_us, &rules);
@@ -308,7 +309,7 @@ impl Node {
         waits
     }
 
-    /// A session has other partitions now.
+    /// Notes which partitions a session has gained and lost.
     pub(crate) fn note_share_session(
         &mut self,
         (group, member): &Member,
@@ -330,21 +331,21 @@ impl Node {
         }
     }
 
-    /// A session begins anew. What its consumer holds it has still, as with Kafka.
+    /// Resets a session. Its consumer keeps the records that it holds, as with Kafka.
     pub(crate) fn forget_share_session(&mut self, member: &Member) {
         if let Some(targets) = self.shares.sessions.end(member) {
             self.note_share_session(member, &[], &targets);
         }
     }
 
-    /// A session ends: what its consumer holds is for others.
+    /// Ends a session, and releases the records that its consumer holds.
     pub(crate) fn end_share_session(&mut self, member: &Member) {
         let Some(targets) = self.shares.sessions.end(member) else { return };
         self.note_share_session(member, &[], &targets);
         let (group, member) = member;
         let first = ShareKey { group: Arc::clone(group), topic_id: Uuid::ZERO, partition: 0 };
         let of_group = self.shares.entries.range_mut(first..);
-        // It may hold records of partitions that it does not fetch any more.
+        // The consumer may hold records of partitions that it no longer fetches.
         for (key, entry) in of_group.take_while(|(key, _)| key.group == *group) {
             if let Some(part) = entry.known() {
                 part.release(member);
@@ -353,14 +354,14 @@ impl Node {
         }
     }
 
-    /// A connection is gone, and the sessions that it was used for.
+    /// Ends the sessions of a connection that is gone.
     pub(super) fn forget_share_sessions(&mut self, connection: ConnectionId) {
         for member in self.shares.sessions.of(connection) {
             self.end_share_session(&member);
         }
     }
 
-    /// Keeps a request until there is something to answer.
+    /// Keeps a request until there is an answer.
     pub(crate) fn wait_for_shares(
         &mut self,
         key: RequestKey,
@@ -373,7 +374,7 @@ impl Node {
         self.try_share(key);
     }
 
-    /// It is not to be woken any more.
+    /// Stops to wake a request.
     pub(super) fn forget_share_request(&mut self, key: RequestKey, request: &ShareRequest) {
         for (share, replica) in &request.waits_on {
             self.forget_waiting(key, share, *replica);
@@ -390,7 +391,7 @@ impl Node {
         }
     }
 
-    /// Something was committed in a partition that a request waits on.
+    /// Wakes the requests that wait on a partition, because an entry was committed there.
     pub(crate) fn wake_share(&mut self, key: RequestKey) {
         self.shares.woken.insert(key);
     }
@@ -474,8 +475,8 @@ impl Node {
         }
     }
 
-    /// Whether a consumer's quota lets it have so many bytes now. If not, it is told to rest; what is not sent does not count,
-    /// and it acquires nothing.
+    /// Tells whether a consumer's quota lets it have so many bytes now. If not, the consumer has to rest, acquires
+    /// nothing, and the bytes do not count.
     fn may_have(&mut self, key: RequestKey, bytes: u64) -> bool {
         let Some(Parked::Share(request)) = self.parked_mut(key) else { return false };
         let Some(quota) = request.quota.clone() else { return true };
@@ -500,7 +501,7 @@ impl Node {
 
 /// Share partitions.
 impl Node {
-    /// What a consumer would get of a share partition now. What is missing for more is begun.
+    /// Returns the records of a share partition that a consumer would get now. Begins the reads that more records need.
     fn plan_share(
         &mut self,
         key: &ShareKey,
@@ -526,7 +527,7 @@ impl Node {
             self.shares.dirty.insert(key.clone());
         }
         if *by_key != rules.by_key {
-            // Until nobody holds anything, nothing more is given out.
+            // Until no member holds a record, nothing more is given out.
             if !part.is_idle() {
                 return Plan::default();
             }
@@ -562,7 +563,8 @@ impl Node {
         self.shares.entries.insert(key.clone(), entry);
     }
 
-    /// Forgets a share partition. Whoever waits for its decisions is told why; whoever waits for records tries again.
+    /// Forgets a share partition. Requests that wait for its decisions get the error; those that wait for records try
+    /// again.
     fn drop_share(&mut self, key: &ShareKey, code: ErrorCode) {
         let Some(mut entry) = self.shares.entries.remove(key) else { return };
         self.shares.by_number.remove(&entry.number);
@@ -586,7 +588,7 @@ impl Node {
         self.shares.woken.extend(waiting);
     }
 
-    /// A decision is durable, or whoever waits for it waits no longer.
+    /// Notes that a decision is durable or has failed.
     fn note_decided(&mut self, ticket: u64, code: ErrorCode) {
         let Some((key, target)) = self.shares.tickets.remove(&ticket) else { return };
         let Some(Parked::Share(request)) = self.parked_mut(key) else { return };
@@ -598,7 +600,7 @@ impl Node {
         }
     }
 
-    /// Has the log looked at, if there is more and there is room for it.
+    /// Begins a survey of the log, if there is more and there is room for it.
     fn survey_share(&mut self, key: &ShareKey, rules: &Rules) {
         let settings = self.group_settings(&key.group);
         let Some(entry) = self.shares.entries.get_mut(key) else { return };
@@ -670,7 +672,7 @@ impl Node {
         self.shares.dirty.insert(key);
     }
 
-    /// What became of a call to the coordinator of share groups.
+    /// Takes the result of a call to the coordinator of share groups.
     fn on_share_told(&mut self, told: ShareTold) {
         let ShareTold { replica, key, call, answer } = told;
         let Some(entry) = self.shares.entries.get_mut(&key) else { return };
@@ -688,7 +690,7 @@ impl Node {
                         part.on_written();
                         *is_ready = true;
                     }
-                    // It may be durable, and is sent again until that is known.
+                    // The write may be durable, and is sent again until that is known.
                     Err(code @ ErrorCode::CoordinatorNotAvailable) => part.fail_tickets(code),
                     Err(code) => return self.drop_share(&key, refused(code)),
                 }
@@ -734,7 +736,7 @@ impl Node {
         Self::begin_share_partition(entry, &state, first, log_start, settings.by_key);
     }
 
-    /// It is known since which record.
+    /// Starts a share partition at the first record since the requested time.
     pub(super) fn on_dated(&mut self, dated: Dated) {
         let Dated { ticket, found } = dated;
         let Some(key) = self.shares.looks.remove(&ticket) else { return };
@@ -778,9 +780,9 @@ impl Node {
         entry.stage = Stage::Known { part, state_epoch, writing: None, is_ready, by_key };
     }
 
-    /// Does what follows from all that has happened to share partitions in this turn.
+    /// Does the follow-up work of all events of share partitions in this turn.
     pub(super) fn flush_shares(&mut self) -> bool {
-        // Without share partitions nobody waits for any.
+        // Without share partitions no request waits for any.
         if !self.shares.entries.is_empty() {
             for told in self.take_share_answers() {
                 self.on_share_told(told);
@@ -822,7 +824,7 @@ impl Node {
                 is_unused &= write.is_none() && part.is_idle();
             }
             Stage::Reading { call: None, again_us } if *again_us <= self.now.mono_us => {
-                // Who waits asks for it again.
+                // A request that waits asks for it again.
                 is_unused = true;
             }
             Stage::Reading { .. } | Stage::Dating { .. } => {}
@@ -868,7 +870,7 @@ impl Node {
         self.shares.dirty.insert(key.clone());
     }
 
-    /// A replica leads no more, or is gone.
+    /// Forgets the share partitions of a replica that leads no more, or is gone.
     pub(super) fn forget_shares(&mut self, replica: ReplicaId) {
         let of_it = self.shares.entries.iter().filter(|(_, entry)| entry.replica == replica);
         let keys: Vec<ShareKey> = of_it.map(|(key, _)| key.clone()).collect();
@@ -878,7 +880,7 @@ impl Node {
     }
 }
 
-/// Up to where a group sees a partition.
+/// Returns the end of a partition as a group sees it: the last stable offset or the high watermark.
 fn end_of(partition: &Partition, settings: &GroupSettings) -> i64 {
     if settings.is_read_committed && !sabotage::is(Bug::OpenIsShared) {
         partition.stable()
@@ -887,7 +889,7 @@ fn end_of(partition: &Partition, settings: &GroupSettings) -> i64 {
     }
 }
 
-/// What a client is told of a decision that will not be kept.
+/// Returns a client's error for a decision that will not be kept.
 fn refused(code: ErrorCode) -> ErrorCode {
     match code {
         ErrorCode::FencedLeaderEpoch | ErrorCode::FencedStateEpoch => {

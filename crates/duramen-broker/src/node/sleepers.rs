@@ -1,21 +1,21 @@
 //! # Room card: sleepers
 //!
-//! Purpose:    groups that have nothing to do cost nothing: they are not ticked, and what stands in for all their
-//!             heartbeats is a number in the frames between nodes.
-//! Owns:       which groups are ticked; what this node leads asleep with each other node, and what each leads asleep with
-//!             this one; whether nodes answer each other.
+//! Purpose:    quiesced groups cost nothing: they are not ticked, and a number in the frames between nodes stands in
+//!             for all their heartbeats.
+//! Owns:       the groups that are ticked; the quiesced groups that this node leads with each other node, and that each
+//!             leads with this one; knowledge of which nodes answer each other.
 //! Interface:  [`Node::tick_groups`], [`Node::on_asleep`], [`Node::note_rest`].
-//! Invariants: a replica that follows sleeps only while its leader's node is heard, and says that it leads the group asleep
-//!             in that term; one that leads sleeps only while the nodes of all its followers answer. No work of a tick
-//!             grows with the number of groups that sleep.
-//! Never:      when a group may sleep, and what waking is (see `group/sleeping.rs`); the metadata group, which is always
-//!             awake.
+//! Invariants: a replica that follows sleeps only while its leader's node is heard, and says that it leads the group
+//!             asleep in that term; one that leads sleeps only while the nodes of all its followers answer. No work of
+//!             a tick grows with the number of groups that sleep.
+//! Never:      when a group may sleep, and what waking is (see `group/sleeping.rs`); the metadata group, which is
+//!             always awake.
 //! Tests:      `node/tests/sleepers.rs`; `duramen-sim`, scenario `cluster`.
 //! Start at:   [`Asleep`](crate::peer::Asleep).
 //!
-//! What a node leads asleep with another is a set, which changes in numbered steps. A frame tells the steps that its
-//! receiver may lack, and the number and the hash of the set as it is. Whoever finds that its own groups are not that set,
-//! and stay so, asks for all of it. Frames may be lost, doubled, and out of order.
+//! The quiesced groups that a node leads with another node are a set, which changes in numbered steps. A frame tells
+//! the steps that its receiver may lack, and the number and the hash of the present set. A node whose own groups do not
+//! match that set for long asks for all of it. Frames may be lost, doubled, and out of order.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -29,35 +29,36 @@ use crate::limits::{ELECTION_TICKS, PEER_SLEEPERS_MAX};
 use crate::peer::{Asleep, Sleeper};
 use crate::prng::Prng;
 
-/// Ticks until what was told and not heard of is told again.
+/// Ticks until unacknowledged steps are told again.
 const AGAIN_TICKS: u64 = 4;
-/// Ticks for which two sets may differ: something is on its way.
+/// Ticks for which two sets may differ, because a step may be on its way.
 const UNEVEN_TICKS: u64 = 4;
 /// Ticks between two times that all of a set is asked for.
 const WHOLE_TICKS: u64 = 20;
-/// Frames that were sent and not heard of which are remembered.
+/// Frames, sent and not acknowledged, that are remembered.
 const OPEN_MAX: usize = 100;
 const SILENT_TICKS: u64 = ELECTION_TICKS as u64;
 const _: () = assert!(2 * AGAIN_TICKS < SILENT_TICKS);
 
-/// A set's hash is the sum of its members', so that it need not be made anew.
+/// Hashes a member of a set. A set's hash is the sum of its members', so that a change needs no new count.
 fn digest(sleeper: &Sleeper) -> u64 {
     let of = |seed, part| Prng::stream(seed, part).next();
     of(of(of(of(0, sleeper.from), sleeper.to), sleeper.term), sleeper.index)
 }
 
-/// What this node leads asleep with another one.
+/// Set of the quiesced groups that this node leads with another one.
 #[derive(Debug, Default)]
 struct Led {
     version: u64,
     hash: u64,
-    /// How many are in it.
+    /// Number of groups in the set.
     count: usize,
-    /// By the replica there, with the version that brought it; those that woke stay until that is heard.
+    /// Groups by the replica there, with the version that brought each. A group that woke stays until the other node
+    /// has heard that.
     sleepers: BTreeMap<u64, (u64, Sleeper)>,
     changes: BTreeMap<u64, u64>,
-    /// How far the other one has heard of it, how far it was told, and since when neither is new: the tick in which it had
-    /// heard more, or was told all that it lacks.
+    /// Version that the other node has heard, version that it was told, and the tick since when neither is new. In that
+    /// tick it had heard more, or was told all that it lacks.
     heard: u64,
     told: u64,
     told_at: u64,
@@ -99,7 +100,7 @@ impl Led {
     }
 
     fn tell(&mut self, ticks: u64) -> Asleep {
-        // What comes after something that was lost is not taken: however much is new, that is told again.
+        // The other node does not take steps after a lost one: however much is new, the lost step is told again.
         let is_due = ticks >= self.told_at + AGAIN_TICKS;
         let is_first = self.heard >= self.told;
         let after = if is_due { self.heard } else { self.heard.max(self.told) };
@@ -118,20 +119,20 @@ impl Led {
     }
 }
 
-/// What another node leads asleep with this one, as far as replicas here sleep.
+/// Set of the quiesced groups that another node leads with this one, as far as replicas here sleep.
 #[derive(Debug, Default)]
 struct Followed {
-    /// Of the other node's start.
+    /// Incarnation of the other node.
     incarnation: u64,
     known: u64,
     hash: u64,
-    /// With the question for the whole set that was answered by it.
+    /// Quiesced replicas, with the number of the latest question for the whole set at that time.
     sleepers: BTreeMap<ReplicaId, (u64, Sleeper)>,
     /// Questions for the whole set, and whether the last one is open.
     asked: u64,
     is_asking: bool,
     asked_at: u64,
-    /// Ticks since the other node was heard, and nothing that it said was missing.
+    /// Ticks since the other node was heard without a missing step.
     silent: u64,
     /// Ticks since the sets were the same, if they are not.
     uneven: Option<u64>,
@@ -160,12 +161,12 @@ impl Followed {
     }
 }
 
-/// Whether another node hears what is said to it, as its own frames say.
+/// Record of whether another node hears this one, as its own frames report.
 #[derive(Debug, Default)]
 struct Answers {
-    /// The first frames of the last ticks, and when they were sent.
+    /// First frames of the last ticks, each with the tick in which it was sent.
     open: VecDeque<(u64, u64)>,
-    /// When the last one was sent that was heard.
+    /// Tick in which the latest acknowledged frame was sent.
     at: u64,
 }
 
@@ -182,9 +183,9 @@ pub(super) struct Sleepers {
     quiet_ticks: u64,
     ticks: u64,
     awake: BTreeSet<ReplicaId>,
-    /// Those that lead here asleep: the other replicas, and their nodes.
+    /// Quiesced replicas that lead here: the nodes and the ids of the other replicas.
     led: BTreeMap<ReplicaId, Vec<(i32, u64)>>,
-    /// Those whose leaders sleep elsewhere: where.
+    /// Quiesced replicas that follow: the node of the leader.
     following: BTreeMap<ReplicaId, i32>,
     bonds: BTreeMap<i32, Bond>,
     slept: u64,
@@ -203,35 +204,35 @@ impl Sleepers {
         }
     }
 
-    /// A replica is here, and awake.
+    /// Adds a replica, awake.
     pub(super) fn begin(&mut self, replica: ReplicaId) {
         self.awake.insert(replica);
     }
 
-    /// A replica is gone.
+    /// Forgets a replica that is gone.
     pub(super) fn forget(&mut self, replica: ReplicaId) {
         self.rouse(replica);
         self.awake.remove(&replica);
     }
 
-    /// Replicas that are ticked.
+    /// Returns the replicas that are ticked.
     pub(super) fn awake(&self) -> impl Iterator<Item = ReplicaId> {
         self.awake.iter().copied()
     }
 
-    /// How many sleep.
+    /// Returns the number of quiesced replicas.
     pub(super) fn asleep(&self) -> usize {
         self.led.len() + self.following.len()
     }
 
-    /// With how many nodes that are heard it is not agreed what they lead asleep with this one.
+    /// Returns the number of heard nodes whose set of quiesced groups differs from this node's.
     pub(super) fn uneven(&self) -> usize {
         let followed = self.bonds.values().map(|bond| &bond.followed);
         let heard = followed.filter(|it| it.silent < SILENT_TICKS);
         heard.filter(|it| it.uneven.is_some() || it.is_asking).count()
     }
 
-    /// How often one fell asleep.
+    /// Returns the number of times that a replica became quiesced.
     pub(super) fn slept(&self) -> u64 {
         self.slept
     }
@@ -252,7 +253,7 @@ impl Sleepers {
         bond.is_some_and(|bond| bond.answers.at + SILENT_TICKS / 2 >= self.ticks)
     }
 
-    /// Another node has heard a frame of this one, and what it knows of those asleep.
+    /// Notes that another node has heard a frame of this one, and which version of the set it knows.
     pub(super) fn on_heard(&mut self, broker_id: i32, number: u64, version: u64) {
         let bond = self.bonds.entry(broker_id).or_default();
         let Answers { open, at } = &mut bond.answers;
@@ -263,13 +264,13 @@ impl Sleepers {
         bond.led.on_heard(version, self.ticks);
     }
 
-    /// How far the set of another node is known, of this start of it.
+    /// Returns the known version of another node's set, for this start of it.
     pub(super) fn known(&self, broker_id: i32, incarnation: u64) -> u64 {
         let bond = self.bonds.get(&broker_id).map(|bond| &bond.followed);
         bond.filter(|it| it.incarnation == incarnation).map_or(0, |it| it.known)
     }
 
-    /// A frame is sent.
+    /// Returns the part of a frame about quiesced groups, and notes that the frame is sent.
     pub(super) fn tell(&mut self, broker_id: i32, number: u64) -> Asleep {
         let bond = self.bonds.entry(broker_id).or_default();
         let open = &mut bond.answers.open;
@@ -280,7 +281,7 @@ impl Sleepers {
         bond.led.tell(self.ticks)
     }
 
-    /// Time passes: which replicas do not hear their leader's node any more, and which nodes do not answer.
+    /// Counts a tick. Returns the replicas that no longer hear their leader's node, and the nodes that do not answer.
     fn tick(&mut self) -> (Vec<ReplicaId>, BTreeSet<i32>) {
         self.ticks += 1;
         let (mut unled, mut silent) = (Vec::new(), BTreeSet::new());
@@ -306,7 +307,7 @@ impl Sleepers {
 }
 
 impl Node {
-    /// Time passes for groups of several voters, but for the metadata group, that are awake; and others wake.
+    /// Ticks the groups of several voters that are awake, except the metadata group, and wakes others.
     pub(super) fn tick_groups(&mut self) {
         let mut still = Vec::new();
         for replica in self.sleepers.awake.clone() {
@@ -340,7 +341,7 @@ impl Node {
         }
     }
 
-    /// These nodes do not answer: what is led asleep with them has to see who is left.
+    /// Wakes the groups that are led here with nodes that do not answer, so that they see which members are left.
     fn wake_without(&mut self, silent: &BTreeSet<i32>) {
         let left_of = |all: &Vec<(i32, u64)>| -> BTreeSet<u64> {
             all.iter().filter(|(broker_id, _)| silent.contains(broker_id)).map(|it| it.1).collect()
@@ -355,9 +356,9 @@ impl Node {
         }
     }
 
-    /// A group that is led here has nothing to do: it sleeps, if all its nodes are there.
+    /// Puts a group that is led here and has nothing to do to sleep, if all its nodes are there.
     fn lead_to_sleep(&mut self, replica: ReplicaId) {
-        // While it sleeps nobody looks at who keeps up.
+        // While the group sleeps, nobody checks which replicas keep up.
         self.note_lacking_of(replica);
         let Some(partition) = self.partitions.get(&replica) else { return };
         let (id, term, index) = (partition.id, partition.group.term(), partition.group.applied());
@@ -377,8 +378,8 @@ impl Node {
         partition.group.sleep();
     }
 
-    /// A replica has had its turn: if it does not sleep any more, it is ticked again, and whoever was told otherwise is
-    /// told so. Whatever wakes a group gives it a turn.
+    /// Ticks a replica again if it has woken, and tells the other nodes. Every event that wakes a group gives it a
+    /// turn.
     pub(super) fn note_rest(&mut self, replica: ReplicaId) {
         if self.sleepers.awake.contains(&replica) {
             return;
@@ -393,7 +394,7 @@ impl Node {
         self.sleepers.rouse(replica);
     }
 
-    /// What another node leads asleep with this one.
+    /// Takes another node's set of quiesced groups.
     pub(super) fn on_asleep(
         &mut self,
         (broker_id, incarnation): (i32, u64),
@@ -403,7 +404,7 @@ impl Node {
         let Asleep { version, hash, after, upto, sleepers } = asleep;
         let followed = &mut self.sleepers.bonds.entry(broker_id).or_default().followed;
         if followed.incarnation != incarnation {
-            // Whatever another start of it said is void.
+            // Statements of another start of the node are void.
             let before = std::mem::take(followed);
             followed.incarnation = incarnation;
             for replica in before.sleepers.into_keys() {
@@ -439,7 +440,7 @@ impl Node {
         }
     }
 
-    /// A leader elsewhere sleeps, or does not any more.
+    /// Follows a leader elsewhere that sleeps or has woken.
     fn follow_sleeper(&mut self, broker_id: i32, directory_id: Uuid, sleeper: Sleeper) {
         let replica = ReplicaId(sleeper.to);
         let Some(partition) = self.partitions.get(&replica) else { return };
@@ -472,7 +473,7 @@ impl Node {
         }
     }
 
-    /// Whether a replica is the first of its placement but for the one that leads.
+    /// Tells whether a replica is the first of its placement except for the leader.
     fn is_next_preferred(&self, group: GroupId, leader: u64, replica: ReplicaId) -> bool {
         let topic = self.controller.image.topic(Uuid(group.topic_id));
         let at = usize::try_from(group.partition).unwrap_or(usize::MAX);
@@ -486,7 +487,7 @@ impl Node {
 mod tests {
     use super::*;
 
-    /// What is taken of what is told; the rest of it has no bearing on that.
+    /// Returns the version up to which a step is taken; the rest of the set has no bearing on that.
     fn take(known: u64, told: &Asleep) -> u64 {
         if told.after <= known && told.upto >= known { told.upto } else { known }
     }

@@ -19,7 +19,7 @@ struct Stalled {
 #[derive(Debug, Default)]
 pub(super) struct Stalls {
     queue: VecDeque<Stalled>,
-    /// The operator was told of produces that waited in vain since the queue was last empty.
+    /// True if the operator was told of produces that waited in vain since the queue was last empty.
     is_told: bool,
 }
 
@@ -30,13 +30,13 @@ impl Stalls {
 }
 
 impl Node {
-    /// Whether `bytes` more may be taken in now.
+    /// Tells whether `bytes` more may be taken in now.
     pub(crate) fn has_room(&self, bytes: u64) -> bool {
         let total = self.bytes_in_flight + bytes;
         self.bytes_in_flight == 0 || total <= self.options.bytes_in_flight_max
     }
 
-    /// Whether produces wait for room already: later ones queue behind them.
+    /// Tells whether produces wait for room already: later ones queue behind them.
     pub(crate) fn has_stalled(&self) -> bool {
         !self.stalls.queue.is_empty()
     }
@@ -53,7 +53,7 @@ impl Node {
         self.stalls.queue.push_back(Stalled { key, context, request, deadline_us });
     }
 
-    /// Lets the first of them in, if there is room. False if nothing was done.
+    /// Lets the first waiting produce in, if there is room. False if nothing was done.
     pub(super) fn resume_stalled(&mut self) -> bool {
         let Some(first) = self.stalls.queue.front() else { return false };
         if !self.has_room(api::produce::bytes_of(&first.request)) {
@@ -67,7 +67,7 @@ impl Node {
         true
     }
 
-    /// Takes one back whose time is over.
+    /// Takes back a produce whose time is over.
     pub(crate) fn unstall(&mut self, key: RequestKey) -> Option<PreparedProduce> {
         let at = self.stalls.queue.iter().position(|stalled| stalled.key == key)?;
         if !std::mem::replace(&mut self.stalls.is_told, true) {

@@ -13,7 +13,7 @@ use crate::partition::Partition;
 pub(super) struct Sweep {
     /// The last partition visited; `None` between two sweeps.
     at: Option<ReplicaId>,
-    /// Whether the wall clock was believed when the sweep began.
+    /// True if the wall clock was believed when the sweep began.
     is_believed: bool,
 }
 
@@ -53,7 +53,7 @@ impl Node {
         self.partitions.range(from..).take(SWEEP_SLICE).map(|(id, _)| *id).collect()
     }
 
-    /// The next partitions whose topics' own settings are known here.
+    /// Returns the next partitions whose topics' own settings are known here.
     fn configured_after(&self, at: Option<ReplicaId>) -> Vec<ReplicaId> {
         if self.is_registered { self.slice_after(at) } else { Vec::new() }
     }
@@ -67,7 +67,7 @@ impl Node {
         self.timers.insert((self.now.mono_us.saturating_add(pause), Timer::Retention));
     }
 
-    /// Trims what need not be kept of some partitions. Without a believed wall clock only size counts.
+    /// Trims some partitions by their retention. Without a believed wall clock only size counts.
     pub(super) fn retain(&mut self, replicas: &[ReplicaId], wall_ms: Option<i64>) {
         for replica in replicas {
             let partition = self.partitions.get_mut(replica);
@@ -78,7 +78,7 @@ impl Node {
         }
     }
 
-    /// Looks for logs that are to be compacted, and tries again what could not be.
+    /// Looks for logs that are to be compacted, and tries failed compactions again.
     pub(super) fn sweep_cleaning(&mut self) {
         let is_believed = self.believes_clock();
         let wall_ms = self.cleaning.take_reading(is_believed, self.now);
@@ -99,7 +99,7 @@ impl Node {
         self.timers.insert((self.now.mono_us.saturating_add(pause), Timer::Cleaning));
     }
 
-    /// A log was compacted, or not.
+    /// Notes that a log was compacted, or not.
     pub(super) fn on_compacted(
         &mut self,
         replica: ReplicaId,
@@ -114,14 +114,14 @@ impl Node {
         }
     }
 
-    /// Takes what the metadata say of this node's settings.
+    /// Takes the metadata's settings of this node.
     pub(super) fn take_dynamic_settings(&mut self) {
         let image = &self.controller.image;
         let own = image.broker_configs(self.options.facts.broker_id).clone();
         self.options.settings.set_dynamic(own, image.broker_configs(ALL_BROKERS).clone());
     }
 
-    /// Settings of nodes are others: topics whose own they are not learn of it, a slice at a time.
+    /// Passes changed settings of nodes to the topics without own ones, a slice at a time.
     pub(super) fn reconfigure(&mut self) {
         self.take_dynamic_settings();
         self.timers.retain(|(_, timer)| *timer != Timer::Settings);

@@ -1,19 +1,20 @@
 //! # Room card: transactions in the node
 //!
-//! Purpose:    what coordinators of transactions and leaders of partitions say to each other, here and between nodes.
-//! Owns:       batches that wait until it is known whether their partition is in their transaction; what was asked for them,
-//!             and which markers are to be written, until it is answered.
-//! Interface:  [`Node::append_in_transaction`], [`Node::judge_for`], [`Node::mark`]; the rest is called as things happen.
-//! Invariants: the first batch of a transaction is appended only after its coordinator has said that the partition is in it,
-//!             and only if no marker came in between; a marker is asked for until it is written, or can no longer be;
-//!             one that comes late, after its transaction was over, does nothing.
+//! Purpose:    the messages between coordinators of transactions and leaders of partitions, here and between nodes.
+//! Owns:       batches that wait until it is known whether their partition is in their transaction; open questions for
+//!             them; markers that are still to be written.
+//! Interface:  [`Node::append_in_transaction`], [`Node::judge_for`], [`Node::mark`]; the rest is called as things
+//!             happen.
+//! Invariants: a leader appends a transaction's first batch only after the coordinator has confirmed the partition, and
+//!             only if no marker came in between; a marker is asked for until it is written, or can no longer be; one
+//!             that comes late, after its transaction was over, does nothing.
 //! Never:      what transactions are (see `transactions`), what logs hold (see `partition`).
 //! Tests:      `node/tests/transactions.rs`; `duramen-sim`.
 //! Start at:   [`Node::append_in_transaction`], then [`Node::on_judged`].
 //!
-//! Frames may be lost, late, and come twice. Questions may be asked again: they change nothing that was so. Markers carry the
-//! term of the leader that they are for, so that a later one does not execute what an earlier one was asked; and the place
-//! of the decision in the coordinator's log, of which a leader remembers the last for each producer.
+//! Frames may be lost, late, and come twice. Questions may be asked again, because they change nothing. A marker
+//! carries the term of the leader that it is for, so that a later leader does not execute it. A marker also carries the
+//! place of the decision in the coordinator's log, of which a leader remembers the last for each producer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -43,7 +44,7 @@ struct HeldBatch {
     batch: CheckedBatch,
     acks: Acks,
     slot: Slot,
-    /// Of its request.
+    /// Version of the batch's request.
     version: i16,
 }
 
@@ -51,13 +52,13 @@ struct HeldBatch {
 #[derive(Debug)]
 struct Held {
     batches: Vec<HeldBatch>,
-    /// The term in which the leader asked.
+    /// Term in which the leader asked.
     term: u64,
-    /// A marker came meanwhile: what is answered may be of the transaction that it has ended.
+    /// True if a marker came meanwhile: the answer may be of the transaction that the marker has ended.
     is_void: bool,
 }
 
-/// For whom it is asked.
+/// Subject of a question: held batches, or a request to commit offsets.
 #[derive(Debug)]
 enum For {
     Batches(ReplicaId, i64),
@@ -70,7 +71,7 @@ struct Question {
     id: Arc<str>,
     addition: Addition,
     of: For,
-    /// The node that was asked last, and when.
+    /// The node that was asked last, and when, in monotonic microseconds.
     to: Option<(i32, u64)>,
     until_us: u64,
 }
@@ -80,11 +81,11 @@ struct Question {
 struct Wanted {
     coordinator: ReplicaId,
     mark: Mark,
-    /// The node and term of the leader that was asked last, and when.
+    /// The node and term of the leader that was asked last, and when, in monotonic microseconds.
     to: Option<(i32, i32, u64)>,
 }
 
-/// What a coordinator says.
+/// Answer of a coordinator.
 #[derive(Debug)]
 enum Answer {
     Reply(RequestKey, Box<Response>),
@@ -92,7 +93,7 @@ enum Answer {
 }
 
 impl Answer {
-    /// It was none.
+    /// Withdraws the answer, because this node was not the coordinator.
     fn withdrawn(self) -> Self {
         let code = ErrorCode::NotCoordinator;
         match self {
@@ -117,26 +118,26 @@ impl Answer {
 pub(super) struct Calls {
     held: BTreeMap<(ReplicaId, i64), Held>,
     questions: BTreeMap<u64, Question>,
-    /// Those that nobody was asked yet.
+    /// Questions that were sent to no node yet.
     unsent: Vec<u64>,
     wanted: BTreeMap<u64, Wanted>,
-    /// The place of the last decision that was executed here, by partition and producer. Only leaders have any.
+    /// Numbers of the last decisions that were executed here, by partition and producer. Only leaders have any.
     executed: BTreeMap<ReplicaId, BTreeMap<i64, i64>>,
-    /// Markers that are being written, and the place of the decision.
+    /// Numbers of the decisions whose markers are being written.
     numbers: BTreeMap<(ReplicaId, i64), i64>,
     /// Answers of coordinators that may have a successor.
     doubted: BTreeMap<ReplicaId, Vec<(Doubt, Answer)>>,
-    /// Requests that wait for the topic that groups are kept in.
+    /// Requests that wait for `__consumer_offsets`.
     for_groups: BTreeSet<RequestKey>,
     /// Transactional ids that wait for a producer id, with their coordinators.
     ids_wanted: BTreeSet<(ReplicaId, Arc<str>)>,
     is_timed: bool,
 }
 
-/// What partitions ask.
+/// Questions of partitions.
 impl Node {
-    /// Gives a partition a batch of a transaction, or keeps it until that is known to be right. Returns the partition's first
-    /// offset kept, too.
+    /// Gives a partition a batch of a transaction, or holds the batch until the coordinator has confirmed it. Returns
+    /// the partition's log start offset, too.
     pub(crate) fn append_in_transaction(
         &mut self,
         replica: ReplicaId,
@@ -166,7 +167,7 @@ impl Node {
         let Some(topic) = topic else {
             return (Appended::Refused(ErrorCode::UnknownTopicOrPartition, None), log_start);
         };
-        // From this version on producers leave it to the partition to say that it takes part.
+        // From this version on producers leave it to the partition to join the transaction.
         let is_second = context.version >= FIRST_THAT_ADDS;
         let partitions = [(topic.name.clone(), [partition.id.partition].into())].into();
         let addition = Addition {
@@ -183,7 +184,7 @@ impl Node {
         (Appended::Waits { append_time_ms: -1 }, log_start)
     }
 
-    /// Asks whether offsets of a group may be committed by a transaction.
+    /// Asks whether a transaction may commit offsets of a group.
     pub(crate) fn judge_offsets(
         &mut self,
         key: RequestKey,
@@ -205,7 +206,7 @@ impl Node {
         self.question(&id, addition, For::Offsets(key));
     }
 
-    /// Has the topic made that groups are kept in. The request goes on when it is there.
+    /// Has `__consumer_offsets` made. The request goes on when the topic is there.
     pub(crate) fn await_groups(
         &mut self,
         key: RequestKey,
@@ -219,13 +220,13 @@ impl Node {
         self.time_calls();
     }
 
-    /// Goes on with the requests that wait for the topic that groups are kept in, if it is there.
+    /// Goes on with the requests that wait for `__consumer_offsets`, if the topic is there.
     pub(super) fn look_for_groups(&mut self) {
         if self.controller.image.topic_named(GROUPS).is_none() {
             return;
         }
         for key in std::mem::take(&mut self.calls.for_groups) {
-            // Whoever asked may be gone.
+            // The client may be gone.
             let Some(Parked::AddOffsets { .. }) = self.parked_mut(key) else { continue };
             let Some(Parked::AddOffsets { request, context }) = self.unpark(key) else { continue };
             api::add_partitions_to_txn::handle_offsets(self, key, context, request);
@@ -237,12 +238,12 @@ impl Node {
         let until_us = self.now.mono_us.saturating_add(TRANSACTION_CALL_US_MAX);
         let question = Question { id: id.into(), addition, of, to: None, until_us };
         self.calls.questions.insert(nonce, question);
-        // Whoever asks is about to be parked; the answer may be at hand.
+        // The caller is about to be parked, and the answer may be at hand.
         self.calls.unsent.push(nonce);
         self.time_calls();
     }
 
-    /// Sends what was asked in this turn.
+    /// Sends the questions of this turn.
     pub(super) fn send_questions(&mut self) -> bool {
         let unsent = std::mem::take(&mut self.calls.unsent);
         for nonce in &unsent {
@@ -251,7 +252,7 @@ impl Node {
         !unsent.is_empty()
     }
 
-    /// Puts a question to whoever coordinates the transactional id, if that is known.
+    /// Puts a question to the coordinator of the transactional id, if it is known.
     fn send_question(&mut self, nonce: u64) {
         let Some(question) = self.calls.questions.get(&nonce) else { return };
         let id = question.id.clone();
@@ -298,14 +299,14 @@ impl Node {
         }));
     }
 
-    /// The node that coordinates what is kept in a topic.
+    /// Returns the node that coordinates a name in an internal topic.
     pub(crate) fn coordinator_of(&self, topic: &str, name: &str) -> Option<i32> {
         let topic = self.controller.image.topic_named(topic)?;
         let partition = partition_of(name, topic.partitions.len());
         self.leader_of(topic, partition).map(|leader| leader.0)
     }
 
-    /// A question is answered.
+    /// Takes the answer to a question.
     fn on_judged(&mut self, nonce: u64, code: ErrorCode) {
         let is_elsewhere = matches!(
             code,
@@ -314,7 +315,7 @@ impl Node {
                 | ErrorCode::CoordinatorNotAvailable
         );
         if is_elsewhere {
-            // It may be here again, or elsewhere, at the next look.
+            // The coordinator may be here again, or elsewhere, at the next look.
             if let Some(question) = self.calls.questions.get_mut(&nonce) {
                 question.to = None;
             }
@@ -360,7 +361,7 @@ impl Node {
         }
     }
 
-    /// A replica leads no more, or is gone: what it held is for others.
+    /// Forgets the calls of a replica that leads no more, or is gone, and refuses the batches that it held.
     pub(super) fn forget_calls(&mut self, replica: ReplicaId) {
         self.calls.executed.remove(&replica);
         self.calls.numbers.retain(|(of, _), _| *of != replica);
@@ -375,9 +376,9 @@ impl Node {
     }
 }
 
-/// What coordinators want.
+/// Outputs of coordinators.
 impl Node {
-    /// Does what a coordinator of transactions wants done.
+    /// Carries out the outputs of a coordinator of transactions.
     pub(super) fn carry_out_transactions(&mut self, replica: ReplicaId, outputs: Vec<Output>) {
         for output in outputs {
             match output {
@@ -415,7 +416,8 @@ impl Node {
         }
     }
 
-    /// Another node may coordinate by now, and know better; what was just written proves that none did.
+    /// Answers after a leadership check, because another node may coordinate by now, and know better. A fresh write
+    /// proves that none did.
     fn tell_for_certain(&mut self, replica: ReplicaId, answer: Answer, is_written: bool) {
         let is_doubtful =
             !is_written && self.is_clustered() && !sabotage::is(Bug::StaleLeaderAnswers);
@@ -427,7 +429,8 @@ impl Node {
         }
     }
 
-    /// A coordinator may have become sure that it is one, or is none any more.
+    /// Sends the answers that waited for a leadership check of this coordinator, once the check is done or the
+    /// coordinator leads no more.
     pub(super) fn settle_doubted_answers(&mut self, replica: ReplicaId) {
         let Some(mut waiting) = self.calls.doubted.remove(&replica) else { return };
         let group = self.partitions.get(&replica).map(|it| &it.group);
@@ -460,7 +463,7 @@ impl Node {
     }
 
     fn answer_transaction(&mut self, key: RequestKey, mut response: Box<Response>) {
-        // Whoever asked may be gone.
+        // The client may be gone.
         let Some(&mut Parked::Transaction { version }) = self.parked_mut(key) else { return };
         self.unpark(key);
         match &mut *response {
@@ -491,13 +494,13 @@ impl Node {
         }
     }
 
-    /// Lets the leader of a partition know that a transaction has ended, if it is known who leads.
+    /// Tells the leader of a partition that a transaction has ended, if the leader is known.
     fn send_mark(&mut self, nonce: u64) {
         let Some(wanted) = self.calls.wanted.get(&nonce) else { return };
         let Mark { topic, partition, marker, number, .. } = &wanted.mark;
         let (partition, marker, number) = (*partition, *marker, *number);
         let Some(found) = self.controller.image.topic_named(topic) else {
-            // Its records went with it.
+            // The topic's records went with it.
             return self.on_marked(nonce, ErrorCode::None);
         };
         if usize::try_from(partition).is_ok_and(|it| it >= found.partitions.len()) {
@@ -532,17 +535,17 @@ impl Node {
         }
     }
 
-    /// What became of a marker that a coordinator here wanted.
+    /// Takes the result of a marker that a coordinator here wanted.
     fn on_marked(&mut self, nonce: u64, code: ErrorCode) {
         let is_over = matches!(
             code,
-            // Another producer has its place there, or another coordinator this one's: there is nothing left to be ended.
+            // Another producer has its place there, or another coordinator this one's: nothing is left to end.
             ErrorCode::None
                 | ErrorCode::InvalidProducerEpoch
                 | ErrorCode::TransactionCoordinatorFenced
         );
         if !is_over {
-            // It is asked for again at the next look.
+            // The next look asks for the marker again.
             return;
         }
         let Some(Wanted { coordinator, mark, .. }) = self.calls.wanted.remove(&nonce) else {
@@ -552,7 +555,7 @@ impl Node {
         self.with_transactions(coordinator, |it| it.on_marked(&mark, now));
     }
 
-    /// A coordinator here is one no more: whoever comes next asks for its markers.
+    /// Forgets the markers of a coordinator that is one no more: the next coordinator asks for them.
     pub(super) fn forget_wanted(&mut self, coordinator: ReplicaId) {
         self.calls.wanted.retain(|_, wanted| wanted.coordinator != coordinator);
         self.calls.ids_wanted.retain(|(of, _)| *of != coordinator);
@@ -561,7 +564,7 @@ impl Node {
 
 /// Leaders of partitions.
 impl Node {
-    /// Ends a producer's transaction in a partition here, and says so to whoever asked.
+    /// Ends a producer's transaction in a partition here, and answers the asker.
     pub(crate) fn mark(
         &mut self,
         replica: ReplicaId,
@@ -611,7 +614,7 @@ impl Node {
         }
     }
 
-    /// A marker is in its log, or will not be.
+    /// Takes the result of a marker's append.
     pub(super) fn on_marker(
         &mut self,
         (replica, producer_id, commits): (ReplicaId, i64, bool),
@@ -639,7 +642,7 @@ impl Node {
         }
     }
 
-    /// Producers that a partition has forgotten need not be remembered here.
+    /// Forgets the decisions of producers that a partition has forgotten.
     pub(super) fn forget_executed(&mut self, replica: ReplicaId) {
         let (Some(all), Some(partition)) =
             (self.calls.executed.get_mut(&replica), self.partitions.get(&replica))
@@ -698,7 +701,7 @@ impl Node {
         }
     }
 
-    /// The replica here that leads in the term that a marker is for.
+    /// Returns the replica here that leads in the term that a marker is for.
     fn marked_replica(&self, wanted: &MarkWanted) -> Option<ReplicaId> {
         let topic: &Topic = self.controller.image.topic(wanted.topic_id)?;
         let partition = self.serving(topic, wanted.partition).ok()?;
@@ -706,7 +709,7 @@ impl Node {
         (is_of_term || sabotage::is(Bug::LateMarkerTaken)).then(|| partition.group.id())
     }
 
-    /// Looks again in a while, as long as anything is open.
+    /// Sets the timer for the next look, as long as any call is open.
     fn time_calls(&mut self) {
         let calls = &self.calls;
         let is_open = !calls.questions.is_empty()
@@ -720,7 +723,7 @@ impl Node {
         }
     }
 
-    /// Asks again what was not answered, and gives up what has waited too long.
+    /// Sends unanswered questions again, and gives up those that have waited too long.
     pub(super) fn on_calls_timer(&mut self) {
         self.calls.is_timed = false;
         let nonces: Vec<u64> = self.calls.questions.keys().copied().collect();
@@ -745,16 +748,16 @@ impl Node {
         self.time_calls();
     }
 
-    /// The replica and the partition that a group is kept in, if it is coordinated here.
+    /// Returns the replica and the partition that keep a group, if it is coordinated here.
     pub(crate) fn group_partition(&self, group: &str) -> Result<(ReplicaId, i32), ErrorCode> {
         let replica = self.shard_of(Kind::Groups, group)?;
         let partition = self.partitions.get(&replica).ok_or(ErrorCode::NotCoordinator)?;
         Ok((replica, partition.id.partition))
     }
 
-    /// Whether a producer's transaction is open in the partition that a group is kept in. An error if another producer has
-    /// taken its place. One of an earlier epoch that is open has ended: its marker is on its way, and the coordinator lets
-    /// nobody in before it is there.
+    /// Tells whether a producer's transaction is open in the partition that keeps a group. Returns an error if a newer
+    /// epoch of the producer is known. An open transaction of an earlier epoch counts as ended. Its marker is on its
+    /// way, and the coordinator lets no producer in before the marker is there.
     pub(crate) fn check_transactor(
         &self,
         replica: ReplicaId,
@@ -769,7 +772,7 @@ impl Node {
         Ok(known == Some(epoch) && partition.is_in_transaction(producer_id))
     }
 
-    /// Whether a transactional id may be coordinated here.
+    /// Checks that a transactional id may be coordinated here.
     pub(crate) fn coordinates(&self, id: &str) -> Result<(), ErrorCode> {
         self.shard_of(Kind::Transactions, id).map(|_| ())
     }

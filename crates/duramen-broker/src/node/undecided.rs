@@ -1,5 +1,5 @@
-//! Requests about topics, or settings, whose creation, change or deletion is being committed: what they are told depends on
-//! that. And topics that are to be made on nodes that are about to register.
+//! Requests about topics or settings whose creation, change or deletion is being committed: their answers depend on the
+//! result. Also requests for topics on nodes that are about to register.
 
 use std::collections::VecDeque;
 
@@ -20,7 +20,7 @@ struct Deferred {
     deadline_us: u64,
 }
 
-/// In the order in which they came.
+/// Waiting requests, in the order in which they came.
 #[derive(Debug, Default)]
 pub(super) struct Undecided {
     queue: VecDeque<Deferred>,
@@ -33,8 +33,9 @@ impl Undecided {
 }
 
 impl Node {
-    /// Serves a request, unless another node is to, or it is about a topic whose fate is being decided: then it waits, but
-    /// not longer than it says. Before that it waits for replicas to know that they lead, if that counts (`doubts`).
+    /// Serves a request, unless another node is to serve it. A request about a topic that is being created or deleted
+    /// waits, but not longer than its timeout. Before that it waits for a leadership check, if one is needed
+    /// (`doubts`).
     pub(super) fn judge(&mut self, key: RequestKey, context: RequestContext, request: Prepared) {
         let Prepared::Request(request) = request else {
             return api::dispatch(self, key, context, request);
@@ -66,7 +67,7 @@ impl Node {
         api::dispatch(self, key, context, Prepared::Request(request));
     }
 
-    /// Whether another node leads the metadata and knows better.
+    /// Tells whether another node leads the metadata and knows better.
     fn is_known_elsewhere(&self, request: &Request) -> bool {
         let leader = self.metadata_leader();
         api::is_best_known_to_controller(request)
@@ -77,8 +78,8 @@ impl Node {
         self.controller.is_deciding_on(request) || self.awaits_brokers(request)
     }
 
-    /// Whether topics are to be made on nodes that belong to the cluster from its beginning and have not registered yet:
-    /// it has just been started.
+    /// Tells whether topics are to be made on founders of the cluster that have not registered yet, because the cluster
+    /// has just been started.
     fn awaits_brokers(&self, request: &Request) -> bool {
         let Request::CreateTopics(request) = request else { return false };
         let there = &self.controller.image.brokers;
@@ -105,7 +106,7 @@ impl Node {
         self.undecided.queue.push_back(deferred);
     }
 
-    /// Something was decided.
+    /// Serves the waiting requests whose topics or settings are decided now.
     pub(super) fn judge_again(&mut self) {
         for deferred in std::mem::take(&mut self.undecided.queue) {
             if self.is_to_wait(&deferred.request) {
@@ -118,7 +119,7 @@ impl Node {
         }
     }
 
-    /// Ends the wait of one whose time is over. False if there is none.
+    /// Ends the wait of a request whose time is over. False if there is none.
     pub(crate) fn end_undecided(&mut self, key: RequestKey) -> bool {
         let Some(at) = self.undecided.queue.iter().position(|deferred| deferred.key == key) else {
             return false;
@@ -127,7 +128,7 @@ impl Node {
         let Deferred { context, request, deadline_us, .. } = deferred;
         self.timers.remove(&(deadline_us, Timer::Request(key)));
         if !self.controller.is_deciding_on(&request) {
-            // Whoever it waited for did not come: it is told so.
+            // The expected nodes did not come, and the answer says so.
             let request = Prepared::Request(request);
             api::dispatch(self, key, context, request);
         } else if let Some(response) = api::undecided_answer(&request, ErrorCode::RequestTimedOut) {

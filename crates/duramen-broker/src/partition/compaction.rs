@@ -4,8 +4,8 @@
 //! Owns:       [`Decided`]: what entries have decided, a part of the view; [`decide`].
 //! Interface:  both, and [`Log`], which `decide` looks at.
 //! Invariants: what was decided is a function of the committed log alone, and never goes back. Tombstones go only if an
-//!             earlier compaction, decided long enough before, has them in it, and this leader's disk has seen it done. A
-//!             clock that is not believed decides nothing.
+//!             earlier compaction, decided long enough before, has them in it, and this leader's disk has seen it done.
+//!             A clock that is not believed decides nothing.
 //! Never:      what stays of a log (see storage's `compaction`).
 //! Tests:      below; `tests/over_storage`; `duramen-sim`, `tests/compaction.rs` and scenarios `node` and `cluster`.
 //! Start at:   [`decide`].
@@ -26,27 +26,28 @@ use crate::event::Action;
 const IMAGE_VERSION: u8 = 5;
 const IMAGE_BYTES: usize = 5 * 8;
 
-/// What an image says of a partition.
+/// Contents of a partition's image.
 pub(crate) type View = (Decided, Producers);
 
-/// What is decided of a log, and done.
+/// Compaction of a log: decided and done.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Compacting {
     pub(super) decided: Decided,
     pub(super) done: Compacted,
-    /// What storage was told to do, and has not answered.
+    /// Index of the Compact entry whose order storage has not answered.
     ordered: Option<u64>,
-    /// What was told failed: it is told again when the log is looked at next.
+    /// True if an order failed: the next look at the log repeats it.
     is_put_off: bool,
-    /// The entry that was proposed last, in this term, and up to where it compacts.
+    /// Index of the latest Compact entry proposed in this term, and the offset up to which it compacts.
     proposed: Option<(u64, i64)>,
-    /// By the offset at which a segment begins, the time of its first batch; of those that began since this replica started.
+    /// Time of a segment's first batch, by the segment's base offset. Covers the segments that began since this replica
+    /// started.
     begun: BTreeMap<i64, i64>,
-    /// Until this tick somebody is given what the last one left.
+    /// Tick until which a node is fed with the remains of the last compaction.
     fed_until_tick: u64,
 }
 
-/// Reads an image. `None` if this version cannot.
+/// Reads an image; `None` if this version cannot.
 pub(crate) fn view_of(image: &[u8], now_us: u64) -> Option<View> {
     let (decided, rest) = match image.split_first() {
         Some((&IMAGE_VERSION, rest)) => Decided::decode(rest)?,
@@ -61,7 +62,7 @@ impl Partition {
         self.producers = producers;
     }
 
-    /// The view after the entry at an index.
+    /// Returns the view's image after the entry at an index.
     pub(super) fn view_image(&self, index: u64) -> Bytes {
         let producers = self.producers.image(index);
         let decided = &self.compacting.decided;
@@ -71,28 +72,29 @@ impl Partition {
         [&[IMAGE_VERSION][..], &decided.encode(), &producers].concat().into()
     }
 
-    /// The entry by which storage compacted the log last, as this view knows it; 0 if none did.
+    /// Returns the index of the entry by which storage compacted the log last, as this view knows it; 0 if none did.
     pub(crate) fn compaction(&self) -> u64 {
         self.compacting.done.index
     }
 
-    /// How far storage has compacted the log, as this view knows it.
+    /// Returns the extent of the latest compaction by storage, as this view knows it.
     pub(crate) fn compacted(&self) -> Compacted {
         self.compacting.done
     }
 
-    /// Somebody is given what the last compaction left, until then: were there another, all of it would be to give anew.
+    /// Puts off the next compaction until this tick, because a node is fed with the remains of the last one. After
+    /// another compaction the feed would have to begin anew.
     pub(crate) fn note_fed(&mut self, until_tick: u64) {
         self.compacting.fed_until_tick = until_tick;
     }
 
-    /// Lets what was put off be tried again. True if there is something.
+    /// Lets a failed order be tried again. True if there is one.
     pub(crate) fn retry_compaction(&mut self) -> bool {
         std::mem::take(&mut self.compacting.is_put_off)
     }
 
-    /// Proposes to compact the log if it is time. True if it did. A follower that is there and lacks what would be gone is
-    /// waited for: it would have to begin anew.
+    /// Proposes to compact the log if it is time. True if it did. The leader waits for a live follower that lacks
+    /// entries to be compacted, because the follower would have to begin anew.
     pub(crate) fn sweep_compaction(&mut self, wall_ms: i64, ticks: u64) -> bool {
         let Compacting { decided, done, proposed, fed_until_tick, .. } = self.compacting;
         let is_under_way = proposed.is_some_and(|(index, _)| index > decided.index);
@@ -120,13 +122,13 @@ impl Partition {
         true
     }
 
-    /// Up to where the log is compacted, or will be: no segment that begins below goes on beyond.
+    /// Returns the offset up to which the log is compacted, or will be: no segment that begins below goes on beyond.
     pub(super) fn compacts_below(&self) -> i64 {
         let Compacting { decided, proposed, .. } = &self.compacting;
         proposed.map_or(0, |(_, below)| below).max(decided.below)
     }
 
-    /// A new leader's proposals are its own.
+    /// Forgets the proposed Compact entry, because a new leader's proposals are its own.
     pub(super) fn forget_proposed(&mut self) {
         self.compacting.proposed = None;
     }
@@ -135,14 +137,14 @@ impl Partition {
     pub(super) fn note_begun(&mut self, base_offset: i64, first_timestamp: i64) {
         let begun = &mut self.compacting.begun;
         begun.insert(base_offset, first_timestamp);
-        // Of the others only those that are not compacted yet count.
+        // Earlier segments count only if they are not compacted yet.
         let from = self.compacting.decided.below.max(self.log_start);
         let begins_before = begun.range(..=from).next_back().map(|(base, _)| *base);
         self.compacting.begun = begun.split_off(&begins_before.unwrap_or(from));
     }
 
-    /// What storage is to do now for what was decided: an image behind the entry first, since what is replaced must not be
-    /// needed to make the view again.
+    /// Returns the storage actions for the latest Compact entry. An image behind the entry comes first, since the
+    /// replaced batches must not be needed to make the view again.
     pub(super) fn order(&mut self) -> Option<[Action; 3]> {
         let Compacting { decided, done, ordered, is_put_off, .. } = self.compacting;
         let is_due = decided.index > done.index && ordered.is_none() && !is_put_off;
@@ -153,7 +155,7 @@ impl Partition {
             return None;
         }
         let compacted = decided.wanted();
-        // From now on what is read there may be what is left, which is not what was appended.
+        // From now on a read there may return compacted batches, which differ from the appended ones.
         self.group.compact(compacted.below, compacted.index);
         self.compacting.ordered = Some(compacted.index);
         let replica = self.group.id();
@@ -170,7 +172,7 @@ impl Partition {
         Some([image, settle, Action::Compact(order)])
     }
 
-    /// What became of it.
+    /// Takes the result of an order.
     pub(crate) fn on_compacted(&mut self, done: Option<&(Compacted, Vec<SegmentMeta>)>) {
         self.compacting.ordered = None;
         let Some((compacted, made)) = done else {
@@ -187,28 +189,29 @@ impl Partition {
         self.note_compacted(*compacted);
     }
 
-    /// The log is compacted so far: of aborted transactions nothing is left below, and readers must not be told of them any
-    /// more. Their markers may be gone, without which a reader would leave out all that their producers wrote later.
+    /// Notes the extent of the compaction. No aborted transaction is left below it, and readers must not hear of any.
+    /// Their markers may be gone, without which a reader would leave out all later records of their producers.
     pub(super) fn note_compacted(&mut self, compacted: Compacted) {
         self.compacting.done = compacted;
         self.producers.forget_aborted(compacted.below);
     }
 }
 
-/// What Compact entries have decided so far.
+/// Decisions of the Compact entries so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Decided {
-    /// The last one.
+    /// Index of the latest Compact entry.
     pub index: u64,
     pub below: i64,
     pub tombstones_below: i64,
-    /// The one whose tombstones go next, and when it was decided. Between two such ones others may come.
+    /// End of the compaction whose tombstones go next, and the time when it was decided. Other compactions may come
+    /// before the next such one.
     horizon_below: i64,
     horizon_at_ms: i64,
 }
 
 impl Decided {
-    /// An entry is committed. An image may hold it already.
+    /// Applies a committed entry, unless the image holds it already.
     pub(crate) fn apply(&mut self, index: u64, below: i64, tombstones_below: i64, at_ms: i64) {
         if index <= self.index {
             return;
@@ -221,13 +224,13 @@ impl Decided {
         self.tombstones_below = self.tombstones_below.max(tombstones_below);
     }
 
-    /// What storage is to do for it.
+    /// Returns the compaction that storage is to do.
     pub(crate) fn wanted(&self) -> Compacted {
         let Self { index, below, tombstones_below, .. } = *self;
         Compacted { index, below, tombstones_below }
     }
 
-    /// For the image: as many bytes always.
+    /// Encodes the decisions for the image, always in as many bytes.
     pub(crate) fn encode(&self) -> [u8; IMAGE_BYTES] {
         let mut out = [0; IMAGE_BYTES];
         let numbers = [self.below, self.tombstones_below, self.horizon_below, self.horizon_at_ms];
@@ -257,20 +260,20 @@ impl Decided {
 /// A log as [`decide`] looks at it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Log<'a> {
-    /// Every one has a time.
+    /// Segments, each with a time.
     pub segments: &'a [SegmentMeta],
-    /// The time of the first batch, by the segment's base offset, where it is known.
+    /// Time of the first batch, by the segment's base offset, where it is known.
     pub begun: &'a BTreeMap<i64, i64>,
-    /// Below nothing is kept.
+    /// Log start offset.
     pub start: i64,
-    /// One past the last offset that no open transaction can take back.
+    /// Last stable offset.
     pub stable: i64,
-    /// One past the last offset, committed or not.
+    /// Log end offset.
     pub end: i64,
 }
 
 impl Log<'_> {
-    /// Whether a segment's oldest record has waited for longer than `max.compaction.lag.ms`.
+    /// Tells whether a segment's oldest record has waited for longer than `max.compaction.lag.ms`.
     fn is_overdue(&self, segment: &SegmentMeta, settings: &TopicSettings, wall_ms: i64) -> bool {
         let begun = self.begun.get(&segment.base_offset).filter(|time| **time >= 0);
         let oldest = begun.map_or(segment.max_timestamp, |it| segment.max_timestamp.min(*it));
@@ -278,8 +281,9 @@ impl Log<'_> {
     }
 }
 
-/// Up to where a log is to be compacted now, and which tombstones go: `(below, tombstones_below)`. The last segment goes in
-/// only when it is overdue, and nothing is in flight. `done` is what this replica's disk has done of what was decided.
+/// Returns the offset up to which a log is to be compacted now, and the one below which tombstones go: `(below,
+/// tombstones_below)`. The last segment is compacted only when it is overdue, and nothing is in flight. `done` is the
+/// latest compaction on this replica's disk.
 pub(crate) fn decide(
     log: &Log<'_>,
     (decided, done): (&Decided, &Compacted),
@@ -353,7 +357,8 @@ mod tests {
         SEGMENTS.map(|(base, size, time)| segment(base, size, time)).into()
     }
 
-    /// The log of these segments, from `start`, of which all up to `stable` is decided and shown, and more is in flight.
+    /// Decides for a log of these segments, from `start`. All up to `stable` is committed and stable, and more is in
+    /// flight.
     fn decide_of(
         segments: &[SegmentMeta],
         (start, stable): (i64, i64),
@@ -422,7 +427,7 @@ mod tests {
         assert_eq!(at((9, 9), Some(20), 120), Some(5));
         assert_eq!(at((9, 9), Some(20), 121), Some(9));
         assert_eq!(at((9, 9), Some(-1), 140), Some(5));
-        // Somebody appends, or has a transaction open.
+        // A producer appends, or has a transaction open.
         assert_eq!(at((9, 10), None, 141), Some(5));
         assert_eq!(at((8, 9), None, 141), Some(5));
         let mut some = Decided::default();
@@ -462,7 +467,7 @@ mod tests {
         let at = |done: Compacted| decide_of(&all(), (0, 30), (&some, &done), &settings(&[]), 1000);
         assert_eq!(at(Compacted::default()), None);
         assert_eq!(at(done(&some)), Some((20, 0)));
-        // What was trimmed meanwhile is not to be done any more.
+        // Offsets that were trimmed meanwhile need no compaction any more.
         let none = Compacted::default();
         let left = &all()[1..];
         assert_eq!(decide_of(left, (5, 30), (&some, &none), &settings(&[]), 1000), Some((20, 0)));

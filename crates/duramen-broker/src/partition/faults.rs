@@ -25,7 +25,7 @@ pub(crate) struct Faults {
     pub records: Vec<(i32, String)>,
 }
 
-/// What is wrong with a batch of these records, if anything.
+/// Returns the faults of a batch of these records, if there are any.
 pub(crate) fn of(
     settings: &TopicSettings,
     wall_ms: i64,

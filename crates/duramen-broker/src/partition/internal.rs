@@ -26,7 +26,7 @@ pub(crate) enum Internal {
     },
     /// These producers are forgotten: it is read from older logs, and not written any more.
     ExpireNamed {
-        /// Who.
+        /// Ids of the producers.
         ids: Vec<i64>,
     },
 }
@@ -37,7 +37,7 @@ const EXPIRE_PRODUCERS: [u8; 2] = [2, 2];
 const COMPACT: [u8; 2] = [3, 1];
 
 impl Internal {
-    /// Kind, version of the kind, body.
+    /// Encodes kind, version of the kind, and body.
     pub(crate) fn encode(&self) -> Vec<u8> {
         match self {
             Self::Trim { offset } => [&TRIM[..], &offset.to_be_bytes()[..]].concat(),
@@ -58,7 +58,7 @@ impl Internal {
         }
     }
 
-    /// `None` for a kind or version that this build does not know.
+    /// Decodes an entry; `None` for a kind or version that this build does not know.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let (kind, body) = bytes.split_first_chunk::<2>()?;
         match *kind {

@@ -24,13 +24,13 @@ use duramen_storage::sabotage::{self, Bug};
 
 /// There is no version 5: by that byte an image tells that the log was compacted.
 const IMAGE_VERSION: u8 = 6;
-/// It did not say which producers may have been forgotten.
+/// Version without the ids of producers that may have been forgotten.
 const IMAGE_VERSION_WITHOUT_FORGOTTEN: u8 = 4;
-/// It knew of no transactions.
+/// Version without transactions.
 const IMAGE_VERSION_WITHOUT_TRANSACTIONS: u8 = 3;
-/// It did not say up to which index it goes: that was the index it was stored under.
+/// Version without the index of its last entry: that was the index it was stored under.
 const IMAGE_VERSION_WITHOUT_INDEX: u8 = 2;
-/// It had no time of a producer's last batch either.
+/// Version without that index and without the time of a producer's last batch.
 const IMAGE_VERSION_WITHOUT_TIMES: u8 = 1;
 /// The versions that can be read.
 const READ: [u8; 5] = [
@@ -57,13 +57,13 @@ struct Producer {
     epoch: i16,
     /// At most five, of `epoch`, oldest first.
     batches: VecDeque<Sent>,
-    /// The largest time in its last batch; -1 if an image of version 1 told of it.
+    /// The largest time in its last batch; -1 after an image of version 1.
     last_timestamp: i64,
-    /// Where its last batch or marker begins; -1 if there is none.
+    /// Offset of its last batch or marker; -1 if there is none.
     last_offset: i64,
-    /// Where its open transaction begins.
+    /// First offset of its open transaction.
     open: Option<i64>,
-    /// That of its last marker; -1 if there is none.
+    /// Coordinator epoch of its last marker; -1 if there is none.
     coordinator_epoch: i32,
     used_us: u64,
 }
@@ -77,7 +77,7 @@ impl Producer {
     }
 }
 
-/// What a producer did last, as administrators are told.
+/// Last batch of a producer, for administrators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ActiveProducer {
     pub id: i64,
@@ -85,16 +85,16 @@ pub(crate) struct ActiveProducer {
     pub last_sequence: i32,
     pub last_timestamp: i64,
     pub coordinator_epoch: i32,
-    /// Where its open transaction begins; -1 if none is.
+    /// First offset of its open transaction; -1 if none is.
     pub open: i64,
 }
 
-/// What a producer's batch is to its log.
+/// Kind of a producer's batch.
 #[derive(Clone, Copy, Debug)]
 enum Part {
     /// Records with sequences.
     Sent(Sent),
-    /// Records of a transaction that have none: the broker wrote them for it.
+    /// Records of a transaction without sequences: the broker wrote them for it.
     Unnumbered,
     /// The end of its transaction.
     End(EndMarker),
@@ -109,38 +109,38 @@ struct Proposed {
     part: Part,
 }
 
-/// What to do with a batch.
+/// Decision on a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// It is the producer's next.
+    /// Append: the batch is the producer's next.
     Append,
-    /// It is in the log already, at this offset; at this index if it is not committed yet.
+    /// Duplicate of a batch in the log.
     Duplicate {
         /// The first append's offset.
         base_offset: i64,
-        /// Wait for this index to be committed.
+        /// Index that must be committed first; `None` if it already is.
         uncommitted: Option<u64>,
     },
-    /// It must not be appended.
+    /// Refuse the batch.
     Refuse(ErrorCode),
 }
 
-/// What a marker would do.
+/// Effect of a marker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
-    /// It ends a transaction, or keeps out who wrote with an older epoch.
+    /// End of a transaction, or a fence against producers with an older epoch.
     Append,
-    /// Nothing that is not under way already: once the entry at this index is committed, it is done.
+    /// No effect beyond a batch under way: the marker is done once the entry at this index is committed.
     Waits(u64),
-    /// Nothing: there is nothing to be ended; or another producer has taken its place, or another coordinator its one's.
+    /// No effect. Nothing is left to end, or a newer epoch of the producer or the coordinator is known.
     Told(ErrorCode),
 }
 
 /// All producers of one partition.
 #[derive(Debug, Default)]
 pub(crate) struct Producers {
-    /// What entries up to this index did is in here, though not all of them may have been applied again: a replica that
-    /// began anew got the table of its leader.
+    /// Index up to which the entries' effects are in this table. Not all of the entries may have been applied again,
+    /// because a replica that began anew got its leader's table.
     as_of: u64,
     /// One past the highest id of a producer that was forgotten.
     forgotten_below: i64,
@@ -149,7 +149,7 @@ pub(crate) struct Producers {
     transactions: Transactions,
 }
 
-/// The sequence number `steps` after `sequence`; after 2^31-1 comes 0.
+/// Returns the sequence number `steps` after `sequence`; after 2^31-1 comes 0.
 fn advance(sequence: i32, steps: u32) -> i32 {
     let sum = i64::from(sequence) + i64::from(steps);
     i32::try_from(sum & i64::from(i32::MAX)).expect("31 bits fit")
@@ -168,7 +168,7 @@ fn part_of(batch: &Descriptor) -> Part {
 }
 
 impl Producers {
-    /// Whether a batch of producer `id` may be appended.
+    /// Decides whether a batch of producer `id` may be appended.
     pub(crate) fn check(&self, id: i64, epoch: i16, first_sequence: i32, count: u32) -> Verdict {
         let proposed = self.proposed.get(&id).map_or(&[][..], Vec::as_slice);
         let committed = self.committed.get(&id);
@@ -212,18 +212,18 @@ impl Producers {
         }
     }
 
-    /// Whether a producer that is not known may have been, and be on its way with its sequence.
+    /// Tells whether an unknown producer may have been forgotten, and may go on with its sequence.
     pub(crate) fn may_have_forgotten(&self, id: i64) -> bool {
         id < self.forgotten_below
     }
 
-    /// The highest epoch that a producer was heard of with.
+    /// Returns the highest epoch in which a producer was heard.
     pub(crate) fn epoch_of(&self, id: i64) -> Option<i16> {
         let proposed = self.proposed.get(&id).and_then(|all| all.last()).map(|it| it.epoch);
         proposed.or_else(|| self.committed.get(&id).map(|it| it.epoch))
     }
 
-    /// Whether a transaction of a producer is open, as far as anything was appended.
+    /// Tells whether a transaction of a producer is open, as of the last append.
     pub(crate) fn is_open(&self, id: i64) -> bool {
         let proposed = self.proposed.get(&id).into_iter().flatten().rev();
         let mut newest = proposed.filter(|it| it.is_transactional);
@@ -233,7 +233,7 @@ impl Producers {
         }
     }
 
-    /// What a marker with this epoch of the producer would do.
+    /// Returns the effect that a marker with this epoch of the producer would have.
     pub(crate) fn check_marker(&self, id: i64, epoch: i16, coordinator_epoch: i32) -> Ending {
         let Some(known) = self.epoch_of(id) else { return Ending::Told(ErrorCode::None) };
         let proposed = self.proposed.get(&id).map_or(&[][..], Vec::as_slice);
@@ -250,34 +250,34 @@ impl Producers {
             return Ending::Told(ErrorCode::InvalidProducerEpoch);
         }
         match proposed.last() {
-            // One of a newer coordinator is remembered, so that nobody takes the older one's.
+            // A newer coordinator's marker is remembered, so that an older one's is refused.
             _ if self.is_open(id) || epoch > known || coordinator_epoch > last => Ending::Append,
             Some(last) => Ending::Waits(last.index),
             None => Ending::Told(ErrorCode::None),
         }
     }
 
-    /// Whether a producer of this epoch may write.
+    /// Tells whether a producer of this epoch may write.
     pub(crate) fn admits(&self, id: i64, epoch: i16) -> bool {
         self.epoch_of(id).is_none_or(|known| epoch >= known)
     }
 
-    /// The transactions that are committed to the log, open ones and aborted ones.
+    /// Returns the transactions that are committed to the log, open ones and aborted ones.
     pub(crate) fn transactions(&self) -> &Transactions {
         &self.transactions
     }
 
-    /// The log begins at this offset now.
+    /// Notes that the log begins at this offset now.
     pub(crate) fn trim(&mut self, log_start: i64) {
         self.transactions.trim(log_start);
     }
 
-    /// Nothing is left of what was aborted before this offset.
+    /// Forgets the aborted transactions before this offset, because nothing is left of them.
     pub(crate) fn forget_aborted(&mut self, below: i64) {
         self.transactions.trim(below);
     }
 
-    /// A batch was proposed at `index`.
+    /// Notes that a batch was proposed at `index`.
     pub(crate) fn propose(&mut self, index: u64, batch: &Descriptor) {
         if batch.producer_id >= 0 {
             let (epoch, is_transactional) = (batch.producer_epoch, batch.transactional);
@@ -286,7 +286,7 @@ impl Producers {
         }
     }
 
-    /// The log was cut before `index`.
+    /// Forgets the batches proposed from `index` on, because the log was cut there.
     pub(crate) fn cut(&mut self, index: u64) {
         self.proposed.retain(|_, batches| {
             batches.retain(|batch| batch.index < index);
@@ -294,7 +294,7 @@ impl Producers {
         });
     }
 
-    /// The batch at `index` is committed.
+    /// Applies the committed batch at `index`.
     pub(crate) fn apply(&mut self, index: u64, batch: &Descriptor, now_us: u64) {
         if batch.producer_id < 0 {
             return;
@@ -341,7 +341,7 @@ impl Producers {
         }
     }
 
-    /// An `ExpireProducers` entry is committed.
+    /// Applies a committed `ExpireProducers` entry.
     pub(crate) fn expire(&mut self, index: u64, before: i64) {
         if index > self.as_of {
             let forgotten_below = &mut self.forgotten_below;
@@ -355,7 +355,7 @@ impl Producers {
         }
     }
 
-    /// The same as older versions said it.
+    /// Applies an expiry in the form of older versions.
     pub(crate) fn expire_named(&mut self, index: u64, ids: &[i64]) {
         for id in ids.iter().filter(|_| index > self.as_of) {
             if self.committed.remove(id).is_some() {
@@ -364,8 +364,9 @@ impl Producers {
         }
     }
 
-    /// The offset before which only batches of producers begin that were last used before `before_us` and have nothing
-    /// under way; `None` if there is none. `end` is one past the last committed offset.
+    /// Returns the offset below which producers may be forgotten. Every producer whose last batch begins below was last
+    /// used before `before_us` and has nothing under way. `None` if there is no such producer. `end` is the high
+    /// watermark.
     pub(crate) fn unused_before(&self, before_us: u64, end: i64) -> Option<i64> {
         let is_used =
             |id: &i64, it: &Producer| it.used_us >= before_us || self.proposed.contains_key(id);
@@ -376,14 +377,15 @@ impl Producers {
         all().any(|(_, it)| it.last_offset < before).then_some(before)
     }
 
-    /// How many there are.
+    /// Returns the number of producers.
     pub(crate) fn len(&self) -> usize {
         self.committed.len()
     }
 
-    /// The committed state after the entry at `applied`, versioned: version, the index up to which it goes, below which id
-    /// producers may have been forgotten, how many producers there are; for each its id, epoch, time, last offset, open transaction (or -1), coordinator and
-    /// batches; then the aborted transactions.
+    /// Encodes the committed state after the entry at `applied`. The parts are the version, the last index, the id
+    /// below which producers may have been forgotten, and the number of producers. For each producer follow its id,
+    /// epoch, time, last offset, open transaction (or -1), coordinator epoch and batches. The aborted transactions come
+    /// last.
     pub(crate) fn image(&self, applied: u64) -> Bytes {
         let size = IMAGE_PRODUCER_BYTES + IMAGE_TRANSACTION_BYTES;
         let size = size + 8 + PRODUCER_BATCHES_KEPT * IMAGE_BATCH_BYTES;
@@ -480,7 +482,7 @@ impl Producers {
         Some(producers)
     }
 
-    /// The last that each producer did.
+    /// Returns the last batch of each producer.
     pub(crate) fn active(&self) -> impl Iterator<Item = ActiveProducer> {
         self.committed.iter().map(|(&id, producer)| ActiveProducer {
             id,
@@ -492,7 +494,7 @@ impl Producers {
         })
     }
 
-    /// The committed state in words, a line for each producer and each aborted transaction.
+    /// Returns the committed state in words, a line for each producer and each aborted transaction.
     pub(crate) fn lines(&self) -> Vec<String> {
         let sent = |Sent { first_sequence, last_sequence, base_offset }: &Sent| {
             format!("  sequences {first_sequence}..{last_sequence} at offset {base_offset}")

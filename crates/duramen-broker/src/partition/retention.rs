@@ -1,11 +1,11 @@
 //! # Room card: retention
 //!
-//! Purpose:    decide up to which offset a leader's log may go, how old a segment without times is, and whether the clock
-//!             is believed.
+//! Purpose:    decide up to which offset a leader's log may go, how old a segment without times is, and whether the
+//!             clock is believed.
 //! Owns:       [`ClockWatch`], [`Undated`], [`trim_to`].
 //! Interface:  all three.
-//! Invariants: a wall clock that has leapt removes nothing by time, for as long as it stays away
-//!             from where the monotonic clock says it should be; what is stamped by one that leapt back is not older for it.
+//! Invariants: a wall clock that has leapt removes nothing by time, while it stays away from the time that the
+//!             monotonic clock expects; records stamped by a clock that leapt back are not older for it.
 //! Never:      removing anything: a Trim entry does.
 //! Tests:      below and in `node`.
 //! Start at:   [`trim_to`].
@@ -23,20 +23,20 @@ use duramen_storage::sabotage::{self, Bug};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClockWatch {
     believed: Now,
-    /// What the wall clock said last.
+    /// Last reading of the wall clock, in milliseconds.
     wall_ms: i64,
     held: bool,
     holds: u64,
 }
 
 impl ClockWatch {
-    /// The first reading is believed: there is nothing to compare it with.
+    /// Believes the first reading: there is nothing to compare it with.
     pub(crate) fn new(now: Now) -> Self {
         Self { believed: now, wall_ms: now.wall_ms, held: false, holds: 0 }
     }
 
-    /// Takes a reading. A clock that has leapt back is not followed: what is stamped with its time would be too old at
-    /// once for another node that leads next, whose clock is right.
+    /// Takes a reading, and corrects a clock that has leapt back. Records with its time would be too old at once for
+    /// the next leader, whose clock is right.
     pub(crate) fn read(&mut self, now: Now) -> Now {
         self.wall_ms = now.wall_ms;
         let expected_ms = self.expected_ms(now);
@@ -45,15 +45,14 @@ impl ClockWatch {
         Now { wall_ms: if has_leapt_back { expected_ms } else { now.wall_ms }, ..now }
     }
 
-    /// Where the wall clock should be.
+    /// Returns the time that the wall clock should have, in milliseconds.
     fn expected_ms(&self, now: Now) -> i64 {
         let passed = now.mono_us.saturating_sub(self.believed.mono_us) / 1000;
         self.believed.wall_ms.saturating_add(i64::try_from(passed).unwrap_or(i64::MAX))
     }
 
-    /// Whether the last reading, taken now, may be used to remove data. Small differences are forgiven one by one, so
-    /// that slow drift is followed; a leap is not believed until it is undone or the node
-    /// restarted.
+    /// Tells whether the last reading, taken now, may be used to remove data. Small differences are forgiven one by
+    /// one, so that slow drift is followed. A leap is not believed until it is undone or the node restarted.
     pub(crate) fn believes(&mut self, now: Now) -> bool {
         let now = Now { wall_ms: self.wall_ms, ..now };
         let apart_ms = now.wall_ms.saturating_sub(self.expected_ms(now));
@@ -72,30 +71,30 @@ impl ClockWatch {
         believed
     }
 
-    /// The machine was suspended for so long: the wall clock is ahead by that, and right.
+    /// Notes that the machine was suspended for so long: the wall clock is ahead by that, and right.
     pub(crate) fn note_suspended(&mut self, ms: i64) {
         self.believed.wall_ms = self.believed.wall_ms.saturating_add(ms);
     }
 
-    /// How often a leap was met.
+    /// Returns the number of leaps that held retention.
     pub(crate) fn holds(&self) -> u64 {
         self.holds
     }
 
-    /// Whether a leap holds retention now.
+    /// Tells whether a leap holds retention now.
     pub(crate) fn is_held(&self) -> bool {
         self.held
     }
 }
 
-/// When segments of whose records none has a time were appended to last, as far as this process has seen it: those that
-/// it found at its start count from then. Kafka takes the time at which the file was written last. What follows in the log says nothing:
-/// producers may send old times.
+/// Times of the last append to each segment without record timestamps, as this process has seen it. A segment that was
+/// there at the start counts from the start. Kafka takes the time at which the file was written last. Later segments
+/// say nothing, because producers may send old times.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Undated(BTreeMap<i64, i64>);
 
 impl Undated {
-    /// A batch was added to the segment.
+    /// Notes that a batch was added to the segment.
     pub(crate) fn note(&mut self, segment: &SegmentMeta, wall_ms: i64) {
         if segment.max_timestamp < 0 {
             self.0.insert(segment.base_offset, wall_ms);
@@ -115,7 +114,7 @@ impl Undated {
         self.0 = undated.map(date).collect();
     }
 
-    /// The segments, each with a time of 0 or later.
+    /// Returns the segments, each with a time of 0 or later.
     pub(crate) fn dated<'a>(
         &mut self,
         segments: &'a [SegmentMeta],
@@ -134,15 +133,15 @@ impl Undated {
     }
 }
 
-/// What a topic keeps; -1 is without limit.
+/// Retention of a topic; -1 is without limit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Keep {
     pub(crate) ms: i64,
     pub(crate) bytes: i64,
 }
 
-/// The offset below which a log may go, if it is above `log_start`. `end` is the committed end, and every segment has a time.
-/// Whole segments go; the active one too, once every record in it is too old.
+/// Returns the offset below which a log may go, if it is above `log_start`. `end` is the high watermark, and every
+/// segment has a time. Whole segments go; the active one too, once every record in it is too old.
 pub(crate) fn trim_to(
     segments: &[SegmentMeta],
     log_start: i64,
@@ -222,7 +221,7 @@ mod tests {
         // The last one was met at 800, when its log was looked at first.
         assert_eq!(at(1300), Some(9));
         assert_eq!(at(1301), Some(12));
-        // What was seen by a clock that was ahead counts from now.
+        // A time from a clock that was ahead counts from now.
         undated.note(&segments[0], 10_000);
         undated.look_at(&segments, 400);
         assert_eq!(trim_to(&undated.dated(&segments, Some(900)), 0, 12, keep, Some(900)), None);
@@ -260,7 +259,7 @@ mod tests {
         assert_eq!((watch.holds(), watch.is_held()), (1, true));
         assert_eq!(believes(&mut watch, at(90_300, 91_300_000)), (true, 91_300_000));
         assert!(!watch.is_held());
-        // One that has leapt back is not followed, and holds retention all the same.
+        // A clock that has leapt back is not followed, and holds retention all the same.
         assert_eq!(believes(&mut watch, at(90_600, 91_600_000 - leap)), (false, 91_600_000));
         assert_eq!((watch.holds(), watch.is_held()), (2, true));
     }

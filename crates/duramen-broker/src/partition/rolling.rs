@@ -1,4 +1,4 @@
-//! Where segments begin. The leader decides it, once for all replicas: it is in the entry of a segment's first batch.
+//! Starts of segments. The leader decides once for all replicas: the entry of a segment's first batch says so.
 
 use duramen_storage::Descriptor;
 use duramen_storage::sabotage::{self, Bug};
@@ -20,7 +20,7 @@ pub(super) struct Active {
 }
 
 impl Partition {
-    /// Whether the batch begins a segment.
+    /// Tells whether the batch begins a segment.
     pub(super) fn rolls(&self, now: Now, batch: &Descriptor) -> bool {
         let Some(active) = self.active else { return true };
         if active.bytes == 0 {
@@ -44,8 +44,8 @@ impl Partition {
         is_full || last_relative > i64::from(i32::MAX) || is_old || self.is_mostly_trimmed(active)
     }
 
-    /// Whether half of the segment is gone, or will be: then the next trim has something to remove. Of a segment that is all
-    /// gone each replica removes the file, so what comes behind the Trim entry must begin one.
+    /// Tells whether half of the segment is gone, or will be: then the next trim has something to remove. Each replica
+    /// removes the file of a segment that is all gone, so the batch behind the Trim entry must begin one.
     fn is_mostly_trimmed(&self, active: Active) -> bool {
         let start = self.log_start.max(self.trimming);
         let left = self.group.end_offset() - start;
@@ -72,7 +72,7 @@ impl Partition {
         self.group.end_offset()
     }
 
-    /// The last segment, as one that the next batch may go to.
+    /// Returns the last segment, as one that the next batch may go to.
     pub(super) fn last_segment(&self, now: Now) -> Option<Active> {
         self.segments.last().map(|last| Active {
             base_offset: last.base_offset,

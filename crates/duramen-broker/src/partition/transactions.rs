@@ -1,8 +1,8 @@
 //! # Room card: transactions of a partition
 //!
-//! Purpose:    which transactions are open in one log, and which were aborted: what readers of committed records need.
-//! Owns:       [`Transactions`]: first offsets of open transactions; aborted ones; their part of the image. [`Marker`], the
-//!             end of one, and its bytes.
+//! Purpose:    open and aborted transactions of one log, for `read_committed` consumers.
+//! Owns:       [`Transactions`]: first offsets of open transactions; aborted ones; their part of the image. [`Marker`],
+//!             the end of one, and its bytes.
 //! Interface:  [`Transactions::open`], [`Transactions::end`], [`Transactions::first_open`], [`Transactions::aborted`].
 //! Invariants: a function of the committed log alone. No record at or after [`Transactions::first_open`] is stable.
 //! Never:      producers' epochs and sequences (see `producers`), why a transaction ended.
@@ -14,7 +14,7 @@ use std::collections::{BTreeSet, VecDeque};
 use bytes::BytesMut;
 use duramen_protocol::records::{BatchBuilder, NewRecord};
 
-/// The end of a producer's transaction in one partition.
+/// End of a producer's transaction in one partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Marker {
     pub producer_id: i64,
@@ -24,7 +24,7 @@ pub(crate) struct Marker {
 }
 
 impl Marker {
-    /// The control batch that says it, as Kafka writes it.
+    /// Returns the marker's control batch, as Kafka writes it.
     pub(super) fn batch(&self, timestamp: i64) -> BytesMut {
         let key = [0, 0, 0, u8::from(self.commits)];
         let mut value = [0; 6];
@@ -38,14 +38,15 @@ impl Marker {
     }
 }
 
-/// A transaction whose records nobody is shown who reads committed ones, as Kafka's transaction index has it.
+/// An aborted transaction: `read_committed` consumers leave out its records. The layout follows Kafka's transaction
+/// index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Aborted {
     pub producer_id: i64,
     pub first_offset: i64,
-    /// Its marker's.
+    /// Offset of its marker.
     pub last_offset: i64,
-    /// The last stable offset once it had ended: whatever ends later begins there or after it.
+    /// The last stable offset once it had ended: any transaction that ends later begins at or after it.
     pub stable: i64,
 }
 
@@ -60,12 +61,12 @@ pub(crate) struct Transactions {
 }
 
 impl Transactions {
-    /// A transaction begins with the record at this offset.
+    /// Notes that a transaction begins with the record at this offset.
     pub(crate) fn open(&mut self, first_offset: i64) {
         self.open.insert(first_offset);
     }
 
-    /// The transaction that began at `first_offset` ends with the marker at `last_offset`.
+    /// Notes that the transaction that began at `first_offset` ends with the marker at `last_offset`.
     pub(crate) fn end(
         &mut self,
         producer_id: i64,
@@ -80,20 +81,20 @@ impl Transactions {
         }
     }
 
-    /// Where the first open transaction begins.
+    /// Returns the first offset of the first open transaction.
     pub(crate) fn first_open(&self) -> Option<i64> {
         self.open.first().copied()
     }
 
-    /// The log begins at this offset now, or nothing is left of what was aborted before it.
+    /// Forgets aborted transactions before this offset: the log begins there now, or compaction left nothing of them.
     pub(crate) fn trim(&mut self, log_start: i64) {
         while self.aborted.front().is_some_and(|it| it.last_offset < log_start) {
             self.aborted.pop_front();
         }
     }
 
-    /// The aborted transactions that have records from `from` up to, not including, `to`, by their first offsets; and up
-    /// to where they are all of them, if they would be more than `max`.
+    /// Returns the aborted transactions that have records from `from` up to, not including, `to`, by their first
+    /// offsets. Also returns the offset up to which the list is complete, if there are more than `max`.
     pub(crate) fn aborted(&self, from: i64, to: i64, max: usize) -> (Vec<Aborted>, i64) {
         let at = self.aborted.partition_point(|it| it.last_offset < from);
         let later = self.aborted.range(at..);
@@ -113,7 +114,7 @@ impl Transactions {
         (found, end)
     }
 
-    /// Those that begin before an offset.
+    /// Returns the aborted transactions that begin before an offset.
     pub(crate) fn aborted_before(
         &self,
         offset: i64,
@@ -126,13 +127,13 @@ impl Transactions {
         })
     }
 
-    /// How many are remembered as aborted.
+    /// Returns the number of remembered aborted transactions.
     #[cfg(test)]
     pub(crate) fn aborted_len(&self) -> usize {
         self.aborted.len()
     }
 
-    /// The aborted ones in words.
+    /// Returns the aborted transactions in words.
     pub(crate) fn lines(&self) -> impl Iterator<Item = String> {
         self.aborted.iter().map(|it| {
             let Aborted { producer_id, first_offset, last_offset, .. } = it;
@@ -140,8 +141,8 @@ impl Transactions {
         })
     }
 
-    /// The aborted ones as the image has them: ids, first offsets, markers' offsets and stable ones. Which are open is said
-    /// with their producers.
+    /// Writes the aborted transactions for the image: ids, first offsets, markers' offsets and stable offsets. The open
+    /// ones are in their producers' part.
     pub(crate) fn write_aborted(&self, out: &mut Vec<u8>) {
         out.reserve(self.aborted.len() * ABORTED_BYTES);
         for it in &self.aborted {

@@ -1,4 +1,4 @@
-//! What a session takes in, and what it counts and refuses, without a node.
+//! Requests that a session takes in, counts and refuses, without a node.
 
 use bytes::Bytes;
 use duramen_protocol::compression::Codec;

@@ -1,4 +1,4 @@
-//! What the coordinators have in common, whatever they coordinate: they are made from a log, append to it, and keep it small.
+//! Common parts of all coordinators: each is made from a log, appends to it, and keeps it small.
 
 use bytes::Bytes;
 use duramen_protocol::ErrorCode;
@@ -17,7 +17,7 @@ use crate::shares::records::ShareRecord;
 use crate::transactions::coordinator as transactions;
 use crate::transactions::records::TransactionRecord;
 
-/// What a coordinator coordinates.
+/// Kind of coordinator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::node) enum Kind {
     Groups,
@@ -26,7 +26,7 @@ pub(in crate::node) enum Kind {
 }
 
 impl Kind {
-    /// That of the coordinators of a topic's partitions, if they have any.
+    /// Returns the kind of a topic's coordinators, if it has any.
     pub(in crate::node) fn of(topic: &str) -> Option<Self> {
         match topic {
             GROUPS => Some(Self::Groups),
@@ -141,7 +141,8 @@ impl View {
     }
 }
 
-/// Gives a coordinator the records of whole batches from offset `at` on, but below `end`. Returns the offset after them.
+/// Gives a coordinator the records of whole batches from offset `at` on, but below `end`. Returns the offset after
+/// them.
 pub(super) fn replay(view: &mut View, bytes: Bytes, at: i64, end: i64) -> Result<i64, String> {
     let mut next = at;
     for batch in batches(bytes) {
