@@ -77,7 +77,7 @@ pub(crate) mod unregister_broker;
 pub(crate) mod update_features;
 pub(crate) mod write_txn_markers;
 
-/// What somebody wants to do.
+/// Operation that a principal asks to perform on a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
     Read,
@@ -101,8 +101,8 @@ pub(crate) enum Resource<'a> {
     TransactionalId(&'a str),
 }
 
-/// Whether the principal may. Everybody may everything until access control is built; every
-/// handler asks, before it looks anything up.
+/// Tells whether the principal may perform the operation. Every principal may perform every operation until access
+/// control is built. Every handler asks before it looks anything up.
 pub(crate) fn authorize(_principal: &str, _operation: Operation, _resource: Resource<'_>) -> bool {
     true
 }
@@ -114,7 +114,7 @@ pub(crate) const CLUSTER_OPERATIONS: i32 =
 pub(crate) const TOPIC_OPERATIONS: i32 =
     1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 10 | 1 << 11;
 
-/// What is named more than once.
+/// Returns the names that occur more than once.
 fn repeated<T: Ord>(names: impl Iterator<Item = T>) -> BTreeSet<T> {
     let (mut once, mut twice) = (BTreeSet::new(), BTreeSet::new());
     for name in names {
@@ -126,7 +126,7 @@ fn repeated<T: Ord>(names: impl Iterator<Item = T>) -> BTreeSet<T> {
 /// All operations that exist on a group.
 pub(crate) const GROUP_OPERATIONS: i32 = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11;
 
-/// Whether a request about one group may go to its coordinator.
+/// Tells whether a request about one group may go to its coordinator.
 fn admit_to_group(
     context: &RequestContext,
     operation: Operation,
@@ -395,7 +395,7 @@ fn why_undecided(code: ErrorCode) -> &'static str {
     }
 }
 
-/// Whether only the node decides that leads the metadata.
+/// Tells whether only the controller, which leads the metadata, decides on this request.
 pub(crate) fn is_decided_by_controller(request: &Request) -> bool {
     matches!(
         request,
@@ -410,12 +410,12 @@ pub(crate) fn is_decided_by_controller(request: &Request) -> bool {
     )
 }
 
-/// Whether the node that leads the metadata knows best what the answer is; without one, any says what it knows.
+/// Tells whether the controller knows the best answer. Without a controller, any node answers with its own knowledge.
 pub(crate) fn is_best_known_to_controller(request: &Request) -> bool {
     matches!(request, Request::DescribeQuorum(_))
 }
 
-/// How long a request that is decided by the controller may take.
+/// Returns the longest time that the controller may take to decide on a request, in milliseconds.
 pub(crate) fn timeout_ms(request: &Request) -> i32 {
     match request {
         Request::AlterPartitionReassignments(request) => request.timeout_ms,
@@ -427,7 +427,7 @@ pub(crate) fn timeout_ms(request: &Request) -> i32 {
     }
 }
 
-/// What a request is told that is for the leader of the metadata, and that nobody decided on; `None` if it is no such
+/// Returns the answer to a request for the controller on which no controller decided. Returns `None` for any other
 /// request.
 pub(crate) fn undecided_answer(request: &Request, code: ErrorCode) -> Option<Response> {
     Some(match request {
@@ -473,7 +473,7 @@ fn answer_after_commit(
     }
 }
 
-/// What was decided and answered well did not come to be, or is not known to.
+/// Replaces the answer to a decision that was not committed, or is not known to be committed.
 fn fail(response: &mut Response, code: ErrorCode) {
     match response {
         Response::AlterClientQuotas(response) => alter_client_quotas::fail(response, code),

@@ -1,13 +1,13 @@
 //! # Room card: configs
-//!
+//! 
 //! Purpose:    every setting that has a name: of topics, and of the node and its process.
 //! Owns:       the two tables (name, type, default, check, synonym, doc), typed settings.
 //! Interface:  [`BrokerSettings::from_pairs`], [`TopicSettings::resolve`], [`check_topic`], [`check_topic_as_one`],
 //!             [`check_dynamic`], [`ConfigKey::kept`], [`TOPIC_CONFIGS`], [`BROKER_CONFIGS`], [`UNITS`].
-//! Invariants: a topic's value is its own, else the node's synonym, else the default; a node's is what
-//!             was set for it while it ran, else for all nodes, else at its start, else the
-//!             default; all mistakes are reported at once; an unknown name is a mistake; what is kept of a
-//!             value is what its type makes of it, however it was written.
+//! Invariants: a topic's value is its own, else the node's synonym, else the default. A node's value comes from
+//!             the first layer that sets it: its own dynamic settings, those of all nodes, those of its start,
+//!             the default. A check reports all mistakes at once. An unknown name is a mistake. A stored
+//!             value has its type's canonical form, however it was written.
 //! Never:      a setting without Kafka's name where Kafka has one.
 //! Tests:      `configs/tests.rs`; `compat/wire/test_values.py` beside Kafka.
 //! Start at:   [`ConfigKey`].
@@ -36,7 +36,7 @@ pub enum Kind {
     List,
 }
 
-/// What a value must be, beside of its type.
+/// Condition on a value, beside its type.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Check {
     /// Nothing more.
@@ -61,7 +61,7 @@ pub enum Check {
     Replicas,
 }
 
-/// How much of what a setting says is done in this version.
+/// Extent to which this version carries out a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// All of it.
@@ -83,9 +83,9 @@ pub struct ConfigKey {
     pub default: &'static str,
     /// For a topic's setting: the node's setting that stands in for it; may be empty.
     pub synonym: &'static str,
-    /// What values are allowed.
+    /// Condition on values.
     pub check: Check,
-    /// Whether it does anything.
+    /// Extent to which the setting has an effect.
     pub effect: Effect,
     /// For a node's setting: whether it may be changed while the node runs.
     pub dynamic: bool,
@@ -99,12 +99,12 @@ pub struct ConfigKey {
 pub struct ConfigError {
     /// The name as it was given.
     pub key: String,
-    /// What is wrong.
+    /// Description of the mistake.
     pub problem: String,
 }
 
 impl ConfigKey {
-    /// What is wrong with `value`, if anything.
+    /// Returns a description of the mistake in `value`, if it has one.
     pub fn problem(&self, value: &str) -> Option<String> {
         let value = value.trim();
         let number = match self.kind {
@@ -144,8 +144,8 @@ impl ConfigKey {
         }
     }
 
-    /// What is kept of a value, and shown: what its type makes of it. Programs write booleans as `True`, and Kafka takes
-    /// them so. What is wrong stays as it is, for the complaint about it.
+    /// Returns the canonical form of a value, which the node stores and shows. Programs write booleans as `True`, and
+    /// Kafka accepts them. A wrong value stays as it is, so that the error message quotes it.
     pub fn kept(&self, value: &str) -> String {
         let value = value.trim();
         let kept = match self.kind {
@@ -234,7 +234,7 @@ impl Source {
     }
 }
 
-/// What settings can belong to, as requests number it.
+/// Kinds of resources that have settings, by the numbers of requests.
 pub(crate) mod resource_kind {
     pub(crate) const TOPIC: i8 = 2;
     pub(crate) const BROKER: i8 = 4;
@@ -297,7 +297,7 @@ const BOUNDED: [[&str; 3]; 8] = [
 /// Values by name.
 pub type Settings = BTreeMap<String, String>;
 
-/// What was set, by where it was set: each hides the ones after it.
+/// Settings by the layer that set them: each layer hides the ones after it.
 #[derive(Clone, Debug, Default)]
 struct Layers {
     own: Settings,
@@ -534,13 +534,13 @@ impl BrokerSettings {
         }
     }
 
-    /// Takes what is set while the node runs: for itself, and for all nodes. It was checked.
+    /// Sets the dynamic settings: the node's own, and those of all nodes. The caller has checked them.
     pub(crate) fn set_dynamic(&mut self, own: Settings, shared: Settings) {
         let given = std::mem::take(&mut self.layers.given);
         *self = Self::typed(Layers { own, shared, given });
     }
 
-    /// Takes what is given otherwise now, while the node runs. It was checked.
+    /// Changes the settings of the start while the node runs. The caller has checked them.
     pub(crate) fn give(&mut self, changes: Vec<(String, Option<String>)>) {
         let mut layers = std::mem::take(&mut self.layers);
         for (name, value) in changes {
@@ -552,7 +552,7 @@ impl BrokerSettings {
         *self = Self::typed(layers);
     }
 
-    /// What the node was started with, of all that there is.
+    /// Returns the settings that the node was started with.
     pub fn given(&self) -> &Settings {
         &self.layers.given
     }
@@ -615,12 +615,13 @@ pub struct TopicSettings {
 }
 
 impl TopicSettings {
-    /// How old a segment may be before the next one is begun: what is to be compacted by some time must not be in the last.
+    /// Returns the greatest age of a segment before the next one begins, in milliseconds. Compaction leaves out the
+    /// last segment, so records that are due for it must not be there.
     pub(crate) fn roll_ms(&self) -> i64 {
         if self.compact { self.segment_ms.min(self.max_compaction_lag_ms) } else { self.segment_ms }
     }
 
-    /// Whether less of a log is kept by these settings than by others, so that some of it may go at once.
+    /// Tells whether these settings keep less of a log than `other`, so that some of it may go at once.
     pub(crate) fn keep_less_than(&self, other: &Self) -> bool {
         let limit = |value: i64| if value < 0 { i64::MAX } else { value };
         let is_shorter = limit(self.retention_ms) < limit(other.retention_ms)

@@ -67,7 +67,7 @@ pub struct Founder {
     pub directory_id: [u8; 16],
 }
 
-/// Whether a replica is one of the metadata group.
+/// Tells whether a replica belongs to the metadata group.
 pub(crate) fn is_metadata(identity: &Identity) -> bool {
     identity.topic_id == METADATA_TOPIC_ID
 }
@@ -75,8 +75,8 @@ pub(crate) fn is_metadata(identity: &Identity) -> bool {
 /// The metadata group.
 pub(crate) const METADATA_GROUP: GroupId = GroupId { topic_id: METADATA_TOPIC_ID, partition: 0 };
 
-/// The producer ids that a cluster gives out. Those of two clusters differ, so that a log may hold batches of both, as that of
-/// a mirror does, and none is taken for a repeat of another.
+/// Returns the producer ids that a cluster gives out. Two clusters give out different ids. A mirror's log may hold
+/// batches of both, and no batch then counts as a duplicate of another.
 pub(crate) fn producer_ids_of(cluster_id: [u8; 16]) -> Range<i64> {
     let (halves, _) = cluster_id.as_chunks::<8>();
     let mut chance = Prng::stream(u64::from_be_bytes(halves[0]), u64::from_be_bytes(halves[1]));
@@ -108,24 +108,24 @@ pub(crate) struct Creation {
     pub records: Vec<MetadataRecord>,
 }
 
-/// What a turn of the metadata group led to.
+/// Results of a turn of the metadata group.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
-    /// What changed, in order.
+    /// Changes of the image, in order.
     pub changes: Vec<Change>,
     /// Requests whose records are committed, or were lost (`false`).
     pub released: Vec<(RequestKey, bool)>,
     /// For the other voters.
     pub messages: Vec<Outgoing>,
-    /// What must be read for them.
+    /// Payloads to read for the messages.
     pub reads: Vec<PayloadRead>,
-    /// It began to lead, or ceased to.
+    /// New role, if the replica began to lead or ceased to.
     pub leads: Option<bool>,
     /// All of the image is another one.
     pub is_begun: bool,
 }
 
-/// How much of the metadata log there is, and how much of it is needed.
+/// Size of the metadata log, and of the part that is still needed.
 #[derive(Debug, Default)]
 struct LogSize {
     /// The first offset kept.
@@ -251,12 +251,12 @@ impl Controller {
         self.end
     }
 
-    /// Whether something is proposed about a topic, and not committed yet.
+    /// Tells whether a change of a topic is proposed and not committed yet.
     pub(crate) fn is_changing(&self, topic_id: Uuid) -> bool {
         self.changing.contains(&topic_id)
     }
 
-    /// Whether something is proposed by which a node may get replicas, and not committed yet.
+    /// Tells whether a change that may give a node replicas is proposed and not committed yet.
     pub(crate) fn is_placing(&self) -> bool {
         !self.creating.is_empty() || !self.changing.is_empty()
     }
@@ -271,8 +271,8 @@ impl Controller {
         self.creating.get(name).copied()
     }
 
-    /// Whether a request is about a topic whose creation, change or deletion is proposed and not
-    /// committed, or about settings of nodes of which that is so: it can be judged only by what comes of that.
+    /// Tells whether a request depends on a proposed change that is not committed yet: of a topic that it names, or of
+    /// nodes' settings. The controller can judge the request only after that change is decided.
     pub(crate) fn is_deciding_on(&self, request: &Request) -> bool {
         let is_open = |name: &str| {
             let there = self.image.topic_named(name);
@@ -479,7 +479,7 @@ impl Controller {
         let there = self.image.topic(topic_id)?.partitions.get(at)?.clone();
         let moved = self.image.reassignments.get(&(topic_id, partition));
         let origin = moved.map_or_else(|| peers(&there), |moved| moved.origin.clone());
-        // Who asks again for what is under way must not make it begin anew.
+        // A client that asks again for a move that is under way must not make it begin again.
         let meant = moved.map_or_else(|| origin.clone(), |moved| moved.target.clone());
         let is_all = moved.is_none_or(|moved| moved.then.is_empty());
         let replicas = self.replicas_on(&there, wanted);
@@ -489,8 +489,9 @@ impl Controller {
         Some(self.begin_move((topic_id, partition), (&there, replicas), origin, Vec::new()))
     }
 
-    /// Decides to replace a replica that is of no use any more by another one on the same node: first its group does
-    /// without it, then it gets the other. `None` where the others could not decide without it, or it is moved already.
+    /// Decides to replace a useless replica by a new one on the same node. The group first removes the old replica,
+    /// then adds the new one. Returns `None` if the others have no majority without it, or if the partition moves
+    /// already.
     pub(crate) fn replace_replica(
         &mut self,
         topic_id: Uuid,
@@ -510,8 +511,8 @@ impl Controller {
         Some(self.begin_move(place, (&there, others), peers(&there), then))
     }
 
-    /// The replicas of a partition that is to be on these nodes: those that are there already, of the directories that the
-    /// nodes have now, and new ones.
+    /// Returns the replicas of a partition on these nodes. A replica stays if its node still has its directory; every
+    /// other one is new.
     fn replicas_on(&mut self, there: &[PlacedReplica], wanted: &[i32]) -> Vec<PlacedReplica> {
         // One whose directory is gone is not the same one.
         let known = |id: &i32| {
@@ -554,8 +555,9 @@ impl Controller {
         Some(self.begin_move((topic_id, partition), (&there, replicas), origin, Vec::new()))
     }
 
-    /// A partition's group is what the move of this number wanted: the records that end it, if they are not proposed yet, and
-    /// begin what is to follow.
+    /// Returns the records that end the move of this number, once the partition's group has the wanted replicas. The
+    /// records also begin the next move, if one follows. Returns `None` if no move has this number, or a change of the
+    /// topic is proposed.
     pub(crate) fn finish_move(
         &mut self,
         topic_id: Uuid,
@@ -761,8 +763,8 @@ impl Controller {
                 }
             }
         }
-        // The image holds all that was committed so far, so these come after the last of it; one
-        // of a group that has just failed does not.
+        // The image holds everything committed so far, so the snapshots come after the last change. The image of a
+        // group that has just failed does not.
         if self.group.failure().is_some() {
             return outcome;
         }
@@ -812,7 +814,7 @@ impl Controller {
         });
         for append in appends {
             let Content::Batch(batch) = &append.entry.content else { continue };
-            // What stood here before was cut.
+            // Raft truncated any earlier batches at this offset.
             let _ = self.unapplied.split_off(&batch.base_offset);
             match records_of(append.payload.clone()) {
                 Some(batches) => self.unapplied.extend(batches),
@@ -866,7 +868,7 @@ impl Controller {
         if self.served == serves {
             return;
         }
-        // What a former leader had decided and not committed is void, and so are its ids.
+        // Decisions of a former leader that are not committed are void, and so are the ids that it gave out.
         self.creating.clear();
         self.changing.clear();
         self.configuring.clear();
@@ -891,7 +893,7 @@ fn identity() -> Identity {
     Identity { topic: METADATA_TOPIC.to_owned(), topic_id: METADATA_TOPIC_ID, partition: 0 }
 }
 
-/// What is wrong with a topic's name, if anything.
+/// Returns a description of the mistake in a topic's name, if it has one.
 pub(crate) fn name_problem(name: &str) -> Option<String> {
     let is_legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
     if name.is_empty() {

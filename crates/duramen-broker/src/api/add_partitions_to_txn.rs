@@ -26,7 +26,7 @@ const FIRST_BATCHED: i16 = 4;
 /// The first version in which a producer is told that another one has its place.
 const FIRST_FENCED: i16 = 2;
 
-/// What a client of an older version is told.
+/// Returns the error code that a client of this version understands.
 fn told(code: ErrorCode, version: i16) -> ErrorCode {
     match code {
         ErrorCode::ProducerFenced if version < FIRST_FENCED => ErrorCode::InvalidProducerEpoch,
@@ -34,7 +34,7 @@ fn told(code: ErrorCode, version: i16) -> ErrorCode {
     }
 }
 
-/// What of an answer a coordinator decides: a transaction of the request, all of it or one partition.
+/// Place in an answer that a coordinator decides: a transaction of the request, all of it or one partition.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     at: usize,
@@ -180,7 +180,7 @@ pub(crate) fn on_judged(node: &mut Node, key: RequestKey, part: usize, code: Err
     }
 }
 
-/// Whether the id may be used, and is coordinated here.
+/// Tells whether the principal may use the transactional id, and whether this node coordinates it.
 pub(super) fn admit(node: &Node, context: &RequestContext, id: &str) -> Result<(), ErrorCode> {
     if id.is_empty() {
         return Err(ErrorCode::InvalidRequest);
@@ -241,8 +241,8 @@ fn in_order(
     topics
 }
 
-/// `AddOffsetsToTxn`. Clients of it ask before they look for the group's coordinator, so this may be the first use of the topic
-/// that groups are kept in: the request waits until that is made.
+/// Handles `AddOffsetsToTxn`. Clients send it before they look for the group's coordinator, so it may be the first use
+/// of `__consumer_offsets`. The request waits until that topic is created.
 pub(crate) fn handle_offsets(
     node: &mut Node,
     key: RequestKey,
@@ -279,7 +279,7 @@ pub(crate) fn handle_offsets(
     );
 }
 
-/// What a client is told whose offsets cannot be part of its transaction.
+/// Returns the answer to a client whose offsets cannot be part of its transaction.
 pub(crate) fn offsets_refused(
     code: ErrorCode,
     context: &RequestContext,

@@ -94,7 +94,7 @@ fn judge(
     if wanted.is_empty() {
         return refuse("a partition has at least one replica".to_owned());
     }
-    // Who is on its way out has no replicas, and must get none.
+    // A node that is leaving the cluster has no replicas, and must get none.
     let stays = |id: i32| node.controller.staying().any(|(staying, _)| staying == id);
     if let Some(id) = wanted.iter().find(|id| !stays(**id)) {
         return refuse(if image.brokers.contains_key(id) {
@@ -116,7 +116,7 @@ fn judge(
     Ok(node.controller.move_partition(topic_id, partition, wanted))
 }
 
-/// What is told of a request whose fate was still open when its time was over.
+/// Returns the answer to a request that was still undecided when it timed out.
 pub(crate) fn undecided(
     request: &AlterPartitionReassignmentsRequest,
     code: ErrorCode,

@@ -80,7 +80,7 @@ fn refused(topic: &CreatePartitionsTopic, error: Error) -> CreatePartitionsTopic
     }
 }
 
-/// What is told of topics whose fate was still open when the request's time was over.
+/// Returns the answer about topics that were still undecided when the request timed out.
 pub(crate) fn undecided(
     request: &CreatePartitionsRequest,
     code: ErrorCode,

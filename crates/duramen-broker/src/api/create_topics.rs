@@ -90,7 +90,7 @@ fn refused(topic: &CreatableTopic, error: Error) -> CreatableTopicResult {
     }
 }
 
-/// What is told of topics whose fate was still open when the request's time was over.
+/// Returns the answer about topics that were still undecided when the request timed out.
 pub(crate) fn undecided(request: &CreateTopicsRequest, code: ErrorCode) -> CreateTopicsResponse {
     let topics =
         request.topics.iter().map(|topic| refused(topic, Error::new(code, why_undecided(code))));

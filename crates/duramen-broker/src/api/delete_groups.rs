@@ -43,7 +43,7 @@ pub(crate) fn handle(
     finish(node, key);
 }
 
-/// What became of one of the groups is known.
+/// Records the result for one of the groups, and answers once all are known.
 pub(crate) fn on_deleted(node: &mut Node, key: RequestKey, part: usize, error_code: i16) {
     if let Some(Parked::DeleteGroups { response, .. }) = node.parked_mut(key) {
         response.results[part].error_code = error_code;

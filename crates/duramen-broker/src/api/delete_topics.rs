@@ -51,7 +51,7 @@ fn result_of(state: &DeleteTopicState) -> DeletableTopicResult {
     DeletableTopicResult { name, topic_id, ..DeletableTopicResult::default() }
 }
 
-/// What is told of topics whose fate was still open when the request's time was over.
+/// Returns the answer about topics that were still undecided when the request timed out.
 pub(crate) fn undecided(request: &DeleteTopicsRequest, code: ErrorCode) -> DeleteTopicsResponse {
     let responses = topics_of(request).iter().map(result_of).collect();
     let mut response = DeleteTopicsResponse { responses, ..DeleteTopicsResponse::default() };

@@ -21,7 +21,7 @@ const SPECIFIED: i8 = 2;
 /// Addresses have no quotas here, and may be asked for.
 const ADDRESS: &str = "ip";
 
-/// What a filter wants of one type of entity.
+/// Condition of a filter on one type of entity.
 #[derive(Clone, Debug, PartialEq)]
 enum Wanted {
     /// This name, or the default.

@@ -21,7 +21,7 @@ use crate::controller::{Error, name_problem};
 use crate::node::Node;
 use crate::session::RequestContext;
 
-/// What the settings of a subscription to clients' metrics would be.
+/// Defaults of the settings of a client metrics subscription.
 const CLIENT_METRICS_DEFAULTS: [(&str, &str, Kind); 3] =
     [("interval.ms", "300000", Kind::Int), ("match", "", Kind::List), ("metrics", "", Kind::List)];
 

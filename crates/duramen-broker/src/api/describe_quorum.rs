@@ -17,7 +17,7 @@ use crate::session::RequestContext;
 /// Older versions cannot express where a voter keeps its log, and at which addresses it is.
 const FIRST_VERSION_WITH_DIRECTORIES: i16 = 2;
 
-/// How long the leader of the metadata may take to answer, asked by another node.
+/// Longest time that the leader of the metadata may take to answer another node, in milliseconds.
 pub(crate) const TIMEOUT_MS: i32 = 5_000;
 
 pub(crate) fn answer(
@@ -31,7 +31,7 @@ pub(crate) fn answer(
         response.error_code = ErrorCode::ClusterAuthorizationFailed.code();
         return response;
     }
-    // It is asked for alone, or nothing of what is asked for is known.
+    // The request must name only this partition, or the node answers that it knows none of them.
     let is_metadata = match request.topics.as_slice() {
         [topic] if topic.topic_name == METADATA_TOPIC => {
             topic.partitions == [RequestPartitionData { partition_index: 0 }]
@@ -107,7 +107,7 @@ fn metadata(node: &Node, with_directories: bool) -> ResponsePartitionData {
     }
 }
 
-/// What is told of a request that the leader of the metadata did not answer.
+/// Returns the answer to a request that the leader of the metadata did not answer.
 pub(crate) fn undecided(code: ErrorCode) -> DescribeQuorumResponse {
     let error_message = Some(why_undecided(code).to_owned());
     DescribeQuorumResponse { error_code: code.code(), error_message, ..Default::default() }

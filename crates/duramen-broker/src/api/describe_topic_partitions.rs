@@ -76,7 +76,7 @@ fn invalid(request: &DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsR
     }
 }
 
-/// What is told of a topic that is not there, or must not be seen.
+/// Returns the answer about a topic that does not exist, or that the client must not see.
 fn without_partitions(name: &str, code: ErrorCode) -> DescribeTopicPartitionsResponseTopic {
     DescribeTopicPartitionsResponseTopic {
         error_code: code.code(),
@@ -88,7 +88,7 @@ fn without_partitions(name: &str, code: ErrorCode) -> DescribeTopicPartitionsRes
 
 /// One answer as it fills.
 struct Page {
-    /// How many more partitions it takes.
+    /// Count of partitions that still fit the page.
     room: usize,
     response: DescribeTopicPartitionsResponse,
 }
@@ -102,7 +102,7 @@ impl Page {
         }
     }
 
-    /// It says where the next one begins.
+    /// Tells whether the page is full: its cursor then names the start of the next one.
     fn is_over(&self) -> bool {
         self.response.next_cursor.is_some()
     }

@@ -101,8 +101,8 @@ fn judge_all(
     (response, wanted)
 }
 
-/// What becomes of one partition; `None` if its election is worth waiting for. The texts leave out what the request
-/// names: it may name very much, and would get it back for each partition.
+/// Returns the result for one partition, or `None` if the node waits for its election. The texts do not repeat the
+/// request: a long request would come back once for each partition.
 fn judge(node: &Node, election_type: i8, topic: Option<&Topic>, partition: i32) -> Option<Error> {
     let error = |code, text: &str| Some(Error::new(code, text));
     let unknown = ErrorCode::UnknownTopicOrPartition;

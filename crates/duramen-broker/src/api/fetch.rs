@@ -50,7 +50,7 @@ struct Fetch {
     quota: Option<Quota>,
 }
 
-/// What there is for one target.
+/// Result of looking at one partition of a fetch.
 struct Found {
     replica: Option<ReplicaId>,
     error: ErrorCode,
@@ -67,7 +67,7 @@ struct Found {
 }
 
 impl Found {
-    /// Whether the client has to be told something else than records.
+    /// Tells whether the answer carries an error, a diverging epoch or a preferred replica instead of records.
     fn is_wrong(&self) -> bool {
         !self.error.is_none() || self.diverging.is_some() || self.preferred.is_some()
     }
@@ -110,7 +110,7 @@ pub(crate) fn handle(
         session_id: begun.session_id,
         is_incremental: begun.is_incremental,
         targets: begun.targets,
-        // Who asks for more than it takes is answered with what it takes.
+        // A minimum above the maximum counts as the maximum.
         bytes_min: u64::from(request.min_bytes.clamp(0, bytes_max).unsigned_abs()),
         bytes_max: bytes_max.unsigned_abs(),
         is_read_committed: request.isolation_level == READ_COMMITTED,
@@ -119,8 +119,8 @@ pub(crate) fn handle(
     };
     let found = fetch.look(node);
     let available: u64 = found.iter().map(|found| found.available).sum();
-    // What does not exist does not end the wait for what does: its fetcher would never rest. In a
-    // session, what is not looked at exists.
+    // A partition that does not exist does not end the wait for one that does: its fetcher would never rest. In a
+    // session, a partition that the node does not look at counts as existing.
     let is_absent = |found: &Found| is_absence(found.error);
     let is_news = |found: &Found| found.is_wrong();
     let is_urgent = found.iter().any(|found| is_news(found) && !is_absent(found))
@@ -327,7 +327,7 @@ fn look_at(
         available: 0,
         first: 0,
     };
-    // Whoever follows may not have heard yet of what the client knows: then it waits for it.
+    // A follower may not have heard yet of the epoch that the client knows. The client then waits for it.
     if wanted.last_epoch >= 0 && leads {
         let (epoch, end_offset) = partition.epoch_end(wanted.last_epoch);
         if epoch < wanted.last_epoch || end_offset < wanted.offset {
@@ -335,8 +335,7 @@ fn look_at(
             return Ok(found);
         }
     }
-    // What lies between the committed end and the log's end is no client's business yet, but an
-    // offset there is not a wrong one.
+    // No client may read between the high watermark and the log end offset, but an offset there is not out of range.
     if wanted.offset < start || leads && wanted.offset > partition.group.end_offset() {
         return Err(ErrorCode::OffsetOutOfRange);
     }
@@ -351,7 +350,8 @@ fn look_at(
     Ok(found)
 }
 
-/// How long the fetcher has to rest instead of getting what was found: nothing of it counts then.
+/// Returns the time that a quota makes the fetcher wait, in milliseconds. A fetcher that waits gets none of the records
+/// found, and they do not count against the quota.
 fn rest_ms(node: &mut Node, key: RequestKey, fetch: &Fetch, found: &[Found]) -> i32 {
     let for_time_ms = node.time_rest_ms(key);
     let Some(quota) = &fetch.quota else { return for_time_ms };
@@ -432,7 +432,8 @@ fn respond(node: &mut Node, key: RequestKey, fetch: &Fetch, found: &[Found]) {
     node.reply_with(key, Reply::Fetch(Box::new(plan)));
 }
 
-/// What a reader of committed records has to leave out between two offsets, and up to where that is all of it.
+/// Returns the aborted transactions that a `read_committed` consumer leaves out between two offsets, and the offset up
+/// to which the list is complete.
 fn aborted_in(
     node: &Node,
     replica: ReplicaId,

@@ -1,13 +1,13 @@
 //! # Room card: fetch sessions
-//!
-//! Purpose:    what each incremental fetcher wants, so that it need not say it every time (KIP-227).
+//! 
+//! Purpose:    the partitions that each incremental fetcher wants, so that it need not name them every time (KIP-227).
 //! Owns:       the sessions, their bounded number, which partitions may have something new to tell.
 //! Interface:  [`FetchSessions::begin`], [`FetchSessions::touch`], [`FetchSessions::settle`],
 //!             [`FetchSessions::rotate`].
 //! Invariants: a session's epoch counts its requests; at most a fixed number of sessions and of
-//!             partitions in them. A place that is not open has nothing to tell: its fetcher knows
-//!             both ends, is at the committed one, and the partition will touch the place when
-//!             anything changes. So a request costs what changed, not what is in the session.
+//!             partitions in them. A place that is not open has nothing to tell: its fetcher knows the log
+//!             start offset and the high watermark, and has read up to the latter. The partition touches the place
+//!             when anything changes. So a request costs the changes, not the size of the session.
 //! Never:      logs.
 //! Tests:      below and `node/tests`.
 //! Start at:   [`FetchSessions::begin`].
@@ -38,7 +38,7 @@ pub(crate) struct Target {
     pub partition: i32,
 }
 
-/// What is wanted of a partition.
+/// Position and limits of a fetch of one partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Wanted {
     pub offset: i64,
@@ -87,7 +87,7 @@ struct Session {
 pub(crate) struct Begun {
     /// 0 without a session.
     pub session_id: i32,
-    /// Whether unchanged partitions are left out of the answer.
+    /// Tells whether the answer leaves out unchanged partitions.
     pub is_incremental: bool,
     /// All partitions, or those that may have something to tell if it is incremental.
     pub targets: Vec<Asked>,
@@ -147,7 +147,7 @@ impl FetchSessions {
         }
     }
 
-    /// How many there are.
+    /// Returns the count of sessions.
     pub(crate) fn len(&self) -> usize {
         self.sessions.len()
     }
@@ -247,8 +247,8 @@ impl FetchSessions {
         self.sessions.get_mut(&id)?.kept.get_mut(&place)
     }
 
-    /// Whether the partition at a place has yet to be told that it is watched: by `replica`, of a
-    /// topic that is now called `name`.
+    /// Tells whether the caller must still register the watcher with the partition: with `replica`, of a topic now
+    /// called `name`.
     pub(crate) fn watch(&mut self, watcher: Watcher, replica: ReplicaId, name: &str) -> bool {
         let Some(kept) = self.kept_mut(watcher) else { return false };
         let is_new = kept.watched.as_ref().is_none_or(|(watched, _)| *watched != replica);
@@ -281,25 +281,25 @@ impl FetchSessions {
         session.map(|session| session.parked.push(key)).is_some()
     }
 
-    /// It waits no more.
+    /// Takes a parked request out of its session, because it no longer waits.
     pub(crate) fn unpark(&mut self, id: i32, key: RequestKey) {
         if let Some(session) = self.sessions.get_mut(&id) {
             session.parked.retain(|parked| *parked != key);
         }
     }
 
-    /// Whether a session has more partitions than these.
+    /// Tells whether a session has more partitions than `count`.
     pub(crate) fn is_more_than(&self, id: i32, count: usize) -> bool {
         self.sessions.get(&id).is_some_and(|session| session.kept.len() > count)
     }
 
-    /// What may have something to tell by now; `None` if the session is gone.
+    /// Returns the partitions that may have something new to tell, or `None` if the session is gone.
     pub(crate) fn open_in(&self, id: i32) -> Option<Vec<Asked>> {
         self.sessions.get(&id).map(Session::in_turn)
     }
 
-    /// Whether committed end and log start differ from what the client was last told; they count
-    /// as told now. A place that is not `open` any longer has nothing to tell until it is touched.
+    /// Tells whether high watermark and log start offset differ from the last ones that the client got, and remembers
+    /// these as sent. A place that is no longer `open` has nothing to tell until a partition touches it.
     pub(crate) fn settle(
         &mut self,
         (id, place): Watcher,

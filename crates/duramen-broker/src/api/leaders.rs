@@ -1,5 +1,5 @@
-//! Where a partition's leader is, for those who asked the wrong node: `current_leader` and
-//! `node_endpoints` of Produce and Fetch (KIP-951) spare them a round of Metadata.
+//! The leader of a partition, for a client that asked the wrong node. `current_leader` and `node_endpoints` of Produce
+//! and Fetch (KIP-951) spare the client a Metadata request.
 
 use std::collections::BTreeSet;
 
@@ -92,7 +92,7 @@ pub(super) fn tell_consumer(node: &Node, response: &mut FetchResponse, version: 
     response.node_endpoints = brokers(node, &named).map(endpoint).collect();
 }
 
-/// Who leads a partition by its topic's id, if it is known, and that somebody is told.
+/// Returns the leader of a partition by its topic's id, if the node knows one, and adds it to the named nodes.
 fn named(
     node: &Node,
     topic_id: Uuid,

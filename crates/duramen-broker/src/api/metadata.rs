@@ -23,7 +23,7 @@ use crate::session::RequestContext;
 
 /// The first version that may ask by id; before, the field is there and of no use, as in Kafka.
 const FIRST_BY_ID: i16 = 12;
-/// How long a client is kept while its topic is made. It asks again by itself.
+/// Longest time that a client waits while its topic is created, in milliseconds. The client then asks again.
 const CREATION_MS_MAX: i32 = 5_000;
 /// Topics of one request that are asked for where they can be made.
 const WANTED_MAX: usize = 100;
@@ -222,9 +222,9 @@ fn describe(node: &Node, topic: &Topic, include: bool) -> MetadataResponseTopic 
     }
 }
 
-/// Who stands in the first election of a partition, while this node has heard of none that it came to. Apache Kafka's
-/// placements name a leader, and clients count on it: rskafka never asks again when it is told once that there is none.
-/// Whoever comes there too early is told so, as after any election, and tries again.
+/// Returns the candidate of the first election of a partition, while this node has heard of no leader. Apache Kafka's
+/// placements name a leader, and clients count on it: rskafka never asks again after one answer without a leader. A
+/// client that comes there too early gets an error, as after any election, and tries again.
 fn first_leader(
     node: &Node,
     own: Option<&Partition>,

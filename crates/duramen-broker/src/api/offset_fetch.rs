@@ -142,7 +142,7 @@ pub(crate) fn on_fetched(
         fetched.topics.retain(|topic| !topic.topic_id.is_zero());
     }
     if *version < FIRST_WITH_GROUP_ERROR {
-        // What is wrong with the group is said of each partition.
+        // An older version has no field for an error of the group, so each partition carries it.
         fetched.error_code = 0;
     }
     if fetched.error_code != 0 {

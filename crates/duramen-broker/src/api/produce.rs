@@ -23,7 +23,7 @@ use crate::session::{
 
 /// The first version whose clients know that a transaction can be aborted, and nothing else.
 const FIRST_ABORTABLE: i16 = 11;
-/// How long a produce waits that gives no time.
+/// Longest time that a produce request without a timeout waits, in milliseconds.
 const UNTIMED_MS: i32 = 1_000;
 
 /// Bytes of batches in a request.
@@ -85,7 +85,7 @@ fn hang_up(key: RequestKey, code: ErrorCode, actions: &mut Vec<Action>) {
     actions.push(Action::Close { connection: key.0, reason });
 }
 
-/// What became of one partition of the request.
+/// Result of one partition of the request.
 enum Outcome {
     Waits { append_time_ms: i64 },
     Done(PartitionProduceResponse),
@@ -246,7 +246,7 @@ fn outcome_of(index: i32, appended: Appended, log_start_offset: i64) -> Outcome 
     }
 }
 
-/// What became of a batch that waited for its transaction.
+/// Records the result of a batch that waited for its transaction.
 pub(crate) fn settle_part(node: &mut Node, slot: Slot, appended: Appended, log_start: i64) {
     let Slot::Request { key, topic, partition } = slot else { return };
     let Some(Parked::Produce { response, outstanding, version }) = node.parked_mut(key) else {
@@ -268,7 +268,7 @@ pub(crate) fn settle_part(node: &mut Node, slot: Slot, appended: Appended, log_s
     }
 }
 
-/// What a producer is told when its batch may not be part of its transaction.
+/// Returns the error code for a producer whose batch may not be part of its transaction.
 pub(crate) fn judged(code: ErrorCode, version: i16) -> ErrorCode {
     match code {
         ErrorCode::TransactionAbortable if version < FIRST_ABORTABLE => ErrorCode::InvalidTxnState,

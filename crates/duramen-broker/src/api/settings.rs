@@ -1,4 +1,4 @@
-//! What both ways to alter settings share: they are judged alike, and become records alike.
+//! Checks and records that both requests to alter settings share.
 
 use std::collections::BTreeSet;
 
@@ -26,16 +26,16 @@ const DELETE: i8 = 1;
 const APPEND: i8 = 2;
 const SUBTRACT: i8 = 3;
 
-/// What is asked of one resource.
+/// Changes that a client asks for on one resource.
 pub(super) struct Asked<'a> {
     pub kind: i8,
     pub name: &'a str,
-    /// What is not named goes.
+    /// Flag that removes every setting that the request does not name.
     pub replaces: bool,
     pub changes: Vec<Change<'a>>,
 }
 
-/// What is asked of one setting.
+/// Change that a client asks for on one setting.
 pub(super) struct Change<'a> {
     pub name: &'a str,
     pub operation: i8,
@@ -107,7 +107,7 @@ fn broker_to_alter(node: &Node, name: &str) -> Result<Option<i32>, Error> {
     }
 }
 
-/// Whose settings they are.
+/// Resource to which settings belong.
 enum Owner<'a> {
     Topic(&'a Topic),
     /// One broker, or all; and what is set for it while it runs.
@@ -153,7 +153,7 @@ impl<'a> Owner<'a> {
         }
     }
 
-    /// What its own settings are to be.
+    /// Returns the resource's own settings after the change.
     fn wanted(&self, node: &Node, asked: &Asked<'_>) -> Result<Settings, Error> {
         let mut wanted = if asked.replaces { Settings::new() } else { self.own().clone() };
         for change in &asked.changes {
@@ -212,7 +212,7 @@ impl<'a> Owner<'a> {
                 .or_else(|error| refuse(ErrorCode::InvalidConfig, error.to_string())),
             Self::Group(..) => check_group(name, value, &node.options.settings)
                 .or_else(|error| refuse(ErrorCode::InvalidConfig, error.to_string())),
-            // It says how safe a topic's records are, which must not depend on who leads.
+            // The setting decides how many replicas must have a topic's records, which must not depend on the leader.
             Self::Broker(0.., _) if name == "min.insync.replicas" => {
                 let text =
                     "min.insync.replicas: it is set for all brokers alike, by the empty name";
@@ -267,7 +267,7 @@ fn words(list: &str) -> impl Iterator<Item = &str> {
 
 fn with(list: &str, added: &str) -> String {
     let mut all: Vec<&str> = words(list).collect();
-    // What is no word is kept, and refused where the list has to have words.
+    // An empty word stays, and the check refuses it where the list must have words.
     for word in added.split(',').map(str::trim) {
         if !all.contains(&word) {
             all.push(word);

@@ -141,7 +141,7 @@ fn describe_group(
     described
 }
 
-/// It is known what is kept of a partition.
+/// Records the share group's stored state of a partition.
 pub(crate) fn on_looked(node: &mut Node, key: RequestKey, part: usize, answer: &Answer) {
     let Some(Parked::ShareOffsets(describing)) = node.parked_mut(key) else { return };
     let with_lag = describing.with_lag;
@@ -165,7 +165,7 @@ pub(crate) fn on_looked(node: &mut Node, key: RequestKey, part: usize, answer: &
     finish(node, key);
 }
 
-/// It is known where a partition ends.
+/// Records the end offset of a partition.
 pub(crate) fn on_end_known(
     node: &mut Node,
     key: RequestKey,

@@ -59,7 +59,7 @@ pub(crate) fn handle(
 
 /// The transaction's coordinator has said whether the group's partition is in the transaction.
 pub(crate) fn on_judged(node: &mut Node, key: RequestKey, code: ErrorCode) {
-    // Whoever asked may be gone.
+    // The client may have gone.
     let Some(Parked::TxnOffsets { .. }) = node.parked_mut(key) else { return };
     let Some(Parked::TxnOffsets { request, context }) = node.unpark(key) else { return };
     if code.is_none() {

@@ -27,7 +27,7 @@ use crate::quotas::{EntityType, QuotaKey, QuotaTable};
 use duramen_storage::sabotage::{self, Bug};
 
 const IMAGE_VERSION: u8 = 2;
-/// It did not say up to which index it goes: that was the index it was stored under.
+/// Version of an image without its own index: the index was the one that it was stored under.
 const IMAGE_VERSION_WITHOUT_INDEX: u8 = 1;
 /// Peer ids up to this one are taken: 0 is nobody, 1 is the metadata group.
 const FIRST_PEER_ID: u64 = 2;
@@ -57,7 +57,7 @@ pub(crate) struct Reassignment {
     pub then: Vec<i32>,
 }
 
-/// What a record changed, for the node to follow.
+/// Change by a record, for the node to follow.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Change {
     /// A partition has (other) replicas; these are not among them any more.
@@ -75,7 +75,8 @@ pub(crate) enum Change {
 /// See the room card.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Image {
-    /// What entries up to this index did is in here, though a replica that began anew may not have applied them again.
+    /// Index up to which this image contains the changes of entries, though a replica that restarted may not have
+    /// applied them again.
     pub as_of: u64,
     pub brokers: BTreeMap<i32, RegisterBroker>,
     /// Data directories that have no part in the cluster any more.
@@ -148,7 +149,7 @@ impl Image {
         self.topics.values().filter(|topic| !later.topics.contains_key(&topic.id))
     }
 
-    /// What is set for a group.
+    /// Returns the settings of a group.
     pub(crate) fn group_configs(&self, group: &str) -> &Settings {
         static NONE: Settings = Settings::new();
         self.group_configs.get(group).unwrap_or(&NONE)
@@ -159,7 +160,7 @@ impl Image {
         self.group_configs.keys().map(String::as_str)
     }
 
-    /// What is set for a node while it runs, or for all of them.
+    /// Returns the dynamic settings of a node, or those of all nodes.
     pub(crate) fn broker_configs(&self, broker_id: i32) -> &Settings {
         static NONE: Settings = Settings::new();
         self.broker_configs.get(&broker_id).unwrap_or(&NONE)
@@ -175,7 +176,7 @@ impl Image {
         self.topics.get(&id)
     }
 
-    /// Whether a topic of this id has this partition.
+    /// Tells whether the topic with this id has this partition.
     pub(crate) fn has_partition(&self, id: Uuid, partition: i32) -> bool {
         let topic = self.topic(id);
         topic.is_some_and(|it| usize::try_from(partition).is_ok_and(|at| at < it.partitions.len()))

@@ -27,8 +27,8 @@ fn alternated<'a>(sites: &[Site<'a>]) -> Vec<Site<'a>> {
     order
 }
 
-/// Spreads `partitions` over nodes, beginning at node `start`: the first replicas go around all of them, and the others of
-/// one node's partitions are not all on the same next one. Each rack has one before any has two.
+/// Spreads `partitions` over nodes, beginning at node `start`. The first replicas go around all nodes, and the other
+/// replicas of one node's partitions spread over several next nodes. Each rack has one replica before any rack has two.
 pub(super) fn spread(
     sites: &[Site<'_>],
     partitions: i32,

@@ -56,10 +56,10 @@ duramen_protocol::message! {
         broker_id: i32 [0..],
         directory_id: Uuid [0..],
     }
-    /// Replicas of a partition are to be others. Until it is so, both are there; then a [`PlacePartition`] says it. Of the
-    /// moves of a partition each has a higher number than the one before; peer ids and they are counted together. When it has
-    /// ended, replicas are to be on the nodes `then`, if it names any: a replica that is of no use goes before another one
-    /// takes its place.
+    /// Order to replace replicas of a partition. Old and new replicas both exist until a [`PlacePartition`] says that
+    /// the move is complete. Each move of a partition has a higher number than the one before; moves and peer ids share
+    /// one counter. After the move, replicas go to the nodes in `then`, if it names any. A useless replica goes first
+    /// this way, before another one takes its place.
     pub struct MovePartition: versions 0..=0, flexible 0.. {
         topic_id: Uuid [0..],
         partition: i32 [0..],
@@ -100,7 +100,7 @@ duramen_protocol::message! {
         name: String [0..],
         value: Option<String> [0.., nullable 0..],
     }
-    /// How fast clients may be: users, client ids or both; taken back if `is_removed`.
+    /// Quota of users, client ids or both. `is_removed` takes it back.
     pub struct SetClientQuota: versions 0..=0, flexible 0.. {
         entity: Vec<QuotaEntity> [0..],
         key: String [0..],
@@ -126,7 +126,7 @@ duramen_protocol::message! {
         topic_id: Uuid [0..],
         first: i64 [0..],
     }
-    /// What all nodes of the cluster understand.
+    /// Feature level that all nodes of the cluster understand.
     pub struct SetFeature: versions 0..=0, flexible 0.. {
         name: String [0..],
         level: i16 [0..],

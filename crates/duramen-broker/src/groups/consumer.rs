@@ -1,26 +1,26 @@
 //! # Room card: groups of the consumer protocol
-//!
-//! Purpose:    one group of the consumer protocol (KIP-848): who is in it, and who is to have, and has, which
-//!             partitions. The coordinator decides; members say what they are subscribed to and what they have.
-//! Owns:       [`ConsumerGroup`]: the facts as far as they were decided, sessions, what is to be appended and answered.
+//! 
+//! Purpose:    one group of the consumer protocol (KIP-848): its members, the partitions that each has, and those that
+//!             each is to have. The coordinator decides; members report their subscriptions and their partitions.
+//! Owns:       [`ConsumerGroup`]: the facts as far as they were decided, sessions, records to append, answers to send.
 //! Interface:  a function a request ([`ConsumerGroup::heartbeat`] and others), [`ConsumerGroup::on_time`], then
 //!             [`ConsumerGroup::take`]; [`ConsumerGroup::load`] makes one of facts.
-//! Invariants: one owner per partition, at any time; epochs never go back; a decision rests on facts that are durable
-//!             or are appended with it, in one go: while that goes on, nothing is decided.
-//! Never:      clocks, chance, appends, whether the group is coordinated here; committed offsets.
+//! Invariants: a partition has at most one owner at any time; epochs never go back; a decision rests on facts that are
+//!             durable or that the coordinator appends with it, in one go: during that append, the group decides nothing.
+//! Never:      clocks, chance, appends, the group's coordinator; committed offsets.
 //! Tests:      `coordinator/tests/consumers.rs`, by scenario and by chance; `consumer/assignors/tests.rs`.
 //! Start at:   [`ConsumerGroup::heartbeat`], `consumer/heartbeats.rs`; then `reconcile.rs`.
-//!
-//! Three numbers follow each other. The group's *epoch* rises when members or topics change. For an epoch it is decided
-//! who is to have what: the *targets*, which carry the epoch that they were decided for. Then each member goes there on
-//! its own, by its heartbeats: it is told to give up what it is not to have, says that it has, gets the epoch of the
-//! targets, and is given what it is to have as soon as nobody else has it. Nobody waits for all others.
-//!
-//! Whatever is decided is a fact, emitted and seen at once by what is decided next ([`View::apply`]). The facts of one
-//! turn are appended together, and what was to be answered is answered when they are durable. If they cannot be
-//! appended, the group is made anew from the facts that are durable, and nobody was told anything.
-//!
-//! Members may speak the classic protocol (`consumer/classic.rs`), while at least one speaks this one.
+//! 
+//! The protocol has three steps. The group's *epoch* rises when members or topics change. For an epoch the coordinator
+//! decides the *target assignments*, which carry that epoch. Then each member moves to its target on its own, by its
+//! heartbeats. The member first learns which partitions to revoke, and reports when it has revoked them. Then it gets the
+//! epoch of the targets, and each new partition as soon as no other member has it. No member waits for all others.
+//! 
+//! Every decision is a fact, which the group emits and at once sees in later decisions ([`View::apply`]). The coordinator
+//! appends the facts of one turn together, and sends the answers when the facts are durable. If the append fails, the
+//! coordinator builds the group anew from the durable facts, and no member has heard anything.
+//! 
+//! Members may speak the classic protocol (`consumer/classic.rs`), while at least one speaks the consumer protocol.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -52,7 +52,8 @@ use topics::Search;
 pub(crate) use topics::Topics;
 use view::{AWAY, Shares, View};
 
-/// Whether groups that have members change their kind, when a member of the other comes or the last of a kind goes.
+/// Changes of protocol that a group with members may make, when a member of the other protocol joins or the last of one
+/// leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Migration {
     /// To the consumer protocol and back.
@@ -78,28 +79,28 @@ impl Migration {
     }
 }
 
-/// What an operator sets for all groups of the consumer protocol.
+/// Operator's settings for all groups of the consumer protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConsumerRules {
-    /// How long a member may be silent.
+    /// Longest silence of a member, in milliseconds.
     pub session_timeout_ms: i32,
     /// Between what a group may have that for itself.
     pub session_timeout_bounds_ms: RangeInclusive<i32>,
-    /// How often a member is to be heard.
+    /// Time between two heartbeats of a member, in milliseconds.
     pub heartbeat_interval_ms: i32,
     /// Between what a group may have that for itself.
     pub heartbeat_interval_bounds_ms: RangeInclusive<i32>,
-    /// How many members a group may have.
+    /// Highest count of members of a group.
     pub members_max: usize,
-    /// What members may choose from; the first is taken where they do not.
+    /// Assignors that members may choose from. The first one is the default.
     pub assignors: Vec<Assignor>,
-    /// Whether groups change their kind.
+    /// Changes of protocol that groups may make.
     pub migration: Migration,
-    /// How long targets are kept at least.
+    /// Shortest time between two assignments, in milliseconds.
     pub assignment_interval_ms: i32,
     /// Between what a group may have that for itself.
     pub assignment_interval_bounds_ms: RangeInclusive<i32>,
-    /// How long it is believed at most what regular expressions stand for.
+    /// Longest time for which the topics found for regular expressions count as current, in milliseconds.
     pub regex_refresh_ms: i32,
 }
 
@@ -128,7 +129,7 @@ impl ConsumerRules {
 /// A fact, and its value if it is so.
 pub(crate) type Said = (Fact, Option<FactValue>);
 
-/// Who is answered, and what.
+/// Request and the answer to it.
 pub(crate) type Answer = (RequestKey, Response);
 
 /// Why a request is refused, and what is told with that.
@@ -183,7 +184,7 @@ fn us(ms: i32) -> u64 {
     u64::try_from(ms).unwrap_or(0) * 1000
 }
 
-/// What is asked from outside.
+/// Requests.
 impl ConsumerGroup {
     /// The group of these facts. Its members are given their session timeouts anew.
     pub(crate) fn load<'a>(
@@ -210,7 +211,7 @@ impl ConsumerGroup {
         self.view.members.is_empty()
     }
 
-    /// What was decided since the last call, and who is answered once that is durable.
+    /// Returns the decisions since the last call, and the answers to send once the decisions are durable.
     pub(crate) fn take(&mut self) -> (Vec<Said>, Vec<Answer>) {
         self.has_lost_consumer = false;
         (mem::take(&mut self.emitted), mem::take(&mut self.answers))
@@ -223,7 +224,7 @@ impl ConsumerGroup {
         members.chain(search).min()
     }
 
-    /// It looks for what regular expressions stand for.
+    /// Tells whether the group is looking for the topics that match regular expressions.
     pub(crate) fn is_searching(&self) -> bool {
         self.search.is_some()
     }
@@ -254,7 +255,7 @@ impl ConsumerGroup {
         self.go_on_searching(topics, now);
     }
 
-    /// Whether offsets may be committed by whoever says that it is this member in this epoch.
+    /// Checks whether a client that gives this member id and epoch may commit offsets.
     pub(crate) fn check_commit(
         &self,
         version: i16,
@@ -283,7 +284,7 @@ impl ConsumerGroup {
         }
     }
 
-    /// Whether somebody is subscribed to a topic.
+    /// Tells whether a member is subscribed to a topic.
     pub(crate) fn is_subscribed(&self, topic: &str) -> bool {
         self.view
             .members
@@ -295,7 +296,7 @@ impl ConsumerGroup {
 /// Which offsets a member may commit.
 pub(crate) enum CommitRight<'a> {
     All,
-    /// It says an earlier epoch: those of partitions that it was given in that or before, and has still.
+    /// Right of a member that gives an earlier epoch: partitions that it got in that epoch or before, and still has.
     Since(Earlier<'a>),
 }
 
@@ -323,7 +324,7 @@ impl CommitRight<'_> {
     }
 }
 
-/// What is shown.
+/// Views of the group for other requests.
 impl ConsumerGroup {
     /// Kafka's name of where it stands.
     pub(crate) fn state(&self) -> &'static str {
@@ -386,7 +387,7 @@ impl ConsumerGroup {
     }
 }
 
-/// What all need.
+/// Helpers of all requests.
 impl ConsumerGroup {
     /// Something is so from now on.
     fn emit(&mut self, fact: Fact, value: Option<FactValue>) {
@@ -446,7 +447,7 @@ impl ConsumerGroup {
         }
     }
 
-    /// What most members want that want something, or the operator's first.
+    /// Returns the assignor that most members name, or the operator's first if none names one.
     fn assignor(&self, rules: &ConsumerRules) -> Assignor {
         let named =
             |member: &view::Member| Assignor::named(member.value.server_assignor.as_deref()?);

@@ -1,30 +1,31 @@
 //! # Room card: coordinator
-//!
+//! 
 //! Purpose:    all consumer groups that live in one partition of `__consumer_offsets`.
-//! Owns:       [`Coordinator`]: memberships and committed offsets, what is being appended for them, and which records
-//!             of the log still say something.
+//! Owns:       [`Coordinator`]: memberships and committed offsets, the appends under way for them, and which records
+//!             of the log are live.
 //! Interface:  a function a request (`coordinator/requests.rs`), answered by an [`Output`] now or later;
 //!             [`Coordinator::replay`] and [`Coordinator::loaded`] first; [`Coordinator::on_appended`];
 //!             [`Coordinator::on_time`] at [`Coordinator::deadline_us`]; [`Coordinator::expire`] now and then;
 //!             [`Coordinator::renew`] and [`Coordinator::first_live`] to keep the log short.
-//! Invariants: what is durable changes in `Group::apply` only, by a record that is in the log; a request is
-//!             answered once; nothing is told of an offset that is not durable; a fetch sees all commits of its group
+//! Invariants: durable state changes in `Group::apply` only, by a record that is in the log; each request gets one
+//!             answer; no answer shows an offset that is not durable; a fetch sees all commits of its group
 //!             that came before it.
-//! Never:      clocks, chance, I/O, batches, topics that exist or not: all that is handed in.
+//! Never:      clocks, chance, I/O, batches, which topics exist: the caller hands all that in.
 //! Tests:      `coordinator/tests.rs`, by scenario and by chance.
 //! Start at:   [`Coordinator::offset_commit`], then `append`, [`Coordinator::on_appended`], `Group::apply`.
-//!
+//! 
 //! Order. The caller appends in the order of the [`Output::Append`]s, and reports successes in the order of the log. So
-//! whatever is decided here with knowledge of all earlier appends, durable or not, still holds where its record lands:
-//! a tombstone follows every commit that it is to remove, and a record that is only written anew ([`Coordinator::renew`])
-//! is never one whose key has a newer value under way. A value that is decided on later lands later.
-//!
-//! Keeping the log short. Every live key knows the offset of its last record. Below the smallest of these nothing says
-//! anything any more, so the log may be trimmed there at any time. To let that offset rise, the records below some
-//! offset are written anew. A consumer that reads the topic from its start finds the last value of every live key.
-//!
-//! Bounds. What clients commit bounds what is kept: one slot for each group and partition with an offset, until it
-//! expires. Groups that nobody is in, that nothing is committed for and nothing is being written of are forgotten.
+//! a decision that knows of all earlier appends, durable or not, still holds where its record lands. A tombstone follows
+//! every commit that it removes. A renewal ([`Coordinator::renew`]) never appends a record again whose key has a newer
+//! value under way. A value that is decided later lands later.
+//! 
+//! Keeping the log short. The coordinator knows the offset of the last record of every live key. Below the smallest of
+//! these offsets no record is live, so the log may be trimmed there at any time. To let that offset rise, a renewal
+//! appends the records below some offset again. A consumer that reads the topic from its start finds the last value of
+//! every live key.
+//! 
+//! Bounds. The commits of clients bound the state: one slot for each group and partition with an offset, until it
+//! expires. The coordinator forgets a group without members, offsets and appends under way.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem;
@@ -77,7 +78,7 @@ pub(crate) enum Key {
     Pending,
 }
 
-/// What follows from what happened.
+/// Effects of requests, appends and time.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Output {
     /// Answer this request.
@@ -100,7 +101,7 @@ pub(crate) struct Transactor {
     pub epoch: i16,
 }
 
-/// What is done when it is known what became of an append.
+/// Act that follows once the result of an append is known.
 #[derive(Debug)]
 enum Then {
     Nothing,
@@ -114,13 +115,13 @@ enum Then {
         life: u64,
         ticket: membership::Ticket,
     },
-    /// What was decided in a group of the consumer protocol, and who is answered then.
+    /// Decisions of a group of the consumer protocol, and the answers that follow.
     Decided(Vec<Answer>),
     /// The same, and there is more to be appended.
     More(Vec<GroupRecord>, Vec<Answer>),
     /// A group of the consumer protocol has ended, so that it can be asked this as one of the classic protocol.
     Cleared(Box<Asked>),
-    /// What is to be done with what is kept for a share group.
+    /// Changes of a share group's stored state, which follow.
     Declared,
 }
 
@@ -131,7 +132,7 @@ struct Flight {
     /// The group that asked for it. None if records of many are written anew.
     group: Option<Arc<str>>,
     then: Then,
-    /// Whose transaction they are part of.
+    /// Transaction of which the records are part.
     transactor: Option<Transactor>,
     /// Where the records did not fit one batch: the last batch, which does what comes then.
     last: Ticket,
@@ -146,7 +147,7 @@ struct Reader {
     key: RequestKey,
     part: usize,
     request: OffsetFetchRequestGroup,
-    /// It wants no offset that an open transaction may change.
+    /// Flag that the reader wants no offset that an open transaction may change.
     stable: bool,
 }
 
@@ -173,7 +174,7 @@ struct Group {
     lingers: bool,
     /// Its deletion is being appended: for whoever writes from now on, there is no such group.
     is_ending: Option<Ticket>,
-    /// What is durable of a group of the consumer protocol, with the offset of each record.
+    /// Durable facts of a group of the consumer protocol, with the offset of each record.
     facts: BTreeMap<Fact, (i64, FactValue)>,
     /// Records of that which were appended and are not known to be durable, or not to be.
     facts_flying: u32,
@@ -181,13 +182,14 @@ struct Group {
     consumer: Option<Box<ConsumerGroup>>,
     /// A share group.
     share: Option<Box<ShareGroup>>,
-    /// What an administrator changes of it.
+    /// Administrator's change of the group that is under way.
     changing: Option<Box<Changing>>,
     /// Partitions of which it was asked to keep something for it, and that was not answered yet.
     beginning: BTreeSet<(Uuid, i32)>,
-    /// What it decided last could not be stored: what is to be begun waits for a heartbeat, or it would be asked for without end.
+    /// Flag that the last decision could not be stored. The next attempt to begin stored state then waits for a
+    /// heartbeat, or the group would ask without end.
     has_failed: bool,
-    /// What it decided is being appended. Until that is known to be durable, or not to be, others wait.
+    /// Flag that a decision is being appended. Other requests wait until the result of the append is known.
     is_deciding: bool,
     /// Since when.
     deciding_since_us: u64,
@@ -216,7 +218,7 @@ impl Group {
             return share.deadline_us().filter(|_| !self.is_deciding);
         }
         match &self.consumer {
-            // It hears of the time when what it decided is durable.
+            // The group learns the time only after its decision is durable.
             Some(_) if self.is_deciding => None,
             Some(consumer) => consumer.deadline_us(),
             None => self.members.deadline_us(),
@@ -308,7 +310,7 @@ impl Group {
         }
     }
 
-    /// What became of a record of it is known.
+    /// Notes that the result of a record of the group is known.
     fn land(&mut self, record: &GroupRecord) {
         match record {
             GroupRecord::Offset { key, .. } => self.offsets.land(&key.topic, key.partition),
@@ -328,7 +330,7 @@ pub(crate) struct Coordinator {
     /// Groups of the consumer protocol for which [`Coordinator::go_on`] has something to do.
     ready: BTreeSet<Arc<str>>,
     flights: BTreeMap<Ticket, Flight>,
-    /// What open transactions are to commit, by their producers.
+    /// Offsets that open transactions are to commit, by their producers.
     in_transactions: BTreeMap<i64, BTreeSet<Place>>,
     next_ticket: Ticket,
     next_life: u64,
@@ -355,7 +357,7 @@ impl Coordinator {
         self.hold(offset, record, producer);
     }
 
-    /// What the log says, in its order, before anything is asked.
+    /// Applies a record of the log. The caller replays the whole log, in its order, before the first request.
     pub(crate) fn replay(&mut self, offset: i64, record: GroupRecord) {
         self.apply(offset, record);
     }
@@ -368,7 +370,7 @@ impl Coordinator {
             let group = self.groups.get_mut(&name).expect("it is listed");
             group.since_ms = NEVER;
             if group.has_share_facts() {
-                // What it asks for at first waits for whoever shows it the topics.
+                // The group's first request for stored state waits until it next sees the topics.
                 group.begin_share(&rules.share, now);
                 self.ready.insert(name.clone());
             } else if !group.facts.is_empty() {
@@ -410,7 +412,7 @@ impl Coordinator {
         *self = Self { next_ticket, next_life, outputs, ..Self::default() };
     }
 
-    /// What follows from all that happened since the last call.
+    /// Returns the effects of everything since the last call.
     pub(crate) fn take_outputs(&mut self) -> Vec<Output> {
         mem::take(&mut self.outputs)
     }
@@ -465,7 +467,7 @@ impl Coordinator {
         }
     }
 
-    /// What follows from whatever happened to a group.
+    /// Brings a group's effects, state and deadline up to date after a change.
     fn settle(&mut self, name: &Arc<str>, now: Now) {
         let Some(group) = self.groups.get_mut(name) else { return };
         if group.state != Some(group.members.state()) {
@@ -525,8 +527,8 @@ impl Coordinator {
         self.launch(Some(name), records, then, ticket, Some(transactor));
     }
 
-    /// Appends records as so many batches as it takes. What comes then comes after the last, whose ticket this is, and
-    /// is a failure if one of them fails.
+    /// Appends records in as many batches as they need. The act in `then` follows the last batch, whose ticket this
+    /// function returns, and fails if one batch fails.
     fn append_parted(&mut self, name: &Arc<str>, records: Vec<GroupRecord>, then: Then) -> Ticket {
         let mut batches = vec![Vec::new()];
         let mut bytes = 0;
@@ -591,8 +593,8 @@ impl Coordinator {
         self.next_life
     }
 
-    /// What became of an [`Output::Append`]: its records are durable from this offset on, or will never be in the log.
-    /// Successes come in the order of the log.
+    /// Takes the result of an [`Output::Append`]: its records are durable from this offset on, or will never be in the
+    /// log. Successes come in the order of the log.
     pub(crate) fn on_appended(&mut self, ticket: Ticket, result: Result<i64, ErrorCode>, now: Now) {
         let Some(flight) = self.flights.remove(&ticket) else { return };
         let Flight { records, group, then, transactor, last, spoiled } = flight;
@@ -792,14 +794,13 @@ impl Coordinator {
         self.live.first()
     }
 
-    /// How many records of the log still say something, and about how many bytes they take.
+    /// Returns the count of live records of the log, and their approximate size in bytes.
     pub(crate) fn live_size(&self) -> (usize, usize) {
         self.live.size()
     }
 
-    /// Writes records anew that still say something and lie before an offset: the oldest, up to about so many bytes.
-    /// Returns the ticket of that; none
-    /// if there is nothing to be written. What is being written in any case is left out.
+    /// Appends live records before an offset again: the oldest, up to about `bytes_max` bytes. Returns the ticket of
+    /// that append, or none if there is nothing to append. Leaves out keys that have an append under way.
     pub(crate) fn renew(&mut self, before: i64, bytes_max: usize) -> Option<Ticket> {
         let mut records = Vec::new();
         let mut left = bytes_max;
@@ -835,7 +836,8 @@ impl Coordinator {
             Key::Pending => None,
             Key::Offset { group, topic, partition } => {
                 let slot = self.groups.get(group)?.offsets.slot(topic, *partition)?;
-                // What a transaction has yet to commit is older than what is written anew, and must count more.
+                // A transaction's pending offset has an older record than a renewed one would have, and must count
+                // more.
                 let is_at_rest = slot.flying == 0 && slot.pending.is_empty();
                 let committed = slot.committed.as_ref().filter(|_| is_at_rest)?;
                 let (group, topic, partition) = (group.clone(), topic.clone(), *partition);

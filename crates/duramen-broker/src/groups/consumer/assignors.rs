@@ -1,12 +1,12 @@
 //! # Room card: assignors
-//!
-//! Purpose:    who is to have which partitions.
-//! Owns:       [`Assignor`]: `uniform`, which moves as little as it can, and `range`, which gives everybody a piece of
-//!             each topic.
+//! 
+//! Purpose:    the target assignment: which member is to have which partitions.
+//! Owns:       [`Assignor`]: `uniform`, which moves as few partitions as it can, and `range`, which gives every member a
+//!             piece of each topic.
 //! Interface:  [`Assignor::assign`].
-//! Invariants: every partition of a topic that somebody is subscribed to has one owner, who is subscribed to it; the
+//! Invariants: every partition of a topic with subscribers has one owner, who is subscribed to the topic; the
 //!             same question has the same answer; time grows with members and partitions, times a logarithm.
-//! Never:      who has what now: moving there is `reconcile`'s.
+//! Never:      the partitions that members have now: `reconcile` moves members to their targets.
 //! Tests:      `assignors/tests.rs`.
 //! Start at:   [`Assignor::assign`].
 
@@ -31,7 +31,7 @@ pub(super) struct Applicant<'a> {
     pub instance: Option<&'a str>,
     /// The topics that it is subscribed to and that exist, in order.
     pub topics: &'a [Uuid],
-    /// What it was to have until now.
+    /// Target assignment until now.
     pub target: &'a Shares,
 }
 
@@ -52,7 +52,7 @@ impl Assignor {
         Self::ALL.into_iter().find(|it| it.name() == name)
     }
 
-    /// What each is to have. `partitions` is how many a topic has.
+    /// Returns the target assignment of each applicant. `partitions` gives the count of partitions of a topic.
     pub(super) fn assign(
         self,
         applicants: &[Applicant<'_>],
@@ -70,7 +70,7 @@ impl Assignor {
     }
 }
 
-/// How many partitions topics have.
+/// Count of partitions of each topic.
 type Sizes = BTreeMap<Uuid, i32>;
 
 /// Members with static names first, by these, then the others by their ids: who comes back is where it was.
@@ -101,7 +101,7 @@ fn range(applicants: &[Applicant<'_>], sizes: &Sizes) -> Vec<Shares> {
     shares
 }
 
-/// What there is of a member's partitions, and who is the first to have each.
+/// Returns the partitions of a member's target that still exist and that no applicant before it took.
 fn kept(
     applicant: &Applicant<'_>,
     sizes: &Sizes,
@@ -170,11 +170,11 @@ fn even(applicants: &[Applicant<'_>], sizes: &Sizes) -> Vec<Shares> {
 
 /// Not all are subscribed to the same topics.
 struct Mixed {
-    /// Who is subscribed to a topic.
+    /// Subscribers of each topic.
     subscribers: BTreeMap<Uuid, Vec<usize>>,
-    /// Who has which partitions of a topic.
+    /// Partitions of a topic that each applicant has.
     has: BTreeMap<Uuid, Vec<Vec<i32>>>,
-    /// How many partitions each has.
+    /// Count of partitions that each applicant has.
     load: Vec<usize>,
     free: BTreeMap<Uuid, Vec<i32>>,
 }
@@ -209,7 +209,7 @@ impl Mixed {
     }
 
     fn assign(mut self) -> Vec<Shares> {
-        // Who has little choice is served first.
+        // Topics with few subscribers come first, since these have little choice.
         let mut order: Vec<Uuid> = self.subscribers.keys().copied().collect();
         order.sort_by_key(|topic| self.subscribers[topic].len());
         for topic in &order {

@@ -1,4 +1,4 @@
-//! What a heartbeat of the consumer protocol brings: joining, staying, leaving.
+//! Heartbeats of the consumer protocol: joining, staying, leaving.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ const SEARCH_PAUSE_MS: i64 = 10_000;
 /// The first version in which members make their ids themselves.
 const FIRST_WITH_OWN_ID: i16 = 1;
 
-/// What is wrong with a request by itself, as Kafka puts it.
+/// Checks a request by itself, with Kafka's error messages.
 pub(crate) fn check_request(
     rules: &ConsumerRules,
     version: i16,
@@ -78,7 +78,7 @@ pub(crate) fn check_request(
     Err(Refusal::new(ErrorCode::UnsupportedAssignor, message))
 }
 
-/// Who a heartbeat is from.
+/// Sender of a heartbeat.
 enum Sender {
     /// Nobody that is known.
     New(Arc<str>),
@@ -235,7 +235,7 @@ impl ConsumerGroup {
         self.emit(Fact::Current(id.clone()), Some(current.value()));
     }
 
-    /// Whether a new regular expression is one.
+    /// Checks that a new regular expression compiles.
     fn check_regex(&self, before: &Member, value: Option<&MemberValue>) -> Result<(), Refusal> {
         let Some(regex) = value.and_then(regex_of) else { return Ok(()) };
         if before.regex() == Some(regex) || self.view.subscribers(regex) > 0 {
@@ -313,7 +313,7 @@ impl ConsumerGroup {
             let mut away = self.view.members[&id].current.as_ref().clone();
             away.epoch = AWAY;
             away.revoking.clear();
-            // Whoever comes back under another id has had it all along.
+            // A static member that returns under another id has had its partitions all along.
             away.assigned.values_mut().flat_map(BTreeMap::values_mut).for_each(|epoch| *epoch = 0);
             self.emit(Fact::Current(id.clone()), Some(away.value()));
             if let Some(deadlines) = self.deadlines.get_mut(&id) {
@@ -445,8 +445,8 @@ fn unknown(id: &str, group: &str) -> Refusal {
     Refusal::new(ErrorCode::UnknownMemberId, message)
 }
 
-/// Whether a member says the epoch that it was told last. It may not have heard that, and then says the one before, and
-/// has nothing that it was not given since.
+/// Checks that a member gives its current epoch. A member that missed its last answer may give the epoch before, if it
+/// names no partition that it got since.
 fn check_epoch(member: &Member, request: &ConsumerGroupHeartbeatRequest) -> Result<(), Refusal> {
     let (said, is) = (request.member_epoch, member.current.epoch);
     let has_only = |owned: &[TopicPartitions]| {
@@ -468,7 +468,7 @@ fn check_epoch(member: &Member, request: &ConsumerGroupHeartbeatRequest) -> Resu
     Err(Refusal::new(ErrorCode::FencedMemberEpoch, message))
 }
 
-/// What a member says about itself from now on, if that is something else.
+/// Returns the member's new description, if the request changes it.
 fn told(
     before: &MemberValue,
     caller: &Caller,

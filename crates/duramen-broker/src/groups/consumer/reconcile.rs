@@ -17,19 +17,19 @@ use duramen_storage::sabotage::{self, Bug};
 
 use super::view::{Current, Owned, Stage, View};
 
-/// What is known when a member asks.
+/// State of the group at a heartbeat of a member.
 pub(super) struct Step<'a> {
     pub view: &'a View,
     pub id: &'a Arc<str>,
     /// The topics that it is subscribed to.
     pub subscribed: &'a BTreeSet<Uuid>,
-    /// They are others than a moment ago.
+    /// Flag that the subscribed topics have changed with this heartbeat.
     pub has_changed: bool,
-    /// What it says that it has; nothing if it did not say.
+    /// Partitions that the member names; `None` if it named none.
     pub owned: Option<&'a [TopicPartitions]>,
 }
 
-/// What the member has from now on, if that changes.
+/// Returns the member's new assignment, if it changes.
 pub(super) fn step(it: &Step<'_>) -> Option<Current> {
     let member = &it.view.members[it.id];
     let before = &member.current;
@@ -53,7 +53,7 @@ pub(super) fn step(it: &Step<'_>) -> Option<Current> {
     (!is_same).then_some(next)
 }
 
-/// Whether a member says, or does not deny, that it has one of these.
+/// Tells whether a member names one of these partitions as its own, or names none at all.
 fn still_has(owned: Option<&[TopicPartitions]>, revoking: &Owned) -> bool {
     let Some(owned) = owned else { return true };
     owned.iter().any(|topic| {
@@ -109,7 +109,7 @@ fn advance(it: &Step<'_>, epoch: i32) -> Current {
             if had.is_some_and(|had| had.contains_key(part)) {
                 continue;
             }
-            // What it was to give up itself is its own: nobody else can have it.
+            // A partition that the member itself was to revoke is still its own: no other member can have it.
             let is_free = it.view.owner(*topic, *part).is_none_or(|owner| owner == it.id);
             if is_free || sabotage::is(Bug::GivenBeforeFreed) {
                 assigned.entry(*topic).or_default().insert(*part, target_epoch);

@@ -27,15 +27,15 @@ pub(super) type Owned = BTreeMap<Uuid, BTreeMap<i32, i32>>;
 /// The epoch of a static member that is away, and may come back under another id.
 pub(super) const AWAY: i32 = -2;
 
-/// How far a member is on its way to its target.
+/// Progress of a member toward its target.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// It is there.
+    /// The member has its target.
     #[default]
     Stable,
-    /// It has yet to say that it has given something up.
+    /// The member has yet to report that it has revoked partitions.
     Revoking,
-    /// It waits for others to give something up.
+    /// Stage that only a later version knows. The member has to begin anew.
     Waiting,
     /// Whatever a later version meant by this. The member has to begin anew.
     Unknown,
@@ -61,14 +61,14 @@ impl Stage {
     }
 }
 
-/// What a member has.
+/// Assignment that a member has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Current {
     pub epoch: i32,
     pub previous: i32,
     pub stage: Stage,
     pub assigned: Owned,
-    /// What it is to give up, and has not yet said that it has.
+    /// Partitions that the member must revoke and has not yet reported as revoked.
     pub revoking: Owned,
 }
 
@@ -145,7 +145,7 @@ impl Member {
         regex_of(&self.value)
     }
 
-    /// It speaks the classic protocol.
+    /// Tells whether the member speaks the classic protocol.
     pub(super) fn is_classic(&self) -> bool {
         self.value.classic.is_some()
     }
@@ -160,7 +160,7 @@ pub(super) fn regex_of(value: &MemberValue) -> Option<&Arc<str>> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct View {
     pub epoch: i32,
-    /// What the topics of the group were when the epoch was set.
+    /// Hash of the group's topics when the epoch was set.
     pub metadata_hash: i64,
     pub has_partition_metadata: bool,
     /// The epoch that targets were last decided for, and when.
@@ -169,13 +169,13 @@ pub(super) struct View {
     pub members: BTreeMap<Arc<str>, Member>,
     instances: BTreeMap<Arc<str>, Arc<str>>,
     owners: BTreeMap<(Uuid, i32), Arc<str>>,
-    /// How many members are subscribed to a topic by its name.
+    /// Count of members that are subscribed to a topic by its name.
     names: BTreeMap<String, usize>,
     pub regexes: BTreeMap<Arc<str>, Arc<RegexValue>>,
 }
 
 impl View {
-    /// What all facts say.
+    /// Builds the view from all facts.
     pub(super) fn of<'a>(facts: impl Iterator<Item = (&'a Fact, &'a FactValue)>) -> Self {
         let mut view = Self::default();
         // Facts are in an order that has members before what is said of them.
@@ -283,12 +283,12 @@ impl View {
         self.members.get_key_value(self.instances.get(instance)?)
     }
 
-    /// Who has a partition.
+    /// Returns the owner of a partition.
     pub(super) fn owner(&self, topic: Uuid, partition: i32) -> Option<&Arc<str>> {
         self.owners.get(&(topic, partition))
     }
 
-    /// How many members are subscribed to a regular expression.
+    /// Returns the count of members that are subscribed to a regular expression.
     pub(super) fn subscribers(&self, regex: &Arc<str>) -> usize {
         self.members.values().filter(|member| member.regex() == Some(regex)).count()
     }
@@ -304,7 +304,7 @@ impl View {
         self.names.keys().map(String::as_str).chain(resolved).collect()
     }
 
-    /// What a member is subscribed to, by names and by its regular expression.
+    /// Returns the topics that a member is subscribed to, by names and by its regular expression.
     pub(super) fn topics_of<'a>(&'a self, value: &'a MemberValue) -> impl Iterator<Item = &'a str> {
         let resolved = regex_of(value).and_then(|regex| self.regexes.get(regex));
         let resolved = resolved.into_iter().flat_map(|it| it.topics.iter().map(AsRef::as_ref));
@@ -312,7 +312,7 @@ impl View {
     }
 }
 
-/// What a member is to have.
+/// Returns the target assignment of a member.
 pub(super) fn shares_of(value: &TargetValue) -> Shares {
     let sorted = |topic: &TargetTopic| {
         let mut partitions = topic.partitions.clone();
@@ -322,7 +322,7 @@ pub(super) fn shares_of(value: &TargetValue) -> Shares {
     value.topics.iter().map(sorted).collect()
 }
 
-/// What a member is to have, as it is stored.
+/// Returns a member's target assignment in its stored form.
 pub(super) fn target_value(shares: &Shares) -> FactValue {
     let topic = |(topic_id, partitions): (&Uuid, &Vec<i32>)| TargetTopic {
         topic_id: *topic_id,

@@ -24,7 +24,7 @@ use crate::groups::membership::{Caller, Membership, Rules, State};
 use crate::groups::records::{Fact, GroupMetadataValue, GroupRecord};
 use crate::groups::share;
 
-/// What is asked of a group of the consumer protocol, or of one that is to become one.
+/// Request to a group of the consumer protocol or a share group, or to one that is to become such a group.
 #[derive(Debug)]
 pub(super) enum Asked {
     Heartbeat(Caller, ConsumerGroupHeartbeatRequest),
@@ -38,7 +38,7 @@ pub(super) enum Asked {
     TopicGone(Uuid),
 }
 
-/// What a member of the classic protocol asks.
+/// Request of a member of the classic protocol.
 #[derive(Debug)]
 pub(super) enum Classic {
     Join(i16, Caller, JoinGroupRequest),
@@ -47,7 +47,7 @@ pub(super) enum Classic {
     Leave(RequestKey, i16, LeaveGroupRequest),
 }
 
-/// What a heartbeat is told that is refused.
+/// Returns the answer to a heartbeat that the coordinator refuses.
 pub(crate) fn refused_heartbeat(refusal: Refusal) -> ConsumerGroupHeartbeatResponse {
     ConsumerGroupHeartbeatResponse {
         error_code: refusal.code.code(),
@@ -56,7 +56,7 @@ pub(crate) fn refused_heartbeat(refusal: Refusal) -> ConsumerGroupHeartbeatRespo
     }
 }
 
-/// What is told instead of this, if it could not be stored.
+/// Returns the answer in place of this one, if its decision could not be stored.
 pub(super) fn refused(answer: Response, code: ErrorCode) -> Response {
     match answer {
         Response::ConsumerGroupHeartbeat(_) => ConsumerGroupHeartbeatResponse {
@@ -111,7 +111,7 @@ impl Group {
         ConsumerGroup::load(facts, rules, now)
     }
 
-    /// It is one of the consumer protocol, or its records say so.
+    /// Tells whether the group is one of the consumer protocol, in memory or by its records.
     pub(super) fn is_of_consumers(&self) -> bool {
         let has_facts = !self.facts.is_empty() && !self.has_share_facts();
         self.is_ending.is_none() && (self.consumer.is_some() || has_facts)
@@ -130,7 +130,7 @@ impl Group {
         }
     }
 
-    /// What is asked now can be decided now.
+    /// Tells whether the group can decide a new request now.
     fn is_at_rest(&self) -> bool {
         !self.is_deciding && self.is_ending.is_none() && self.changing.is_none()
     }
@@ -206,7 +206,7 @@ impl Coordinator {
         self.ready.insert(name.clone());
     }
 
-    /// What had to wait happens: requests, time that passed.
+    /// Carries out the requests and the deadlines that had to wait.
     pub(crate) fn go_on(&mut self, rules: &Rules, topics: Topics<'_>, now: Now) {
         for name in mem::take(&mut self.ready) {
             let Some(group) = self.groups.get_mut(&name) else { continue };
@@ -244,7 +244,7 @@ impl Coordinator {
                     self.hasten(name, &id);
                 }
                 Asked::Delete(key, part) => {
-                    // What was decided before is appended before.
+                    // Earlier decisions must come before this one in the log.
                     self.append_decided(name, rules, topics, now);
                     if !self.group_mut(name).is_at_rest() {
                         self.group_mut(name).waiting.push_front(Asked::Delete(key, part));
@@ -266,7 +266,7 @@ impl Coordinator {
                     self.hasten(name, &id);
                 }
                 Asked::Wish(key, wish) => {
-                    // What was decided before is appended before.
+                    // Earlier decisions must come before this one in the log.
                     self.append_decided(name, rules, topics, now);
                     if !self.group_mut(name).is_at_rest() {
                         self.group_mut(name).waiting.push_front(Asked::Wish(key, wish));
@@ -286,7 +286,7 @@ impl Coordinator {
                 }
                 Asked::Classic(asked) => {
                     if let Some(asked) = self.classic_of(name, rules, topics, asked, now) {
-                        // What was decided before is appended before.
+                        // Earlier decisions must come before this one in the log.
                         self.append_decided(name, rules, topics, now);
                         if !self.group_mut(name).is_at_rest() {
                             self.group_mut(name).waiting.push_front(Asked::Classic(asked));
@@ -347,7 +347,8 @@ impl Coordinator {
         Ok(())
     }
 
-    /// What a classic member asks; given back if the group must become one of the classic protocol first.
+    /// Carries out a classic member's request. Returns the request if the group must first become one of the classic
+    /// protocol.
     fn classic_of(
         &mut self,
         name: &Arc<str>,
@@ -384,7 +385,7 @@ impl Coordinator {
         None
     }
 
-    /// It is a group of the classic protocol after all.
+    /// Carries out a classic member's request in a group of the classic protocol.
     fn ask_classic_group(&mut self, rules: &Rules, asked: Classic, now: Now) {
         match asked {
             Classic::Join(version, caller, request) => {
@@ -398,8 +399,8 @@ impl Coordinator {
         }
     }
 
-    /// Nobody is in a group of the consumer protocol, and a classic member wants to be: the group ends, and then begins
-    /// as one of the classic protocol.
+    /// Ends a group of the consumer protocol without members, because a classic member wants to join. The group then
+    /// begins as one of the classic protocol.
     fn clear_for(&mut self, name: &Arc<str>, asked: Classic) {
         let records = self.ends_of_facts(name);
         let asked = Asked::Classic(asked);
@@ -480,7 +481,8 @@ impl Coordinator {
         self.append(Some(name), records, then);
     }
 
-    /// What a group decided is durable, or will never be. Then it is what it was.
+    /// Takes the result of an append of a group's decision. If the append failed, the group goes back to its durable
+    /// state.
     pub(super) fn on_decided(&mut self, name: &Arc<str>, is_durable: bool, now: Now) {
         let group = self.group_mut(name);
         group.is_deciding = false;
@@ -510,7 +512,7 @@ impl Coordinator {
     /// Nothing more happens in this group for now.
     fn rest(&mut self, name: &Arc<str>) {
         let group = self.group_mut(name);
-        // It was asked, and is not one.
+        // A request created the group in memory, and nothing of it was stored.
         if group.facts.is_empty() && !group.is_deciding {
             group.consumer = None;
             group.share = None;
@@ -537,7 +539,7 @@ impl Coordinator {
     /// The ends of all facts about a group.
     pub(super) fn ends_of_facts(&self, name: &Arc<str>) -> Vec<GroupRecord> {
         let end = |fact| GroupRecord::Consumer { group: name.clone(), fact, value: None };
-        // What is said of a member ends before the member.
+        // The facts about a member end before the member.
         self.groups[name].facts.keys().rev().cloned().map(end).collect()
     }
 

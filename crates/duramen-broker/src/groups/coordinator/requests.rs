@@ -1,4 +1,4 @@
-//! What clients ask of a coordinator, one function a request; and what nobody asks for: expiry.
+//! Requests of clients to a coordinator, one function each, and the expiry of offsets.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ use crate::groups::share::{SHARE, ShareGroup};
 
 /// Membership.
 impl Coordinator {
-    /// Whether there is such a group, for whoever writes now.
+    /// Tells whether a group of this name exists and is not ending.
     fn exists(&self, name: &str) -> bool {
         self.groups.get(name).is_some_and(|group| group.is_ending.is_none())
     }
@@ -271,7 +271,7 @@ impl Coordinator {
         }
     }
 
-    /// Whether whoever asks may commit to the group, which is made if need be.
+    /// Checks whether the client may commit to the group, and creates the group if need be.
     fn admit_commit(
         &mut self,
         version: i16,
@@ -395,7 +395,7 @@ impl Coordinator {
         Ok(name)
     }
 
-    /// What may be committed by whoever was admitted: of a group of the classic protocol all.
+    /// Returns the offsets that the client may commit: all of them in a group of the classic protocol.
     fn right_to_commit(
         &self,
         name: &Arc<str>,
@@ -423,8 +423,8 @@ impl Coordinator {
         }
     }
 
-    /// One group's part of an `OffsetFetch`, with names for all topics that are known by their ids. It sees every
-    /// commit that came before it.
+    /// Answers one group's part of an `OffsetFetch`, with names for all topics that the request gives by id. The answer
+    /// contains every commit that came before it.
     pub(crate) fn offset_fetch(
         &mut self,
         key: RequestKey,
@@ -443,8 +443,8 @@ impl Coordinator {
         self.push_fetched(key, part, answer);
     }
 
-    /// Whether a member of a group of the consumer protocol says who it is, as far as that is durable. Whoever does not
-    /// say it may fetch.
+    /// Checks the member id and epoch of a fetch against the durable facts of a group of the consumer protocol. A
+    /// client that gives neither may fetch.
     fn check_fetch(group: &Group, request: &OffsetFetchRequestGroup) -> Result<(), ErrorCode> {
         if !group.is_of_consumers() || (request.member_id.is_none() && request.member_epoch < 0) {
             return Ok(());
@@ -589,7 +589,7 @@ impl Coordinator {
         }
     }
 
-    /// Whether offsets may be deleted from a group.
+    /// Checks whether a client may delete offsets of a group.
     fn deletable(&self, group_id: &str) -> Result<Arc<str>, ErrorCode> {
         if group_id.is_empty() {
             return Err(ErrorCode::InvalidGroupId);
@@ -782,7 +782,7 @@ enum Subscribed<'a> {
     To(BTreeSet<String>),
     /// A group of the consumer protocol knows it.
     AsIn(&'a ConsumerGroup),
-    /// They are a consumer's, and cannot be known: any topic may be one.
+    /// Topics of a consumer, which the coordinator cannot know: any topic may be one.
     Unknown,
     /// Those of a group of another kind.
     None,

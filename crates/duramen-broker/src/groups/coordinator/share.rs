@@ -1,5 +1,5 @@
-//! Share groups in a coordinator: what they decide is appended, what is to be kept for them is asked for. What administrators
-//! change of them is in `changes`.
+//! Share groups in a coordinator, which appends their decisions and asks for their stored state. `changes` holds the
+//! changes by administrators.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Included, Unbounded};
@@ -22,12 +22,12 @@ use crate::shares::coordinator::{Answer, Ask};
 pub(super) mod changes;
 
 impl Group {
-    /// What is said of it is said of a share group.
+    /// Tells whether the group's durable facts are those of a share group.
     pub(super) fn has_share_facts(&self) -> bool {
         matches!(self.facts.last_key_value(), Some((Fact::Share(_), _)))
     }
 
-    /// It is a share group, or its records say so.
+    /// Tells whether the group is a share group, in memory or by its records.
     pub(super) fn is_of_shares(&self) -> bool {
         self.is_ending.is_none() && (self.share.is_some() || self.has_share_facts())
     }
@@ -172,7 +172,7 @@ impl Coordinator {
     }
 }
 
-/// What is decided.
+/// Decisions.
 impl Coordinator {
     /// Appends what a share group decided; without that, all are answered who asked.
     pub(super) fn append_share(&mut self, name: &Arc<str>, now: Now) {
@@ -192,7 +192,8 @@ impl Coordinator {
         self.append_in_order(name, records, answers);
     }
 
-    /// What a share group decided is durable, or will never be. Then it is what it was.
+    /// Takes the result of an append of a share group's decision. If the append failed, the group goes back to its
+    /// durable state.
     pub(super) fn on_share_decided(&mut self, name: &Arc<str>, is_durable: bool, held_us: u64) {
         let group = self.group_mut(name);
         group.has_failed = !is_durable;
@@ -219,14 +220,14 @@ impl Coordinator {
         self.outputs.push(Output::AskShares(key, ask));
     }
 
-    /// What became of an [`Output::AskShares`].
+    /// Takes the answer to an [`Output::AskShares`].
     pub(crate) fn on_share_answer(&mut self, key: &ShareKey, ask: &Ask, answer: &Answer) {
         let Some((name, _)) = self.groups.get_key_value(&key.group) else { return };
         let name = name.clone();
         let place = (key.topic_id, key.partition);
         let is_gone = *answer == Err(ErrorCode::UnknownTopicOrPartition);
         if *ask == Ask::Begin {
-            // Whoever asked, it is known now: what wants it later has to ask again.
+            // The answer serves every request of the group; a later need has to ask again.
             self.group_mut(&name).beginning.remove(&place);
             if self.on_begun_for_change(&name, key, answer) {
                 return;

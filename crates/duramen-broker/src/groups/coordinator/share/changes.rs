@@ -1,9 +1,10 @@
-//! What administrators change of share groups in which nobody is: where they start, whether something is kept of a topic, and
-//! that they exist.
+//! Changes by administrators of share groups without members: start offsets, deletion of a topic's state, and the end
+//! of a group.
 //!
-//! In steps: it is looked at what is kept, with the epoch of each; what is to be done is appended, which proves that nobody
-//! else coordinates the group by then; what was seen is changed, if it is what was seen; and then it is appended that it is
-//! so, or the group ends. So a coordinator that has a successor and does not know it changes nothing that was begun since.
+//! A change takes four steps. The coordinator first reads the stored states, with the epoch of each. Then it appends
+//! its intent, which proves that no other node coordinates the group by then. Then it changes the states, if they still
+//! have the epochs that it read. Last it appends the result, or ends the group. So a coordinator that has a successor
+//! without knowing it changes no state that began since.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,7 +25,7 @@ use crate::shares::coordinator::{Answer, Ask};
 /// A topic and a partition.
 type Place = (Uuid, i32);
 
-/// What is wanted of where a share group starts.
+/// Administrator's change of the stored state of a share group.
 #[derive(Debug)]
 pub(crate) enum Wish {
     /// It is to start there. The response has all partitions, and what is wrong with some of them; topics have names.
