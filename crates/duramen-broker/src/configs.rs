@@ -1,13 +1,13 @@
 //! # Room card: configs
-//! 
+//!
 //! Purpose:    every setting that has a name: of topics, and of the node and its process.
 //! Owns:       the two tables (name, type, default, check, synonym, doc), typed settings.
 //! Interface:  [`BrokerSettings::from_pairs`], [`TopicSettings::resolve`], [`check_topic`], [`check_topic_as_one`],
 //!             [`check_dynamic`], [`ConfigKey::kept`], [`TOPIC_CONFIGS`], [`BROKER_CONFIGS`], [`UNITS`].
-//! Invariants: a topic's value is its own, else the node's synonym, else the default. A node's value comes from
-//!             the first layer that sets it: its own dynamic settings, those of all nodes, those of its start,
-//!             the default. A check reports all mistakes at once. An unknown name is a mistake. A stored
-//!             value has its type's canonical form, however it was written.
+//! Invariants: a topic's value is its own, else the node's synonym, else the default. A node's value comes from the
+//!             first layer that sets it: its own dynamic settings, those of all nodes, those of its start, the default.
+//!             A check reports all mistakes at once. An unknown name is a mistake. A stored value has its type's
+//!             canonical form, however it was written.
 //! Never:      a setting without Kafka's name where Kafka has one.
 //! Tests:      `configs/tests.rs`; `compat/wire/test_values.py` beside Kafka.
 //! Start at:   [`ConfigKey`].

@@ -44,7 +44,7 @@ impl<K> Live<K> {
         self.keys.keys().next().copied()
     }
 
-    /// How many keys there are, and about how many bytes their records take.
+    /// Returns the count of keys, and the approximate size of their records in bytes.
     pub(crate) fn size(&self) -> (usize, usize) {
         (self.keys.len(), self.bytes)
     }

@@ -41,7 +41,7 @@ pub struct Place {
     pub partition: i32,
 }
 
-/// What comes of it.
+/// Result of the recovery.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// The other nodes, which have no part in the cluster any more.
@@ -61,7 +61,7 @@ pub struct Outcome {
 /// See the room card.
 #[derive(Debug)]
 pub struct Survival {
-    /// What becomes of what.
+    /// Fate of nodes and partitions.
     pub outcome: Outcome,
     /// With whom the cluster then began: this node.
     pub founder: Voter,
@@ -112,7 +112,7 @@ impl Survival {
     }
 }
 
-/// Whether it ever was told with what its log begins.
+/// Tells whether the replica ever learnt where its log begins.
 fn is_born(found: &RecoveredReplica) -> bool {
     !found.conf.voters.is_empty()
 }
@@ -121,7 +121,7 @@ fn last_index(found: &RecoveredReplica) -> u64 {
     found.entries.last().map_or(found.prev_index, |entry| entry.index)
 }
 
-/// What the log says up to its last entry, whoever else has it.
+/// Returns the image after the last entry of the log, whether or not other nodes have that entry.
 fn image_of(metadata: &RecoveredReplica, tail: Vec<Bytes>) -> Option<Image> {
     let mut image = Image::decode(&metadata.image)?;
     for bytes in tail {
@@ -134,7 +134,7 @@ fn image_of(metadata: &RecoveredReplica, tail: Vec<Bytes>) -> Option<Image> {
     Some(image)
 }
 
-/// What becomes of each partition, and the records that let the cluster's own ones begin anew.
+/// Returns the fate of each partition, and the records that let the cluster's own partitions begin anew.
 fn outcome(
     image: &Image,
     replicas: &[RecoveredReplica],

@@ -1,25 +1,26 @@
 //! # Room card: groups of the consumer protocol
-//! 
+//!
 //! Purpose:    one group of the consumer protocol (KIP-848): its members, the partitions that each has, and those that
 //!             each is to have. The coordinator decides; members report their subscriptions and their partitions.
 //! Owns:       [`ConsumerGroup`]: the facts as far as they were decided, sessions, records to append, answers to send.
 //! Interface:  a function a request ([`ConsumerGroup::heartbeat`] and others), [`ConsumerGroup::on_time`], then
 //!             [`ConsumerGroup::take`]; [`ConsumerGroup::load`] makes one of facts.
 //! Invariants: a partition has at most one owner at any time; epochs never go back; a decision rests on facts that are
-//!             durable or that the coordinator appends with it, in one go: during that append, the group decides nothing.
+//!             durable or that the coordinator appends with it, in one go: during that append, the group decides
+//!             nothing.
 //! Never:      clocks, chance, appends, the group's coordinator; committed offsets.
 //! Tests:      `coordinator/tests/consumers.rs`, by scenario and by chance; `consumer/assignors/tests.rs`.
 //! Start at:   [`ConsumerGroup::heartbeat`], `consumer/heartbeats.rs`; then `reconcile.rs`.
-//! 
+//!
 //! The protocol has three steps. The group's *epoch* rises when members or topics change. For an epoch the coordinator
 //! decides the *target assignments*, which carry that epoch. Then each member moves to its target on its own, by its
-//! heartbeats. The member first learns which partitions to revoke, and reports when it has revoked them. Then it gets the
-//! epoch of the targets, and each new partition as soon as no other member has it. No member waits for all others.
-//! 
-//! Every decision is a fact, which the group emits and at once sees in later decisions ([`View::apply`]). The coordinator
-//! appends the facts of one turn together, and sends the answers when the facts are durable. If the append fails, the
-//! coordinator builds the group anew from the durable facts, and no member has heard anything.
-//! 
+//! heartbeats. The member first learns which partitions to revoke, and reports when it has revoked them. Then it gets
+//! the epoch of the targets, and each new partition as soon as no other member has it. No member waits for all others.
+//!
+//! Every decision is a fact, which the group emits and at once sees in later decisions ([`View::apply`]). The
+//! coordinator appends the facts of one turn together, and sends the answers when the facts are durable. If the append
+//! fails, the coordinator builds the group anew from the durable facts, and no member has heard anything.
+//!
 //! Members may speak the classic protocol (`consumer/classic.rs`), while at least one speaks the consumer protocol.
 
 use std::borrow::Cow;

@@ -1,29 +1,29 @@
 //! # Room card: coordinator
-//! 
+//!
 //! Purpose:    all consumer groups that live in one partition of `__consumer_offsets`.
-//! Owns:       [`Coordinator`]: memberships and committed offsets, the appends under way for them, and which records
-//!             of the log are live.
+//! Owns:       [`Coordinator`]: memberships and committed offsets, the appends under way for them, and which records of
+//!             the log are live.
 //! Interface:  a function a request (`coordinator/requests.rs`), answered by an [`Output`] now or later;
 //!             [`Coordinator::replay`] and [`Coordinator::loaded`] first; [`Coordinator::on_appended`];
 //!             [`Coordinator::on_time`] at [`Coordinator::deadline_us`]; [`Coordinator::expire`] now and then;
 //!             [`Coordinator::renew`] and [`Coordinator::first_live`] to keep the log short.
 //! Invariants: durable state changes in `Group::apply` only, by a record that is in the log; each request gets one
-//!             answer; no answer shows an offset that is not durable; a fetch sees all commits of its group
-//!             that came before it.
+//!             answer; no answer shows an offset that is not durable; a fetch sees all commits of its group that came
+//!             before it.
 //! Never:      clocks, chance, I/O, batches, which topics exist: the caller hands all that in.
 //! Tests:      `coordinator/tests.rs`, by scenario and by chance.
 //! Start at:   [`Coordinator::offset_commit`], then `append`, [`Coordinator::on_appended`], `Group::apply`.
-//! 
+//!
 //! Order. The caller appends in the order of the [`Output::Append`]s, and reports successes in the order of the log. So
-//! a decision that knows of all earlier appends, durable or not, still holds where its record lands. A tombstone follows
-//! every commit that it removes. A renewal ([`Coordinator::renew`]) never appends a record again whose key has a newer
-//! value under way. A value that is decided later lands later.
-//! 
+//! a decision that knows of all earlier appends, durable or not, still holds where its record lands. A tombstone
+//! follows every commit that it removes. A renewal ([`Coordinator::renew`]) never appends a record again whose key has
+//! a newer value under way. A value that is decided later lands later.
+//!
 //! Keeping the log short. The coordinator knows the offset of the last record of every live key. Below the smallest of
 //! these offsets no record is live, so the log may be trimmed there at any time. To let that offset rise, a renewal
 //! appends the records below some offset again. A consumer that reads the topic from its start finds the last value of
 //! every live key.
-//! 
+//!
 //! Bounds. The commits of clients bound the state: one slot for each group and partition with an offset, until it
 //! expires. The coordinator forgets a group without members, offsets and appends under way.
 

@@ -1,19 +1,20 @@
 //! # Room card: membership
 //!
-//! Purpose:    one consumer group of the classic protocol: who is a member of which generation.
+//! Purpose:    one consumer group of the classic protocol: its members and its generations.
 //! Owns:       the states of a rebalance, its timeouts, waiting `JoinGroup`s and `SyncGroup`s, the assignments.
 //! Interface:  [`Membership`]: `join`, `sync`, `heartbeat`, `leave`, `check_commit`, `on_stored`, `on_time`.
-//! Invariants: a waiting request is answered once; no two generations have one number; an assignment is told to
-//!             members only after it was stored; a request of an older generation changes nothing.
-//! Never:      whether the group exists, is authorised, or is coordinated here; committed offsets.
+//! Invariants: each waiting request gets one answer; no two generations have one number; members get an assignment only
+//!             after it was stored; a request of an older generation changes nothing.
+//! Never:      the existence, authorisation and coordinator of the group; committed offsets.
 //! Tests:      `tests.rs`, by scenario.
 //! Start at:   [`Membership::join`], `membership/joining.rs`; then `prepare` and `complete_join` in
 //!             `membership/rebalance.rs`; [`Membership::sync`].
 //!
-//! A generation is made in two steps. While the group is *preparing*, members hand in what they know, and wait. When
-//! all have, or time is up, all learn the number of the new generation, and the leader learns who is in it. While the
-//! group is *completing*, members ask for their assignment, and wait for the leader to hand it in. Then it is *stable*.
-//! Eager and cooperative consumers differ in what they give up meanwhile, which the coordinator need not know.
+//! A rebalance makes a generation in two steps. While the group is *preparing*, members send their metadata, and wait.
+//! When all have sent it, or time is up, all get the number of the new generation, and the leader gets the list of
+//! members. While the group is *completing*, members ask for their assignment, and wait for the leader to send it. Then
+//! the group is *stable*. Eager and cooperative consumers revoke different partitions meanwhile, which the coordinator
+//! need not know.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
@@ -37,22 +38,22 @@ use crate::event::RequestKey;
 mod joining;
 mod rebalance;
 
-/// What an operator sets for all groups.
+/// Operator's settings for all groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rules {
-    /// How long a group that was empty waits for more members.
+    /// Time that an empty group waits for more members after the first one joins, in milliseconds.
     pub initial_delay_ms: i32,
     /// The session timeouts that members may ask for.
     pub session_timeout_ms: RangeInclusive<i32>,
-    /// How many members a group may have.
+    /// Highest count of members of a group.
     pub members_max: usize,
-    /// How long the metadata of a committed offset may be.
+    /// Greatest length of the metadata of a committed offset, in bytes.
     pub metadata_max: usize,
-    /// How long offsets are kept that nobody uses.
+    /// Time for which the coordinator keeps offsets that no consumer uses, in milliseconds.
     pub retention_ms: i64,
-    /// What holds for groups of the consumer protocol.
+    /// Settings for groups of the consumer protocol.
     pub consumer: ConsumerRules,
-    /// What holds for share groups.
+    /// Settings for share groups.
     pub share: ShareRules,
 }
 
@@ -84,7 +85,7 @@ impl State {
     }
 }
 
-/// Who asks to join.
+/// Client that asks to join.
 #[derive(Clone, Debug)]
 pub struct Caller {
     /// The request, until it is answered.
@@ -100,7 +101,7 @@ pub struct Caller {
 /// The number of an [`Effect::Store`].
 pub type Ticket = u64;
 
-/// What follows from what happened.
+/// Effects of requests and time.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
     /// Answer this `JoinGroup`.
@@ -111,10 +112,10 @@ pub enum Effect {
     Store(Ticket, Stored),
 }
 
-/// What must survive of a group.
+/// Durable state of a group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stored {
-    /// What kind of group: `consumer`, `connect`.
+    /// Kind of group: `consumer`, `connect`.
     pub protocol_type: String,
     /// The generation's number.
     pub generation: i32,
@@ -137,13 +138,13 @@ pub struct StoredMember {
     pub client_id: String,
     /// Its client's address.
     pub client_host: String,
-    /// How long it may be silent.
+    /// Longest silence of the member, in milliseconds.
     pub session_timeout_ms: i32,
-    /// How long it may take to join again.
+    /// Longest time that the member may take to join again, in milliseconds.
     pub rebalance_timeout_ms: i32,
     /// Its metadata under the chosen protocol.
     pub subscription: Bytes,
-    /// What was assigned to it.
+    /// Assignment of the member.
     pub assignment: Bytes,
 }
 
@@ -154,7 +155,7 @@ pub(crate) struct HandedOver {
     pub protocols: Vec<(String, Bytes)>,
 }
 
-/// What is done when something is stored.
+/// Act that follows once a change is stored.
 #[derive(Clone, Debug)]
 enum Awaited {
     /// The assignments of a generation are handed out.
@@ -239,7 +240,7 @@ impl Default for Membership {
     }
 }
 
-/// What is asked from outside.
+/// Requests.
 impl Membership {
     /// The group as it was stored. Its members are given their session timeouts anew.
     pub fn load(stored: Stored, now_us: u64) -> Self {
@@ -293,7 +294,7 @@ impl Membership {
         self.generation
     }
 
-    /// What kind of group it is; nothing if nobody ever was in it.
+    /// Returns the kind of group; empty if the group never had a member.
     pub fn protocol_type(&self) -> &str {
         &self.protocol_type
     }
@@ -324,7 +325,7 @@ impl Membership {
         Some(topics)
     }
 
-    /// What follows from all that happened since the last call.
+    /// Returns the effects of everything since the last call.
     pub fn take_effects(&mut self) -> Vec<Effect> {
         mem::take(&mut self.effects)
     }
@@ -336,7 +337,7 @@ impl Membership {
         sessions.chain(phases).chain(self.promised.values().copied()).min()
     }
 
-    /// A `JoinGroup` of this version. It is answered by an effect.
+    /// Handles a `JoinGroup` of this version, and answers it by an effect.
     pub fn join(
         &mut self,
         rules: &Rules,
@@ -355,7 +356,7 @@ impl Membership {
         }
     }
 
-    /// A `SyncGroup`. It is answered by an effect.
+    /// Handles a `SyncGroup`, and answers it by an effect.
     pub fn sync(&mut self, key: RequestKey, request: &SyncGroupRequest, now_us: u64) {
         self.now_us = now_us;
         if let Err(code) = self.take_sync(key, request) {
@@ -415,8 +416,8 @@ impl Membership {
         Ok(results)
     }
 
-    /// Whether offsets may be committed by whoever says that it is this member of this generation. Without members
-    /// anybody may who does not claim to be one: tools, and consumers that choose partitions themselves.
+    /// Checks whether a client that gives this member id and generation may commit offsets. In a group without members,
+    /// a client that claims no membership may: tools, and consumers that choose partitions themselves.
     pub fn check_commit(
         &mut self,
         id: &str,
@@ -444,7 +445,7 @@ impl Membership {
         Ok(())
     }
 
-    /// What an [`Effect::Store`] asked for is durable, or is known not to be.
+    /// Takes the result of an [`Effect::Store`]: the change is durable, or is known not to be.
     pub fn on_stored(&mut self, ticket: Ticket, result: Result<(), ErrorCode>, now_us: u64) {
         self.now_us = now_us;
         match self.awaited.remove(&ticket) {
@@ -476,7 +477,7 @@ impl Membership {
         self.promised.retain(|_, expires_us| *expires_us > now_us);
         self.complete_if_all_joined();
         for id in self.roster.ids(|member| is_due(member.expires_us)) {
-            // What happened to those before it may have moved its own deadline.
+            // The loop's work on earlier members may have moved this member's deadline.
             let Some(member) = self.roster.get_mut(&id) else { continue };
             if !is_due(member.expires_us) {
                 continue;
@@ -513,7 +514,7 @@ impl Membership {
         }
     }
 
-    /// What goes on when it becomes a group of the consumer protocol: its members, with what they have.
+    /// Returns the members and their assignments, which stay when the group changes to the consumer protocol.
     pub(crate) fn hand_over(&self) -> Vec<HandedOver> {
         let member = |(id, member): (&String, &Member)| {
             // Before a protocol is chosen, what members say under their first is as good.
@@ -539,7 +540,7 @@ impl Membership {
         self.prepare();
     }
 
-    /// How many members it has.
+    /// Returns the count of members.
     pub(crate) fn len(&self) -> usize {
         self.roster.len()
     }
@@ -555,7 +556,7 @@ impl Membership {
         self.state = State::Dead;
     }
 
-    /// What `DescribeGroups` tells. Protocol and metadata are told of a stable group only.
+    /// Returns the group's description for `DescribeGroups`. Only a stable group shows its protocol and metadata.
     pub fn describe(&self, group_id: &str) -> DescribedGroup {
         let protocol = self.protocol.as_deref().filter(|_| self.state == State::Stable);
         let member = |(id, member): (&String, &Member)| DescribedGroupMember {
@@ -578,14 +579,14 @@ impl Membership {
 }
 
 duramen_protocol::message! {
-    /// What a consumer says about itself to the leader of its group.
+    /// Subscription of a consumer, which the consumer sends to the leader of its group.
     struct Subscription: versions 0..=0, flexible none {
         topics: Vec<String> [0..],
         user_data: Option<Bytes> [0.., nullable 0..],
     }
 }
 
-/// What all need.
+/// Helpers of all requests.
 impl Membership {
     fn check(&self, id: &str, instance: Option<&str>, generation: i32) -> Result<(), ErrorCode> {
         if self.state == State::Dead {
@@ -618,7 +619,7 @@ impl Membership {
         self.roster.remove(id);
     }
 
-    /// What is stored now, with these assignments for the members that they are of.
+    /// Returns the state to store, with these assignments by member.
     fn stored(&self, assignments: &BTreeMap<String, Bytes>) -> Stored {
         let protocol = self.protocol.as_deref().unwrap_or_default();
         let member = |(id, member): (&String, &Member)| StoredMember {

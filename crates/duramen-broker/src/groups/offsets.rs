@@ -1,14 +1,15 @@
 //! # Room card: offsets
 //!
 //! Purpose:    the committed offsets of one group.
-//! Owns:       [`Offsets`]: what is durable, where in the log, and which writes are under way; what waits for the end of its
-//!             transaction; what has expired.
-//! Interface:  [`Offsets::launch`] and [`Offsets::land`] around every write, [`Offsets::put`] for what is durable,
-//!             [`Offsets::hold`] and [`Offsets::release`] for what is in a transaction, [`Offsets::fetch`],
+//! Owns:       [`Offsets`]: durable offsets and their places in the log, the writes under way, offsets that wait for
+//!             the end of their transaction, and expiry.
+//! Interface:  [`Offsets::launch`] and [`Offsets::land`] around every write, [`Offsets::put`] for durable offsets,
+//!             [`Offsets::hold`] and [`Offsets::release`] for offsets in a transaction, [`Offsets::fetch`],
 //!             [`Offsets::keys`], [`Offsets::expired`].
-//! Invariants: only durable offsets are told; a slot is there while it has an offset, or a write is under way, or an open
-//!             transaction has one for it. Of several offsets the one whose record is later in the log counts.
-//! Never:      members, answers, who may commit.
+//! Invariants: no answer shows an offset that is not durable; a slot exists while it has an offset, or a write is under
+//!             way, or an open transaction has one for it. Of several offsets the one whose record is later in the log
+//!             counts.
+//! Never:      members, answers, the right to commit.
 //! Tests:      below, and `coordinator/tests.rs`.
 //! Start at:   [`Offsets`].
 
@@ -111,7 +112,7 @@ impl Offsets {
         self.edit(topic, partition, |slot| slot.flying += 1);
     }
 
-    /// What happened to a record of this key is known.
+    /// Notes that the result of a record of this key is known.
     pub(crate) fn land(&mut self, topic: &Arc<str>, partition: i32) {
         self.edit(topic, partition, |slot| slot.flying -= 1);
     }
@@ -183,8 +184,9 @@ impl Offsets {
         }
     }
 
-    /// The partitions whose offsets have expired, and whether that is all of them. `since` is when an offset began to
-    /// age; it says nothing of one whose commit said itself when it expires. What is being written anew stays.
+    /// Returns the partitions whose offsets have expired, and tells whether that is all of them. `since` gives the time
+    /// from which an offset ages. A commit that names its own expiry ignores `since`. An offset with an append under
+    /// way stays.
     pub(crate) fn expired(
         &self,
         now_ms: i64,

@@ -1,12 +1,12 @@
 //! # Room card: group records
 //!
-//! Purpose:    what the log of consumer groups (`__consumer_offsets`) says, one fact a record, in Kafka's formats.
+//! Purpose:    the records of the log of consumer groups (`__consumer_offsets`), one fact each, in Kafka's formats.
 //! Owns:       the layouts of keys and values; which version is written.
 //! Interface:  [`GroupRecord::encode`], [`GroupRecord::decode`].
-//! Invariants: what is written is what Apache Kafka 4.3 writes for the same fact, byte for byte; all versions that it
-//!             ever wrote can be read. A key of another kind, a version that is unknown and bytes left over are
-//!             errors: the log is ours, so there is nothing in it to pass over.
-//! Never:      what records do (see `coordinator`); batches.
+//! Invariants: a record has the bytes that Apache Kafka 4.3 writes for the same fact; this code reads all versions that
+//!             Kafka ever wrote. A key of another kind, an unknown version and bytes left over are errors: only this
+//!             coordinator writes the log, so it holds nothing to pass over.
+//! Never:      the effects of records (see `coordinator`); batches.
 //! Tests:      `records/tests.rs`, with bytes that an Apache Kafka wrote.
 //! Start at:   [`GroupRecord`].
 
@@ -29,7 +29,7 @@ pub(crate) use share::{
 };
 
 duramen_protocol::message! {
-    /// Whose offset, and of which partition.
+    /// Group, topic and partition of a committed offset.
     #[derive(Eq)]
     pub(crate) struct OffsetCommitKey: versions 0..=1, flexible none {
         group: Arc<str> [0..],
@@ -93,7 +93,7 @@ pub(crate) enum GroupRecord {
     Consumer { group: Arc<str>, fact: Fact, value: Option<FactValue> },
 }
 
-/// What a record takes beside its texts, about: lengths, differences, versions.
+/// Approximate size of a record beside its texts, in bytes: lengths, differences, versions.
 const RECORD_BYTES: usize = 20;
 
 /// Key and value of a record in the log.
@@ -149,7 +149,7 @@ impl GroupRecord {
         }
     }
 
-    /// Whether it says that there is such a thing.
+    /// Tells whether the record has a value, and so is no tombstone.
     pub(crate) fn has_value(&self) -> bool {
         match self {
             Self::Offset { value, .. } => value.is_some(),
@@ -194,7 +194,7 @@ impl GroupRecord {
 }
 
 impl GroupMetadataValue {
-    /// What is to be stored of a group that is what it is since then.
+    /// Builds the value to store for a group that is in its state since `since_ms`.
     pub(crate) fn of(stored: Stored, since_ms: i64) -> Self {
         let member = |it: StoredMember| MemberMetadata {
             member_id: it.id,
@@ -216,7 +216,7 @@ impl GroupMetadataValue {
         }
     }
 
-    /// What was stored.
+    /// Returns the stored state.
     pub(crate) fn stored(&self) -> Stored {
         let rebalance_timeout_ms = |it: &MemberMetadata| match it.rebalance_timeout {
             -1 => it.session_timeout, // The first version knew one timeout only.

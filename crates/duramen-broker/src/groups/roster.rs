@@ -25,23 +25,23 @@ pub(super) struct Member {
     pub client_host: String,
     pub session_timeout_ms: i32,
     pub rebalance_timeout_ms: i32,
-    /// What it can be assigned by, best first, each with its metadata.
+    /// Assignment protocols that the member supports, best first, each with its metadata.
     pub protocols: Vec<(String, Bytes)>,
     pub assignment: Bytes,
     /// A `JoinGroup` that waits.
     pub joining: Option<RequestKey>,
     /// A `SyncGroup` that waits.
     pub syncing: Option<RequestKey>,
-    /// It has not yet learnt its id, so it cannot send heartbeats.
+    /// Flag that the member has not yet got its id, so it cannot send heartbeats.
     pub is_new: bool,
-    /// It has not asked for its assignment in this generation.
+    /// Flag that the member has not asked for its assignment in this generation.
     pub owes_sync: bool,
     /// When it is given up, unless something is heard of it.
     pub expires_us: Option<u64>,
 }
 
 impl Member {
-    /// What it says about itself under a protocol.
+    /// Returns the member's metadata under a protocol.
     pub(super) fn metadata(&self, protocol: &str) -> Bytes {
         let found = self.protocols.iter().find(|(name, _)| name == protocol);
         found.map(|(_, metadata)| metadata.clone()).unwrap_or_default()
@@ -94,7 +94,7 @@ impl Roster {
         self.leader.as_deref() == Some(id)
     }
 
-    /// Who was leader before a restart. Without effect if that is no member.
+    /// Restores the leader from before a restart. Has no effect if that id is no member.
     pub(super) fn restore_leader(&mut self, id: &str) {
         if self.contains(id) {
             self.leader = Some(id.to_owned());
@@ -106,7 +106,7 @@ impl Roster {
         self.instances.get(instance)
     }
 
-    /// Whether a request under this id, and static name if it has one, comes from a member.
+    /// Checks that a request with this id, and static name if it has one, comes from a member.
     pub(super) fn check(&self, id: &str, instance: Option<&str>) -> Result<(), ErrorCode> {
         if let Some(instance) = instance {
             match self.named(instance) {
@@ -165,7 +165,7 @@ impl Roster {
         self.members.values().map(|member| member.rebalance_timeout_ms).max().unwrap_or(0)
     }
 
-    /// Whether every member knows a protocol.
+    /// Tells whether every member knows a protocol.
     pub(super) fn all_know(&self, protocol: &str) -> bool {
         let knows = |member: &Member| member.protocols.iter().any(|(name, _)| name == protocol);
         self.members.values().all(knows)

@@ -1,14 +1,15 @@
 //! # Room card: share groups
 //!
-//! Purpose:    one share group (KIP-932): who is in it, and who is to fetch from which partitions. Several members may share
-//!             one: who gets which record, leaders of partitions decide (see `shares`).
-//! Owns:       [`ShareGroup`]: the facts as far as they were decided, sessions, which partitions something is kept of for the
-//!             group, what is to be appended and answered.
+//! Purpose:    one share group (KIP-932): its members, and the partitions that each is to fetch from. Several members
+//!             may share a partition: its leader decides which of them gets which record (see `shares`).
+//! Owns:       [`ShareGroup`]: the facts as far as they were decided, sessions, which partitions have stored state for
+//!             the group, records to append, answers to send.
 //! Interface:  [`ShareGroup::heartbeat`], [`ShareGroup::on_begun`], [`ShareGroup::on_time`], then [`ShareGroup::take`];
 //!             [`ShareGroup::load`] makes one of facts.
-//! Invariants: epochs never go back; nobody is given a partition before something is kept of it; a decision rests on facts
-//!             that are durable or are appended with it, in one go: while that goes on, nothing is decided.
-//! Never:      clocks, chance, appends, whether the group is coordinated here, which records were delivered.
+//! Invariants: epochs never go back; no member gets a partition before it has stored state; a decision rests on facts
+//!             that are durable or that the coordinator appends with it, in one go: during that append, the group
+//!             decides nothing.
+//! Never:      clocks, chance, appends, the group's coordinator, delivery of records.
 //! Tests:      below; `coordinator/tests/shares.rs`.
 //! Start at:   [`ShareGroup::heartbeat`].
 
@@ -36,18 +37,18 @@ use super::records::{
 use crate::configs::{Settings, own_within};
 use crate::event::{Now, RequestKey};
 
-/// What an operator sets for all share groups.
+/// Operator's settings for all share groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShareRules {
-    /// How long a member may be silent.
+    /// Longest silence of a member, in milliseconds.
     pub session_timeout_ms: i32,
     /// Between what a group may have that for itself.
     pub session_timeout_bounds_ms: RangeInclusive<i32>,
-    /// How often a member is to be heard.
+    /// Time between two heartbeats of a member, in milliseconds.
     pub heartbeat_interval_ms: i32,
     /// Between what a group may have that for itself.
     pub heartbeat_interval_bounds_ms: RangeInclusive<i32>,
-    /// How many members a group may have.
+    /// Highest count of members of a group.
     pub members_max: usize,
 }
 
@@ -90,7 +91,7 @@ struct Member {
     target: Partitions,
 }
 
-/// What is kept of a topic for the group.
+/// Stored states of a topic's partitions for the group.
 #[derive(Debug, Default)]
 struct States {
     name: String,
@@ -114,14 +115,14 @@ pub(crate) struct ShareGroup {
     seen: Option<u64>,
     emitted: Vec<Said>,
     answers: Vec<Answer>,
-    /// What is to be begun, once it is durable that it is.
+    /// Partitions to begin stored state of, once that intent is durable.
     wanted: Vec<Place>,
     have_states_changed: bool,
     /// Some partition may be nobody's that could be fetched from.
     may_lack_targets: bool,
 }
 
-/// What is wrong with a request by itself, as Kafka puts it.
+/// Checks a request by itself, with Kafka's error messages.
 pub(crate) fn check_request(request: &ShareGroupHeartbeatRequest) -> Result<(), Refusal> {
     let invalid = |message: &str| Err(Refusal::new(ErrorCode::InvalidRequest, message));
     if request.member_id.trim().is_empty() {
@@ -144,7 +145,7 @@ pub(crate) fn check_request(request: &ShareGroupHeartbeatRequest) -> Result<(), 
     Ok(())
 }
 
-/// What a heartbeat is told that is refused.
+/// Returns the answer to a heartbeat that the coordinator refuses.
 pub(crate) fn refused(refusal: Refusal) -> ShareGroupHeartbeatResponse {
     ShareGroupHeartbeatResponse {
         error_code: refusal.code.code(),
@@ -153,7 +154,7 @@ pub(crate) fn refused(refusal: Refusal) -> ShareGroupHeartbeatResponse {
     }
 }
 
-/// What is asked from outside.
+/// Requests.
 impl ShareGroup {
     /// The group of these facts. Its members are given their session timeouts anew, and what was to be begun is asked for again.
     pub(crate) fn load<'a>(
@@ -183,7 +184,7 @@ impl ShareGroup {
         self.members.is_empty()
     }
 
-    /// What was decided since the last call, and who is answered once that is durable.
+    /// Returns the decisions since the last call, and the answers to send once the decisions are durable.
     pub(crate) fn take(&mut self) -> (Vec<Said>, Vec<Answer>) {
         if mem::take(&mut self.have_states_changed) {
             let value = ShareValue::States(Arc::new(self.states_value()));
@@ -219,7 +220,8 @@ impl ShareGroup {
         let is_due = |(_, at): &(&Arc<str>, &u64)| **at <= now.mono_us;
         let due: Vec<Arc<str>> =
             self.sessions.iter().filter(is_due).map(|(id, _)| id.clone()).collect();
-        // What nobody asked for is not decided: if it could not be stored, it would be decided again and again.
+        // Time alone decides nothing more than that: the group would repeat a decision that could not be stored again
+        // and again.
         if !due.is_empty() {
             self.fence(&due, topics);
         }
@@ -285,7 +287,7 @@ impl ShareGroup {
         self.have_states_changed = true;
     }
 
-    /// What is kept of a topic is to be deleted.
+    /// Marks the stored state of a topic for deletion.
     pub(crate) fn give_up_states_of(&mut self, topic: Uuid) {
         if let Some(states) = self.states.remove(&topic) {
             self.deleting.insert(topic, states.name);
@@ -684,7 +686,7 @@ fn assignment(assigned: &Partitions) -> Assignment {
     Assignment { topic_partitions: assigned.iter().map(topic).collect() }
 }
 
-/// What a member says about itself from now on.
+/// Returns the member's description after this request.
 fn told(
     before: &ShareMemberValue,
     caller: &Caller,
@@ -702,8 +704,9 @@ fn told(
     }
 }
 
-/// Who is to have what: a function of who wants what. Where all want the same, all of it is shared out together, else topic by
-/// topic. Each partition is somebody's, and as few have it as there have to be for everybody to have one.
+/// Shares out the partitions as a function of the members' wishes. If all members want the same partitions, it shares
+/// out all of them together, else topic by topic. Each partition has a member, and no more members than are needed for
+/// every member to have a partition.
 fn shared_out(wishes: &[Wish]) -> BTreeMap<Arc<str>, Partitions> {
     let mut all: BTreeMap<Arc<str>, Partitions> =
         wishes.iter().map(|(id, _)| (id.clone(), Partitions::new())).collect();

@@ -207,8 +207,8 @@ fn push_letter(
     letters.push(&letter).map_err(|error| error.to_string())
 }
 
-/// Finds the bytes of a share fetch. The records of the response are [`RecordData::External`] whose id is the index into
-/// the returned ranges, all of which are verified; or bytes, where they do not lie together any more.
+/// Finds the bytes of a share fetch. A part's records are a [`RecordData::External`], whose id is the index into the
+/// returned ranges, all of them verified. Records that no longer lie together come as bytes.
 pub fn share_ranges<D: Disk>(
     reader: &Reader<D>,
     plan: SharePlan,
@@ -275,7 +275,7 @@ fn share(
     response
 }
 
-/// What was acquired comes again when its lock ends.
+/// The records that the consumer acquired become available again when their lock ends.
 fn refuse(slot: &mut PartitionData, part: &SharePart, error: &ReadError) {
     let cause = std::error::Error::source(error).map(ToString::to_string);
     tracing::warn!(replica = part.replica.0, from = part.from, %error, cause, "a read for a share group failed");

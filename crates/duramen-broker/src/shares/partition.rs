@@ -1,21 +1,22 @@
 //! # Room card: share partition
 //!
-//! Purpose:    one partition as the consumers of one share group share it: who has which record, how often it was given
-//!             out, and what became of it (KIP-932).
-//! Owns:       the window between the first offset that is not done with and the last that was looked at; locks; counts
-//!             of deliveries; the order of keys; what has to be kept by the coordinator of share groups, and when.
+//! Purpose:    one partition as the consumers of one share group share it (KIP-932): the holder of each record, its
+//!             count of deliveries, and its state.
+//! Owns:       the window from the first offset that the group is not done with to the last that was surveyed; locks;
+//!             delivery counts; the order of keys; the writes to the coordinator of share groups, and their time.
 //! Interface:  [`SharePartition::extend`], [`SharePartition::plan`], [`SharePartition::acquire`],
 //!             [`SharePartition::acknowledge`], [`SharePartition::expire`], [`SharePartition::next_write`],
 //!             [`SharePartition::on_written`].
-//! Invariants: a record has one holder at most, and only its holder decides on it. What was decided is so, and is answered,
-//!             once it is durable; the start passes nothing else. No record is given out more often than it may be. With
-//!             keys in order, only the first record of a key that is not done with is given out.
-//! Never:      logs, files, clocks, sessions, how the coordinator is reached.
+//! Invariants: a record has at most one holder, and only its holder decides on it. A decision takes effect, and gets
+//!             its answer, once it is durable; the start passes only records that the group is done with. No record has
+//!             more deliveries than its limit. With keys in order, a consumer gets only the first record of a key that
+//!             the group is not done with.
+//! Never:      logs, files, clocks, sessions, the way to the coordinator.
 //! Tests:      `partition/tests.rs`, and by chance `partition/tests/chance.rs`.
 //! Start at:   [`SharePartition::plan`].
 //!
-//! All offsets of the window are in runs that share one state. Those that are done with are kept as such until the start
-//! passes them, and merge; so memory goes with the records that are not done with, which are bounded.
+//! All offsets of the window are in runs that share one state. Runs that the group is done with stay, and merge, until
+//! the start passes them. So memory grows with the records that the group is not done with, which are bounded.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -34,12 +35,12 @@ type Range = (i64, i64);
 /// Bytes of batches without anything to acquire that are sent between two that have something.
 const SKIPPED_BYTES_MAX: u64 = 64 << 10;
 
-/// What holds for the group.
+/// Settings of the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rules {
     /// For how long a record is given to a consumer.
     pub lock_us: u64,
-    /// How often.
+    /// Highest count of deliveries of a record.
     pub deliveries_max: i16,
     /// Records that are looked at and not done with.
     pub unfinished_max: i64,
@@ -72,7 +73,7 @@ pub(crate) struct Seen {
     pub keys: Option<SeenKeys>,
 }
 
-/// What a decision makes of a record.
+/// State of a record after a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     Available,
@@ -95,7 +96,7 @@ impl Outcome {
 pub(crate) enum Reason {
     /// A consumer said that it can not be processed.
     Rejected,
-    /// It was given out as often as it may be.
+    /// The record has had its last delivery.
     Exhausted,
 }
 
@@ -106,12 +107,12 @@ enum Phase {
         holder: Arc<str>,
         until_us: u64,
     },
-    /// It is decided what becomes of it: so it will be once that is durable.
+    /// A decision on the record exists, and takes effect once it is durable.
     Settling {
         to: Outcome,
         ticket: Option<u64>,
     },
-    /// It is given up, and has to be kept elsewhere first.
+    /// The group gave the record up, and a dead letter must be durable first.
     Dying {
         reason: Reason,
         ticket: Option<u64>,
@@ -120,13 +121,13 @@ enum Phase {
     Done,
 }
 
-/// Whether the coordinator knows it.
+/// Knowledge of the coordinator of share groups about a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Saved {
     Yes,
-    /// It is to be told.
+    /// The next write must include the run.
     Due,
-    /// It was told, and has not answered.
+    /// A write includes the run, and the coordinator has not answered.
     Sent,
 }
 
@@ -138,7 +139,7 @@ struct Run {
     saved: Saved,
 }
 
-/// What is to be made durable, all at once.
+/// Changes to make durable, all at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Write {
     pub start: i64,
@@ -147,7 +148,7 @@ pub(crate) struct Write {
     pub batches: Vec<StateBatch>,
 }
 
-/// How much a consumer wants.
+/// Limits of a consumer's fetch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub records: i64,
@@ -165,7 +166,7 @@ pub(crate) struct Piece {
     pub deliveries: i16,
 }
 
-/// What a consumer would get, and where that lies in the log: whole batches, all of one segment.
+/// Records that a consumer would get, and their place in the log: whole batches, all of one segment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub pieces: Vec<Piece>,
@@ -177,7 +178,7 @@ pub(crate) struct Plan {
     pub bytes: u64,
 }
 
-/// What a consumer says of records.
+/// Acknowledgement of records by a consumer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Acknowledgement {
     pub first: i64,
@@ -207,7 +208,7 @@ pub(crate) struct SharePartition {
     start: i64,
     end: i64,
     runs: BTreeMap<i64, Run>,
-    /// What was kept of offsets that were not looked at yet.
+    /// Stored states of offsets that were not surveyed yet.
     kept: BTreeMap<i64, StateBatch>,
     spans: BTreeMap<i64, Span>,
     /// Records of the window that are not done with.
@@ -221,7 +222,7 @@ pub(crate) struct SharePartition {
     /// The start is to be told even if nothing else is.
     is_start_due: bool,
     sent: Option<(Write, Vec<Range>)>,
-    /// How many records each decision still waits for.
+    /// Count of records that each decision still waits for.
     tickets: BTreeMap<u64, i64>,
     answers: Vec<(u64, ErrorCode)>,
     /// Something is to be kept elsewhere that nobody was asked for yet.
@@ -299,8 +300,8 @@ impl SharePartition {
         (self.unfinished < rules.unfinished_max && self.end < end).then_some(self.end)
     }
 
-    /// Takes in what was seen of the log from `from`, which [`Self::wants`] said, up to `to`. What lies between batches is
-    /// nothing.
+    /// Adds the survey of the log from `from`, which [`Self::wants`] returned, up to `to`. Offsets between batches hold
+    /// no record.
     pub(crate) fn extend(&mut self, from: i64, seen: Vec<Seen>, to: i64, rules: &Rules) {
         if from > self.end {
             return;
@@ -335,7 +336,7 @@ impl SharePartition {
         }
     }
 
-    /// Takes a batch in record by record, as far as there is room. Whether it is in.
+    /// Adds a batch record by record, as far as there is room. Tells whether all of the batch fit.
     fn append_keys(&mut self, keys: &[(i64, Option<u128>)], last: i64, rules: &Rules) -> bool {
         for &(offset, key) in keys {
             if offset < self.end {
@@ -577,7 +578,7 @@ impl SharePartition {
         std::mem::take(&mut self.answers)
     }
 
-    /// Whoever waits waits no longer; what was decided may be so, or become so.
+    /// Answers all waiting requests with an error. Their decisions may be durable, or become so.
     pub(crate) fn fail_tickets(&mut self, code: ErrorCode) {
         let tickets = std::mem::take(&mut self.tickets);
         self.answers.extend(tickets.into_keys().map(|ticket| (ticket, code)));
@@ -586,14 +587,14 @@ impl SharePartition {
 
 /// Consumers.
 impl SharePartition {
-    /// Whether a consumer could get anything.
+    /// Tells whether a consumer could get any record.
     #[cfg(test)]
     pub(crate) fn has_any(&self, rules: &Rules) -> bool {
         !self.plan(&Limits { records: 1, bytes: 0, is_strict: true }, rules).pieces.is_empty()
     }
 
-    /// What a consumer would get now. A record that is given out for the last time comes alone: what kills its consumer
-    /// takes no others with it.
+    /// Returns the records that a consumer would get now. A record in its last delivery comes alone: if it crashes its
+    /// consumer, it takes no other record with it.
     pub(crate) fn plan(&self, limits: &Limits, rules: &Rules) -> Plan {
         let mut plan = Plan::default();
         let mut first_span: Option<Span> = None;
@@ -642,7 +643,7 @@ impl SharePartition {
         plan
     }
 
-    /// Adds what can be had between two offsets of one batch. Whether there was any.
+    /// Adds the available records between two offsets of one batch. Tells whether there were any.
     fn take(
         &self,
         plan: &mut Plan,
@@ -833,7 +834,7 @@ impl SharePartition {
         self.earliest_us
     }
 
-    /// Takes back what was held too long. Whether there was any.
+    /// Releases records whose lock has ended. Tells whether there were any.
     pub(crate) fn expire(&mut self, now_us: u64, rules: &Rules) -> bool {
         if self.earliest_us > now_us {
             return false;
@@ -853,7 +854,7 @@ impl SharePartition {
     }
 }
 
-/// What is said of which offsets: runs of the same.
+/// Splits an acknowledgement into runs of offsets with the same type.
 fn parts_of(said: &Acknowledgement, parts: &mut Vec<(Range, i8)>) -> Result<(), ErrorCode> {
     let is_known = |kind: &i8| matches!(*kind, GAP | ACCEPT | RELEASE | REJECT | RENEW);
     if !said.types.iter().all(is_known) {

@@ -57,7 +57,7 @@ pub(crate) struct Snapshot {
     pub written_ms: i64,
 }
 
-/// What has changed since the last snapshot.
+/// Changes since the last snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Update {
     /// Of that snapshot.
@@ -124,7 +124,7 @@ fn decode_value<M: Message>(value: Bytes) -> Result<M, DecodeError> {
 }
 
 impl ShareRecord {
-    /// Whom it is about.
+    /// Returns the key of the record.
     pub(crate) fn key(&self) -> &ShareKey {
         match self {
             Self::Snapshot(key, _) | Self::Update(key, _) | Self::Gone(key) => key,

@@ -1,10 +1,11 @@
 //! # Room card: share sessions
 //!
-//! Purpose:    what each consumer of a share group fetches from this node, so that it need not say it every time (KIP-932).
-//! Owns:       the sessions, their epochs, their bounded number, whose connection each belongs to.
+//! Purpose:    the partitions that each consumer of a share group fetches from this node, so that it need not name them
+//!             every time (KIP-932).
+//! Owns:       the sessions, their epochs, their bounded number, the connection of each.
 //! Interface:  [`ShareSessions::begin`], [`ShareSessions::acknowledge`], [`ShareSessions::end`].
-//! Invariants: a session's epoch counts its requests; there are at most so many sessions, and partitions in them.
-//! Never:      records, and who has acquired them (see `partition`).
+//! Invariants: a session's epoch counts its requests; the counts of sessions and of partitions in them are bounded.
+//! Never:      records, and their holders (see `partition`).
 //! Tests:      below and `node/tests/shares.rs`.
 //! Start at:   [`ShareSessions::begin`].
 
@@ -37,7 +38,7 @@ struct Session {
     connection: ConnectionId,
 }
 
-/// What has changed with a request.
+/// Partitions that a request added to a session or removed from it.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Changed {
     pub added: Vec<Target>,
@@ -47,7 +48,7 @@ pub(crate) struct Changed {
 /// See the room card.
 #[derive(Debug)]
 pub(crate) struct ShareSessions {
-    /// How many there may be.
+    /// Highest count of sessions.
     most: usize,
     sessions: BTreeMap<Member, Session>,
     by_connection: BTreeMap<ConnectionId, Vec<Member>>,
@@ -61,12 +62,12 @@ impl ShareSessions {
         Self { most, sessions, by_connection, partitions: 0 }
     }
 
-    /// How many there are.
+    /// Returns the count of sessions.
     pub(crate) fn len(&self) -> usize {
         self.sessions.len()
     }
 
-    /// Whether a consumer has one.
+    /// Tells whether a consumer has a session.
     pub(crate) fn has(&self, member: &Member) -> bool {
         self.sessions.contains_key(member)
     }
@@ -155,7 +156,7 @@ impl ShareSessions {
         self.by_connection.get(&connection).cloned().unwrap_or_default()
     }
 
-    /// What a session fetches, who waits longest first.
+    /// Returns the partitions of a session, the one that waits longest first.
     pub(crate) fn targets(&self, member: &Member) -> Vec<Target> {
         let Some(session) = self.sessions.get(member) else { return Vec::new() };
         let mut targets: Vec<_> = session.targets.iter().map(|(it, turn)| (*turn, *it)).collect();

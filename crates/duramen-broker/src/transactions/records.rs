@@ -41,13 +41,13 @@ duramen_protocol::message! {
 /// Where a transactional id stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Status {
-    /// It has a producer, which has begun nothing yet.
+    /// The id has a producer, which has begun no transaction yet.
     Empty,
     /// A transaction is open.
     Ongoing,
-    /// It commits: its partitions are being told.
+    /// The transaction commits, and its partitions are getting markers.
     PrepareCommit,
-    /// It aborts: its partitions are being told.
+    /// The transaction aborts, and its partitions are getting markers.
     PrepareAbort,
     /// The last one was committed.
     CompleteCommit,
@@ -90,7 +90,7 @@ impl Status {
 /// Topics and their partitions.
 pub(crate) type Partitions = BTreeMap<String, BTreeSet<i32>>;
 
-/// What is durable of a transactional id.
+/// Durable state of a transactional id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Transaction {
     pub producer_id: i64,
@@ -109,7 +109,7 @@ pub(crate) struct Transaction {
     pub version: i16,
 }
 
-/// What is known of a transactional id; without a value it is forgotten.
+/// State of a transactional id; a record without a value removes the id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TransactionRecord {
     pub id: Arc<str>,

@@ -1,11 +1,11 @@
 //! # Room card: assignors
-//! 
+//!
 //! Purpose:    the target assignment: which member is to have which partitions.
-//! Owns:       [`Assignor`]: `uniform`, which moves as few partitions as it can, and `range`, which gives every member a
-//!             piece of each topic.
+//! Owns:       [`Assignor`]: `uniform`, which moves as few partitions as it can, and `range`, which gives every member
+//!             a piece of each topic.
 //! Interface:  [`Assignor::assign`].
-//! Invariants: every partition of a topic with subscribers has one owner, who is subscribed to the topic; the
-//!             same question has the same answer; time grows with members and partitions, times a logarithm.
+//! Invariants: every partition of a topic with subscribers has one owner, who is subscribed to the topic; the same
+//!             question has the same answer; time grows with members and partitions, times a logarithm.
 //! Never:      the partitions that members have now: `reconcile` moves members to their targets.
 //! Tests:      `assignors/tests.rs`.
 //! Start at:   [`Assignor::assign`].
@@ -101,7 +101,8 @@ fn range(applicants: &[Applicant<'_>], sizes: &Sizes) -> Vec<Shares> {
     shares
 }
 
-/// Returns the partitions of a member's target that still exist and that no applicant before it took.
+/// Returns the partitions of a member's target that the member still subscribes to, that exist, and that no applicant
+/// before it took.
 fn kept(
     applicant: &Applicant<'_>,
     sizes: &Sizes,

@@ -1,7 +1,7 @@
 //! # Room card: topics of groups
-//! 
-//! Purpose:    the topics as a group of the consumer protocol sees them: which exist, their sizes, and which of
-//!             them match a regular expression.
+//!
+//! Purpose:    the topics as a group of the consumer protocol sees them: which exist, their sizes, and which of them
+//!             match a regular expression.
 //! Owns:       [`Topics`]; Kafka's hash of a group's topics; [`Search`], a walk over all topics in slices.
 //! Interface:  [`Topics::hash`], [`Topics::ids`], [`compile`], [`Search`].
 //! Invariants: a regular expression costs a bounded time and memory, whatever its text.

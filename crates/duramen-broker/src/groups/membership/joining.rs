@@ -1,4 +1,4 @@
-//! How one becomes a member, or comes back as one.
+//! Joining a group, and coming back as a member.
 
 use std::collections::BTreeMap;
 
@@ -73,7 +73,8 @@ impl Membership {
         Ok(())
     }
 
-    /// Whoever is counted as a member already has room; while members join anew, those that came first.
+    /// Tells whether the group has room for a member. A member that the group counts already has room; while members
+    /// join anew, those that came first have it.
     fn has_room_for(&self, id: &str, members_max: usize) -> bool {
         match self.state {
             State::Empty | State::Dead => true,
@@ -88,7 +89,7 @@ impl Membership {
         }
     }
 
-    /// Whether the group goes on having a protocol that all know.
+    /// Tells whether all members still share a protocol after this request.
     fn takes(&self, request: &JoinGroupRequest) -> bool {
         if self.state == State::Empty {
             return !request.protocol_type.is_empty() && !request.protocols.is_empty();
@@ -116,7 +117,7 @@ impl Membership {
             syncing: None,
             is_new: true,
             owes_sync: false,
-            // It cannot send heartbeats, and may be gone: it is not waited for without end.
+            // The new member cannot send heartbeats, and may be gone, so the group waits for it only a limited time.
             expires_us: Some(self.now_us + NEW_MEMBER_WAITS_US),
         };
         self.roster.insert(id, member);
@@ -187,7 +188,8 @@ impl Membership {
         }
         let mut answer = self.joined(&id);
         if version < 9 {
-            // It must not assign anew, and can only be told so by hiding that it leads.
+            // The member must not assign anew, and in this version the answer can only prevent that by hiding its
+            // leadership.
             answer.leader = old_leader.unwrap_or_default();
             answer.members = Vec::new();
         } else {

@@ -19,7 +19,7 @@ duramen_protocol::message! {
         group: Arc<str> [0..],
         part: Arc<str> [0..],
     }
-    /// How often the group's members or topics have changed, and what its topics were then.
+    /// Group epoch, the count of changes of members or topics, and the hash of the topics at that epoch.
     #[derive(Eq)]
     pub(crate) struct EpochValue: versions 0..=0, flexible 0.. {
         epoch: i32 [0..],
@@ -44,7 +44,7 @@ duramen_protocol::message! {
         partition: i32 [0..],
         racks: Vec<String> [0..],
     }
-    /// What a member says about itself.
+    /// Description of a member.
     #[derive(Eq)]
     pub(crate) struct MemberValue: versions 0..=0, flexible 0.. {
         instance_id: Option<Arc<str>> [0.., nullable 0..],
@@ -75,7 +75,7 @@ duramen_protocol::message! {
         epoch: i32 [0..],
         timestamp: i64 [0.., tag 0 in 0.., ignorable],
     }
-    /// What a member is to have.
+    /// Target assignment of a member.
     #[derive(Eq)]
     pub(crate) struct TargetValue: versions 0..=0, flexible 0.. {
         topics: Vec<TargetTopic> [0..],
@@ -86,7 +86,7 @@ duramen_protocol::message! {
         topic_id: Uuid [0..],
         partitions: Vec<i32> [0..],
     }
-    /// What a member has.
+    /// Assignment that a member has.
     #[derive(Eq)]
     pub(crate) struct CurrentValue: versions 0..=0, flexible 0.. {
         member_epoch: i32 [0..],
@@ -112,7 +112,7 @@ duramen_protocol::message! {
     }
 }
 
-/// What is said of a group.
+/// Fact about a group.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fact {
     Epoch,
@@ -168,7 +168,7 @@ const REGEX: i16 = 16;
 /// The only version of keys and values of all these kinds.
 const VERSION: i16 = 0;
 
-/// Whether a key of this kind is about a group of the consumer protocol.
+/// Tells whether a key of this kind belongs to a group of the consumer protocol.
 pub(super) fn is_known(kind: i16) -> bool {
     matches!(kind, EPOCH..=CURRENT | REGEX)
 }

@@ -17,13 +17,13 @@ duramen_protocol::message! {
         group: Arc<str> [0..],
         member: Arc<str> [0..],
     }
-    /// How often the group's members or topics have changed, and what its topics were then.
+    /// Group epoch, the count of changes of members or topics, and the hash of the topics at that epoch.
     #[derive(Eq)]
     pub(crate) struct ShareEpochValue: versions 0..=0, flexible 0.. {
         epoch: i32 [0..],
         metadata_hash: i64 [0..],
     }
-    /// What a member says about itself.
+    /// Description of a member.
     #[derive(Eq)]
     pub(crate) struct ShareMemberValue: versions 0..=0, flexible 0.. {
         rack_id: Option<String> [0.., nullable 0..],
@@ -37,7 +37,7 @@ duramen_protocol::message! {
         epoch: i32 [0..],
         timestamp: i64 [0.., tag 0 in 0.., ignorable],
     }
-    /// What a member has.
+    /// Assignment that a member has.
     #[derive(Eq)]
     pub(crate) struct ShareCurrentValue: versions 0..=0, flexible 0.. {
         member_epoch: i32 [0..],
@@ -73,7 +73,7 @@ duramen_protocol::message! {
     }
 }
 
-/// What is said of a share group.
+/// Fact about a share group.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum ShareFact {
     Epoch,
@@ -105,7 +105,7 @@ const STATES: i16 = 15;
 /// The only version of keys and values of all these kinds.
 const VERSION: i16 = 0;
 
-/// Whether a key of this kind is about a share group.
+/// Tells whether a key of this kind belongs to a share group.
 pub(super) fn is_known(kind: i16) -> bool {
     (MEMBER..=STATES).contains(&kind)
 }

@@ -28,7 +28,8 @@ type Place = (Uuid, i32);
 /// Administrator's change of the stored state of a share group.
 #[derive(Debug)]
 pub(crate) enum Wish {
-    /// It is to start there. The response has all partitions, and what is wrong with some of them; topics have names.
+    /// Start offsets for partitions. The response has all partitions, with the errors of some of them; topics have
+    /// names.
     Start {
         starts: BTreeMap<Place, i64>,
         names: BTreeMap<Uuid, String>,
@@ -38,7 +39,7 @@ pub(crate) enum Wish {
     Forget { response: DeleteShareGroupOffsetsResponse },
 }
 
-/// What is being done.
+/// Act of a change.
 #[derive(Debug)]
 enum What {
     /// The group goes, for this part of a request.
@@ -49,7 +50,7 @@ enum What {
 /// A share group that is being changed.
 #[derive(Debug)]
 pub(in crate::groups::coordinator) struct Changing {
-    /// Who is told.
+    /// Request to answer.
     key: RequestKey,
     what: What,
     /// The partitions that an answer is awaited of.
@@ -57,7 +58,7 @@ pub(in crate::groups::coordinator) struct Changing {
     /// The epochs of what is kept.
     seen: BTreeMap<Place, i32>,
     problems: BTreeMap<Place, ErrorCode>,
-    /// It is known to be wanted by whoever coordinates the group.
+    /// Flag that the intent is in the log, so this node is known to coordinate the group.
     is_acting: bool,
 }
 
@@ -80,7 +81,7 @@ pub(crate) fn refused_wish(wish: &Wish, refusal: Refusal) -> duramen_protocol::R
     }
 }
 
-/// What Kafka says of it.
+/// Returns Kafka's error message for a code.
 fn message_of(code: ErrorCode) -> String {
     match code {
         ErrorCode::UnknownTopicOrPartition => {
@@ -91,7 +92,7 @@ fn message_of(code: ErrorCode) -> String {
 }
 
 impl Wish {
-    /// What became of the places that were good.
+    /// Records the results of the places without an error so far.
     fn note(&mut self, problems: &BTreeMap<Place, ErrorCode>) {
         match self {
             Self::Start { response, .. } => {
@@ -124,7 +125,7 @@ impl Wish {
     }
 }
 
-/// What is asked.
+/// Requests.
 impl Coordinator {
     /// An `AlterShareGroupOffsets` or a `DeleteShareGroupOffsets`.
     pub(crate) fn change_shares(
@@ -184,7 +185,7 @@ impl Coordinator {
         self.begin_change(name, key, What::Wish(wish), awaited);
     }
 
-    /// Whether it is a share group in which nobody is; one that is to start somewhere may be new.
+    /// Checks that the group is a share group without members. A request that sets start offsets may create the group.
     fn admit_wish(
         &mut self,
         name: &Arc<str>,
@@ -239,7 +240,7 @@ impl Coordinator {
         self.group_mut(name).changing = Some(Box::new(changing));
     }
 
-    /// What became of a question of it.
+    /// Takes the answer to a question of this change.
     pub(super) fn on_change_answer(
         &mut self,
         name: &Arc<str>,
@@ -287,7 +288,8 @@ impl Coordinator {
         }
     }
 
-    /// Something is kept of a partition now. Whether that was wanted for it to be changed.
+    /// Takes the answer to a request to begin stored state of a partition, and tells whether a change was waiting for
+    /// it.
     pub(super) fn on_begun_for_change(
         &mut self,
         name: &Arc<str>,
@@ -338,7 +340,7 @@ impl Coordinator {
         self.append(Some(name), records, Then::Declared);
     }
 
-    /// It is known that it is to be so, or that it is not.
+    /// Takes the result of the append of the change's intent.
     pub(in crate::groups::coordinator) fn on_declared(
         &mut self,
         name: &Arc<str>,
@@ -355,7 +357,7 @@ impl Coordinator {
             match &changing.what {
                 What::Wish(Wish::Start { starts, .. }) => {
                     let is_good = !changing.problems.contains_key(place);
-                    // What is asked for comes late, too: it has to name what it is to change.
+                    // The request may arrive late, so it names the epoch of the state that it is to change.
                     let ask = of
                         .map_or(Ask::Begin, |of| Ask::Reset { of: Some(of), start: starts[place] });
                     is_good.then_some(ask)
@@ -384,7 +386,7 @@ impl Coordinator {
         }
     }
 
-    /// It is done as far as it can be: that is appended, and then told.
+    /// Appends the result of the change as far as it got, and then answers.
     fn end_wish(&mut self, name: &Arc<str>) {
         let group = self.group_mut(name);
         let Some(changing) = group.changing.take() else { return };
