@@ -491,7 +491,7 @@ fn fail(response: &mut Response, code: ErrorCode) {
     }
 }
 
-/// A request has waited long enough, or what it waited for will not come.
+/// Answers a request that timed out, or that waits for something that will not come.
 pub(crate) fn on_timeout(node: &mut Node, key: RequestKey) {
     let code = ErrorCode::RequestTimedOut;
     if node.end_undecided(key) {

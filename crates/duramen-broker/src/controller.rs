@@ -141,7 +141,8 @@ struct LogSize {
 }
 
 impl LogSize {
-    /// An image costs what it weighs, so it is not made for less than that.
+    /// Tells whether the batches since the last trim exceed both the limit and twice the last image. Making an image
+    /// takes work in proportion to its size, so the node makes none for fewer batches.
     fn is_large(&self, bytes_max: u64) -> bool {
         self.bytes > bytes_max.max(2 * self.image_bytes)
     }
@@ -183,7 +184,7 @@ impl Controller {
         Self::over(Group::create(replica, identity(), voters, seed), Image::empty(), seed)
     }
 
-    /// The metadata group of a directory that joins a cluster: it is told the rest.
+    /// Builds the metadata group of a directory that joins a cluster. The group learns the rest from the other nodes.
     pub(crate) fn await_birth(replica: ReplicaId, seed: u64) -> Self {
         Self::over(Group::await_birth(replica, identity(), seed), Image::empty(), seed)
     }

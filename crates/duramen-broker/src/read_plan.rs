@@ -188,7 +188,7 @@ pub fn digests<D: Disk>(reader: &Reader<D>, plan: ReplicasPlan) -> DescribeRepli
             }
             Err(error) => {
                 slot.error_code = match error {
-                    // The log was trimmed between the plan and the read; whoever asks again learns how far.
+                    // The log was trimmed between the plan and the read. The client asks again and learns how far.
                     ReadError::Removed => ErrorCode::OffsetOutOfRange,
                     _ => code_of(&error),
                 }
@@ -263,7 +263,7 @@ pub fn log_slice<D: Disk>(reader: &Reader<D>, wanted: &ReadLog) -> LogRead {
     let (from, begins_segment, batches) = match read {
         Ok((from, begins, bytes)) => {
             let (is_empty, whole) = (bytes.is_empty(), whole(bytes));
-            // That there is nothing is not to be told of what cannot be read.
+            // Damaged bytes must not look like the absence of records.
             let is_lost = whole.is_empty() && !is_empty && made_by != MadeBy::Anything;
             let batches = if is_lost { Err("it is damaged".to_owned()) } else { Ok(whole) };
             (from, begins, batches)

@@ -23,7 +23,7 @@ use crate::transactions::records::Partitions;
 
 /// The first version that asks for several transactions at once; clients speak those before.
 const FIRST_BATCHED: i16 = 4;
-/// The first version in which a producer is told that another one has its place.
+/// First version in which a client learns by its own error code that another producer has replaced it.
 const FIRST_FENCED: i16 = 2;
 
 /// Returns the error code that a client of this version understands.
@@ -94,7 +94,7 @@ pub(crate) fn handle(
         for (topic, partition) in codes.keys().filter(|_| may_be_asked) {
             let place = ((*topic).to_owned(), *partition);
             if addition.verify_only {
-                // Of each it is told whether it is in the transaction.
+                // The coordinator answers for each partition on its own.
                 let partitions = [(place.0.clone(), [place.1].into())].into();
                 let addition = Addition { partitions, ..addition.clone() };
                 asked.push((Place { at, partition: Some(place) }, id.clone(), addition));

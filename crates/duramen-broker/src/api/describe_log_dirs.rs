@@ -1,4 +1,4 @@
-//! `DescribeLogDirs`: how much room partitions take. What the volume has is filled in off the node's thread.
+//! `DescribeLogDirs`: the disk space that partitions take. Another thread than the node's adds the sizes of the volume.
 
 use std::collections::{BTreeMap, BTreeSet};
 

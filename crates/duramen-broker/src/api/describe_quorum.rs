@@ -1,4 +1,5 @@
-//! `DescribeQuorum`: who keeps the metadata log, and how far, as its leader knows it. Other logs are not told of here.
+//! `DescribeQuorum`: the nodes that keep the metadata log, and their progress as its leader knows it. The answer covers
+//! no other log.
 
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::describe_quorum::{
@@ -68,7 +69,7 @@ fn unknown(partition_index: i32) -> ResponsePartitionData {
     }
 }
 
-/// The metadata log as its leader knows it; a node that knows of no leader says what it knows itself.
+/// Describes the metadata log as its leader knows it. A node that knows of no leader answers with its own knowledge.
 fn metadata(node: &Node, with_directories: bool) -> ResponsePartitionData {
     let controller = &node.controller;
     let group = &controller.group;

@@ -1,5 +1,5 @@
-//! `ElectLeaders`: whoever leads a partition is asked to hand over to its preferred replica. Any node does it: it asks the
-//! leaders itself.
+//! `ElectLeaders`: the leader of a partition hands over to its preferred replica. Any node carries out the request, and
+//! asks the leaders itself.
 
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::elect_leaders::{
@@ -69,7 +69,7 @@ fn judge_some(
     (response, wanted)
 }
 
-/// All partitions there are. Those that have their leader are not told of.
+/// Judges all partitions. The answer leaves out those that have their preferred leader.
 fn judge_all(
     node: &Node,
     context: &RequestContext,

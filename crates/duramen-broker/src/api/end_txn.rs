@@ -11,7 +11,7 @@ use crate::transactions::coordinator::End;
 
 /// The first version in which each transaction has an epoch of its own (KIP-890).
 const FIRST_WITH_EPOCHS: i16 = 5;
-/// The first version in which a producer is told that another one has its place.
+/// First version in which a client learns by its own error code that another producer has replaced it.
 const FIRST_FENCED: i16 = 2;
 
 /// Returns the error code that a client of this version understands.

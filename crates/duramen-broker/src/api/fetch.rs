@@ -56,7 +56,7 @@ struct Found {
     error: ErrorCode,
     /// Committed end and log start.
     ends: Option<(i64, i64)>,
-    /// One past what may be shown to whoever reads committed records only.
+    /// Last stable offset: one past the last offset that a `read_committed` consumer may see.
     stable: i64,
     diverging: Option<EpochEndOffset>,
     /// The node to read from instead.

@@ -60,7 +60,7 @@ pub(crate) struct Asked {
 struct Kept {
     target: Target,
     wanted: Wanted,
-    /// Committed end and log start as the client was last told.
+    /// High watermark and log start offset that the client last got.
     told: Option<(i64, i64)>,
     /// The replica that touches this place, and its topic's name when it was found.
     watched: Option<(ReplicaId, Arc<str>)>,

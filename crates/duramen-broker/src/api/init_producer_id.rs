@@ -11,7 +11,7 @@ use crate::session::RequestContext;
 
 /// Longest time that a producer waits while a block of producer ids is allocated, in milliseconds.
 const ALLOCATION_MS_MAX: i32 = 5_000;
-/// The first version in which a producer is told that another one has its place.
+/// First version in which a client learns by its own error code that another producer has replaced it.
 const FIRST_FENCED: i16 = 4;
 
 /// Returns the error code that a client of this version understands.

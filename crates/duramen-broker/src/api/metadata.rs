@@ -126,7 +126,7 @@ pub(crate) fn answer(
         Some(asked) => {
             let mut topics = Vec::with_capacity(asked.len());
             let mut told = BTreeSet::new();
-            // However often a topic is named, it is told of once.
+            // The answer describes a topic once, however often the request names it.
             for topic in asked.iter().filter(|it| told.insert((it.topic_id, &it.name))) {
                 let by_id_only = topic.name.is_none() || !topic.topic_id.is_zero();
                 if by_id_only && context.version < FIRST_BY_ID {

@@ -36,7 +36,7 @@ pub(crate) fn handle(
         let refused = refused(&request, ErrorCode::GroupAuthorizationFailed);
         return node.reply(key, refused);
     }
-    // Kafka tells first what it refuses.
+    // Kafka's answer begins with the partitions that it refuses.
     let image = &node.controller.image;
     let is_good = |topic: &OffsetCommitRequestTopic, partition| {
         problem(image, &context.principal, by_id, topic, partition).is_none()

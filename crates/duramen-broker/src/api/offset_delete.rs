@@ -16,7 +16,7 @@ pub(crate) fn handle(
     mut request: OffsetDeleteRequest,
 ) {
     let group = request.group_id.clone();
-    // Kafka tells first what it refuses.
+    // Kafka's answer begins with the partitions that it refuses.
     let image = &node.controller.image;
     let is_good =
         |topic: &str, partition| problem(image, &context.principal, topic, partition).is_none();

@@ -1,6 +1,6 @@
 //! `InitializeShareGroupState`, `ReadShareGroupState`, `WriteShareGroupState`, `DeleteShareGroupState` and
-//! `ReadShareGroupStateSummary`: what is kept of share groups, for whoever looks after a cluster. Our own nodes ask each other
-//! by frames (`node/share_calls.rs`).
+//! `ReadShareGroupStateSummary`: the stored state of share groups, for an operator of the cluster. Our own nodes ask
+//! each other by frames (`node/share_calls.rs`).
 
 use std::sync::Arc;
 

@@ -15,7 +15,7 @@ use crate::internal_topics::GROUPS;
 use crate::node::{Node, Parked};
 use crate::session::RequestContext;
 
-/// The first version whose clients are told that their transaction can only be aborted.
+/// First version in which a client learns that it can only abort its transaction.
 const FIRST_ABORTABLE: i16 = 4;
 
 pub(crate) fn handle(

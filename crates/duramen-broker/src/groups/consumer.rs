@@ -133,7 +133,7 @@ pub(crate) type Said = (Fact, Option<FactValue>);
 /// Request and the answer to it.
 pub(crate) type Answer = (RequestKey, Response);
 
-/// Why a request is refused, and what is told with that.
+/// Reason for which a request is refused, with its error message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
     pub code: ErrorCode,
@@ -150,9 +150,9 @@ impl Refusal {
 #[derive(Clone, Copy, Debug, Default)]
 struct Deadlines {
     session: u64,
-    /// To say that it has given up what it is to.
+    /// Deadline of the member to report that it has revoked partitions.
     revoking: Option<u64>,
-    /// To join again, if it is a classic member that was told to.
+    /// Deadline of a classic member to join again, after a heartbeat asked for that.
     joining: Option<u64>,
     /// To ask for its share, if it is a classic member that has joined.
     syncing: Option<u64>,

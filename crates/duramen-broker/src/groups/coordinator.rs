@@ -161,7 +161,7 @@ struct Group {
     /// Which membership this is: one ends when its group is deleted, and what was stored for it is then no news.
     life: u64,
     state: Option<State>,
-    /// Wall time since when the state is what it is.
+    /// Wall time at which the group entered its state.
     since_ms: i64,
     /// Its durable record, and the offset of that.
     stored: Option<(i64, Arc<GroupMetadataValue>)>,
@@ -172,7 +172,7 @@ struct Group {
     readers: Vec<Reader>,
     /// Its offsets were deleted. As in Kafka it stays, empty, until the next look at what has expired, or its next coordinator.
     lingers: bool,
-    /// Its deletion is being appended: for whoever writes from now on, there is no such group.
+    /// Ticket of the group's deletion while its append is under way. For every later write, the group does not exist.
     is_ending: Option<Ticket>,
     /// Durable facts of a group of the consumer protocol, with the offset of each record.
     facts: BTreeMap<Fact, (i64, FactValue)>,
@@ -654,7 +654,7 @@ impl Coordinator {
                 let group = self.group_mut(name);
                 if group.is_ending == Some(ticket) {
                     group.is_ending = None;
-                    // Nobody was in it, and nobody came meanwhile: it is what it was.
+                    // The group had no member then and got none meanwhile, so it goes back to its stored state.
                     if let (Err(_), Some((_, value))) = (result, &group.stored) {
                         group.since_ms = value.current_state_timestamp;
                         group.members = Membership::load(value.stored(), now.mono_us);
@@ -767,7 +767,8 @@ impl Coordinator {
         group.hold(live, at, record, producer_id);
     }
 
-    /// A producer's transaction has ended in this log: what it was to commit counts now, or never will.
+    /// Applies a marker in this log, which ends a producer's transaction. The offsets of the transaction count now, or
+    /// never will.
     pub(crate) fn on_marker(&mut self, producer_id: i64, commits: bool) {
         let held = self.in_transactions.remove(&producer_id).unwrap_or_default();
         for (group, topic, partition) in held {

@@ -160,7 +160,7 @@ pub(crate) struct HandedOver {
 enum Awaited {
     /// The assignments of a generation are handed out.
     Assignments { generation: i32, assignments: BTreeMap<String, Bytes> },
-    /// A static member that came back under a new id is told so, or is what it was.
+    /// A static member that came back under a new id gets its answer, or goes back to its earlier state.
     Return(Box<Return>),
 }
 
@@ -450,7 +450,7 @@ impl Membership {
         self.now_us = now_us;
         match self.awaited.remove(&ticket) {
             Some(Awaited::Assignments { generation, assignments }) => {
-                // A rebalance may have begun since; then its members were told so.
+                // A rebalance may have begun since; its members have got that answer already.
                 if self.state != State::CompletingRebalance || self.generation != generation {
                     return;
                 }

@@ -138,7 +138,8 @@ impl Offsets {
         self.edit(topic, partition, |slot| slot.pending.insert(producer_id, committed))
     }
 
-    /// A producer's transaction has ended. Answers with what it had for this partition.
+    /// Takes out the offset that a producer's transaction held for this partition, because the transaction has ended.
+    /// Returns that offset.
     pub(crate) fn release(
         &mut self,
         topic: &Arc<str>,
@@ -148,7 +149,7 @@ impl Offsets {
         self.edit(topic, partition, |slot| slot.pending.remove(&producer_id))
     }
 
-    /// The partition is said to have no offset: that goes for those of open transactions, too.
+    /// Takes out the offsets of all open transactions for this partition, because the partition's offset is deleted.
     pub(crate) fn release_all(&mut self, topic: &Arc<str>, partition: i32) -> Vec<Committed> {
         let pending = self.edit(topic, partition, |slot| std::mem::take(&mut slot.pending));
         pending.into_values().collect()

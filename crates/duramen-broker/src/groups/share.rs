@@ -77,7 +77,7 @@ pub(crate) const SHARE: &str = "share";
 
 /// A topic and a partition.
 type Place = (Uuid, i32);
-/// A member, and what it may be given.
+/// Member, and the partitions that it may get.
 type Wish = (Arc<str>, Vec<Place>);
 /// Partitions by topic.
 type Partitions = BTreeMap<Uuid, BTreeSet<i32>>;
@@ -96,7 +96,7 @@ struct Member {
 struct States {
     name: String,
     begun: BTreeSet<i32>,
-    /// That is being asked for.
+    /// Partitions for which the group is asking to begin stored state.
     beginning: BTreeSet<i32>,
 }
 
@@ -359,7 +359,7 @@ impl ShareGroup {
         self.answer(caller.key, answer.unwrap_or_else(refused));
     }
 
-    /// Somebody is told when all that is decided by now is durable.
+    /// Answers a request once all decisions so far are durable.
     pub(crate) fn answer(&mut self, key: RequestKey, answer: impl Into<Response>) {
         self.answers.push((key, answer.into()));
     }
@@ -563,7 +563,7 @@ impl ShareGroup {
         self.emit(ShareFact::TargetEpoch, Some(ShareValue::TargetEpoch(value)));
     }
 
-    /// A member has what it is to have: nobody has to give anything up first.
+    /// Gives a member its target at once: no member has to give anything up first.
     fn reconcile(&mut self, id: &Arc<str>) {
         let member = &self.members[id];
         if member.epoch == self.target_epoch {
@@ -592,7 +592,7 @@ impl ShareGroup {
         self.emitted.push((Fact::Share(fact), value.map(FactValue::Share)));
     }
 
-    /// The next fact. Members come before what is said of them.
+    /// Applies the next fact. A member comes before the facts about it.
     fn apply(&mut self, fact: &ShareFact, value: Option<&ShareValue>) {
         match (fact, value) {
             (ShareFact::Epoch, Some(ShareValue::Epoch(it))) => {

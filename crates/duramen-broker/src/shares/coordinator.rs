@@ -75,7 +75,7 @@ pub(crate) type Answer = Result<Option<Arc<ShareState>>, ErrorCode>;
 /// Effects of requests and appends.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Output {
-    /// Tell whoever asked; if nothing was written for it, once it is certain that nobody else coordinates by now.
+    /// Answer this request. If no record was written for it, first make certain that no other node coordinates by now.
     Answered { asker: Asker, answer: Answer, is_written: bool },
     /// Append these records, then call [`Coordinator::on_appended`].
     Append(Ticket, Vec<ShareRecord>),

@@ -219,7 +219,7 @@ pub(crate) struct SharePartition {
     earliest_us: u64,
     /// Places where something is due.
     due: Vec<Range>,
-    /// The start is to be told even if nothing else is.
+    /// Flag that a write must carry the start, even if nothing else is due.
     is_start_due: bool,
     sent: Option<(Write, Vec<Range>)>,
     /// Count of records that each decision still waits for.
@@ -447,8 +447,8 @@ impl SharePartition {
         self.scan_from = self.scan_from.max(self.start);
     }
 
-    /// The log begins at this offset now: what was before is gone. Returns whether that changes the start, which is to be told
-    /// then: no decision may come that tells it.
+    /// Drops the records before the new log start offset. Tells whether that changes the start; the coordinator must
+    /// then learn the start even if no decision follows.
     pub(crate) fn trim(&mut self, log_start: i64) -> bool {
         if log_start <= self.start {
             return false;
@@ -573,7 +573,7 @@ impl SharePartition {
         }
     }
 
-    /// Decisions that are durable by now, or will not be told of any more.
+    /// Returns the answers to decisions that are durable by now, or whose result will not come.
     pub(crate) fn take_answers(&mut self) -> Vec<(u64, ErrorCode)> {
         std::mem::take(&mut self.answers)
     }
@@ -810,7 +810,8 @@ impl SharePartition {
         }
     }
 
-    /// A consumer is gone: what it holds was not processed, and that delivery does not count, as in Kafka.
+    /// Releases the records of a consumer that is gone. The consumer did not process them, and that delivery does not
+    /// count, as in Kafka.
     pub(crate) fn release(&mut self, member: &str) {
         let is_held =
             |run: &Run| matches!(&run.phase, Phase::Acquired { holder, .. } if **holder == *member);

@@ -138,7 +138,7 @@ impl ShareSessions {
         Ok(())
     }
 
-    /// Forgets a session. Returns what it had.
+    /// Ends a session, and returns its partitions.
     pub(crate) fn end(&mut self, member: &Member) -> Option<Vec<Target>> {
         let session = self.sessions.remove(member)?;
         self.partitions -= session.targets.len();

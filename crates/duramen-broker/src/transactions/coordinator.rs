@@ -72,7 +72,7 @@ pub(crate) struct Mark {
 pub(crate) enum Output {
     /// Answer this request; if nothing was written for it, once it is certain that nobody else coordinates by now.
     Reply { key: RequestKey, response: Box<Response>, is_written: bool },
-    /// Tell whoever asked, likewise.
+    /// Answer this question, under the same condition.
     Judged { asker: Asker, code: ErrorCode, is_written: bool },
     /// This request came on a connection that its producer has given up: close it.
     TooLate(RequestKey),

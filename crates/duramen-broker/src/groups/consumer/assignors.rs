@@ -243,7 +243,7 @@ impl Mixed {
         them.map(|(place, at)| (self.load[*at], place)).collect()
     }
 
-    /// Gives what is free of a topic to whoever has least.
+    /// Gives the free partitions of a topic to the subscribers that have the fewest.
     fn fill(&mut self, topic: Uuid) {
         let mut by_load = self.by_load(topic);
         for part in self.free.remove(&topic).unwrap_or_default() {

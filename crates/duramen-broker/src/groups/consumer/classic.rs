@@ -461,7 +461,7 @@ fn owned_since(epoch: i32, partitions: impl Iterator<Item = (Uuid, i32)>) -> Own
     owned
 }
 
-/// Partitions as classic members are told them, in the version of the protocol that they speak.
+/// Encodes partitions for a classic member, in the version of the protocol that it speaks.
 fn encoded(shares: &Shares, metadata: Option<&Bytes>, topics: Topics<'_>) -> Bytes {
     let named = |(topic, partitions): (&Uuid, &Vec<i32>)| {
         let topic = topics.image.topic(*topic)?.name.clone();

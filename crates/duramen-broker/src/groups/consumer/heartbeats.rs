@@ -220,7 +220,7 @@ impl ConsumerGroup {
         }
     }
 
-    /// A static member is back under another id, and goes on with what it had.
+    /// Replaces the id of a static member that is back under another one. The member keeps its assignment.
     pub(super) fn replace(
         &mut self,
         before: &Arc<str>,
@@ -430,7 +430,7 @@ impl ConsumerGroup {
             let before = self.view.regexes.get(&regex);
             let is_same = before.is_some_and(|before| before.topics == topics);
             if !is_same {
-                // That it stands for nothing yet changes nothing.
+                // A first result without topics changes nothing.
                 has_changed |= before.is_some() || !topics.is_empty();
                 let value = RegexValue { topics, version: as_of, timestamp: now.wall_ms };
                 self.emit(Fact::Regex(regex), Some(FactValue::Regex(Arc::new(value))));

@@ -53,7 +53,7 @@ pub(super) fn step(it: &Step<'_>) -> Option<Current> {
     (!is_same).then_some(next)
 }
 
-/// Tells whether a member names one of these partitions as its own, or names none at all.
+/// Tells whether a member still reports one of these partitions as its own. A heartbeat without a report counts as yes.
 fn still_has(owned: Option<&[TopicPartitions]>, revoking: &Owned) -> bool {
     let Some(owned) = owned else { return true };
     owned.iter().any(|topic| {

@@ -178,7 +178,7 @@ impl View {
     /// Builds the view from all facts.
     pub(super) fn of<'a>(facts: impl Iterator<Item = (&'a Fact, &'a FactValue)>) -> Self {
         let mut view = Self::default();
-        // Facts are in an order that has members before what is said of them.
+        // In this order a member comes before the facts about it.
         for (fact, value) in facts {
             view.apply(fact, Some(value));
         }

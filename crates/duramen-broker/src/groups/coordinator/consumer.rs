@@ -187,7 +187,7 @@ impl Coordinator {
         }
     }
 
-    /// Asks a group, now or when what it decided last is durable.
+    /// Hands a request to a group, now or once the group's last decision is durable.
     pub(super) fn ask(
         &mut self,
         name: &Arc<str>,

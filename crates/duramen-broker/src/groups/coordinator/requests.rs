@@ -299,8 +299,9 @@ impl Coordinator {
         Ok(name)
     }
 
-    /// A `TxnOffsetCommit`, with ids for all topics that there are. `refused` says why a partition's offset may not be
-    /// committed, if so. That the producer's transaction is open, and this partition part of it, is known.
+    /// Handles a `TxnOffsetCommit`, with ids for all topics that exist. `refused` gives the error of a partition whose
+    /// offset the producer may not commit. The caller has checked that the producer's transaction is open, and that
+    /// this partition is part of it.
     pub(crate) fn txn_offset_commit(
         &mut self,
         rules: &Rules,
@@ -524,7 +525,7 @@ impl Coordinator {
         OffsetFetchResponseGroup { group_id, topics, ..OffsetFetchResponseGroup::default() }
     }
 
-    /// The answer about a group of which nothing can be told: the code is the group's and each partition's.
+    /// Returns the answer about a group that the coordinator cannot show: the code is the group's and each partition's.
     pub(crate) fn not_fetched(
         request: &OffsetFetchRequestGroup,
         code: ErrorCode,

@@ -122,7 +122,7 @@ pub(crate) enum Fact {
     Target(Arc<str>),
     Current(Arc<str>),
     Regex(Arc<str>),
-    /// Of a share group: nothing else is said of one.
+    /// Fact about a share group, which has no facts of other kinds.
     Share(ShareFact),
 }
 

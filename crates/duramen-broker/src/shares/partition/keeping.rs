@@ -109,7 +109,7 @@ impl SharePartition {
         self.advance();
     }
 
-    /// Records to be kept elsewhere; each is told of once.
+    /// Returns the records that need dead letters, each one once.
     pub(crate) fn take_dying(&mut self) -> Vec<Dying> {
         if !std::mem::take(&mut self.is_dying) {
             return Vec::new();
