@@ -138,12 +138,12 @@ fn admit_to_group(
     if group.is_empty() { Err(ErrorCode::InvalidGroupId) } else { Ok(()) }
 }
 
-/// Requests that can be answered while the node is still opening.
+/// Tells whether the node can answer a request while it is still opening.
 pub(crate) fn needs_no_state(request: &Prepared) -> bool {
     matches!(request, Prepared::Request(Request::ApiVersions(_)))
 }
 
-/// When a request with this timeout is over.
+/// Returns the time at which a request with this timeout ends, in microseconds.
 pub(crate) fn deadline_us(now: Now, timeout_ms: i32) -> u64 {
     let wait_us = u64::from(timeout_ms.max(0).unsigned_abs()) * 1000;
     now.mono_us.saturating_add(wait_us)
@@ -385,7 +385,7 @@ fn answer(node: &Node, context: &RequestContext, request: Request) -> Option<Res
     })
 }
 
-/// Why a request was not decided here, or not in time.
+/// Returns the reason for which the request was not decided here, or not in time.
 fn why_undecided(code: ErrorCode) -> &'static str {
     match code {
         ErrorCode::NotController => "another node decides now, or cannot be reached; ask again",

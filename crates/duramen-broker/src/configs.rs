@@ -187,18 +187,18 @@ impl ConfigKey {
     }
 }
 
-/// `True` is what `str(True)` is in Python.
+/// Tells whether a value is a boolean in any case of letters: Python's `str(True)` is `True`.
 fn is_boolean(value: &str) -> bool {
     value.eq_ignore_ascii_case("true") || value.eq_ignore_ascii_case("false")
 }
 
-/// `7:1`: replica of partition 7 on node 1.
+/// Tells whether a word names a replica: `7:1` is the replica of partition 7 on node 1.
 fn is_replica(word: &str) -> bool {
     let is_number = |it: &str| !it.is_empty() && it.bytes().all(|byte| byte.is_ascii_digit());
     word.split_once(':').is_some_and(|(partition, node)| is_number(partition) && is_number(node))
 }
 
-/// The row of `name`.
+/// Returns the row of `name`.
 pub fn find(table: &'static [ConfigKey], name: &str) -> Option<&'static ConfigKey> {
     table.iter().find(|key| key.name == name)
 }
@@ -221,7 +221,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// The number on the wire.
+    /// Returns the number on the wire.
     pub fn code(self) -> i8 {
         match self {
             Self::Topic => 1,
@@ -565,12 +565,12 @@ impl BrokerSettings {
         }
     }
 
-    /// A setting's value and where it comes from; `None` for a name that does not exist.
+    /// Returns a setting's value and its source, or `None` for a name that does not exist.
     pub fn get(&self, name: &str) -> Option<(&str, Source)> {
         self.values(name).next()
     }
 
-    /// All values of a setting, each of which would hold but for the ones before it.
+    /// Returns all values of a setting. Each of them would hold but for the ones before it.
     pub fn values(&self, name: &str) -> impl Iterator<Item = (&str, Source)> {
         let default = find(BROKER_CONFIGS, name).map(|row| (row.default, Source::Default));
         self.layers.values(name).chain(default)
@@ -629,7 +629,7 @@ impl TopicSettings {
         self.delete && (is_shorter || !other.delete)
     }
 
-    /// The settings of a topic with these values of its own, which were checked before.
+    /// Resolves the settings of a topic from its own values, which the caller has checked.
     pub fn resolve(own: &BTreeMap<String, String>, broker: &BrokerSettings) -> Self {
         let value = |name: &str| effective(name, own, broker).map_or("", |(value, _)| value);
         let int = |name: &str| value(name).trim().parse::<i32>().expect("checked, or a default");
@@ -680,7 +680,7 @@ impl Beginning {
     }
 }
 
-/// The milliseconds of a duration of ISO 8601 without years and months, such as `P1DT2H3M4.5S`.
+/// Returns the milliseconds of a duration of ISO 8601 without years and months, such as `P1DT2H3M4.5S`.
 fn duration_ms(text: &str) -> Option<i64> {
     const DAYS: &[(char, i64)] = &[('D', 86_400_000)];
     const TIMES: &[(char, i64)] = &[('H', 3_600_000), ('M', 60_000), ('S', 1000)];
@@ -742,7 +742,7 @@ pub struct GroupSettings {
 }
 
 impl GroupSettings {
-    /// The settings of a group with these values of its own, which were checked before.
+    /// Resolves the settings of a group from its own values, which the caller has checked.
     pub fn resolve(own: &Settings, broker: &BrokerSettings) -> Self {
         let value = |name: &str| effective_of_group(name, own, broker).map_or("", |it| it.0);
         // A node may bound it otherwise than when it was set.
@@ -766,7 +766,7 @@ impl GroupSettings {
     }
 }
 
-/// A group setting's value and where it comes from; `None` for a name that does not exist.
+/// Returns a group setting's value and its source, or `None` for a name that does not exist.
 pub fn effective_of_group<'a>(
     name: &str,
     own: &'a Settings,
@@ -779,7 +779,7 @@ pub fn effective_of_group<'a>(
     broker.get(row.synonym).or(Some((row.default, Source::Default)))
 }
 
-/// Between what a group's setting has to be on a node.
+/// Returns the bounds of a group's setting on this node.
 pub fn bounds_of_group(name: &str, broker: &BrokerSettings) -> RangeInclusive<i32> {
     let synonym = find(GROUP_CONFIGS, name).map_or("", |row| row.synonym);
     let int = |name: &str| broker.get(name).and_then(|(value, _)| value.parse().ok());
@@ -788,7 +788,8 @@ pub fn bounds_of_group(name: &str, broker: &BrokerSettings) -> RangeInclusive<i3
     bounds.unwrap_or(i32::MIN..=i32::MAX)
 }
 
-/// A number that a group has set for itself, within these bounds: a node may bound it otherwise than when it was set.
+/// Returns the number that a group has set for itself, moved into these bounds. The node's bounds may have changed
+/// since the group set it.
 pub(crate) fn own_within(name: &str, own: &Settings, bounds: &RangeInclusive<i32>) -> Option<i32> {
     let number = own.get(name)?.trim().parse::<i32>().ok()?;
     Some(number.min(*bounds.end()).max(*bounds.start()))
@@ -825,7 +826,7 @@ pub fn check_group_as_one(own: &Settings, broker: &BrokerSettings) -> Result<(),
     Ok(())
 }
 
-/// A topic setting's value and where it comes from; `None` for a name that does not exist.
+/// Returns a topic setting's value and its source, or `None` for a name that does not exist.
 pub fn effective<'a>(
     name: &str,
     own: &'a BTreeMap<String, String>,
@@ -882,7 +883,7 @@ fn unknown(table: &'static [ConfigKey], name: &str) -> String {
     }
 }
 
-/// The known name that differs least, if it is near enough to be meant.
+/// Returns the known name that differs least, if it is near enough to be meant.
 pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let near = known.into_iter().map(|known| (distance(name, known), known)).min()?;
     (near.0 <= 1 + name.len() / 5).then_some(near.1)

@@ -179,7 +179,7 @@ pub(crate) struct Controller {
 }
 
 impl Controller {
-    /// The metadata group of a directory that was just formatted.
+    /// Builds the metadata group of a directory that was just formatted.
     pub(crate) fn create(replica: ReplicaId, voters: &[u64], seed: u64) -> Self {
         Self::over(Group::create(replica, identity(), voters, seed), Image::empty(), seed)
     }
@@ -189,7 +189,7 @@ impl Controller {
         Self::over(Group::await_birth(replica, identity(), seed), Image::empty(), seed)
     }
 
-    /// The metadata group as storage found it; `tail` holds the batches after its image.
+    /// Builds the metadata group from the state that storage recovered; `tail` holds the batches after its image.
     pub(crate) fn recover(
         found: &RecoveredReplica,
         tail: Vec<Bytes>,
@@ -242,12 +242,12 @@ impl Controller {
         }
     }
 
-    /// The first offset kept.
+    /// Returns the log start offset.
     pub(crate) fn log_start(&self) -> i64 {
         self.log.start
     }
 
-    /// One past the last offset that is applied.
+    /// Returns one past the last applied offset.
     pub(crate) fn end(&self) -> i64 {
         self.end
     }
@@ -262,12 +262,12 @@ impl Controller {
         !self.creating.is_empty() || !self.changing.is_empty()
     }
 
-    /// The nodes that belong to the cluster, and are not about to leave it: those that may get replicas.
+    /// Returns the nodes that belong to the cluster and are not about to leave it. Only these may get replicas.
     pub(crate) fn staying(&self) -> impl Iterator<Item = (i32, &RegisterBroker)> {
         self.image.staying().filter(|(_, it)| !self.retiring.contains(&it.directory_id))
     }
 
-    /// The commit at which a topic that is being made will be there.
+    /// Returns the commit at which a topic under creation will exist.
     pub(crate) fn creating(&self, name: &str) -> Option<u64> {
         self.creating.get(name).copied()
     }
@@ -463,7 +463,7 @@ impl Controller {
         placement::manual(&brokers, &assigned.collect::<Vec<_>>())
     }
 
-    /// All nodes that may get replicas, and where they stand.
+    /// Returns all nodes that may get replicas, with their racks.
     fn sites(&self) -> Vec<placement::Site<'_>> {
         self.staying().map(|(id, broker)| (id, broker.rack.as_deref())).collect()
     }
@@ -526,7 +526,7 @@ impl Controller {
         replicas.map(|(known, id)| known.unwrap_or_else(|| self.new_replica(*id))).collect()
     }
 
-    /// The record that says so: replicas are there, and other ones are to be.
+    /// Returns the record that begins a move from the present replicas to other ones.
     fn begin_move(
         &mut self,
         (topic_id, partition): (Uuid, i32),
@@ -594,13 +594,13 @@ impl Controller {
         PlacedReplica { peer_id, broker_id, directory_id }
     }
 
-    /// For a replica or a move: higher than any before.
+    /// Returns the id of a new replica or move, which is higher than any before.
     fn take_id(&mut self) -> u64 {
         self.next_peer_id += 1;
         self.next_peer_id - 1
     }
 
-    /// Never one that was used before: the log's end is mixed in, and it only grows.
+    /// Returns a topic id that was never used before: it contains the log end offset, which only grows.
     fn new_topic_id(&mut self) -> Uuid {
         loop {
             let end = self.group.end_offset().unsigned_abs();
@@ -690,7 +690,7 @@ impl Controller {
         self.waiting.insert((index, self.waited), key);
     }
 
-    /// The image at the applied index, for storage.
+    /// Returns the storage operation that stores the image at the applied index.
     pub(crate) fn image_op(&mut self) -> OpKind {
         let image = self.image.encode(self.group.applied());
         self.log.image_bytes = image.len() as u64;
@@ -788,7 +788,8 @@ impl Controller {
         outcome
     }
 
-    /// This replica's log begins anew, as its leader's does. The deletions that it never hears of are returned.
+    /// Begins this replica's log anew, as its leader's does. Returns the deletions that the replica would otherwise
+    /// miss.
     fn begin_anew(&mut self, beginning: &Beginning) -> Vec<Change> {
         let Some(image) = Image::decode(&beginning.image) else {
             self.group.fail("an image came that this version cannot read".to_owned());

@@ -145,7 +145,7 @@ fn ask(
     }
 }
 
-/// A coordinator has answered for one part.
+/// Records a coordinator's answer for one part.
 pub(crate) fn on_judged(node: &mut Node, key: RequestKey, part: usize, code: ErrorCode) {
     let Some(Parked::Addition { response, places, outstanding, version }) = node.parked_mut(key)
     else {
@@ -193,7 +193,7 @@ pub(super) fn admit(node: &Node, context: &RequestContext, id: &str) -> Result<(
 
 type Codes<'a> = BTreeMap<(&'a str, i32), ErrorCode>;
 
-/// Which of the partitions may be written to.
+/// Returns a code for each partition, by the client's right to write to it.
 fn judge<'a>(
     node: &Node,
     context: &RequestContext,
@@ -219,7 +219,7 @@ fn judge<'a>(
     codes
 }
 
-/// Those that fail come first, as from Kafka.
+/// Orders the results: those that fail come first, as from Kafka.
 fn in_order(
     codes: &Codes<'_>,
     told: impl Fn(ErrorCode) -> ErrorCode,

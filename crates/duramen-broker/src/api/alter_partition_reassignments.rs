@@ -68,7 +68,7 @@ pub(crate) fn handle(
     answer_after_commit(node, key, &records, response.into(), deadline);
 }
 
-/// The record that does it; none if it is so already.
+/// Returns the record that begins the move, or `None` if the partition already has these replicas.
 fn judge(
     node: &mut Node,
     request: &AlterPartitionReassignmentsRequest,

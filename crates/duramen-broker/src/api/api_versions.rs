@@ -27,7 +27,7 @@ pub(crate) const FEATURES: &[Feature] = &[
 /// The first version of `ApiVersions` whose clients know features that may be at level 0 (KIP-584, KAFKA-17011).
 const FEATURES_FROM_LEVEL_0: i16 = 4;
 
-/// The rows for a client that calls itself `software`.
+/// Returns the rows for a client that calls itself `software`.
 fn versions(software: &str) -> Vec<ApiVersion> {
     let row = |api: &Api| ApiVersion {
         api_key: api.key.code(),
@@ -37,7 +37,7 @@ fn versions(software: &str) -> Vec<ApiVersion> {
     advertised().chain(advertised_to(software)).map(row).collect()
 }
 
-/// The answer to a request of a version that we do not know, to be sent in version 0.
+/// Returns the answer to a request of a version that we do not know, to be sent in version 0.
 pub(crate) fn unsupported_version() -> ApiVersionsResponse {
     ApiVersionsResponse {
         error_code: ErrorCode::UnsupportedVersion.code(),

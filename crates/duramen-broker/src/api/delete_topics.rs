@@ -39,7 +39,7 @@ pub(crate) fn handle(
     answer_after_commit(node, key, &records, response.into(), deadline);
 }
 
-/// All topics that a request names, in whichever of the two ways.
+/// Returns all topics that a request names, in whichever of the two ways.
 fn topics_of(request: &DeleteTopicsRequest) -> Vec<DeleteTopicState> {
     let by_name = request.topic_names.iter().cloned();
     let by_name = by_name.map(|name| DeleteTopicState { name: Some(name), topic_id: Uuid::ZERO });

@@ -65,7 +65,7 @@ pub(crate) fn answer(
     }
 }
 
-/// All settings of a resource, in full.
+/// Returns all settings of a resource, in full.
 fn describe(
     node: &Node,
     context: &RequestContext,
@@ -189,7 +189,7 @@ fn broker_row(key: &ConfigKey, settings: &BrokerSettings) -> DescribeConfigsReso
     DescribeConfigsResourceResult { read_only, synonyms, ..row(key, value, source) }
 }
 
-/// A setting of all brokers, of which each may have its own.
+/// Returns the row of a setting of all brokers, of which each may have its own.
 fn shared_row(key: &ConfigKey, value: &str) -> DescribeConfigsResourceResult {
     let source = Source::ClusterDynamic;
     let synonyms = vec![synonym(key.name, value, source)];

@@ -58,7 +58,7 @@ pub(crate) fn answer(
     page.response
 }
 
-/// A cursor names one of the topics that are asked for, and a partition.
+/// Tells whether a cursor names one of the requested topics, and a partition.
 fn is_valid(cursor: &RequestCursor, named: &BTreeSet<&str>) -> bool {
     let is_named = named.is_empty() || named.contains(cursor.topic_name.as_str());
     is_named && cursor.partition_index >= 0

@@ -142,7 +142,7 @@ pub(crate) fn settle(response: &mut ElectLeadersResponse, wanted: &ElectionWante
     *row = result(wanted.partition, (!is_led).then(not_available));
 }
 
-/// Why none of what is asked can be done.
+/// Returns the error that forbids the whole request, if there is one.
 fn obstacle(context: &RequestContext, request: &ElectLeadersRequest) -> Option<Error> {
     if !authorize(&context.principal, Operation::Alter, Resource::Cluster) {
         let text = "not allowed to alter the cluster";

@@ -72,7 +72,7 @@ impl Found {
         !self.error.is_none() || self.diverging.is_some() || self.preferred.is_some()
     }
 
-    /// The client reads from another node, if there is one to prefer.
+    /// Sends the client to another node, if there is one to prefer.
     fn send_elsewhere(&mut self, preferred: Option<i32>) {
         if preferred.is_some() {
             (self.preferred, self.available, self.first) = (preferred, 0, 0);
@@ -145,7 +145,7 @@ pub(crate) fn handle(
 }
 
 impl ParkedFetch {
-    /// Nothing is to wake it any more.
+    /// Withdraws the fetch from everything that could wake it.
     pub(crate) fn forget(&self, key: RequestKey, node: &mut Node) {
         node.sessions.unpark(self.fetch.session_id, key);
         for (_, replica) in &self.waits_on {
@@ -156,7 +156,7 @@ impl ParkedFetch {
     }
 }
 
-/// Something was committed in a partition that a parked fetch waits on.
+/// Looks again at a parked fetch, because the high watermark of one of its partitions has risen.
 pub(crate) fn on_woken(node: &mut Node, key: RequestKey, growth: Growth) {
     let parked = match node.parked_mut(key) {
         Some(Parked::Fetch(parked)) => parked,
@@ -278,8 +278,8 @@ impl Fetch {
         topic.ok_or(ErrorCode::UnknownTopicOrPartition)
     }
 
-    /// Why a topic id is not there. A session knows what its name was, and says as Kafka does
-    /// whether that is another topic now or none.
+    /// Returns the error for an unknown topic id. A session remembers the topic's former name. As in Kafka, the error
+    /// depends on whether that name now belongs to another topic.
     fn missing(&self, node: &Node, asked: &Asked) -> ErrorCode {
         let watcher = asked.place.map(|place| (self.session_id, place));
         let name = watcher.and_then(|watcher| node.sessions.name_at(watcher));

@@ -113,7 +113,7 @@ fn wanted(partition: &FetchPartition) -> Wanted {
     }
 }
 
-/// Of a partition that is named twice the last word counts, at the place of the first, as in Kafka.
+/// Returns the partitions of a request. As in Kafka, the last mention of a partition counts, at the place of the first.
 fn targets_of(request: &FetchRequest) -> Vec<Asked> {
     let count = request.topics.iter().map(|topic| topic.partitions.len()).sum();
     let mut targets: Vec<Asked> = Vec::with_capacity(count);
@@ -260,13 +260,13 @@ impl FetchSessions {
         is_new
     }
 
-    /// The name that a topic had which a session asks for by id.
+    /// Returns the former name of a topic that a session asks for by id.
     pub(crate) fn name_at(&self, (id, place): Watcher) -> Option<&str> {
         let kept = self.sessions.get(&id)?.kept.get(&place)?;
         kept.watched.as_ref().map(|(_, name)| &**name)
     }
 
-    /// Something changed in a watched partition. Returns the requests that wait for that.
+    /// Marks a watched partition as changed. Returns the requests that wait for that.
     pub(crate) fn touch(&mut self, (id, place): Watcher) -> &[RequestKey] {
         let Some(session) = self.sessions.get_mut(&id) else { return &[] };
         if session.kept.contains_key(&place) {
@@ -275,7 +275,7 @@ impl FetchSessions {
         &session.parked
     }
 
-    /// A request waits for something to tell. False without a session.
+    /// Parks a request in its session until a partition has something new. Returns false without a session.
     pub(crate) fn park(&mut self, id: i32, key: RequestKey) -> bool {
         let session = self.sessions.get_mut(&id);
         session.map(|session| session.parked.push(key)).is_some()
@@ -315,7 +315,7 @@ impl FetchSessions {
         std::mem::replace(&mut kept.told, ends) != ends || ends.is_none()
     }
 
-    /// The next answer begins after `last`.
+    /// Makes the next answer begin after `last`.
     pub(crate) fn rotate(&mut self, id: i32, last: Option<Place>) {
         if let Some(session) = self.sessions.get_mut(&id) {
             session.last_served = last;

@@ -82,7 +82,7 @@ fn make(node: &mut Node, name: &str) -> Option<u64> {
     }
 }
 
-/// The topic that is asked about.
+/// Returns the internal topic that the request asks about.
 fn topic_of(context: &RequestContext, request: &FindCoordinatorRequest) -> Option<&'static str> {
     let is_key = |name: &String| ShareKey::named(name).is_some();
     match request.key_type {
@@ -95,7 +95,7 @@ fn topic_of(context: &RequestContext, request: &FindCoordinatorRequest) -> Optio
     }
 }
 
-/// The answer as things stand.
+/// Builds the answer from the present state.
 pub(crate) fn answer(
     node: &Node,
     context: &RequestContext,

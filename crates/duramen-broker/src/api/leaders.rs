@@ -132,7 +132,7 @@ pub(super) fn tell_share_consumer(node: &Node, response: &mut ShareFetchResponse
     response.node_endpoints = brokers(node, &ids).map(endpoint).collect();
 }
 
-/// The same in a `ShareAcknowledge` response.
+/// Adds the leaders to a `ShareAcknowledge` response in the same way.
 pub(super) fn tell_share_decider(node: &Node, response: &mut ShareAcknowledgeResponse) {
     let mut ids = BTreeSet::new();
     for topic in &mut response.responses {

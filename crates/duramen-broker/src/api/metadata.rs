@@ -102,7 +102,7 @@ fn want_missing(node: &mut Node, context: &RequestContext, request: &MetadataReq
     }
 }
 
-/// The answer as things stand.
+/// Builds the answer from the present state.
 pub(crate) fn answer(
     node: &Node,
     context: &RequestContext,
@@ -235,7 +235,7 @@ fn first_leader(
     (may_be_first && node.live_brokers().any(|(id, _)| id == first)).then_some((first, -1))
 }
 
-/// A partition's replicas, and who leads them.
+/// Describes a partition's replicas and its leader.
 pub(super) fn partition_of(
     node: &Node,
     topic: &Topic,

@@ -64,7 +64,7 @@ pub(crate) fn handle(
     }
 }
 
-/// Why the offset of a partition may not be committed, if so.
+/// Returns the error that forbids a commit for a partition, if there is one.
 fn problem(
     image: &Image,
     principal: &str,

@@ -40,7 +40,7 @@ pub(crate) fn handle(
     }
 }
 
-/// Why a partition is none whose offset can be deleted, if so.
+/// Returns the error that forbids the deletion of a partition's offset, if there is one.
 fn problem(image: &Image, principal: &str, topic: &str, partition: i32) -> Option<ErrorCode> {
     if !authorize(principal, Operation::Read, Resource::Topic(topic)) {
         return Some(ErrorCode::TopicAuthorizationFailed);

@@ -59,7 +59,7 @@ pub(crate) fn handle(
     finish(node, key);
 }
 
-/// The only group of an older request.
+/// Returns the only group of an older request.
 fn sole(request: OffsetFetchRequest) -> OffsetFetchRequestGroup {
     let topic = |it: OffsetFetchRequestTopic| OffsetFetchRequestTopics {
         name: it.name,
@@ -124,7 +124,7 @@ fn refused_topic(topic: OffsetFetchRequestTopics, code: ErrorCode) -> OffsetFetc
     }
 }
 
-/// One of the groups is answered.
+/// Records the answer for one of the groups.
 pub(crate) fn on_fetched(
     node: &mut Node,
     key: RequestKey,

@@ -77,7 +77,7 @@ fn invalid(text: impl Into<String>) -> Error {
     Error::new(ErrorCode::InvalidRequest, text)
 }
 
-/// A request names each setting of a resource once.
+/// Checks that a request names each setting of a resource once.
 fn check_names(changes: &[Change<'_>]) -> Result<(), Error> {
     let mut seen = BTreeSet::new();
     match changes.iter().find(|change| !seen.insert(change.name)) {
@@ -88,7 +88,7 @@ fn check_names(changes: &[Change<'_>]) -> Result<(), Error> {
     }
 }
 
-/// The id that a broker's resource names; `None` stands for all brokers.
+/// Returns the id that a broker's resource names; `None` stands for all brokers.
 pub(super) fn broker_named(node: &Node, name: &str) -> Result<Option<i32>, Error> {
     let own = node.options.facts.broker_id;
     match name.parse() {
@@ -98,7 +98,8 @@ pub(super) fn broker_named(node: &Node, name: &str) -> Result<Option<i32>, Error
     }
 }
 
-/// The id of a broker whose settings are to be altered; `None` stands for all brokers. Another node may have been asked.
+/// Returns the id of a broker whose settings the client alters; `None` stands for all brokers. Any node may receive the
+/// request.
 fn broker_to_alter(node: &Node, name: &str) -> Result<Option<i32>, Error> {
     let is_there = |id: &i32| node.controller.image.brokers.contains_key(id);
     match name.parse().ok().filter(is_there) {
@@ -191,7 +192,7 @@ impl<'a> Owner<'a> {
         }
     }
 
-    /// The list that words are added to or taken from.
+    /// Returns the list to which the request adds words, or from which it removes them.
     fn list(&self, node: &'a Node, name: &str) -> &str {
         match self {
             Self::Topic(topic) => {

@@ -45,7 +45,7 @@ pub(crate) struct Describing {
     with_lag: bool,
 }
 
-/// `DescribeShareGroupOffsets`.
+/// Handles `DescribeShareGroupOffsets`.
 pub(crate) fn describe(
     node: &mut Node,
     key: RequestKey,
@@ -199,7 +199,7 @@ fn finish(node: &mut Node, key: RequestKey) {
     }
 }
 
-/// `AlterShareGroupOffsets`.
+/// Handles `AlterShareGroupOffsets`.
 pub(crate) fn alter(
     node: &mut Node,
     key: RequestKey,
@@ -252,7 +252,7 @@ pub(crate) fn alter(
     wish(node, key, context, group, Wish::Start { starts, names, response });
 }
 
-/// `DeleteShareGroupOffsets`.
+/// Handles `DeleteShareGroupOffsets`.
 pub(crate) fn delete(
     node: &mut Node,
     key: RequestKey,

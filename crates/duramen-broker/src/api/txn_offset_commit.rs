@@ -57,7 +57,7 @@ pub(crate) fn handle(
     }
 }
 
-/// The transaction's coordinator has said whether the group's partition is in the transaction.
+/// Takes the answer of the transaction's coordinator, which knows whether the group's partition is in the transaction.
 pub(crate) fn on_judged(node: &mut Node, key: RequestKey, code: ErrorCode) {
     // The client may have gone.
     let Some(Parked::TxnOffsets { .. }) = node.parked_mut(key) else { return };
@@ -99,7 +99,7 @@ fn commit(
     }
 }
 
-/// The topic's id, or why the offset of a partition may not be committed.
+/// Returns the topic's id, or the error that forbids a commit for a partition.
 fn problem(image: &Image, principal: &str, topic: &str, partition: i32) -> Result<Uuid, ErrorCode> {
     if !authorize(principal, Operation::Read, Resource::Topic(topic)) {
         return Err(ErrorCode::TopicAuthorizationFailed);

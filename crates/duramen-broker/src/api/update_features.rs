@@ -28,7 +28,7 @@ pub(crate) fn answer(
     response
 }
 
-/// Why a feature is not updated; `None` if it is at that level already.
+/// Returns the reason to refuse a feature's update, or `None` if the feature is at that level already.
 fn refusal(update: &FeatureUpdateKey) -> Option<String> {
     let name = &update.feature;
     let Some(feature) = FEATURES.iter().find(|it| it.name == name) else {

@@ -99,13 +99,14 @@ pub(crate) struct Image {
     pub partitions_len: usize,
 }
 
-/// Metric names of stock tools do not tell `.` from `_`, so no two topics may differ in that alone.
+/// Folds a topic's name. Metric names of common tools do not distinguish `.` from `_`, so no two topics may differ in
+/// that alone.
 pub(crate) fn fold(name: &str) -> String {
     name.replace('.', "_")
 }
 
 impl Image {
-    /// Nothing is there yet.
+    /// Returns an image without content.
     pub(crate) fn empty() -> Self {
         Self {
             as_of: 0,
@@ -126,25 +127,25 @@ impl Image {
         }
     }
 
-    /// All topics, by name.
+    /// Returns all topics, by name.
     pub(crate) fn topics_by_name(&self) -> impl Iterator<Item = &Topic> {
         self.names.values().filter_map(|id| self.topics.get(id))
     }
 
-    /// The topics whose names come after this one, by name.
+    /// Returns the topics whose names come after this one, by name.
     pub(crate) fn topics_named_after(&self, name: Option<&str>) -> impl Iterator<Item = &Topic> {
         let from = name.map_or(Bound::Unbounded, Bound::Excluded);
         let names = self.names.range::<str, _>((from, Bound::Unbounded));
         names.filter_map(|(_, id)| self.topics.get(id))
     }
 
-    /// At most `limit` topics of the ids after `id`, by id.
+    /// Returns at most `limit` topics whose ids come after `id`, by id.
     pub(crate) fn topics_after(&self, id: Option<Uuid>, limit: usize) -> Vec<Uuid> {
         let from = id.map_or(Bound::Unbounded, Bound::Excluded);
         self.topics.range((from, Bound::Unbounded)).take(limit).map(|(id, _)| *id).collect()
     }
 
-    /// The topics that a later image has not any more.
+    /// Returns the topics that a later image no longer has.
     pub(crate) fn topics_missing_in(&self, later: &Self) -> impl Iterator<Item = &Topic> {
         self.topics.values().filter(|topic| !later.topics.contains_key(&topic.id))
     }
@@ -155,7 +156,7 @@ impl Image {
         self.group_configs.get(group).unwrap_or(&NONE)
     }
 
-    /// The groups that have settings of their own.
+    /// Returns the groups that have settings of their own.
     pub(crate) fn configured_groups(&self) -> impl Iterator<Item = &str> {
         self.group_configs.keys().map(String::as_str)
     }
@@ -166,12 +167,12 @@ impl Image {
         self.broker_configs.get(&broker_id).unwrap_or(&NONE)
     }
 
-    /// The topic of this name.
+    /// Returns the topic of this name.
     pub(crate) fn topic_named(&self, name: &str) -> Option<&Topic> {
         self.topics.get(self.names.get(name)?)
     }
 
-    /// The topic of this id.
+    /// Returns the topic of this id.
     pub(crate) fn topic(&self, id: Uuid) -> Option<&Topic> {
         self.topics.get(&id)
     }
@@ -182,20 +183,20 @@ impl Image {
         topic.is_some_and(|it| usize::try_from(partition).is_ok_and(|at| at < it.partitions.len()))
     }
 
-    /// The nodes that belong to the cluster and are not on their way out.
+    /// Returns the nodes that belong to the cluster and are not leaving it.
     pub(crate) fn staying(&self) -> impl Iterator<Item = (i32, &RegisterBroker)> {
         let all = self.brokers.iter().map(|(&id, broker)| (id, broker));
         all.filter(|(_, broker)| !self.retired.contains(&broker.directory_id))
     }
 
-    /// The name of a topic that a new one would be confused with.
+    /// Returns the name of a topic that a new one would be confused with.
     pub(crate) fn confusable(&self, name: &str) -> Option<&str> {
         let id = self.folded.get(&fold(name))?;
         self.topics.get(id).map(|topic| topic.name.as_str())
     }
 
-    /// The voters with which the group of a partition began. Any other replica of it begins with nothing, and its leader
-    /// tells it the rest.
+    /// Returns the voters with which the group of a partition began. Any other replica of it begins empty, and learns
+    /// the rest from its leader.
     pub(crate) fn voters_at_birth(&self, topic_id: Uuid, partition: i32) -> Vec<u64> {
         let placed = || {
             let at = usize::try_from(partition).ok()?;
@@ -358,7 +359,7 @@ impl Image {
         Some(Change::Placed { topic_id, partition, gone })
     }
 
-    /// The records that make this image, which is that after the entry at `applied`; versioned.
+    /// Encodes this image as of the entry at `applied`: a version, and the records that make it.
     pub(crate) fn encode(&self, applied: u64) -> Bytes {
         let mut e = Encoder::new();
         e.put(&[IMAGE_VERSION]);
@@ -445,7 +446,7 @@ impl Image {
         Some(image)
     }
 
-    /// The records that an encoded image is made of.
+    /// Returns the records of an encoded image.
     pub(crate) fn records_of(bytes: &Bytes) -> Option<Vec<MetadataRecord>> {
         let mut records = Vec::new();
         let Some(&version) = bytes.first() else { return Some(records) };

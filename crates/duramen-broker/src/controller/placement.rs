@@ -11,8 +11,8 @@ use crate::limits::TOPIC_PARTITIONS_MAX;
 /// A node, and where it stands.
 pub(super) type Site<'a> = (i32, Option<&'a str>);
 
-/// The nodes in an order in which neighbours stand in different racks, as far as that goes. Nodes that do not say where
-/// they stand are in one rack.
+/// Orders the nodes so that neighbours stand in different racks, as far as possible. All nodes without a rack count as
+/// one rack.
 fn alternated<'a>(sites: &[Site<'a>]) -> Vec<Site<'a>> {
     let mut racks: BTreeMap<Option<&str>, VecDeque<i32>> = BTreeMap::new();
     for (id, rack) in sites {

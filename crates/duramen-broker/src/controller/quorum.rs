@@ -21,7 +21,7 @@ pub(crate) fn is_of_directory(peer_id: u64) -> bool {
     peer_id & OF_DIRECTORY != 0
 }
 
-/// The id of a data directory's replica in the metadata group.
+/// Returns the id of a data directory's replica in the metadata group.
 pub(crate) fn peer_of(founders: &[Founder], directory_id: Uuid) -> u64 {
     let founder = founders.iter().find(|it| it.directory_id == directory_id.0);
     founder.map_or_else(

@@ -142,7 +142,7 @@ macro_rules! metadata_records {
         }
 
         impl MetadataRecord {
-            /// Kind, version, body.
+            /// Encodes kind, version and body.
             pub(crate) fn encode(&self) -> Bytes {
                 let mut e = Encoder::new();
                 match self {
@@ -155,7 +155,8 @@ macro_rules! metadata_records {
                 e.into_bytes().freeze()
             }
 
-            /// `None` for a kind or version that this build does not know, or a malformed body.
+            /// Decodes a record. Returns `None` for a kind or version that this build does not know, or a malformed
+            /// body.
             pub(crate) fn decode(bytes: Bytes) -> Option<Self> {
                 let mut d = Decoder::new(bytes);
                 let kind = d.unsigned_varint().ok()?;
@@ -190,8 +191,7 @@ metadata_records! {
     16 NoteNewcomers;
 }
 
-/// The records of the metadata log's batches in `bytes`, by base offset. `None` if one cannot be
-/// read.
+/// Returns the records of the metadata log's batches in `bytes`, by base offset, or `None` if one cannot be read.
 pub(crate) fn records_of(bytes: Bytes) -> Option<Vec<(i64, Vec<MetadataRecord>)>> {
     let mut found = Vec::new();
     for view in batch::batches(bytes) {

@@ -68,7 +68,7 @@ pub enum Migration {
 }
 
 impl Migration {
-    /// The one of Kafka's name.
+    /// Returns the policy of Kafka's name.
     pub fn named(name: &str) -> Option<Self> {
         Some(match name {
             "bidirectional" => Self::Bidirectional,
@@ -106,7 +106,7 @@ pub struct ConsumerRules {
 }
 
 impl ConsumerRules {
-    /// The same for a group with settings of its own.
+    /// Returns the same settings for a group with settings of its own.
     pub(crate) fn with(&self, own: &Settings) -> Cow<'_, Self> {
         let mut rules = Cow::Borrowed(self);
         let mut take = |name: &str, bounds: &RangeInclusive<i32>, of: fn(&mut Self) -> &mut i32| {
@@ -187,7 +187,7 @@ fn us(ms: i32) -> u64 {
 
 /// Requests.
 impl ConsumerGroup {
-    /// The group of these facts. Its members are given their session timeouts anew.
+    /// Builds the group from its facts. Every member gets a new session timeout.
     pub(crate) fn load<'a>(
         facts: impl Iterator<Item = (&'a Fact, &'a FactValue)>,
         rules: &ConsumerRules,
@@ -207,7 +207,7 @@ impl ConsumerGroup {
         Self { view, deadlines, ..Self::default() }
     }
 
-    /// Nobody is in it.
+    /// Tells whether the group has no members.
     pub(crate) fn is_empty(&self) -> bool {
         self.view.members.is_empty()
     }
@@ -218,7 +218,7 @@ impl ConsumerGroup {
         (mem::take(&mut self.emitted), mem::take(&mut self.answers))
     }
 
-    /// When [`Self::on_time`] is due next, if nothing else happens before. Looks at every member.
+    /// Returns the time at which [`Self::on_time`] is due next, if nothing else happens before. Looks at every member.
     pub(crate) fn deadline_us(&self) -> Option<u64> {
         let members = self.deadlines.values().map(|deadlines| deadlines.first());
         let search = self.search.as_ref().map(|_| 0);
@@ -230,12 +230,13 @@ impl ConsumerGroup {
         self.search.is_some()
     }
 
-    /// When a member is given up, unless something is heard of it.
+    /// Returns the time at which the group removes a member, unless the member sends something before.
     pub(crate) fn expires_us(&self, id: &str) -> Option<u64> {
         self.deadlines.get(id).map(|deadlines| deadlines.first())
     }
 
-    /// For so long nobody was heard, or answered, while something was appended: that is no fault of members.
+    /// Extends all deadlines by the time of an append. During the append the group heard and answered nobody, which is
+    /// no fault of members.
     pub(crate) fn hold(&mut self, us: u64) {
         for Deadlines { session, revoking, joining, syncing } in self.deadlines.values_mut() {
             *session += us;
@@ -245,7 +246,7 @@ impl ConsumerGroup {
         }
     }
 
-    /// Time has passed: who is silent for too long is out, and what regular expressions stand for is looked for.
+    /// Removes members that were silent for too long, and goes on with the search for topics of regular expressions.
     pub(crate) fn on_time(&mut self, topics: Topics<'_>, now: Now) {
         let is_due = |(_, deadlines): &(&Arc<str>, &Deadlines)| deadlines.first() <= now.mono_us;
         let due: Vec<Arc<str>> =
@@ -309,7 +310,7 @@ pub(crate) struct Earlier<'a> {
 }
 
 impl CommitRight<'_> {
-    /// Why the offset of a partition may not be committed, if so.
+    /// Returns the error that forbids a commit for a partition, if there is one.
     pub(crate) fn refuses(
         &self,
         topic: duramen_protocol::wire::Uuid,
@@ -327,7 +328,7 @@ impl CommitRight<'_> {
 
 /// Views of the group for other requests.
 impl ConsumerGroup {
-    /// Kafka's name of where it stands.
+    /// Returns Kafka's name of the group's state.
     pub(crate) fn state(&self) -> &'static str {
         let View { epoch, target_epoch, members, .. } = &self.view;
         if members.is_empty() {
@@ -341,7 +342,7 @@ impl ConsumerGroup {
         }
     }
 
-    /// As `ConsumerGroupDescribe` tells it.
+    /// Describes the group for `ConsumerGroupDescribe`.
     pub(crate) fn describe(
         &self,
         group_id: &str,
@@ -390,7 +391,7 @@ impl ConsumerGroup {
 
 /// Helpers of all requests.
 impl ConsumerGroup {
-    /// Something is so from now on.
+    /// Emits a fact, which holds at once.
     fn emit(&mut self, fact: Fact, value: Option<FactValue>) {
         if let Fact::Member(id) = &fact {
             let was_classic = self.view.members.get(id).map(view::Member::is_classic);
@@ -406,7 +407,7 @@ impl ConsumerGroup {
         self.answers.push((key, answer.into()));
     }
 
-    /// The epoch rises if it has to, or if topics are others than it knows of.
+    /// Raises the epoch if it has to rise, or if topics differ from those that the group last saw.
     fn raise_epoch(&mut self, has_to: bool, topics: Topics<'_>) {
         if !has_to && self.seen == Some(topics.version) {
             return;
@@ -422,7 +423,7 @@ impl ConsumerGroup {
         }
     }
 
-    /// Members are out.
+    /// Removes members.
     fn fence(&mut self, ids: &[Arc<str>], topics: Topics<'_>) {
         for id in ids {
             self.remove_member(id);
@@ -438,7 +439,7 @@ impl ConsumerGroup {
         self.deadlines.remove(id);
     }
 
-    /// Nobody needs to know what a regular expression stands for that nobody is subscribed to.
+    /// Forgets the topics of regular expressions that no member subscribes to.
     fn forget_regexes(&mut self) {
         let subscribed: BTreeSet<Arc<str>> =
             self.view.subscribed_regexes().into_iter().cloned().collect();

@@ -212,7 +212,7 @@ impl Group {
             && self.changing.is_none()
     }
 
-    /// When something is to be done for it, if nothing else happens before.
+    /// Returns the time at which the group is due next, if nothing else happens before.
     fn deadline_us(&self) -> Option<u64> {
         if let Some(share) = &self.share {
             return share.deadline_us().filter(|_| !self.is_deciding);
@@ -225,7 +225,7 @@ impl Group {
         }
     }
 
-    /// A record of it is being appended.
+    /// Notes that an append of a record of the group begins.
     fn launch(&mut self, record: &GroupRecord) {
         match record {
             GroupRecord::Offset { key, .. } => self.offsets.launch(&key.topic, key.partition),
@@ -234,7 +234,7 @@ impl Group {
         }
     }
 
-    /// A record of it is in the log, and durable. The only place where what is durable changes.
+    /// Applies a record that is in the log, and durable. Durable state changes nowhere else.
     fn apply(&mut self, live: &mut Live<Key>, at: i64, record: GroupRecord) {
         let bytes = record.bytes();
         let before = match record {
@@ -277,7 +277,7 @@ impl Group {
         }
     }
 
-    /// An offset of an open transaction is in the log, and durable.
+    /// Holds an offset of an open transaction that is in the log, and durable.
     fn hold(&mut self, live: &mut Live<Key>, at: i64, record: GroupRecord, producer_id: i64) {
         let bytes = record.bytes();
         let GroupRecord::Offset { key, value: Some(value) } = record else { return };
@@ -289,7 +289,7 @@ impl Group {
         }
     }
 
-    /// The transaction that an offset was part of has ended.
+    /// Releases an offset whose transaction has ended.
     fn release(
         &mut self,
         live: &mut Live<Key>,
@@ -347,7 +347,7 @@ impl Coordinator {
         Self::default()
     }
 
-    /// The log says that an offset was to be committed by a producer's transaction.
+    /// Replays a record of the log by which a producer's transaction is to commit an offset.
     pub(crate) fn replay_in_transaction(
         &mut self,
         offset: i64,
@@ -362,8 +362,8 @@ impl Coordinator {
         self.apply(offset, record);
     }
 
-    /// The log was read to its end: requests may come. Members are given their session timeouts anew, and groups that
-    /// are larger than they may be now have to find out who stays.
+    /// Ends the replay of the log, after which requests may come. Every member gets a new session timeout. A group that
+    /// exceeds its present limit begins a rebalance to find out which members stay.
     pub(crate) fn loaded(&mut self, rules: &Rules, now: Now) {
         let names: Vec<Arc<str>> = self.groups.keys().cloned().collect();
         for name in names {
@@ -385,7 +385,7 @@ impl Coordinator {
         }
     }
 
-    /// Groups are coordinated elsewhere from now on: all that waits is answered so.
+    /// Refuses all waiting requests, because another node coordinates the groups now.
     pub(crate) fn unload(&mut self) {
         for (_, flight) in mem::take(&mut self.flights) {
             let group = flight.group.unwrap_or_default();
@@ -420,12 +420,12 @@ impl Coordinator {
 
 /// Time.
 impl Coordinator {
-    /// When [`Self::on_time`] is due next, if nothing else happens before.
+    /// Returns the time at which [`Self::on_time`] is due next, if nothing else happens before.
     pub(crate) fn deadline_us(&self) -> Option<u64> {
         self.due.first().map(|(due_us, _)| *due_us)
     }
 
-    /// Time has passed: whatever is due by now happens.
+    /// Does everything that is due by now.
     pub(crate) fn on_time(&mut self, now: Now) {
         let due = self.due.iter().take_while(|(due_us, _)| *due_us <= now.mono_us);
         let due: Vec<Arc<str>> = due.map(|(_, name)| name.clone()).collect();
@@ -454,7 +454,7 @@ impl Coordinator {
         }
     }
 
-    /// A member was heard of, which may be due before its group was thought to be.
+    /// Brings a group's deadline forward for a member that sent something, whose deadline may come before the group's.
     fn hasten(&mut self, name: &Arc<str>, id: &str) {
         let Some(group) = self.groups.get(name) else { return };
         let expires_us = match (&group.consumer, &group.share) {
@@ -745,7 +745,7 @@ impl Coordinator {
         self.outputs.push(Output::Fetched { key, part, group: Box::new(group) });
     }
 
-    /// A record is in the log, and durable.
+    /// Applies a record that is in the log, and durable.
     fn apply(&mut self, at: i64, record: GroupRecord) {
         let name = record.group().clone();
         // The end of what is not known was written to outlast what was trimmed since.
@@ -756,7 +756,7 @@ impl Coordinator {
         }
     }
 
-    /// An offset of an open transaction is in the log, and durable.
+    /// Holds an offset of an open transaction that is in the log, and durable.
     fn hold(&mut self, at: i64, record: GroupRecord, producer_id: i64) {
         let name = record.group().clone();
         if let GroupRecord::Offset { key, .. } = &record {
@@ -790,7 +790,8 @@ impl Coordinator {
 
 /// Keeping the log short.
 impl Coordinator {
-    /// The first record of the log that still says something: all before it may be trimmed off. None if none does.
+    /// Returns the offset of the first live record of the log, before which the log may be trimmed, or `None` if no
+    /// record is live.
     pub(crate) fn first_live(&self) -> Option<i64> {
         self.live.first()
     }
@@ -820,7 +821,7 @@ impl Coordinator {
         })
     }
 
-    /// A live key's record, unless a newer one is under way: written anew, it would come after that.
+    /// Returns a live key's record, or `None` if a newer one is under way: a renewed record would land after that.
     fn current(&self, key: &Key) -> Option<GroupRecord> {
         match key {
             Key::Group(name) => {

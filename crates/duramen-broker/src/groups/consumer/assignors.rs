@@ -39,7 +39,7 @@ impl Assignor {
     /// Both, the default first.
     pub const ALL: [Self; 2] = [Self::Uniform, Self::Range];
 
-    /// Kafka's name.
+    /// Returns Kafka's name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Uniform => "uniform",
@@ -47,7 +47,7 @@ impl Assignor {
         }
     }
 
-    /// The one of this name.
+    /// Returns the assignor of this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|it| it.name() == name)
     }
@@ -73,7 +73,8 @@ impl Assignor {
 /// Count of partitions of each topic.
 type Sizes = BTreeMap<Uuid, i32>;
 
-/// Members with static names first, by these, then the others by their ids: who comes back is where it was.
+/// Assigns by `range`. Members with static names come first, by name, then the others by id, so a member that comes
+/// back gets its old place.
 fn range(applicants: &[Applicant<'_>], sizes: &Sizes) -> Vec<Shares> {
     let mut order: Vec<usize> = (0..applicants.len()).collect();
     order.sort_by_key(|&it| {
@@ -131,7 +132,8 @@ fn shares_of(partitions: impl Iterator<Item = (Uuid, i32)>) -> Shares {
     shares
 }
 
-/// Partitions that nobody has: of each topic the first, then of each the second, so that every topic is spread.
+/// Returns the partitions without an owner: of each topic the first, then of each the second. So the assignor spreads
+/// every topic.
 fn free(sizes: &Sizes, taken: &BTreeSet<(Uuid, i32)>) -> Vec<(Uuid, i32)> {
     let all = sizes.iter().flat_map(|(topic, size)| (0..*size).map(move |part| (*topic, part)));
     let mut free: Vec<_> = all.filter(|it| !taken.contains(it)).collect();
@@ -139,7 +141,7 @@ fn free(sizes: &Sizes, taken: &BTreeSet<(Uuid, i32)>) -> Vec<(Uuid, i32)> {
     free
 }
 
-/// All are subscribed to the same topics.
+/// Assigns by `uniform` where all members are subscribed to the same topics.
 fn even(applicants: &[Applicant<'_>], sizes: &Sizes) -> Vec<Shares> {
     let count = applicants.len();
     if count == 0 {

@@ -53,7 +53,7 @@ impl Migration {
 
 /// Requests of classic members.
 impl ConsumerGroup {
-    /// A `JoinGroup` of this version.
+    /// Handles a `JoinGroup` of this version.
     pub(crate) fn join(
         &mut self,
         rules: &ConsumerRules,
@@ -163,7 +163,7 @@ impl ConsumerGroup {
         consumer_protocol::decode(first.metadata.clone()).ok()
     }
 
-    /// A `SyncGroup`.
+    /// Handles a `SyncGroup`.
     pub(crate) fn sync(
         &mut self,
         topics: Topics<'_>,
@@ -211,7 +211,7 @@ impl ConsumerGroup {
         })
     }
 
-    /// A `Heartbeat`.
+    /// Handles a `Heartbeat`.
     pub(crate) fn classic_heartbeat(
         &mut self,
         key: RequestKey,
@@ -259,7 +259,8 @@ impl ConsumerGroup {
         deadlines.joining.get_or_insert(now.mono_us + timeout_us);
     }
 
-    /// A `LeaveGroup` of this version: of classic members, and of any that an operator takes out.
+    /// Handles a `LeaveGroup` of this version, which removes classic members, and any member that an operator takes
+    /// out.
     pub(crate) fn leave_classic(
         &mut self,
         topics: Topics<'_>,
@@ -311,7 +312,7 @@ impl ConsumerGroup {
         }
     }
 
-    /// A classic member of this generation, and its session timeout.
+    /// Returns a classic member of this generation, and its session timeout.
     fn find_classic(
         &self,
         id: &str,

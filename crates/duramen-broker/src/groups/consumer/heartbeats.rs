@@ -89,7 +89,7 @@ enum Sender {
 }
 
 impl ConsumerGroup {
-    /// A `ConsumerGroupHeartbeat`, which is good by itself.
+    /// Handles a `ConsumerGroupHeartbeat` that has passed the check of requests.
     pub(crate) fn heartbeat(
         &mut self,
         rules: &ConsumerRules,
@@ -275,7 +275,7 @@ impl ConsumerGroup {
         by_name || by_regex
     }
 
-    /// A sign of life.
+    /// Extends a member's session, because the member sent something.
     pub(super) fn beat(&mut self, id: &Arc<str>, session_timeout_ms: i32, now: Now) {
         let session = now.mono_us + us(session_timeout_ms);
         if let Some(deadlines) = self.deadlines.get_mut(id) {
@@ -286,7 +286,7 @@ impl ConsumerGroup {
         }
     }
 
-    /// A member leaves: for good, or to come back under its static name.
+    /// Takes out a member that leaves, for good or to come back under its static name.
     fn leave(
         &mut self,
         request: &ConsumerGroupHeartbeatRequest,
@@ -370,7 +370,7 @@ impl ConsumerGroup {
         self.emit(Fact::TargetEpoch, Some(FactValue::TargetEpoch(value)));
     }
 
-    /// The next step of a member on its way to its target.
+    /// Takes the next step of a member on its way to its target.
     pub(super) fn reconcile(
         &mut self,
         id: &Arc<str>,

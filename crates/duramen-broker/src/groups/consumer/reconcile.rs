@@ -83,7 +83,7 @@ fn shed(it: &Step<'_>, before: &Current) -> Current {
     next
 }
 
-/// One step towards the target.
+/// Returns the assignment one step nearer to the target.
 fn advance(it: &Step<'_>, epoch: i32) -> Current {
     let member = &it.view.members[it.id];
     let before = &member.current;

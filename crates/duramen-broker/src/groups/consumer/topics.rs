@@ -38,7 +38,7 @@ impl Topics<'_> {
         i32::try_from(count).unwrap_or(i32::MAX)
     }
 
-    /// The ids of those that exist, in order.
+    /// Returns the ids of those topics that exist, in order.
     pub(in crate::groups) fn ids<'n>(self, names: impl Iterator<Item = &'n str>) -> BTreeSet<Uuid> {
         names.filter_map(|name| self.image.topic_named(name)).map(|topic| topic.id).collect()
     }
@@ -95,7 +95,7 @@ pub(super) fn compile(pattern: &str) -> Result<Regex, String> {
     build(&format!(r"\A(?:{pattern})\z"), unicode).map_err(text)
 }
 
-/// `\Q…\E` quotes what is between, in Kafka's expressions and in Java's `Pattern.quote`.
+/// Replaces quotes: `\Q…\E` quotes the text between, in Kafka's expressions and in Java's `Pattern.quote`.
 fn without_quotes(pattern: &str) -> String {
     let mut plain = String::with_capacity(pattern.len());
     let mut rest = pattern;
@@ -129,7 +129,7 @@ pub(super) struct Search {
 }
 
 impl Search {
-    /// Of these, which were read before.
+    /// Begins a search for the topics of these expressions, which compiled before.
     pub(super) fn new<'a>(patterns: impl Iterator<Item = &'a Arc<str>>, version: u64) -> Self {
         let read = |pattern: &Arc<str>| {
             // One that an earlier version took and this one does not stands for nothing.

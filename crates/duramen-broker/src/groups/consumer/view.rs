@@ -95,7 +95,7 @@ impl Current {
         }
     }
 
-    /// As it is stored.
+    /// Returns the stored form.
     pub(super) fn value(&self) -> FactValue {
         let topics = |owned: &Owned| {
             let topic = |(topic_id, partitions): (&Uuid, &BTreeMap<i32, i32>)| CurrentTopic {
@@ -114,12 +114,12 @@ impl Current {
         }))
     }
 
-    /// Nothing is left to do to have what was decided in this epoch.
+    /// Tells whether the member has the target of this epoch.
     pub(super) fn has_arrived(&self, epoch: i32) -> bool {
         self.stage == Stage::Stable && self.epoch == epoch
     }
 
-    /// Since which epoch it has a partition, if it has it.
+    /// Returns the epoch in which the member got a partition, if it has it.
     pub(super) fn since(&self, topic: Uuid, partition: i32) -> Option<i32> {
         let in_one = |owned: &Owned| owned.get(&topic)?.get(&partition).copied();
         in_one(&self.assigned).or_else(|| in_one(&self.revoking))
@@ -140,7 +140,7 @@ pub(super) struct Member {
 }
 
 impl Member {
-    /// The regular expression that it is subscribed to.
+    /// Returns the regular expression that the member is subscribed to.
     pub(super) fn regex(&self) -> Option<&Arc<str>> {
         regex_of(&self.value)
     }
@@ -151,7 +151,7 @@ impl Member {
     }
 }
 
-/// The regular expression that a member is subscribed to; an empty one is none.
+/// Returns the regular expression that a member is subscribed to; an empty one is none.
 pub(super) fn regex_of(value: &MemberValue) -> Option<&Arc<str>> {
     value.subscribed_topic_regex.as_ref().filter(|regex| !regex.is_empty())
 }
@@ -185,7 +185,7 @@ impl View {
         view
     }
 
-    /// The next fact.
+    /// Applies the next fact.
     pub(super) fn apply(&mut self, fact: &Fact, value: Option<&FactValue>) {
         match (fact, value) {
             (Fact::Epoch, Some(FactValue::Epoch(value))) => {
@@ -273,12 +273,12 @@ impl View {
         }
     }
 
-    /// A member's id, as it is shared.
+    /// Returns the shared text of a member's id.
     pub(super) fn known(&self, id: &str) -> Option<&Arc<str>> {
         self.members.get_key_value(id).map(|(id, _)| id)
     }
 
-    /// The member of a static name.
+    /// Returns the member of a static name.
     pub(super) fn named(&self, instance: &str) -> Option<(&Arc<str>, &Member)> {
         self.members.get_key_value(self.instances.get(instance)?)
     }
@@ -293,12 +293,12 @@ impl View {
         self.members.values().filter(|member| member.regex() == Some(regex)).count()
     }
 
-    /// All regular expressions that members are subscribed to.
+    /// Returns all regular expressions that members are subscribed to.
     pub(super) fn subscribed_regexes(&self) -> BTreeSet<&Arc<str>> {
         self.members.values().filter_map(Member::regex).collect()
     }
 
-    /// All topics that members are subscribed to, whether they exist or not.
+    /// Returns all topics that members are subscribed to, including those that do not exist.
     pub(super) fn subscribed_topics(&self) -> BTreeSet<&str> {
         let resolved = self.regexes.values().flat_map(|it| it.topics.iter().map(AsRef::as_ref));
         self.names.keys().map(String::as_str).chain(resolved).collect()

@@ -97,7 +97,7 @@ pub(super) fn refused(answer: Response, code: ErrorCode) -> Response {
 }
 
 impl Group {
-    /// The group of the consumer protocol that its facts say, if they do.
+    /// Builds the group of the consumer protocol from the durable facts, if these are of one.
     pub(super) fn begin_consumer(&mut self, rules: &ConsumerRules, now: Now) {
         let is_of_consumers = !self.facts.is_empty() && !self.has_share_facts();
         if self.consumer.is_none() && is_of_consumers && self.is_ending.is_none() {
@@ -138,7 +138,7 @@ impl Group {
 
 /// Requests.
 impl Coordinator {
-    /// A `ConsumerGroupHeartbeat` of this version.
+    /// Handles a `ConsumerGroupHeartbeat` of this version.
     pub(crate) fn consumer_group_heartbeat(
         &mut self,
         rules: &Rules,
@@ -163,7 +163,7 @@ impl Coordinator {
         self.ask(&name, Asked::Heartbeat(caller, request), rules, topics, now);
     }
 
-    /// Groups as `ConsumerGroupDescribe` tells them.
+    /// Describes a group for `ConsumerGroupDescribe`.
     pub(crate) fn describe_consumers(
         &self,
         rules: &Rules,
@@ -509,7 +509,7 @@ impl Coordinator {
         self.ready.insert(name.clone());
     }
 
-    /// Nothing more happens in this group for now.
+    /// Ends the work on this group for now.
     fn rest(&mut self, name: &Arc<str>) {
         let group = self.group_mut(name);
         // A request created the group in memory, and nothing of it was stored.
@@ -536,14 +536,14 @@ impl Coordinator {
         self.delete_empty(name, key, part);
     }
 
-    /// The ends of all facts about a group.
+    /// Returns the tombstones of all facts about a group.
     pub(super) fn ends_of_facts(&self, name: &Arc<str>) -> Vec<GroupRecord> {
         let end = |fact| GroupRecord::Consumer { group: name.clone(), fact, value: None };
         // The facts about a member end before the member.
         self.groups[name].facts.keys().rev().cloned().map(end).collect()
     }
 
-    /// Groups are coordinated elsewhere from now on.
+    /// Refuses a request, because another node coordinates the groups now.
     pub(super) fn refuse(&mut self, asked: Asked, code: ErrorCode) {
         match asked {
             Asked::Heartbeat(caller, _) => {
@@ -585,7 +585,7 @@ fn fact_of(record: &GroupRecord) -> Option<&Fact> {
     }
 }
 
-/// A group of the classic protocol as one of the consumer protocol, if it can become one.
+/// Converts a group of the classic protocol to the consumer protocol, if it can become one.
 fn upgraded(
     name: &str,
     members: &Membership,

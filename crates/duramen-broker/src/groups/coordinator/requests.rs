@@ -46,13 +46,13 @@ impl Coordinator {
         self.groups.get(name).is_some_and(|group| group.is_ending.is_none())
     }
 
-    /// The group's name as it is shared, if there is such a group.
+    /// Returns the shared text of the group's name, if the group exists.
     fn known(&self, name: &str) -> Option<Arc<str>> {
         let (name, group) = self.groups.get_key_value(name)?;
         group.is_ending.is_none().then(|| name.clone())
     }
 
-    /// The group's name. If there is no such group, there is one now.
+    /// Returns the group's name, and creates the group if it does not exist.
     fn known_or_new(&mut self, name: &str) -> Arc<str> {
         let name =
             self.groups.get_key_value(name).map_or_else(|| name.into(), |(name, _)| name.clone());
@@ -60,14 +60,14 @@ impl Coordinator {
         name
     }
 
-    /// The name of a group that is of the consumer protocol, or is becoming one or ceasing to be one.
+    /// Returns the name of a group of the consumer protocol, or of one that changes to or from it.
     fn of_consumers(&self, name: &str) -> Option<Arc<str>> {
         let (name, group) = self.groups.get_key_value(name)?;
         let is_ending = group.is_ending.is_some() && !group.facts.is_empty();
         (group.is_of_consumers() || group.is_deciding || is_ending).then(|| name.clone())
     }
 
-    /// A `JoinGroup` of this version.
+    /// Handles a `JoinGroup` of this version.
     pub(crate) fn join_group(
         &mut self,
         rules: &Rules,
@@ -101,7 +101,7 @@ impl Coordinator {
         self.reply(caller.key, answer);
     }
 
-    /// A `SyncGroup`.
+    /// Handles a `SyncGroup`.
     pub(crate) fn sync_group(&mut self, key: RequestKey, request: &SyncGroupRequest, now: Now) {
         if let Some(name) = self.of_consumers(&request.group_id) {
             return self.ask_as_classic(&name, Classic::Sync(key, request.clone()));
@@ -119,7 +119,7 @@ impl Coordinator {
         self.reply(key, refused);
     }
 
-    /// A `Heartbeat`.
+    /// Handles a `Heartbeat`.
     pub(crate) fn heartbeat(&mut self, key: RequestKey, request: &HeartbeatRequest, now: Now) {
         if let Some(name) = self.of_consumers(&request.group_id) {
             return self.ask_as_classic(&name, Classic::Heartbeat(key, request.clone()));
@@ -140,7 +140,7 @@ impl Coordinator {
         self.reply(key, answer);
     }
 
-    /// A `LeaveGroup` of this version.
+    /// Handles a `LeaveGroup` of this version.
     pub(crate) fn leave_group(
         &mut self,
         key: RequestKey,
@@ -188,8 +188,8 @@ impl Coordinator {
 
 /// Committed offsets.
 impl Coordinator {
-    /// An `OffsetCommit` of this version, with names for all topics that are known by their ids. `refused` says why a
-    /// partition's offset may not be committed, if so.
+    /// Handles an `OffsetCommit` of this version, with names for all topics that the request gives by id. `refused`
+    /// returns the error that forbids a commit for a partition, if there is one.
     pub(crate) fn offset_commit(
         &mut self,
         rules: &Rules,
@@ -410,7 +410,7 @@ impl Coordinator {
         }
     }
 
-    /// The same for a transaction, whose producer need not say for which member it commits.
+    /// Returns the same for a transaction, whose producer need not name the member that it commits for.
     fn right_to_commit_in_transaction(
         &self,
         name: &Arc<str>,
@@ -538,7 +538,7 @@ impl Coordinator {
         answer
     }
 
-    /// An `OffsetDelete`. `refused` says why a partition is none, if so.
+    /// Handles an `OffsetDelete`. `refused` returns the error that forbids a deletion for a partition, if there is one.
     pub(crate) fn offset_delete(
         &mut self,
         key: RequestKey,
@@ -601,7 +601,7 @@ impl Coordinator {
         if is_known_kind { Ok(name) } else { Err(ErrorCode::NonEmptyGroup) }
     }
 
-    /// A topic was deleted: so are the offsets that were committed for it.
+    /// Deletes the offsets that were committed for a topic, because the topic was deleted.
     pub(crate) fn forget_topic(&mut self, topic: &str, topic_id: Uuid) {
         let mut found = Vec::new();
         for (name, group) in &self.groups {
@@ -621,7 +621,7 @@ impl Coordinator {
 
 /// Groups.
 impl Coordinator {
-    /// A group as `DescribeGroups` of this version tells it.
+    /// Describes a group for `DescribeGroups` of this version.
     pub(crate) fn describe(&self, version: i16, group_id: &str) -> DescribedGroup {
         let other = match self.groups.get(group_id) {
             Some(group) if !group.is_of_consumers() && !group.is_of_shares() => {
@@ -642,7 +642,7 @@ impl Coordinator {
         missing
     }
 
-    /// The groups that `ListGroups` asks for.
+    /// Returns the groups that `ListGroups` asks for.
     pub(crate) fn list(
         &self,
         rules: &Rules,
@@ -679,7 +679,7 @@ impl Coordinator {
         self.groups.iter().filter_map(listed).collect()
     }
 
-    /// One group's part of a `DeleteGroups`.
+    /// Handles one group's part of a `DeleteGroups`.
     pub(crate) fn delete_group(&mut self, key: RequestKey, part: usize, group_id: &str) {
         let code = match self.known(group_id) {
             None => ErrorCode::GroupIdNotFound,
@@ -816,7 +816,7 @@ fn tombstone(group: &Arc<str>, topic: &Arc<str>, partition: i32) -> GroupRecord 
     GroupRecord::Offset { key, value: None }
 }
 
-/// Kafka counts in UTF-16.
+/// Tells whether the metadata exceeds `max`. Kafka counts in UTF-16.
 fn is_too_long(metadata: Option<&str>, max: usize) -> bool {
     metadata.is_some_and(|it| it.len() > max && it.encode_utf16().count() > max)
 }

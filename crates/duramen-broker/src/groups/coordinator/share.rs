@@ -32,7 +32,7 @@ impl Group {
         self.is_ending.is_none() && (self.share.is_some() || self.has_share_facts())
     }
 
-    /// The share group that its facts say, if they do.
+    /// Builds the share group from the durable facts, if these are of one.
     pub(super) fn begin_share(&mut self, rules: &ShareRules, now: Now) {
         if self.share.is_none() && self.has_share_facts() && self.is_ending.is_none() {
             let mut share = self.durable_share(rules, now);
@@ -69,7 +69,7 @@ fn not_found(name: &str) -> Refusal {
 
 /// Requests.
 impl Coordinator {
-    /// A `ShareGroupHeartbeat`.
+    /// Handles a `ShareGroupHeartbeat`.
     pub(crate) fn share_group_heartbeat(
         &mut self,
         rules: &Rules,
@@ -137,7 +137,7 @@ impl Coordinator {
         Ok(())
     }
 
-    /// The partitions that something is kept of for a share group.
+    /// Returns the partitions that have stored state for a share group.
     pub(crate) fn begun_of_shares(
         &self,
         rules: &Rules,
@@ -148,7 +148,7 @@ impl Coordinator {
         group.map_or_else(BTreeMap::new, |it| it.shown_share(&rules.share, now, ShareGroup::begun))
     }
 
-    /// Groups as `ShareGroupDescribe` tells them.
+    /// Describes a group for `ShareGroupDescribe`.
     pub(crate) fn describe_shares(
         &self,
         rules: &Rules,
@@ -246,7 +246,7 @@ impl Coordinator {
 
 /// Topics.
 impl Coordinator {
-    /// Those of which something is kept for share groups, as far as that is durable: groups after the first of these, up to the
+    /// Returns the topics that have durable stored state for share groups: groups after the first of these, up to the
     /// second.
     pub(crate) fn topics_shared(
         &self,
@@ -265,7 +265,7 @@ impl Coordinator {
         topics
     }
 
-    /// A topic was deleted, of which something may be kept for share groups.
+    /// Forgets a deleted topic, which may have stored state for share groups.
     pub(crate) fn forget_shared_topic(&mut self, topic_id: Uuid) {
         let of_it = self.groups.iter().filter(|(_, group)| group.is_of_shares());
         let names: Vec<Arc<str>> = of_it.map(|(name, _)| name.clone()).collect();

@@ -62,7 +62,7 @@ pub(in crate::groups::coordinator) struct Changing {
     is_acting: bool,
 }
 
-/// A response that refuses all that is wanted.
+/// Returns a response that refuses the whole change.
 pub(crate) fn refused_wish(wish: &Wish, refusal: Refusal) -> duramen_protocol::Response {
     let (error_code, error_message) = (refusal.code.code(), Some(refusal.message));
     match wish {
@@ -127,7 +127,7 @@ impl Wish {
 
 /// Requests.
 impl Coordinator {
-    /// An `AlterShareGroupOffsets` or a `DeleteShareGroupOffsets`.
+    /// Handles an `AlterShareGroupOffsets` or a `DeleteShareGroupOffsets`.
     pub(crate) fn change_shares(
         &mut self,
         rules: &Rules,
@@ -314,7 +314,7 @@ impl Coordinator {
         true
     }
 
-    /// All was seen that is kept: what is to be done with it is appended.
+    /// Appends the intent of a change, because all stored states were read.
     fn declare_change(&mut self, name: &Arc<str>) {
         let group = self.group_mut(name);
         let (Some(changing), Some(share)) = (&mut group.changing, &mut group.share) else {
@@ -444,7 +444,7 @@ impl Changing {
         matches!(self.what, What::Wish(Wish::Start { .. }))
     }
 
-    /// Where the group is to start in a partition.
+    /// Returns the start offset that the group is to have in a partition.
     fn start_of(&self, place: &Place) -> Option<i64> {
         match &self.what {
             What::Wish(Wish::Start { starts, .. }) => starts.get(place).copied(),
