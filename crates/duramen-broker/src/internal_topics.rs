@@ -39,8 +39,9 @@ pub(crate) fn replicas(name: &str, settings: &BrokerSettings) -> Option<usize> {
     Some(usize::try_from(replicas).unwrap_or(1))
 }
 
-/// The topic as it is made without being asked for; `None` if a topic of this name is not yet. The nodes that are
-/// `there` bound its replicas; while there are fewer than are `expected` at least, what would have too few waits for them.
+/// Returns the topic to create without an administrator's request, or `None` if it must wait. The count of nodes that
+/// are `there` bounds its replicas. While fewer nodes than `expected` are there, a topic that would get too few
+/// replicas waits for them.
 pub(crate) fn to_make(
     name: &str,
     settings: &BrokerSettings,

@@ -25,21 +25,21 @@ impl<K> Default for Live<K> {
 }
 
 impl<K> Live<K> {
-    /// The record at this offset is the last one of a key, and takes about so many bytes.
+    /// Records that the record at this offset is the last one of a key, and its approximate size in bytes.
     pub(crate) fn put(&mut self, at: i64, key: K, bytes: usize) {
         debug_assert!(!self.keys.contains_key(&at), "there is one record at {at}");
         self.bytes += bytes;
         self.keys.insert(at, (key, bytes));
     }
 
-    /// The record at this offset says nothing any more.
+    /// Removes the record at this offset, which is no longer live.
     pub(crate) fn remove(&mut self, at: i64) {
         if let Some((_, bytes)) = self.keys.remove(&at) {
             self.bytes -= bytes;
         }
     }
 
-    /// The first record that still says something.
+    /// Returns the offset of the first live record.
     pub(crate) fn first(&self) -> Option<i64> {
         self.keys.keys().next().copied()
     }
@@ -49,7 +49,7 @@ impl<K> Live<K> {
         (self.keys.len(), self.bytes)
     }
 
-    /// The keys whose last record lies before an offset, oldest first, and what each takes.
+    /// Returns the keys whose last record lies before an offset, oldest first, with the size of each record.
     pub(crate) fn before(&self, end: i64) -> impl Iterator<Item = (&K, usize)> {
         self.keys.range(..end).map(|(_, (key, bytes))| (key, *bytes))
     }

@@ -33,12 +33,12 @@ pub(crate) enum EntityType {
 }
 
 impl EntityType {
-    /// By Kafka's name.
+    /// Returns the type of Kafka's name.
     pub(crate) fn from_name(name: &str) -> Option<Self> {
         [Self::ClientId, Self::User].into_iter().find(|it| it.name() == name)
     }
 
-    /// Kafka's name.
+    /// Returns Kafka's name.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::ClientId => "client-id",
@@ -62,7 +62,7 @@ pub(crate) enum QuotaKey {
 const TIME_REST_MS_MAX: i32 = 1000;
 
 impl QuotaKey {
-    /// By Kafka's name.
+    /// Returns the key of Kafka's name.
     pub(crate) fn from_name(name: &str) -> Option<Self> {
         let all = [Self::ConsumerByteRate, Self::ProducerByteRate, Self::RequestPercentage];
         all.into_iter().find(|it| it.name() == name)
@@ -73,7 +73,7 @@ impl QuotaKey {
         self != Self::RequestPercentage
     }
 
-    /// Kafka's name.
+    /// Returns Kafka's name.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::ConsumerByteRate => "consumer_byte_rate",
@@ -116,7 +116,7 @@ fn whole(number: f64) -> i32 {
 }
 
 impl Quota {
-    /// The most that fits into a window: no answer has more.
+    /// Returns the most bytes that fit into a window: no answer has more.
     pub(crate) fn window_max(&self) -> i32 {
         whole(self.rate * (SAMPLES as f64 - 1.0))
     }
@@ -135,7 +135,7 @@ impl QuotaTable {
         }
     }
 
-    /// All of them, in order.
+    /// Returns all quotas, in order.
     pub(crate) fn all(&self) -> impl Iterator<Item = (&Entity, &BTreeMap<QuotaKey, f64>)> {
         self.0.iter()
     }
@@ -197,7 +197,7 @@ impl Meters {
         self.use_up(quota, us as f64 / 10_000.0, now_ms);
     }
 
-    /// For how many milliseconds the client has to rest for the time that its requests took.
+    /// Returns the throttle time of a client for the time that its requests took, in milliseconds.
     pub(crate) fn time_rest_ms(&self, quota: &Quota, now_ms: u64) -> i32 {
         let meter = self.meters.get(&quota.account);
         meter.map_or(0, |meter| meter.rest_ms(quota.rate, now_ms)).min(TIME_REST_MS_MAX)
@@ -210,7 +210,7 @@ impl Meters {
         }
     }
 
-    /// A client may call itself by a new name each time.
+    /// Forgets meters that are idle. A client may call itself by a new name each time, so meters would pile up.
     fn forget_idle(&mut self, now_ms: u64) {
         let after = self.swept.take().map_or(Unbounded, Excluded);
         let some = self.meters.range((after, Unbounded)).take(SWEEP);

@@ -202,7 +202,7 @@ pub fn digests<D: Disk>(reader: &Reader<D>, plan: ReplicasPlan) -> DescribeRepli
     response
 }
 
-/// The metadata log's batches after its image, for [`crate::NodeOptions::metadata_tail`].
+/// Reads the metadata log's batches after its image, for [`crate::NodeOptions::metadata_tail`].
 pub fn metadata_tail<D: Disk>(
     reader: &Reader<D>,
     recovered: &[RecoveredReplica],

@@ -42,14 +42,14 @@ pub(crate) struct ShareKey {
 }
 
 impl fmt::Display for ShareKey {
-    /// The name by which its coordinator is found: clients of Kafka hash it, too.
+    /// Writes the name by which clients find the key's coordinator. Clients of Kafka hash it, too.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}:{}", self.group, self.topic_id, self.partition)
     }
 }
 
 impl ShareKey {
-    /// The key of this name. A group's may have colons.
+    /// Parses the key of this name. The group's name may have colons.
     pub(crate) fn named(name: &str) -> Option<Self> {
         let (rest, partition) = name.rsplit_once(':')?;
         let (group, topic_id) = rest.rsplit_once(':')?;

@@ -70,8 +70,8 @@ pub struct Survival {
 }
 
 impl Survival {
-    /// From what a directory has; `tail` holds the metadata's batches after its image, `wall_ms` is now. Or why it
-    /// cannot be.
+    /// Plans the recovery from the content of a directory, or returns the reason for which it is impossible. `tail`
+    /// holds the metadata's batches after its image, `wall_ms` is the present time.
     pub fn plan(
         facts: &Facts,
         replicas: &[RecoveredReplica],
@@ -178,7 +178,7 @@ fn partitions(topic: &Topic) -> impl Iterator<Item = (&Topic, i32, &Vec<PlacedRe
     (0..).zip(&topic.partitions).map(move |(partition, placed)| (topic, partition, placed))
 }
 
-/// The replica is its group's only voter, and has voted for itself in a term of its own: all that it has is committed.
+/// Makes the replica its group's only voter, with a vote for itself in a new term. All of its log is then committed.
 fn seize(found: &RecoveredReplica, appends: Vec<Append>) -> [Op; 2] {
     let replica = found.replica;
     let last = appends.last().map_or(last_index(found), |append| append.entry.index);
@@ -190,7 +190,7 @@ fn seize(found: &RecoveredReplica, appends: Vec<Append>) -> [Op; 2] {
     [Op { replica, kind: write }, Op { replica, kind: OpKind::Conf { conf } }]
 }
 
-/// The entry behind the metadata's last.
+/// Builds the entry after the metadata's last one.
 fn append(metadata: &RecoveredReplica, records: &[MetadataRecord], wall_ms: i64) -> Option<Append> {
     let mut builder = BatchBuilder::new();
     for record in records {

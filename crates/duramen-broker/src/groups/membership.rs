@@ -73,7 +73,7 @@ pub enum State {
 }
 
 impl State {
-    /// Kafka's name.
+    /// Returns Kafka's name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Empty => "Empty",
@@ -242,7 +242,7 @@ impl Default for Membership {
 
 /// Requests.
 impl Membership {
-    /// The group as it was stored. Its members are given their session timeouts anew.
+    /// Builds the group from its stored state. Every member gets a new session timeout.
     pub fn load(stored: Stored, now_us: u64) -> Self {
         let mut group = Self {
             state: if stored.members.is_empty() { State::Empty } else { State::Stable },
@@ -276,20 +276,20 @@ impl Membership {
         group
     }
 
-    /// A group that has more members than it may have begins a rebalance: who joins again while there is room stays.
-    /// Until then all may commit.
+    /// Begins a rebalance if the group has more members than it may have. Members that join again while there is room
+    /// stay. Until then all may commit.
     pub fn shrink_to(&mut self, members_max: usize) {
         if self.roster.len() > members_max {
             self.prepare();
         }
     }
 
-    /// Where it stands.
+    /// Returns the group's state.
     pub fn state(&self) -> State {
         self.state
     }
 
-    /// The number of the generation.
+    /// Returns the number of the generation.
     pub fn generation(&self) -> i32 {
         self.generation
     }
@@ -299,17 +299,18 @@ impl Membership {
         &self.protocol_type
     }
 
-    /// Nobody is in it or about to be.
+    /// Tells whether the group has no members, and no ids promised to new ones.
     pub fn is_idle(&self) -> bool {
         self.state == State::Empty && self.promised.is_empty()
     }
 
-    /// When a member is given up, unless something is heard of it.
+    /// Returns the time at which the group removes a member, unless the member sends something before.
     pub fn expires_us(&self, id: &str) -> Option<u64> {
         self.roster.get(id)?.expires_us
     }
 
-    /// The topics that the members of this generation subscribe to, if they are consumers and say so as Kafka's do.
+    /// Returns the topics that the members of this generation subscribe to, if they are consumers and encode their
+    /// subscriptions as Kafka's do.
     pub fn subscribed_topics(&self) -> Option<BTreeSet<String>> {
         if self.roster.is_empty() {
             return Some(BTreeSet::new());
@@ -330,7 +331,7 @@ impl Membership {
         mem::take(&mut self.effects)
     }
 
-    /// When [`Self::on_time`] is due next, if nothing else happens before. Looks at every member.
+    /// Returns the time at which [`Self::on_time`] is due next, if nothing else happens before. Looks at every member.
     pub fn deadline_us(&self) -> Option<u64> {
         let sessions = self.roster.iter().filter_map(|(_, member)| member.expires_us);
         let phases = self.join_due_us.into_iter().chain(self.sync_due_us);
@@ -364,7 +365,7 @@ impl Membership {
         }
     }
 
-    /// A `Heartbeat`.
+    /// Handles a `Heartbeat`.
     pub fn heartbeat(
         &mut self,
         id: &str,
@@ -381,7 +382,7 @@ impl Membership {
         }
     }
 
-    /// A `LeaveGroup`: a result for each of its members, in order.
+    /// Handles a `LeaveGroup`: returns a result for each of its members, in order.
     pub fn leave(
         &mut self,
         leaving: &[MemberIdentity],
@@ -470,7 +471,7 @@ impl Membership {
         }
     }
 
-    /// Time has passed: whatever is due by now happens.
+    /// Does everything that is due by now.
     pub fn on_time(&mut self, now_us: u64) {
         self.now_us = now_us;
         let is_due = |due: Option<u64>| due.is_some_and(|due| due <= now_us);
@@ -535,7 +536,7 @@ impl Membership {
         self.roster.iter().map(member).collect()
     }
 
-    /// Its members have to agree anew, since it was a group of another kind.
+    /// Begins a rebalance, because the group has just changed to the classic protocol.
     pub(crate) fn begin_anew(&mut self) {
         self.prepare();
     }
@@ -545,7 +546,7 @@ impl Membership {
         self.roster.len()
     }
 
-    /// The group ends here. Requests that wait are answered with `code`.
+    /// Ends the group, and answers its waiting requests with `code`.
     pub fn end(&mut self, code: ErrorCode) {
         for id in self.roster.ids(|_| true) {
             self.drop_member(&id, code);
@@ -597,7 +598,7 @@ impl Membership {
         if is_now { Ok(()) } else { Err(ErrorCode::IllegalGeneration) }
     }
 
-    /// A sign of life.
+    /// Extends a member's session, because the member sent something.
     fn beat(&mut self, id: &str) {
         if let Some(member) = self.roster.get_mut(id) {
             member.expires_us = Some(self.now_us + us(member.session_timeout_ms));

@@ -50,22 +50,22 @@ pub(crate) struct Offsets {
 }
 
 impl Offsets {
-    /// Neither an offset nor a write under way.
+    /// Tells whether the group has neither an offset nor a write under way.
     pub(crate) fn is_empty(&self) -> bool {
         self.topics.is_empty()
     }
 
-    /// A topic's name, shared if it is known.
+    /// Returns a topic's name, shared if it is known.
     pub(crate) fn name(&self, topic: &str) -> Arc<str> {
         self.topics.get_key_value(topic).map_or_else(|| topic.into(), |(name, _)| name.clone())
     }
 
-    /// A partition's place.
+    /// Returns the slot of a partition.
     pub(crate) fn slot(&self, topic: &str, partition: i32) -> Option<&Slot> {
         self.topics.get(topic)?.get(&partition)
     }
 
-    /// The durable offset. One that was committed for an older topic of the same name is none.
+    /// Returns the durable offset. An offset that was committed for an older topic of the same name does not count.
     pub(crate) fn fetch(
         &self,
         topic: &str,
@@ -78,19 +78,20 @@ impl Offsets {
         (!is_other).then_some(value)
     }
 
-    /// All that is known of partitions, by topic.
+    /// Returns all slots, by topic.
     pub(crate) fn slots(&self) -> impl Iterator<Item = (&Arc<str>, &BTreeMap<i32, Slot>)> {
         self.topics.iter()
     }
 
-    /// Every partition that has an offset, or will have if a write under way succeeds.
+    /// Returns every partition that has an offset, or will have one if a write under way succeeds.
     pub(crate) fn keys(&self) -> impl Iterator<Item = (&Arc<str>, i32)> {
         self.topics
             .iter()
             .flat_map(|(topic, slots)| slots.keys().map(move |partition| (topic, *partition)))
     }
 
-    /// The partitions of a topic that have an offset, or may have one soon; not those of another topic of its name.
+    /// Returns the partitions of a topic that have an offset, or may have one soon. Leaves out those of another topic
+    /// of its name.
     pub(crate) fn of_topic(
         &self,
         topic: &str,
@@ -107,7 +108,7 @@ impl Offsets {
         })
     }
 
-    /// A record of this key is being appended.
+    /// Notes that an append of a record of this key begins.
     pub(crate) fn launch(&mut self, topic: &Arc<str>, partition: i32) {
         self.edit(topic, partition, |slot| slot.flying += 1);
     }
@@ -127,7 +128,7 @@ impl Offsets {
         self.edit(topic, partition, |slot| std::mem::replace(&mut slot.committed, committed))
     }
 
-    /// An offset of an open transaction is durable. Answers with the one before it of the same transaction.
+    /// Holds a durable offset of an open transaction. Returns the one before it of the same transaction.
     pub(crate) fn hold(
         &mut self,
         topic: &Arc<str>,

@@ -120,7 +120,7 @@ fn value_of<T: Message>(value: Option<Bytes>) -> Result<Option<T>, DecodeError> 
 }
 
 impl GroupRecord {
-    /// Key and value, in the versions that Kafka 4.3 writes. Fails if a length does not fit its field.
+    /// Encodes key and value, in the versions that Kafka 4.3 writes. Fails if a length does not fit its field.
     pub(crate) fn encode(&self) -> Result<Encoded, EncodeError> {
         match self {
             Self::Offset { key, value } => {
@@ -141,7 +141,7 @@ impl GroupRecord {
         }
     }
 
-    /// Which group it is about.
+    /// Returns the group of the record.
     pub(crate) fn group(&self) -> &Arc<str> {
         match self {
             Self::Offset { key, .. } => &key.group,
@@ -158,7 +158,7 @@ impl GroupRecord {
         }
     }
 
-    /// About how many bytes it takes in a batch.
+    /// Returns the approximate size in a batch, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         let value = match self {
             Self::Offset { key, value } => {

@@ -81,7 +81,7 @@ impl Roster {
         self.members.iter()
     }
 
-    /// The ids of the members that a condition holds for.
+    /// Returns the ids of the members for which a condition holds.
     pub(super) fn ids(&self, holds: impl Fn(&Member) -> bool) -> Vec<String> {
         self.iter().filter(|(_, member)| holds(member)).map(|(id, _)| id.clone()).collect()
     }
@@ -101,7 +101,7 @@ impl Roster {
         }
     }
 
-    /// The member of a static name.
+    /// Returns the member of a static name.
     pub(super) fn named(&self, instance: &str) -> Option<&String> {
         self.instances.get(instance)
     }
@@ -138,7 +138,7 @@ impl Roster {
         Some(member)
     }
 
-    /// A member goes on under another id, as leader if it was leader.
+    /// Gives a member another id. A leader stays leader.
     pub(super) fn rename(&mut self, from: &str, to: String) {
         let Some(member) = self.members.remove(from) else { return };
         if let Some(instance) = &member.instance {
@@ -160,7 +160,7 @@ impl Roster {
         true
     }
 
-    /// The longest time that a member may take to join again.
+    /// Returns the longest time that a member may take to join again, in milliseconds.
     pub(super) fn rebalance_timeout_ms(&self) -> i32 {
         self.members.values().map(|member| member.rebalance_timeout_ms).max().unwrap_or(0)
     }
@@ -171,7 +171,8 @@ impl Roster {
         self.members.values().all(knows)
     }
 
-    /// The protocol that all know and most like best. Where as many like another, the leader's order decides.
+    /// Returns the protocol that all members know and most like best. If several get equally many votes, the leader's
+    /// order decides.
     pub(super) fn choose_protocol(&self) -> Option<String> {
         let leader = self.members.get(self.leader.as_ref()?)?;
         let common: Vec<&String> =

@@ -53,7 +53,7 @@ pub struct ShareRules {
 }
 
 impl ShareRules {
-    /// The same for a group with settings of its own.
+    /// Returns the same settings for a group with settings of its own.
     pub(crate) fn with(&self, own: &Settings) -> Self {
         let mut rules = self.clone();
         let (session, heartbeat) =
@@ -156,7 +156,8 @@ pub(crate) fn refused(refusal: Refusal) -> ShareGroupHeartbeatResponse {
 
 /// Requests.
 impl ShareGroup {
-    /// The group of these facts. Its members are given their session timeouts anew, and what was to be begun is asked for again.
+    /// Builds the group from its facts. Every member gets a new session timeout, and the group asks again for stored
+    /// state that has not begun.
     pub(crate) fn load<'a>(
         facts: impl Iterator<Item = (&'a Fact, &'a FactValue)>,
         rules: &ShareRules,
@@ -193,29 +194,30 @@ impl ShareGroup {
         (mem::take(&mut self.emitted), mem::take(&mut self.answers))
     }
 
-    /// Of which partitions something is to be kept from now on, when that it is to be so is durable.
+    /// Returns the partitions that need stored state from now on, once that intent is durable.
     pub(crate) fn take_wanted(&mut self) -> Vec<Place> {
         mem::take(&mut self.wanted)
     }
 
-    /// When [`Self::on_time`] is due next, if nothing else happens before.
+    /// Returns the time at which [`Self::on_time`] is due next, if nothing else happens before.
     pub(crate) fn deadline_us(&self) -> Option<u64> {
         self.sessions.values().min().copied()
     }
 
-    /// When a member is given up, unless something is heard of it.
+    /// Returns the time at which the group removes a member, unless the member sends something before.
     pub(crate) fn expires_us(&self, id: &str) -> Option<u64> {
         self.sessions.get(id).copied()
     }
 
-    /// For so long nobody was heard while something was appended: that is no fault of members.
+    /// Extends all sessions by the time of an append. During the append the group heard nobody, which is no fault of
+    /// members.
     pub(crate) fn hold(&mut self, us: u64) {
         for session in self.sessions.values_mut() {
             *session += us;
         }
     }
 
-    /// Time has passed: who is silent for too long is out.
+    /// Removes members that were silent for too long.
     pub(crate) fn on_time(&mut self, topics: Topics<'_>, now: Now) {
         let is_due = |(_, at): &(&Arc<str>, &u64)| **at <= now.mono_us;
         let due: Vec<Arc<str>> =
@@ -227,7 +229,7 @@ impl ShareGroup {
         }
     }
 
-    /// Something is kept of a partition now, or its topic is gone.
+    /// Notes that a partition has stored state now, or that its topic is gone.
     pub(crate) fn on_begun(&mut self, topic: Uuid, partition: i32, is_there: bool) {
         let Some(states) = self.states.get_mut(&topic) else { return };
         if states.beginning.remove(&partition) {
@@ -239,19 +241,19 @@ impl ShareGroup {
         }
     }
 
-    /// A topic is gone.
+    /// Forgets a topic that is gone.
     pub(crate) fn forget_topic(&mut self, topic: Uuid) {
         self.have_states_changed |= self.states.remove(&topic).is_some();
         self.have_states_changed |= self.deleting.remove(&topic).is_some();
     }
 
-    /// The partitions of which something is kept for the group.
+    /// Returns the partitions that have stored state for the group.
     pub(crate) fn begun(&self) -> BTreeMap<Uuid, Vec<i32>> {
         let all = self.states.iter().filter(|(_, it)| !it.begun.is_empty());
         all.map(|(topic, it)| (*topic, it.begun.iter().copied().collect())).collect()
     }
 
-    /// All partitions of which something is kept for the group, or may be: a deletion may not have come to its end.
+    /// Returns all partitions that have stored state for the group, or may have: a deletion may still be under way.
     pub(crate) fn kept(&self, topics: Topics<'_>) -> Vec<Place> {
         let all = self.states.iter().flat_map(|(topic, it)| {
             it.begun.union(&it.beginning).map(|partition| (*topic, *partition))
@@ -262,12 +264,12 @@ impl ShareGroup {
         all.chain(deleting).collect::<BTreeSet<_>>().into_iter().collect()
     }
 
-    /// The same of one topic.
+    /// Returns the same of one topic.
     pub(crate) fn kept_of(&self, topic: Uuid, topics: Topics<'_>) -> Vec<Place> {
         self.kept(topics).into_iter().filter(|(id, _)| *id == topic).collect()
     }
 
-    /// Something is to be kept of these partitions, whatever was kept before.
+    /// Begins stored state of these partitions, even where one exists already.
     pub(crate) fn begin_states(
         &mut self,
         places: impl Iterator<Item = Place>,
@@ -295,19 +297,19 @@ impl ShareGroup {
         self.have_states_changed = true;
     }
 
-    /// All that is kept for it is to be deleted.
+    /// Marks all stored state of the group for deletion.
     pub(crate) fn give_up_states(&mut self) {
         let states = mem::take(&mut self.states);
         self.deleting.extend(states.into_iter().map(|(topic, it)| (topic, it.name)));
         self.have_states_changed = true;
     }
 
-    /// Kafka's name of where it stands.
+    /// Returns Kafka's name of the group's state.
     pub(crate) fn state(&self) -> &'static str {
         if self.members.is_empty() { "Empty" } else { "Stable" }
     }
 
-    /// As `ShareGroupDescribe` tells it.
+    /// Describes the group for `ShareGroupDescribe`.
     pub(crate) fn describe(&self, group_id: &str, topics: Topics<'_>) -> DescribedGroup {
         let named = |(topic_id, partitions): (&Uuid, &BTreeSet<i32>)| {
             let topic = topics.image.topic(*topic_id)?;
@@ -342,7 +344,7 @@ impl ShareGroup {
 
 /// Heartbeats.
 impl ShareGroup {
-    /// A `ShareGroupHeartbeat`, which is good by itself.
+    /// Handles a `ShareGroupHeartbeat` that has passed the check of requests.
     pub(crate) fn heartbeat(
         &mut self,
         rules: &ShareRules,
@@ -460,7 +462,7 @@ impl ShareGroup {
         })
     }
 
-    /// Members are out.
+    /// Removes members.
     fn fence(&mut self, ids: &[Arc<str>], topics: Topics<'_>) {
         for id in ids {
             self.emit(ShareFact::Current(id.clone()), None);
@@ -476,7 +478,7 @@ impl ShareGroup {
         names.map(String::as_str).collect()
     }
 
-    /// The epoch rises if it has to, or if topics are others than it knows of.
+    /// Raises the epoch if it has to rise, or if topics differ from those that the group last saw.
     fn raise_epoch(&mut self, has_to: bool, topics: Topics<'_>) {
         if !has_to && self.seen == Some(topics.version) {
             return;
@@ -490,7 +492,7 @@ impl ShareGroup {
         }
     }
 
-    /// Something is to be kept of all partitions that members are subscribed to.
+    /// Asks for stored state of all partitions that members are subscribed to.
     fn want_states(&mut self, topics: Topics<'_>) {
         let names: Vec<String> = self.subscribed().into_iter().map(str::to_owned).collect();
         for name in names {
@@ -514,14 +516,14 @@ impl ShareGroup {
         self.states.retain(|_, it| !it.begun.is_empty() || !it.beginning.is_empty());
     }
 
-    /// The partitions that a member may be given.
+    /// Returns the partitions that a member may get.
     fn shareable(&self, value: &ShareMemberValue, topics: Topics<'_>) -> Vec<Place> {
         let ids = topics.ids(value.subscribed_topic_names.iter().map(String::as_str));
         let known = ids.into_iter().filter_map(|id| Some((id, self.states.get(&id)?)));
         known.flat_map(|(id, it)| it.begun.iter().map(move |partition| (id, *partition))).collect()
     }
 
-    /// Some partition that could be fetched from is nobody's.
+    /// Tells whether a partition with stored state is in no member's target.
     fn lacks_targets(&self, topics: Topics<'_>) -> bool {
         let given: BTreeSet<Place> =
             self.members.values().flat_map(|it| pairs(&it.target)).collect();
@@ -586,7 +588,7 @@ impl ShareGroup {
 
 /// Facts.
 impl ShareGroup {
-    /// Something is so from now on.
+    /// Emits a fact, which holds at once.
     fn emit(&mut self, fact: ShareFact, value: Option<ShareValue>) {
         self.apply(&fact, value.as_ref());
         self.emitted.push((Fact::Share(fact), value.map(FactValue::Share)));

@@ -33,7 +33,7 @@ fn date<D: Disk>(reader: &Reader<D>, wanted: &Date) -> Dated {
     Dated { ticket, found }
 }
 
-/// The same of the batches in these bytes.
+/// Finds the same in the batches of these bytes.
 #[cfg(test)]
 pub(crate) fn first_since(bytes: Bytes, wanted: &Date) -> Option<i64> {
     let all = batches(bytes).map_while(Result::ok);
@@ -64,7 +64,7 @@ fn survey<D: Disk>(reader: &Reader<D>, wanted: &Survey) -> Surveyed {
     Surveyed { replica, from, ticket, found }
 }
 
-/// The batches in these bytes, which lie there in their segment.
+/// Surveys the batches in these bytes, which have these places in their segment.
 pub(crate) fn seen_in(
     wanted: &Survey,
     segment: i64,
@@ -109,7 +109,7 @@ pub(crate) fn seen_in(
     }
 }
 
-/// The keys of at most so many records of a batch.
+/// Returns the keys of a batch's records, at most as many as are left.
 fn keys_of(batch: &BatchView, from: i64, left: &mut usize) -> Result<SeenKeys, String> {
     let mut of = Vec::new();
     let records = Records::of(batch, DECOMPRESSED_BYTES_MAX).map_err(|it| it.to_string())?;
@@ -146,7 +146,7 @@ fn dead_letters<D: Disk>(reader: &Reader<D>, wanted: &DeadLetters) -> DeadLetter
     DeadLettersMade { ticket, made }
 }
 
-/// The same of the batches in these bytes.
+/// Builds the dead letters of the batches in these bytes.
 pub(crate) fn letters_of(wanted: &DeadLetters, bytes: Bytes) -> Result<(Bytes, i64), String> {
     let mut letters = BatchBuilder::new();
     let mut upto = wanted.from;
@@ -233,7 +233,7 @@ pub fn share_bytes<D: Disk>(reader: &Reader<D>, plan: SharePlan) -> ShareFetchRe
     share(plan, |part| whole(reader, part))
 }
 
-/// Where all of a part lies, if it lies as it was surveyed.
+/// Returns the place of all of a part, if it lies as the survey found it.
 fn located<D: Disk>(
     reader: &Reader<D>,
     part: &SharePart,
@@ -242,7 +242,7 @@ fn located<D: Disk>(
     Ok(range.filter(|range| u64::from(range.len) == part.bytes))
 }
 
-/// All of a part, from however many segments.
+/// Reads all of a part, from however many segments.
 fn whole<D: Disk>(reader: &Reader<D>, part: &SharePart) -> Result<RecordData, ReadError> {
     let mut all = BytesMut::new();
     let mut at = part.from;

@@ -139,7 +139,7 @@ static COUNTER: LazyLock<ShareKey> =
 
 /// Coming and going.
 impl Coordinator {
-    /// Of a log that was not read yet.
+    /// Builds the coordinator of a log that was not read yet.
     pub(crate) fn new(updates_max: u32) -> Self {
         Self {
             updates_max,
@@ -178,7 +178,7 @@ impl Coordinator {
 
 /// Questions.
 impl Coordinator {
-    /// Something is wanted for a key, of a topic that exists.
+    /// Takes a request for a key, of a topic that exists.
     pub(crate) fn ask(&mut self, key: &ShareKey, asker: Asker, ask: Ask, now: Now) {
         if *key == *COUNTER {
             return self.answer(asker, Err(ErrorCode::InvalidRequest), false);
@@ -192,7 +192,7 @@ impl Coordinator {
         self.go_on(key, now);
     }
 
-    /// A topic is gone, and so is what was kept for it.
+    /// Deletes the stored state of a topic that is gone.
     pub(crate) fn forget_topic(&mut self, topic_id: Uuid, now: Now) {
         let of_it = self.entries.keys().filter(|key| key.topic_id == topic_id);
         for key in of_it.cloned().collect::<Vec<_>>() {
@@ -319,7 +319,7 @@ impl Coordinator {
         }
     }
 
-    /// A snapshot of a state in which nothing has happened yet.
+    /// Returns a snapshot of a state in which nothing has happened yet.
     fn begin(
         &self,
         key: &ShareKey,
@@ -369,7 +369,7 @@ impl Coordinator {
     }
 }
 
-/// The counter of epochs stands at this one.
+/// Returns the record that sets the counter of epochs.
 fn counter(epoch: i32) -> ShareRecord {
     let state = ShareState {
         state_epoch: epoch,
@@ -384,7 +384,7 @@ fn counter(epoch: i32) -> ShareRecord {
 }
 
 impl Entry {
-    /// The writes of one leader that wait together are one.
+    /// Merges a write with the waiting writes of the same leader that follow it.
     fn with_more(&mut self, ask: Ask, askers: &mut Vec<Asker>) -> Ask {
         let Ask::Write { leader_epoch, mut write } = ask else { return ask };
         let is_one = |leader: i32, other: &ShareWrite| {
@@ -473,7 +473,7 @@ impl Coordinator {
         }
     }
 
-    /// A record is in the log, and durable. The only place where what is durable changes.
+    /// Applies a record that is in the log, and durable. Durable state changes nowhere else.
     fn apply(&mut self, at: i64, record: ShareRecord) {
         let bytes = record.bytes();
         match record {
@@ -523,7 +523,7 @@ impl Coordinator {
 
 /// Keeping the log short.
 impl Coordinator {
-    /// The first record of the log that still says something.
+    /// Returns the offset of the first live record of the log.
     pub(crate) fn first_live(&self) -> Option<i64> {
         self.live.first()
     }

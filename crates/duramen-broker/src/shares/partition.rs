@@ -234,7 +234,7 @@ pub(crate) struct SharePartition {
 
 /// From what was kept, and what the window needs.
 impl SharePartition {
-    /// As the coordinator keeps it: `start` is known, and nothing of the log is gone at or after it.
+    /// Builds the partition from its stored state: `start` is known, and the log has everything from there on.
     pub(crate) fn new(start: i64, kept: &[StateBatch]) -> Self {
         let later = kept.iter().filter(|batch| batch.last >= start);
         Self {
@@ -257,23 +257,25 @@ impl SharePartition {
         }
     }
 
-    /// The start was found here, and has to be kept before anything is given out.
+    /// Marks the start as due for a write. The start was found here, and must be stored before a consumer gets any
+    /// record.
     pub(crate) fn save_start(&mut self) {
         self.is_start_due = true;
     }
 
-    /// The first offset that is not done with.
+    /// Returns the first offset that the group is not done with.
     #[cfg(test)]
     pub(crate) fn start(&self) -> i64 {
         self.start
     }
 
-    /// Records that were looked at and are not done with.
+    /// Returns the count of surveyed records that the group is not done with.
     pub(crate) fn unfinished(&self) -> i64 {
         self.unfinished
     }
 
-    /// Nobody holds anything, and nothing waits: it may be forgotten, and loaded again.
+    /// Tells whether no consumer holds a record and no write is due, so that the node may forget the partition and load
+    /// it again.
     pub(crate) fn is_idle(&self) -> bool {
         let is_still = |run: &Run| {
             run.saved == Saved::Yes && matches!(run.phase, Phase::Available | Phase::Done)
@@ -295,7 +297,8 @@ impl SharePartition {
         *self = Self::new(self.start, &kept);
     }
 
-    /// From where the log is to be looked at, if there is room for more and there is more, below `end`.
+    /// Returns the offset from which the next survey should look at the log. Returns `None` if there is no room for
+    /// more, or no log below `end`.
     pub(crate) fn wants(&self, rules: &Rules, end: i64) -> Option<i64> {
         (self.unfinished < rules.unfinished_max && self.end < end).then_some(self.end)
     }
@@ -369,7 +372,7 @@ impl SharePartition {
         self.advance();
     }
 
-    /// The window goes on to `last`, with what was kept.
+    /// Extends the window to `last`, with the stored states of its offsets.
     fn append(&mut self, last: i64, rules: &Rules) {
         while self.end <= last {
             let kept = self.kept.range(..=self.end).next_back().map(|(_, it)| *it);
@@ -430,7 +433,7 @@ impl SharePartition {
         }
     }
 
-    /// The start passes what is done with.
+    /// Moves the start past the offsets that the group is done with.
     fn advance(&mut self) {
         while let Some(first) = self.runs.first_entry() {
             if first.get().phase != Phase::Done {
@@ -513,7 +516,7 @@ impl SharePartition {
         self.merge(first, last);
     }
 
-    /// The runs between two offsets, cut to them.
+    /// Returns the runs between two offsets, cut to them.
     fn within(&self, (first, last): Range) -> impl Iterator<Item = (Range, &Run)> {
         let from = self.runs.range(..=first).next_back().map_or(first, |(at, _)| *at);
         let runs = self.runs.range(from..(last + 1).max(from));
@@ -521,7 +524,7 @@ impl SharePartition {
         runs.map(move |(at, run)| ((first.max(*at), last.min(run.last)), run))
     }
 
-    /// Records are done with.
+    /// Marks records as done with.
     fn finish(&mut self, range: Range) {
         let ended: Vec<(i64, Option<u64>)> = self
             .within(range)
@@ -699,8 +702,8 @@ impl SharePartition {
         }
     }
 
-    /// A consumer decides on records that it holds. The answer comes as one of [`Self::take_answers`] if this returns true;
-    /// with false there is nothing to wait for. If anything is wrong, nothing is decided.
+    /// Decides on records that a consumer holds. If this returns true, the answer comes from [`Self::take_answers`];
+    /// otherwise there is nothing to wait for. If one part of the request is wrong, the whole request decides nothing.
     pub(crate) fn acknowledge(
         &mut self,
         now_us: u64,
@@ -791,7 +794,7 @@ impl SharePartition {
         });
     }
 
-    /// A consumer gives records back, or its time was over.
+    /// Releases records that a consumer gives back, or whose lock has ended.
     fn put_back(&mut self, range: Range, ticket: Option<u64>, rules: &Rules) {
         let counts: Vec<(Range, i16)> =
             self.within(range).map(|(range, run)| (range, run.deliveries)).collect();
@@ -830,7 +833,7 @@ impl SharePartition {
         found.map(|(first, run)| (*first, run.last)).collect()
     }
 
-    /// When a lock may end next.
+    /// Returns the earliest time at which a lock may end.
     pub(crate) fn deadline_us(&self) -> u64 {
         self.earliest_us
     }

@@ -131,7 +131,7 @@ impl ShareRecord {
         }
     }
 
-    /// Key and value. Fails if a length does not fit its field.
+    /// Encodes key and value. Fails if a length does not fit its field.
     pub(crate) fn encode(&self) -> Result<(Bytes, Option<Bytes>), EncodeError> {
         let (kind, value) = match self {
             Self::Snapshot(_, it) => {
@@ -207,7 +207,7 @@ impl ShareRecord {
         }
     }
 
-    /// About how many bytes it takes in a batch.
+    /// Returns the approximate size in a batch, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         let batches = match self {
             Self::Snapshot(_, it) => it.state.batches.len(),

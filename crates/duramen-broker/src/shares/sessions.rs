@@ -56,7 +56,7 @@ pub(crate) struct ShareSessions {
 }
 
 impl ShareSessions {
-    /// None yet, and never more than so many.
+    /// Builds an empty set of sessions, with a highest count.
     pub(crate) fn new(most: usize) -> Self {
         let (sessions, by_connection) = (BTreeMap::new(), BTreeMap::new());
         Self { most, sessions, by_connection, partitions: 0 }
@@ -151,7 +151,7 @@ impl ShareSessions {
         Some(session.targets.into_keys().collect())
     }
 
-    /// Those whose last request came by a connection.
+    /// Returns the members whose last request came by a connection.
     pub(crate) fn of(&self, connection: ConnectionId) -> Vec<Member> {
         self.by_connection.get(&connection).cloned().unwrap_or_default()
     }
@@ -164,7 +164,7 @@ impl ShareSessions {
         targets.into_iter().map(|(_, target)| target).collect()
     }
 
-    /// Others are served before it next time.
+    /// Moves a served partition behind the others, which come first next time.
     pub(crate) fn served(&mut self, member: &Member, target: &Target) {
         let Some(session) = self.sessions.get_mut(member) else { return };
         if let Some(turn) = session.targets.get_mut(target) {

@@ -277,7 +277,7 @@ impl Coordinator {
         self.ask(name, Ask::Init { key, timeout_ms, expected }, now);
     }
 
-    /// Partitions are to be in a transaction, or should be.
+    /// Adds partitions to a transaction, or checks that they are in it.
     pub(crate) fn add_partitions(
         &mut self,
         name: &str,
@@ -288,12 +288,12 @@ impl Coordinator {
         self.ask(name, Ask::Add { asker, addition }, now);
     }
 
-    /// An `EndTxn`.
+    /// Handles an `EndTxn`.
     pub(crate) fn end(&mut self, name: &str, key: RequestKey, end: End, now: Now) {
         self.ask(name, Ask::End { key, end }, now);
     }
 
-    /// A transactional id as `DescribeTransactions` tells it.
+    /// Describes a transactional id for `DescribeTransactions`.
     pub(crate) fn describe(&self, name: &str) -> TransactionState {
         let transactional_id = name.to_owned();
         let Some(it) = self.ids.get(name).and_then(Id::present) else {
@@ -316,7 +316,7 @@ impl Coordinator {
         }
     }
 
-    /// The transactional ids of which `is_wanted` says so.
+    /// Returns the transactional ids that `is_wanted` selects.
     pub(crate) fn list(&self, is_wanted: impl Fn(&str, &Transaction) -> bool) -> Vec<Listed> {
         let listed = |(name, id): (&Arc<str>, &Id)| {
             let it = id.present().filter(|it| is_wanted(name, it))?;
@@ -645,7 +645,8 @@ impl Id {
         }
     }
 
-    /// The next epoch, for a producer that has one for each transaction. None if an id is needed for it first.
+    /// Raises the epoch, for a producer that has one for each transaction. Returns `None` if a new producer id is
+    /// needed first.
     fn advance_epoch(&mut self, mut next: Transaction) -> Option<Transaction> {
         if next.version >= 2 {
             if next.epoch >= LAST_EPOCH {
@@ -659,7 +660,7 @@ impl Id {
 }
 
 impl Transaction {
-    /// The same, after all was done that was decided.
+    /// Returns the state after all partitions have the marker of the decision.
     fn completed(mut self) -> Self {
         self.status = match self.status {
             Status::PrepareCommit => Status::CompleteCommit,
@@ -734,7 +735,7 @@ impl Coordinator {
         self.go_on(&name, now);
     }
 
-    /// A record is in the log, and durable. The only place where what is durable changes.
+    /// Applies a record that is in the log, and durable. Durable state changes nowhere else.
     fn apply(&mut self, at: i64, record: TransactionRecord) {
         let bytes = record.bytes();
         let TransactionRecord { id: name, value } = record;
@@ -796,7 +797,7 @@ impl Coordinator {
         self.settle(name);
     }
 
-    /// All partitions have what was decided.
+    /// Appends a record that the transaction is complete, because all partitions have its marker.
     fn complete(&mut self, name: &Arc<str>) {
         let id = self.id_mut(name);
         if id.flying.is_some() {
@@ -822,7 +823,7 @@ impl Coordinator {
         }
     }
 
-    /// The producer id that was asked for, or why there is none.
+    /// Takes the producer id that was asked for, or the error in its place.
     pub(crate) fn on_producer_id(
         &mut self,
         name: &Arc<str>,
@@ -848,12 +849,12 @@ impl Coordinator {
 
 /// Time.
 impl Coordinator {
-    /// When [`Self::on_time`] is due next, if nothing else happens before.
+    /// Returns the time at which [`Self::on_time`] is due next, if nothing else happens before.
     pub(crate) fn deadline_us(&self) -> Option<u64> {
         self.due.first().map(|(due_us, _)| *due_us)
     }
 
-    /// Time has passed: whatever is due by now happens.
+    /// Does everything that is due by now.
     pub(crate) fn on_time(&mut self, now: Now) {
         let due = self.due.iter().take_while(|(due_us, _)| *due_us <= now.mono_us);
         let due: Vec<Arc<str>> = due.map(|(_, name)| name.clone()).collect();
@@ -882,7 +883,7 @@ impl Coordinator {
         }
     }
 
-    /// Its place among those that are due, or its end.
+    /// Updates the id's place among those that are due, or forgets the id.
     fn settle(&mut self, name: &Arc<str>) {
         let Some(id) = self.ids.get_mut(name) else { return };
         let is_idle = id.is_idle();
@@ -930,7 +931,7 @@ impl Coordinator {
 
 /// Keeping the log short.
 impl Coordinator {
-    /// The first record of the log that still says something.
+    /// Returns the offset of the first live record of the log.
     pub(crate) fn first_live(&self) -> Option<i64> {
         self.live.first()
     }

@@ -65,7 +65,7 @@ impl Status {
         Self::CompleteAbort,
     ];
 
-    /// Kafka's name.
+    /// Returns Kafka's name.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Empty => "Empty",
@@ -77,7 +77,7 @@ impl Status {
         }
     }
 
-    /// The decision whose execution is under way: whether it is to commit.
+    /// Returns the decision whose markers are under way: true for a commit.
     pub(crate) fn decided(self) -> Option<bool> {
         match self {
             Self::PrepareCommit => Some(true),
@@ -120,7 +120,7 @@ const KEY_VERSION: i16 = 0;
 const VALUE_VERSION: i16 = 1;
 
 impl TransactionRecord {
-    /// Key and value. Fails if a length does not fit its field.
+    /// Encodes key and value. Fails if a length does not fit its field.
     pub(crate) fn encode(&self) -> Result<(Bytes, Option<Bytes>), EncodeError> {
         let mut e = Encoder::with_capacity(64);
         e.i16(KEY_VERSION);
@@ -183,7 +183,7 @@ impl TransactionRecord {
         Ok(Self { id, value: Some(Arc::new(value)) })
     }
 
-    /// About how many bytes it takes in a batch.
+    /// Returns the approximate size in a batch, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         let topics = self.value.iter().flat_map(|it| &it.partitions);
         let topics = topics.map(|(topic, partitions)| topic.len() + 8 + partitions.len() * 4);

@@ -129,7 +129,8 @@ pub(super) struct Search {
 }
 
 impl Search {
-    /// Begins a search for the topics of these expressions, which compiled before.
+    /// Begins a search for the topics of these expressions. An earlier version checked them; one that does not compile
+    /// here matches no topic.
     pub(super) fn new<'a>(patterns: impl Iterator<Item = &'a Arc<str>>, version: u64) -> Self {
         let read = |pattern: &Arc<str>| {
             // One that an earlier version took and this one does not stands for nothing.

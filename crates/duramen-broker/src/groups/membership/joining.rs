@@ -12,7 +12,7 @@ use super::{Awaited, Caller, Effect, Member, Membership, Return, Rules, State, r
 use crate::event::RequestKey;
 use crate::limits::NEW_MEMBER_WAITS_US;
 
-/// The usual text of a UUID, which member ids end with.
+/// Returns the usual text of a UUID, with which member ids end.
 fn hyphenated(id: Uuid) -> String {
     let hex = format!("{:032x}", id.as_u128());
     [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
@@ -22,7 +22,7 @@ fn protocols(request: &JoinGroupRequest) -> Vec<(String, Bytes)> {
     request.protocols.iter().map(|it| (it.name.clone(), it.metadata.clone())).collect()
 }
 
-/// Version 0 of `JoinGroup` knows one timeout only.
+/// Returns the rebalance timeout. Version 0 of `JoinGroup` has one timeout only.
 fn rebalance_timeout_ms(request: &JoinGroupRequest) -> i32 {
     match request.rebalance_timeout_ms {
         -1 => request.session_timeout_ms,
@@ -124,7 +124,7 @@ impl Membership {
         self.rebalance();
     }
 
-    /// A request by the id of a member.
+    /// Admits a request with the id of a member.
     fn admit_known(&mut self, caller: Caller, request: &JoinGroupRequest) -> Result<(), ErrorCode> {
         let (id, instance) = (&request.member_id, request.group_instance_id.as_deref());
         // Ids are promised to members without a static name only.
@@ -164,7 +164,8 @@ impl Membership {
         }
     }
 
-    /// A static member comes back without its id, which somebody else may still use: from now on in vain.
+    /// Admits a static member that comes back without its id. A client that still uses the old id is fenced from now
+    /// on.
     fn admit_return(
         &mut self,
         version: i16,

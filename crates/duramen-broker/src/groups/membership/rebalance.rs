@@ -17,7 +17,7 @@ const PAUSE_US: u64 = 1_000_000;
 
 /// The course of a rebalance.
 impl Membership {
-    /// Members came or went: begins a rebalance, or perhaps ends the one that runs.
+    /// Begins a rebalance after a change of members, or perhaps ends the one that runs.
     pub(super) fn rebalance(&mut self) {
         match self.state {
             State::PreparingRebalance => self.complete_if_all_joined(),
@@ -65,7 +65,7 @@ impl Membership {
         }
     }
 
-    /// Those that have joined make the next generation, and static members that may yet come back.
+    /// Begins the next generation with the members that have joined, and with static members that may yet come back.
     fn complete_join(&mut self) {
         for id in self.roster.ids(|it| it.joining.is_none() && it.instance.is_none()) {
             self.drop_member(&id, ErrorCode::UnknownMemberId);

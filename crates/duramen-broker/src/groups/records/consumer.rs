@@ -150,7 +150,7 @@ impl Fact {
         }
     }
 
-    /// The member or the regular expression that it is about.
+    /// Returns the member or the regular expression of the fact.
     pub(super) fn part(&self) -> Option<&str> {
         self.named().map(AsRef::as_ref)
     }
@@ -173,7 +173,7 @@ pub(super) fn is_known(kind: i16) -> bool {
     matches!(kind, EPOCH..=CURRENT | REGEX)
 }
 
-/// The key under which a fact about a group is kept.
+/// Encodes the key of a fact about a group.
 pub(super) fn encode_key(group: &Arc<str>, fact: &Fact) -> Result<Bytes, EncodeError> {
     let kind = match fact {
         Fact::Epoch => EPOCH,
@@ -196,7 +196,7 @@ pub(super) fn encode_key(group: &Arc<str>, fact: &Fact) -> Result<Bytes, EncodeE
     Ok(e.into_bytes().freeze())
 }
 
-/// The rest of a record whose key is of this kind.
+/// Decodes the rest of a record whose key is of this kind.
 pub(super) fn decode(
     kind: i16,
     key: Decoder,
@@ -250,7 +250,7 @@ impl FactValue {
         }
     }
 
-    /// About how many bytes it takes in a batch.
+    /// Returns the approximate size in a batch, in bytes.
     pub(super) fn bytes(&self) -> usize {
         let text = |text: Option<&str>| text.map_or(0, str::len) + 2;
         match self {

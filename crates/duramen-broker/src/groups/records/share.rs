@@ -137,7 +137,7 @@ impl ShareFact {
     }
 }
 
-/// The rest of a record whose key is of this kind.
+/// Decodes the rest of a record whose key is of this kind.
 pub(super) fn decode(
     kind: i16,
     key: Decoder,
@@ -185,7 +185,7 @@ impl ShareValue {
         }
     }
 
-    /// About how many bytes it takes in a batch.
+    /// Returns the approximate size in a batch, in bytes.
     pub(super) fn bytes(&self) -> usize {
         match self {
             Self::Epoch(_) | Self::TargetEpoch(_) => 24,

@@ -60,7 +60,7 @@ impl SharePartition {
         Some(write)
     }
 
-    /// The start once what was sent is durable.
+    /// Returns the start after the write under way becomes durable.
     fn start_after_write(&self) -> i64 {
         let is_passed = |run: &Run| match run.phase {
             Phase::Done => true,
