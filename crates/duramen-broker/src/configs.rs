@@ -97,7 +97,7 @@ pub struct ConfigKey {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{key}: {problem}")]
 pub struct ConfigError {
-    /// The name as it was given.
+    /// Name as the operator wrote it.
     pub key: String,
     /// Description of the mistake.
     pub problem: String,
@@ -416,7 +416,7 @@ impl BrokerSettings {
     pub fn from_pairs(pairs: &[(String, String)]) -> Result<Self, Vec<ConfigError>> {
         let mut errors = Vec::new();
         let mut given = BTreeMap::new();
-        // Coarser units first, so that a finer one given as well wins, as in Kafka.
+        // Coarser units come first, so that a finer unit in the same file wins, as in Kafka.
         for &(name, ours, factor) in UNITS.iter().rev() {
             for (key, value) in pairs.iter().filter(|(key, _)| key == name) {
                 match value.trim().parse::<i64>().ok().and_then(|it| it.checked_mul(factor)) {
@@ -610,7 +610,7 @@ pub struct TopicSettings {
     pub timestamp_before_max_ms: i64,
     /// `min.insync.replicas`.
     pub min_insync_replicas: i32,
-    /// Producer ids that the cluster first gave out after the topic was created. No setting says it.
+    /// Producer ids that the cluster first gave out after the topic was created; not a setting.
     pub newcomers: Range<i64>,
 }
 

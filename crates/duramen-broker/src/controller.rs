@@ -56,7 +56,7 @@ pub const METADATA_TOPIC: &str = "__cluster_metadata";
 pub const METADATA_TOPIC_ID: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
 const METADATA_SEGMENT_BYTES: u64 = 64 << 20;
 
-/// One of those with whom a cluster began: they kept the metadata from the first start on.
+/// Founder of a cluster, which keeps the metadata since the first start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Founder {
     /// Its id in the metadata group, from 1.
@@ -98,7 +98,7 @@ impl Error {
     }
 }
 
-/// A topic that is to be made.
+/// Topic to create.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Creation {
     pub topic_id: Uuid,
@@ -128,7 +128,7 @@ pub(crate) struct Outcome {
 /// Size of the metadata log, and of the part that is still needed.
 #[derive(Debug, Default)]
 struct LogSize {
-    /// The first offset kept.
+    /// Log start offset.
     start: i64,
     /// The highest offset that a proposed Trim names.
     trimming: i64,
@@ -158,13 +158,13 @@ pub(crate) struct Controller {
     waiting: BTreeMap<(u64, u64), RequestKey>,
     waited: u64,
     creating: BTreeMap<String, u64>,
-    /// Topics that a proposal changes or deletes: what comes of it is not known yet.
+    /// Topics that a proposal changes or deletes, while its result is open.
     changing: BTreeSet<Uuid>,
     /// Nodes whose settings a proposal changes.
     configuring: BTreeSet<i32>,
     /// Directories that a proposal retires.
     retiring: BTreeSet<Uuid>,
-    /// Nodes that say that their disks are full: new partitions prefer others as leaders.
+    /// Nodes that report full disks: new partitions prefer other nodes as leaders.
     pub(crate) full: BTreeSet<i32>,
     next_peer_id: u64,
     next_producer_id: i64,
@@ -218,7 +218,7 @@ impl Controller {
     }
 
     fn over(group: Group, mut image: Image, seed: u64) -> Self {
-        // The group's own ids are nobody else's.
+        // No other replica may get an id of the metadata group.
         let own = group.voter_ids().iter().filter(|id| !quorum::is_of_directory(**id)).max();
         image.next_peer_id = image.next_peer_id.max(own.copied().unwrap_or(0) + 1);
         Self {
@@ -720,7 +720,7 @@ impl Controller {
         self.log.start = offset;
         self.log.trimming = self.log.trimming.max(offset);
         self.log.bytes = 0;
-        // The segment that is cut here goes at once, or when the next one is begun.
+        // This trim cuts a segment, which goes at once, or when the next one begins.
         self.segment_bytes = None;
         vec![self.image_op(), OpKind::Trim { log_start: offset }]
     }

@@ -13,11 +13,11 @@ use duramen_protocol::messages::create_topics::{CreatableTopic, CreatableTopicCo
 
 use crate::configs::BrokerSettings;
 
-/// Where consumer groups are kept.
+/// Topic of the consumer groups.
 pub(crate) const GROUPS: &str = "__consumer_offsets";
-/// Where transactions are kept.
+/// Topic of the transactional ids.
 pub(crate) const TRANSACTIONS: &str = "__transaction_state";
-/// Where it is kept how far share groups are.
+/// Topic of the stored states of share groups.
 pub(crate) const SHARES: &str = "__share_group_state";
 /// Those whose partitions have coordinators: all of them.
 pub(crate) const COORDINATED: [&str; 3] = [GROUPS, TRANSACTIONS, SHARES];

@@ -86,7 +86,7 @@ pub(crate) struct ShareState {
     pub state_epoch: i32,
     /// Of the last leader that has read it.
     pub leader_epoch: i32,
-    /// The first offset of which it is not known that the group is done with it; -1 until a leader has found it.
+    /// First offset that the group may not be done with; -1 until a leader has found it.
     pub start: i64,
     /// Count of offsets after the start that the group is done with; -1 if no leader has given it.
     pub complete: i32,

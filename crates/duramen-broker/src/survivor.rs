@@ -29,7 +29,7 @@ use crate::internal_topics;
 use crate::limits::PRODUCER_ID_BLOCK;
 use crate::partition::stamp;
 
-/// Blocks of producer ids that others may have been given without this node having heard of it.
+/// Count of blocks of producer ids that other nodes may have got without this node's knowledge.
 const BLOCKS_UNHEARD_OF: i64 = 1_000_000;
 
 /// A partition.
@@ -48,13 +48,13 @@ pub struct Outcome {
     pub others: Vec<i32>,
     /// Partitions that go on with what this node has of them.
     pub kept: Vec<Place>,
-    /// Of these, those that this node was only being given: they may lack much.
+    /// Those of the kept partitions whose replica here was still a learner: they may lack much.
     pub partial: Vec<Place>,
     /// Partitions that this node has nothing of: they stay without a leader until they are deleted.
     pub lost: Vec<Place>,
     /// Partitions of the cluster's own topics that begin anew, empty.
     pub renewed: Vec<Place>,
-    /// Partitions whose files here are damaged: they are not served.
+    /// Partitions whose files on this node are damaged: the node does not serve them.
     pub damaged: Vec<Place>,
 }
 
@@ -184,7 +184,7 @@ fn seize(found: &RecoveredReplica, appends: Vec<Append>) -> [Op; 2] {
     let last = appends.last().map_or(last_index(found), |append| append.entry.index);
     let hard_state =
         Some(HardState { term: found.hard_state.term + 1, vote: replica.0, commit: last });
-    // As if the last entry had said so: what earlier ones say of members has no effect any more.
+    // The membership is as if the last entry had set it, so earlier entries can no longer change it.
     let conf = ConfState { applied: last, voters: vec![replica.0], ..ConfState::default() };
     let write = OpKind::Write { ticket: 1, appends, hard_state, must_sync: true };
     [Op { replica, kind: write }, Op { replica, kind: OpKind::Conf { conf } }]

@@ -1,5 +1,5 @@
-//! `AddPartitionsToTxn`: partitions that a transaction will write to. Also serves `AddOffsetsToTxn`, which is the same for the
-//! partition that a group is kept in.
+//! `AddPartitionsToTxn`: adds the partitions that a transaction will write to. Also serves `AddOffsetsToTxn`, which
+//! adds the partition that holds a group.
 
 use std::collections::BTreeMap;
 

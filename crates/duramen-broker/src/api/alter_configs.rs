@@ -1,4 +1,4 @@
-//! `AlterConfigs`: what is given replaces all of a resource's own settings.
+//! `AlterConfigs`: replaces all of a resource's own settings by those of the request.
 
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::alter_configs::{

@@ -1,4 +1,4 @@
-//! `AlterPartitionReassignments` (KIP-455): partitions are to be on other nodes, or stay where they are after all.
+//! `AlterPartitionReassignments` (KIP-455): moves partitions to other nodes, or cancels a move.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! `CreatePartitions`: topics grow; their new partitions are led when the answer says so.
+//! `CreatePartitions`: adds partitions to topics. The answer comes once the new partitions have leaders.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! `CreateTopics`: topics are there, and led, when the answer says so.
+//! `CreateTopics`: creates topics. The answer comes once the topics have leaders.
 
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::create_topics::{

@@ -1,4 +1,4 @@
-//! `DeleteGroups`: groups that nobody is in, with all that was committed for them.
+//! `DeleteGroups`: deletes groups without members, with all of their committed offsets.
 
 use std::collections::BTreeSet;
 
@@ -26,7 +26,7 @@ pub(crate) fn handle(
     };
     let results = groups.iter().map(result).collect();
     let response = DeleteGroupsResponse { results, ..DeleteGroupsResponse::default() };
-    // One more than there are, until all were asked: some answer at once.
+    // Some groups answer at once, so the count is one too high until all have the request.
     let outstanding = groups.len() + 1;
     node.park(key, Parked::DeleteGroups { response, outstanding }, u64::MAX);
     for (part, group) in groups.iter().enumerate() {

@@ -18,7 +18,7 @@ const EXACT: i8 = 0;
 const DEFAULT: i8 = 1;
 const SPECIFIED: i8 = 2;
 
-/// Addresses have no quotas here, and may be asked for.
+/// IP addresses have no quotas here, but a client may ask for these.
 const ADDRESS: &str = "ip";
 
 /// Condition of a filter on one type of entity.

@@ -36,7 +36,7 @@ pub(crate) fn answer(
     let one = |resource: DescribeConfigsResource| {
         let described = describe(node, context, &resource);
         let error_code = described.as_ref().map_or_else(|error| error.code.code(), |_| 0);
-        // Kafka's text of no error is an empty one here.
+        // Kafka's message without an error is an empty text in this response.
         let (mut configs, error_message) = match described {
             Ok(rows) => (rows, String::new()),
             Err(error) => (Rows::new(), error.message),

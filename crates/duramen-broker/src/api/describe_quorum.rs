@@ -82,7 +82,7 @@ fn metadata(node: &Node, with_directories: bool) -> ResponsePartitionData {
         let own = is_own.then(|| (node.options.facts.broker_id, node.own_directory()));
         let (broker_id, directory) = own.or(placed).unwrap_or((-1, Uuid::ZERO));
         let silent_ticks = if is_own { Some(0) } else { node.peers.silent_ticks(broker_id) };
-        // Without a leader nobody knows more.
+        // Without a leader, no node knows more.
         let is_told = is_leader || is_own || node.metadata_leader().is_none();
         let heard = silent_ticks.filter(|_| is_told).map_or(-1, |ticks| {
             let silent_ms = i64::try_from(ticks * TICK_US / 1000).unwrap_or(i64::MAX);

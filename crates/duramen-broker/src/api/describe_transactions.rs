@@ -1,4 +1,4 @@
-//! `DescribeTransactions`, `ListTransactions`: what is known of transactional ids.
+//! `DescribeTransactions`, `ListTransactions`: the states of transactional ids.
 
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::describe_transactions::TransactionState;

@@ -62,7 +62,7 @@ struct Found {
     /// The node to read from instead.
     preferred: Option<i32>,
     available: u64,
-    /// Bytes of the first batch, which comes whole, if they are known.
+    /// Size of the first batch, which comes whole, in bytes; 0 if unknown.
     first: u64,
 }
 
@@ -180,7 +180,7 @@ pub(crate) fn answer_parked(node: &mut Node, key: RequestKey) {
         fetch.targets = open;
     }
     let mut found = fetch.look(node);
-    // An id that was known when the fetch came is not unknown: its topic was deleted meanwhile.
+    // An id that existed when the fetch came is not unknown: its topic was deleted meanwhile.
     for (at, _) in waits_on {
         if found[at].error == ErrorCode::UnknownTopicId {
             found[at].error = ErrorCode::UnknownTopicOrPartition;
@@ -340,7 +340,7 @@ fn look_at(
         return Err(ErrorCode::OffsetOutOfRange);
     }
     if wanted.offset < shown && wanted.bytes_max >= 0 {
-        // The first batch comes whole, however little was asked for.
+        // The first batch comes whole, however small the limit is.
         let bytes_max = u64::from(wanted.bytes_max.unsigned_abs()).max(1);
         let bytes = partition.group.bytes_between(wanted.offset, shown);
         // Offsets so old that their sizes are forgotten have enough behind them.

@@ -72,13 +72,13 @@ struct Session {
     by_id: bool,
     places: BTreeMap<Target, Place>,
     kept: BTreeMap<Place, Kept>,
-    /// Places that may have something to tell.
+    /// Places that may have something new.
     open: BTreeSet<Place>,
     next_place: Place,
     /// The next answer begins after this one, so that all get their turn.
     last_served: Option<Place>,
     used_us: u64,
-    /// Requests that wait for something to tell.
+    /// Requests that wait for something new.
     parked: Vec<RequestKey>,
 }
 
@@ -89,7 +89,7 @@ pub(crate) struct Begun {
     pub session_id: i32,
     /// Tells whether the answer leaves out unchanged partitions.
     pub is_incremental: bool,
-    /// All partitions, or those that may have something to tell if it is incremental.
+    /// All partitions, or, in an incremental answer, those that may have something new.
     pub targets: Vec<Asked>,
 }
 

@@ -1,4 +1,5 @@
-//! `InitProducerId`: an id and epoch for an idempotent producer, or for one of transactions, whose predecessor is kept out.
+//! `InitProducerId`: returns an id and epoch for an idempotent or a transactional producer. A transactional producer's
+//! predecessor is fenced.
 
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::{InitProducerIdRequest, InitProducerIdResponse};

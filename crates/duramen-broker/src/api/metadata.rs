@@ -25,7 +25,7 @@ use crate::session::RequestContext;
 const FIRST_BY_ID: i16 = 12;
 /// Longest time that a client waits while its topic is created, in milliseconds. The client then asks again.
 const CREATION_MS_MAX: i32 = 5_000;
-/// Topics of one request that are asked for where they can be made.
+/// Highest count of missing topics of one request that the node asks the controller to create.
 const WANTED_MAX: usize = 100;
 
 pub(crate) fn handle(

@@ -14,7 +14,7 @@ use crate::groups::coordinator::Coordinator;
 use crate::node::{Node, Parked};
 use crate::session::RequestContext;
 
-/// The first version that says of a whole group what is wrong.
+/// First version that has an error code for a whole group.
 const FIRST_WITH_GROUP_ERROR: i16 = 2;
 /// The first version that asks about several groups.
 const FIRST_OF_SEVERAL: i16 = 8;
@@ -35,7 +35,7 @@ pub(crate) fn handle(
         ..OffsetFetchResponseGroup::default()
     };
     let groups = asked.iter().map(named).collect();
-    // One more than there are, until all were asked: some answer at once.
+    // Some groups answer at once, so the count is one too high until all have the request.
     let outstanding = asked.len() + 1;
     node.park(key, Parked::OffsetFetch { groups, outstanding, version }, u64::MAX);
     for (part, mut group) in asked.into_iter().enumerate() {

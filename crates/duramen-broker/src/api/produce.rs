@@ -274,7 +274,7 @@ pub(crate) fn judged(code: ErrorCode, version: i16) -> ErrorCode {
     match code {
         ErrorCode::TransactionAbortable if version < FIRST_ABORTABLE => ErrorCode::InvalidTxnState,
         ErrorCode::ProducerFenced => ErrorCode::InvalidProducerEpoch,
-        // Producers of the first protocol do not expect it here.
+        // Producers of the first protocol do not expect this code.
         ErrorCode::ConcurrentTransactions if version < FIRST_THAT_ADDS => {
             ErrorCode::NotEnoughReplicas
         }

@@ -18,7 +18,8 @@ use crate::controller::{Error, name_problem};
 use crate::node::Node;
 use crate::session::RequestContext;
 
-/// The requests do not say how long they may take; this is Kafka's `request.timeout.ms`.
+/// Longest time that these requests may take, in milliseconds. The requests have no timeout of their own; this is
+/// Kafka's `request.timeout.ms`.
 pub(crate) const TIMEOUT_MS: i32 = 30_000;
 
 pub(super) const SET: i8 = 0;

@@ -35,11 +35,11 @@ const NO_TOPIC_ACCESS: &str = "Topic authorization failed.";
 /// The first version that tells how many records are left.
 const FIRST_WITH_LAG: i16 = 1;
 
-/// A description that waits for what is kept of partitions, and then for how long these are.
+/// Description that waits for the stored states of partitions, and then for their end offsets.
 #[derive(Debug)]
 pub(crate) struct Describing {
     response: DescribeShareGroupOffsetsResponse,
-    /// Where in the response each partition is that is asked about.
+    /// Place in the response of each partition that the client asks about.
     places: Vec<(usize, usize, usize, ShareKey)>,
     outstanding: usize,
     with_lag: bool,
@@ -152,13 +152,13 @@ pub(crate) fn on_looked(node: &mut Node, key: RequestKey, part: usize, answer: &
         Ok(Some(state)) => {
             (slot.start_offset, slot.leader_epoch) = (state.start, state.leader_epoch);
             if with_lag && state.start >= 0 && state.complete >= 0 {
-                // Until it is known where the partition ends.
+                // The end offset of the partition turns this into the lag later.
                 slot.lag = i64::from(state.complete);
                 let of = of.clone();
                 return node.look_at_end(key, part, of);
             }
         }
-        // Without anything kept it is not known where it starts, which is no error.
+        // Without stored state the start offset is unknown, which is no error.
         Ok(None) | Err(ErrorCode::UnknownTopicOrPartition) => {}
         Err(code) => fail(slot, *code),
     }

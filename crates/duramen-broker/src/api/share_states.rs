@@ -22,7 +22,7 @@ use crate::session::RequestContext;
 use crate::shares::coordinator::{Answer, Ask, Asker};
 use crate::shares::{ShareKey, ShareState, ShareWrite, StateBatch};
 
-/// One partition that is asked about.
+/// One partition of the request.
 struct Part {
     topic_id: Uuid,
     partition: i32,

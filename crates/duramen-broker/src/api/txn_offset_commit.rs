@@ -70,7 +70,7 @@ pub(crate) fn on_judged(node: &mut Node, key: RequestKey, code: ErrorCode) {
             ErrorCode::InvalidTxnState
         }
         ErrorCode::ProducerFenced => ErrorCode::InvalidProducerEpoch,
-        // Old clients do not expect it here, and ask again in either case.
+        // Old clients do not expect this code, and ask again in either case.
         ErrorCode::ConcurrentTransactions if context.version < 5 => {
             ErrorCode::CoordinatorLoadInProgress
         }

@@ -1,4 +1,4 @@
-//! `WriteTxnMarkers`: administrators end a transaction in a partition where nobody else will.
+//! `WriteTxnMarkers`: an administrator ends a transaction in a partition where no coordinator will.
 
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::write_txn_markers::{

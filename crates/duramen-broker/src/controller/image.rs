@@ -29,7 +29,7 @@ use duramen_storage::sabotage::{self, Bug};
 const IMAGE_VERSION: u8 = 2;
 /// Version of an image without its own index: the index was the one that it was stored under.
 const IMAGE_VERSION_WITHOUT_INDEX: u8 = 1;
-/// Peer ids up to this one are taken: 0 is nobody, 1 is the metadata group.
+/// First peer id of a partition's replica: 0 is nobody, 1 is the metadata group.
 const FIRST_PEER_ID: u64 = 2;
 
 /// One topic.
@@ -38,22 +38,22 @@ pub(crate) struct Topic {
     pub name: String,
     pub id: Uuid,
     pub configs: Settings,
-    /// Producer ids from this one on were given out after it was created: none of them has written to another topic of its
-    /// name before.
+    /// First producer id that the cluster gave out after it created the topic. No producer from there on has written to
+    /// an older topic of the same name.
     pub newcomers_from: i64,
     pub partitions: Vec<Vec<PlacedReplica>>,
 }
 
-/// A partition whose replicas are to be others, as peer ids.
+/// Move of a partition to other replicas, as peer ids.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Reassignment {
-    /// Those that it is to have, the preferred one first.
+    /// Wanted replicas, the preferred one first.
     pub target: Vec<u64>,
     /// Those that it had.
     pub origin: Vec<u64>,
     /// A later move of the partition has a higher one.
     pub number: u64,
-    /// The nodes where replicas are to be afterwards, if that is not all.
+    /// Nodes of the replicas after a second move; empty if none follows.
     pub then: Vec<i32>,
 }
 

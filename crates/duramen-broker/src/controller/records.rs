@@ -79,12 +79,12 @@ duramen_protocol::message! {
     pub struct DeleteTopic: versions 0..=0, flexible 0.. {
         topic_id: Uuid [0..],
     }
-    /// Producer ids below `end` belong to somebody.
+    /// End of the producer ids that the cluster has given out.
     pub struct AllocateProducerIds: versions 0..=0, flexible 0.. {
         broker_id: i32 [0..],
         end: i64 [0..],
     }
-    /// Peer ids below `end` belong to somebody. Only in images: placements say it otherwise.
+    /// End of the peer ids that the cluster has given out. Occurs in images only: the log has placements instead.
     pub struct AllocatePeerIds: versions 0..=0, flexible 0.. {
         end: u64 [0..],
     }
@@ -112,7 +112,7 @@ duramen_protocol::message! {
         entity_type: String [0..],
         entity_name: Option<String> [0.., nullable 0..],
     }
-    /// A data directory has no part in the cluster any more, and never will again: it is lost, or its node is to go.
+    /// Retirement of a data directory from the cluster, for ever: it is lost, or its node is to go.
     pub struct RetireDirectory: versions 0..=0, flexible 0.. {
         directory_id: Uuid [0..],
     }
@@ -120,8 +120,8 @@ duramen_protocol::message! {
     pub struct UnregisterBroker: versions 0..=0, flexible 0.. {
         broker_id: i32 [0..],
     }
-    /// Producer ids from this one on were given out after a topic was created. Only in images: the order of records says it
-    /// otherwise.
+    /// First producer id that the cluster gave out after it created a topic. Occurs in images only: the log has the
+    /// order of records instead.
     pub struct NoteNewcomers: versions 0..=0, flexible 0.. {
         topic_id: Uuid [0..],
         first: i64 [0..],

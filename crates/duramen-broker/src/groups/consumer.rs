@@ -146,7 +146,7 @@ impl Refusal {
     }
 }
 
-/// When a member is given up, in microseconds, unless it does something before.
+/// Times at which the group removes a member, unless the member acts before, in microseconds.
 #[derive(Clone, Copy, Debug, Default)]
 struct Deadlines {
     session: u64,
@@ -302,7 +302,7 @@ pub(crate) enum CommitRight<'a> {
     Since(Earlier<'a>),
 }
 
-/// A member that says an earlier epoch than its own.
+/// Member that gives an earlier epoch than its own.
 pub(crate) struct Earlier<'a> {
     member: &'a view::Member,
     epoch: i32,

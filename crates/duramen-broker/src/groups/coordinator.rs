@@ -74,7 +74,7 @@ pub(crate) enum Key {
         group: Arc<str>,
         fact: Fact,
     },
-    /// An offset that a transaction has yet to commit: it cannot be written anew.
+    /// Offset that a transaction has yet to commit, which a renewal cannot append again.
     Pending,
 }
 
@@ -90,7 +90,7 @@ pub(crate) enum Output {
     /// Append these records as one batch, then call [`Coordinator::on_appended`]; as part of this producer's transaction,
     /// if it is one's.
     Append(Ticket, Vec<GroupRecord>, Option<Transactor>),
-    /// Ask the coordinator of what is kept for a share group, then call [`Coordinator::on_share_answer`].
+    /// Ask the coordinator of a share group's stored state, then call [`Coordinator::on_share_answer`].
     AskShares(ShareKey, Ask),
 }
 
@@ -119,7 +119,7 @@ enum Then {
     Decided(Vec<Answer>),
     /// The same, and there is more to be appended.
     More(Vec<GroupRecord>, Vec<Answer>),
-    /// A group of the consumer protocol has ended, so that it can be asked this as one of the classic protocol.
+    /// A group of the consumer protocol has ended, so that this request can go to it as one of the classic protocol.
     Cleared(Box<Asked>),
     /// Changes of a share group's stored state, which follow.
     Declared,
@@ -129,7 +129,7 @@ enum Then {
 #[derive(Debug)]
 struct Flight {
     records: Vec<GroupRecord>,
-    /// The group that asked for it. None if records of many are written anew.
+    /// Group of the records; `None` for a renewal, which has records of many groups.
     group: Option<Arc<str>>,
     then: Then,
     /// Transaction of which the records are part.
@@ -140,7 +140,7 @@ struct Flight {
     spoiled: Option<ErrorCode>,
 }
 
-/// A fetch that waits until what came before it is known to be durable, or not to be.
+/// Fetch that waits until the results of all earlier appends are known.
 #[derive(Debug)]
 struct Reader {
     until: Ticket,
@@ -165,7 +165,7 @@ struct Group {
     since_ms: i64,
     /// Its durable record, and the offset of that.
     stored: Option<(i64, Arc<GroupMetadataValue>)>,
-    /// Records of it that were appended and are not known to be durable, or not to be.
+    /// Count of its records whose append is under way.
     stored_flying: u32,
     offsets: Offsets,
     flying: BTreeSet<Ticket>,
@@ -176,7 +176,7 @@ struct Group {
     is_ending: Option<Ticket>,
     /// Durable facts of a group of the consumer protocol, with the offset of each record.
     facts: BTreeMap<Fact, (i64, FactValue)>,
-    /// Records of that which were appended and are not known to be durable, or not to be.
+    /// Count of records of facts whose append is under way.
     facts_flying: u32,
     /// A group of the consumer protocol. While it is there, `members` is empty.
     consumer: Option<Box<ConsumerGroup>>,
@@ -184,7 +184,7 @@ struct Group {
     share: Option<Box<ShareGroup>>,
     /// Administrator's change of the group that is under way.
     changing: Option<Box<Changing>>,
-    /// Partitions of which it was asked to keep something for it, and that was not answered yet.
+    /// Partitions for which the group asked to begin stored state and has no answer yet.
     beginning: BTreeSet<(Uuid, i32)>,
     /// Flag that the last decision could not be stored. The next attempt to begin stored state then waits for a
     /// heartbeat, or the group would ask without end.
@@ -327,7 +327,7 @@ pub(crate) struct Coordinator {
     live: Live<Key>,
     /// When groups are due at the earliest. A sign of life moves that later, which is noticed only then.
     due: BTreeSet<(u64, Arc<str>)>,
-    /// Groups of the consumer protocol for which [`Coordinator::go_on`] has something to do.
+    /// Groups of the consumer protocol that [`Coordinator::go_on`] has to look at.
     ready: BTreeSet<Arc<str>>,
     flights: BTreeMap<Ticket, Flight>,
     /// Offsets that open transactions are to commit, by their producers.
@@ -623,7 +623,7 @@ impl Coordinator {
         }
         self.group_mut(&name).flying.remove(&ticket);
         let result = result.map(|_| ()).and(spoiled.map_or(Ok(()), Err)).map_err(told);
-        // Time passes for members only where something happened to them.
+        // Time passes only for members that the append concerned.
         let is_of_members =
             !matches!(then, Then::Nothing | Then::Commit(..) | Then::DeleteOffsets(..));
         self.carry_on(ticket, &name, then, result, now);
@@ -748,7 +748,7 @@ impl Coordinator {
     /// Applies a record that is in the log, and durable.
     fn apply(&mut self, at: i64, record: GroupRecord) {
         let name = record.group().clone();
-        // The end of what is not known was written to outlast what was trimmed since.
+        // A tombstone of an unknown key only had to outlast records that were trimmed since.
         if record.has_value() || self.groups.contains_key(&name) {
             let (group, live) = self.group_and_live(&name);
             group.apply(live, at, record);

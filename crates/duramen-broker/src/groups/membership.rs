@@ -191,7 +191,7 @@ pub struct Membership {
     protocol_type: String,
     protocol: Option<String>,
     roster: Roster,
-    /// Ids that were given to members which have not joined by them yet, and until when they may.
+    /// Ids that were promised to clients that have not joined with them yet, and the end of each promise.
     promised: BTreeMap<String, u64>,
     initial_delay_us: u64,
     gathering: Option<Gathering>,
@@ -434,7 +434,7 @@ impl Membership {
         if generation < 0 && self.state == State::Empty {
             return Ok(());
         }
-        // A producer need not say for which member it commits, and its transaction may outlast a rebalance.
+        // A producer need not name the member that it commits for, and its transaction may outlast a rebalance.
         if is_transactional && generation < 0 && id.is_empty() && instance.is_none() {
             return Ok(());
         }
@@ -518,7 +518,7 @@ impl Membership {
     /// Returns the members and their assignments, which stay when the group changes to the consumer protocol.
     pub(crate) fn hand_over(&self) -> Vec<HandedOver> {
         let member = |(id, member): (&String, &Member)| {
-            // Before a protocol is chosen, what members say under their first is as good.
+            // Before the group has chosen a protocol, the metadata under a member's first protocol serves as well.
             let first = || member.protocols.first().map(|(name, _)| name.clone());
             let protocol = self.protocol.clone().or_else(first).unwrap_or_default();
             let stored = StoredMember {

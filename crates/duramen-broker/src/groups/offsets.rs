@@ -20,7 +20,7 @@ use duramen_protocol::wire::Uuid;
 
 use super::records::{NEVER, OffsetCommitValue};
 
-/// A durable offset and the offset of the record that says so.
+/// Durable offset, and the offset of its record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Committed {
     pub at: i64,
@@ -31,7 +31,7 @@ pub(crate) struct Committed {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Slot {
     pub committed: Option<Committed>,
-    /// Records of this key that were appended and are not known to be durable, or not to be.
+    /// Count of records of this key whose append is under way.
     pub flying: u32,
     /// Offsets that count once the transactions of these producers commit.
     pub pending: BTreeMap<i64, Committed>,

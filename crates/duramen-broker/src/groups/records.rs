@@ -36,7 +36,7 @@ duramen_protocol::message! {
         topic: Arc<str> [0..],
         partition: i32 [0..],
     }
-    /// A committed offset. Only version 1 says when it expires; others follow the retention of their group.
+    /// Committed offset. Only version 1 has a time of expiry; others follow the retention of their group.
     #[derive(Eq)]
     pub(crate) struct OffsetCommitValue: versions 0..=4, flexible 4.. {
         offset: i64 [0..],
@@ -75,7 +75,7 @@ duramen_protocol::message! {
     }
 }
 
-/// A time that is not known, or does not come.
+/// Time that is unknown, or does not come.
 pub(crate) const NEVER: i64 = -1;
 
 /// The key's version, and thereby its kind.
@@ -89,7 +89,7 @@ pub(crate) enum GroupRecord {
     Offset { key: OffsetCommitKey, value: Option<OffsetCommitValue> },
     /// A group and its members.
     Group { group: Arc<str>, value: Option<Arc<GroupMetadataValue>> },
-    /// Something about a group of the consumer protocol, or a share group.
+    /// Fact about a group of the consumer protocol, or a share group.
     Consumer { group: Arc<str>, fact: Fact, value: Option<FactValue> },
 }
 

@@ -36,7 +36,7 @@ pub(super) struct Member {
     pub is_new: bool,
     /// Flag that the member has not asked for its assignment in this generation.
     pub owes_sync: bool,
-    /// When it is given up, unless something is heard of it.
+    /// Time at which the group removes the member, unless the member sends something before.
     pub expires_us: Option<u64>,
 }
 

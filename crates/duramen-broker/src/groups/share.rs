@@ -108,7 +108,7 @@ pub(crate) struct ShareGroup {
     target_epoch: i32,
     members: BTreeMap<Arc<str>, Member>,
     states: BTreeMap<Uuid, States>,
-    /// Topics of which all that is kept is being deleted.
+    /// Topics whose stored state is being deleted.
     deleting: BTreeMap<Uuid, String>,
     sessions: BTreeMap<Arc<str>, u64>,
     /// The topics that its epoch was last compared with.
@@ -118,7 +118,7 @@ pub(crate) struct ShareGroup {
     /// Partitions to begin stored state of, once that intent is durable.
     wanted: Vec<Place>,
     have_states_changed: bool,
-    /// Some partition may be nobody's that could be fetched from.
+    /// Flag that a partition with stored state may be in no member's target.
     may_lack_targets: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Reads for share groups: which batches there are, and the bytes of those of which somebody has acquired records.
+//! Reads for share groups: surveys of batches, and the bytes of batches with acquired records.
 
 use bytes::{Bytes, BytesMut};
 use duramen_protocol::batch::{BatchView, batches};

@@ -53,9 +53,9 @@ pub(crate) enum Asker {
 /// Request for a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Ask {
-    /// Keep something for it from now on, unless that is so.
+    /// Begin stored state for the key, unless it has one.
     Begin,
-    /// Begin anew at an offset, if this is the epoch of the state; none if nothing is kept.
+    /// Begin anew at an offset, if the state has this epoch; `None` if the key has no state.
     Reset { of: Option<i32>, start: i64 },
     /// Begin anew, as Kafka's brokers would have it.
     Initialize { epoch: i32, start: i64 },
@@ -499,7 +499,7 @@ impl Coordinator {
                 self.live.put(at, key, bytes);
             }
             ShareRecord::Update(key, update) => {
-                // One whose snapshot was let go of: a later one says it all.
+                // An update whose snapshot is no longer live: a later snapshot has all of it.
                 let entry = self.entries.get_mut(&key);
                 let Some(kept) = entry.and_then(|it| it.kept.as_mut()) else { return };
                 kept.state = Arc::new(kept.state.updated(&update));

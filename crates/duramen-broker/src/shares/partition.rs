@@ -32,13 +32,13 @@ mod keeping;
 /// Offsets, both included.
 type Range = (i64, i64);
 
-/// Bytes of batches without anything to acquire that are sent between two that have something.
+/// Most bytes of batches without an available record that a fetch sends between two batches with one.
 const SKIPPED_BYTES_MAX: u64 = 64 << 10;
 
 /// Settings of the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rules {
-    /// For how long a record is given to a consumer.
+    /// Time for which a consumer holds an acquired record, in microseconds.
     pub lock_us: u64,
     /// Highest count of deliveries of a record.
     pub deliveries_max: i16,
@@ -46,7 +46,7 @@ pub(crate) struct Rules {
     pub unfinished_max: i64,
     /// Records of one key go one after the other.
     pub by_key: bool,
-    /// Records that nobody can process are kept elsewhere first.
+    /// Flag that a rejected record needs a durable dead letter first.
     pub has_dead_letters: bool,
     /// Locks may be renewed.
     pub may_renew: bool,
@@ -91,10 +91,10 @@ impl Outcome {
     }
 }
 
-/// Why a record is given up.
+/// Reason for which the group gives a record up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
-    /// A consumer said that it can not be processed.
+    /// A consumer rejected the record.
     Rejected,
     /// The record has had its last delivery.
     Exhausted,
@@ -193,7 +193,7 @@ const RELEASE: i8 = 2;
 const REJECT: i8 = 3;
 pub(crate) const RENEW: i8 = 4;
 
-/// Records to be kept elsewhere.
+/// Records that need a dead letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Dying {
     pub first: i64,
@@ -217,7 +217,7 @@ pub(crate) struct SharePartition {
     scan_from: i64,
     /// No lock ends before it.
     earliest_us: u64,
-    /// Places where something is due.
+    /// Ranges with changes to write.
     due: Vec<Range>,
     /// Flag that a write must carry the start, even if nothing else is due.
     is_start_due: bool,
@@ -225,14 +225,14 @@ pub(crate) struct SharePartition {
     /// Count of records that each decision still waits for.
     tickets: BTreeMap<u64, i64>,
     answers: Vec<(u64, ErrorCode)>,
-    /// Something is to be kept elsewhere that nobody was asked for yet.
+    /// Flag that records need dead letters for which the node was not asked yet.
     is_dying: bool,
     /// With records in the order of their keys: which key each has, and the records of each that are not done with.
     keys: BTreeMap<i64, u128>,
     queues: BTreeMap<u128, VecDeque<i64>>,
 }
 
-/// From what was kept, and what the window needs.
+/// Loading from stored state, and the needs of the window.
 impl SharePartition {
     /// Builds the partition from its stored state: `start` is known, and the log has everything from there on.
     pub(crate) fn new(start: i64, kept: &[StateBatch]) -> Self {

@@ -47,7 +47,7 @@ duramen_protocol::message! {
     }
 }
 
-/// All that is kept.
+/// Whole stored state of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Snapshot {
     /// Of each key, how many came before.
@@ -74,7 +74,7 @@ pub(crate) struct Update {
 pub(crate) enum ShareRecord {
     Snapshot(ShareKey, Snapshot),
     Update(ShareKey, Update),
-    /// Nothing is kept any more.
+    /// The key has no stored state any more.
     Gone(ShareKey),
 }
 

@@ -32,7 +32,7 @@ pub(crate) type Target = (Uuid, i32);
 #[derive(Debug)]
 struct Session {
     epoch: i32,
-    /// With the turn in which each was asked for first; who was served goes to the end.
+    /// Partitions, each with its turn: a partition that was served goes to the end.
     targets: BTreeMap<Target, u64>,
     turns: u64,
     connection: ConnectionId,

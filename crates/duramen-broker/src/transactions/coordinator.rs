@@ -70,11 +70,11 @@ pub(crate) struct Mark {
 /// Effects of requests, appends, markers and time.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Output {
-    /// Answer this request; if nothing was written for it, once it is certain that nobody else coordinates by now.
+    /// Answer this request. If no record was written for it, first make certain that no other node coordinates by now.
     Reply { key: RequestKey, response: Box<Response>, is_written: bool },
     /// Answer this question, under the same condition.
     Judged { asker: Asker, code: ErrorCode, is_written: bool },
-    /// This request came on a connection that its producer has given up: close it.
+    /// Close the connection: its producer has given it up, and this request came on it.
     TooLate(RequestKey),
     /// Append this record, then call [`Coordinator::on_appended`].
     Append(Ticket, Vec<TransactionRecord>),
@@ -149,11 +149,11 @@ struct Id {
     stored: Option<(i64, Arc<Transaction>)>,
     /// Its next record is on its way.
     flying: Option<Ticket>,
-    /// Records of it that only say again what is durable.
+    /// Count of renewed records whose append is under way.
     renewing: u32,
     /// The epoch that a retried request may still name, of the producer that has the present one; -1 is none.
     last_epoch: i16,
-    /// A producer id that nobody uses yet, or that it waits for.
+    /// Producer id that is still unused, kept until the id needs one.
     spare: Option<i64>,
     awaits_spare: bool,
     /// Where the decision stands that is being executed, and the partitions that do not have it yet.
@@ -201,7 +201,7 @@ impl Id {
 #[derive(Debug)]
 struct Flight {
     records: Vec<TransactionRecord>,
-    /// The id whose next record it is; none if records are only written anew.
+    /// Transactional id of the record; `None` for a renewal.
     id: Option<Arc<str>>,
     then: Then,
 }
@@ -219,7 +219,7 @@ pub(crate) struct Coordinator {
     outputs: Vec<Output>,
 }
 
-/// The last epoch that a producer is given; the one above is for the end of its last transaction.
+/// Last epoch that a producer gets; the one above is for the end of its last transaction.
 const LAST_EPOCH: i16 = i16::MAX - 1;
 
 /// For so long after a transaction a commit with nothing to commit is taken for one that came before its records.
@@ -635,7 +635,7 @@ impl Id {
         if commits {
             return wrong;
         }
-        // Nothing was begun, but what is under way of it is to be kept out.
+        // No transaction is open, but the epoch must fence requests that are under way.
         let status = Status::CompleteAbort;
         let mut next = Transaction { status, version, ..(*it).clone() };
         next.updated_ms = now.wall_ms;

@@ -25,7 +25,7 @@ pub enum Assignor {
     Range,
 }
 
-/// A member that is to be given something.
+/// Member that applies for partitions.
 pub(super) struct Applicant<'a> {
     pub id: &'a str,
     pub instance: Option<&'a str>,

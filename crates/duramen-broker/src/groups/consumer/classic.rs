@@ -35,7 +35,7 @@ use crate::groups::records::{
 /// The kind of classic group that can change to this one and back.
 pub(crate) const CONSUMER: &str = "consumer";
 
-/// The first version of `JoinGroup` in which members without a static name must say an id.
+/// First version of `JoinGroup` in which members without a static name must have an id.
 const FIRST_WITH_ID: i16 = 4;
 /// The first version of `LeaveGroup` that names several members.
 const FIRST_OF_SEVERAL: i16 = 3;

@@ -80,7 +80,7 @@ pub(crate) fn check_request(
 
 /// Sender of a heartbeat.
 enum Sender {
-    /// Nobody that is known.
+    /// Unknown member.
     New(Arc<str>),
     /// A member.
     Known(Arc<str>),
@@ -264,7 +264,7 @@ impl ConsumerGroup {
         let mut is_known = false;
         if by_regex {
             self.forget_regexes();
-            // Once it is known what a new one stands for, the epoch rises anyway.
+            // A new expression raises the epoch anyway, once its topics are found.
             is_known = match regex_of(after) {
                 Some(regex) => self.view.regexes.contains_key(regex),
                 None => regex_of(before).is_some(),

@@ -21,7 +21,7 @@ use crate::groups::records::{
 /// Partitions by topic, in order.
 pub(super) type Shares = BTreeMap<Uuid, Vec<i32>>;
 
-/// Partitions by topic, each with the epoch in which its owner was given it.
+/// Partitions by topic, each with the epoch in which its owner got it.
 pub(super) type Owned = BTreeMap<Uuid, BTreeMap<i32, i32>>;
 
 /// The epoch of a static member that is away, and may come back under another id.

@@ -1,4 +1,5 @@
-//! Groups of the consumer protocol in a coordinator: what is asked of them waits its turn, what they decide is appended.
+//! Groups of the consumer protocol in a coordinator. Their requests wait their turn, and the coordinator appends their
+//! decisions.
 
 use std::collections::BTreeSet;
 use std::mem;
@@ -32,7 +33,7 @@ pub(super) enum Asked {
     Classic(Classic),
     ShareHeartbeat(Caller, ShareGroupHeartbeatRequest),
     Wish(RequestKey, Box<Wish>),
-    /// Something is kept of a partition now, or its topic is gone.
+    /// A partition has stored state now, or its topic is gone.
     Begun(Uuid, i32, bool),
     /// A topic is gone.
     TopicGone(Uuid),

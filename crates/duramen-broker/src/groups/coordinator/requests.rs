@@ -686,7 +686,7 @@ impl Coordinator {
             Some(name)
                 if self.groups[&name].is_of_consumers() || self.groups[&name].is_of_shares() =>
             {
-                // Members may be about to come, and it is known only then whether there are any.
+                // Members may be about to join, so only the group's turn tells whether it has any.
                 self.group_mut(&name).waiting.push_back(Asked::Delete(key, part));
                 self.ready.insert(name);
                 return;

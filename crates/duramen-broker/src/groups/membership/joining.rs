@@ -62,8 +62,8 @@ impl Membership {
         match instance.map(|instance| self.roster.named(instance).cloned()) {
             Some(Some(before)) => self.admit_return(version, &caller, request, &before, id),
             None if version >= 4 => {
-                // A client that never hears its id would join again and again, and every time leave a member behind
-                // that the others wait for. So it is a member only when it has said its id.
+                // A client that never gets its id would join again and again. Each time it would leave behind a member
+                // that the others wait for. So a client becomes a member only when it sends its id.
                 let refused = refused_join(&id, ErrorCode::MemberIdRequired);
                 self.effects.push(Effect::Joined(caller.key, refused));
                 self.promised.insert(id, self.now_us + us(request.session_timeout_ms));

@@ -69,7 +69,7 @@ duramen_protocol::message! {
         name: String [0..],
         metadata: Bytes [0..],
     }
-    /// For which of the group's epochs it was decided who is to have what, and when.
+    /// Group epoch of the target assignments, and the time of that decision.
     #[derive(Eq)]
     pub(crate) struct TargetEpochValue: versions 0..=0, flexible 0.. {
         epoch: i32 [0..],

@@ -31,7 +31,7 @@ duramen_protocol::message! {
         client_host: String [0..],
         subscribed_topic_names: Vec<String> [0..],
     }
-    /// For which of the group's epochs it was decided who is to have what, and when.
+    /// Group epoch of the target assignments, and the time of that decision.
     #[derive(Eq)]
     pub(crate) struct ShareTargetEpochValue: versions 0..=0, flexible 0.. {
         epoch: i32 [0..],
@@ -51,7 +51,7 @@ duramen_protocol::message! {
         topic_id: Uuid [0..],
         partitions: Vec<i32> [0..],
     }
-    /// Of which partitions something is kept for the group, or is about to be.
+    /// Partitions that have stored state for the group, or are about to have it.
     #[derive(Eq)]
     pub(crate) struct ShareStatesValue: versions 0..=0, flexible 0.. {
         initializing: Vec<StateTopic> [0..],

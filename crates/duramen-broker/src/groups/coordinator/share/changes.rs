@@ -35,7 +35,7 @@ pub(crate) enum Wish {
         names: BTreeMap<Uuid, String>,
         response: AlterShareGroupOffsetsResponse,
     },
-    /// Nothing is to be kept of topics. The response has all of them, and what is wrong with some of them.
+    /// Deletion of topics' stored state. The response has all topics, with the errors of some of them.
     Forget { response: DeleteShareGroupOffsetsResponse },
 }
 
@@ -55,7 +55,7 @@ pub(in crate::groups::coordinator) struct Changing {
     what: What,
     /// The partitions that an answer is awaited of.
     awaited: Vec<Place>,
-    /// The epochs of what is kept.
+    /// Epochs of the stored states.
     seen: BTreeMap<Place, i32>,
     problems: BTreeMap<Place, ErrorCode>,
     /// Flag that the intent is in the log, so this node is known to coordinate the group.
@@ -258,7 +258,7 @@ impl Coordinator {
                 changing.seen.insert(place, state.state_epoch);
             }
             (Ask::Look, Ok(None)) if !changing.is_acting => {}
-            // Its answer may have been lost, and it was asked twice.
+            // An earlier answer may have been lost, and this is the second request.
             (Ask::Reset { .. }, _) if is_fenced => return self.ask_share(name, place, Ask::Look),
             (Ask::Look, Ok(state))
                 if state.as_ref().map(|it| it.start) != changing.start_of(&place) =>
