@@ -1,7 +1,7 @@
 //! # Room card: api
 //!
 //! Purpose:    Kafka's requests, one file each: the only place where Kafka's versions matter.
-//! Owns:       dispatch, authorisation, what a request is told when its time is over.
+//! Owns:       dispatch, authorisation, the answers to requests that timed out.
 //! Interface:  [`dispatch`], [`authorize`], [`on_timeout`].
 //! Invariants: authorisation comes before any lookup; every served API of the table has an arm.
 //! Never:      state of its own; storage.
@@ -92,7 +92,7 @@ pub(crate) enum Operation {
     ClusterAction,
 }
 
-/// To what.
+/// Resource of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Resource<'a> {
     Cluster,
@@ -214,7 +214,7 @@ pub(crate) fn dispatch(
     }
 }
 
-/// Serves a request about transactions, what is kept of share groups, or groups, now or later.
+/// Serves a request about transactions, stored states of share groups, or groups, now or later.
 fn dispatch_to_coordinators(
     node: &mut Node,
     key: RequestKey,
@@ -448,7 +448,7 @@ pub(crate) fn undecided_answer(request: &Request, code: ErrorCode) -> Option<Res
     })
 }
 
-/// Answers once `records` are committed, and what they made is led.
+/// Answers once `records` are committed, and the partitions that they create have leaders.
 fn answer_after_commit(
     node: &mut Node,
     key: RequestKey,
@@ -544,7 +544,7 @@ pub(crate) fn on_timeout(node: &mut Node, key: RequestKey) {
                 node.reply(key, refused);
             }
         }
-        // Their coordinators know how long they wait.
+        // The coordinators of these requests know their deadlines.
         Parked::Group { .. }
         | Parked::OffsetFetch { .. }
         | Parked::DeleteGroups { .. }

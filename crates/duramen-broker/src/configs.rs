@@ -87,7 +87,7 @@ pub struct ConfigKey {
     pub check: Check,
     /// Extent to which the setting has an effect.
     pub effect: Effect,
-    /// For a node's setting: whether it may be changed while the node runs.
+    /// For a node's setting: flag that an operator may change it while the node runs.
     pub dynamic: bool,
     /// For people.
     pub doc: &'static str,
@@ -318,7 +318,7 @@ impl Layers {
     }
 }
 
-/// The node's settings: what was set, and the values the node itself uses.
+/// Settings of the node: the values set in each layer, and the values that the node itself uses.
 #[derive(Clone, Debug)]
 pub struct BrokerSettings {
     layers: Layers,
@@ -557,7 +557,7 @@ impl BrokerSettings {
         &self.layers.given
     }
 
-    /// Replaces what was given, or not given, by what turned out to be so.
+    /// Replaces a setting of the start by the value that the node found at its start.
     pub(crate) fn settle(&mut self, name: &str, value: String) {
         assert!(find(BROKER_CONFIGS, name).is_some(), "{name} is no setting");
         if self.get(name).is_none_or(|(known, _)| known != value) {
@@ -664,7 +664,7 @@ impl TopicSettings {
 pub enum Beginning {
     /// With the first record there is.
     Earliest,
-    /// With what is written from then on.
+    /// Records written from then on.
     Latest,
     /// With the first record that is no older than so many milliseconds.
     Ago(i64),
@@ -695,7 +695,8 @@ fn duration_ms(text: &str) -> Option<i64> {
     amounts_ms(days, DAYS)?.checked_add(amounts_ms(times, TIMES)?)
 }
 
-/// Numbers with the letters of their units behind them, each once at most and in this order. Only seconds have a fraction.
+/// Parses numbers that have the letters of their units behind them, each unit at most once and in this order. Only
+/// seconds have a fraction.
 fn amounts_ms(mut text: &str, mut units: &[(char, i64)]) -> Option<i64> {
     let mut sum = 0i64;
     while !text.is_empty() {

@@ -1,12 +1,12 @@
 //! # Room card: controller
 //!
-//! Purpose:    the metadata group: what the cluster consists of.
+//! Purpose:    the metadata group: the nodes, topics and settings of the cluster.
 //! Owns:       the metadata log and its image; decisions that are proposed and not committed yet.
 //! Interface:  [`Controller::create_topic`], [`Controller::add_partitions`], [`Controller::delete_topic`],
 //!             [`Controller::allocate_producer_ids`], [`Controller::propose`], [`Controller::turn`].
-//! Invariants: a decision returns records; only their application, after the commit, changes the
-//!             image; a reply waits for that. Names and ids that are proposed count as taken. The
-//!             log is trimmed only behind an image that storage was given before.
+//! Invariants: a decision returns records; only their application, after the commit, changes the image; a reply waits
+//!             for that. Names and ids that are proposed count as taken. The log is trimmed only behind an image that
+//!             storage was given before.
 //! Never:      time or chance inside `apply`; replicas (the node follows the changes).
 //! Tests:      `image`, `records`, `placement`; `node/tests`.
 //! Start at:   [`Controller::create_topic`].
@@ -515,7 +515,7 @@ impl Controller {
     /// Returns the replicas of a partition on these nodes. A replica stays if its node still has its directory; every
     /// other one is new.
     fn replicas_on(&mut self, there: &[PlacedReplica], wanted: &[i32]) -> Vec<PlacedReplica> {
-        // One whose directory is gone is not the same one.
+        // A replica whose directory is gone is not the same one.
         let known = |id: &i32| {
             let directory_id = self.image.brokers.get(id)?.directory_id;
             let has = |it: &&PlacedReplica| (it.broker_id, it.directory_id) == (*id, directory_id);
@@ -697,8 +697,8 @@ impl Controller {
         OpKind::Image { index: self.group.applied(), image }
     }
 
-    /// Proposes that what the image says anyway goes from the log, once that is large. True if
-    /// something was proposed.
+    /// Proposes to trim the part of the log that the image replaces, once that part is large. Returns true if it
+    /// proposed a trim.
     pub(crate) fn trim_if_large(&mut self, bytes_max: u64) -> bool {
         let end = self.end;
         if !self.log.is_large(bytes_max) || end <= self.log.trimming || !self.group.is_serving() {
@@ -725,7 +725,7 @@ impl Controller {
         vec![self.image_op(), OpKind::Trim { log_start: offset }]
     }
 
-    /// Collects what the group has ready and applies what was committed.
+    /// Collects the outputs of the Raft group and applies the committed entries.
     pub(crate) fn turn(&mut self, actions: &mut Vec<Action>) -> Outcome {
         let mut outcome = Outcome::default();
         let turn = self.group.collect();
@@ -808,7 +808,7 @@ impl Controller {
         before.topics_missing_in(&self.image).cloned().map(Change::Deleted).collect()
     }
 
-    /// Reads what was appended, by this node or by the one that leads: it will be applied once it is committed.
+    /// Reads new entries, which this node or the leader appended, to apply them once they are committed.
     fn take_appends(&mut self, ops: &[OpKind]) {
         let appends = ops.iter().flat_map(|op| match op {
             OpKind::Write { appends, .. } => &appends[..],

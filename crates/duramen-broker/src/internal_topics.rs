@@ -1,10 +1,10 @@
 //! # Room card: internal topics
 //!
-//! Purpose:    the topics that the cluster keeps its own state in, beside the metadata log.
-//! Owns:       their names, how they are made when they are first needed, which partition a group belongs to.
+//! Purpose:    the topics that hold the cluster's own state, beside the metadata log.
+//! Owns:       their names, their creation at the first use, the partition that a group belongs to.
 //! Interface:  [`is_internal`], [`to_make`], [`replicas`], [`partition_of`].
 //! Invariants: a group's partition is the one that Apache Kafka finds for it: tools compute it, too.
-//! Never:      what is kept in them.
+//! Never:      the records in these topics.
 //! Tests:      below; `node/tests/groups.rs`.
 //! Start at:   [`to_make`].
 
@@ -19,7 +19,7 @@ pub(crate) const GROUPS: &str = "__consumer_offsets";
 pub(crate) const TRANSACTIONS: &str = "__transaction_state";
 /// Topic of the stored states of share groups.
 pub(crate) const SHARES: &str = "__share_group_state";
-/// Those whose partitions have coordinators: all of them.
+/// Topics whose partitions have coordinators: all of the internal ones.
 pub(crate) const COORDINATED: [&str; 3] = [GROUPS, TRANSACTIONS, SHARES];
 
 /// Tells whether a topic is internal: clients may only read it, and patterns do not match it.

@@ -1,11 +1,11 @@
 //! # Room card: live keys
 //!
-//! Purpose:    which records of a coordinator's log still say something: the last one of every key that has a value.
-//! Owns:       [`Live`]: their offsets, and about how many bytes they take.
+//! Purpose:    the live records of a coordinator's log: the last one of every key that has a value.
+//! Owns:       [`Live`]: their offsets, and their approximate size.
 //! Interface:  [`Live::put`], [`Live::remove`], [`Live::first`], [`Live::before`].
-//! Invariants: every live key is here once, at the offset of its last durable record. So whatever lies below
+//! Invariants: every live key is here once, at the offset of its last durable record. So all records below
 //!             [`Live::first`] may go.
-//! Never:      values; what is not durable.
+//! Never:      values; records that are not durable.
 //! Tests:      `groups/coordinator/tests.rs`.
 //! Start at:   [`Live`].
 

@@ -14,8 +14,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound::{Excluded, Unbounded};
 
-/// Samples that make a window, and how long each is; Kafka's `quota.window.num` and
-/// `quota.window.size.seconds` defaults.
+/// Count of samples in a window, and the length of each; Kafka's `quota.window.num` and `quota.window.size.seconds`
+/// defaults.
 const SAMPLES: usize = 11;
 const SAMPLE_MS: u64 = 1000;
 
@@ -184,7 +184,7 @@ pub(crate) struct Meters {
 struct Meter(VecDeque<(u64, f64)>);
 
 impl Meters {
-    /// Counts `amount` and says for how many milliseconds the client has to rest now.
+    /// Counts `amount` and returns the client's throttle time, in milliseconds.
     pub(crate) fn use_up(&mut self, quota: &Quota, amount: f64, now_ms: u64) -> i32 {
         self.forget_idle(now_ms);
         let meter = self.meters.entry(quota.account.clone()).or_default();
@@ -203,7 +203,7 @@ impl Meters {
         meter.map_or(0, |meter| meter.rest_ms(quota.rate, now_ms)).min(TIME_REST_MS_MAX)
     }
 
-    /// Takes back what was counted and not used after all.
+    /// Takes back an amount that was counted and not used after all.
     pub(crate) fn give_back(&mut self, quota: &Quota, amount: f64, now_ms: u64) {
         if let Some(meter) = self.meters.get_mut(&quota.account) {
             meter.add(-amount, now_ms);

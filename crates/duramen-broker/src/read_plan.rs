@@ -32,8 +32,8 @@ pub use shares::{look, share_bytes, share_ranges};
 const TAIL_READ_BYTES: u32 = 16 << 20;
 const MAX_TIMESTAMP: i64 = -3;
 
-/// Finds the bytes of a fetch. The records of the response are [`RecordData::External`] whose id
-/// is the index into the returned ranges. All of them are verified: reading them ahead is done.
+/// Finds the bytes of a fetch. The records of the response are [`RecordData::External`] whose id is the index into the
+/// returned ranges. All of them are verified, so no reader needs to read them ahead.
 pub fn fetch_ranges<D: Disk>(
     reader: &Reader<D>,
     plan: FetchPlan,
@@ -228,7 +228,7 @@ pub fn metadata_tail<D: Disk>(
     Ok(tail)
 }
 
-/// Reads what a node asked for of a log.
+/// Reads the part of a log that a node asked for.
 pub fn log_slice<D: Disk>(reader: &Reader<D>, wanted: &ReadLog) -> LogRead {
     let &ReadLog { replica, from, pass, end, bytes_max, peer, ticket, made_by } = wanted;
     let read = || {

@@ -1,10 +1,10 @@
 //! # Room card: survivor
 //!
 //! Purpose:    go on with one node when most of the others are lost for ever.
-//! Owns:       what a data directory must say to be a cluster of its own, and what is given up by that.
+//! Owns:       the records by which a data directory becomes a cluster of its own, and the list of losses.
 //! Interface:  [`Survival::plan`], for a directory that no process serves.
-//! Invariants: nothing that the directory holds is given up: what was not committed is, by its only voter. The others'
-//!             directories are retired, and ids that they may have given away are given to nobody again.
+//! Invariants: the directory loses nothing that it holds: its only voter commits entries that were not committed. The
+//!             plan retires the others' directories, and no node gets an id again that they may have given away.
 //! Never:      a cluster that still has a majority; that is for a person to judge. The manifest, which makes it another
 //!             cluster than that of the others (see `duramen_storage::Storage::secede`).
 //! Tests:      `node/tests/survivor.rs`; `duramen/tests/cluster.rs` does it to real processes.
@@ -46,7 +46,7 @@ pub struct Place {
 pub struct Outcome {
     /// The other nodes, which have no part in the cluster any more.
     pub others: Vec<i32>,
-    /// Partitions that go on with what this node has of them.
+    /// Partitions that go on with this node's replica of them.
     pub kept: Vec<Place>,
     /// Those of the kept partitions whose replica here was still a learner: they may lack much.
     pub partial: Vec<Place>,
@@ -63,7 +63,7 @@ pub struct Outcome {
 pub struct Survival {
     /// Fate of nodes and partitions.
     pub outcome: Outcome,
-    /// With whom the cluster then began: this node.
+    /// Only founder of the new cluster: this node.
     pub founder: Voter,
     /// To be made durable, after the manifest was.
     pub ops: Vec<Op>,

@@ -107,7 +107,7 @@ fn describe(
             let row = |row: &ConfigKey| Some(shared_row(row, shared.get(row.name)?));
             Ok(BROKER_CONFIGS.iter().filter_map(row).collect())
         }
-        // There is no logger whose level could be set while the node runs.
+        // No logger has a level that an operator could set while the node runs.
         BROKER_LOGGER if broker_named(node, name)?.is_some() => Ok(Rows::new()),
         CLIENT_METRICS if !name.is_empty() => {
             let row = |&(name, value, kind)| described(name, value, kind, Source::Default);

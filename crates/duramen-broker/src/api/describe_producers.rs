@@ -1,4 +1,4 @@
-//! `DescribeProducers`: who writes to a partition with sequences.
+//! `DescribeProducers`: the producers that write to a partition with sequences.
 
 use std::collections::BTreeSet;
 

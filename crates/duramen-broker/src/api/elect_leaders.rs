@@ -136,7 +136,7 @@ fn result(partition_id: i32, error: Option<Error>) -> PartitionResult {
     PartitionResult { partition_id, error_code, error_message: error.map(|error| error.message) }
 }
 
-/// Writes down what became of one that was waited for.
+/// Records the result of an election that the request waited for.
 pub(crate) fn settle(response: &mut ElectLeadersResponse, wanted: &ElectionWanted, is_led: bool) {
     let row = &mut response.replica_election_results[wanted.slot.0].partition_result[wanted.slot.1];
     *row = result(wanted.partition, (!is_led).then(not_available));

@@ -170,7 +170,7 @@ pub(crate) fn on_woken(node: &mut Node, key: RequestKey, growth: Growth) {
     }
 }
 
-/// Answers a parked fetch with what there is.
+/// Answers a parked fetch with the records at hand.
 pub(crate) fn answer_parked(node: &mut Node, key: RequestKey) {
     let Some(Parked::Fetch(parked)) = node.unpark(key) else { return };
     let ParkedFetch { mut fetch, waits_on, .. } = parked;

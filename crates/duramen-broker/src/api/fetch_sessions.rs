@@ -87,7 +87,7 @@ struct Session {
 pub(crate) struct Begun {
     /// 0 without a session.
     pub session_id: i32,
-    /// Tells whether the answer leaves out unchanged partitions.
+    /// Flag that the answer leaves out unchanged partitions.
     pub is_incremental: bool,
     /// All partitions, or, in an incremental answer, those that may have something new.
     pub targets: Vec<Asked>,
@@ -299,7 +299,7 @@ impl FetchSessions {
     }
 
     /// Tells whether high watermark and log start offset differ from the last ones that the client got, and remembers
-    /// these as sent. A place that is no longer `open` has nothing to tell until a partition touches it.
+    /// these as sent. A place that is no longer `open` has nothing new until a partition touches it.
     pub(crate) fn settle(
         &mut self,
         (id, place): Watcher,

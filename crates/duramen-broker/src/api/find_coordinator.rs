@@ -57,7 +57,7 @@ pub(crate) fn make_or_want(node: &mut Node, name: &str) {
     }
 }
 
-/// Proposes the topic, unless somebody did. Returns the index to wait for.
+/// Proposes the topic, unless it is proposed already. Returns the index to wait for.
 fn make(node: &mut Node, name: &str) -> Option<u64> {
     if let Some(index) = node.controller.creating(name) {
         return Some(index);

@@ -34,7 +34,7 @@ fn brokers<'a>(
     })
 }
 
-/// Says in a Produce response who leads what this node does not.
+/// Adds to a Produce response the leaders of the partitions that this node does not lead.
 pub(super) fn tell_producer(node: &Node, response: &mut ProduceResponse, version: i16) {
     if version < PRODUCE_FROM_VERSION {
         return;
@@ -59,7 +59,8 @@ pub(super) fn tell_producer(node: &Node, response: &mut ProduceResponse, version
     response.node_endpoints = brokers(node, &named).map(endpoint).collect();
 }
 
-/// Says in a Fetch response who leads what this node does not, or not in that epoch.
+/// Adds to a Fetch response the leaders of the partitions that this node does not lead, or not in the client's leader
+/// epoch.
 pub(super) fn tell_consumer(node: &Node, response: &mut FetchResponse, version: i16) {
     if version < FETCH_FROM_VERSION {
         return;
@@ -109,7 +110,7 @@ fn named(
     Some(leader)
 }
 
-/// Says in a `ShareFetch` response who leads what this node does not.
+/// Adds to a `ShareFetch` response the leaders of the partitions that this node does not lead.
 pub(super) fn tell_share_consumer(node: &Node, response: &mut ShareFetchResponse) {
     let mut ids = BTreeSet::new();
     for topic in &mut response.responses {

@@ -1,4 +1,4 @@
-//! `ListConfigResources`: what has settings, by type.
+//! `ListConfigResources`: the resources that have settings, by type.
 
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::list_config_resources::ConfigResource;

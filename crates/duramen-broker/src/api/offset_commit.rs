@@ -1,4 +1,4 @@
-//! `OffsetCommit`: how far a group has come. Acknowledged once it is durable.
+//! `OffsetCommit`: stores the offsets of a group. The answer comes once they are durable.
 
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::offset_commit::{

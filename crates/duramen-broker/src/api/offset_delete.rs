@@ -1,4 +1,4 @@
-//! `OffsetDelete`: a group forgets how far it has come.
+//! `OffsetDelete`: deletes committed offsets of a group.
 
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::{OffsetDeleteRequest, OffsetDeleteResponse};

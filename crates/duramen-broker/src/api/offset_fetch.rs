@@ -1,4 +1,4 @@
-//! `OffsetFetch`: how far groups have come.
+//! `OffsetFetch`: returns the committed offsets of groups.
 
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::offset_fetch::{

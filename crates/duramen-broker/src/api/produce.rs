@@ -21,7 +21,7 @@ use crate::session::{
     RequestContext,
 };
 
-/// The first version whose clients know that a transaction can be aborted, and nothing else.
+/// First version whose clients know the error of a transaction that they can only abort.
 const FIRST_ABORTABLE: i16 = 11;
 /// Longest time that a produce request without a timeout waits, in milliseconds.
 const UNTIMED_MS: i32 = 1_000;
@@ -68,7 +68,7 @@ pub(crate) fn on_stalled_too_long(node: &mut Node, key: RequestKey) {
     node.reply(key, ProduceResponse { responses, ..ProduceResponse::default() });
 }
 
-/// Sends an answer, with what is known of leaders elsewhere.
+/// Sends an answer, with the leaders of partitions that other nodes lead.
 pub(crate) fn answer(
     node: &mut Node,
     key: RequestKey,

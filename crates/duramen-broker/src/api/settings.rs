@@ -43,7 +43,7 @@ pub(super) struct Change<'a> {
     pub value: Option<&'a str>,
 }
 
-/// Decides on each resource: the records that make of its settings what is asked.
+/// Decides on each resource: returns the records that change its settings as requested.
 pub(super) fn decide(
     node: &Node,
     context: &RequestContext,
@@ -112,7 +112,7 @@ fn broker_to_alter(node: &Node, name: &str) -> Result<Option<i32>, Error> {
 /// Resource to which settings belong.
 enum Owner<'a> {
     Topic(&'a Topic),
-    /// One broker, or all; and what is set for it while it runs.
+    /// One broker, or all, with its dynamic settings.
     Broker(i32, &'a Settings),
     /// A group, which need not be there.
     Group(&'a str, &'a Settings),

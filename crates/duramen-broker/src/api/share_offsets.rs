@@ -1,5 +1,5 @@
-//! `DescribeShareGroupOffsets`, `AlterShareGroupOffsets` and `DeleteShareGroupOffsets`: where share groups start in their
-//! partitions, for administrators.
+//! `DescribeShareGroupOffsets`, `AlterShareGroupOffsets` and `DeleteShareGroupOffsets`: the start offsets of share
+//! groups in their partitions, for administrators.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +32,7 @@ use crate::shares::coordinator::Answer;
 
 const NO_SUCH_TOPIC: &str = "This server does not host this topic-partition.";
 const NO_TOPIC_ACCESS: &str = "Topic authorization failed.";
-/// The first version that tells how many records are left.
+/// First version with the lag: the count of records that are left.
 const FIRST_WITH_LAG: i16 = 1;
 
 /// Description that waits for the stored states of partitions, and then for their end offsets.

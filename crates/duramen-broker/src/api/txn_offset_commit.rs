@@ -1,4 +1,4 @@
-//! `TxnOffsetCommit`: how far a group has come, once a transaction commits.
+//! `TxnOffsetCommit`: stores the offsets of a group, which count once a transaction commits.
 
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::txn_offset_commit::{

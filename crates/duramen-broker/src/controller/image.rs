@@ -3,9 +3,9 @@
 //! Purpose:    the cluster's metadata as it stands after a prefix of the metadata log.
 //! Owns:       brokers, directories that are retired, topics, placements, settings, the counters of ids.
 //! Interface:  [`Image::apply`], [`Image::encode`], [`Image::decode`], lookups.
-//! Invariants: the image is the fold of the records; `apply` is total, deterministic, and the only
-//!             writer; ids are never used twice.
-//! Never:      time, chance, what is not committed.
+//! Invariants: the image is the fold of the records; `apply` is total, deterministic, and the only writer; ids are
+//!             never used twice.
+//! Never:      time, chance, entries that are not committed.
 //! Tests:      below.
 //! Start at:   [`Image::apply`].
 
@@ -89,7 +89,7 @@ pub(crate) struct Image {
     topics: BTreeMap<Uuid, Topic>,
     /// Partitions that are being moved.
     pub reassignments: BTreeMap<(Uuid, i32), Reassignment>,
-    /// With which voters groups had begun whose partitions were moved since.
+    /// First voters of those groups whose partitions have moved since.
     born: BTreeMap<(Uuid, i32), Vec<u64>>,
     names: BTreeMap<String, Uuid>,
     /// Names with `.` and `_` made the same, which may not differ in that alone.

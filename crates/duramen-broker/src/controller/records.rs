@@ -1,11 +1,11 @@
 //! # Room card: metadata records
 //!
-//! Purpose:    what the metadata log says, one fact a record.
+//! Purpose:    the records of the metadata log, one fact each.
 //! Owns:       the records' layouts and their framing in record batches.
 //! Interface:  [`MetadataRecord::encode`], [`MetadataRecord::decode`], [`records_of`].
-//! Invariants: kinds and versions are never reused; a kind or version that is unknown stops the
-//!             metadata group, because skipping it would fork the image.
-//! Never:      what records do (see `image`).
+//! Invariants: kinds and versions are never reused; a kind or version that is unknown stops the metadata group, because
+//!             skipping it would fork the image.
+//! Never:      the effects of records (see `image`).
 //! Tests:      below.
 //! Start at:   [`MetadataRecord`].
 

@@ -85,11 +85,11 @@ impl Migration {
 pub struct ConsumerRules {
     /// Longest silence of a member, in milliseconds.
     pub session_timeout_ms: i32,
-    /// Between what a group may have that for itself.
+    /// Bounds of a group's own session timeout, in milliseconds.
     pub session_timeout_bounds_ms: RangeInclusive<i32>,
     /// Time between two heartbeats of a member, in milliseconds.
     pub heartbeat_interval_ms: i32,
-    /// Between what a group may have that for itself.
+    /// Bounds of a group's own heartbeat interval, in milliseconds.
     pub heartbeat_interval_bounds_ms: RangeInclusive<i32>,
     /// Highest count of members of a group.
     pub members_max: usize,
@@ -99,7 +99,7 @@ pub struct ConsumerRules {
     pub migration: Migration,
     /// Shortest time between two assignments, in milliseconds.
     pub assignment_interval_ms: i32,
-    /// Between what a group may have that for itself.
+    /// Bounds of a group's own assignment interval, in milliseconds.
     pub assignment_interval_bounds_ms: RangeInclusive<i32>,
     /// Longest time for which the topics found for regular expressions count as current, in milliseconds.
     pub regex_refresh_ms: i32,
@@ -235,8 +235,8 @@ impl ConsumerGroup {
         self.deadlines.get(id).map(|deadlines| deadlines.first())
     }
 
-    /// Extends all deadlines by the time of an append. During the append the group heard and answered nobody, which is
-    /// no fault of members.
+    /// Extends all deadlines by the time of an append. During the append the group neither heard nor answered its
+    /// members, which is no fault of theirs.
     pub(crate) fn hold(&mut self, us: u64) {
         for Deadlines { session, revoking, joining, syncing } in self.deadlines.values_mut() {
             *session += us;

@@ -87,14 +87,14 @@ pub(crate) enum Output {
     Fetched { key: RequestKey, part: usize, group: Box<OffsetFetchResponseGroup> },
     /// One group's part of the answer to a `DeleteGroups`.
     Deleted { key: RequestKey, part: usize, result: DeletableGroupResult },
-    /// Append these records as one batch, then call [`Coordinator::on_appended`]; as part of this producer's transaction,
-    /// if it is one's.
+    /// Append these records as one batch, then call [`Coordinator::on_appended`]. With a transactor, the batch is part
+    /// of that producer's transaction.
     Append(Ticket, Vec<GroupRecord>, Option<Transactor>),
     /// Ask the coordinator of a share group's stored state, then call [`Coordinator::on_share_answer`].
     AskShares(ShareKey, Ask),
 }
 
-/// The producer whose transaction commits offsets.
+/// Producer whose transaction commits offsets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Transactor {
     pub producer_id: i64,
@@ -121,7 +121,7 @@ enum Then {
     More(Vec<GroupRecord>, Vec<Answer>),
     /// A group of the consumer protocol has ended, so that this request can go to it as one of the classic protocol.
     Cleared(Box<Asked>),
-    /// Changes of a share group's stored state, which follow.
+    /// The intent of an administrator's change of a share group is in the log, and the change follows.
     Declared,
 }
 
@@ -134,7 +134,7 @@ struct Flight {
     then: Then,
     /// Transaction of which the records are part.
     transactor: Option<Transactor>,
-    /// Where the records did not fit one batch: the last batch, which does what comes then.
+    /// Ticket of the last batch, where the records did not fit one batch; the act follows that batch.
     last: Ticket,
     /// Why an earlier batch of the same was not appended.
     spoiled: Option<ErrorCode>,
@@ -158,7 +158,8 @@ type Place = (Arc<str>, Arc<str>, i32);
 #[derive(Debug, Default)]
 struct Group {
     members: Membership,
-    /// Which membership this is: one ends when its group is deleted, and what was stored for it is then no news.
+    /// Number of this membership. Deleting the group ends a membership, and later results of its appends no longer
+    /// count.
     life: u64,
     state: Option<State>,
     /// Wall time at which the group entered its state.
@@ -170,7 +171,8 @@ struct Group {
     offsets: Offsets,
     flying: BTreeSet<Ticket>,
     readers: Vec<Reader>,
-    /// Its offsets were deleted. As in Kafka it stays, empty, until the next look at what has expired, or its next coordinator.
+    /// Flag that the group's offsets were deleted. As in Kafka, the empty group stays until the next expiry, or its
+    /// next coordinator.
     lingers: bool,
     /// Ticket of the group's deletion while its append is under way. For every later write, the group does not exist.
     is_ending: Option<Ticket>,

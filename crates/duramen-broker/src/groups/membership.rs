@@ -164,7 +164,7 @@ enum Awaited {
     Return(Box<Return>),
 }
 
-/// A static member that came back under a new id, and how it was before.
+/// Static member that came back under a new id, and its former state.
 #[derive(Clone, Debug)]
 struct Return {
     key: RequestKey,
@@ -503,7 +503,7 @@ impl Membership {
         }
     }
 
-    /// Deletes the group, if nobody is in it.
+    /// Deletes the group, if it has no members.
     pub fn delete(&mut self) -> Result<(), ErrorCode> {
         match self.state {
             State::Empty => {

@@ -118,7 +118,7 @@ impl Offsets {
         self.edit(topic, partition, |slot| slot.flying -= 1);
     }
 
-    /// Sets or removes a durable offset. Answers with what was there.
+    /// Sets or removes a durable offset. Returns the one before.
     pub(crate) fn put(
         &mut self,
         topic: &Arc<str>,

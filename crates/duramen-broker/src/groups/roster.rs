@@ -1,10 +1,10 @@
 //! # Room card: roster
 //!
-//! Purpose:    who is in a consumer group, and what its members have in common.
+//! Purpose:    the members of a consumer group, and the protocols that they have in common.
 //! Owns:       [`Roster`] and [`Member`]; static names; the choice of leader and protocol.
 //! Interface:  [`Roster::insert`], [`Roster::remove`], [`Roster::rename`], [`Roster::check`], [`Roster::elect`].
-//! Invariants: a static name belongs to one member; the leader, if there is one, is a member; there is one while
-//!             there are members.
+//! Invariants: a static name belongs to one member; the leader, if there is one, is a member; there is one while there
+//!             are members.
 //! Never:      states of a rebalance, answers.
 //! Tests:      `groups/membership/tests.rs`.
 //! Start at:   [`Roster`].
@@ -150,8 +150,8 @@ impl Roster {
         self.members.insert(to, member);
     }
 
-    /// Makes a member that waits for the next generation the leader, unless the leader does so itself. False if
-    /// nobody waits.
+    /// Makes a member that waits for the next generation the leader, unless the present leader waits itself. Returns
+    /// false if no member waits.
     pub(super) fn elect(&mut self) -> bool {
         let waits = |id: &&String| self.members[*id].joining.is_some();
         let leader = self.leader.as_ref().filter(waits).or_else(|| self.members.keys().find(waits));

@@ -42,11 +42,11 @@ use crate::event::{Now, RequestKey};
 pub struct ShareRules {
     /// Longest silence of a member, in milliseconds.
     pub session_timeout_ms: i32,
-    /// Between what a group may have that for itself.
+    /// Bounds of a group's own session timeout, in milliseconds.
     pub session_timeout_bounds_ms: RangeInclusive<i32>,
     /// Time between two heartbeats of a member, in milliseconds.
     pub heartbeat_interval_ms: i32,
-    /// Between what a group may have that for itself.
+    /// Bounds of a group's own heartbeat interval, in milliseconds.
     pub heartbeat_interval_bounds_ms: RangeInclusive<i32>,
     /// Highest count of members of a group.
     pub members_max: usize,
@@ -209,7 +209,7 @@ impl ShareGroup {
         self.sessions.get(id).copied()
     }
 
-    /// Extends all sessions by the time of an append. During the append the group heard nobody, which is no fault of
+    /// Extends all sessions by the time of an append. During the append the group heard no member, which is no fault of
     /// members.
     pub(crate) fn hold(&mut self, us: u64) {
         for session in self.sessions.values_mut() {
@@ -540,7 +540,7 @@ impl ShareGroup {
         !all.is_subset(&given)
     }
 
-    /// Decides anew who is to have what, if the epoch has risen since.
+    /// Decides new targets, if the epoch has risen since the last ones.
     fn assign(&mut self, topics: Topics<'_>, now: Now) {
         if self.target_epoch >= self.epoch {
             return;

@@ -128,7 +128,8 @@ fn keys_of(batch: &BatchView, from: i64, left: &mut usize) -> Result<SeenKeys, S
     Ok(SeenKeys { end: batch.header().end_offset(), of })
 }
 
-/// Makes a batch of dead letters: the records as they were, with headers that say what became of them (KIP-1191).
+/// Builds a batch of dead letters: the records as they were, with headers that give the reason and the source
+/// (KIP-1191).
 fn dead_letters<D: Disk>(reader: &Reader<D>, wanted: &DeadLetters) -> DeadLettersMade {
     let DeadLetters { replica, from, end, committed, ticket, .. } = *wanted;
     let read = || -> Result<Option<Bytes>, ReadError> {

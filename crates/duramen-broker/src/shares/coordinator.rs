@@ -88,7 +88,7 @@ struct Kept {
     number: i32,
     created_ms: i64,
     written_ms: i64,
-    /// Where the snapshot is, and how many updates come after it; about how many bytes all of that takes.
+    /// Offset of the snapshot, the count of updates after it, and the approximate size of all of these.
     at: i64,
     updates: u32,
     bytes: usize,

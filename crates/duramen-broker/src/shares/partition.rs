@@ -283,7 +283,8 @@ impl SharePartition {
         !self.is_start_due && self.sent.is_none() && self.runs.values().all(is_still)
     }
 
-    /// Forgets what was looked at, but not what became of it: it is looked at in another way from now on.
+    /// Forgets the survey of the window, but not the state of its records: the next survey reads the records in another
+    /// way.
     pub(crate) fn begin_anew(&mut self) {
         debug_assert!(self.is_idle(), "nobody holds anything");
         let known = self.runs.iter().map(|(&first, run)| {
@@ -680,7 +681,7 @@ impl SharePartition {
         plan.records > before
     }
 
-    /// Gives a consumer what was planned for it just now.
+    /// Gives a consumer the records of the plan that was just made.
     pub(crate) fn acquire(&mut self, now_us: u64, member: &Arc<str>, plan: &Plan, rules: &Rules) {
         let until_us = now_us.saturating_add(rules.lock_us);
         for piece in &plan.pieces {
@@ -755,7 +756,7 @@ impl SharePartition {
         if is_all { Ok(()) } else { Err(ErrorCode::InvalidRecordState) }
     }
 
-    /// Returns for how many records there is something to wait for.
+    /// Decides on a range of records. Returns the count of records that the decision must wait for.
     fn decide(&mut self, now_us: u64, range: Range, kind: i8, ticket: u64, rules: &Rules) -> i64 {
         let records = range.1 - range.0 + 1;
         let ticket = Some(ticket);

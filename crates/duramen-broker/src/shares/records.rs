@@ -1,11 +1,12 @@
 //! # Room card: share records
 //!
-//! Purpose:    what the log of share groups (`__share_group_state`) says, one group and partition a record, in Kafka's format.
+//! Purpose:    the records of the log of share groups (`__share_group_state`), one group and partition each, in Kafka's
+//!             format.
 //! Owns:       the layouts of keys and values.
-//! Interface:  [`ShareRecord::encode`], [`ShareRecord::decode`]; [`Snapshot`] and [`Update`], what a value means.
-//! Invariants: what is written is what Apache Kafka 4.3 writes for the same fact, and reads. A key of another kind, a version
-//!             that is unknown and bytes left over are errors.
-//! Never:      what records do (see `coordinator`); batches.
+//! Interface:  [`ShareRecord::encode`], [`ShareRecord::decode`]; [`Snapshot`] and [`Update`], the content of a value.
+//! Invariants: a record has the bytes that Apache Kafka 4.3 writes for the same fact, and Kafka can read it. A key of
+//!             another kind, an unknown version and bytes left over are errors.
+//! Never:      the effects of records (see `coordinator`); batches.
 //! Tests:      below.
 //! Start at:   [`ShareRecord`].
 
@@ -50,7 +51,7 @@ duramen_protocol::message! {
 /// Whole stored state of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Snapshot {
-    /// Of each key, how many came before.
+    /// Count of earlier snapshots of the key.
     pub number: i32,
     pub state: Arc<ShareState>,
     pub created_ms: i64,

@@ -72,7 +72,8 @@ impl ShareSessions {
         self.sessions.contains_key(member)
     }
 
-    /// Makes a session, or goes on with it. One that is there already when a new one is asked for has to be ended before.
+    /// Begins a session, or continues one. A new session replaces the member's old one only after the caller has ended
+    /// the old one.
     pub(crate) fn begin(
         &mut self,
         member: &Member,

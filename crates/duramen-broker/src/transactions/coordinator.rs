@@ -164,7 +164,7 @@ struct Id {
     connection: Option<ConnectionId>,
     /// When the open transaction is aborted.
     expires_us: Option<u64>,
-    /// When what failed is tried again; nothing is due before.
+    /// Time of the next try after a failure; nothing is due before.
     again_us: Option<u64>,
     /// Where it stands in [`Coordinator::due`].
     due_us: Option<u64>,
@@ -626,8 +626,8 @@ impl Id {
         if version < 2 || is_repeated {
             return match completed {
                 Some(completed) if completed == commits => Decision::Answer(ErrorCode::None),
-                // The coordinator has aborted it, while the commit was on its way. Producers survive that they are fenced,
-                // and nothing else (KAFKA-20785).
+                // The coordinator aborted the transaction while the commit was on its way. Producers survive the error
+                // of a fenced producer, and no other one (KAFKA-20785).
                 Some(false) if is_repeated => Decision::Answer(ErrorCode::ProducerFenced),
                 _ => wrong,
             };
@@ -901,8 +901,8 @@ impl Coordinator {
         }
     }
 
-    /// Forgets ids that were not used for so long, some at a time after this one, and says where it stopped, unless it saw
-    /// all.
+    /// Forgets ids that were unused for `expiration_ms`, a limited count of them after this one. Returns the id where
+    /// it stopped, unless it saw all.
     pub(crate) fn expire(
         &mut self,
         expiration_ms: i64,

@@ -1,11 +1,12 @@
 //! # Room card: transaction records
 //!
-//! Purpose:    what the log of transactions (`__transaction_state`) says, one transactional id a record, in Kafka's format.
+//! Purpose:    the records of the log of transactions (`__transaction_state`), one transactional id each, in Kafka's
+//!             format.
 //! Owns:       the layouts of keys and values; which version is written.
-//! Interface:  [`TransactionRecord::encode`], [`TransactionRecord::decode`]; [`Transaction`], what a value means.
-//! Invariants: what is written is what Apache Kafka 4.3 writes for the same fact; all versions that it ever wrote can be read.
-//!             A key of another kind, a version or state that is unknown and bytes left over are errors.
-//! Never:      what records do (see `coordinator`); batches.
+//! Interface:  [`TransactionRecord::encode`], [`TransactionRecord::decode`]; [`Transaction`], the content of a value.
+//! Invariants: a record has the bytes that Apache Kafka 4.3 writes for the same fact; this code reads all versions that
+//!             Kafka ever wrote. A key of another kind, an unknown version or state and bytes left over are errors.
+//! Never:      the effects of records (see `coordinator`); batches.
 //! Tests:      below.
 //! Start at:   [`Transaction`].
 

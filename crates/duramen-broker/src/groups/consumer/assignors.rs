@@ -19,7 +19,7 @@ use super::view::Shares;
 /// A way to decide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Assignor {
-    /// As many partitions for each as for any other; what one has stays with it if it can.
+    /// Equal counts of partitions for all members; a partition stays with its member if it can.
     Uniform,
     /// A range of each topic's partitions.
     Range,
@@ -85,7 +85,7 @@ fn range(applicants: &[Applicant<'_>], sizes: &Sizes) -> Vec<Shares> {
     for topic in applicants.iter().flat_map(|it| it.topics) {
         *subscribers.entry(*topic).or_default() += 1;
     }
-    // Where the next range of a topic begins, and how many members have theirs.
+    // Start of a topic's next range, and the count of members that have theirs.
     let mut given: BTreeMap<Uuid, (i32, i32)> = BTreeMap::new();
     let mut shares = vec![Shares::new(); applicants.len()];
     for at in order {
@@ -239,7 +239,7 @@ impl Mixed {
         shares
     }
 
-    /// Subscribers of a topic by how much they have in all: `(load, place among the subscribers)`.
+    /// Returns the subscribers of a topic, ordered by their load in all topics: `(load, place among the subscribers)`.
     fn by_load(&self, topic: Uuid) -> BTreeSet<(usize, usize)> {
         let them = self.subscribers[&topic].iter().enumerate();
         them.map(|(place, at)| (self.load[*at], place)).collect()
@@ -256,7 +256,8 @@ impl Mixed {
         }
     }
 
-    /// Moves partitions of a topic from those who have most to those who have least. False if that was of no use.
+    /// Moves partitions of a topic from the members with the most to those with the fewest. Returns false if no move
+    /// helped.
     fn level(&mut self, topic: Uuid) -> bool {
         let mut by_load = self.by_load(topic);
         let has = self.has.get_mut(&topic).expect("it is a topic of theirs");

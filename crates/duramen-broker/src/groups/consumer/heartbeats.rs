@@ -21,7 +21,7 @@ use crate::groups::records::{Fact, FactValue, MemberValue, RegexValue, TargetEpo
 /// The epoch that a member leaves with.
 const LEAVE: i32 = -1;
 
-/// Between two looks for what regular expressions stand for passes at least this.
+/// Shortest time between two searches for the topics of regular expressions, in milliseconds.
 const SEARCH_PAUSE_MS: i64 = 10_000;
 
 /// The first version in which members make their ids themselves.
@@ -249,8 +249,8 @@ impl ConsumerGroup {
         })
     }
 
-    /// Does what follows from what a member is subscribed to now, and from topics that have changed. True if the
-    /// member is subscribed to something else than before.
+    /// Follows a change of a member's subscription, or of topics. Returns true if the member's subscription differs
+    /// from before.
     pub(super) fn follow_subscription(
         &mut self,
         rules: &ConsumerRules,
@@ -330,9 +330,9 @@ impl ConsumerGroup {
     }
 }
 
-/// Targets, and how members get there.
+/// Targets, and the members' steps toward them.
 impl ConsumerGroup {
-    /// Decides anew who is to have what, if the epoch has risen since, and not too soon after the last time.
+    /// Decides new targets, if the epoch has risen since the last ones, and enough time has passed.
     pub(super) fn assign(&mut self, rules: &ConsumerRules, topics: Topics<'_>, now: Now) {
         let View { epoch, target_epoch, target_ms, .. } = self.view;
         let next_ms = target_ms.saturating_add(i64::from(rules.assignment_interval_ms));
@@ -397,7 +397,7 @@ impl ConsumerGroup {
 
 /// Regular expressions.
 impl ConsumerGroup {
-    /// Begins to look for what regular expressions stand for, if that is not known or may have changed.
+    /// Begins a search for the topics of regular expressions, if these topics are unknown or may have changed.
     fn begin_search(&mut self, rules: &ConsumerRules, topics: Topics<'_>, now: Now) {
         let regexes = self.view.subscribed_regexes();
         if regexes.is_empty() || self.search.is_some() {

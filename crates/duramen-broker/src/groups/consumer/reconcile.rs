@@ -1,9 +1,10 @@
 //! # Room card: reconcile
 //!
-//! Purpose:    the next step of one member on its way from what it has to what it is to have.
-//! Owns:       the rule: first it gives up, then its epoch rises, then it is given what nobody has.
+//! Purpose:    the next step of one member on its way from its assignment to its target.
+//! Owns:       the rule: first the member revokes partitions, then its epoch rises, then it gets the partitions that no
+//!             other member has.
 //! Interface:  [`step`].
-//! Invariants: a partition that another member has, or has not yet said to have given up, is not given.
+//! Invariants: no member gets a partition that another member has, or has not yet reported as revoked.
 //! Never:      records, time, other members' targets.
 //! Tests:      `coordinator/tests/consumers.rs`, by scenario and by chance.
 //! Start at:   [`step`].
@@ -62,7 +63,7 @@ fn still_has(owned: Option<&[TopicPartitions]>, revoking: &Owned) -> bool {
     })
 }
 
-/// Takes away what the member is not subscribed to any more, and leaves all else as it is.
+/// Takes away the partitions of topics that the member is no longer subscribed to, and leaves all else as it is.
 fn shed(it: &Step<'_>, before: &Current) -> Current {
     let mut next = before.clone();
     for (topic, partitions) in &before.assigned {

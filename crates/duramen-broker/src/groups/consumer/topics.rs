@@ -119,7 +119,7 @@ fn without_quotes(pattern: &str) -> String {
 /// A regular expression, and the topics that it stands for.
 pub(super) type Found = (Arc<str>, Vec<Arc<str>>);
 
-/// A walk over all topics, to find out what regular expressions stand for.
+/// Walk over all topics, which finds those that match regular expressions.
 #[derive(Debug)]
 pub(super) struct Search {
     patterns: Vec<(Arc<str>, Regex, Vec<Arc<str>>)>,
@@ -139,7 +139,7 @@ impl Search {
         Self { patterns: patterns.filter_map(read).collect(), after: None, version }
     }
 
-    /// Looks at some topics. Says what was found once it has seen all.
+    /// Looks at some topics. Returns the matches once it has seen all topics.
     pub(super) fn go_on(&mut self, topics: Topics<'_>) -> Option<Vec<Found>> {
         let after = self.after.take();
         let some = topics.image.topics_named_after(after.as_deref());

@@ -1,10 +1,10 @@
 //! # Room card: view
 //!
-//! Purpose:    what the facts about a group of the consumer protocol amount to.
-//! Owns:       [`View`]: members by id and by static name, who has which partition, epochs, regular expressions.
+//! Purpose:    the state of a group of the consumer protocol that follows from its facts.
+//! Owns:       [`View`]: members by id and by static name, owners of partitions, epochs, regular expressions.
 //! Interface:  [`View::of`] for all facts, [`View::apply`] for the next one; lookups.
 //! Invariants: the view is the fold of the facts, in any order that puts members first; a partition has one owner.
-//! Never:      decisions, answers, what is durable.
+//! Never:      decisions, answers, durability.
 //! Tests:      `coordinator/tests/consumers.rs`.
 //! Start at:   [`View::apply`].
 

@@ -201,7 +201,8 @@ impl Coordinator {
         self.serve(name, rules, topics, now);
     }
 
-    /// Asks a group of the consumer protocol what a classic member asks, once [`Self::go_on`] can show it the topics.
+    /// Queues a classic member's request to a group of the consumer protocol, until [`Self::go_on`] can show it the
+    /// topics.
     pub(super) fn ask_as_classic(&mut self, name: &Arc<str>, asked: Classic) {
         self.group_mut(name).waiting.push_back(Asked::Classic(asked));
         self.ready.insert(name.clone());
@@ -226,7 +227,7 @@ impl Coordinator {
         }
     }
 
-    /// Decides what was asked, and has what was decided appended.
+    /// Decides on the waiting requests, and appends the decisions.
     fn serve(&mut self, name: &Arc<str>, rules: &Rules, topics: Topics<'_>, now: Now) {
         loop {
             let group = self.group_mut(name);
@@ -415,7 +416,7 @@ impl Coordinator {
         }
     }
 
-    /// Appends what a group decided; without that, all are answered who asked.
+    /// Appends the decisions of a group. Without decisions, it sends all answers at once.
     fn append_decided(&mut self, name: &Arc<str>, rules: &Rules, topics: Topics<'_>, now: Now) {
         let group = self.group_mut(name);
         if group.share.is_some() {
@@ -463,8 +464,8 @@ impl Coordinator {
         }
     }
 
-    /// Appends as much of what was decided as fits one batch. The rest comes when that is durable: each record rests on
-    /// those before it, and may not be there without them.
+    /// Appends as many decisions as fit one batch. The rest follows once that batch is durable: each record rests on
+    /// those before it, and must not be there without them.
     pub(super) fn append_in_order(
         &mut self,
         name: &Arc<str>,
@@ -527,7 +528,7 @@ impl Coordinator {
         }
     }
 
-    /// Deletes a group in which nobody is.
+    /// Deletes a group without members.
     fn delete_consumers(&mut self, name: &Arc<str>, key: RequestKey, part: usize) {
         let group = self.group_mut(name);
         let is_empty = group.consumer.as_ref().is_none_or(|consumer| consumer.is_empty());

@@ -699,14 +699,14 @@ impl Coordinator {
         self.push_deleted(key, part, group_id, code);
     }
 
-    /// Deletes a group in which nobody is.
+    /// Deletes a group without members.
     pub(super) fn delete_empty(&mut self, name: &Arc<str>, key: RequestKey, part: usize) {
         let keys = self.groups[name].offsets.keys();
         let records = keys.map(|(topic, it)| tombstone(name, topic, it)).collect();
         self.end_group(name, records, Some((key, part)));
     }
 
-    /// Appends these records and the end of the group, in which nobody is.
+    /// Appends these records and the end of a group without members.
     fn end_group(
         &mut self,
         name: &Arc<str>,
@@ -727,8 +727,8 @@ impl Coordinator {
         group.lingers = false;
     }
 
-    /// Appends the end of what has expired in so many groups after this one, and says where it stopped, unless it saw
-    /// all. Groups in which nobody is and nothing is left end, too.
+    /// Appends tombstones of expired offsets in a limited count of groups after this one. Returns the group where it
+    /// stopped, unless it saw all. Groups without members, offsets and appends under way end, too.
     pub(crate) fn expire(
         &mut self,
         rules: &Rules,

@@ -174,7 +174,7 @@ impl Coordinator {
 
 /// Decisions.
 impl Coordinator {
-    /// Appends what a share group decided; without that, all are answered who asked.
+    /// Appends the decisions of a share group. Without decisions, it sends all answers at once.
     pub(super) fn append_share(&mut self, name: &Arc<str>, now: Now) {
         let group = self.group_mut(name);
         let Some(share) = &mut group.share else { return };
@@ -205,7 +205,7 @@ impl Coordinator {
         }
     }
 
-    /// Asks for what is to be kept.
+    /// Asks for the stored states that the group needs.
     fn want_shares(&mut self, name: &Arc<str>) {
         let Some(share) = &mut self.group_mut(name).share else { return };
         for place in share.take_wanted() {

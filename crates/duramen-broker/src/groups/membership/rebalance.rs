@@ -136,7 +136,7 @@ impl Membership {
         Ok(())
     }
 
-    /// Stores what the leader decided, once a generation: it may ask again.
+    /// Stores the leader's assignments, once a generation: the leader may send them again.
     fn store_assignments(&mut self, request: &SyncGroupRequest) {
         let generation = self.generation;
         let is_same = |it: &Awaited| matches!(it, Awaited::Assignments { generation: g, .. } if *g == generation);

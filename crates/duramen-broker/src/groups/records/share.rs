@@ -1,5 +1,5 @@
-//! The facts about a share group. Layouts are those of the `ShareGroup…Key` and `…Value` schemas that Apache Kafka 4.3's group
-//! coordinator carries.
+//! The facts about a share group. Their layouts are the `ShareGroup…Key` and `…Value` schemas of Apache Kafka 4.3's
+//! group coordinator.
 
 use std::sync::Arc;
 

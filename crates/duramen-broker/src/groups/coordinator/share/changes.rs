@@ -207,7 +207,7 @@ impl Coordinator {
         }
     }
 
-    /// Deletes a share group in which nobody is, and all that is kept for it.
+    /// Deletes a share group without members, and all of its stored state.
     pub(in crate::groups::coordinator) fn delete_shares(
         &mut self,
         name: &Arc<str>,
