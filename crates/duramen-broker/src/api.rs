@@ -1,7 +1,7 @@
 //! # Room card: api
 //!
 //! Purpose:    Kafka's requests, one file each: the only place where Kafka's versions matter.
-//! Owns:       dispatch, authorisation, what a request is told when its time is over.
+//! Owns:       dispatch, authorisation, the answers to requests that timed out.
 //! Interface:  [`dispatch`], [`authorize`], [`on_timeout`].
 //! Invariants: authorisation comes before any lookup; every served API of the table has an arm.
 //! Never:      state of its own; storage.
@@ -77,7 +77,7 @@ pub(crate) mod unregister_broker;
 pub(crate) mod update_features;
 pub(crate) mod write_txn_markers;
 
-/// What somebody wants to do.
+/// Operation that a principal asks to perform on a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
     Read,
@@ -92,7 +92,7 @@ pub(crate) enum Operation {
     ClusterAction,
 }
 
-/// To what.
+/// Resource of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Resource<'a> {
     Cluster,
@@ -101,8 +101,8 @@ pub(crate) enum Resource<'a> {
     TransactionalId(&'a str),
 }
 
-/// Whether the principal may. Everybody may everything until access control is built; every
-/// handler asks, before it looks anything up.
+/// Tells whether the principal may perform the operation. Every principal may perform every operation until access
+/// control is built. Every handler asks before it looks anything up.
 pub(crate) fn authorize(_principal: &str, _operation: Operation, _resource: Resource<'_>) -> bool {
     true
 }
@@ -114,7 +114,7 @@ pub(crate) const CLUSTER_OPERATIONS: i32 =
 pub(crate) const TOPIC_OPERATIONS: i32 =
     1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 10 | 1 << 11;
 
-/// What is named more than once.
+/// Returns the names that occur more than once.
 fn repeated<T: Ord>(names: impl Iterator<Item = T>) -> BTreeSet<T> {
     let (mut once, mut twice) = (BTreeSet::new(), BTreeSet::new());
     for name in names {
@@ -126,7 +126,7 @@ fn repeated<T: Ord>(names: impl Iterator<Item = T>) -> BTreeSet<T> {
 /// All operations that exist on a group.
 pub(crate) const GROUP_OPERATIONS: i32 = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11;
 
-/// Whether a request about one group may go to its coordinator.
+/// Tells whether a request about one group may go to its coordinator.
 fn admit_to_group(
     context: &RequestContext,
     operation: Operation,
@@ -138,12 +138,12 @@ fn admit_to_group(
     if group.is_empty() { Err(ErrorCode::InvalidGroupId) } else { Ok(()) }
 }
 
-/// Requests that can be answered while the node is still opening.
+/// Tells whether the node can answer a request while it is still opening.
 pub(crate) fn needs_no_state(request: &Prepared) -> bool {
     matches!(request, Prepared::Request(Request::ApiVersions(_)))
 }
 
-/// When a request with this timeout is over.
+/// Returns the time at which a request with this timeout ends, in microseconds.
 pub(crate) fn deadline_us(now: Now, timeout_ms: i32) -> u64 {
     let wait_us = u64::from(timeout_ms.max(0).unsigned_abs()) * 1000;
     now.mono_us.saturating_add(wait_us)
@@ -214,7 +214,7 @@ pub(crate) fn dispatch(
     }
 }
 
-/// Serves a request about transactions, what is kept of share groups, or groups, now or later.
+/// Serves a request about transactions, stored states of share groups, or groups, now or later.
 fn dispatch_to_coordinators(
     node: &mut Node,
     key: RequestKey,
@@ -385,7 +385,7 @@ fn answer(node: &Node, context: &RequestContext, request: Request) -> Option<Res
     })
 }
 
-/// Why a request was not decided here, or not in time.
+/// Returns the reason for which the request was not decided here, or not in time.
 fn why_undecided(code: ErrorCode) -> &'static str {
     match code {
         ErrorCode::NotController => "another node decides now, or cannot be reached; ask again",
@@ -395,7 +395,7 @@ fn why_undecided(code: ErrorCode) -> &'static str {
     }
 }
 
-/// Whether only the node decides that leads the metadata.
+/// Tells whether only the controller, which leads the metadata, decides on this request.
 pub(crate) fn is_decided_by_controller(request: &Request) -> bool {
     matches!(
         request,
@@ -410,12 +410,12 @@ pub(crate) fn is_decided_by_controller(request: &Request) -> bool {
     )
 }
 
-/// Whether the node that leads the metadata knows best what the answer is; without one, any says what it knows.
+/// Tells whether the controller knows the best answer. Without a controller, any node answers with its own knowledge.
 pub(crate) fn is_best_known_to_controller(request: &Request) -> bool {
     matches!(request, Request::DescribeQuorum(_))
 }
 
-/// How long a request that is decided by the controller may take.
+/// Returns the longest time that the controller may take to decide on a request, in milliseconds.
 pub(crate) fn timeout_ms(request: &Request) -> i32 {
     match request {
         Request::AlterPartitionReassignments(request) => request.timeout_ms,
@@ -427,7 +427,7 @@ pub(crate) fn timeout_ms(request: &Request) -> i32 {
     }
 }
 
-/// What a request is told that is for the leader of the metadata, and that nobody decided on; `None` if it is no such
+/// Returns the answer to a request for the controller on which no controller decided. Returns `None` for any other
 /// request.
 pub(crate) fn undecided_answer(request: &Request, code: ErrorCode) -> Option<Response> {
     Some(match request {
@@ -448,7 +448,7 @@ pub(crate) fn undecided_answer(request: &Request, code: ErrorCode) -> Option<Res
     })
 }
 
-/// Answers once `records` are committed, and what they made is led.
+/// Answers once `records` are committed, and the partitions that they create have leaders.
 fn answer_after_commit(
     node: &mut Node,
     key: RequestKey,
@@ -473,7 +473,7 @@ fn answer_after_commit(
     }
 }
 
-/// What was decided and answered well did not come to be, or is not known to.
+/// Replaces the answer to a decision that was not committed, or is not known to be committed.
 fn fail(response: &mut Response, code: ErrorCode) {
     match response {
         Response::AlterClientQuotas(response) => alter_client_quotas::fail(response, code),
@@ -491,7 +491,7 @@ fn fail(response: &mut Response, code: ErrorCode) {
     }
 }
 
-/// A request has waited long enough, or what it waited for will not come.
+/// Answers a request that timed out, or that waits for something that will not come.
 pub(crate) fn on_timeout(node: &mut Node, key: RequestKey) {
     let code = ErrorCode::RequestTimedOut;
     if node.end_undecided(key) {
@@ -544,7 +544,7 @@ pub(crate) fn on_timeout(node: &mut Node, key: RequestKey) {
                 node.reply(key, refused);
             }
         }
-        // Their coordinators know how long they wait.
+        // The coordinators of these requests know their deadlines.
         Parked::Group { .. }
         | Parked::OffsetFetch { .. }
         | Parked::DeleteGroups { .. }

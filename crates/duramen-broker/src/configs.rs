@@ -4,10 +4,10 @@
 //! Owns:       the two tables (name, type, default, check, synonym, doc), typed settings.
 //! Interface:  [`BrokerSettings::from_pairs`], [`TopicSettings::resolve`], [`check_topic`], [`check_topic_as_one`],
 //!             [`check_dynamic`], [`ConfigKey::kept`], [`TOPIC_CONFIGS`], [`BROKER_CONFIGS`], [`UNITS`].
-//! Invariants: a topic's value is its own, else the node's synonym, else the default; a node's is what
-//!             was set for it while it ran, else for all nodes, else at its start, else the
-//!             default; all mistakes are reported at once; an unknown name is a mistake; what is kept of a
-//!             value is what its type makes of it, however it was written.
+//! Invariants: a topic's value is its own, else the node's synonym, else the default. A node's value comes from the
+//!             first layer that sets it: its own dynamic settings, those of all nodes, those of its start, the default.
+//!             A check reports all mistakes at once. An unknown name is a mistake. A stored value has its type's
+//!             canonical form, however it was written.
 //! Never:      a setting without Kafka's name where Kafka has one.
 //! Tests:      `configs/tests.rs`; `compat/wire/test_values.py` beside Kafka.
 //! Start at:   [`ConfigKey`].
@@ -36,7 +36,7 @@ pub enum Kind {
     List,
 }
 
-/// What a value must be, beside of its type.
+/// Condition on a value, beside its type.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Check {
     /// Nothing more.
@@ -61,7 +61,7 @@ pub enum Check {
     Replicas,
 }
 
-/// How much of what a setting says is done in this version.
+/// Extent to which this version carries out a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// All of it.
@@ -83,11 +83,11 @@ pub struct ConfigKey {
     pub default: &'static str,
     /// For a topic's setting: the node's setting that stands in for it; may be empty.
     pub synonym: &'static str,
-    /// What values are allowed.
+    /// Condition on values.
     pub check: Check,
-    /// Whether it does anything.
+    /// Extent to which the setting has an effect.
     pub effect: Effect,
-    /// For a node's setting: whether it may be changed while the node runs.
+    /// For a node's setting: flag that an operator may change it while the node runs.
     pub dynamic: bool,
     /// For people.
     pub doc: &'static str,
@@ -97,14 +97,14 @@ pub struct ConfigKey {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{key}: {problem}")]
 pub struct ConfigError {
-    /// The name as it was given.
+    /// Name as the operator wrote it.
     pub key: String,
-    /// What is wrong.
+    /// Description of the mistake.
     pub problem: String,
 }
 
 impl ConfigKey {
-    /// What is wrong with `value`, if anything.
+    /// Returns a description of the mistake in `value`, if it has one.
     pub fn problem(&self, value: &str) -> Option<String> {
         let value = value.trim();
         let number = match self.kind {
@@ -144,8 +144,8 @@ impl ConfigKey {
         }
     }
 
-    /// What is kept of a value, and shown: what its type makes of it. Programs write booleans as `True`, and Kafka takes
-    /// them so. What is wrong stays as it is, for the complaint about it.
+    /// Returns the canonical form of a value, which the node stores and shows. Programs write booleans as `True`, and
+    /// Kafka accepts them. A wrong value stays as it is, so that the error message quotes it.
     pub fn kept(&self, value: &str) -> String {
         let value = value.trim();
         let kept = match self.kind {
@@ -187,18 +187,18 @@ impl ConfigKey {
     }
 }
 
-/// `True` is what `str(True)` is in Python.
+/// Tells whether a value is a boolean in any case of letters: Python's `str(True)` is `True`.
 fn is_boolean(value: &str) -> bool {
     value.eq_ignore_ascii_case("true") || value.eq_ignore_ascii_case("false")
 }
 
-/// `7:1`: replica of partition 7 on node 1.
+/// Tells whether a word names a replica: `7:1` is the replica of partition 7 on node 1.
 fn is_replica(word: &str) -> bool {
     let is_number = |it: &str| !it.is_empty() && it.bytes().all(|byte| byte.is_ascii_digit());
     word.split_once(':').is_some_and(|(partition, node)| is_number(partition) && is_number(node))
 }
 
-/// The row of `name`.
+/// Returns the row of `name`.
 pub fn find(table: &'static [ConfigKey], name: &str) -> Option<&'static ConfigKey> {
     table.iter().find(|key| key.name == name)
 }
@@ -221,7 +221,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// The number on the wire.
+    /// Returns the number on the wire.
     pub fn code(self) -> i8 {
         match self {
             Self::Topic => 1,
@@ -234,7 +234,7 @@ impl Source {
     }
 }
 
-/// What settings can belong to, as requests number it.
+/// Kinds of resources that have settings, by the numbers of requests.
 pub(crate) mod resource_kind {
     pub(crate) const TOPIC: i8 = 2;
     pub(crate) const BROKER: i8 = 4;
@@ -297,7 +297,7 @@ const BOUNDED: [[&str; 3]; 8] = [
 /// Values by name.
 pub type Settings = BTreeMap<String, String>;
 
-/// What was set, by where it was set: each hides the ones after it.
+/// Settings by the layer that set them: each layer hides the ones after it.
 #[derive(Clone, Debug, Default)]
 struct Layers {
     own: Settings,
@@ -318,7 +318,7 @@ impl Layers {
     }
 }
 
-/// The node's settings: what was set, and the values the node itself uses.
+/// Settings of the node: the values set in each layer, and the values that the node itself uses.
 #[derive(Clone, Debug)]
 pub struct BrokerSettings {
     layers: Layers,
@@ -416,7 +416,7 @@ impl BrokerSettings {
     pub fn from_pairs(pairs: &[(String, String)]) -> Result<Self, Vec<ConfigError>> {
         let mut errors = Vec::new();
         let mut given = BTreeMap::new();
-        // Coarser units first, so that a finer one given as well wins, as in Kafka.
+        // Coarser units come first, so that a finer unit in the same file wins, as in Kafka.
         for &(name, ours, factor) in UNITS.iter().rev() {
             for (key, value) in pairs.iter().filter(|(key, _)| key == name) {
                 match value.trim().parse::<i64>().ok().and_then(|it| it.checked_mul(factor)) {
@@ -534,13 +534,13 @@ impl BrokerSettings {
         }
     }
 
-    /// Takes what is set while the node runs: for itself, and for all nodes. It was checked.
+    /// Sets the dynamic settings: the node's own, and those of all nodes. The caller has checked them.
     pub(crate) fn set_dynamic(&mut self, own: Settings, shared: Settings) {
         let given = std::mem::take(&mut self.layers.given);
         *self = Self::typed(Layers { own, shared, given });
     }
 
-    /// Takes what is given otherwise now, while the node runs. It was checked.
+    /// Changes the settings of the start while the node runs. The caller has checked them.
     pub(crate) fn give(&mut self, changes: Vec<(String, Option<String>)>) {
         let mut layers = std::mem::take(&mut self.layers);
         for (name, value) in changes {
@@ -552,12 +552,12 @@ impl BrokerSettings {
         *self = Self::typed(layers);
     }
 
-    /// What the node was started with, of all that there is.
+    /// Returns the settings that the node was started with.
     pub fn given(&self) -> &Settings {
         &self.layers.given
     }
 
-    /// Replaces what was given, or not given, by what turned out to be so.
+    /// Replaces a setting of the start by the value that the node found at its start.
     pub(crate) fn settle(&mut self, name: &str, value: String) {
         assert!(find(BROKER_CONFIGS, name).is_some(), "{name} is no setting");
         if self.get(name).is_none_or(|(known, _)| known != value) {
@@ -565,12 +565,12 @@ impl BrokerSettings {
         }
     }
 
-    /// A setting's value and where it comes from; `None` for a name that does not exist.
+    /// Returns a setting's value and its source, or `None` for a name that does not exist.
     pub fn get(&self, name: &str) -> Option<(&str, Source)> {
         self.values(name).next()
     }
 
-    /// All values of a setting, each of which would hold but for the ones before it.
+    /// Returns all values of a setting. Each of them would hold but for the ones before it.
     pub fn values(&self, name: &str) -> impl Iterator<Item = (&str, Source)> {
         let default = find(BROKER_CONFIGS, name).map(|row| (row.default, Source::Default));
         self.layers.values(name).chain(default)
@@ -610,17 +610,18 @@ pub struct TopicSettings {
     pub timestamp_before_max_ms: i64,
     /// `min.insync.replicas`.
     pub min_insync_replicas: i32,
-    /// Producer ids that the cluster first gave out after the topic was created. No setting says it.
+    /// Producer ids that the cluster first gave out after the topic was created; not a setting.
     pub newcomers: Range<i64>,
 }
 
 impl TopicSettings {
-    /// How old a segment may be before the next one is begun: what is to be compacted by some time must not be in the last.
+    /// Returns the greatest age of a segment before the next one begins, in milliseconds. Compaction leaves out the
+    /// last segment, so records that are due for it must not be there.
     pub(crate) fn roll_ms(&self) -> i64 {
         if self.compact { self.segment_ms.min(self.max_compaction_lag_ms) } else { self.segment_ms }
     }
 
-    /// Whether less of a log is kept by these settings than by others, so that some of it may go at once.
+    /// Tells whether these settings keep less of a log than `other`, so that some of it may go at once.
     pub(crate) fn keep_less_than(&self, other: &Self) -> bool {
         let limit = |value: i64| if value < 0 { i64::MAX } else { value };
         let is_shorter = limit(self.retention_ms) < limit(other.retention_ms)
@@ -628,7 +629,7 @@ impl TopicSettings {
         self.delete && (is_shorter || !other.delete)
     }
 
-    /// The settings of a topic with these values of its own, which were checked before.
+    /// Resolves the settings of a topic from its own values, which the caller has checked.
     pub fn resolve(own: &BTreeMap<String, String>, broker: &BrokerSettings) -> Self {
         let value = |name: &str| effective(name, own, broker).map_or("", |(value, _)| value);
         let int = |name: &str| value(name).trim().parse::<i32>().expect("checked, or a default");
@@ -663,7 +664,7 @@ impl TopicSettings {
 pub enum Beginning {
     /// With the first record there is.
     Earliest,
-    /// With what is written from then on.
+    /// Records written from then on.
     Latest,
     /// With the first record that is no older than so many milliseconds.
     Ago(i64),
@@ -679,7 +680,7 @@ impl Beginning {
     }
 }
 
-/// The milliseconds of a duration of ISO 8601 without years and months, such as `P1DT2H3M4.5S`.
+/// Returns the milliseconds of a duration of ISO 8601 without years and months, such as `P1DT2H3M4.5S`.
 fn duration_ms(text: &str) -> Option<i64> {
     const DAYS: &[(char, i64)] = &[('D', 86_400_000)];
     const TIMES: &[(char, i64)] = &[('H', 3_600_000), ('M', 60_000), ('S', 1000)];
@@ -694,7 +695,8 @@ fn duration_ms(text: &str) -> Option<i64> {
     amounts_ms(days, DAYS)?.checked_add(amounts_ms(times, TIMES)?)
 }
 
-/// Numbers with the letters of their units behind them, each once at most and in this order. Only seconds have a fraction.
+/// Parses numbers that have the letters of their units behind them, each unit at most once and in this order. Only
+/// seconds have a fraction.
 fn amounts_ms(mut text: &str, mut units: &[(char, i64)]) -> Option<i64> {
     let mut sum = 0i64;
     while !text.is_empty() {
@@ -741,7 +743,7 @@ pub struct GroupSettings {
 }
 
 impl GroupSettings {
-    /// The settings of a group with these values of its own, which were checked before.
+    /// Resolves the settings of a group from its own values, which the caller has checked.
     pub fn resolve(own: &Settings, broker: &BrokerSettings) -> Self {
         let value = |name: &str| effective_of_group(name, own, broker).map_or("", |it| it.0);
         // A node may bound it otherwise than when it was set.
@@ -765,7 +767,7 @@ impl GroupSettings {
     }
 }
 
-/// A group setting's value and where it comes from; `None` for a name that does not exist.
+/// Returns a group setting's value and its source, or `None` for a name that does not exist.
 pub fn effective_of_group<'a>(
     name: &str,
     own: &'a Settings,
@@ -778,7 +780,7 @@ pub fn effective_of_group<'a>(
     broker.get(row.synonym).or(Some((row.default, Source::Default)))
 }
 
-/// Between what a group's setting has to be on a node.
+/// Returns the bounds of a group's setting on this node.
 pub fn bounds_of_group(name: &str, broker: &BrokerSettings) -> RangeInclusive<i32> {
     let synonym = find(GROUP_CONFIGS, name).map_or("", |row| row.synonym);
     let int = |name: &str| broker.get(name).and_then(|(value, _)| value.parse().ok());
@@ -787,7 +789,8 @@ pub fn bounds_of_group(name: &str, broker: &BrokerSettings) -> RangeInclusive<i3
     bounds.unwrap_or(i32::MIN..=i32::MAX)
 }
 
-/// A number that a group has set for itself, within these bounds: a node may bound it otherwise than when it was set.
+/// Returns the number that a group has set for itself, moved into these bounds. The node's bounds may have changed
+/// since the group set it.
 pub(crate) fn own_within(name: &str, own: &Settings, bounds: &RangeInclusive<i32>) -> Option<i32> {
     let number = own.get(name)?.trim().parse::<i32>().ok()?;
     Some(number.min(*bounds.end()).max(*bounds.start()))
@@ -824,7 +827,7 @@ pub fn check_group_as_one(own: &Settings, broker: &BrokerSettings) -> Result<(),
     Ok(())
 }
 
-/// A topic setting's value and where it comes from; `None` for a name that does not exist.
+/// Returns a topic setting's value and its source, or `None` for a name that does not exist.
 pub fn effective<'a>(
     name: &str,
     own: &'a BTreeMap<String, String>,
@@ -881,7 +884,7 @@ fn unknown(table: &'static [ConfigKey], name: &str) -> String {
     }
 }
 
-/// The known name that differs least, if it is near enough to be meant.
+/// Returns the known name that differs least, if it is near enough to be meant.
 pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let near = known.into_iter().map(|known| (distance(name, known), known)).min()?;
     (near.0 <= 1 + name.len() / 5).then_some(near.1)

@@ -1,12 +1,12 @@
 //! # Room card: controller
 //!
-//! Purpose:    the metadata group: what the cluster consists of.
+//! Purpose:    the metadata group: the nodes, topics and settings of the cluster.
 //! Owns:       the metadata log and its image; decisions that are proposed and not committed yet.
 //! Interface:  [`Controller::create_topic`], [`Controller::add_partitions`], [`Controller::delete_topic`],
 //!             [`Controller::allocate_producer_ids`], [`Controller::propose`], [`Controller::turn`].
-//! Invariants: a decision returns records; only their application, after the commit, changes the
-//!             image; a reply waits for that. Names and ids that are proposed count as taken. The
-//!             log is trimmed only behind an image that storage was given before.
+//! Invariants: a decision returns records; only their application, after the commit, changes the image; a reply waits
+//!             for that. Names and ids that are proposed count as taken. The log is trimmed only behind an image that
+//!             storage was given before.
 //! Never:      time or chance inside `apply`; replicas (the node follows the changes).
 //! Tests:      `image`, `records`, `placement`; `node/tests`.
 //! Start at:   [`Controller::create_topic`].
@@ -56,7 +56,7 @@ pub const METADATA_TOPIC: &str = "__cluster_metadata";
 pub const METADATA_TOPIC_ID: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
 const METADATA_SEGMENT_BYTES: u64 = 64 << 20;
 
-/// One of those with whom a cluster began: they kept the metadata from the first start on.
+/// Founder of a cluster, which keeps the metadata since the first start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Founder {
     /// Its id in the metadata group, from 1.
@@ -67,7 +67,7 @@ pub struct Founder {
     pub directory_id: [u8; 16],
 }
 
-/// Whether a replica is one of the metadata group.
+/// Tells whether a replica belongs to the metadata group.
 pub(crate) fn is_metadata(identity: &Identity) -> bool {
     identity.topic_id == METADATA_TOPIC_ID
 }
@@ -75,8 +75,8 @@ pub(crate) fn is_metadata(identity: &Identity) -> bool {
 /// The metadata group.
 pub(crate) const METADATA_GROUP: GroupId = GroupId { topic_id: METADATA_TOPIC_ID, partition: 0 };
 
-/// The producer ids that a cluster gives out. Those of two clusters differ, so that a log may hold batches of both, as that of
-/// a mirror does, and none is taken for a repeat of another.
+/// Returns the producer ids that a cluster gives out. Two clusters give out different ids. A mirror's log may hold
+/// batches of both, and no batch then counts as a duplicate of another.
 pub(crate) fn producer_ids_of(cluster_id: [u8; 16]) -> Range<i64> {
     let (halves, _) = cluster_id.as_chunks::<8>();
     let mut chance = Prng::stream(u64::from_be_bytes(halves[0]), u64::from_be_bytes(halves[1]));
@@ -98,7 +98,7 @@ impl Error {
     }
 }
 
-/// A topic that is to be made.
+/// Topic to create.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Creation {
     pub topic_id: Uuid,
@@ -108,27 +108,27 @@ pub(crate) struct Creation {
     pub records: Vec<MetadataRecord>,
 }
 
-/// What a turn of the metadata group led to.
+/// Results of a turn of the metadata group.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
-    /// What changed, in order.
+    /// Changes of the image, in order.
     pub changes: Vec<Change>,
     /// Requests whose records are committed, or were lost (`false`).
     pub released: Vec<(RequestKey, bool)>,
     /// For the other voters.
     pub messages: Vec<Outgoing>,
-    /// What must be read for them.
+    /// Payloads to read for the messages.
     pub reads: Vec<PayloadRead>,
-    /// It began to lead, or ceased to.
+    /// New role, if the replica began to lead or ceased to.
     pub leads: Option<bool>,
     /// All of the image is another one.
     pub is_begun: bool,
 }
 
-/// How much of the metadata log there is, and how much of it is needed.
+/// Size of the metadata log, and of the part that is still needed.
 #[derive(Debug, Default)]
 struct LogSize {
-    /// The first offset kept.
+    /// Log start offset.
     start: i64,
     /// The highest offset that a proposed Trim names.
     trimming: i64,
@@ -141,7 +141,8 @@ struct LogSize {
 }
 
 impl LogSize {
-    /// An image costs what it weighs, so it is not made for less than that.
+    /// Tells whether the batches since the last trim exceed both the limit and twice the last image. Making an image
+    /// takes work in proportion to its size, so the node makes none for fewer batches.
     fn is_large(&self, bytes_max: u64) -> bool {
         self.bytes > bytes_max.max(2 * self.image_bytes)
     }
@@ -157,13 +158,13 @@ pub(crate) struct Controller {
     waiting: BTreeMap<(u64, u64), RequestKey>,
     waited: u64,
     creating: BTreeMap<String, u64>,
-    /// Topics that a proposal changes or deletes: what comes of it is not known yet.
+    /// Topics that a proposal changes or deletes, while its result is open.
     changing: BTreeSet<Uuid>,
     /// Nodes whose settings a proposal changes.
     configuring: BTreeSet<i32>,
     /// Directories that a proposal retires.
     retiring: BTreeSet<Uuid>,
-    /// Nodes that say that their disks are full: new partitions prefer others as leaders.
+    /// Nodes that report full disks: new partitions prefer other nodes as leaders.
     pub(crate) full: BTreeSet<i32>,
     next_peer_id: u64,
     next_producer_id: i64,
@@ -178,17 +179,17 @@ pub(crate) struct Controller {
 }
 
 impl Controller {
-    /// The metadata group of a directory that was just formatted.
+    /// Builds the metadata group of a directory that was just formatted.
     pub(crate) fn create(replica: ReplicaId, voters: &[u64], seed: u64) -> Self {
         Self::over(Group::create(replica, identity(), voters, seed), Image::empty(), seed)
     }
 
-    /// The metadata group of a directory that joins a cluster: it is told the rest.
+    /// Builds the metadata group of a directory that joins a cluster. The group learns the rest from the other nodes.
     pub(crate) fn await_birth(replica: ReplicaId, seed: u64) -> Self {
         Self::over(Group::await_birth(replica, identity(), seed), Image::empty(), seed)
     }
 
-    /// The metadata group as storage found it; `tail` holds the batches after its image.
+    /// Builds the metadata group from the state that storage recovered; `tail` holds the batches after its image.
     pub(crate) fn recover(
         found: &RecoveredReplica,
         tail: Vec<Bytes>,
@@ -217,7 +218,7 @@ impl Controller {
     }
 
     fn over(group: Group, mut image: Image, seed: u64) -> Self {
-        // The group's own ids are nobody else's.
+        // No other replica may get an id of the metadata group.
         let own = group.voter_ids().iter().filter(|id| !quorum::is_of_directory(**id)).max();
         image.next_peer_id = image.next_peer_id.max(own.copied().unwrap_or(0) + 1);
         Self {
@@ -241,38 +242,38 @@ impl Controller {
         }
     }
 
-    /// The first offset kept.
+    /// Returns the log start offset.
     pub(crate) fn log_start(&self) -> i64 {
         self.log.start
     }
 
-    /// One past the last offset that is applied.
+    /// Returns one past the last applied offset.
     pub(crate) fn end(&self) -> i64 {
         self.end
     }
 
-    /// Whether something is proposed about a topic, and not committed yet.
+    /// Tells whether a change of a topic is proposed and not committed yet.
     pub(crate) fn is_changing(&self, topic_id: Uuid) -> bool {
         self.changing.contains(&topic_id)
     }
 
-    /// Whether something is proposed by which a node may get replicas, and not committed yet.
+    /// Tells whether a change that may give a node replicas is proposed and not committed yet.
     pub(crate) fn is_placing(&self) -> bool {
         !self.creating.is_empty() || !self.changing.is_empty()
     }
 
-    /// The nodes that belong to the cluster, and are not about to leave it: those that may get replicas.
+    /// Returns the nodes that belong to the cluster and are not about to leave it. Only these may get replicas.
     pub(crate) fn staying(&self) -> impl Iterator<Item = (i32, &RegisterBroker)> {
         self.image.staying().filter(|(_, it)| !self.retiring.contains(&it.directory_id))
     }
 
-    /// The commit at which a topic that is being made will be there.
+    /// Returns the commit at which a topic under creation will exist.
     pub(crate) fn creating(&self, name: &str) -> Option<u64> {
         self.creating.get(name).copied()
     }
 
-    /// Whether a request is about a topic whose creation, change or deletion is proposed and not
-    /// committed, or about settings of nodes of which that is so: it can be judged only by what comes of that.
+    /// Tells whether a request depends on a proposed change that is not committed yet: of a topic that it names, or of
+    /// nodes' settings. The controller can judge the request only after that change is decided.
     pub(crate) fn is_deciding_on(&self, request: &Request) -> bool {
         let is_open = |name: &str| {
             let there = self.image.topic_named(name);
@@ -462,7 +463,7 @@ impl Controller {
         placement::manual(&brokers, &assigned.collect::<Vec<_>>())
     }
 
-    /// All nodes that may get replicas, and where they stand.
+    /// Returns all nodes that may get replicas, with their racks.
     fn sites(&self) -> Vec<placement::Site<'_>> {
         self.staying().map(|(id, broker)| (id, broker.rack.as_deref())).collect()
     }
@@ -479,7 +480,7 @@ impl Controller {
         let there = self.image.topic(topic_id)?.partitions.get(at)?.clone();
         let moved = self.image.reassignments.get(&(topic_id, partition));
         let origin = moved.map_or_else(|| peers(&there), |moved| moved.origin.clone());
-        // Who asks again for what is under way must not make it begin anew.
+        // A client that asks again for a move that is under way must not make it begin again.
         let meant = moved.map_or_else(|| origin.clone(), |moved| moved.target.clone());
         let is_all = moved.is_none_or(|moved| moved.then.is_empty());
         let replicas = self.replicas_on(&there, wanted);
@@ -489,8 +490,9 @@ impl Controller {
         Some(self.begin_move((topic_id, partition), (&there, replicas), origin, Vec::new()))
     }
 
-    /// Decides to replace a replica that is of no use any more by another one on the same node: first its group does
-    /// without it, then it gets the other. `None` where the others could not decide without it, or it is moved already.
+    /// Decides to replace a useless replica by a new one on the same node. The group first removes the old replica,
+    /// then adds the new one. Returns `None` if the others have no majority without it, or if the partition moves
+    /// already.
     pub(crate) fn replace_replica(
         &mut self,
         topic_id: Uuid,
@@ -510,10 +512,10 @@ impl Controller {
         Some(self.begin_move(place, (&there, others), peers(&there), then))
     }
 
-    /// The replicas of a partition that is to be on these nodes: those that are there already, of the directories that the
-    /// nodes have now, and new ones.
+    /// Returns the replicas of a partition on these nodes. A replica stays if its node still has its directory; every
+    /// other one is new.
     fn replicas_on(&mut self, there: &[PlacedReplica], wanted: &[i32]) -> Vec<PlacedReplica> {
-        // One whose directory is gone is not the same one.
+        // A replica whose directory is gone is not the same one.
         let known = |id: &i32| {
             let directory_id = self.image.brokers.get(id)?.directory_id;
             let has = |it: &&PlacedReplica| (it.broker_id, it.directory_id) == (*id, directory_id);
@@ -524,7 +526,7 @@ impl Controller {
         replicas.map(|(known, id)| known.unwrap_or_else(|| self.new_replica(*id))).collect()
     }
 
-    /// The record that says so: replicas are there, and other ones are to be.
+    /// Returns the record that begins a move from the present replicas to other ones.
     fn begin_move(
         &mut self,
         (topic_id, partition): (Uuid, i32),
@@ -554,8 +556,9 @@ impl Controller {
         Some(self.begin_move((topic_id, partition), (&there, replicas), origin, Vec::new()))
     }
 
-    /// A partition's group is what the move of this number wanted: the records that end it, if they are not proposed yet, and
-    /// begin what is to follow.
+    /// Returns the records that end the move of this number, once the partition's group has the wanted replicas. The
+    /// records also begin the next move, if one follows. Returns `None` if no move has this number, or a change of the
+    /// topic is proposed.
     pub(crate) fn finish_move(
         &mut self,
         topic_id: Uuid,
@@ -591,13 +594,13 @@ impl Controller {
         PlacedReplica { peer_id, broker_id, directory_id }
     }
 
-    /// For a replica or a move: higher than any before.
+    /// Returns the id of a new replica or move, which is higher than any before.
     fn take_id(&mut self) -> u64 {
         self.next_peer_id += 1;
         self.next_peer_id - 1
     }
 
-    /// Never one that was used before: the log's end is mixed in, and it only grows.
+    /// Returns a topic id that was never used before: it contains the log end offset, which only grows.
     fn new_topic_id(&mut self) -> Uuid {
         loop {
             let end = self.group.end_offset().unsigned_abs();
@@ -687,15 +690,15 @@ impl Controller {
         self.waiting.insert((index, self.waited), key);
     }
 
-    /// The image at the applied index, for storage.
+    /// Returns the storage operation that stores the image at the applied index.
     pub(crate) fn image_op(&mut self) -> OpKind {
         let image = self.image.encode(self.group.applied());
         self.log.image_bytes = image.len() as u64;
         OpKind::Image { index: self.group.applied(), image }
     }
 
-    /// Proposes that what the image says anyway goes from the log, once that is large. True if
-    /// something was proposed.
+    /// Proposes to trim the part of the log that the image replaces, once that part is large. Returns true if it
+    /// proposed a trim.
     pub(crate) fn trim_if_large(&mut self, bytes_max: u64) -> bool {
         let end = self.end;
         if !self.log.is_large(bytes_max) || end <= self.log.trimming || !self.group.is_serving() {
@@ -717,12 +720,12 @@ impl Controller {
         self.log.start = offset;
         self.log.trimming = self.log.trimming.max(offset);
         self.log.bytes = 0;
-        // The segment that is cut here goes at once, or when the next one is begun.
+        // This trim cuts a segment, which goes at once, or when the next one begins.
         self.segment_bytes = None;
         vec![self.image_op(), OpKind::Trim { log_start: offset }]
     }
 
-    /// Collects what the group has ready and applies what was committed.
+    /// Collects the outputs of the Raft group and applies the committed entries.
     pub(crate) fn turn(&mut self, actions: &mut Vec<Action>) -> Outcome {
         let mut outcome = Outcome::default();
         let turn = self.group.collect();
@@ -761,8 +764,8 @@ impl Controller {
                 }
             }
         }
-        // The image holds all that was committed so far, so these come after the last of it; one
-        // of a group that has just failed does not.
+        // The image holds everything committed so far, so the snapshots come after the last change. The image of a
+        // group that has just failed does not.
         if self.group.failure().is_some() {
             return outcome;
         }
@@ -785,7 +788,8 @@ impl Controller {
         outcome
     }
 
-    /// This replica's log begins anew, as its leader's does. The deletions that it never hears of are returned.
+    /// Begins this replica's log anew, as its leader's does. Returns the deletions that the replica would otherwise
+    /// miss.
     fn begin_anew(&mut self, beginning: &Beginning) -> Vec<Change> {
         let Some(image) = Image::decode(&beginning.image) else {
             self.group.fail("an image came that this version cannot read".to_owned());
@@ -804,7 +808,7 @@ impl Controller {
         before.topics_missing_in(&self.image).cloned().map(Change::Deleted).collect()
     }
 
-    /// Reads what was appended, by this node or by the one that leads: it will be applied once it is committed.
+    /// Reads new entries, which this node or the leader appended, to apply them once they are committed.
     fn take_appends(&mut self, ops: &[OpKind]) {
         let appends = ops.iter().flat_map(|op| match op {
             OpKind::Write { appends, .. } => &appends[..],
@@ -812,7 +816,7 @@ impl Controller {
         });
         for append in appends {
             let Content::Batch(batch) = &append.entry.content else { continue };
-            // What stood here before was cut.
+            // Raft truncated any earlier batches at this offset.
             let _ = self.unapplied.split_off(&batch.base_offset);
             match records_of(append.payload.clone()) {
                 Some(batches) => self.unapplied.extend(batches),
@@ -866,7 +870,7 @@ impl Controller {
         if self.served == serves {
             return;
         }
-        // What a former leader had decided and not committed is void, and so are its ids.
+        // Decisions of a former leader that are not committed are void, and so are the ids that it gave out.
         self.creating.clear();
         self.changing.clear();
         self.configuring.clear();
@@ -891,7 +895,7 @@ fn identity() -> Identity {
     Identity { topic: METADATA_TOPIC.to_owned(), topic_id: METADATA_TOPIC_ID, partition: 0 }
 }
 
-/// What is wrong with a topic's name, if anything.
+/// Returns a description of the mistake in a topic's name, if it has one.
 pub(crate) fn name_problem(name: &str) -> Option<String> {
     let is_legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
     if name.is_empty() {

@@ -1,9 +1,9 @@
 //! # Room card: describe
 //!
-//! Purpose:    what storage keeps for the node without reading it, in words, for people.
+//! Purpose:    describe in words the bytes that storage keeps for the node without reading them, for people.
 //! Owns:       nothing: the forms are those of the rooms that read them.
 //! Interface:  [`image`], [`internal`].
-//! Invariants: what the node would refuse to read is called unreadable here, too.
+//! Invariants: bytes that the node would refuse to read are called unreadable here, too.
 //! Never:      I/O.
 //! Tests:      below.
 //! Start at:   [`image`].
@@ -18,10 +18,10 @@ use crate::group::internal_of;
 use crate::partition::internal::Internal;
 use crate::partition::view_of;
 
-/// The replica of the metadata log, whose image is another than that of a partition.
+/// Replica of the metadata log, whose image has another form than that of a partition.
 pub const METADATA: ReplicaId = METADATA_REPLICA;
 
-/// What an image of this replica holds, a line for each fact. `None` if it cannot be read.
+/// Returns the facts in an image of this replica, one a line, or `None` if the image cannot be read.
 pub fn image(replica: ReplicaId, bytes: &Bytes) -> Option<Vec<String>> {
     if replica == METADATA_REPLICA {
         let records = Image::records_of(bytes)?;
@@ -36,7 +36,7 @@ pub fn image(replica: ReplicaId, bytes: &Bytes) -> Option<Vec<String>> {
     }
 }
 
-/// What an entry that is no batch says.
+/// Describes an entry that is no batch.
 pub fn internal(bytes: &[u8]) -> String {
     let entry = internal_of(bytes).map(|entry| entry.map(Internal::decode));
     match entry {

@@ -2,13 +2,13 @@
 //!
 //! Purpose:    consumer groups: clients that share partitions among themselves.
 //! Owns:       `Coordinator`, all groups of one partition of `__consumer_offsets`; [`Membership`], one group of the
-//!             classic protocol; `ConsumerGroup`, one of the consumer protocol; `ShareGroup`, one that shares; the committed offsets of a group; the
-//!             records that say all this.
-//!             (A *group* without more is a Raft group, `group.rs`.)
-//! Interface:  `Coordinator`'s functions for what clients ask; its outputs for what follows.
-//! Invariants: a request is answered exactly once; what members learn of an assignment, and anybody of an offset, was
-//!             durable before.
-//! Never:      clocks, chance, the bytes of a log: time, fresh ids and results of appends are handed in.
+//!             classic protocol; `ConsumerGroup`, one of the consumer protocol; `ShareGroup`, one share group; the
+//!             committed offsets of a group; the records of all this. (A *group* without more is a Raft group,
+//!             `group.rs`.)
+//! Interface:  `Coordinator`'s functions for requests of clients; its outputs for the effects.
+//! Invariants: each request gets exactly one answer; an assignment that members learn, and an offset that any client
+//!             learns, was durable before.
+//! Never:      clocks, chance, the bytes of a log: the caller hands in time, fresh ids and results of appends.
 //! Tests:      `groups/coordinator/tests.rs`, `groups/membership/tests.rs`, `groups/consumer/tests.rs`;
 //!             `node/tests/groups.rs`.
 //! Start at:   `groups/coordinator.rs`.

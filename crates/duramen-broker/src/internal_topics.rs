@@ -1,10 +1,10 @@
 //! # Room card: internal topics
 //!
-//! Purpose:    the topics that the cluster keeps its own state in, beside the metadata log.
-//! Owns:       their names, how they are made when they are first needed, which partition a group belongs to.
+//! Purpose:    the topics that hold the cluster's own state, beside the metadata log.
+//! Owns:       their names, their creation at the first use, the partition that a group belongs to.
 //! Interface:  [`is_internal`], [`to_make`], [`replicas`], [`partition_of`].
 //! Invariants: a group's partition is the one that Apache Kafka finds for it: tools compute it, too.
-//! Never:      what is kept in them.
+//! Never:      the records in these topics.
 //! Tests:      below; `node/tests/groups.rs`.
 //! Start at:   [`to_make`].
 
@@ -13,21 +13,22 @@ use duramen_protocol::messages::create_topics::{CreatableTopic, CreatableTopicCo
 
 use crate::configs::BrokerSettings;
 
-/// Where consumer groups are kept.
+/// Topic of the consumer groups.
 pub(crate) const GROUPS: &str = "__consumer_offsets";
-/// Where transactions are kept.
+/// Topic of the transactional ids.
 pub(crate) const TRANSACTIONS: &str = "__transaction_state";
-/// Where it is kept how far share groups are.
+/// Topic of the stored states of share groups.
 pub(crate) const SHARES: &str = "__share_group_state";
-/// Those whose partitions have coordinators: all of them.
+/// Topics whose partitions have coordinators: all of the internal ones.
 pub(crate) const COORDINATED: [&str; 3] = [GROUPS, TRANSACTIONS, SHARES];
 
-/// Whether clients may read a topic and nothing more; and not by pattern.
+/// Tells whether a topic is internal: clients may only read it, and patterns do not match it.
 pub(crate) fn is_internal(name: &str) -> bool {
     COORDINATED.contains(&name)
 }
 
-/// How many replicas an internal topic is to have, once there are as many nodes. Others have what they were made with.
+/// Returns the count of replicas of an internal topic, once the cluster has as many nodes. Returns `None` for other
+/// topics, which keep the count of their creation.
 pub(crate) fn replicas(name: &str, settings: &BrokerSettings) -> Option<usize> {
     let replicas = match name {
         GROUPS => settings.offsets_topic_replication_factor,
@@ -38,8 +39,9 @@ pub(crate) fn replicas(name: &str, settings: &BrokerSettings) -> Option<usize> {
     Some(usize::try_from(replicas).unwrap_or(1))
 }
 
-/// The topic as it is made without being asked for; `None` if a topic of this name is not yet. The nodes that are
-/// `there` bound its replicas; while there are fewer than are `expected` at least, what would have too few waits for them.
+/// Returns the topic to create without an administrator's request, or `None` if it must wait. The count of nodes that
+/// are `there` bounds its replicas. While fewer nodes than `expected` are there, a topic that would get too few
+/// replicas waits for them.
 pub(crate) fn to_make(
     name: &str,
     settings: &BrokerSettings,
@@ -63,7 +65,7 @@ pub(crate) fn to_make(
             SHARES => (settings.share_state_num_partitions, settings.share_state_segment_bytes),
             _ => (settings.transaction_log_num_partitions, settings.transaction_log_segment_bytes),
         };
-        // What a snapshot and the updates after it say has several keys.
+        // A snapshot and the updates after it have several keys, so compaction would not keep them together.
         let policy = if name == SHARES { "delete" } else { "compact" };
         topic.num_partitions = partitions;
         topic.replication_factor = i16::try_from(replicas).unwrap_or(i16::MAX);
@@ -87,7 +89,7 @@ pub(crate) fn to_make(
     Some(topic)
 }
 
-/// What a client is told when the log did not take a record, as Kafka puts it.
+/// Returns the error code for a client whose record the log did not take, as in Kafka.
 pub(crate) fn told(code: ErrorCode) -> ErrorCode {
     match code {
         ErrorCode::UnknownTopicOrPartition
@@ -99,8 +101,9 @@ pub(crate) fn told(code: ErrorCode) -> ErrorCode {
     }
 }
 
-/// The partition of [`GROUPS`] that a group belongs to, of [`TRANSACTIONS`] a transactional id, of [`SHARES`] a group with one
-/// of its partitions: the hash of Java's `String`, made positive as Kafka does.
+/// Returns the partition of an internal topic for a name. The name is a group for [`GROUPS`], a transactional id for
+/// [`TRANSACTIONS`], or a group with one of its partitions for [`SHARES`]. The hash is that of Java's `String`, made
+/// positive as Kafka does.
 pub(crate) fn partition_of(name: &str, partitions: usize) -> i32 {
     let add = |hash: i32, unit: u16| hash.wrapping_mul(31).wrapping_add(i32::from(unit));
     let hash = name.encode_utf16().fold(0, add).checked_abs().unwrap_or(0);

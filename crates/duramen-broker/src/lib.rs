@@ -1,10 +1,10 @@
 //! # Room card: broker
 //!
 //! Purpose:    the node: Kafka's requests, replicated logs, the cluster's metadata, as one value.
-//! Owns:       what a client may observe.
-//! Interface:  [`Node`] with [`Event`] and [`Action`]; [`session::Session`] for a connection;
-//!             [`read_plan`] for reads off the node's thread; [`configs`] for settings; [`describe`] for people;
-//!             [`groups`] for consumer groups; [`survivor`] for a directory whose cluster is lost.
+//! Owns:       everything that a client may observe.
+//! Interface:  [`Node`] with [`Event`] and [`Action`]; [`session::Session`] for a connection; [`read_plan`] for reads
+//!             off the node's thread; [`configs`] for settings; [`describe`] for people; [`groups`] for consumer
+//!             groups; [`survivor`] for a directory whose cluster is lost.
 //! Invariants: acknowledged is durable; shown is durable; the same events make the same actions.
 //! Never:      async, sockets, files, locks, hash maps, clocks, chance that is not seeded, threads.
 //! Tests:      `node/tests`, and each room's own; `duramen-sim` runs all of it.

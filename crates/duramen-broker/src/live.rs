@@ -1,11 +1,11 @@
 //! # Room card: live keys
 //!
-//! Purpose:    which records of a coordinator's log still say something: the last one of every key that has a value.
-//! Owns:       [`Live`]: their offsets, and about how many bytes they take.
+//! Purpose:    the live records of a coordinator's log: the last one of every key that has a value.
+//! Owns:       [`Live`]: their offsets, and their approximate size.
 //! Interface:  [`Live::put`], [`Live::remove`], [`Live::first`], [`Live::before`].
-//! Invariants: every live key is here once, at the offset of its last durable record. So whatever lies below
+//! Invariants: every live key is here once, at the offset of its last durable record. So all records below
 //!             [`Live::first`] may go.
-//! Never:      values; what is not durable.
+//! Never:      values; records that are not durable.
 //! Tests:      `groups/coordinator/tests.rs`.
 //! Start at:   [`Live`].
 
@@ -25,31 +25,31 @@ impl<K> Default for Live<K> {
 }
 
 impl<K> Live<K> {
-    /// The record at this offset is the last one of a key, and takes about so many bytes.
+    /// Records that the record at this offset is the last one of a key, and its approximate size in bytes.
     pub(crate) fn put(&mut self, at: i64, key: K, bytes: usize) {
         debug_assert!(!self.keys.contains_key(&at), "there is one record at {at}");
         self.bytes += bytes;
         self.keys.insert(at, (key, bytes));
     }
 
-    /// The record at this offset says nothing any more.
+    /// Removes the record at this offset, which is no longer live.
     pub(crate) fn remove(&mut self, at: i64) {
         if let Some((_, bytes)) = self.keys.remove(&at) {
             self.bytes -= bytes;
         }
     }
 
-    /// The first record that still says something.
+    /// Returns the offset of the first live record.
     pub(crate) fn first(&self) -> Option<i64> {
         self.keys.keys().next().copied()
     }
 
-    /// How many keys there are, and about how many bytes their records take.
+    /// Returns the count of keys, and the approximate size of their records in bytes.
     pub(crate) fn size(&self) -> (usize, usize) {
         (self.keys.len(), self.bytes)
     }
 
-    /// The keys whose last record lies before an offset, oldest first, and what each takes.
+    /// Returns the keys whose last record lies before an offset, oldest first, with the size of each record.
     pub(crate) fn before(&self, end: i64) -> impl Iterator<Item = (&K, usize)> {
         self.keys.range(..end).map(|(_, (key, bytes))| (key, *bytes))
     }

@@ -15,14 +15,14 @@ pub(crate) struct Prng {
 }
 
 impl Prng {
-    /// The stream for one purpose, named by `salt`.
+    /// Returns the stream for one purpose, named by `salt`.
     pub(crate) fn stream(seed: u64, salt: u64) -> Self {
         let mut mixer = Self { state: seed ^ salt.wrapping_mul(0xd6e8_feb8_6659_fd93) };
         let state = mixer.next();
         Self { state }
     }
 
-    /// The next number.
+    /// Returns the next number.
     pub(crate) fn next(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.state;
@@ -31,7 +31,7 @@ impl Prng {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound`, which is not 0. The bias is below 2^-32 for the small bounds used.
+    /// Returns a number below `bound`, which is not 0. The bias is below 2^-32 for the small bounds used.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         assert!(bound > 0, "there is no number below zero");
         self.next() % bound

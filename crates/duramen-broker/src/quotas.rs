@@ -1,13 +1,12 @@
 //! # Room card: quotas
 //!
-//! Purpose:    how fast clients may produce and consume, how much time their requests may take, and how long one that
-//!             took more has to rest.
-//! Owns:       the quotas of entities (users, client ids, their combinations and defaults), which of them
-//!             binds whom, what was used in the last seconds.
+//! Purpose:    limits on the bytes that clients produce and consume and on the time that their requests take, and the
+//!             throttle time of a client above its limit.
+//! Owns:       the quotas of entities (users, client ids, their combinations and defaults), the choice of the quota
+//!             that binds a client, the use in the last seconds.
 //! Interface:  [`QuotaTable::set`], [`QuotaTable::binding`], [`Meters::use_up`].
-//! Invariants: the first of Kafka's eight places that has a quota binds, and nothing else; clients that
-//!             share a quota share its meter. A rest is as long as brings the average of the window back
-//!             to the quota.
+//! Invariants: the first of Kafka's eight places that has a quota binds, and nothing else; clients that share a quota
+//!             share its meter. A rest is as long as brings the average of the window back to the quota.
 //! Never:      clocks, connections (they rest where they are read).
 //! Tests:      below; `node/tests/quotas.rs`; `compat/wire/test_quotas.py`.
 //! Start at:   [`QuotaTable::binding`].
@@ -15,8 +14,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound::{Excluded, Unbounded};
 
-/// Samples that make a window, and how long each is; Kafka's `quota.window.num` and
-/// `quota.window.size.seconds` defaults.
+/// Count of samples in a window, and the length of each; Kafka's `quota.window.num` and `quota.window.size.seconds`
+/// defaults.
 const SAMPLES: usize = 11;
 const SAMPLE_MS: u64 = 1000;
 
@@ -26,7 +25,7 @@ const IDLE_MS: u64 = 3_600_000;
 /// Meters looked at for that at once.
 const SWEEP: usize = 16;
 
-/// What a quota is for.
+/// Type of an entity that has a quota.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum EntityType {
     ClientId,
@@ -34,12 +33,12 @@ pub(crate) enum EntityType {
 }
 
 impl EntityType {
-    /// By Kafka's name.
+    /// Returns the type of Kafka's name.
     pub(crate) fn from_name(name: &str) -> Option<Self> {
         [Self::ClientId, Self::User].into_iter().find(|it| it.name() == name)
     }
 
-    /// Kafka's name.
+    /// Returns Kafka's name.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::ClientId => "client-id",
@@ -48,7 +47,7 @@ impl EntityType {
     }
 }
 
-/// What is limited.
+/// Use that a quota limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum QuotaKey {
     /// Bytes a second that are sent to consumers.
@@ -63,18 +62,18 @@ pub(crate) enum QuotaKey {
 const TIME_REST_MS_MAX: i32 = 1000;
 
 impl QuotaKey {
-    /// By Kafka's name.
+    /// Returns the key of Kafka's name.
     pub(crate) fn from_name(name: &str) -> Option<Self> {
         let all = [Self::ConsumerByteRate, Self::ProducerByteRate, Self::RequestPercentage];
         all.into_iter().find(|it| it.name() == name)
     }
 
-    /// Whether it is a number of bytes.
+    /// Tells whether the quota limits bytes.
     pub(crate) fn is_of_bytes(self) -> bool {
         self != Self::RequestPercentage
     }
 
-    /// Kafka's name.
+    /// Returns Kafka's name.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::ConsumerByteRate => "consumer_byte_rate",
@@ -84,15 +83,14 @@ impl QuotaKey {
     }
 }
 
-/// Whom a quota is for: a user, a client id or both, each by name, or `None` for all that have no
-/// quota of their own.
+/// Entity that a quota is for: a user, a client id or both. `None` stands for all that have no quota of their own.
 pub(crate) type Entity = BTreeMap<EntityType, Option<String>>;
 
 /// All quotas.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct QuotaTable(BTreeMap<Entity, BTreeMap<QuotaKey, f64>>);
 
-/// Whose use is added up: of a user, of a client id, or of a client id of a user.
+/// Account to which use is added: that of a user, of a client id, or of a client id of a user.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Account {
     key: QuotaKey,
@@ -100,10 +98,10 @@ struct Account {
     client_id: Option<String>,
 }
 
-/// What binds a client.
+/// Quota that binds a client.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Quota {
-    /// Whose use counts.
+    /// Account whose use counts.
     account: Account,
     /// Bytes a second, or hundredths of a second in a second.
     rate: f64,
@@ -118,7 +116,7 @@ fn whole(number: f64) -> i32 {
 }
 
 impl Quota {
-    /// The most that fits into a window: no answer has more.
+    /// Returns the most bytes that fit into a window: no answer has more.
     pub(crate) fn window_max(&self) -> i32 {
         whole(self.rate * (SAMPLES as f64 - 1.0))
     }
@@ -137,12 +135,12 @@ impl QuotaTable {
         }
     }
 
-    /// All of them, in order.
+    /// Returns all quotas, in order.
     pub(crate) fn all(&self) -> impl Iterator<Item = (&Entity, &BTreeMap<QuotaKey, f64>)> {
         self.0.iter()
     }
 
-    /// What binds a client.
+    /// Returns the quota that binds a client.
     pub(crate) fn binding(&self, key: QuotaKey, user: &str, client_id: &str) -> Option<Quota> {
         if self.0.is_empty() {
             return None;
@@ -174,7 +172,7 @@ impl QuotaTable {
     }
 }
 
-/// What was used of late.
+/// Use in the last seconds, by account.
 #[derive(Debug, Default)]
 pub(crate) struct Meters {
     meters: BTreeMap<Account, Meter>,
@@ -186,7 +184,7 @@ pub(crate) struct Meters {
 struct Meter(VecDeque<(u64, f64)>);
 
 impl Meters {
-    /// Counts `amount` and says for how many milliseconds the client has to rest now.
+    /// Counts `amount` and returns the client's throttle time, in milliseconds.
     pub(crate) fn use_up(&mut self, quota: &Quota, amount: f64, now_ms: u64) -> i32 {
         self.forget_idle(now_ms);
         let meter = self.meters.entry(quota.account.clone()).or_default();
@@ -199,20 +197,20 @@ impl Meters {
         self.use_up(quota, us as f64 / 10_000.0, now_ms);
     }
 
-    /// For how many milliseconds the client has to rest for the time that its requests took.
+    /// Returns the throttle time of a client for the time that its requests took, in milliseconds.
     pub(crate) fn time_rest_ms(&self, quota: &Quota, now_ms: u64) -> i32 {
         let meter = self.meters.get(&quota.account);
         meter.map_or(0, |meter| meter.rest_ms(quota.rate, now_ms)).min(TIME_REST_MS_MAX)
     }
 
-    /// Takes back what was counted and not used after all.
+    /// Takes back an amount that was counted and not used after all.
     pub(crate) fn give_back(&mut self, quota: &Quota, amount: f64, now_ms: u64) {
         if let Some(meter) = self.meters.get_mut(&quota.account) {
             meter.add(-amount, now_ms);
         }
     }
 
-    /// A client may call itself by a new name each time.
+    /// Forgets meters that are idle. A client may call itself by a new name each time, so meters would pile up.
     fn forget_idle(&mut self, now_ms: u64) {
         let after = self.swept.take().map_or(Unbounded, Excluded);
         let some = self.meters.range((after, Unbounded)).take(SWEEP);
@@ -240,8 +238,8 @@ impl Meter {
         }
     }
 
-    /// As Kafka does it: over the window, or over as much of it as there was, but over all of its
-    /// samples but one at least.
+    /// Returns the throttle time as in Kafka, in milliseconds. The rate is the average over the window, or over the
+    /// part of the window that has passed. That part counts as at least all samples but one.
     fn rest_ms(&self, quota: f64, now_ms: u64) -> i32 {
         let mut samples = self.0.iter().filter(|(at, _)| is_in_window(*at, now_ms)).peekable();
         let Some((oldest, _)) = samples.peek() else { return 0 };

@@ -1,13 +1,13 @@
 //! # Room card: read plans
 //!
-//! Purpose:    carry out what a node planned to read, on whatever thread may block.
-//! Owns:       how a response's limit of bytes is shared among its partitions.
-//! Interface:  [`fetch_ranges`] for sendfile, [`fetch_bytes`] for everything else, [`list_offsets`],
-//!             [`metadata_tail`] before a node is opened, [`log_slice`] for the node itself, [`digests`] for
-//!             whoever compares replicas; [`look`], [`share_ranges`] and [`share_bytes`] for share groups.
-//! Invariants: nothing at or past a part's end is sent; the first non-empty part is never empty for
-//!             want of room; damage is one partition's error and never another's.
-//! Never:      the node's state; which offsets may be seen.
+//! Purpose:    carry out the reads that a node planned, on whatever thread may block.
+//! Owns:       the split of a response's limit of bytes among its partitions.
+//! Interface:  [`fetch_ranges`] for sendfile, [`fetch_bytes`] for everything else, [`list_offsets`], [`metadata_tail`]
+//!             before a node is opened, [`log_slice`] for the node itself, [`digests`] for programs that compare
+//!             replicas; [`look`], [`share_ranges`] and [`share_bytes`] for share groups.
+//! Invariants: a response has no bytes at or past a part's end; the first non-empty part is never empty for want of
+//!             room; damage is one partition's error and never another's.
+//! Never:      the node's state; which offsets a client may see.
 //! Tests:      `node/tests`; `duramen-sim`.
 //! Start at:   [`fetch_ranges`].
 
@@ -32,8 +32,8 @@ pub use shares::{look, share_bytes, share_ranges};
 const TAIL_READ_BYTES: u32 = 16 << 20;
 const MAX_TIMESTAMP: i64 = -3;
 
-/// Finds the bytes of a fetch. The records of the response are [`RecordData::External`] whose id
-/// is the index into the returned ranges. All of them are verified: reading them ahead is done.
+/// Finds the bytes of a fetch. The records of the response are [`RecordData::External`] whose id is the index into the
+/// returned ranges. All of them are verified, so no reader needs to read them ahead.
 pub fn fetch_ranges<D: Disk>(
     reader: &Reader<D>,
     plan: FetchPlan,
@@ -74,7 +74,7 @@ fn locate<D: Disk>(
     let is_other = |range: &FileRange<D::File>| {
         part.compaction.is_some_and(|compaction| compaction != range.compaction)
     };
-    // It was compacted since: what the client is told of aborted transactions may say too much now.
+    // Compaction has changed the log since the plan: the plan's aborted transactions may name too much now.
     if found.as_ref().is_some_and(is_other) { Err(ReadError::Removed) } else { Ok(found) }
 }
 
@@ -126,8 +126,8 @@ fn refuse(slot: &mut PartitionData, part: &FetchPart, error: &ReadError) {
 
 fn code_of(error: &ReadError) -> ErrorCode {
     match error {
-        // The topic was deleted between the plan and the read; or a segment was removed in the
-        // middle of it, and whoever asks again learns why.
+        // A deletion of the topic between plan and read, or the removal of a segment in the middle of the read. The
+        // client asks again and learns which.
         ReadError::UnknownReplica | ReadError::Removed => ErrorCode::NotLeaderOrFollower,
         // The log was trimmed between the plan and the read.
         ReadError::OutOfRange => ErrorCode::OffsetOutOfRange,
@@ -165,7 +165,7 @@ pub fn list_offsets<D: Disk>(reader: &Reader<D>, plan: TimePlan) -> ListOffsetsR
     response
 }
 
-/// Makes the digests of replicas. What there is no room for has none, and ends where it begins.
+/// Computes the digests of replicas. A replica that has no room left gets none, and ends where it begins.
 pub fn digests<D: Disk>(reader: &Reader<D>, plan: ReplicasPlan) -> DescribeReplicasResponse {
     let ReplicasPlan { mut response, parts, mut bytes_max } = plan;
     for (at, part) in parts.iter().enumerate() {
@@ -188,7 +188,7 @@ pub fn digests<D: Disk>(reader: &Reader<D>, plan: ReplicasPlan) -> DescribeRepli
             }
             Err(error) => {
                 slot.error_code = match error {
-                    // The log was trimmed between the plan and the read; whoever asks again learns how far.
+                    // The log was trimmed between the plan and the read. The client asks again and learns how far.
                     ReadError::Removed => ErrorCode::OffsetOutOfRange,
                     _ => code_of(&error),
                 }
@@ -202,7 +202,7 @@ pub fn digests<D: Disk>(reader: &Reader<D>, plan: ReplicasPlan) -> DescribeRepli
     response
 }
 
-/// The metadata log's batches after its image, for [`crate::NodeOptions::metadata_tail`].
+/// Reads the metadata log's batches after its image, for [`crate::NodeOptions::metadata_tail`].
 pub fn metadata_tail<D: Disk>(
     reader: &Reader<D>,
     recovered: &[RecoveredReplica],
@@ -228,7 +228,7 @@ pub fn metadata_tail<D: Disk>(
     Ok(tail)
 }
 
-/// Reads what a node asked for of a log.
+/// Reads the part of a log that a node asked for.
 pub fn log_slice<D: Disk>(reader: &Reader<D>, wanted: &ReadLog) -> LogRead {
     let &ReadLog { replica, from, pass, end, bytes_max, peer, ticket, made_by } = wanted;
     let read = || {
@@ -237,7 +237,7 @@ pub fn log_slice<D: Disk>(reader: &Reader<D>, wanted: &ReadLog) -> LogRead {
         let is_as_wanted = match (made_by, &range) {
             (MadeBy::Anything, _) | (MadeBy::Appends, None) => true,
             (MadeBy::Appends, Some(range)) => range.generation == 0,
-            // It only grows: if that is so now, it was when it was found that there is nothing.
+            // The index only grows: if it is the planned one now, it was so when the read found nothing.
             (MadeBy::Compaction(index), None) => reader.compaction(replica)? == index,
             (MadeBy::Compaction(index), Some(range)) => range.compaction == index,
         };
@@ -254,7 +254,7 @@ pub fn log_slice<D: Disk>(reader: &Reader<D>, wanted: &ReadLog) -> LogRead {
         let cause = std::error::Error::source(&error).map(ToString::to_string);
         [Some(error.to_string()), cause].into_iter().flatten().collect::<Vec<_>>().join(": ")
     });
-    // What was good when it was first read may have rotted since.
+    // A batch that was sound at its first read may be damaged since.
     let is_sound = |batch: &[u8]| {
         !wanted.is_for_mending()
             || Descriptor::of_batch(batch, false).is_ok_and(|it| it.matches(batch))
@@ -263,7 +263,7 @@ pub fn log_slice<D: Disk>(reader: &Reader<D>, wanted: &ReadLog) -> LogRead {
     let (from, begins_segment, batches) = match read {
         Ok((from, begins, bytes)) => {
             let (is_empty, whole) = (bytes.is_empty(), whole(bytes));
-            // That there is nothing is not to be told of what cannot be read.
+            // Damaged bytes must not look like the absence of records.
             let is_lost = whole.is_empty() && !is_empty && made_by != MadeBy::Anything;
             let batches = if is_lost { Err("it is damaged".to_owned()) } else { Ok(whole) };
             (from, begins, batches)
@@ -273,7 +273,7 @@ pub fn log_slice<D: Disk>(reader: &Reader<D>, wanted: &ReadLog) -> LogRead {
     LogRead { replica, from, peer, ticket, begins_segment, batches }
 }
 
-/// How many bytes whole batches take, up to the first that is not wanted, and the offset after them.
+/// Returns the size of the whole batches, up to the first that is not wanted, and the offset after them.
 fn whole_batches(bytes: &Bytes, is_wanted: impl Fn(&[u8]) -> bool) -> (usize, i64) {
     let walk = duramen_protocol::batch::batches(bytes.clone());
     let (mut whole, mut next) = (0, -1);

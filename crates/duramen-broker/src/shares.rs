@@ -1,14 +1,15 @@
 //! # Room card: shares
 //!
-//! Purpose:    what is kept of share groups (KIP-932) in each partition: where a group starts, and what became of the records
-//!             after that.
-//! Owns:       [`coordinator::Coordinator`], all that is kept in one partition of `__share_group_state`; the records that say
-//!             it; how runs of offsets are put together.
-//! Interface:  the coordinator's functions for what leaders of partitions, coordinators of groups and administrators ask; its
-//!             outputs for what follows.
-//! Invariants: what is told is durable; what an earlier leader or an earlier life of a group says changes nothing.
-//! Never:      clocks, chance, the bytes of a log, who is in a group (see `groups`), which records are acquired (that is kept
-//!             in the memory of their leader).
+//! Purpose:    the stored state of share groups (KIP-932) in each partition: the group's start offset, and the state of
+//!             the records after it.
+//! Owns:       [`coordinator::Coordinator`], the state in one partition of `__share_group_state`; the records of that
+//!             state; the merge of runs of offsets.
+//! Interface:  the coordinator's functions for requests of partition leaders, coordinators of groups and
+//!             administrators; its outputs for the effects.
+//! Invariants: every answer is durable; a request of an earlier leader or of an earlier life of a group changes
+//!             nothing.
+//! Never:      clocks, chance, the bytes of a log, the members of a group (see `groups`), acquired records (their
+//!             leader keeps these in memory).
 //! Tests:      below; `shares/coordinator/tests.rs`; `node/tests/shares.rs`.
 //! Start at:   `shares/coordinator.rs`.
 
@@ -23,7 +24,7 @@ pub(crate) mod partition;
 pub(crate) mod records;
 pub(crate) mod sessions;
 
-/// Who has dead letters.
+/// Holder of dead letters, which asks to append them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BurialAsker {
     /// This node.
@@ -41,14 +42,14 @@ pub(crate) struct ShareKey {
 }
 
 impl fmt::Display for ShareKey {
-    /// The name by which its coordinator is found: clients of Kafka hash it, too.
+    /// Writes the name by which clients find the key's coordinator. Clients of Kafka hash it, too.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}:{}", self.group, self.topic_id, self.partition)
     }
 }
 
 impl ShareKey {
-    /// The key of this name. A group's may have colons.
+    /// Parses the key of this name. The group's name may have colons.
     pub(crate) fn named(name: &str) -> Option<Self> {
         let (rest, partition) = name.rsplit_once(':')?;
         let (group, topic_id) = rest.rsplit_once(':')?;
@@ -66,7 +67,8 @@ impl ShareKey {
 pub(crate) struct StateBatch {
     pub first: i64,
     pub last: i64,
-    /// Kafka's number: 0 is available, 2 acknowledged, 4 archived. Who has acquired a record is not kept.
+    /// Kafka's number: 0 is available, 2 acknowledged, 4 archived. The stored state does not say which member acquired
+    /// a record.
     pub state: i8,
     pub count: i16,
 }
@@ -77,22 +79,22 @@ impl StateBatch {
     }
 }
 
-/// What is kept.
+/// Stored state of a share group in a partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ShareState {
     /// Larger than in any earlier life of the group, and after each time that its offsets were set.
     pub state_epoch: i32,
     /// Of the last leader that has read it.
     pub leader_epoch: i32,
-    /// The first offset of which it is not known that the group is done with it; -1 until a leader has found it.
+    /// First offset that the group may not be done with; -1 until a leader has found it.
     pub start: i64,
-    /// How many offsets after that the group is done with; -1 if nobody has said.
+    /// Count of offsets after the start that the group is done with; -1 if no leader has given it.
     pub complete: i32,
     /// In order, apart, and none of them before the start.
     pub batches: Vec<StateBatch>,
 }
 
-/// What a leader wants to be kept.
+/// Write that a leader asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ShareWrite {
     pub state_epoch: i32,
@@ -103,8 +105,9 @@ pub(crate) struct ShareWrite {
     pub batches: Vec<StateBatch>,
 }
 
-/// Runs of offsets as one list. Where some overlap, the one that was delivered more often is the newer one, and of those
-/// the one that is further on its way: so it does not matter in which order, or how often, they are put together.
+/// Merges runs of offsets into one list. Where runs overlap, the one with more deliveries is the newer one. Among those
+/// with equal deliveries, the one with the later state is newer. So neither the order nor the repetition of merges
+/// matters.
 pub(crate) fn combined(
     batches: impl Iterator<Item = StateBatch> + Clone,
     start: i64,

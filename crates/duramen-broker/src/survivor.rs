@@ -1,10 +1,10 @@
 //! # Room card: survivor
 //!
 //! Purpose:    go on with one node when most of the others are lost for ever.
-//! Owns:       what a data directory must say to be a cluster of its own, and what is given up by that.
+//! Owns:       the records by which a data directory becomes a cluster of its own, and the list of losses.
 //! Interface:  [`Survival::plan`], for a directory that no process serves.
-//! Invariants: nothing that the directory holds is given up: what was not committed is, by its only voter. The others'
-//!             directories are retired, and ids that they may have given away are given to nobody again.
+//! Invariants: the directory loses nothing that it holds: its only voter commits entries that were not committed. The
+//!             plan retires the others' directories, and no node gets an id again that they may have given away.
 //! Never:      a cluster that still has a majority; that is for a person to judge. The manifest, which makes it another
 //!             cluster than that of the others (see `duramen_storage::Storage::secede`).
 //! Tests:      `node/tests/survivor.rs`; `duramen/tests/cluster.rs` does it to real processes.
@@ -29,7 +29,7 @@ use crate::internal_topics;
 use crate::limits::PRODUCER_ID_BLOCK;
 use crate::partition::stamp;
 
-/// Blocks of producer ids that others may have been given without this node having heard of it.
+/// Count of blocks of producer ids that other nodes may have got without this node's knowledge.
 const BLOCKS_UNHEARD_OF: i64 = 1_000_000;
 
 /// A partition.
@@ -41,37 +41,37 @@ pub struct Place {
     pub partition: i32,
 }
 
-/// What comes of it.
+/// Result of the recovery.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// The other nodes, which have no part in the cluster any more.
     pub others: Vec<i32>,
-    /// Partitions that go on with what this node has of them.
+    /// Partitions that go on with this node's replica of them.
     pub kept: Vec<Place>,
-    /// Of these, those that this node was only being given: they may lack much.
+    /// Those of the kept partitions whose replica here was still a learner: they may lack much.
     pub partial: Vec<Place>,
     /// Partitions that this node has nothing of: they stay without a leader until they are deleted.
     pub lost: Vec<Place>,
     /// Partitions of the cluster's own topics that begin anew, empty.
     pub renewed: Vec<Place>,
-    /// Partitions whose files here are damaged: they are not served.
+    /// Partitions whose files on this node are damaged: the node does not serve them.
     pub damaged: Vec<Place>,
 }
 
 /// See the room card.
 #[derive(Debug)]
 pub struct Survival {
-    /// What becomes of what.
+    /// Fate of nodes and partitions.
     pub outcome: Outcome,
-    /// With whom the cluster then began: this node.
+    /// Only founder of the new cluster: this node.
     pub founder: Voter,
     /// To be made durable, after the manifest was.
     pub ops: Vec<Op>,
 }
 
 impl Survival {
-    /// From what a directory has; `tail` holds the metadata's batches after its image, `wall_ms` is now. Or why it
-    /// cannot be.
+    /// Plans the recovery from the content of a directory, or returns the reason for which it is impossible. `tail`
+    /// holds the metadata's batches after its image, `wall_ms` is the present time.
     pub fn plan(
         facts: &Facts,
         replicas: &[RecoveredReplica],
@@ -112,7 +112,7 @@ impl Survival {
     }
 }
 
-/// Whether it ever was told with what its log begins.
+/// Tells whether the replica ever learnt where its log begins.
 fn is_born(found: &RecoveredReplica) -> bool {
     !found.conf.voters.is_empty()
 }
@@ -121,7 +121,7 @@ fn last_index(found: &RecoveredReplica) -> u64 {
     found.entries.last().map_or(found.prev_index, |entry| entry.index)
 }
 
-/// What the log says up to its last entry, whoever else has it.
+/// Returns the image after the last entry of the log, whether or not other nodes have that entry.
 fn image_of(metadata: &RecoveredReplica, tail: Vec<Bytes>) -> Option<Image> {
     let mut image = Image::decode(&metadata.image)?;
     for bytes in tail {
@@ -134,7 +134,7 @@ fn image_of(metadata: &RecoveredReplica, tail: Vec<Bytes>) -> Option<Image> {
     Some(image)
 }
 
-/// What becomes of each partition, and the records that let the cluster's own ones begin anew.
+/// Returns the fate of each partition, and the records that let the cluster's own partitions begin anew.
 fn outcome(
     image: &Image,
     replicas: &[RecoveredReplica],
@@ -178,19 +178,19 @@ fn partitions(topic: &Topic) -> impl Iterator<Item = (&Topic, i32, &Vec<PlacedRe
     (0..).zip(&topic.partitions).map(move |(partition, placed)| (topic, partition, placed))
 }
 
-/// The replica is its group's only voter, and has voted for itself in a term of its own: all that it has is committed.
+/// Makes the replica its group's only voter, with a vote for itself in a new term. All of its log is then committed.
 fn seize(found: &RecoveredReplica, appends: Vec<Append>) -> [Op; 2] {
     let replica = found.replica;
     let last = appends.last().map_or(last_index(found), |append| append.entry.index);
     let hard_state =
         Some(HardState { term: found.hard_state.term + 1, vote: replica.0, commit: last });
-    // As if the last entry had said so: what earlier ones say of members has no effect any more.
+    // The membership is as if the last entry had set it, so earlier entries can no longer change it.
     let conf = ConfState { applied: last, voters: vec![replica.0], ..ConfState::default() };
     let write = OpKind::Write { ticket: 1, appends, hard_state, must_sync: true };
     [Op { replica, kind: write }, Op { replica, kind: OpKind::Conf { conf } }]
 }
 
-/// The entry behind the metadata's last.
+/// Builds the entry after the metadata's last one.
 fn append(metadata: &RecoveredReplica, records: &[MetadataRecord], wall_ms: i64) -> Option<Append> {
     let mut builder = BatchBuilder::new();
     for record in records {

@@ -1,4 +1,4 @@
-//! `DescribeAcls`, `CreateAcls` and `DeleteAcls`: there is no access control yet, and all are told so.
+//! `DescribeAcls`, `CreateAcls` and `DeleteAcls`: there is no access control yet, and the answer always says so.
 
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::create_acls::AclCreationResult;

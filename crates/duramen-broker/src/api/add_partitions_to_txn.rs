@@ -1,5 +1,5 @@
-//! `AddPartitionsToTxn`: partitions that a transaction will write to. Also serves `AddOffsetsToTxn`, which is the same for the
-//! partition that a group is kept in.
+//! `AddPartitionsToTxn`: adds the partitions that a transaction will write to. Also serves `AddOffsetsToTxn`, which
+//! adds the partition that holds a group.
 
 use std::collections::BTreeMap;
 
@@ -23,10 +23,10 @@ use crate::transactions::records::Partitions;
 
 /// The first version that asks for several transactions at once; clients speak those before.
 const FIRST_BATCHED: i16 = 4;
-/// The first version in which a producer is told that another one has its place.
+/// First version in which a client learns by its own error code that another producer has replaced it.
 const FIRST_FENCED: i16 = 2;
 
-/// What a client of an older version is told.
+/// Returns the error code that a client of this version understands.
 fn told(code: ErrorCode, version: i16) -> ErrorCode {
     match code {
         ErrorCode::ProducerFenced if version < FIRST_FENCED => ErrorCode::InvalidProducerEpoch,
@@ -34,7 +34,7 @@ fn told(code: ErrorCode, version: i16) -> ErrorCode {
     }
 }
 
-/// What of an answer a coordinator decides: a transaction of the request, all of it or one partition.
+/// Place in an answer that a coordinator decides: a transaction of the request, all of it or one partition.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     at: usize,
@@ -94,7 +94,7 @@ pub(crate) fn handle(
         for (topic, partition) in codes.keys().filter(|_| may_be_asked) {
             let place = ((*topic).to_owned(), *partition);
             if addition.verify_only {
-                // Of each it is told whether it is in the transaction.
+                // The coordinator answers for each partition on its own.
                 let partitions = [(place.0.clone(), [place.1].into())].into();
                 let addition = Addition { partitions, ..addition.clone() };
                 asked.push((Place { at, partition: Some(place) }, id.clone(), addition));
@@ -145,7 +145,7 @@ fn ask(
     }
 }
 
-/// A coordinator has answered for one part.
+/// Records a coordinator's answer for one part.
 pub(crate) fn on_judged(node: &mut Node, key: RequestKey, part: usize, code: ErrorCode) {
     let Some(Parked::Addition { response, places, outstanding, version }) = node.parked_mut(key)
     else {
@@ -180,7 +180,7 @@ pub(crate) fn on_judged(node: &mut Node, key: RequestKey, part: usize, code: Err
     }
 }
 
-/// Whether the id may be used, and is coordinated here.
+/// Tells whether the principal may use the transactional id, and whether this node coordinates it.
 pub(super) fn admit(node: &Node, context: &RequestContext, id: &str) -> Result<(), ErrorCode> {
     if id.is_empty() {
         return Err(ErrorCode::InvalidRequest);
@@ -193,7 +193,7 @@ pub(super) fn admit(node: &Node, context: &RequestContext, id: &str) -> Result<(
 
 type Codes<'a> = BTreeMap<(&'a str, i32), ErrorCode>;
 
-/// Which of the partitions may be written to.
+/// Returns a code for each partition, by the client's right to write to it.
 fn judge<'a>(
     node: &Node,
     context: &RequestContext,
@@ -219,7 +219,7 @@ fn judge<'a>(
     codes
 }
 
-/// Those that fail come first, as from Kafka.
+/// Orders the results: those that fail come first, as from Kafka.
 fn in_order(
     codes: &Codes<'_>,
     told: impl Fn(ErrorCode) -> ErrorCode,
@@ -241,8 +241,8 @@ fn in_order(
     topics
 }
 
-/// `AddOffsetsToTxn`. Clients of it ask before they look for the group's coordinator, so this may be the first use of the topic
-/// that groups are kept in: the request waits until that is made.
+/// Handles `AddOffsetsToTxn`. Clients send it before they look for the group's coordinator, so it may be the first use
+/// of `__consumer_offsets`. The request waits until that topic is created.
 pub(crate) fn handle_offsets(
     node: &mut Node,
     key: RequestKey,
@@ -279,7 +279,7 @@ pub(crate) fn handle_offsets(
     );
 }
 
-/// What a client is told whose offsets cannot be part of its transaction.
+/// Returns the answer to a client whose offsets cannot be part of its transaction.
 pub(crate) fn offsets_refused(
     code: ErrorCode,
     context: &RequestContext,

@@ -15,7 +15,8 @@ use crate::node::Node;
 use crate::quotas::{Entity, EntityType, QuotaKey};
 use crate::session::RequestContext;
 
-/// What Kafka has and we do not enforce: to take it and do nothing would be a lie.
+/// Quotas that Kafka has and this node does not enforce. The node refuses them, because a quota that is accepted must
+/// have an effect.
 const NOT_YET: [&str; 2] = ["controller_mutation_rate", "connection_creation_rate"];
 
 pub(crate) fn handle(
@@ -99,7 +100,8 @@ fn entity_of(named: &[EntityData]) -> Result<Entity, Error> {
     Ok(entity)
 }
 
-/// What is set, if anything. What cannot be set may be taken back, as in Kafka.
+/// Returns the value to set, or `None` to remove the quota. A client may remove a quota that it cannot set, as in
+/// Kafka.
 fn value_of(op: &OpData) -> Result<Option<f64>, Error> {
     let OpData { key, value, remove } = op;
     if *remove {
@@ -121,7 +123,7 @@ fn value_of(op: &OpData) -> Result<Option<f64>, Error> {
     Ok(Some(*value))
 }
 
-/// What is told of quotas on which nobody decided.
+/// Returns the answer about quotas on which no controller decided.
 pub(crate) fn undecided(
     request: &AlterClientQuotasRequest,
     code: ErrorCode,

@@ -1,4 +1,4 @@
-//! `AlterConfigs`: what is given replaces all of a resource's own settings.
+//! `AlterConfigs`: replaces all of a resource's own settings by those of the request.
 
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::alter_configs::{
@@ -56,7 +56,7 @@ fn row(resource: &AlterConfigsResource, error: Option<&Error>) -> AlterConfigsRe
     }
 }
 
-/// What is told of resources whose fate was still open when the request's time was over.
+/// Returns the answer about resources that were still undecided when the request timed out.
 pub(crate) fn undecided(request: &AlterConfigsRequest, code: ErrorCode) -> AlterConfigsResponse {
     let error = Error::new(code, why_undecided(code));
     let responses = request.resources.iter().map(|resource| row(resource, Some(&error))).collect();

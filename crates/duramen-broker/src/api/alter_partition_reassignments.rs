@@ -1,4 +1,4 @@
-//! `AlterPartitionReassignments` (KIP-455): partitions are to be on other nodes, or stay where they are after all.
+//! `AlterPartitionReassignments` (KIP-455): moves partitions to other nodes, or cancels a move.
 
 use std::collections::BTreeSet;
 
@@ -68,7 +68,7 @@ pub(crate) fn handle(
     answer_after_commit(node, key, &records, response.into(), deadline);
 }
 
-/// The record that does it; none if it is so already.
+/// Returns the record that begins the move, or `None` if the partition already has these replicas.
 fn judge(
     node: &mut Node,
     request: &AlterPartitionReassignmentsRequest,
@@ -94,7 +94,7 @@ fn judge(
     if wanted.is_empty() {
         return refuse("a partition has at least one replica".to_owned());
     }
-    // Who is on its way out has no replicas, and must get none.
+    // A node that is leaving the cluster has no replicas, and must get none.
     let stays = |id: i32| node.controller.staying().any(|(staying, _)| staying == id);
     if let Some(id) = wanted.iter().find(|id| !stays(**id)) {
         return refuse(if image.brokers.contains_key(id) {
@@ -116,7 +116,7 @@ fn judge(
     Ok(node.controller.move_partition(topic_id, partition, wanted))
 }
 
-/// What is told of a request whose fate was still open when its time was over.
+/// Returns the answer to a request that was still undecided when it timed out.
 pub(crate) fn undecided(
     request: &AlterPartitionReassignmentsRequest,
     code: ErrorCode,

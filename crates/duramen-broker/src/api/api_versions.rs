@@ -1,4 +1,5 @@
-//! `ApiVersions`: what we speak. It is the table, and it may be asked at any time.
+//! `ApiVersions`: the APIs and versions that this node supports, from the table of APIs. A client may send it at any
+//! time.
 
 use duramen_protocol::ErrorCode;
 use duramen_protocol::api::{Api, advertised, advertised_to};
@@ -7,8 +8,8 @@ use duramen_protocol::messages::api_versions::{
 };
 use duramen_protocol::messages::{ApiVersionsRequest, ApiVersionsResponse};
 
-/// What clients may rely on by name. All nodes have it alike, at its highest level: it is not turned up or down, so it
-/// never changes.
+/// Feature that clients may rely on by name. All nodes have it at the same, highest level. No operator can change the
+/// level.
 pub(crate) struct Feature {
     pub(crate) name: &'static str,
     pub(crate) level: i16,
@@ -26,7 +27,7 @@ pub(crate) const FEATURES: &[Feature] = &[
 /// The first version of `ApiVersions` whose clients know features that may be at level 0 (KIP-584, KAFKA-17011).
 const FEATURES_FROM_LEVEL_0: i16 = 4;
 
-/// The rows for a client that calls itself `software`.
+/// Returns the rows for a client that calls itself `software`.
 fn versions(software: &str) -> Vec<ApiVersion> {
     let row = |api: &Api| ApiVersion {
         api_key: api.key.code(),
@@ -36,7 +37,7 @@ fn versions(software: &str) -> Vec<ApiVersion> {
     advertised().chain(advertised_to(software)).map(row).collect()
 }
 
-/// The answer to a request of a version that we do not know, to be sent in version 0.
+/// Returns the answer to a request of a version that we do not know, to be sent in version 0.
 pub(crate) fn unsupported_version() -> ApiVersionsResponse {
     ApiVersionsResponse {
         error_code: ErrorCode::UnsupportedVersion.code(),
@@ -55,8 +56,8 @@ pub(crate) fn answer(request: &ApiVersionsRequest, version: i16) -> ApiVersionsR
             ..ApiVersionsResponse::default()
         };
     }
-    // One that may be at level 0 is a decoding error for kafka-clients 3.3 to 3.7, and then they do not talk to us at
-    // all. Kafka hides it as well.
+    // kafka-clients 3.3 to 3.7 cannot decode a feature whose lowest level is 0, and then do not connect at all. Kafka
+    // hides such a feature as well.
     let is_shown = version >= FEATURES_FROM_LEVEL_0;
     let supported = |it: &Feature| SupportedFeatureKey {
         name: it.name.to_owned(),

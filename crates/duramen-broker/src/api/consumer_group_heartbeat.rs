@@ -38,7 +38,7 @@ pub(crate) fn handle(
     }
 }
 
-/// Whether it may ask about this group, and be told of the topics that it names.
+/// Tells whether the client may ask about this group, and may see the topics that it names.
 fn admit(
     context: &RequestContext,
     request: &ConsumerGroupHeartbeatRequest,

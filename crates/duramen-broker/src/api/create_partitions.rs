@@ -1,4 +1,4 @@
-//! `CreatePartitions`: topics grow; their new partitions are led when the answer says so.
+//! `CreatePartitions`: adds partitions to topics. The answer comes once the new partitions have leaders.
 
 use std::collections::BTreeSet;
 
@@ -80,7 +80,7 @@ fn refused(topic: &CreatePartitionsTopic, error: Error) -> CreatePartitionsTopic
     }
 }
 
-/// What is told of topics whose fate was still open when the request's time was over.
+/// Returns the answer about topics that were still undecided when the request timed out.
 pub(crate) fn undecided(
     request: &CreatePartitionsRequest,
     code: ErrorCode,

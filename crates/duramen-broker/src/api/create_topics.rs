@@ -1,4 +1,4 @@
-//! `CreateTopics`: topics are there, and led, when the answer says so.
+//! `CreateTopics`: creates topics. The answer comes once the topics have leaders.
 
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::create_topics::{
@@ -90,7 +90,7 @@ fn refused(topic: &CreatableTopic, error: Error) -> CreatableTopicResult {
     }
 }
 
-/// What is told of topics whose fate was still open when the request's time was over.
+/// Returns the answer about topics that were still undecided when the request timed out.
 pub(crate) fn undecided(request: &CreateTopicsRequest, code: ErrorCode) -> CreateTopicsResponse {
     let topics =
         request.topics.iter().map(|topic| refused(topic, Error::new(code, why_undecided(code))));

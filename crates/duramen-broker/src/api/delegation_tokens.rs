@@ -1,5 +1,5 @@
-//! The four calls about delegation tokens: nobody gets one over a connection without authentication, and there is no
-//! other yet.
+//! The four requests about delegation tokens. A connection without authentication gets no token, and there is no other
+//! kind of connection yet.
 
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::{

@@ -1,4 +1,4 @@
-//! `DeleteGroups`: groups that nobody is in, with all that was committed for them.
+//! `DeleteGroups`: deletes groups without members, with all of their committed offsets.
 
 use std::collections::BTreeSet;
 
@@ -26,7 +26,7 @@ pub(crate) fn handle(
     };
     let results = groups.iter().map(result).collect();
     let response = DeleteGroupsResponse { results, ..DeleteGroupsResponse::default() };
-    // One more than there are, until all were asked: some answer at once.
+    // Some groups answer at once, so the count is one too high until all have the request.
     let outstanding = groups.len() + 1;
     node.park(key, Parked::DeleteGroups { response, outstanding }, u64::MAX);
     for (part, group) in groups.iter().enumerate() {
@@ -43,7 +43,7 @@ pub(crate) fn handle(
     finish(node, key);
 }
 
-/// What became of one of the groups is known.
+/// Records the result for one of the groups, and answers once all are known.
 pub(crate) fn on_deleted(node: &mut Node, key: RequestKey, part: usize, error_code: i16) {
     if let Some(Parked::DeleteGroups { response, .. }) = node.parked_mut(key) {
         response.results[part].error_code = error_code;

@@ -53,7 +53,7 @@ pub(crate) fn handle(
     }
 }
 
-/// Each partition once: as in Kafka the last offset counts that is given for it.
+/// Returns each partition once. As in Kafka, the last offset given for a partition counts.
 fn last_of_each(mut topics: Vec<DeleteRecordsTopic>) -> Vec<DeleteRecordsTopic> {
     let mut named = BTreeSet::new();
     for topic in topics.iter_mut().rev() {
@@ -66,7 +66,7 @@ fn last_of_each(mut topics: Vec<DeleteRecordsTopic>) -> Vec<DeleteRecordsTopic> 
     topics
 }
 
-/// The log start, if it is that far already; `None` if a trim is under way.
+/// Returns the log start offset if it has reached `offset` already, or `None` if a trim is under way.
 fn trim(
     node: &mut Node,
     context: &RequestContext,

@@ -39,7 +39,7 @@ pub(crate) fn handle(
     answer_after_commit(node, key, &records, response.into(), deadline);
 }
 
-/// All topics that a request names, in whichever of the two ways.
+/// Returns all topics that a request names, in whichever of the two ways.
 fn topics_of(request: &DeleteTopicsRequest) -> Vec<DeleteTopicState> {
     let by_name = request.topic_names.iter().cloned();
     let by_name = by_name.map(|name| DeleteTopicState { name: Some(name), topic_id: Uuid::ZERO });
@@ -51,7 +51,7 @@ fn result_of(state: &DeleteTopicState) -> DeletableTopicResult {
     DeletableTopicResult { name, topic_id, ..DeletableTopicResult::default() }
 }
 
-/// What is told of topics whose fate was still open when the request's time was over.
+/// Returns the answer about topics that were still undecided when the request timed out.
 pub(crate) fn undecided(request: &DeleteTopicsRequest, code: ErrorCode) -> DeleteTopicsResponse {
     let responses = topics_of(request).iter().map(result_of).collect();
     let mut response = DeleteTopicsResponse { responses, ..DeleteTopicsResponse::default() };

@@ -18,10 +18,10 @@ const EXACT: i8 = 0;
 const DEFAULT: i8 = 1;
 const SPECIFIED: i8 = 2;
 
-/// Addresses have no quotas here, and may be asked for.
+/// IP addresses have no quotas here, but a client may ask for these.
 const ADDRESS: &str = "ip";
 
-/// What a filter wants of one type of entity.
+/// Condition of a filter on one type of entity.
 #[derive(Clone, Debug, PartialEq)]
 enum Wanted {
     /// This name, or the default.

@@ -1,5 +1,6 @@
-//! `DescribeCluster`: the brokers, without topics. Those that were not heard lately are what Kafka calls fenced. Tools ask for it,
-//! so that a node without a majority says that, too; clients learn of brokers by `Metadata`, which then names all.
+//! `DescribeCluster`: the brokers, without topics. Brokers that this node has not heard lately are fenced, in Kafka's
+//! word. Tools send this request, so a node without a majority says so, too. Clients learn the brokers from `Metadata`,
+//! which then names all.
 
 use std::collections::BTreeSet;
 

@@ -21,7 +21,7 @@ use crate::controller::{Error, name_problem};
 use crate::node::Node;
 use crate::session::RequestContext;
 
-/// What the settings of a subscription to clients' metrics would be.
+/// Defaults of the settings of a client metrics subscription.
 const CLIENT_METRICS_DEFAULTS: [(&str, &str, Kind); 3] =
     [("interval.ms", "300000", Kind::Int), ("match", "", Kind::List), ("metrics", "", Kind::List)];
 
@@ -36,7 +36,7 @@ pub(crate) fn answer(
     let one = |resource: DescribeConfigsResource| {
         let described = describe(node, context, &resource);
         let error_code = described.as_ref().map_or_else(|error| error.code.code(), |_| 0);
-        // Kafka's text of no error is an empty one here.
+        // Kafka's message without an error is an empty text in this response.
         let (mut configs, error_message) = match described {
             Ok(rows) => (rows, String::new()),
             Err(error) => (Rows::new(), error.message),
@@ -65,7 +65,7 @@ pub(crate) fn answer(
     }
 }
 
-/// All settings of a resource, in full.
+/// Returns all settings of a resource, in full.
 fn describe(
     node: &Node,
     context: &RequestContext,
@@ -107,7 +107,7 @@ fn describe(
             let row = |row: &ConfigKey| Some(shared_row(row, shared.get(row.name)?));
             Ok(BROKER_CONFIGS.iter().filter_map(row).collect())
         }
-        // There is no logger whose level could be set while the node runs.
+        // No logger has a level that an operator could set while the node runs.
         BROKER_LOGGER if broker_named(node, name)?.is_some() => Ok(Rows::new()),
         CLIENT_METRICS if !name.is_empty() => {
             let row = |&(name, value, kind)| described(name, value, kind, Source::Default);
@@ -189,7 +189,7 @@ fn broker_row(key: &ConfigKey, settings: &BrokerSettings) -> DescribeConfigsReso
     DescribeConfigsResourceResult { read_only, synonyms, ..row(key, value, source) }
 }
 
-/// A setting of all brokers, of which each may have its own.
+/// Returns the row of a setting of all brokers, of which each may have its own.
 fn shared_row(key: &ConfigKey, value: &str) -> DescribeConfigsResourceResult {
     let source = Source::ClusterDynamic;
     let synonyms = vec![synonym(key.name, value, source)];

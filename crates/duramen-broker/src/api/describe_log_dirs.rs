@@ -1,4 +1,4 @@
-//! `DescribeLogDirs`: how much room partitions take. What the volume has is filled in off the node's thread.
+//! `DescribeLogDirs`: the disk space that partitions take. Another thread than the node's adds the sizes of the volume.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -49,7 +49,7 @@ pub(crate) fn handle(
     node.reply_with(key, Reply::LogDirs(Box::new(response)));
 }
 
-/// The partitions of a topic that are here, or of `indexes` those.
+/// Returns the partitions of a topic that this node has, or those of them in `indexes`.
 fn described(node: &Node, topic: &Topic, indexes: Option<&BTreeSet<i32>>) -> DescribeLogDirsTopic {
     let count = i32::try_from(topic.partitions.len()).unwrap_or(i32::MAX);
     let wanted = |index: &i32| indexes.is_none_or(|indexes| indexes.contains(index));

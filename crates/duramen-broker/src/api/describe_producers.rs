@@ -1,4 +1,4 @@
-//! `DescribeProducers`: who writes to a partition with sequences.
+//! `DescribeProducers`: the producers that write to a partition with sequences.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,8 @@ pub(crate) fn answer(
     context: &RequestContext,
     request: &DescribeProducersRequest,
 ) -> DescribeProducersResponse {
-    // However often a partition is named, it is told of once: many producers many times would be very much.
+    // The answer describes a partition once, however often the request names it: many producers many times would be
+    // very much.
     let mut told = BTreeSet::new();
     let topics = request.topics.iter().map(|topic| {
         let partition = |&partition_index: &i32| {

@@ -1,4 +1,5 @@
-//! `DescribeQuorum`: who keeps the metadata log, and how far, as its leader knows it. Other logs are not told of here.
+//! `DescribeQuorum`: the nodes that keep the metadata log, and their progress as its leader knows it. The answer covers
+//! no other log.
 
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::describe_quorum::{
@@ -17,7 +18,7 @@ use crate::session::RequestContext;
 /// Older versions cannot express where a voter keeps its log, and at which addresses it is.
 const FIRST_VERSION_WITH_DIRECTORIES: i16 = 2;
 
-/// How long the leader of the metadata may take to answer, asked by another node.
+/// Longest time that the leader of the metadata may take to answer another node, in milliseconds.
 pub(crate) const TIMEOUT_MS: i32 = 5_000;
 
 pub(crate) fn answer(
@@ -31,7 +32,7 @@ pub(crate) fn answer(
         response.error_code = ErrorCode::ClusterAuthorizationFailed.code();
         return response;
     }
-    // It is asked for alone, or nothing of what is asked for is known.
+    // The request must name only this partition, or the node answers that it knows none of them.
     let is_metadata = match request.topics.as_slice() {
         [topic] if topic.topic_name == METADATA_TOPIC => {
             topic.partitions == [RequestPartitionData { partition_index: 0 }]
@@ -68,7 +69,7 @@ fn unknown(partition_index: i32) -> ResponsePartitionData {
     }
 }
 
-/// The metadata log as its leader knows it; a node that knows of no leader says what it knows itself.
+/// Describes the metadata log as its leader knows it. A node that knows of no leader answers with its own knowledge.
 fn metadata(node: &Node, with_directories: bool) -> ResponsePartitionData {
     let controller = &node.controller;
     let group = &controller.group;
@@ -81,7 +82,7 @@ fn metadata(node: &Node, with_directories: bool) -> ResponsePartitionData {
         let own = is_own.then(|| (node.options.facts.broker_id, node.own_directory()));
         let (broker_id, directory) = own.or(placed).unwrap_or((-1, Uuid::ZERO));
         let silent_ticks = if is_own { Some(0) } else { node.peers.silent_ticks(broker_id) };
-        // Without a leader nobody knows more.
+        // Without a leader, no node knows more.
         let is_told = is_leader || is_own || node.metadata_leader().is_none();
         let heard = silent_ticks.filter(|_| is_told).map_or(-1, |ticks| {
             let silent_ms = i64::try_from(ticks * TICK_US / 1000).unwrap_or(i64::MAX);
@@ -107,7 +108,7 @@ fn metadata(node: &Node, with_directories: bool) -> ResponsePartitionData {
     }
 }
 
-/// What is told of a request that the leader of the metadata did not answer.
+/// Returns the answer to a request that the leader of the metadata did not answer.
 pub(crate) fn undecided(code: ErrorCode) -> DescribeQuorumResponse {
     let error_message = Some(why_undecided(code).to_owned());
     DescribeQuorumResponse { error_code: code.code(), error_message, ..Default::default() }

@@ -1,5 +1,6 @@
-//! `DescribeReplicas`: what this node holds of partitions, and digests of it, by which replicas are compared while the
-//! cluster runs; and what time it is here, whether few nodes share it, and whether the disk is full. Ours, not Kafka's. Digests are made off the node's thread.
+//! `DescribeReplicas`: the replicas that this node holds, with digests by which a program compares replicas while the
+//! cluster runs. The answer also gives the node's clock, whether few nodes share it, and whether the disk is full. The
+//! API is ours, not Kafka's. Another thread than the node's computes the digests.
 
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::describe_replicas::{
@@ -52,7 +53,7 @@ pub(crate) fn handle(
     node.reply_with(key, Reply::Replicas(Box::new(plan)));
 }
 
-/// What is here of a partition.
+/// State of the replica of a partition that this node holds.
 struct Held {
     replica: ReplicaId,
     start: i64,
@@ -85,7 +86,7 @@ fn held(node: &Node, topic_id: Uuid, index: i32) -> Result<Held, Error> {
     Ok(Held { replica, start, committed, compacted: partition.compacted() })
 }
 
-/// What is known of a replica here, and what is still to be read of it for the slot at `place`.
+/// Describes a replica of this node, and returns the part still to be read from disk for the slot at `place`.
 fn describe(
     node: &Node,
     topic: &DescribeReplicasTopic,

@@ -58,7 +58,7 @@ pub(crate) fn answer(
     page.response
 }
 
-/// A cursor names one of the topics that are asked for, and a partition.
+/// Tells whether a cursor names one of the requested topics, and a partition.
 fn is_valid(cursor: &RequestCursor, named: &BTreeSet<&str>) -> bool {
     let is_named = named.is_empty() || named.contains(cursor.topic_name.as_str());
     is_named && cursor.partition_index >= 0
@@ -76,7 +76,7 @@ fn invalid(request: &DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsR
     }
 }
 
-/// What is told of a topic that is not there, or must not be seen.
+/// Returns the answer about a topic that does not exist, or that the client must not see.
 fn without_partitions(name: &str, code: ErrorCode) -> DescribeTopicPartitionsResponseTopic {
     DescribeTopicPartitionsResponseTopic {
         error_code: code.code(),
@@ -88,7 +88,7 @@ fn without_partitions(name: &str, code: ErrorCode) -> DescribeTopicPartitionsRes
 
 /// One answer as it fills.
 struct Page {
-    /// How many more partitions it takes.
+    /// Count of partitions that still fit the page.
     room: usize,
     response: DescribeTopicPartitionsResponse,
 }
@@ -102,7 +102,7 @@ impl Page {
         }
     }
 
-    /// It says where the next one begins.
+    /// Tells whether the page is full: its cursor then names the start of the next one.
     fn is_over(&self) -> bool {
         self.response.next_cursor.is_some()
     }

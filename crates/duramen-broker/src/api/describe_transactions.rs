@@ -1,4 +1,4 @@
-//! `DescribeTransactions`, `ListTransactions`: what is known of transactional ids.
+//! `DescribeTransactions`, `ListTransactions`: the states of transactional ids.
 
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::describe_transactions::TransactionState;
@@ -13,7 +13,7 @@ use crate::node::Node;
 use crate::session::RequestContext;
 use crate::transactions::records::Transaction;
 
-/// The states that Kafka has names for. Two of them are never durable, and so never told.
+/// States that Kafka has names for. Two of them are never durable, and so never occur in an answer.
 const STATES: [&str; 8] = [
     "Empty",
     "Ongoing",

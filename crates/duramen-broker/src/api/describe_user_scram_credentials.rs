@@ -1,4 +1,4 @@
-//! `DescribeUserScramCredentials`: nobody has any, for there is no SASL yet.
+//! `DescribeUserScramCredentials`: no user has credentials, because there is no SASL yet.
 
 use std::collections::BTreeSet;
 

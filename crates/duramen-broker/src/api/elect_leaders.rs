@@ -1,5 +1,5 @@
-//! `ElectLeaders`: whoever leads a partition is asked to hand over to its preferred replica. Any node does it: it asks the
-//! leaders itself.
+//! `ElectLeaders`: the leader of a partition hands over to its preferred replica. Any node carries out the request, and
+//! asks the leaders itself.
 
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::elect_leaders::{
@@ -69,7 +69,7 @@ fn judge_some(
     (response, wanted)
 }
 
-/// All partitions there are. Those that have their leader are not told of.
+/// Judges all partitions. The answer leaves out those that have their preferred leader.
 fn judge_all(
     node: &Node,
     context: &RequestContext,
@@ -101,8 +101,8 @@ fn judge_all(
     (response, wanted)
 }
 
-/// What becomes of one partition; `None` if its election is worth waiting for. The texts leave out what the request
-/// names: it may name very much, and would get it back for each partition.
+/// Returns the result for one partition, or `None` if the node waits for its election. The texts do not repeat the
+/// request: a long request would come back once for each partition.
 fn judge(node: &Node, election_type: i8, topic: Option<&Topic>, partition: i32) -> Option<Error> {
     let error = |code, text: &str| Some(Error::new(code, text));
     let unknown = ErrorCode::UnknownTopicOrPartition;
@@ -136,13 +136,13 @@ fn result(partition_id: i32, error: Option<Error>) -> PartitionResult {
     PartitionResult { partition_id, error_code, error_message: error.map(|error| error.message) }
 }
 
-/// Writes down what became of one that was waited for.
+/// Records the result of an election that the request waited for.
 pub(crate) fn settle(response: &mut ElectLeadersResponse, wanted: &ElectionWanted, is_led: bool) {
     let row = &mut response.replica_election_results[wanted.slot.0].partition_result[wanted.slot.1];
     *row = result(wanted.partition, (!is_led).then(not_available));
 }
 
-/// Why none of what is asked can be done.
+/// Returns the error that forbids the whole request, if there is one.
 fn obstacle(context: &RequestContext, request: &ElectLeadersRequest) -> Option<Error> {
     if !authorize(&context.principal, Operation::Alter, Resource::Cluster) {
         let text = "not allowed to alter the cluster";

@@ -11,10 +11,10 @@ use crate::transactions::coordinator::End;
 
 /// The first version in which each transaction has an epoch of its own (KIP-890).
 const FIRST_WITH_EPOCHS: i16 = 5;
-/// The first version in which a producer is told that another one has its place.
+/// First version in which a client learns by its own error code that another producer has replaced it.
 const FIRST_FENCED: i16 = 2;
 
-/// What a client of an older version is told.
+/// Returns the error code that a client of this version understands.
 pub(crate) fn told(code: i16, version: i16) -> i16 {
     let is_new = version < FIRST_FENCED && code == ErrorCode::ProducerFenced.code();
     if is_new { ErrorCode::InvalidProducerEpoch.code() } else { code }

@@ -50,29 +50,29 @@ struct Fetch {
     quota: Option<Quota>,
 }
 
-/// What there is for one target.
+/// Result of looking at one partition of a fetch.
 struct Found {
     replica: Option<ReplicaId>,
     error: ErrorCode,
     /// Committed end and log start.
     ends: Option<(i64, i64)>,
-    /// One past what may be shown to whoever reads committed records only.
+    /// Last stable offset: one past the last offset that a `read_committed` consumer may see.
     stable: i64,
     diverging: Option<EpochEndOffset>,
     /// The node to read from instead.
     preferred: Option<i32>,
     available: u64,
-    /// Bytes of the first batch, which comes whole, if they are known.
+    /// Size of the first batch, which comes whole, in bytes; 0 if unknown.
     first: u64,
 }
 
 impl Found {
-    /// Whether the client has to be told something else than records.
+    /// Tells whether the answer carries an error, a diverging epoch or a preferred replica instead of records.
     fn is_wrong(&self) -> bool {
         !self.error.is_none() || self.diverging.is_some() || self.preferred.is_some()
     }
 
-    /// The client reads from another node, if there is one to prefer.
+    /// Sends the client to another node, if there is one to prefer.
     fn send_elsewhere(&mut self, preferred: Option<i32>) {
         if preferred.is_some() {
             (self.preferred, self.available, self.first) = (preferred, 0, 0);
@@ -110,7 +110,7 @@ pub(crate) fn handle(
         session_id: begun.session_id,
         is_incremental: begun.is_incremental,
         targets: begun.targets,
-        // Who asks for more than it takes is answered with what it takes.
+        // A minimum above the maximum counts as the maximum.
         bytes_min: u64::from(request.min_bytes.clamp(0, bytes_max).unsigned_abs()),
         bytes_max: bytes_max.unsigned_abs(),
         is_read_committed: request.isolation_level == READ_COMMITTED,
@@ -119,8 +119,8 @@ pub(crate) fn handle(
     };
     let found = fetch.look(node);
     let available: u64 = found.iter().map(|found| found.available).sum();
-    // What does not exist does not end the wait for what does: its fetcher would never rest. In a
-    // session, what is not looked at exists.
+    // A partition that does not exist does not end the wait for one that does: its fetcher would never rest. In a
+    // session, a partition that the node does not look at counts as existing.
     let is_absent = |found: &Found| is_absence(found.error);
     let is_news = |found: &Found| found.is_wrong();
     let is_urgent = found.iter().any(|found| is_news(found) && !is_absent(found))
@@ -145,7 +145,7 @@ pub(crate) fn handle(
 }
 
 impl ParkedFetch {
-    /// Nothing is to wake it any more.
+    /// Withdraws the fetch from everything that could wake it.
     pub(crate) fn forget(&self, key: RequestKey, node: &mut Node) {
         node.sessions.unpark(self.fetch.session_id, key);
         for (_, replica) in &self.waits_on {
@@ -156,7 +156,7 @@ impl ParkedFetch {
     }
 }
 
-/// Something was committed in a partition that a parked fetch waits on.
+/// Looks again at a parked fetch, because the high watermark of one of its partitions has risen.
 pub(crate) fn on_woken(node: &mut Node, key: RequestKey, growth: Growth) {
     let parked = match node.parked_mut(key) {
         Some(Parked::Fetch(parked)) => parked,
@@ -170,7 +170,7 @@ pub(crate) fn on_woken(node: &mut Node, key: RequestKey, growth: Growth) {
     }
 }
 
-/// Answers a parked fetch with what there is.
+/// Answers a parked fetch with the records at hand.
 pub(crate) fn answer_parked(node: &mut Node, key: RequestKey) {
     let Some(Parked::Fetch(parked)) = node.unpark(key) else { return };
     let ParkedFetch { mut fetch, waits_on, .. } = parked;
@@ -180,7 +180,7 @@ pub(crate) fn answer_parked(node: &mut Node, key: RequestKey) {
         fetch.targets = open;
     }
     let mut found = fetch.look(node);
-    // An id that was known when the fetch came is not unknown: its topic was deleted meanwhile.
+    // An id that existed when the fetch came is not unknown: its topic was deleted meanwhile.
     for (at, _) in waits_on {
         if found[at].error == ErrorCode::UnknownTopicId {
             found[at].error = ErrorCode::UnknownTopicOrPartition;
@@ -278,8 +278,8 @@ impl Fetch {
         topic.ok_or(ErrorCode::UnknownTopicOrPartition)
     }
 
-    /// Why a topic id is not there. A session knows what its name was, and says as Kafka does
-    /// whether that is another topic now or none.
+    /// Returns the error for an unknown topic id. A session remembers the topic's former name. As in Kafka, the error
+    /// depends on whether that name now belongs to another topic.
     fn missing(&self, node: &Node, asked: &Asked) -> ErrorCode {
         let watcher = asked.place.map(|place| (self.session_id, place));
         let name = watcher.and_then(|watcher| node.sessions.name_at(watcher));
@@ -327,7 +327,7 @@ fn look_at(
         available: 0,
         first: 0,
     };
-    // Whoever follows may not have heard yet of what the client knows: then it waits for it.
+    // A follower may not have heard yet of the epoch that the client knows. The client then waits for it.
     if wanted.last_epoch >= 0 && leads {
         let (epoch, end_offset) = partition.epoch_end(wanted.last_epoch);
         if epoch < wanted.last_epoch || end_offset < wanted.offset {
@@ -335,13 +335,12 @@ fn look_at(
             return Ok(found);
         }
     }
-    // What lies between the committed end and the log's end is no client's business yet, but an
-    // offset there is not a wrong one.
+    // No client may read between the high watermark and the log end offset, but an offset there is not out of range.
     if wanted.offset < start || leads && wanted.offset > partition.group.end_offset() {
         return Err(ErrorCode::OffsetOutOfRange);
     }
     if wanted.offset < shown && wanted.bytes_max >= 0 {
-        // The first batch comes whole, however little was asked for.
+        // The first batch comes whole, however small the limit is.
         let bytes_max = u64::from(wanted.bytes_max.unsigned_abs()).max(1);
         let bytes = partition.group.bytes_between(wanted.offset, shown);
         // Offsets so old that their sizes are forgotten have enough behind them.
@@ -351,7 +350,8 @@ fn look_at(
     Ok(found)
 }
 
-/// How long the fetcher has to rest instead of getting what was found: nothing of it counts then.
+/// Returns the time that a quota makes the fetcher wait, in milliseconds. A fetcher that waits gets none of the records
+/// found, and they do not count against the quota.
 fn rest_ms(node: &mut Node, key: RequestKey, fetch: &Fetch, found: &[Found]) -> i32 {
     let for_time_ms = node.time_rest_ms(key);
     let Some(quota) = &fetch.quota else { return for_time_ms };
@@ -432,7 +432,8 @@ fn respond(node: &mut Node, key: RequestKey, fetch: &Fetch, found: &[Found]) {
     node.reply_with(key, Reply::Fetch(Box::new(plan)));
 }
 
-/// What a reader of committed records has to leave out between two offsets, and up to where that is all of it.
+/// Returns the aborted transactions that a `read_committed` consumer leaves out between two offsets, and the offset up
+/// to which the list is complete.
 fn aborted_in(
     node: &Node,
     replica: ReplicaId,

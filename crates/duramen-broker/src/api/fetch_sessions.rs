@@ -1,13 +1,13 @@
 //! # Room card: fetch sessions
 //!
-//! Purpose:    what each incremental fetcher wants, so that it need not say it every time (KIP-227).
+//! Purpose:    the partitions that each incremental fetcher wants, so that it need not name them every time (KIP-227).
 //! Owns:       the sessions, their bounded number, which partitions may have something new to tell.
 //! Interface:  [`FetchSessions::begin`], [`FetchSessions::touch`], [`FetchSessions::settle`],
 //!             [`FetchSessions::rotate`].
-//! Invariants: a session's epoch counts its requests; at most a fixed number of sessions and of
-//!             partitions in them. A place that is not open has nothing to tell: its fetcher knows
-//!             both ends, is at the committed one, and the partition will touch the place when
-//!             anything changes. So a request costs what changed, not what is in the session.
+//! Invariants: a session's epoch counts its requests; at most a fixed number of sessions and of partitions in them. A
+//!             place that is not open has nothing to tell: its fetcher knows the log start offset and the high
+//!             watermark, and has read up to the latter. The partition touches the place when anything changes. So a
+//!             request costs the changes, not the size of the session.
 //! Never:      logs.
 //! Tests:      below and `node/tests`.
 //! Start at:   [`FetchSessions::begin`].
@@ -38,7 +38,7 @@ pub(crate) struct Target {
     pub partition: i32,
 }
 
-/// What is wanted of a partition.
+/// Position and limits of a fetch of one partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Wanted {
     pub offset: i64,
@@ -60,7 +60,7 @@ pub(crate) struct Asked {
 struct Kept {
     target: Target,
     wanted: Wanted,
-    /// Committed end and log start as the client was last told.
+    /// High watermark and log start offset that the client last got.
     told: Option<(i64, i64)>,
     /// The replica that touches this place, and its topic's name when it was found.
     watched: Option<(ReplicaId, Arc<str>)>,
@@ -72,13 +72,13 @@ struct Session {
     by_id: bool,
     places: BTreeMap<Target, Place>,
     kept: BTreeMap<Place, Kept>,
-    /// Places that may have something to tell.
+    /// Places that may have something new.
     open: BTreeSet<Place>,
     next_place: Place,
     /// The next answer begins after this one, so that all get their turn.
     last_served: Option<Place>,
     used_us: u64,
-    /// Requests that wait for something to tell.
+    /// Requests that wait for something new.
     parked: Vec<RequestKey>,
 }
 
@@ -87,9 +87,9 @@ struct Session {
 pub(crate) struct Begun {
     /// 0 without a session.
     pub session_id: i32,
-    /// Whether unchanged partitions are left out of the answer.
+    /// Flag that the answer leaves out unchanged partitions.
     pub is_incremental: bool,
-    /// All partitions, or those that may have something to tell if it is incremental.
+    /// All partitions, or, in an incremental answer, those that may have something new.
     pub targets: Vec<Asked>,
 }
 
@@ -113,7 +113,7 @@ fn wanted(partition: &FetchPartition) -> Wanted {
     }
 }
 
-/// Of a partition that is named twice the last word counts, at the place of the first, as in Kafka.
+/// Returns the partitions of a request. As in Kafka, the last mention of a partition counts, at the place of the first.
 fn targets_of(request: &FetchRequest) -> Vec<Asked> {
     let count = request.topics.iter().map(|topic| topic.partitions.len()).sum();
     let mut targets: Vec<Asked> = Vec::with_capacity(count);
@@ -147,7 +147,7 @@ impl FetchSessions {
         }
     }
 
-    /// How many there are.
+    /// Returns the count of sessions.
     pub(crate) fn len(&self) -> usize {
         self.sessions.len()
     }
@@ -247,8 +247,8 @@ impl FetchSessions {
         self.sessions.get_mut(&id)?.kept.get_mut(&place)
     }
 
-    /// Whether the partition at a place has yet to be told that it is watched: by `replica`, of a
-    /// topic that is now called `name`.
+    /// Tells whether the caller must still register the watcher with the partition: with `replica`, of a topic now
+    /// called `name`.
     pub(crate) fn watch(&mut self, watcher: Watcher, replica: ReplicaId, name: &str) -> bool {
         let Some(kept) = self.kept_mut(watcher) else { return false };
         let is_new = kept.watched.as_ref().is_none_or(|(watched, _)| *watched != replica);
@@ -260,13 +260,13 @@ impl FetchSessions {
         is_new
     }
 
-    /// The name that a topic had which a session asks for by id.
+    /// Returns the former name of a topic that a session asks for by id.
     pub(crate) fn name_at(&self, (id, place): Watcher) -> Option<&str> {
         let kept = self.sessions.get(&id)?.kept.get(&place)?;
         kept.watched.as_ref().map(|(_, name)| &**name)
     }
 
-    /// Something changed in a watched partition. Returns the requests that wait for that.
+    /// Marks a watched partition as changed. Returns the requests that wait for that.
     pub(crate) fn touch(&mut self, (id, place): Watcher) -> &[RequestKey] {
         let Some(session) = self.sessions.get_mut(&id) else { return &[] };
         if session.kept.contains_key(&place) {
@@ -275,31 +275,31 @@ impl FetchSessions {
         &session.parked
     }
 
-    /// A request waits for something to tell. False without a session.
+    /// Parks a request in its session until a partition has something new. Returns false without a session.
     pub(crate) fn park(&mut self, id: i32, key: RequestKey) -> bool {
         let session = self.sessions.get_mut(&id);
         session.map(|session| session.parked.push(key)).is_some()
     }
 
-    /// It waits no more.
+    /// Takes a parked request out of its session, because it no longer waits.
     pub(crate) fn unpark(&mut self, id: i32, key: RequestKey) {
         if let Some(session) = self.sessions.get_mut(&id) {
             session.parked.retain(|parked| *parked != key);
         }
     }
 
-    /// Whether a session has more partitions than these.
+    /// Tells whether a session has more partitions than `count`.
     pub(crate) fn is_more_than(&self, id: i32, count: usize) -> bool {
         self.sessions.get(&id).is_some_and(|session| session.kept.len() > count)
     }
 
-    /// What may have something to tell by now; `None` if the session is gone.
+    /// Returns the partitions that may have something new to tell, or `None` if the session is gone.
     pub(crate) fn open_in(&self, id: i32) -> Option<Vec<Asked>> {
         self.sessions.get(&id).map(Session::in_turn)
     }
 
-    /// Whether committed end and log start differ from what the client was last told; they count
-    /// as told now. A place that is not `open` any longer has nothing to tell until it is touched.
+    /// Tells whether high watermark and log start offset differ from the last ones that the client got, and remembers
+    /// these as sent. A place that is no longer `open` has nothing new until a partition touches it.
     pub(crate) fn settle(
         &mut self,
         (id, place): Watcher,
@@ -315,7 +315,7 @@ impl FetchSessions {
         std::mem::replace(&mut kept.told, ends) != ends || ends.is_none()
     }
 
-    /// The next answer begins after `last`.
+    /// Makes the next answer begin after `last`.
     pub(crate) fn rotate(&mut self, id: i32, last: Option<Place>) {
         if let Some(session) = self.sessions.get_mut(&id) {
             session.last_served = last;

@@ -1,5 +1,5 @@
-//! `FindCoordinator`: which node coordinates a group, a transactional id, or what is kept of a share group; makes the topic that these are kept in when it is
-//! first needed.
+//! `FindCoordinator`: the node that coordinates a group, a transactional id, or a share group's state of a partition.
+//! The first such request creates the internal topic that holds the state.
 
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::find_coordinator::Coordinator;
@@ -20,7 +20,7 @@ const SHARE: i8 = 2;
 const FIRST_OF_SHARES: i16 = 6;
 /// The first version that asks for several at once.
 const FIRST_BATCHED: i16 = 4;
-/// How long a client is kept while the topic is made. It asks again by itself.
+/// Longest time that a client waits while the topic is created, in milliseconds. The client then asks again.
 const CREATION_MS_MAX: i32 = 5_000;
 
 pub(crate) fn handle(
@@ -57,7 +57,7 @@ pub(crate) fn make_or_want(node: &mut Node, name: &str) {
     }
 }
 
-/// Proposes the topic, unless somebody did. Returns the index to wait for.
+/// Proposes the topic, unless it is proposed already. Returns the index to wait for.
 fn make(node: &mut Node, name: &str) -> Option<u64> {
     if let Some(index) = node.controller.creating(name) {
         return Some(index);
@@ -82,7 +82,7 @@ fn make(node: &mut Node, name: &str) -> Option<u64> {
     }
 }
 
-/// The topic that is asked about.
+/// Returns the internal topic that the request asks about.
 fn topic_of(context: &RequestContext, request: &FindCoordinatorRequest) -> Option<&'static str> {
     let is_key = |name: &String| ShareKey::named(name).is_some();
     match request.key_type {
@@ -95,7 +95,7 @@ fn topic_of(context: &RequestContext, request: &FindCoordinatorRequest) -> Optio
     }
 }
 
-/// The answer as things stand.
+/// Builds the answer from the present state.
 pub(crate) fn answer(
     node: &Node,
     context: &RequestContext,

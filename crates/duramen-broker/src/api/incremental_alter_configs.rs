@@ -61,7 +61,7 @@ fn row(resource: &AlterConfigsResource, error: Option<&Error>) -> AlterConfigsRe
     }
 }
 
-/// What is told of resources whose fate was still open when the request's time was over.
+/// Returns the answer about resources that were still undecided when the request timed out.
 pub(crate) fn undecided(
     request: &IncrementalAlterConfigsRequest,
     code: ErrorCode,

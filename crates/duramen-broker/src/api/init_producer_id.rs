@@ -1,4 +1,5 @@
-//! `InitProducerId`: an id and epoch for an idempotent producer, or for one of transactions, whose predecessor is kept out.
+//! `InitProducerId`: returns an id and epoch for an idempotent or a transactional producer. A transactional producer's
+//! predecessor is fenced.
 
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::{InitProducerIdRequest, InitProducerIdResponse};
@@ -9,12 +10,12 @@ use crate::event::RequestKey;
 use crate::node::{Node, Parked};
 use crate::session::RequestContext;
 
-/// How long a producer is kept while a block of ids is allocated.
+/// Longest time that a producer waits while a block of producer ids is allocated, in milliseconds.
 const ALLOCATION_MS_MAX: i32 = 5_000;
-/// The first version in which a producer is told that another one has its place.
+/// First version in which a client learns by its own error code that another producer has replaced it.
 const FIRST_FENCED: i16 = 4;
 
-/// What a client of an older version is told.
+/// Returns the error code that a client of this version understands.
 pub(crate) fn told(code: i16, version: i16) -> i16 {
     let is_new = version < FIRST_FENCED && code == ErrorCode::ProducerFenced.code();
     if is_new { ErrorCode::InvalidProducerEpoch.code() } else { code }

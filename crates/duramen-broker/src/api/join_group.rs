@@ -40,7 +40,7 @@ pub(crate) fn handle(
     }
 }
 
-/// Where nothing was agreed on, newer versions say so.
+/// Removes the protocol's name from a refusal in the versions that allow that.
 pub(crate) fn settle(answer: &mut JoinGroupResponse, version: i16) {
     if answer.error_code != 0 && version >= FIRST_WITHOUT_PROTOCOL {
         answer.protocol_name = None;

@@ -1,5 +1,5 @@
-//! Where a partition's leader is, for those who asked the wrong node: `current_leader` and
-//! `node_endpoints` of Produce and Fetch (KIP-951) spare them a round of Metadata.
+//! The leader of a partition, for a client that asked the wrong node. `current_leader` and `node_endpoints` of Produce
+//! and Fetch (KIP-951) spare the client a Metadata request.
 
 use std::collections::BTreeSet;
 
@@ -34,7 +34,7 @@ fn brokers<'a>(
     })
 }
 
-/// Says in a Produce response who leads what this node does not.
+/// Adds to a Produce response the leaders of the partitions that this node does not lead.
 pub(super) fn tell_producer(node: &Node, response: &mut ProduceResponse, version: i16) {
     if version < PRODUCE_FROM_VERSION {
         return;
@@ -59,7 +59,8 @@ pub(super) fn tell_producer(node: &Node, response: &mut ProduceResponse, version
     response.node_endpoints = brokers(node, &named).map(endpoint).collect();
 }
 
-/// Says in a Fetch response who leads what this node does not, or not in that epoch.
+/// Adds to a Fetch response the leaders of the partitions that this node does not lead, or not in the client's leader
+/// epoch.
 pub(super) fn tell_consumer(node: &Node, response: &mut FetchResponse, version: i16) {
     if version < FETCH_FROM_VERSION {
         return;
@@ -92,7 +93,7 @@ pub(super) fn tell_consumer(node: &Node, response: &mut FetchResponse, version: 
     response.node_endpoints = brokers(node, &named).map(endpoint).collect();
 }
 
-/// Who leads a partition by its topic's id, if it is known, and that somebody is told.
+/// Returns the leader of a partition by its topic's id, if the node knows one, and adds it to the named nodes.
 fn named(
     node: &Node,
     topic_id: Uuid,
@@ -109,7 +110,7 @@ fn named(
     Some(leader)
 }
 
-/// Says in a `ShareFetch` response who leads what this node does not.
+/// Adds to a `ShareFetch` response the leaders of the partitions that this node does not lead.
 pub(super) fn tell_share_consumer(node: &Node, response: &mut ShareFetchResponse) {
     let mut ids = BTreeSet::new();
     for topic in &mut response.responses {
@@ -132,7 +133,7 @@ pub(super) fn tell_share_consumer(node: &Node, response: &mut ShareFetchResponse
     response.node_endpoints = brokers(node, &ids).map(endpoint).collect();
 }
 
-/// The same in a `ShareAcknowledge` response.
+/// Adds the leaders to a `ShareAcknowledge` response in the same way.
 pub(super) fn tell_share_decider(node: &Node, response: &mut ShareAcknowledgeResponse) {
     let mut ids = BTreeSet::new();
     for topic in &mut response.responses {

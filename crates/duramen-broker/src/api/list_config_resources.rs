@@ -1,4 +1,4 @@
-//! `ListConfigResources`: what has settings, by type.
+//! `ListConfigResources`: the resources that have settings, by type.
 
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::list_config_resources::ConfigResource;
@@ -44,7 +44,7 @@ pub(crate) fn answer(
                 found.extend(image.brokers.keys().map(|id| row(id.to_string())));
             }
             GROUP => found.extend(image.configured_groups().map(|it| row(it.to_owned()))),
-            // Metrics of clients have no settings here.
+            // Client metrics have no settings in this version.
             _ => {}
         }
     }

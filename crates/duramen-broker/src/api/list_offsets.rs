@@ -23,7 +23,7 @@ const EARLIEST_LOCAL: i64 = -4;
 const LATEST_TIERED: i64 = -5;
 const EARLIEST_PENDING_UPLOAD: i64 = -6;
 
-/// The first version that may ask for each special timestamp.
+/// Returns the first version that may ask for this special timestamp.
 fn first_version(timestamp: i64) -> i16 {
     match timestamp {
         LATEST | EARLIEST | 0.. => 1,

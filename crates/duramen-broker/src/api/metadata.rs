@@ -23,9 +23,9 @@ use crate::session::RequestContext;
 
 /// The first version that may ask by id; before, the field is there and of no use, as in Kafka.
 const FIRST_BY_ID: i16 = 12;
-/// How long a client is kept while its topic is made. It asks again by itself.
+/// Longest time that a client waits while its topic is created, in milliseconds. The client then asks again.
 const CREATION_MS_MAX: i32 = 5_000;
-/// Topics of one request that are asked for where they can be made.
+/// Highest count of missing topics of one request that the node asks the controller to create.
 const WANTED_MAX: usize = 100;
 
 pub(crate) fn handle(
@@ -102,7 +102,7 @@ fn want_missing(node: &mut Node, context: &RequestContext, request: &MetadataReq
     }
 }
 
-/// The answer as things stand.
+/// Builds the answer from the present state.
 pub(crate) fn answer(
     node: &Node,
     context: &RequestContext,
@@ -126,7 +126,7 @@ pub(crate) fn answer(
         Some(asked) => {
             let mut topics = Vec::with_capacity(asked.len());
             let mut told = BTreeSet::new();
-            // However often a topic is named, it is told of once.
+            // The answer describes a topic once, however often the request names it.
             for topic in asked.iter().filter(|it| told.insert((it.topic_id, &it.name))) {
                 let by_id_only = topic.name.is_none() || !topic.topic_id.is_zero();
                 if by_id_only && context.version < FIRST_BY_ID {
@@ -222,9 +222,9 @@ fn describe(node: &Node, topic: &Topic, include: bool) -> MetadataResponseTopic 
     }
 }
 
-/// Who stands in the first election of a partition, while this node has heard of none that it came to. Apache Kafka's
-/// placements name a leader, and clients count on it: rskafka never asks again when it is told once that there is none.
-/// Whoever comes there too early is told so, as after any election, and tries again.
+/// Returns the candidate of the first election of a partition, while this node has heard of no leader. Apache Kafka's
+/// placements name a leader, and clients count on it: rskafka never asks again after one answer without a leader. A
+/// client that comes there too early gets an error, as after any election, and tries again.
 fn first_leader(
     node: &Node,
     own: Option<&Partition>,
@@ -235,7 +235,7 @@ fn first_leader(
     (may_be_first && node.live_brokers().any(|(id, _)| id == first)).then_some((first, -1))
 }
 
-/// A partition's replicas, and who leads them.
+/// Describes a partition's replicas and its leader.
 pub(super) fn partition_of(
     node: &Node,
     topic: &Topic,

@@ -1,4 +1,4 @@
-//! `OffsetCommit`: how far a group has come. Acknowledged once it is durable.
+//! `OffsetCommit`: stores the offsets of a group. The answer comes once they are durable.
 
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::offset_commit::{
@@ -36,7 +36,7 @@ pub(crate) fn handle(
         let refused = refused(&request, ErrorCode::GroupAuthorizationFailed);
         return node.reply(key, refused);
     }
-    // Kafka tells first what it refuses.
+    // Kafka's answer begins with the partitions that it refuses.
     let image = &node.controller.image;
     let is_good = |topic: &OffsetCommitRequestTopic, partition| {
         problem(image, &context.principal, by_id, topic, partition).is_none()
@@ -64,7 +64,7 @@ pub(crate) fn handle(
     }
 }
 
-/// Why the offset of a partition may not be committed, if so.
+/// Returns the error that forbids a commit for a partition, if there is one.
 fn problem(
     image: &Image,
     principal: &str,

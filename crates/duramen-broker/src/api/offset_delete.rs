@@ -1,4 +1,4 @@
-//! `OffsetDelete`: a group forgets how far it has come.
+//! `OffsetDelete`: deletes committed offsets of a group.
 
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::{OffsetDeleteRequest, OffsetDeleteResponse};
@@ -16,7 +16,7 @@ pub(crate) fn handle(
     mut request: OffsetDeleteRequest,
 ) {
     let group = request.group_id.clone();
-    // Kafka tells first what it refuses.
+    // Kafka's answer begins with the partitions that it refuses.
     let image = &node.controller.image;
     let is_good =
         |topic: &str, partition| problem(image, &context.principal, topic, partition).is_none();
@@ -40,7 +40,7 @@ pub(crate) fn handle(
     }
 }
 
-/// Why a partition is none whose offset can be deleted, if so.
+/// Returns the error that forbids the deletion of a partition's offset, if there is one.
 fn problem(image: &Image, principal: &str, topic: &str, partition: i32) -> Option<ErrorCode> {
     if !authorize(principal, Operation::Read, Resource::Topic(topic)) {
         return Some(ErrorCode::TopicAuthorizationFailed);

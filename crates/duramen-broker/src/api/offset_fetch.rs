@@ -1,4 +1,4 @@
-//! `OffsetFetch`: how far groups have come.
+//! `OffsetFetch`: returns the committed offsets of groups.
 
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::offset_fetch::{
@@ -14,7 +14,7 @@ use crate::groups::coordinator::Coordinator;
 use crate::node::{Node, Parked};
 use crate::session::RequestContext;
 
-/// The first version that says of a whole group what is wrong.
+/// First version that has an error code for a whole group.
 const FIRST_WITH_GROUP_ERROR: i16 = 2;
 /// The first version that asks about several groups.
 const FIRST_OF_SEVERAL: i16 = 8;
@@ -35,7 +35,7 @@ pub(crate) fn handle(
         ..OffsetFetchResponseGroup::default()
     };
     let groups = asked.iter().map(named).collect();
-    // One more than there are, until all were asked: some answer at once.
+    // Some groups answer at once, so the count is one too high until all have the request.
     let outstanding = asked.len() + 1;
     node.park(key, Parked::OffsetFetch { groups, outstanding, version }, u64::MAX);
     for (part, mut group) in asked.into_iter().enumerate() {
@@ -59,7 +59,7 @@ pub(crate) fn handle(
     finish(node, key);
 }
 
-/// The only group of an older request.
+/// Returns the only group of an older request.
 fn sole(request: OffsetFetchRequest) -> OffsetFetchRequestGroup {
     let topic = |it: OffsetFetchRequestTopic| OffsetFetchRequestTopics {
         name: it.name,
@@ -124,7 +124,7 @@ fn refused_topic(topic: OffsetFetchRequestTopics, code: ErrorCode) -> OffsetFetc
     }
 }
 
-/// One of the groups is answered.
+/// Records the answer for one of the groups.
 pub(crate) fn on_fetched(
     node: &mut Node,
     key: RequestKey,
@@ -142,7 +142,7 @@ pub(crate) fn on_fetched(
         fetched.topics.retain(|topic| !topic.topic_id.is_zero());
     }
     if *version < FIRST_WITH_GROUP_ERROR {
-        // What is wrong with the group is said of each partition.
+        // An older version has no field for an error of the group, so each partition carries it.
         fetched.error_code = 0;
     }
     if fetched.error_code != 0 {

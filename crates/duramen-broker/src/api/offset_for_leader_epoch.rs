@@ -1,4 +1,4 @@
-//! `OffsetForLeaderEpoch`: where a leader epoch ended, so that a client sees whether it was cut.
+//! `OffsetForLeaderEpoch`: returns the end of a leader epoch, so that a client notices a truncation of its log.
 
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::offset_for_leader_epoch::{

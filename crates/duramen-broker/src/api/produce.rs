@@ -21,12 +21,12 @@ use crate::session::{
     RequestContext,
 };
 
-/// The first version whose clients know that a transaction can be aborted, and nothing else.
+/// First version whose clients know the error of a transaction that they can only abort.
 const FIRST_ABORTABLE: i16 = 11;
-/// How long a produce waits that gives no time.
+/// Longest time that a produce request without a timeout waits, in milliseconds.
 const UNTIMED_MS: i32 = 1_000;
 
-/// Bytes of batches in a request.
+/// Returns the size of all batches in a request, in bytes.
 pub(crate) fn bytes_of(request: &PreparedProduce) -> u64 {
     let partitions = request.topics.iter().flat_map(|topic| &topic.partitions);
     partitions.filter_map(|it| it.batch.as_ref().ok()).map(|it| it.bytes.len() as u64).sum()
@@ -48,7 +48,7 @@ pub(crate) fn handle(
     }
 }
 
-/// The time of a produce that was never taken in is over.
+/// Answers a stalled produce request whose timeout has passed; none of its batches was appended.
 pub(crate) fn on_stalled_too_long(node: &mut Node, key: RequestKey) {
     let Some(request) = node.unstall(key) else { return };
     let code = ErrorCode::RequestTimedOut;
@@ -68,7 +68,7 @@ pub(crate) fn on_stalled_too_long(node: &mut Node, key: RequestKey) {
     node.reply(key, ProduceResponse { responses, ..ProduceResponse::default() });
 }
 
-/// Sends an answer, with what is known of leaders elsewhere.
+/// Sends an answer, with the leaders of partitions that other nodes lead.
 pub(crate) fn answer(
     node: &mut Node,
     key: RequestKey,
@@ -79,13 +79,14 @@ pub(crate) fn answer(
     node.reply(key, response);
 }
 
-/// Nobody listens for an answer: the only way to tell of an error is to hang up.
+/// Closes the connection after a failed produce with acks=0. Its client reads no answer, so only that shows it the
+/// error.
 fn hang_up(key: RequestKey, code: ErrorCode, actions: &mut Vec<Action>) {
     let reason = format!("a produce with acks=0 failed: {code}");
     actions.push(Action::Close { connection: key.0, reason });
 }
 
-/// What became of one partition of the request.
+/// Result of one partition of the request.
 enum Outcome {
     Waits { append_time_ms: i64 },
     Done(PartitionProduceResponse),
@@ -182,7 +183,7 @@ fn refused(index: i32, code: ErrorCode, message: Option<String>) -> Outcome {
     })
 }
 
-/// The topic's id, by name or id.
+/// Returns the topic's id, by name or id.
 fn resolve(node: &Node, context: &RequestContext, name: &str, id: Uuid) -> Result<Uuid, ErrorCode> {
     if context.version >= 13 {
         let topic = node.controller.image.topic(id).ok_or(ErrorCode::UnknownTopicId)?;
@@ -246,7 +247,7 @@ fn outcome_of(index: i32, appended: Appended, log_start_offset: i64) -> Outcome 
     }
 }
 
-/// What became of a batch that waited for its transaction.
+/// Records the result of a batch that waited for its transaction.
 pub(crate) fn settle_part(node: &mut Node, slot: Slot, appended: Appended, log_start: i64) {
     let Slot::Request { key, topic, partition } = slot else { return };
     let Some(Parked::Produce { response, outstanding, version }) = node.parked_mut(key) else {
@@ -268,12 +269,12 @@ pub(crate) fn settle_part(node: &mut Node, slot: Slot, appended: Appended, log_s
     }
 }
 
-/// What a producer is told when its batch may not be part of its transaction.
+/// Returns the error code for a producer whose batch may not be part of its transaction.
 pub(crate) fn judged(code: ErrorCode, version: i16) -> ErrorCode {
     match code {
         ErrorCode::TransactionAbortable if version < FIRST_ABORTABLE => ErrorCode::InvalidTxnState,
         ErrorCode::ProducerFenced => ErrorCode::InvalidProducerEpoch,
-        // Producers of the first protocol do not expect it here.
+        // Producers of the first protocol do not expect this code.
         ErrorCode::ConcurrentTransactions if version < FIRST_THAT_ADDS => {
             ErrorCode::NotEnoughReplicas
         }
@@ -284,7 +285,7 @@ pub(crate) fn judged(code: ErrorCode, version: i16) -> ErrorCode {
     }
 }
 
-/// The replica that takes a batch, or why none does, with what is to be said of that.
+/// Returns the replica that takes a batch, or the error with its message.
 fn find(
     node: &Node,
     topic: Uuid,
@@ -310,8 +311,7 @@ fn find(
     Ok(partition.group.id())
 }
 
-/// The time of a waiting request is over: whatever is not answered yet may or may not become
-/// durable.
+/// Ends a waiting request that timed out. A batch without an answer may or may not become durable.
 pub(crate) fn time_out(response: &mut ProduceResponse) {
     let parts = response.responses.iter_mut().flat_map(|topic| &mut topic.partition_responses);
     for part in parts.filter(|part| part.error_code == 0 && part.base_offset < 0) {

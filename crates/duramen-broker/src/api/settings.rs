@@ -1,4 +1,4 @@
-//! What both ways to alter settings share: they are judged alike, and become records alike.
+//! Checks and records that both requests to alter settings share.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,8 @@ use crate::controller::{Error, name_problem};
 use crate::node::Node;
 use crate::session::RequestContext;
 
-/// The requests do not say how long they may take; this is Kafka's `request.timeout.ms`.
+/// Longest time that these requests may take, in milliseconds. The requests have no timeout of their own; this is
+/// Kafka's `request.timeout.ms`.
 pub(crate) const TIMEOUT_MS: i32 = 30_000;
 
 pub(super) const SET: i8 = 0;
@@ -26,23 +27,23 @@ const DELETE: i8 = 1;
 const APPEND: i8 = 2;
 const SUBTRACT: i8 = 3;
 
-/// What is asked of one resource.
+/// Changes that a client asks for on one resource.
 pub(super) struct Asked<'a> {
     pub kind: i8,
     pub name: &'a str,
-    /// What is not named goes.
+    /// Flag that removes every setting that the request does not name.
     pub replaces: bool,
     pub changes: Vec<Change<'a>>,
 }
 
-/// What is asked of one setting.
+/// Change that a client asks for on one setting.
 pub(super) struct Change<'a> {
     pub name: &'a str,
     pub operation: i8,
     pub value: Option<&'a str>,
 }
 
-/// Decides on each resource: the records that make of its settings what is asked.
+/// Decides on each resource: returns the records that change its settings as requested.
 pub(super) fn decide(
     node: &Node,
     context: &RequestContext,
@@ -77,7 +78,7 @@ fn invalid(text: impl Into<String>) -> Error {
     Error::new(ErrorCode::InvalidRequest, text)
 }
 
-/// A request names each setting of a resource once.
+/// Checks that a request names each setting of a resource once.
 fn check_names(changes: &[Change<'_>]) -> Result<(), Error> {
     let mut seen = BTreeSet::new();
     match changes.iter().find(|change| !seen.insert(change.name)) {
@@ -88,7 +89,7 @@ fn check_names(changes: &[Change<'_>]) -> Result<(), Error> {
     }
 }
 
-/// The id that a broker's resource names; `None` stands for all brokers.
+/// Returns the id that a broker's resource names; `None` stands for all brokers.
 pub(super) fn broker_named(node: &Node, name: &str) -> Result<Option<i32>, Error> {
     let own = node.options.facts.broker_id;
     match name.parse() {
@@ -98,7 +99,8 @@ pub(super) fn broker_named(node: &Node, name: &str) -> Result<Option<i32>, Error
     }
 }
 
-/// The id of a broker whose settings are to be altered; `None` stands for all brokers. Another node may have been asked.
+/// Returns the id of a broker whose settings the client alters; `None` stands for all brokers. Any node may receive the
+/// request.
 fn broker_to_alter(node: &Node, name: &str) -> Result<Option<i32>, Error> {
     let is_there = |id: &i32| node.controller.image.brokers.contains_key(id);
     match name.parse().ok().filter(is_there) {
@@ -107,10 +109,10 @@ fn broker_to_alter(node: &Node, name: &str) -> Result<Option<i32>, Error> {
     }
 }
 
-/// Whose settings they are.
+/// Resource to which settings belong.
 enum Owner<'a> {
     Topic(&'a Topic),
-    /// One broker, or all; and what is set for it while it runs.
+    /// One broker, or all, with its dynamic settings.
     Broker(i32, &'a Settings),
     /// A group, which need not be there.
     Group(&'a str, &'a Settings),
@@ -153,7 +155,7 @@ impl<'a> Owner<'a> {
         }
     }
 
-    /// What its own settings are to be.
+    /// Returns the resource's own settings after the change.
     fn wanted(&self, node: &Node, asked: &Asked<'_>) -> Result<Settings, Error> {
         let mut wanted = if asked.replaces { Settings::new() } else { self.own().clone() };
         for change in &asked.changes {
@@ -191,7 +193,7 @@ impl<'a> Owner<'a> {
         }
     }
 
-    /// The list that words are added to or taken from.
+    /// Returns the list to which the request adds words, or from which it removes them.
     fn list(&self, node: &'a Node, name: &str) -> &str {
         match self {
             Self::Topic(topic) => {
@@ -212,7 +214,7 @@ impl<'a> Owner<'a> {
                 .or_else(|error| refuse(ErrorCode::InvalidConfig, error.to_string())),
             Self::Group(..) => check_group(name, value, &node.options.settings)
                 .or_else(|error| refuse(ErrorCode::InvalidConfig, error.to_string())),
-            // It says how safe a topic's records are, which must not depend on who leads.
+            // The setting decides how many replicas must have a topic's records, which must not depend on the leader.
             Self::Broker(0.., _) if name == "min.insync.replicas" => {
                 let text =
                     "min.insync.replicas: it is set for all brokers alike, by the empty name";
@@ -267,7 +269,7 @@ fn words(list: &str) -> impl Iterator<Item = &str> {
 
 fn with(list: &str, added: &str) -> String {
     let mut all: Vec<&str> = words(list).collect();
-    // What is no word is kept, and refused where the list has to have words.
+    // An empty word stays, and the check refuses it where the list must have words.
     for word in added.split(',').map(str::trim) {
         if !all.contains(&word) {
             all.push(word);

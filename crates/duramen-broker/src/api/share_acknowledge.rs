@@ -59,7 +59,7 @@ pub(crate) fn handle(
     node.wait_for_shares(key, waiting, u64::MAX);
 }
 
-/// Answers it: all that was decided is durable, or will not be told of.
+/// Answers the request: all its decisions are durable, or their result will not come.
 pub(crate) fn answer(node: &mut Node, key: RequestKey, request: ShareRequest) {
     let lock_ms = node.group_settings(&request.member.0).record_lock_duration_ms;
     let mut response = ShareAcknowledgeResponse {

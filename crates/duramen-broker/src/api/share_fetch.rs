@@ -23,7 +23,7 @@ const RECORD_LIMIT: i8 = 1;
 
 type Refusal = (ErrorCode, &'static str);
 
-/// Whether a consumer may ask for anything of a group at all.
+/// Tells whether a consumer may ask for anything of a group at all.
 pub(super) fn admit(
     context: &RequestContext,
     group: Option<&str>,
@@ -135,7 +135,8 @@ fn acknowledgements(request: &ShareFetchRequest) -> BTreeMap<Target, Vec<Acknowl
     said
 }
 
-/// Its time is over: it gets what there is. What was decided is waited for all the same.
+/// Answers a request that timed out with the records at hand. The request still waits for its decisions to become
+/// durable.
 pub(crate) fn on_timeout(node: &mut Node, key: RequestKey) {
     if let Some(Parked::Share(request)) = node.parked_mut(key) {
         request.is_over = true;

@@ -35,7 +35,7 @@ pub(crate) fn handle(
     }
 }
 
-/// Whether it may ask about this group, and be told of the topics that it names.
+/// Tells whether the client may ask about this group, and may see the topics that it names.
 fn admit(context: &RequestContext, request: &ShareGroupHeartbeatRequest) -> Result<(), ErrorCode> {
     let principal = &context.principal;
     if !authorize(principal, Operation::Read, Resource::Group(&request.group_id)) {

@@ -1,5 +1,5 @@
-//! `DescribeShareGroupOffsets`, `AlterShareGroupOffsets` and `DeleteShareGroupOffsets`: where share groups start in their
-//! partitions, for administrators.
+//! `DescribeShareGroupOffsets`, `AlterShareGroupOffsets` and `DeleteShareGroupOffsets`: the start offsets of share
+//! groups in their partitions, for administrators.
 
 use std::collections::BTreeMap;
 
@@ -32,20 +32,20 @@ use crate::shares::coordinator::Answer;
 
 const NO_SUCH_TOPIC: &str = "This server does not host this topic-partition.";
 const NO_TOPIC_ACCESS: &str = "Topic authorization failed.";
-/// The first version that tells how many records are left.
+/// First version with the lag: the count of records that are left.
 const FIRST_WITH_LAG: i16 = 1;
 
-/// A description that waits for what is kept of partitions, and then for how long these are.
+/// Description that waits for the stored states of partitions, and then for their end offsets.
 #[derive(Debug)]
 pub(crate) struct Describing {
     response: DescribeShareGroupOffsetsResponse,
-    /// Where in the response each partition is that is asked about.
+    /// Place in the response of each partition that the client asks about.
     places: Vec<(usize, usize, usize, ShareKey)>,
     outstanding: usize,
     with_lag: bool,
 }
 
-/// `DescribeShareGroupOffsets`.
+/// Handles `DescribeShareGroupOffsets`.
 pub(crate) fn describe(
     node: &mut Node,
     key: RequestKey,
@@ -141,7 +141,7 @@ fn describe_group(
     described
 }
 
-/// It is known what is kept of a partition.
+/// Records the share group's stored state of a partition.
 pub(crate) fn on_looked(node: &mut Node, key: RequestKey, part: usize, answer: &Answer) {
     let Some(Parked::ShareOffsets(describing)) = node.parked_mut(key) else { return };
     let with_lag = describing.with_lag;
@@ -152,20 +152,20 @@ pub(crate) fn on_looked(node: &mut Node, key: RequestKey, part: usize, answer: &
         Ok(Some(state)) => {
             (slot.start_offset, slot.leader_epoch) = (state.start, state.leader_epoch);
             if with_lag && state.start >= 0 && state.complete >= 0 {
-                // Until it is known where the partition ends.
+                // The end offset of the partition turns this into the lag later.
                 slot.lag = i64::from(state.complete);
                 let of = of.clone();
                 return node.look_at_end(key, part, of);
             }
         }
-        // Without anything kept it is not known where it starts, which is no error.
+        // Without stored state the start offset is unknown, which is no error.
         Ok(None) | Err(ErrorCode::UnknownTopicOrPartition) => {}
         Err(code) => fail(slot, *code),
     }
     finish(node, key);
 }
 
-/// It is known where a partition ends.
+/// Records the end offset of a partition.
 pub(crate) fn on_end_known(
     node: &mut Node,
     key: RequestKey,
@@ -199,7 +199,7 @@ fn finish(node: &mut Node, key: RequestKey) {
     }
 }
 
-/// `AlterShareGroupOffsets`.
+/// Handles `AlterShareGroupOffsets`.
 pub(crate) fn alter(
     node: &mut Node,
     key: RequestKey,
@@ -252,7 +252,7 @@ pub(crate) fn alter(
     wish(node, key, context, group, Wish::Start { starts, names, response });
 }
 
-/// `DeleteShareGroupOffsets`.
+/// Handles `DeleteShareGroupOffsets`.
 pub(crate) fn delete(
     node: &mut Node,
     key: RequestKey,

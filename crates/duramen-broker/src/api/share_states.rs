@@ -1,6 +1,6 @@
 //! `InitializeShareGroupState`, `ReadShareGroupState`, `WriteShareGroupState`, `DeleteShareGroupState` and
-//! `ReadShareGroupStateSummary`: what is kept of share groups, for whoever looks after a cluster. Our own nodes ask each other
-//! by frames (`node/share_calls.rs`).
+//! `ReadShareGroupStateSummary`: the stored state of share groups, for an operator of the cluster. Our own nodes ask
+//! each other by frames (`node/share_calls.rs`).
 
 use std::sync::Arc;
 
@@ -22,14 +22,14 @@ use crate::session::RequestContext;
 use crate::shares::coordinator::{Answer, Ask, Asker};
 use crate::shares::{ShareKey, ShareState, ShareWrite, StateBatch};
 
-/// One partition that is asked about.
+/// One partition of the request.
 struct Part {
     topic_id: Uuid,
     partition: i32,
     ask: Ask,
 }
 
-/// `InitializeShareGroupState`.
+/// Handles `InitializeShareGroupState`.
 pub(crate) fn initialize(
     node: &mut Node,
     key: RequestKey,
@@ -52,7 +52,7 @@ pub(crate) fn initialize(
     ask(node, key, context, &request.group_id, parts, response.into());
 }
 
-/// `ReadShareGroupState`.
+/// Handles `ReadShareGroupState`.
 pub(crate) fn read(
     node: &mut Node,
     key: RequestKey,
@@ -75,7 +75,7 @@ pub(crate) fn read(
     ask(node, key, context, &request.group_id, parts, response.into());
 }
 
-/// `WriteShareGroupState`.
+/// Handles `WriteShareGroupState`.
 pub(crate) fn write(
     node: &mut Node,
     key: RequestKey,
@@ -110,7 +110,7 @@ pub(crate) fn write(
     ask(node, key, context, &request.group_id, parts, response.into());
 }
 
-/// `DeleteShareGroupState`.
+/// Handles `DeleteShareGroupState`.
 pub(crate) fn delete(
     node: &mut Node,
     key: RequestKey,
@@ -132,7 +132,7 @@ pub(crate) fn delete(
     ask(node, key, context, &request.group_id, parts, response.into());
 }
 
-/// `ReadShareGroupStateSummary`.
+/// Handles `ReadShareGroupStateSummary`.
 pub(crate) fn summarize(
     node: &mut Node,
     key: RequestKey,
@@ -215,7 +215,7 @@ fn clear(response: &mut Response) {
     }
 }
 
-/// A coordinator has answered for one part, by its place among all of the request.
+/// Records a coordinator's answer for one part, by its place among all parts of the request.
 pub(crate) fn on_answer(node: &mut Node, key: RequestKey, part: usize, answer: &Answer) {
     let Some(Parked::ShareStates { response, outstanding }) = node.parked_mut(key) else { return };
     fill(response, part, answer);

@@ -8,7 +8,7 @@ use crate::event::RequestKey;
 use crate::node::Node;
 use crate::session::RequestContext;
 
-/// The first version in which a member says which protocol it follows.
+/// First version in which a member names the protocol that it follows.
 const FIRST_WITH_PROTOCOL: i16 = 5;
 
 pub(crate) fn handle(

@@ -1,4 +1,4 @@
-//! `TxnOffsetCommit`: how far a group has come, once a transaction commits.
+//! `TxnOffsetCommit`: stores the offsets of a group, which count once a transaction commits.
 
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::txn_offset_commit::{
@@ -15,7 +15,7 @@ use crate::internal_topics::GROUPS;
 use crate::node::{Node, Parked};
 use crate::session::RequestContext;
 
-/// The first version whose clients are told that their transaction can only be aborted.
+/// First version in which a client learns that it can only abort its transaction.
 const FIRST_ABORTABLE: i16 = 4;
 
 pub(crate) fn handle(
@@ -57,9 +57,9 @@ pub(crate) fn handle(
     }
 }
 
-/// The transaction's coordinator has said whether the group's partition is in the transaction.
+/// Takes the answer of the transaction's coordinator, which knows whether the group's partition is in the transaction.
 pub(crate) fn on_judged(node: &mut Node, key: RequestKey, code: ErrorCode) {
-    // Whoever asked may be gone.
+    // The client may have gone.
     let Some(Parked::TxnOffsets { .. }) = node.parked_mut(key) else { return };
     let Some(Parked::TxnOffsets { request, context }) = node.unpark(key) else { return };
     if code.is_none() {
@@ -70,7 +70,7 @@ pub(crate) fn on_judged(node: &mut Node, key: RequestKey, code: ErrorCode) {
             ErrorCode::InvalidTxnState
         }
         ErrorCode::ProducerFenced => ErrorCode::InvalidProducerEpoch,
-        // Old clients do not expect it here, and ask again in either case.
+        // Old clients do not expect this code, and ask again in either case.
         ErrorCode::ConcurrentTransactions if context.version < 5 => {
             ErrorCode::CoordinatorLoadInProgress
         }
@@ -99,7 +99,7 @@ fn commit(
     }
 }
 
-/// The topic's id, or why the offset of a partition may not be committed.
+/// Returns the topic's id, or the error that forbids a commit for a partition.
 fn problem(image: &Image, principal: &str, topic: &str, partition: i32) -> Result<Uuid, ErrorCode> {
     if !authorize(principal, Operation::Read, Resource::Topic(topic)) {
         return Err(ErrorCode::TopicAuthorizationFailed);

@@ -1,6 +1,6 @@
-//! `UnregisterBroker`: a node leaves the cluster. It has no replicas then; what it keeps of the metadata goes by itself, its
-//! vote to another node if need be. When that is done the request is answered: whoever asked may stop the node, and would
-//! take a vote away before.
+//! `UnregisterBroker`: a node leaves the cluster. The node has no replicas then. Its replica of the metadata goes by
+//! itself, and its vote goes to another node if need be. The controller answers only after that: an operator may then
+//! stop the node, and an earlier stop would take a vote away.
 
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::{UnregisterBrokerRequest, UnregisterBrokerResponse};
@@ -77,7 +77,7 @@ fn decide(node: &Node, id: i32) -> Result<Vec<MetadataRecord>, Error> {
     }
 }
 
-/// What becomes of a request that was decided on.
+/// Returns the answer to a request after its decision.
 pub(crate) fn told(code: ErrorCode) -> UnregisterBrokerResponse {
     if code.is_none() {
         return UnregisterBrokerResponse::default();

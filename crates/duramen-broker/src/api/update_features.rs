@@ -1,5 +1,5 @@
-//! `UpdateFeatures`: every node has all features at their highest levels, so none can be moved. Whoever makes sure of a level,
-//! as scripts for upgrades do, is told that it is there.
+//! `UpdateFeatures`: every node has all features at their highest levels, so no request can change one. A script for
+//! upgrades that asks for a feature's present level succeeds.
 
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::update_features::FeatureUpdateKey;
@@ -28,7 +28,7 @@ pub(crate) fn answer(
     response
 }
 
-/// Why a feature is not updated; `None` if it is at that level already.
+/// Returns the reason to refuse a feature's update, or `None` if the feature is at that level already.
 fn refusal(update: &FeatureUpdateKey) -> Option<String> {
     let name = &update.feature;
     let Some(feature) = FEATURES.iter().find(|it| it.name == name) else {

@@ -1,4 +1,4 @@
-//! `WriteTxnMarkers`: administrators end a transaction in a partition where nobody else will.
+//! `WriteTxnMarkers`: an administrator ends a transaction in a partition where no coordinator will.
 
 use duramen_protocol::ErrorCode;
 use duramen_protocol::messages::write_txn_markers::{
@@ -71,7 +71,7 @@ pub(crate) fn handle(
     }
 }
 
-/// What became of one marker, by its place among all of the request.
+/// Records the result of one marker, by its place among all markers of the request.
 pub(crate) fn on_marked(node: &mut Node, key: RequestKey, at: usize, code: ErrorCode) {
     let Some(Parked::Markers { response, outstanding }) = node.parked_mut(key) else { return };
     let topics = response.markers.iter_mut().flat_map(|marker| &mut marker.topics);

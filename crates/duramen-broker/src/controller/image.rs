@@ -3,9 +3,9 @@
 //! Purpose:    the cluster's metadata as it stands after a prefix of the metadata log.
 //! Owns:       brokers, directories that are retired, topics, placements, settings, the counters of ids.
 //! Interface:  [`Image::apply`], [`Image::encode`], [`Image::decode`], lookups.
-//! Invariants: the image is the fold of the records; `apply` is total, deterministic, and the only
-//!             writer; ids are never used twice.
-//! Never:      time, chance, what is not committed.
+//! Invariants: the image is the fold of the records; `apply` is total, deterministic, and the only writer; ids are
+//!             never used twice.
+//! Never:      time, chance, entries that are not committed.
 //! Tests:      below.
 //! Start at:   [`Image::apply`].
 
@@ -27,9 +27,9 @@ use crate::quotas::{EntityType, QuotaKey, QuotaTable};
 use duramen_storage::sabotage::{self, Bug};
 
 const IMAGE_VERSION: u8 = 2;
-/// It did not say up to which index it goes: that was the index it was stored under.
+/// Version of an image without its own index: the index was the one that it was stored under.
 const IMAGE_VERSION_WITHOUT_INDEX: u8 = 1;
-/// Peer ids up to this one are taken: 0 is nobody, 1 is the metadata group.
+/// First peer id of a partition's replica: 0 is nobody, 1 is the metadata group.
 const FIRST_PEER_ID: u64 = 2;
 
 /// One topic.
@@ -38,26 +38,26 @@ pub(crate) struct Topic {
     pub name: String,
     pub id: Uuid,
     pub configs: Settings,
-    /// Producer ids from this one on were given out after it was created: none of them has written to another topic of its
-    /// name before.
+    /// First producer id that the cluster gave out after it created the topic. No producer from there on has written to
+    /// an older topic of the same name.
     pub newcomers_from: i64,
     pub partitions: Vec<Vec<PlacedReplica>>,
 }
 
-/// A partition whose replicas are to be others, as peer ids.
+/// Move of a partition to other replicas, as peer ids.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Reassignment {
-    /// Those that it is to have, the preferred one first.
+    /// Wanted replicas, the preferred one first.
     pub target: Vec<u64>,
     /// Those that it had.
     pub origin: Vec<u64>,
     /// A later move of the partition has a higher one.
     pub number: u64,
-    /// The nodes where replicas are to be afterwards, if that is not all.
+    /// Nodes of the replicas after a second move; empty if none follows.
     pub then: Vec<i32>,
 }
 
-/// What a record changed, for the node to follow.
+/// Change by a record, for the node to follow.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Change {
     /// A partition has (other) replicas; these are not among them any more.
@@ -75,7 +75,8 @@ pub(crate) enum Change {
 /// See the room card.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Image {
-    /// What entries up to this index did is in here, though a replica that began anew may not have applied them again.
+    /// Index up to which this image contains the changes of entries, though a replica that restarted may not have
+    /// applied them again.
     pub as_of: u64,
     pub brokers: BTreeMap<i32, RegisterBroker>,
     /// Data directories that have no part in the cluster any more.
@@ -88,7 +89,7 @@ pub(crate) struct Image {
     topics: BTreeMap<Uuid, Topic>,
     /// Partitions that are being moved.
     pub reassignments: BTreeMap<(Uuid, i32), Reassignment>,
-    /// With which voters groups had begun whose partitions were moved since.
+    /// First voters of those groups whose partitions have moved since.
     born: BTreeMap<(Uuid, i32), Vec<u64>>,
     names: BTreeMap<String, Uuid>,
     /// Names with `.` and `_` made the same, which may not differ in that alone.
@@ -98,13 +99,14 @@ pub(crate) struct Image {
     pub partitions_len: usize,
 }
 
-/// Metric names of stock tools do not tell `.` from `_`, so no two topics may differ in that alone.
+/// Folds a topic's name. Metric names of common tools do not distinguish `.` from `_`, so no two topics may differ in
+/// that alone.
 pub(crate) fn fold(name: &str) -> String {
     name.replace('.', "_")
 }
 
 impl Image {
-    /// Nothing is there yet.
+    /// Returns an image without content.
     pub(crate) fn empty() -> Self {
         Self {
             as_of: 0,
@@ -125,76 +127,76 @@ impl Image {
         }
     }
 
-    /// All topics, by name.
+    /// Returns all topics, by name.
     pub(crate) fn topics_by_name(&self) -> impl Iterator<Item = &Topic> {
         self.names.values().filter_map(|id| self.topics.get(id))
     }
 
-    /// The topics whose names come after this one, by name.
+    /// Returns the topics whose names come after this one, by name.
     pub(crate) fn topics_named_after(&self, name: Option<&str>) -> impl Iterator<Item = &Topic> {
         let from = name.map_or(Bound::Unbounded, Bound::Excluded);
         let names = self.names.range::<str, _>((from, Bound::Unbounded));
         names.filter_map(|(_, id)| self.topics.get(id))
     }
 
-    /// At most `limit` topics of the ids after `id`, by id.
+    /// Returns at most `limit` topics whose ids come after `id`, by id.
     pub(crate) fn topics_after(&self, id: Option<Uuid>, limit: usize) -> Vec<Uuid> {
         let from = id.map_or(Bound::Unbounded, Bound::Excluded);
         self.topics.range((from, Bound::Unbounded)).take(limit).map(|(id, _)| *id).collect()
     }
 
-    /// The topics that a later image has not any more.
+    /// Returns the topics that a later image no longer has.
     pub(crate) fn topics_missing_in(&self, later: &Self) -> impl Iterator<Item = &Topic> {
         self.topics.values().filter(|topic| !later.topics.contains_key(&topic.id))
     }
 
-    /// What is set for a group.
+    /// Returns the settings of a group.
     pub(crate) fn group_configs(&self, group: &str) -> &Settings {
         static NONE: Settings = Settings::new();
         self.group_configs.get(group).unwrap_or(&NONE)
     }
 
-    /// The groups that have settings of their own.
+    /// Returns the groups that have settings of their own.
     pub(crate) fn configured_groups(&self) -> impl Iterator<Item = &str> {
         self.group_configs.keys().map(String::as_str)
     }
 
-    /// What is set for a node while it runs, or for all of them.
+    /// Returns the dynamic settings of a node, or those of all nodes.
     pub(crate) fn broker_configs(&self, broker_id: i32) -> &Settings {
         static NONE: Settings = Settings::new();
         self.broker_configs.get(&broker_id).unwrap_or(&NONE)
     }
 
-    /// The topic of this name.
+    /// Returns the topic of this name.
     pub(crate) fn topic_named(&self, name: &str) -> Option<&Topic> {
         self.topics.get(self.names.get(name)?)
     }
 
-    /// The topic of this id.
+    /// Returns the topic of this id.
     pub(crate) fn topic(&self, id: Uuid) -> Option<&Topic> {
         self.topics.get(&id)
     }
 
-    /// Whether a topic of this id has this partition.
+    /// Tells whether the topic with this id has this partition.
     pub(crate) fn has_partition(&self, id: Uuid, partition: i32) -> bool {
         let topic = self.topic(id);
         topic.is_some_and(|it| usize::try_from(partition).is_ok_and(|at| at < it.partitions.len()))
     }
 
-    /// The nodes that belong to the cluster and are not on their way out.
+    /// Returns the nodes that belong to the cluster and are not leaving it.
     pub(crate) fn staying(&self) -> impl Iterator<Item = (i32, &RegisterBroker)> {
         let all = self.brokers.iter().map(|(&id, broker)| (id, broker));
         all.filter(|(_, broker)| !self.retired.contains(&broker.directory_id))
     }
 
-    /// The name of a topic that a new one would be confused with.
+    /// Returns the name of a topic that a new one would be confused with.
     pub(crate) fn confusable(&self, name: &str) -> Option<&str> {
         let id = self.folded.get(&fold(name))?;
         self.topics.get(id).map(|topic| topic.name.as_str())
     }
 
-    /// The voters with which the group of a partition began. Any other replica of it begins with nothing, and its leader
-    /// tells it the rest.
+    /// Returns the voters with which the group of a partition began. Any other replica of it begins empty, and learns
+    /// the rest from its leader.
     pub(crate) fn voters_at_birth(&self, topic_id: Uuid, partition: i32) -> Vec<u64> {
         let placed = || {
             let at = usize::try_from(partition).ok()?;
@@ -357,7 +359,7 @@ impl Image {
         Some(Change::Placed { topic_id, partition, gone })
     }
 
-    /// The records that make this image, which is that after the entry at `applied`; versioned.
+    /// Encodes this image as of the entry at `applied`: a version, and the records that make it.
     pub(crate) fn encode(&self, applied: u64) -> Bytes {
         let mut e = Encoder::new();
         e.put(&[IMAGE_VERSION]);
@@ -444,7 +446,7 @@ impl Image {
         Some(image)
     }
 
-    /// The records that an encoded image is made of.
+    /// Returns the records of an encoded image.
     pub(crate) fn records_of(bytes: &Bytes) -> Option<Vec<MetadataRecord>> {
         let mut records = Vec::new();
         let Some(&version) = bytes.first() else { return Some(records) };

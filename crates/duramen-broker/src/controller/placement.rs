@@ -11,8 +11,8 @@ use crate::limits::TOPIC_PARTITIONS_MAX;
 /// A node, and where it stands.
 pub(super) type Site<'a> = (i32, Option<&'a str>);
 
-/// The nodes in an order in which neighbours stand in different racks, as far as that goes. Nodes that do not say where
-/// they stand are in one rack.
+/// Orders the nodes so that neighbours stand in different racks, as far as possible. All nodes without a rack count as
+/// one rack.
 fn alternated<'a>(sites: &[Site<'a>]) -> Vec<Site<'a>> {
     let mut racks: BTreeMap<Option<&str>, VecDeque<i32>> = BTreeMap::new();
     for (id, rack) in sites {
@@ -27,8 +27,8 @@ fn alternated<'a>(sites: &[Site<'a>]) -> Vec<Site<'a>> {
     order
 }
 
-/// Spreads `partitions` over nodes, beginning at node `start`: the first replicas go around all of them, and the others of
-/// one node's partitions are not all on the same next one. Each rack has one before any has two.
+/// Spreads `partitions` over nodes, beginning at node `start`. The first replicas go around all nodes, and the other
+/// replicas of one node's partitions spread over several next nodes. Each rack has one replica before any rack has two.
 pub(super) fn spread(
     sites: &[Site<'_>],
     partitions: i32,

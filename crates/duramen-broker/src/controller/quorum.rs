@@ -1,8 +1,9 @@
-//! Who keeps the metadata: all nodes, and few of them vote.
+//! All nodes keep the metadata, and few of them vote.
 //!
-//! The ids of a cluster's founders in the metadata group were agreed on when it was formed. That of any other data directory
-//! follows from the directory's id, which is 16 random bytes: so a node that joins knows its own before anybody speaks to
-//! it, and of a replica that speaks everybody knows whose it is, whatever they have heard of the cluster since.
+//! The ids of a cluster's founders in the metadata group were agreed on when it was formed. The id of any other data
+//! directory follows from the directory's id, which is 16 random bytes. So a node that joins knows its own id before
+//! any node speaks to it. Every node also knows which directory a replica's id belongs to, even before it has read the
+//! metadata.
 
 use duramen_protocol::wire::Uuid;
 use duramen_storage::sabotage::{self, Bug};
@@ -10,17 +11,17 @@ use duramen_storage::sabotage::{self, Bug};
 use super::Founder;
 use super::image::Image;
 
-/// How many nodes vote, once there are as many; more only where a cluster began with more.
+/// Count of nodes that vote, once there are as many. A cluster that began with more voters keeps more.
 const VOTERS: usize = 3;
 /// Ids that follow from a directory's; the others are counted, from 1.
 const OF_DIRECTORY: u64 = 1 << 63;
 
-/// Whether an id in the metadata group follows from a directory's.
+/// Tells whether an id in the metadata group follows from a directory's id.
 pub(crate) fn is_of_directory(peer_id: u64) -> bool {
     peer_id & OF_DIRECTORY != 0
 }
 
-/// The id of a data directory's replica in the metadata group.
+/// Returns the id of a data directory's replica in the metadata group.
 pub(crate) fn peer_of(founders: &[Founder], directory_id: Uuid) -> u64 {
     let founder = founders.iter().find(|it| it.directory_id == directory_id.0);
     founder.map_or_else(
@@ -32,7 +33,7 @@ pub(crate) fn peer_of(founders: &[Founder], directory_id: Uuid) -> u64 {
     )
 }
 
-/// Who is to vote on the metadata, and who is only to have it.
+/// Voters on the metadata, and observers, which only receive it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Quorum {
     pub(crate) voters: Vec<u64>,
@@ -40,8 +41,8 @@ pub(crate) struct Quorum {
 }
 
 impl Quorum {
-    /// From who votes now: whoever stays goes on, and nodes that are `heard` take the places that are free. Whose directory
-    /// was retired has none.
+    /// Computes the quorum from the present voters: each voter that stays keeps its place, and `heard` nodes take the
+    /// free places. A node whose directory was retired has no place.
     pub(crate) fn of(
         image: &Image,
         founders: &[Founder],

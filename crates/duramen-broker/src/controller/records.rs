@@ -1,11 +1,11 @@
 //! # Room card: metadata records
 //!
-//! Purpose:    what the metadata log says, one fact a record.
+//! Purpose:    the records of the metadata log, one fact each.
 //! Owns:       the records' layouts and their framing in record batches.
 //! Interface:  [`MetadataRecord::encode`], [`MetadataRecord::decode`], [`records_of`].
-//! Invariants: kinds and versions are never reused; a kind or version that is unknown stops the
-//!             metadata group, because skipping it would fork the image.
-//! Never:      what records do (see `image`).
+//! Invariants: kinds and versions are never reused; a kind or version that is unknown stops the metadata group, because
+//!             skipping it would fork the image.
+//! Never:      the effects of records (see `image`).
 //! Tests:      below.
 //! Start at:   [`MetadataRecord`].
 
@@ -56,10 +56,10 @@ duramen_protocol::message! {
         broker_id: i32 [0..],
         directory_id: Uuid [0..],
     }
-    /// Replicas of a partition are to be others. Until it is so, both are there; then a [`PlacePartition`] says it. Of the
-    /// moves of a partition each has a higher number than the one before; peer ids and they are counted together. When it has
-    /// ended, replicas are to be on the nodes `then`, if it names any: a replica that is of no use goes before another one
-    /// takes its place.
+    /// Order to replace replicas of a partition. Old and new replicas both exist until a [`PlacePartition`] says that
+    /// the move is complete. Each move of a partition has a higher number than the one before; moves and peer ids share
+    /// one counter. After the move, replicas go to the nodes in `then`, if it names any. A useless replica goes first
+    /// this way, before another one takes its place.
     pub struct MovePartition: versions 0..=0, flexible 0.. {
         topic_id: Uuid [0..],
         partition: i32 [0..],
@@ -79,12 +79,12 @@ duramen_protocol::message! {
     pub struct DeleteTopic: versions 0..=0, flexible 0.. {
         topic_id: Uuid [0..],
     }
-    /// Producer ids below `end` belong to somebody.
+    /// End of the producer ids that the cluster has given out.
     pub struct AllocateProducerIds: versions 0..=0, flexible 0.. {
         broker_id: i32 [0..],
         end: i64 [0..],
     }
-    /// Peer ids below `end` belong to somebody. Only in images: placements say it otherwise.
+    /// End of the peer ids that the cluster has given out. Occurs in images only: the log has placements instead.
     pub struct AllocatePeerIds: versions 0..=0, flexible 0.. {
         end: u64 [0..],
     }
@@ -100,7 +100,7 @@ duramen_protocol::message! {
         name: String [0..],
         value: Option<String> [0.., nullable 0..],
     }
-    /// How fast clients may be: users, client ids or both; taken back if `is_removed`.
+    /// Quota of users, client ids or both. `is_removed` takes it back.
     pub struct SetClientQuota: versions 0..=0, flexible 0.. {
         entity: Vec<QuotaEntity> [0..],
         key: String [0..],
@@ -112,7 +112,7 @@ duramen_protocol::message! {
         entity_type: String [0..],
         entity_name: Option<String> [0.., nullable 0..],
     }
-    /// A data directory has no part in the cluster any more, and never will again: it is lost, or its node is to go.
+    /// Retirement of a data directory from the cluster, for ever: it is lost, or its node is to go.
     pub struct RetireDirectory: versions 0..=0, flexible 0.. {
         directory_id: Uuid [0..],
     }
@@ -120,13 +120,13 @@ duramen_protocol::message! {
     pub struct UnregisterBroker: versions 0..=0, flexible 0.. {
         broker_id: i32 [0..],
     }
-    /// Producer ids from this one on were given out after a topic was created. Only in images: the order of records says it
-    /// otherwise.
+    /// First producer id that the cluster gave out after it created a topic. Occurs in images only: the log has the
+    /// order of records instead.
     pub struct NoteNewcomers: versions 0..=0, flexible 0.. {
         topic_id: Uuid [0..],
         first: i64 [0..],
     }
-    /// What all nodes of the cluster understand.
+    /// Feature level that all nodes of the cluster understand.
     pub struct SetFeature: versions 0..=0, flexible 0.. {
         name: String [0..],
         level: i16 [0..],
@@ -142,7 +142,7 @@ macro_rules! metadata_records {
         }
 
         impl MetadataRecord {
-            /// Kind, version, body.
+            /// Encodes kind, version and body.
             pub(crate) fn encode(&self) -> Bytes {
                 let mut e = Encoder::new();
                 match self {
@@ -155,7 +155,8 @@ macro_rules! metadata_records {
                 e.into_bytes().freeze()
             }
 
-            /// `None` for a kind or version that this build does not know, or a malformed body.
+            /// Decodes a record. Returns `None` for a kind or version that this build does not know, or a malformed
+            /// body.
             pub(crate) fn decode(bytes: Bytes) -> Option<Self> {
                 let mut d = Decoder::new(bytes);
                 let kind = d.unsigned_varint().ok()?;
@@ -190,8 +191,7 @@ metadata_records! {
     16 NoteNewcomers;
 }
 
-/// The records of the metadata log's batches in `bytes`, by base offset. `None` if one cannot be
-/// read.
+/// Returns the records of the metadata log's batches in `bytes`, by base offset, or `None` if one cannot be read.
 pub(crate) fn records_of(bytes: Bytes) -> Option<Vec<(i64, Vec<MetadataRecord>)>> {
     let mut found = Vec::new();
     for view in batch::batches(bytes) {

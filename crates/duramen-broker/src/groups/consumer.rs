@@ -1,26 +1,27 @@
 //! # Room card: groups of the consumer protocol
 //!
-//! Purpose:    one group of the consumer protocol (KIP-848): who is in it, and who is to have, and has, which
-//!             partitions. The coordinator decides; members say what they are subscribed to and what they have.
-//! Owns:       [`ConsumerGroup`]: the facts as far as they were decided, sessions, what is to be appended and answered.
+//! Purpose:    one group of the consumer protocol (KIP-848): its members, the partitions that each has, and those that
+//!             each is to have. The coordinator decides; members report their subscriptions and their partitions.
+//! Owns:       [`ConsumerGroup`]: the facts as far as they were decided, sessions, records to append, answers to send.
 //! Interface:  a function a request ([`ConsumerGroup::heartbeat`] and others), [`ConsumerGroup::on_time`], then
 //!             [`ConsumerGroup::take`]; [`ConsumerGroup::load`] makes one of facts.
-//! Invariants: one owner per partition, at any time; epochs never go back; a decision rests on facts that are durable
-//!             or are appended with it, in one go: while that goes on, nothing is decided.
-//! Never:      clocks, chance, appends, whether the group is coordinated here; committed offsets.
+//! Invariants: a partition has at most one owner at any time; epochs never go back; a decision rests on facts that are
+//!             durable or that the coordinator appends with it, in one go: during that append, the group decides
+//!             nothing.
+//! Never:      clocks, chance, appends, the group's coordinator; committed offsets.
 //! Tests:      `coordinator/tests/consumers.rs`, by scenario and by chance; `consumer/assignors/tests.rs`.
 //! Start at:   [`ConsumerGroup::heartbeat`], `consumer/heartbeats.rs`; then `reconcile.rs`.
 //!
-//! Three numbers follow each other. The group's *epoch* rises when members or topics change. For an epoch it is decided
-//! who is to have what: the *targets*, which carry the epoch that they were decided for. Then each member goes there on
-//! its own, by its heartbeats: it is told to give up what it is not to have, says that it has, gets the epoch of the
-//! targets, and is given what it is to have as soon as nobody else has it. Nobody waits for all others.
+//! The protocol has three steps. The group's *epoch* rises when members or topics change. For an epoch the coordinator
+//! decides the *target assignments*, which carry that epoch. Then each member moves to its target on its own, by its
+//! heartbeats. The member first learns which partitions to revoke, and reports when it has revoked them. Then it gets
+//! the epoch of the targets, and each new partition as soon as no other member has it. No member waits for all others.
 //!
-//! Whatever is decided is a fact, emitted and seen at once by what is decided next ([`View::apply`]). The facts of one
-//! turn are appended together, and what was to be answered is answered when they are durable. If they cannot be
-//! appended, the group is made anew from the facts that are durable, and nobody was told anything.
+//! Every decision is a fact, which the group emits and at once sees in later decisions ([`View::apply`]). The
+//! coordinator appends the facts of one turn together, and sends the answers when the facts are durable. If the append
+//! fails, the coordinator builds the group anew from the durable facts, and no member has heard anything.
 //!
-//! Members may speak the classic protocol (`consumer/classic.rs`), while at least one speaks this one.
+//! Members may speak the classic protocol (`consumer/classic.rs`), while at least one speaks the consumer protocol.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -52,7 +53,8 @@ use topics::Search;
 pub(crate) use topics::Topics;
 use view::{AWAY, Shares, View};
 
-/// Whether groups that have members change their kind, when a member of the other comes or the last of a kind goes.
+/// Changes of protocol that a group with members may make, when a member of the other protocol joins or the last of one
+/// leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Migration {
     /// To the consumer protocol and back.
@@ -66,7 +68,7 @@ pub enum Migration {
 }
 
 impl Migration {
-    /// The one of Kafka's name.
+    /// Returns the policy of Kafka's name.
     pub fn named(name: &str) -> Option<Self> {
         Some(match name {
             "bidirectional" => Self::Bidirectional,
@@ -78,33 +80,33 @@ impl Migration {
     }
 }
 
-/// What an operator sets for all groups of the consumer protocol.
+/// Operator's settings for all groups of the consumer protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConsumerRules {
-    /// How long a member may be silent.
+    /// Longest silence of a member, in milliseconds.
     pub session_timeout_ms: i32,
-    /// Between what a group may have that for itself.
+    /// Bounds of a group's own session timeout, in milliseconds.
     pub session_timeout_bounds_ms: RangeInclusive<i32>,
-    /// How often a member is to be heard.
+    /// Time between two heartbeats of a member, in milliseconds.
     pub heartbeat_interval_ms: i32,
-    /// Between what a group may have that for itself.
+    /// Bounds of a group's own heartbeat interval, in milliseconds.
     pub heartbeat_interval_bounds_ms: RangeInclusive<i32>,
-    /// How many members a group may have.
+    /// Highest count of members of a group.
     pub members_max: usize,
-    /// What members may choose from; the first is taken where they do not.
+    /// Assignors that members may choose from. The first one is the default.
     pub assignors: Vec<Assignor>,
-    /// Whether groups change their kind.
+    /// Changes of protocol that groups may make.
     pub migration: Migration,
-    /// How long targets are kept at least.
+    /// Shortest time between two assignments, in milliseconds.
     pub assignment_interval_ms: i32,
-    /// Between what a group may have that for itself.
+    /// Bounds of a group's own assignment interval, in milliseconds.
     pub assignment_interval_bounds_ms: RangeInclusive<i32>,
-    /// How long it is believed at most what regular expressions stand for.
+    /// Longest time for which the topics found for regular expressions count as current, in milliseconds.
     pub regex_refresh_ms: i32,
 }
 
 impl ConsumerRules {
-    /// The same for a group with settings of its own.
+    /// Returns the same settings for a group with settings of its own.
     pub(crate) fn with(&self, own: &Settings) -> Cow<'_, Self> {
         let mut rules = Cow::Borrowed(self);
         let mut take = |name: &str, bounds: &RangeInclusive<i32>, of: fn(&mut Self) -> &mut i32| {
@@ -128,10 +130,10 @@ impl ConsumerRules {
 /// A fact, and its value if it is so.
 pub(crate) type Said = (Fact, Option<FactValue>);
 
-/// Who is answered, and what.
+/// Request and the answer to it.
 pub(crate) type Answer = (RequestKey, Response);
 
-/// Why a request is refused, and what is told with that.
+/// Reason for which a request is refused, with its error message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
     pub code: ErrorCode,
@@ -144,13 +146,13 @@ impl Refusal {
     }
 }
 
-/// When a member is given up, in microseconds, unless it does something before.
+/// Times at which the group removes a member, unless the member acts before, in microseconds.
 #[derive(Clone, Copy, Debug, Default)]
 struct Deadlines {
     session: u64,
-    /// To say that it has given up what it is to.
+    /// Deadline of the member to report that it has revoked partitions.
     revoking: Option<u64>,
-    /// To join again, if it is a classic member that was told to.
+    /// Deadline of a classic member to join again, after a heartbeat asked for that.
     joining: Option<u64>,
     /// To ask for its share, if it is a classic member that has joined.
     syncing: Option<u64>,
@@ -183,9 +185,9 @@ fn us(ms: i32) -> u64 {
     u64::try_from(ms).unwrap_or(0) * 1000
 }
 
-/// What is asked from outside.
+/// Requests.
 impl ConsumerGroup {
-    /// The group of these facts. Its members are given their session timeouts anew.
+    /// Builds the group from its facts. Every member gets a new session timeout.
     pub(crate) fn load<'a>(
         facts: impl Iterator<Item = (&'a Fact, &'a FactValue)>,
         rules: &ConsumerRules,
@@ -205,35 +207,36 @@ impl ConsumerGroup {
         Self { view, deadlines, ..Self::default() }
     }
 
-    /// Nobody is in it.
+    /// Tells whether the group has no members.
     pub(crate) fn is_empty(&self) -> bool {
         self.view.members.is_empty()
     }
 
-    /// What was decided since the last call, and who is answered once that is durable.
+    /// Returns the decisions since the last call, and the answers to send once the decisions are durable.
     pub(crate) fn take(&mut self) -> (Vec<Said>, Vec<Answer>) {
         self.has_lost_consumer = false;
         (mem::take(&mut self.emitted), mem::take(&mut self.answers))
     }
 
-    /// When [`Self::on_time`] is due next, if nothing else happens before. Looks at every member.
+    /// Returns the time at which [`Self::on_time`] is due next, if nothing else happens before. Looks at every member.
     pub(crate) fn deadline_us(&self) -> Option<u64> {
         let members = self.deadlines.values().map(|deadlines| deadlines.first());
         let search = self.search.as_ref().map(|_| 0);
         members.chain(search).min()
     }
 
-    /// It looks for what regular expressions stand for.
+    /// Tells whether the group is looking for the topics that match regular expressions.
     pub(crate) fn is_searching(&self) -> bool {
         self.search.is_some()
     }
 
-    /// When a member is given up, unless something is heard of it.
+    /// Returns the time at which the group removes a member, unless the member sends something before.
     pub(crate) fn expires_us(&self, id: &str) -> Option<u64> {
         self.deadlines.get(id).map(|deadlines| deadlines.first())
     }
 
-    /// For so long nobody was heard, or answered, while something was appended: that is no fault of members.
+    /// Extends all deadlines by the time of an append. During the append the group neither heard nor answered its
+    /// members, which is no fault of theirs.
     pub(crate) fn hold(&mut self, us: u64) {
         for Deadlines { session, revoking, joining, syncing } in self.deadlines.values_mut() {
             *session += us;
@@ -243,7 +246,7 @@ impl ConsumerGroup {
         }
     }
 
-    /// Time has passed: who is silent for too long is out, and what regular expressions stand for is looked for.
+    /// Removes members that were silent for too long, and goes on with the search for topics of regular expressions.
     pub(crate) fn on_time(&mut self, topics: Topics<'_>, now: Now) {
         let is_due = |(_, deadlines): &(&Arc<str>, &Deadlines)| deadlines.first() <= now.mono_us;
         let due: Vec<Arc<str>> =
@@ -254,7 +257,7 @@ impl ConsumerGroup {
         self.go_on_searching(topics, now);
     }
 
-    /// Whether offsets may be committed by whoever says that it is this member in this epoch.
+    /// Checks whether a client that gives this member id and epoch may commit offsets.
     pub(crate) fn check_commit(
         &self,
         version: i16,
@@ -283,7 +286,7 @@ impl ConsumerGroup {
         }
     }
 
-    /// Whether somebody is subscribed to a topic.
+    /// Tells whether a member is subscribed to a topic.
     pub(crate) fn is_subscribed(&self, topic: &str) -> bool {
         self.view
             .members
@@ -295,11 +298,11 @@ impl ConsumerGroup {
 /// Which offsets a member may commit.
 pub(crate) enum CommitRight<'a> {
     All,
-    /// It says an earlier epoch: those of partitions that it was given in that or before, and has still.
+    /// Right of a member that gives an earlier epoch: partitions that it got in that epoch or before, and still has.
     Since(Earlier<'a>),
 }
 
-/// A member that says an earlier epoch than its own.
+/// Member that gives an earlier epoch than its own.
 pub(crate) struct Earlier<'a> {
     member: &'a view::Member,
     epoch: i32,
@@ -307,7 +310,7 @@ pub(crate) struct Earlier<'a> {
 }
 
 impl CommitRight<'_> {
-    /// Why the offset of a partition may not be committed, if so.
+    /// Returns the error that forbids a commit for a partition, if there is one.
     pub(crate) fn refuses(
         &self,
         topic: duramen_protocol::wire::Uuid,
@@ -323,9 +326,9 @@ impl CommitRight<'_> {
     }
 }
 
-/// What is shown.
+/// Views of the group for other requests.
 impl ConsumerGroup {
-    /// Kafka's name of where it stands.
+    /// Returns Kafka's name of the group's state.
     pub(crate) fn state(&self) -> &'static str {
         let View { epoch, target_epoch, members, .. } = &self.view;
         if members.is_empty() {
@@ -339,7 +342,7 @@ impl ConsumerGroup {
         }
     }
 
-    /// As `ConsumerGroupDescribe` tells it.
+    /// Describes the group for `ConsumerGroupDescribe`.
     pub(crate) fn describe(
         &self,
         group_id: &str,
@@ -386,9 +389,9 @@ impl ConsumerGroup {
     }
 }
 
-/// What all need.
+/// Helpers of all requests.
 impl ConsumerGroup {
-    /// Something is so from now on.
+    /// Emits a fact, which holds at once.
     fn emit(&mut self, fact: Fact, value: Option<FactValue>) {
         if let Fact::Member(id) = &fact {
             let was_classic = self.view.members.get(id).map(view::Member::is_classic);
@@ -404,7 +407,7 @@ impl ConsumerGroup {
         self.answers.push((key, answer.into()));
     }
 
-    /// The epoch rises if it has to, or if topics are others than it knows of.
+    /// Raises the epoch if it has to rise, or if topics differ from those that the group last saw.
     fn raise_epoch(&mut self, has_to: bool, topics: Topics<'_>) {
         if !has_to && self.seen == Some(topics.version) {
             return;
@@ -420,7 +423,7 @@ impl ConsumerGroup {
         }
     }
 
-    /// Members are out.
+    /// Removes members.
     fn fence(&mut self, ids: &[Arc<str>], topics: Topics<'_>) {
         for id in ids {
             self.remove_member(id);
@@ -436,7 +439,7 @@ impl ConsumerGroup {
         self.deadlines.remove(id);
     }
 
-    /// Nobody needs to know what a regular expression stands for that nobody is subscribed to.
+    /// Forgets the topics of regular expressions that no member subscribes to.
     fn forget_regexes(&mut self) {
         let subscribed: BTreeSet<Arc<str>> =
             self.view.subscribed_regexes().into_iter().cloned().collect();
@@ -446,7 +449,7 @@ impl ConsumerGroup {
         }
     }
 
-    /// What most members want that want something, or the operator's first.
+    /// Returns the assignor that most members name, or the operator's first if none names one.
     fn assignor(&self, rules: &ConsumerRules) -> Assignor {
         let named =
             |member: &view::Member| Assignor::named(member.value.server_assignor.as_deref()?);

@@ -1,30 +1,31 @@
 //! # Room card: coordinator
 //!
 //! Purpose:    all consumer groups that live in one partition of `__consumer_offsets`.
-//! Owns:       [`Coordinator`]: memberships and committed offsets, what is being appended for them, and which records
-//!             of the log still say something.
+//! Owns:       [`Coordinator`]: memberships and committed offsets, the appends under way for them, and which records of
+//!             the log are live.
 //! Interface:  a function a request (`coordinator/requests.rs`), answered by an [`Output`] now or later;
 //!             [`Coordinator::replay`] and [`Coordinator::loaded`] first; [`Coordinator::on_appended`];
 //!             [`Coordinator::on_time`] at [`Coordinator::deadline_us`]; [`Coordinator::expire`] now and then;
 //!             [`Coordinator::renew`] and [`Coordinator::first_live`] to keep the log short.
-//! Invariants: what is durable changes in `Group::apply` only, by a record that is in the log; a request is
-//!             answered once; nothing is told of an offset that is not durable; a fetch sees all commits of its group
-//!             that came before it.
-//! Never:      clocks, chance, I/O, batches, topics that exist or not: all that is handed in.
+//! Invariants: durable state changes in `Group::apply` only, by a record that is in the log; each request gets one
+//!             answer; no answer shows an offset that is not durable; a fetch sees all commits of its group that came
+//!             before it.
+//! Never:      clocks, chance, I/O, batches, which topics exist: the caller hands all that in.
 //! Tests:      `coordinator/tests.rs`, by scenario and by chance.
 //! Start at:   [`Coordinator::offset_commit`], then `append`, [`Coordinator::on_appended`], `Group::apply`.
 //!
 //! Order. The caller appends in the order of the [`Output::Append`]s, and reports successes in the order of the log. So
-//! whatever is decided here with knowledge of all earlier appends, durable or not, still holds where its record lands:
-//! a tombstone follows every commit that it is to remove, and a record that is only written anew ([`Coordinator::renew`])
-//! is never one whose key has a newer value under way. A value that is decided on later lands later.
+//! a decision that knows of all earlier appends, durable or not, still holds where its record lands. A tombstone
+//! follows every commit that it removes. A renewal ([`Coordinator::renew`]) never appends a record again whose key has
+//! a newer value under way. A value that is decided later lands later.
 //!
-//! Keeping the log short. Every live key knows the offset of its last record. Below the smallest of these nothing says
-//! anything any more, so the log may be trimmed there at any time. To let that offset rise, the records below some
-//! offset are written anew. A consumer that reads the topic from its start finds the last value of every live key.
+//! Keeping the log short. The coordinator knows the offset of the last record of every live key. Below the smallest of
+//! these offsets no record is live, so the log may be trimmed there at any time. To let that offset rise, a renewal
+//! appends the records below some offset again. A consumer that reads the topic from its start finds the last value of
+//! every live key.
 //!
-//! Bounds. What clients commit bounds what is kept: one slot for each group and partition with an offset, until it
-//! expires. Groups that nobody is in, that nothing is committed for and nothing is being written of are forgotten.
+//! Bounds. The commits of clients bound the state: one slot for each group and partition with an offset, until it
+//! expires. The coordinator forgets a group without members, offsets and appends under way.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem;
@@ -73,11 +74,11 @@ pub(crate) enum Key {
         group: Arc<str>,
         fact: Fact,
     },
-    /// An offset that a transaction has yet to commit: it cannot be written anew.
+    /// Offset that a transaction has yet to commit, which a renewal cannot append again.
     Pending,
 }
 
-/// What follows from what happened.
+/// Effects of requests, appends and time.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Output {
     /// Answer this request.
@@ -86,21 +87,21 @@ pub(crate) enum Output {
     Fetched { key: RequestKey, part: usize, group: Box<OffsetFetchResponseGroup> },
     /// One group's part of the answer to a `DeleteGroups`.
     Deleted { key: RequestKey, part: usize, result: DeletableGroupResult },
-    /// Append these records as one batch, then call [`Coordinator::on_appended`]; as part of this producer's transaction,
-    /// if it is one's.
+    /// Append these records as one batch, then call [`Coordinator::on_appended`]. With a transactor, the batch is part
+    /// of that producer's transaction.
     Append(Ticket, Vec<GroupRecord>, Option<Transactor>),
-    /// Ask the coordinator of what is kept for a share group, then call [`Coordinator::on_share_answer`].
+    /// Ask the coordinator of a share group's stored state, then call [`Coordinator::on_share_answer`].
     AskShares(ShareKey, Ask),
 }
 
-/// The producer whose transaction commits offsets.
+/// Producer whose transaction commits offsets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Transactor {
     pub producer_id: i64,
     pub epoch: i16,
 }
 
-/// What is done when it is known what became of an append.
+/// Act that follows once the result of an append is known.
 #[derive(Debug)]
 enum Then {
     Nothing,
@@ -114,13 +115,13 @@ enum Then {
         life: u64,
         ticket: membership::Ticket,
     },
-    /// What was decided in a group of the consumer protocol, and who is answered then.
+    /// Decisions of a group of the consumer protocol, and the answers that follow.
     Decided(Vec<Answer>),
     /// The same, and there is more to be appended.
     More(Vec<GroupRecord>, Vec<Answer>),
-    /// A group of the consumer protocol has ended, so that it can be asked this as one of the classic protocol.
+    /// A group of the consumer protocol has ended, so that this request can go to it as one of the classic protocol.
     Cleared(Box<Asked>),
-    /// What is to be done with what is kept for a share group.
+    /// The intent of an administrator's change of a share group is in the log, and the change follows.
     Declared,
 }
 
@@ -128,25 +129,25 @@ enum Then {
 #[derive(Debug)]
 struct Flight {
     records: Vec<GroupRecord>,
-    /// The group that asked for it. None if records of many are written anew.
+    /// Group of the records; `None` for a renewal, which has records of many groups.
     group: Option<Arc<str>>,
     then: Then,
-    /// Whose transaction they are part of.
+    /// Transaction of which the records are part.
     transactor: Option<Transactor>,
-    /// Where the records did not fit one batch: the last batch, which does what comes then.
+    /// Ticket of the last batch, where the records did not fit one batch; the act follows that batch.
     last: Ticket,
     /// Why an earlier batch of the same was not appended.
     spoiled: Option<ErrorCode>,
 }
 
-/// A fetch that waits until what came before it is known to be durable, or not to be.
+/// Fetch that waits until the results of all earlier appends are known.
 #[derive(Debug)]
 struct Reader {
     until: Ticket,
     key: RequestKey,
     part: usize,
     request: OffsetFetchRequestGroup,
-    /// It wants no offset that an open transaction may change.
+    /// Flag that the reader wants no offset that an open transaction may change.
     stable: bool,
 }
 
@@ -157,37 +158,40 @@ type Place = (Arc<str>, Arc<str>, i32);
 #[derive(Debug, Default)]
 struct Group {
     members: Membership,
-    /// Which membership this is: one ends when its group is deleted, and what was stored for it is then no news.
+    /// Number of this membership. Deleting the group ends a membership, and later results of its appends no longer
+    /// count.
     life: u64,
     state: Option<State>,
-    /// Wall time since when the state is what it is.
+    /// Wall time at which the group entered its state.
     since_ms: i64,
     /// Its durable record, and the offset of that.
     stored: Option<(i64, Arc<GroupMetadataValue>)>,
-    /// Records of it that were appended and are not known to be durable, or not to be.
+    /// Count of its records whose append is under way.
     stored_flying: u32,
     offsets: Offsets,
     flying: BTreeSet<Ticket>,
     readers: Vec<Reader>,
-    /// Its offsets were deleted. As in Kafka it stays, empty, until the next look at what has expired, or its next coordinator.
+    /// Flag that the group's offsets were deleted. As in Kafka, the empty group stays until the next expiry, or its
+    /// next coordinator.
     lingers: bool,
-    /// Its deletion is being appended: for whoever writes from now on, there is no such group.
+    /// Ticket of the group's deletion while its append is under way. For every later write, the group does not exist.
     is_ending: Option<Ticket>,
-    /// What is durable of a group of the consumer protocol, with the offset of each record.
+    /// Durable facts of a group of the consumer protocol, with the offset of each record.
     facts: BTreeMap<Fact, (i64, FactValue)>,
-    /// Records of that which were appended and are not known to be durable, or not to be.
+    /// Count of records of facts whose append is under way.
     facts_flying: u32,
     /// A group of the consumer protocol. While it is there, `members` is empty.
     consumer: Option<Box<ConsumerGroup>>,
     /// A share group.
     share: Option<Box<ShareGroup>>,
-    /// What an administrator changes of it.
+    /// Administrator's change of the group that is under way.
     changing: Option<Box<Changing>>,
-    /// Partitions of which it was asked to keep something for it, and that was not answered yet.
+    /// Partitions for which the group asked to begin stored state and has no answer yet.
     beginning: BTreeSet<(Uuid, i32)>,
-    /// What it decided last could not be stored: what is to be begun waits for a heartbeat, or it would be asked for without end.
+    /// Flag that the last decision could not be stored. The next attempt to begin stored state then waits for a
+    /// heartbeat, or the group would ask without end.
     has_failed: bool,
-    /// What it decided is being appended. Until that is known to be durable, or not to be, others wait.
+    /// Flag that a decision is being appended. Other requests wait until the result of the append is known.
     is_deciding: bool,
     /// Since when.
     deciding_since_us: u64,
@@ -210,20 +214,20 @@ impl Group {
             && self.changing.is_none()
     }
 
-    /// When something is to be done for it, if nothing else happens before.
+    /// Returns the time at which the group is due next, if nothing else happens before.
     fn deadline_us(&self) -> Option<u64> {
         if let Some(share) = &self.share {
             return share.deadline_us().filter(|_| !self.is_deciding);
         }
         match &self.consumer {
-            // It hears of the time when what it decided is durable.
+            // The group learns the time only after its decision is durable.
             Some(_) if self.is_deciding => None,
             Some(consumer) => consumer.deadline_us(),
             None => self.members.deadline_us(),
         }
     }
 
-    /// A record of it is being appended.
+    /// Notes that an append of a record of the group begins.
     fn launch(&mut self, record: &GroupRecord) {
         match record {
             GroupRecord::Offset { key, .. } => self.offsets.launch(&key.topic, key.partition),
@@ -232,7 +236,7 @@ impl Group {
         }
     }
 
-    /// A record of it is in the log, and durable. The only place where what is durable changes.
+    /// Applies a record that is in the log, and durable. Durable state changes nowhere else.
     fn apply(&mut self, live: &mut Live<Key>, at: i64, record: GroupRecord) {
         let bytes = record.bytes();
         let before = match record {
@@ -275,7 +279,7 @@ impl Group {
         }
     }
 
-    /// An offset of an open transaction is in the log, and durable.
+    /// Holds an offset of an open transaction that is in the log, and durable.
     fn hold(&mut self, live: &mut Live<Key>, at: i64, record: GroupRecord, producer_id: i64) {
         let bytes = record.bytes();
         let GroupRecord::Offset { key, value: Some(value) } = record else { return };
@@ -287,7 +291,7 @@ impl Group {
         }
     }
 
-    /// The transaction that an offset was part of has ended.
+    /// Releases an offset whose transaction has ended.
     fn release(
         &mut self,
         live: &mut Live<Key>,
@@ -308,7 +312,7 @@ impl Group {
         }
     }
 
-    /// What became of a record of it is known.
+    /// Notes that the result of a record of the group is known.
     fn land(&mut self, record: &GroupRecord) {
         match record {
             GroupRecord::Offset { key, .. } => self.offsets.land(&key.topic, key.partition),
@@ -325,10 +329,10 @@ pub(crate) struct Coordinator {
     live: Live<Key>,
     /// When groups are due at the earliest. A sign of life moves that later, which is noticed only then.
     due: BTreeSet<(u64, Arc<str>)>,
-    /// Groups of the consumer protocol for which [`Coordinator::go_on`] has something to do.
+    /// Groups of the consumer protocol that [`Coordinator::go_on`] has to look at.
     ready: BTreeSet<Arc<str>>,
     flights: BTreeMap<Ticket, Flight>,
-    /// What open transactions are to commit, by their producers.
+    /// Offsets that open transactions are to commit, by their producers.
     in_transactions: BTreeMap<i64, BTreeSet<Place>>,
     next_ticket: Ticket,
     next_life: u64,
@@ -345,7 +349,7 @@ impl Coordinator {
         Self::default()
     }
 
-    /// The log says that an offset was to be committed by a producer's transaction.
+    /// Replays a record of the log by which a producer's transaction is to commit an offset.
     pub(crate) fn replay_in_transaction(
         &mut self,
         offset: i64,
@@ -355,20 +359,20 @@ impl Coordinator {
         self.hold(offset, record, producer);
     }
 
-    /// What the log says, in its order, before anything is asked.
+    /// Applies a record of the log. The caller replays the whole log, in its order, before the first request.
     pub(crate) fn replay(&mut self, offset: i64, record: GroupRecord) {
         self.apply(offset, record);
     }
 
-    /// The log was read to its end: requests may come. Members are given their session timeouts anew, and groups that
-    /// are larger than they may be now have to find out who stays.
+    /// Ends the replay of the log, after which requests may come. Every member gets a new session timeout. A group that
+    /// exceeds its present limit begins a rebalance to find out which members stay.
     pub(crate) fn loaded(&mut self, rules: &Rules, now: Now) {
         let names: Vec<Arc<str>> = self.groups.keys().cloned().collect();
         for name in names {
             let group = self.groups.get_mut(&name).expect("it is listed");
             group.since_ms = NEVER;
             if group.has_share_facts() {
-                // What it asks for at first waits for whoever shows it the topics.
+                // The group's first request for stored state waits until it next sees the topics.
                 group.begin_share(&rules.share, now);
                 self.ready.insert(name.clone());
             } else if !group.facts.is_empty() {
@@ -383,7 +387,7 @@ impl Coordinator {
         }
     }
 
-    /// Groups are coordinated elsewhere from now on: all that waits is answered so.
+    /// Refuses all waiting requests, because another node coordinates the groups now.
     pub(crate) fn unload(&mut self) {
         for (_, flight) in mem::take(&mut self.flights) {
             let group = flight.group.unwrap_or_default();
@@ -410,7 +414,7 @@ impl Coordinator {
         *self = Self { next_ticket, next_life, outputs, ..Self::default() };
     }
 
-    /// What follows from all that happened since the last call.
+    /// Returns the effects of everything since the last call.
     pub(crate) fn take_outputs(&mut self) -> Vec<Output> {
         mem::take(&mut self.outputs)
     }
@@ -418,12 +422,12 @@ impl Coordinator {
 
 /// Time.
 impl Coordinator {
-    /// When [`Self::on_time`] is due next, if nothing else happens before.
+    /// Returns the time at which [`Self::on_time`] is due next, if nothing else happens before.
     pub(crate) fn deadline_us(&self) -> Option<u64> {
         self.due.first().map(|(due_us, _)| *due_us)
     }
 
-    /// Time has passed: whatever is due by now happens.
+    /// Does everything that is due by now.
     pub(crate) fn on_time(&mut self, now: Now) {
         let due = self.due.iter().take_while(|(due_us, _)| *due_us <= now.mono_us);
         let due: Vec<Arc<str>> = due.map(|(_, name)| name.clone()).collect();
@@ -452,7 +456,7 @@ impl Coordinator {
         }
     }
 
-    /// A member was heard of, which may be due before its group was thought to be.
+    /// Brings a group's deadline forward for a member that sent something, whose deadline may come before the group's.
     fn hasten(&mut self, name: &Arc<str>, id: &str) {
         let Some(group) = self.groups.get(name) else { return };
         let expires_us = match (&group.consumer, &group.share) {
@@ -465,7 +469,7 @@ impl Coordinator {
         }
     }
 
-    /// What follows from whatever happened to a group.
+    /// Brings a group's effects, state and deadline up to date after a change.
     fn settle(&mut self, name: &Arc<str>, now: Now) {
         let Some(group) = self.groups.get_mut(name) else { return };
         if group.state != Some(group.members.state()) {
@@ -525,8 +529,8 @@ impl Coordinator {
         self.launch(Some(name), records, then, ticket, Some(transactor));
     }
 
-    /// Appends records as so many batches as it takes. What comes then comes after the last, whose ticket this is, and
-    /// is a failure if one of them fails.
+    /// Appends records in as many batches as they need. The act in `then` follows the last batch, whose ticket this
+    /// function returns, and fails if one batch fails.
     fn append_parted(&mut self, name: &Arc<str>, records: Vec<GroupRecord>, then: Then) -> Ticket {
         let mut batches = vec![Vec::new()];
         let mut bytes = 0;
@@ -591,8 +595,8 @@ impl Coordinator {
         self.next_life
     }
 
-    /// What became of an [`Output::Append`]: its records are durable from this offset on, or will never be in the log.
-    /// Successes come in the order of the log.
+    /// Takes the result of an [`Output::Append`]: its records are durable from this offset on, or will never be in the
+    /// log. Successes come in the order of the log.
     pub(crate) fn on_appended(&mut self, ticket: Ticket, result: Result<i64, ErrorCode>, now: Now) {
         let Some(flight) = self.flights.remove(&ticket) else { return };
         let Flight { records, group, then, transactor, last, spoiled } = flight;
@@ -621,7 +625,7 @@ impl Coordinator {
         }
         self.group_mut(&name).flying.remove(&ticket);
         let result = result.map(|_| ()).and(spoiled.map_or(Ok(()), Err)).map_err(told);
-        // Time passes for members only where something happened to them.
+        // Time passes only for members that the append concerned.
         let is_of_members =
             !matches!(then, Then::Nothing | Then::Commit(..) | Then::DeleteOffsets(..));
         self.carry_on(ticket, &name, then, result, now);
@@ -652,7 +656,7 @@ impl Coordinator {
                 let group = self.group_mut(name);
                 if group.is_ending == Some(ticket) {
                     group.is_ending = None;
-                    // Nobody was in it, and nobody came meanwhile: it is what it was.
+                    // The group had no member then and got none meanwhile, so it goes back to its stored state.
                     if let (Err(_), Some((_, value))) = (result, &group.stored) {
                         group.since_ms = value.current_state_timestamp;
                         group.members = Membership::load(value.stored(), now.mono_us);
@@ -743,10 +747,10 @@ impl Coordinator {
         self.outputs.push(Output::Fetched { key, part, group: Box::new(group) });
     }
 
-    /// A record is in the log, and durable.
+    /// Applies a record that is in the log, and durable.
     fn apply(&mut self, at: i64, record: GroupRecord) {
         let name = record.group().clone();
-        // The end of what is not known was written to outlast what was trimmed since.
+        // A tombstone of an unknown key only had to outlast records that were trimmed since.
         if record.has_value() || self.groups.contains_key(&name) {
             let (group, live) = self.group_and_live(&name);
             group.apply(live, at, record);
@@ -754,7 +758,7 @@ impl Coordinator {
         }
     }
 
-    /// An offset of an open transaction is in the log, and durable.
+    /// Holds an offset of an open transaction that is in the log, and durable.
     fn hold(&mut self, at: i64, record: GroupRecord, producer_id: i64) {
         let name = record.group().clone();
         if let GroupRecord::Offset { key, .. } = &record {
@@ -765,7 +769,8 @@ impl Coordinator {
         group.hold(live, at, record, producer_id);
     }
 
-    /// A producer's transaction has ended in this log: what it was to commit counts now, or never will.
+    /// Applies a marker in this log, which ends a producer's transaction. The offsets of the transaction count now, or
+    /// never will.
     pub(crate) fn on_marker(&mut self, producer_id: i64, commits: bool) {
         let held = self.in_transactions.remove(&producer_id).unwrap_or_default();
         for (group, topic, partition) in held {
@@ -787,19 +792,19 @@ impl Coordinator {
 
 /// Keeping the log short.
 impl Coordinator {
-    /// The first record of the log that still says something: all before it may be trimmed off. None if none does.
+    /// Returns the offset of the first live record of the log, before which the log may be trimmed, or `None` if no
+    /// record is live.
     pub(crate) fn first_live(&self) -> Option<i64> {
         self.live.first()
     }
 
-    /// How many records of the log still say something, and about how many bytes they take.
+    /// Returns the count of live records of the log, and their approximate size in bytes.
     pub(crate) fn live_size(&self) -> (usize, usize) {
         self.live.size()
     }
 
-    /// Writes records anew that still say something and lie before an offset: the oldest, up to about so many bytes.
-    /// Returns the ticket of that; none
-    /// if there is nothing to be written. What is being written in any case is left out.
+    /// Appends live records before an offset again: the oldest, up to about `bytes_max` bytes. Returns the ticket of
+    /// that append, or none if there is nothing to append. Leaves out keys that have an append under way.
     pub(crate) fn renew(&mut self, before: i64, bytes_max: usize) -> Option<Ticket> {
         let mut records = Vec::new();
         let mut left = bytes_max;
@@ -818,7 +823,7 @@ impl Coordinator {
         })
     }
 
-    /// A live key's record, unless a newer one is under way: written anew, it would come after that.
+    /// Returns a live key's record, or `None` if a newer one is under way: a renewed record would land after that.
     fn current(&self, key: &Key) -> Option<GroupRecord> {
         match key {
             Key::Group(name) => {
@@ -835,7 +840,8 @@ impl Coordinator {
             Key::Pending => None,
             Key::Offset { group, topic, partition } => {
                 let slot = self.groups.get(group)?.offsets.slot(topic, *partition)?;
-                // What a transaction has yet to commit is older than what is written anew, and must count more.
+                // A transaction's pending offset has an older record than a renewed one would have, and must count
+                // more.
                 let is_at_rest = slot.flying == 0 && slot.pending.is_empty();
                 let committed = slot.committed.as_ref().filter(|_| is_at_rest)?;
                 let (group, topic, partition) = (group.clone(), topic.clone(), *partition);

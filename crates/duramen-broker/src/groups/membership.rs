@@ -1,19 +1,20 @@
 //! # Room card: membership
 //!
-//! Purpose:    one consumer group of the classic protocol: who is a member of which generation.
+//! Purpose:    one consumer group of the classic protocol: its members and its generations.
 //! Owns:       the states of a rebalance, its timeouts, waiting `JoinGroup`s and `SyncGroup`s, the assignments.
 //! Interface:  [`Membership`]: `join`, `sync`, `heartbeat`, `leave`, `check_commit`, `on_stored`, `on_time`.
-//! Invariants: a waiting request is answered once; no two generations have one number; an assignment is told to
-//!             members only after it was stored; a request of an older generation changes nothing.
-//! Never:      whether the group exists, is authorised, or is coordinated here; committed offsets.
+//! Invariants: each waiting request gets one answer; no two generations have one number; members get an assignment only
+//!             after it was stored; a request of an older generation changes nothing.
+//! Never:      the existence, authorisation and coordinator of the group; committed offsets.
 //! Tests:      `tests.rs`, by scenario.
 //! Start at:   [`Membership::join`], `membership/joining.rs`; then `prepare` and `complete_join` in
 //!             `membership/rebalance.rs`; [`Membership::sync`].
 //!
-//! A generation is made in two steps. While the group is *preparing*, members hand in what they know, and wait. When
-//! all have, or time is up, all learn the number of the new generation, and the leader learns who is in it. While the
-//! group is *completing*, members ask for their assignment, and wait for the leader to hand it in. Then it is *stable*.
-//! Eager and cooperative consumers differ in what they give up meanwhile, which the coordinator need not know.
+//! A rebalance makes a generation in two steps. While the group is *preparing*, members send their metadata, and wait.
+//! When all have sent it, or time is up, all get the number of the new generation, and the leader gets the list of
+//! members. While the group is *completing*, members ask for their assignment, and wait for the leader to send it. Then
+//! the group is *stable*. Eager and cooperative consumers revoke different partitions meanwhile, which the coordinator
+//! need not know.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
@@ -37,22 +38,22 @@ use crate::event::RequestKey;
 mod joining;
 mod rebalance;
 
-/// What an operator sets for all groups.
+/// Operator's settings for all groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rules {
-    /// How long a group that was empty waits for more members.
+    /// Time that an empty group waits for more members after the first one joins, in milliseconds.
     pub initial_delay_ms: i32,
     /// The session timeouts that members may ask for.
     pub session_timeout_ms: RangeInclusive<i32>,
-    /// How many members a group may have.
+    /// Highest count of members of a group.
     pub members_max: usize,
-    /// How long the metadata of a committed offset may be.
+    /// Greatest length of the metadata of a committed offset, in bytes.
     pub metadata_max: usize,
-    /// How long offsets are kept that nobody uses.
+    /// Time for which the coordinator keeps offsets that no consumer uses, in milliseconds.
     pub retention_ms: i64,
-    /// What holds for groups of the consumer protocol.
+    /// Settings for groups of the consumer protocol.
     pub consumer: ConsumerRules,
-    /// What holds for share groups.
+    /// Settings for share groups.
     pub share: ShareRules,
 }
 
@@ -72,7 +73,7 @@ pub enum State {
 }
 
 impl State {
-    /// Kafka's name.
+    /// Returns Kafka's name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Empty => "Empty",
@@ -84,7 +85,7 @@ impl State {
     }
 }
 
-/// Who asks to join.
+/// Client that asks to join.
 #[derive(Clone, Debug)]
 pub struct Caller {
     /// The request, until it is answered.
@@ -100,7 +101,7 @@ pub struct Caller {
 /// The number of an [`Effect::Store`].
 pub type Ticket = u64;
 
-/// What follows from what happened.
+/// Effects of requests and time.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
     /// Answer this `JoinGroup`.
@@ -111,10 +112,10 @@ pub enum Effect {
     Store(Ticket, Stored),
 }
 
-/// What must survive of a group.
+/// Durable state of a group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stored {
-    /// What kind of group: `consumer`, `connect`.
+    /// Kind of group: `consumer`, `connect`.
     pub protocol_type: String,
     /// The generation's number.
     pub generation: i32,
@@ -137,13 +138,13 @@ pub struct StoredMember {
     pub client_id: String,
     /// Its client's address.
     pub client_host: String,
-    /// How long it may be silent.
+    /// Longest silence of the member, in milliseconds.
     pub session_timeout_ms: i32,
-    /// How long it may take to join again.
+    /// Longest time that the member may take to join again, in milliseconds.
     pub rebalance_timeout_ms: i32,
     /// Its metadata under the chosen protocol.
     pub subscription: Bytes,
-    /// What was assigned to it.
+    /// Assignment of the member.
     pub assignment: Bytes,
 }
 
@@ -154,16 +155,16 @@ pub(crate) struct HandedOver {
     pub protocols: Vec<(String, Bytes)>,
 }
 
-/// What is done when something is stored.
+/// Act that follows once a change is stored.
 #[derive(Clone, Debug)]
 enum Awaited {
     /// The assignments of a generation are handed out.
     Assignments { generation: i32, assignments: BTreeMap<String, Bytes> },
-    /// A static member that came back under a new id is told so, or is what it was.
+    /// A static member that came back under a new id gets its answer, or goes back to its earlier state.
     Return(Box<Return>),
 }
 
-/// A static member that came back under a new id, and how it was before.
+/// Static member that came back under a new id, and its former state.
 #[derive(Clone, Debug)]
 struct Return {
     key: RequestKey,
@@ -190,7 +191,7 @@ pub struct Membership {
     protocol_type: String,
     protocol: Option<String>,
     roster: Roster,
-    /// Ids that were given to members which have not joined by them yet, and until when they may.
+    /// Ids that were promised to clients that have not joined with them yet, and the end of each promise.
     promised: BTreeMap<String, u64>,
     initial_delay_us: u64,
     gathering: Option<Gathering>,
@@ -239,9 +240,9 @@ impl Default for Membership {
     }
 }
 
-/// What is asked from outside.
+/// Requests.
 impl Membership {
-    /// The group as it was stored. Its members are given their session timeouts anew.
+    /// Builds the group from its stored state. Every member gets a new session timeout.
     pub fn load(stored: Stored, now_us: u64) -> Self {
         let mut group = Self {
             state: if stored.members.is_empty() { State::Empty } else { State::Stable },
@@ -275,40 +276,41 @@ impl Membership {
         group
     }
 
-    /// A group that has more members than it may have begins a rebalance: who joins again while there is room stays.
-    /// Until then all may commit.
+    /// Begins a rebalance if the group has more members than it may have. Members that join again while there is room
+    /// stay. Until then all may commit.
     pub fn shrink_to(&mut self, members_max: usize) {
         if self.roster.len() > members_max {
             self.prepare();
         }
     }
 
-    /// Where it stands.
+    /// Returns the group's state.
     pub fn state(&self) -> State {
         self.state
     }
 
-    /// The number of the generation.
+    /// Returns the number of the generation.
     pub fn generation(&self) -> i32 {
         self.generation
     }
 
-    /// What kind of group it is; nothing if nobody ever was in it.
+    /// Returns the kind of group; empty if the group never had a member.
     pub fn protocol_type(&self) -> &str {
         &self.protocol_type
     }
 
-    /// Nobody is in it or about to be.
+    /// Tells whether the group has no members, and no ids promised to new ones.
     pub fn is_idle(&self) -> bool {
         self.state == State::Empty && self.promised.is_empty()
     }
 
-    /// When a member is given up, unless something is heard of it.
+    /// Returns the time at which the group removes a member, unless the member sends something before.
     pub fn expires_us(&self, id: &str) -> Option<u64> {
         self.roster.get(id)?.expires_us
     }
 
-    /// The topics that the members of this generation subscribe to, if they are consumers and say so as Kafka's do.
+    /// Returns the topics that the members of this generation subscribe to, if they are consumers and encode their
+    /// subscriptions as Kafka's do.
     pub fn subscribed_topics(&self) -> Option<BTreeSet<String>> {
         if self.roster.is_empty() {
             return Some(BTreeSet::new());
@@ -324,19 +326,19 @@ impl Membership {
         Some(topics)
     }
 
-    /// What follows from all that happened since the last call.
+    /// Returns the effects of everything since the last call.
     pub fn take_effects(&mut self) -> Vec<Effect> {
         mem::take(&mut self.effects)
     }
 
-    /// When [`Self::on_time`] is due next, if nothing else happens before. Looks at every member.
+    /// Returns the time at which [`Self::on_time`] is due next, if nothing else happens before. Looks at every member.
     pub fn deadline_us(&self) -> Option<u64> {
         let sessions = self.roster.iter().filter_map(|(_, member)| member.expires_us);
         let phases = self.join_due_us.into_iter().chain(self.sync_due_us);
         sessions.chain(phases).chain(self.promised.values().copied()).min()
     }
 
-    /// A `JoinGroup` of this version. It is answered by an effect.
+    /// Handles a `JoinGroup` of this version, and answers it by an effect.
     pub fn join(
         &mut self,
         rules: &Rules,
@@ -355,7 +357,7 @@ impl Membership {
         }
     }
 
-    /// A `SyncGroup`. It is answered by an effect.
+    /// Handles a `SyncGroup`, and answers it by an effect.
     pub fn sync(&mut self, key: RequestKey, request: &SyncGroupRequest, now_us: u64) {
         self.now_us = now_us;
         if let Err(code) = self.take_sync(key, request) {
@@ -363,7 +365,7 @@ impl Membership {
         }
     }
 
-    /// A `Heartbeat`.
+    /// Handles a `Heartbeat`.
     pub fn heartbeat(
         &mut self,
         id: &str,
@@ -380,7 +382,7 @@ impl Membership {
         }
     }
 
-    /// A `LeaveGroup`: a result for each of its members, in order.
+    /// Handles a `LeaveGroup`: returns a result for each of its members, in order.
     pub fn leave(
         &mut self,
         leaving: &[MemberIdentity],
@@ -415,8 +417,8 @@ impl Membership {
         Ok(results)
     }
 
-    /// Whether offsets may be committed by whoever says that it is this member of this generation. Without members
-    /// anybody may who does not claim to be one: tools, and consumers that choose partitions themselves.
+    /// Checks whether a client that gives this member id and generation may commit offsets. In a group without members,
+    /// a client that claims no membership may: tools, and consumers that choose partitions themselves.
     pub fn check_commit(
         &mut self,
         id: &str,
@@ -432,7 +434,7 @@ impl Membership {
         if generation < 0 && self.state == State::Empty {
             return Ok(());
         }
-        // A producer need not say for which member it commits, and its transaction may outlast a rebalance.
+        // A producer need not name the member that it commits for, and its transaction may outlast a rebalance.
         if is_transactional && generation < 0 && id.is_empty() && instance.is_none() {
             return Ok(());
         }
@@ -444,12 +446,12 @@ impl Membership {
         Ok(())
     }
 
-    /// What an [`Effect::Store`] asked for is durable, or is known not to be.
+    /// Takes the result of an [`Effect::Store`]: the change is durable, or is known not to be.
     pub fn on_stored(&mut self, ticket: Ticket, result: Result<(), ErrorCode>, now_us: u64) {
         self.now_us = now_us;
         match self.awaited.remove(&ticket) {
             Some(Awaited::Assignments { generation, assignments }) => {
-                // A rebalance may have begun since; then its members were told so.
+                // A rebalance may have begun since; its members have got that answer already.
                 if self.state != State::CompletingRebalance || self.generation != generation {
                     return;
                 }
@@ -469,14 +471,14 @@ impl Membership {
         }
     }
 
-    /// Time has passed: whatever is due by now happens.
+    /// Does everything that is due by now.
     pub fn on_time(&mut self, now_us: u64) {
         self.now_us = now_us;
         let is_due = |due: Option<u64>| due.is_some_and(|due| due <= now_us);
         self.promised.retain(|_, expires_us| *expires_us > now_us);
         self.complete_if_all_joined();
         for id in self.roster.ids(|member| is_due(member.expires_us)) {
-            // What happened to those before it may have moved its own deadline.
+            // The loop's work on earlier members may have moved this member's deadline.
             let Some(member) = self.roster.get_mut(&id) else { continue };
             if !is_due(member.expires_us) {
                 continue;
@@ -501,7 +503,7 @@ impl Membership {
         }
     }
 
-    /// Deletes the group, if nobody is in it.
+    /// Deletes the group, if it has no members.
     pub fn delete(&mut self) -> Result<(), ErrorCode> {
         match self.state {
             State::Empty => {
@@ -513,10 +515,10 @@ impl Membership {
         }
     }
 
-    /// What goes on when it becomes a group of the consumer protocol: its members, with what they have.
+    /// Returns the members and their assignments, which stay when the group changes to the consumer protocol.
     pub(crate) fn hand_over(&self) -> Vec<HandedOver> {
         let member = |(id, member): (&String, &Member)| {
-            // Before a protocol is chosen, what members say under their first is as good.
+            // Before the group has chosen a protocol, the metadata under a member's first protocol serves as well.
             let first = || member.protocols.first().map(|(name, _)| name.clone());
             let protocol = self.protocol.clone().or_else(first).unwrap_or_default();
             let stored = StoredMember {
@@ -534,17 +536,17 @@ impl Membership {
         self.roster.iter().map(member).collect()
     }
 
-    /// Its members have to agree anew, since it was a group of another kind.
+    /// Begins a rebalance, because the group has just changed to the classic protocol.
     pub(crate) fn begin_anew(&mut self) {
         self.prepare();
     }
 
-    /// How many members it has.
+    /// Returns the count of members.
     pub(crate) fn len(&self) -> usize {
         self.roster.len()
     }
 
-    /// The group ends here. Requests that wait are answered with `code`.
+    /// Ends the group, and answers its waiting requests with `code`.
     pub fn end(&mut self, code: ErrorCode) {
         for id in self.roster.ids(|_| true) {
             self.drop_member(&id, code);
@@ -555,7 +557,7 @@ impl Membership {
         self.state = State::Dead;
     }
 
-    /// What `DescribeGroups` tells. Protocol and metadata are told of a stable group only.
+    /// Returns the group's description for `DescribeGroups`. Only a stable group shows its protocol and metadata.
     pub fn describe(&self, group_id: &str) -> DescribedGroup {
         let protocol = self.protocol.as_deref().filter(|_| self.state == State::Stable);
         let member = |(id, member): (&String, &Member)| DescribedGroupMember {
@@ -578,14 +580,14 @@ impl Membership {
 }
 
 duramen_protocol::message! {
-    /// What a consumer says about itself to the leader of its group.
+    /// Subscription of a consumer, which the consumer sends to the leader of its group.
     struct Subscription: versions 0..=0, flexible none {
         topics: Vec<String> [0..],
         user_data: Option<Bytes> [0.., nullable 0..],
     }
 }
 
-/// What all need.
+/// Helpers of all requests.
 impl Membership {
     fn check(&self, id: &str, instance: Option<&str>, generation: i32) -> Result<(), ErrorCode> {
         if self.state == State::Dead {
@@ -596,7 +598,7 @@ impl Membership {
         if is_now { Ok(()) } else { Err(ErrorCode::IllegalGeneration) }
     }
 
-    /// A sign of life.
+    /// Extends a member's session, because the member sent something.
     fn beat(&mut self, id: &str) {
         if let Some(member) = self.roster.get_mut(id) {
             member.expires_us = Some(self.now_us + us(member.session_timeout_ms));
@@ -618,7 +620,7 @@ impl Membership {
         self.roster.remove(id);
     }
 
-    /// What is stored now, with these assignments for the members that they are of.
+    /// Returns the state to store, with these assignments by member.
     fn stored(&self, assignments: &BTreeMap<String, Bytes>) -> Stored {
         let protocol = self.protocol.as_deref().unwrap_or_default();
         let member = |(id, member): (&String, &Member)| StoredMember {

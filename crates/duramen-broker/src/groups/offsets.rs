@@ -1,14 +1,15 @@
 //! # Room card: offsets
 //!
 //! Purpose:    the committed offsets of one group.
-//! Owns:       [`Offsets`]: what is durable, where in the log, and which writes are under way; what waits for the end of its
-//!             transaction; what has expired.
-//! Interface:  [`Offsets::launch`] and [`Offsets::land`] around every write, [`Offsets::put`] for what is durable,
-//!             [`Offsets::hold`] and [`Offsets::release`] for what is in a transaction, [`Offsets::fetch`],
+//! Owns:       [`Offsets`]: durable offsets and their places in the log, the writes under way, offsets that wait for
+//!             the end of their transaction, and expiry.
+//! Interface:  [`Offsets::launch`] and [`Offsets::land`] around every write, [`Offsets::put`] for durable offsets,
+//!             [`Offsets::hold`] and [`Offsets::release`] for offsets in a transaction, [`Offsets::fetch`],
 //!             [`Offsets::keys`], [`Offsets::expired`].
-//! Invariants: only durable offsets are told; a slot is there while it has an offset, or a write is under way, or an open
-//!             transaction has one for it. Of several offsets the one whose record is later in the log counts.
-//! Never:      members, answers, who may commit.
+//! Invariants: no answer shows an offset that is not durable; a slot exists while it has an offset, or a write is under
+//!             way, or an open transaction has one for it. Of several offsets the one whose record is later in the log
+//!             counts.
+//! Never:      members, answers, the right to commit.
 //! Tests:      below, and `coordinator/tests.rs`.
 //! Start at:   [`Offsets`].
 
@@ -19,7 +20,7 @@ use duramen_protocol::wire::Uuid;
 
 use super::records::{NEVER, OffsetCommitValue};
 
-/// A durable offset and the offset of the record that says so.
+/// Durable offset, and the offset of its record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Committed {
     pub at: i64,
@@ -30,7 +31,7 @@ pub(crate) struct Committed {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Slot {
     pub committed: Option<Committed>,
-    /// Records of this key that were appended and are not known to be durable, or not to be.
+    /// Count of records of this key whose append is under way.
     pub flying: u32,
     /// Offsets that count once the transactions of these producers commit.
     pub pending: BTreeMap<i64, Committed>,
@@ -49,22 +50,22 @@ pub(crate) struct Offsets {
 }
 
 impl Offsets {
-    /// Neither an offset nor a write under way.
+    /// Tells whether the group has neither an offset nor a write under way.
     pub(crate) fn is_empty(&self) -> bool {
         self.topics.is_empty()
     }
 
-    /// A topic's name, shared if it is known.
+    /// Returns a topic's name, shared if it is known.
     pub(crate) fn name(&self, topic: &str) -> Arc<str> {
         self.topics.get_key_value(topic).map_or_else(|| topic.into(), |(name, _)| name.clone())
     }
 
-    /// A partition's place.
+    /// Returns the slot of a partition.
     pub(crate) fn slot(&self, topic: &str, partition: i32) -> Option<&Slot> {
         self.topics.get(topic)?.get(&partition)
     }
 
-    /// The durable offset. One that was committed for an older topic of the same name is none.
+    /// Returns the durable offset. An offset that was committed for an older topic of the same name does not count.
     pub(crate) fn fetch(
         &self,
         topic: &str,
@@ -77,19 +78,20 @@ impl Offsets {
         (!is_other).then_some(value)
     }
 
-    /// All that is known of partitions, by topic.
+    /// Returns all slots, by topic.
     pub(crate) fn slots(&self) -> impl Iterator<Item = (&Arc<str>, &BTreeMap<i32, Slot>)> {
         self.topics.iter()
     }
 
-    /// Every partition that has an offset, or will have if a write under way succeeds.
+    /// Returns every partition that has an offset, or will have one if a write under way succeeds.
     pub(crate) fn keys(&self) -> impl Iterator<Item = (&Arc<str>, i32)> {
         self.topics
             .iter()
             .flat_map(|(topic, slots)| slots.keys().map(move |partition| (topic, *partition)))
     }
 
-    /// The partitions of a topic that have an offset, or may have one soon; not those of another topic of its name.
+    /// Returns the partitions of a topic that have an offset, or may have one soon. Leaves out those of another topic
+    /// of its name.
     pub(crate) fn of_topic(
         &self,
         topic: &str,
@@ -106,17 +108,17 @@ impl Offsets {
         })
     }
 
-    /// A record of this key is being appended.
+    /// Notes that an append of a record of this key begins.
     pub(crate) fn launch(&mut self, topic: &Arc<str>, partition: i32) {
         self.edit(topic, partition, |slot| slot.flying += 1);
     }
 
-    /// What happened to a record of this key is known.
+    /// Notes that the result of a record of this key is known.
     pub(crate) fn land(&mut self, topic: &Arc<str>, partition: i32) {
         self.edit(topic, partition, |slot| slot.flying -= 1);
     }
 
-    /// Sets or removes a durable offset. Answers with what was there.
+    /// Sets or removes a durable offset. Returns the one before.
     pub(crate) fn put(
         &mut self,
         topic: &Arc<str>,
@@ -126,7 +128,7 @@ impl Offsets {
         self.edit(topic, partition, |slot| std::mem::replace(&mut slot.committed, committed))
     }
 
-    /// An offset of an open transaction is durable. Answers with the one before it of the same transaction.
+    /// Holds a durable offset of an open transaction. Returns the one before it of the same transaction.
     pub(crate) fn hold(
         &mut self,
         topic: &Arc<str>,
@@ -137,7 +139,8 @@ impl Offsets {
         self.edit(topic, partition, |slot| slot.pending.insert(producer_id, committed))
     }
 
-    /// A producer's transaction has ended. Answers with what it had for this partition.
+    /// Takes out the offset that a producer's transaction held for this partition, because the transaction has ended.
+    /// Returns that offset.
     pub(crate) fn release(
         &mut self,
         topic: &Arc<str>,
@@ -147,7 +150,7 @@ impl Offsets {
         self.edit(topic, partition, |slot| slot.pending.remove(&producer_id))
     }
 
-    /// The partition is said to have no offset: that goes for those of open transactions, too.
+    /// Takes out the offsets of all open transactions for this partition, because the partition's offset is deleted.
     pub(crate) fn release_all(&mut self, topic: &Arc<str>, partition: i32) -> Vec<Committed> {
         let pending = self.edit(topic, partition, |slot| std::mem::take(&mut slot.pending));
         pending.into_values().collect()
@@ -183,8 +186,9 @@ impl Offsets {
         }
     }
 
-    /// The partitions whose offsets have expired, and whether that is all of them. `since` is when an offset began to
-    /// age; it says nothing of one whose commit said itself when it expires. What is being written anew stays.
+    /// Returns the partitions whose offsets have expired, and tells whether that is all of them. `since` gives the time
+    /// from which an offset ages. A commit that names its own expiry ignores `since`. An offset with an append under
+    /// way stays.
     pub(crate) fn expired(
         &self,
         now_ms: i64,

@@ -1,12 +1,12 @@
 //! # Room card: group records
 //!
-//! Purpose:    what the log of consumer groups (`__consumer_offsets`) says, one fact a record, in Kafka's formats.
+//! Purpose:    the records of the log of consumer groups (`__consumer_offsets`), one fact each, in Kafka's formats.
 //! Owns:       the layouts of keys and values; which version is written.
 //! Interface:  [`GroupRecord::encode`], [`GroupRecord::decode`].
-//! Invariants: what is written is what Apache Kafka 4.3 writes for the same fact, byte for byte; all versions that it
-//!             ever wrote can be read. A key of another kind, a version that is unknown and bytes left over are
-//!             errors: the log is ours, so there is nothing in it to pass over.
-//! Never:      what records do (see `coordinator`); batches.
+//! Invariants: a record has the bytes that Apache Kafka 4.3 writes for the same fact; this code reads all versions that
+//!             Kafka ever wrote. A key of another kind, an unknown version and bytes left over are errors: only this
+//!             coordinator writes the log, so it holds nothing to pass over.
+//! Never:      the effects of records (see `coordinator`); batches.
 //! Tests:      `records/tests.rs`, with bytes that an Apache Kafka wrote.
 //! Start at:   [`GroupRecord`].
 
@@ -29,14 +29,14 @@ pub(crate) use share::{
 };
 
 duramen_protocol::message! {
-    /// Whose offset, and of which partition.
+    /// Group, topic and partition of a committed offset.
     #[derive(Eq)]
     pub(crate) struct OffsetCommitKey: versions 0..=1, flexible none {
         group: Arc<str> [0..],
         topic: Arc<str> [0..],
         partition: i32 [0..],
     }
-    /// A committed offset. Only version 1 says when it expires; others follow the retention of their group.
+    /// Committed offset. Only version 1 has a time of expiry; others follow the retention of their group.
     #[derive(Eq)]
     pub(crate) struct OffsetCommitValue: versions 0..=4, flexible 4.. {
         offset: i64 [0..],
@@ -75,7 +75,7 @@ duramen_protocol::message! {
     }
 }
 
-/// A time that is not known, or does not come.
+/// Time that is unknown, or does not come.
 pub(crate) const NEVER: i64 = -1;
 
 /// The key's version, and thereby its kind.
@@ -89,11 +89,11 @@ pub(crate) enum GroupRecord {
     Offset { key: OffsetCommitKey, value: Option<OffsetCommitValue> },
     /// A group and its members.
     Group { group: Arc<str>, value: Option<Arc<GroupMetadataValue>> },
-    /// Something about a group of the consumer protocol, or a share group.
+    /// Fact about a group of the consumer protocol, or a share group.
     Consumer { group: Arc<str>, fact: Fact, value: Option<FactValue> },
 }
 
-/// What a record takes beside its texts, about: lengths, differences, versions.
+/// Approximate size of a record beside its texts, in bytes: lengths, differences, versions.
 const RECORD_BYTES: usize = 20;
 
 /// Key and value of a record in the log.
@@ -120,7 +120,7 @@ fn value_of<T: Message>(value: Option<Bytes>) -> Result<Option<T>, DecodeError> 
 }
 
 impl GroupRecord {
-    /// Key and value, in the versions that Kafka 4.3 writes. Fails if a length does not fit its field.
+    /// Encodes key and value, in the versions that Kafka 4.3 writes. Fails if a length does not fit its field.
     pub(crate) fn encode(&self) -> Result<Encoded, EncodeError> {
         match self {
             Self::Offset { key, value } => {
@@ -141,7 +141,7 @@ impl GroupRecord {
         }
     }
 
-    /// Which group it is about.
+    /// Returns the group of the record.
     pub(crate) fn group(&self) -> &Arc<str> {
         match self {
             Self::Offset { key, .. } => &key.group,
@@ -149,7 +149,7 @@ impl GroupRecord {
         }
     }
 
-    /// Whether it says that there is such a thing.
+    /// Tells whether the record has a value, and so is no tombstone.
     pub(crate) fn has_value(&self) -> bool {
         match self {
             Self::Offset { value, .. } => value.is_some(),
@@ -158,7 +158,7 @@ impl GroupRecord {
         }
     }
 
-    /// About how many bytes it takes in a batch.
+    /// Returns the approximate size in a batch, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         let value = match self {
             Self::Offset { key, value } => {
@@ -194,7 +194,7 @@ impl GroupRecord {
 }
 
 impl GroupMetadataValue {
-    /// What is to be stored of a group that is what it is since then.
+    /// Builds the value to store for a group that is in its state since `since_ms`.
     pub(crate) fn of(stored: Stored, since_ms: i64) -> Self {
         let member = |it: StoredMember| MemberMetadata {
             member_id: it.id,
@@ -216,7 +216,7 @@ impl GroupMetadataValue {
         }
     }
 
-    /// What was stored.
+    /// Returns the stored state.
     pub(crate) fn stored(&self) -> Stored {
         let rebalance_timeout_ms = |it: &MemberMetadata| match it.rebalance_timeout {
             -1 => it.session_timeout, // The first version knew one timeout only.

@@ -1,10 +1,10 @@
 //! # Room card: roster
 //!
-//! Purpose:    who is in a consumer group, and what its members have in common.
+//! Purpose:    the members of a consumer group, and the protocols that they have in common.
 //! Owns:       [`Roster`] and [`Member`]; static names; the choice of leader and protocol.
 //! Interface:  [`Roster::insert`], [`Roster::remove`], [`Roster::rename`], [`Roster::check`], [`Roster::elect`].
-//! Invariants: a static name belongs to one member; the leader, if there is one, is a member; there is one while
-//!             there are members.
+//! Invariants: a static name belongs to one member; the leader, if there is one, is a member; there is one while there
+//!             are members.
 //! Never:      states of a rebalance, answers.
 //! Tests:      `groups/membership/tests.rs`.
 //! Start at:   [`Roster`].
@@ -25,23 +25,23 @@ pub(super) struct Member {
     pub client_host: String,
     pub session_timeout_ms: i32,
     pub rebalance_timeout_ms: i32,
-    /// What it can be assigned by, best first, each with its metadata.
+    /// Assignment protocols that the member supports, best first, each with its metadata.
     pub protocols: Vec<(String, Bytes)>,
     pub assignment: Bytes,
     /// A `JoinGroup` that waits.
     pub joining: Option<RequestKey>,
     /// A `SyncGroup` that waits.
     pub syncing: Option<RequestKey>,
-    /// It has not yet learnt its id, so it cannot send heartbeats.
+    /// Flag that the member has not yet got its id, so it cannot send heartbeats.
     pub is_new: bool,
-    /// It has not asked for its assignment in this generation.
+    /// Flag that the member has not asked for its assignment in this generation.
     pub owes_sync: bool,
-    /// When it is given up, unless something is heard of it.
+    /// Time at which the group removes the member, unless the member sends something before.
     pub expires_us: Option<u64>,
 }
 
 impl Member {
-    /// What it says about itself under a protocol.
+    /// Returns the member's metadata under a protocol.
     pub(super) fn metadata(&self, protocol: &str) -> Bytes {
         let found = self.protocols.iter().find(|(name, _)| name == protocol);
         found.map(|(_, metadata)| metadata.clone()).unwrap_or_default()
@@ -81,7 +81,7 @@ impl Roster {
         self.members.iter()
     }
 
-    /// The ids of the members that a condition holds for.
+    /// Returns the ids of the members for which a condition holds.
     pub(super) fn ids(&self, holds: impl Fn(&Member) -> bool) -> Vec<String> {
         self.iter().filter(|(_, member)| holds(member)).map(|(id, _)| id.clone()).collect()
     }
@@ -94,19 +94,19 @@ impl Roster {
         self.leader.as_deref() == Some(id)
     }
 
-    /// Who was leader before a restart. Without effect if that is no member.
+    /// Restores the leader from before a restart. Has no effect if that id is no member.
     pub(super) fn restore_leader(&mut self, id: &str) {
         if self.contains(id) {
             self.leader = Some(id.to_owned());
         }
     }
 
-    /// The member of a static name.
+    /// Returns the member of a static name.
     pub(super) fn named(&self, instance: &str) -> Option<&String> {
         self.instances.get(instance)
     }
 
-    /// Whether a request under this id, and static name if it has one, comes from a member.
+    /// Checks that a request with this id, and static name if it has one, comes from a member.
     pub(super) fn check(&self, id: &str, instance: Option<&str>) -> Result<(), ErrorCode> {
         if let Some(instance) = instance {
             match self.named(instance) {
@@ -138,7 +138,7 @@ impl Roster {
         Some(member)
     }
 
-    /// A member goes on under another id, as leader if it was leader.
+    /// Gives a member another id. A leader stays leader.
     pub(super) fn rename(&mut self, from: &str, to: String) {
         let Some(member) = self.members.remove(from) else { return };
         if let Some(instance) = &member.instance {
@@ -150,8 +150,8 @@ impl Roster {
         self.members.insert(to, member);
     }
 
-    /// Makes a member that waits for the next generation the leader, unless the leader does so itself. False if
-    /// nobody waits.
+    /// Makes a member that waits for the next generation the leader, unless the present leader waits itself. Returns
+    /// false if no member waits.
     pub(super) fn elect(&mut self) -> bool {
         let waits = |id: &&String| self.members[*id].joining.is_some();
         let leader = self.leader.as_ref().filter(waits).or_else(|| self.members.keys().find(waits));
@@ -160,18 +160,19 @@ impl Roster {
         true
     }
 
-    /// The longest time that a member may take to join again.
+    /// Returns the longest time that a member may take to join again, in milliseconds.
     pub(super) fn rebalance_timeout_ms(&self) -> i32 {
         self.members.values().map(|member| member.rebalance_timeout_ms).max().unwrap_or(0)
     }
 
-    /// Whether every member knows a protocol.
+    /// Tells whether every member knows a protocol.
     pub(super) fn all_know(&self, protocol: &str) -> bool {
         let knows = |member: &Member| member.protocols.iter().any(|(name, _)| name == protocol);
         self.members.values().all(knows)
     }
 
-    /// The protocol that all know and most like best. Where as many like another, the leader's order decides.
+    /// Returns the protocol that all members know and most like best. If several get equally many votes, the leader's
+    /// order decides.
     pub(super) fn choose_protocol(&self) -> Option<String> {
         let leader = self.members.get(self.leader.as_ref()?)?;
         let common: Vec<&String> =

@@ -1,14 +1,15 @@
 //! # Room card: share groups
 //!
-//! Purpose:    one share group (KIP-932): who is in it, and who is to fetch from which partitions. Several members may share
-//!             one: who gets which record, leaders of partitions decide (see `shares`).
-//! Owns:       [`ShareGroup`]: the facts as far as they were decided, sessions, which partitions something is kept of for the
-//!             group, what is to be appended and answered.
+//! Purpose:    one share group (KIP-932): its members, and the partitions that each is to fetch from. Several members
+//!             may share a partition: its leader decides which of them gets which record (see `shares`).
+//! Owns:       [`ShareGroup`]: the facts as far as they were decided, sessions, which partitions have stored state for
+//!             the group, records to append, answers to send.
 //! Interface:  [`ShareGroup::heartbeat`], [`ShareGroup::on_begun`], [`ShareGroup::on_time`], then [`ShareGroup::take`];
 //!             [`ShareGroup::load`] makes one of facts.
-//! Invariants: epochs never go back; nobody is given a partition before something is kept of it; a decision rests on facts
-//!             that are durable or are appended with it, in one go: while that goes on, nothing is decided.
-//! Never:      clocks, chance, appends, whether the group is coordinated here, which records were delivered.
+//! Invariants: epochs never go back; no member gets a partition before it has stored state; a decision rests on facts
+//!             that are durable or that the coordinator appends with it, in one go: during that append, the group
+//!             decides nothing.
+//! Never:      clocks, chance, appends, the group's coordinator, delivery of records.
 //! Tests:      below; `coordinator/tests/shares.rs`.
 //! Start at:   [`ShareGroup::heartbeat`].
 
@@ -36,23 +37,23 @@ use super::records::{
 use crate::configs::{Settings, own_within};
 use crate::event::{Now, RequestKey};
 
-/// What an operator sets for all share groups.
+/// Operator's settings for all share groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShareRules {
-    /// How long a member may be silent.
+    /// Longest silence of a member, in milliseconds.
     pub session_timeout_ms: i32,
-    /// Between what a group may have that for itself.
+    /// Bounds of a group's own session timeout, in milliseconds.
     pub session_timeout_bounds_ms: RangeInclusive<i32>,
-    /// How often a member is to be heard.
+    /// Time between two heartbeats of a member, in milliseconds.
     pub heartbeat_interval_ms: i32,
-    /// Between what a group may have that for itself.
+    /// Bounds of a group's own heartbeat interval, in milliseconds.
     pub heartbeat_interval_bounds_ms: RangeInclusive<i32>,
-    /// How many members a group may have.
+    /// Highest count of members of a group.
     pub members_max: usize,
 }
 
 impl ShareRules {
-    /// The same for a group with settings of its own.
+    /// Returns the same settings for a group with settings of its own.
     pub(crate) fn with(&self, own: &Settings) -> Self {
         let mut rules = self.clone();
         let (session, heartbeat) =
@@ -76,7 +77,7 @@ pub(crate) const SHARE: &str = "share";
 
 /// A topic and a partition.
 type Place = (Uuid, i32);
-/// A member, and what it may be given.
+/// Member, and the partitions that it may get.
 type Wish = (Arc<str>, Vec<Place>);
 /// Partitions by topic.
 type Partitions = BTreeMap<Uuid, BTreeSet<i32>>;
@@ -90,12 +91,12 @@ struct Member {
     target: Partitions,
 }
 
-/// What is kept of a topic for the group.
+/// Stored states of a topic's partitions for the group.
 #[derive(Debug, Default)]
 struct States {
     name: String,
     begun: BTreeSet<i32>,
-    /// That is being asked for.
+    /// Partitions for which the group is asking to begin stored state.
     beginning: BTreeSet<i32>,
 }
 
@@ -107,21 +108,21 @@ pub(crate) struct ShareGroup {
     target_epoch: i32,
     members: BTreeMap<Arc<str>, Member>,
     states: BTreeMap<Uuid, States>,
-    /// Topics of which all that is kept is being deleted.
+    /// Topics whose stored state is being deleted.
     deleting: BTreeMap<Uuid, String>,
     sessions: BTreeMap<Arc<str>, u64>,
     /// The topics that its epoch was last compared with.
     seen: Option<u64>,
     emitted: Vec<Said>,
     answers: Vec<Answer>,
-    /// What is to be begun, once it is durable that it is.
+    /// Partitions to begin stored state of, once that intent is durable.
     wanted: Vec<Place>,
     have_states_changed: bool,
-    /// Some partition may be nobody's that could be fetched from.
+    /// Flag that a partition with stored state may be in no member's target.
     may_lack_targets: bool,
 }
 
-/// What is wrong with a request by itself, as Kafka puts it.
+/// Checks a request by itself, with Kafka's error messages.
 pub(crate) fn check_request(request: &ShareGroupHeartbeatRequest) -> Result<(), Refusal> {
     let invalid = |message: &str| Err(Refusal::new(ErrorCode::InvalidRequest, message));
     if request.member_id.trim().is_empty() {
@@ -144,7 +145,7 @@ pub(crate) fn check_request(request: &ShareGroupHeartbeatRequest) -> Result<(), 
     Ok(())
 }
 
-/// What a heartbeat is told that is refused.
+/// Returns the answer to a heartbeat that the coordinator refuses.
 pub(crate) fn refused(refusal: Refusal) -> ShareGroupHeartbeatResponse {
     ShareGroupHeartbeatResponse {
         error_code: refusal.code.code(),
@@ -153,9 +154,10 @@ pub(crate) fn refused(refusal: Refusal) -> ShareGroupHeartbeatResponse {
     }
 }
 
-/// What is asked from outside.
+/// Requests.
 impl ShareGroup {
-    /// The group of these facts. Its members are given their session timeouts anew, and what was to be begun is asked for again.
+    /// Builds the group from its facts. Every member gets a new session timeout, and the group asks again for stored
+    /// state that has not begun.
     pub(crate) fn load<'a>(
         facts: impl Iterator<Item = (&'a Fact, &'a FactValue)>,
         rules: &ShareRules,
@@ -183,7 +185,7 @@ impl ShareGroup {
         self.members.is_empty()
     }
 
-    /// What was decided since the last call, and who is answered once that is durable.
+    /// Returns the decisions since the last call, and the answers to send once the decisions are durable.
     pub(crate) fn take(&mut self) -> (Vec<Said>, Vec<Answer>) {
         if mem::take(&mut self.have_states_changed) {
             let value = ShareValue::States(Arc::new(self.states_value()));
@@ -192,40 +194,42 @@ impl ShareGroup {
         (mem::take(&mut self.emitted), mem::take(&mut self.answers))
     }
 
-    /// Of which partitions something is to be kept from now on, when that it is to be so is durable.
+    /// Returns the partitions that need stored state from now on, once that intent is durable.
     pub(crate) fn take_wanted(&mut self) -> Vec<Place> {
         mem::take(&mut self.wanted)
     }
 
-    /// When [`Self::on_time`] is due next, if nothing else happens before.
+    /// Returns the time at which [`Self::on_time`] is due next, if nothing else happens before.
     pub(crate) fn deadline_us(&self) -> Option<u64> {
         self.sessions.values().min().copied()
     }
 
-    /// When a member is given up, unless something is heard of it.
+    /// Returns the time at which the group removes a member, unless the member sends something before.
     pub(crate) fn expires_us(&self, id: &str) -> Option<u64> {
         self.sessions.get(id).copied()
     }
 
-    /// For so long nobody was heard while something was appended: that is no fault of members.
+    /// Extends all sessions by the time of an append. During the append the group heard no member, which is no fault of
+    /// members.
     pub(crate) fn hold(&mut self, us: u64) {
         for session in self.sessions.values_mut() {
             *session += us;
         }
     }
 
-    /// Time has passed: who is silent for too long is out.
+    /// Removes members that were silent for too long.
     pub(crate) fn on_time(&mut self, topics: Topics<'_>, now: Now) {
         let is_due = |(_, at): &(&Arc<str>, &u64)| **at <= now.mono_us;
         let due: Vec<Arc<str>> =
             self.sessions.iter().filter(is_due).map(|(id, _)| id.clone()).collect();
-        // What nobody asked for is not decided: if it could not be stored, it would be decided again and again.
+        // Time alone decides nothing more than that: the group would repeat a decision that could not be stored again
+        // and again.
         if !due.is_empty() {
             self.fence(&due, topics);
         }
     }
 
-    /// Something is kept of a partition now, or its topic is gone.
+    /// Notes that a partition has stored state now, or that its topic is gone.
     pub(crate) fn on_begun(&mut self, topic: Uuid, partition: i32, is_there: bool) {
         let Some(states) = self.states.get_mut(&topic) else { return };
         if states.beginning.remove(&partition) {
@@ -237,19 +241,19 @@ impl ShareGroup {
         }
     }
 
-    /// A topic is gone.
+    /// Forgets a topic that is gone.
     pub(crate) fn forget_topic(&mut self, topic: Uuid) {
         self.have_states_changed |= self.states.remove(&topic).is_some();
         self.have_states_changed |= self.deleting.remove(&topic).is_some();
     }
 
-    /// The partitions of which something is kept for the group.
+    /// Returns the partitions that have stored state for the group.
     pub(crate) fn begun(&self) -> BTreeMap<Uuid, Vec<i32>> {
         let all = self.states.iter().filter(|(_, it)| !it.begun.is_empty());
         all.map(|(topic, it)| (*topic, it.begun.iter().copied().collect())).collect()
     }
 
-    /// All partitions of which something is kept for the group, or may be: a deletion may not have come to its end.
+    /// Returns all partitions that have stored state for the group, or may have: a deletion may still be under way.
     pub(crate) fn kept(&self, topics: Topics<'_>) -> Vec<Place> {
         let all = self.states.iter().flat_map(|(topic, it)| {
             it.begun.union(&it.beginning).map(|partition| (*topic, *partition))
@@ -260,12 +264,12 @@ impl ShareGroup {
         all.chain(deleting).collect::<BTreeSet<_>>().into_iter().collect()
     }
 
-    /// The same of one topic.
+    /// Returns the same of one topic.
     pub(crate) fn kept_of(&self, topic: Uuid, topics: Topics<'_>) -> Vec<Place> {
         self.kept(topics).into_iter().filter(|(id, _)| *id == topic).collect()
     }
 
-    /// Something is to be kept of these partitions, whatever was kept before.
+    /// Begins stored state of these partitions, even where one exists already.
     pub(crate) fn begin_states(
         &mut self,
         places: impl Iterator<Item = Place>,
@@ -285,7 +289,7 @@ impl ShareGroup {
         self.have_states_changed = true;
     }
 
-    /// What is kept of a topic is to be deleted.
+    /// Marks the stored state of a topic for deletion.
     pub(crate) fn give_up_states_of(&mut self, topic: Uuid) {
         if let Some(states) = self.states.remove(&topic) {
             self.deleting.insert(topic, states.name);
@@ -293,19 +297,19 @@ impl ShareGroup {
         self.have_states_changed = true;
     }
 
-    /// All that is kept for it is to be deleted.
+    /// Marks all stored state of the group for deletion.
     pub(crate) fn give_up_states(&mut self) {
         let states = mem::take(&mut self.states);
         self.deleting.extend(states.into_iter().map(|(topic, it)| (topic, it.name)));
         self.have_states_changed = true;
     }
 
-    /// Kafka's name of where it stands.
+    /// Returns Kafka's name of the group's state.
     pub(crate) fn state(&self) -> &'static str {
         if self.members.is_empty() { "Empty" } else { "Stable" }
     }
 
-    /// As `ShareGroupDescribe` tells it.
+    /// Describes the group for `ShareGroupDescribe`.
     pub(crate) fn describe(&self, group_id: &str, topics: Topics<'_>) -> DescribedGroup {
         let named = |(topic_id, partitions): (&Uuid, &BTreeSet<i32>)| {
             let topic = topics.image.topic(*topic_id)?;
@@ -340,7 +344,7 @@ impl ShareGroup {
 
 /// Heartbeats.
 impl ShareGroup {
-    /// A `ShareGroupHeartbeat`, which is good by itself.
+    /// Handles a `ShareGroupHeartbeat` that has passed the check of requests.
     pub(crate) fn heartbeat(
         &mut self,
         rules: &ShareRules,
@@ -357,7 +361,7 @@ impl ShareGroup {
         self.answer(caller.key, answer.unwrap_or_else(refused));
     }
 
-    /// Somebody is told when all that is decided by now is durable.
+    /// Answers a request once all decisions so far are durable.
     pub(crate) fn answer(&mut self, key: RequestKey, answer: impl Into<Response>) {
         self.answers.push((key, answer.into()));
     }
@@ -458,7 +462,7 @@ impl ShareGroup {
         })
     }
 
-    /// Members are out.
+    /// Removes members.
     fn fence(&mut self, ids: &[Arc<str>], topics: Topics<'_>) {
         for id in ids {
             self.emit(ShareFact::Current(id.clone()), None);
@@ -474,7 +478,7 @@ impl ShareGroup {
         names.map(String::as_str).collect()
     }
 
-    /// The epoch rises if it has to, or if topics are others than it knows of.
+    /// Raises the epoch if it has to rise, or if topics differ from those that the group last saw.
     fn raise_epoch(&mut self, has_to: bool, topics: Topics<'_>) {
         if !has_to && self.seen == Some(topics.version) {
             return;
@@ -488,7 +492,7 @@ impl ShareGroup {
         }
     }
 
-    /// Something is to be kept of all partitions that members are subscribed to.
+    /// Asks for stored state of all partitions that members are subscribed to.
     fn want_states(&mut self, topics: Topics<'_>) {
         let names: Vec<String> = self.subscribed().into_iter().map(str::to_owned).collect();
         for name in names {
@@ -512,14 +516,14 @@ impl ShareGroup {
         self.states.retain(|_, it| !it.begun.is_empty() || !it.beginning.is_empty());
     }
 
-    /// The partitions that a member may be given.
+    /// Returns the partitions that a member may get.
     fn shareable(&self, value: &ShareMemberValue, topics: Topics<'_>) -> Vec<Place> {
         let ids = topics.ids(value.subscribed_topic_names.iter().map(String::as_str));
         let known = ids.into_iter().filter_map(|id| Some((id, self.states.get(&id)?)));
         known.flat_map(|(id, it)| it.begun.iter().map(move |partition| (id, *partition))).collect()
     }
 
-    /// Some partition that could be fetched from is nobody's.
+    /// Tells whether a partition with stored state is in no member's target.
     fn lacks_targets(&self, topics: Topics<'_>) -> bool {
         let given: BTreeSet<Place> =
             self.members.values().flat_map(|it| pairs(&it.target)).collect();
@@ -536,7 +540,7 @@ impl ShareGroup {
         !all.is_subset(&given)
     }
 
-    /// Decides anew who is to have what, if the epoch has risen since.
+    /// Decides new targets, if the epoch has risen since the last ones.
     fn assign(&mut self, topics: Topics<'_>, now: Now) {
         if self.target_epoch >= self.epoch {
             return;
@@ -561,7 +565,7 @@ impl ShareGroup {
         self.emit(ShareFact::TargetEpoch, Some(ShareValue::TargetEpoch(value)));
     }
 
-    /// A member has what it is to have: nobody has to give anything up first.
+    /// Gives a member its target at once: no member has to give anything up first.
     fn reconcile(&mut self, id: &Arc<str>) {
         let member = &self.members[id];
         if member.epoch == self.target_epoch {
@@ -584,13 +588,13 @@ impl ShareGroup {
 
 /// Facts.
 impl ShareGroup {
-    /// Something is so from now on.
+    /// Emits a fact, which holds at once.
     fn emit(&mut self, fact: ShareFact, value: Option<ShareValue>) {
         self.apply(&fact, value.as_ref());
         self.emitted.push((Fact::Share(fact), value.map(FactValue::Share)));
     }
 
-    /// The next fact. Members come before what is said of them.
+    /// Applies the next fact. A member comes before the facts about it.
     fn apply(&mut self, fact: &ShareFact, value: Option<&ShareValue>) {
         match (fact, value) {
             (ShareFact::Epoch, Some(ShareValue::Epoch(it))) => {
@@ -684,7 +688,7 @@ fn assignment(assigned: &Partitions) -> Assignment {
     Assignment { topic_partitions: assigned.iter().map(topic).collect() }
 }
 
-/// What a member says about itself from now on.
+/// Returns the member's description after this request.
 fn told(
     before: &ShareMemberValue,
     caller: &Caller,
@@ -702,8 +706,9 @@ fn told(
     }
 }
 
-/// Who is to have what: a function of who wants what. Where all want the same, all of it is shared out together, else topic by
-/// topic. Each partition is somebody's, and as few have it as there have to be for everybody to have one.
+/// Shares out the partitions as a function of the members' wishes. If all members want the same partitions, it shares
+/// out all of them together, else topic by topic. Each partition has a member, and no more members than are needed for
+/// every member to have a partition.
 fn shared_out(wishes: &[Wish]) -> BTreeMap<Arc<str>, Partitions> {
     let mut all: BTreeMap<Arc<str>, Partitions> =
         wishes.iter().map(|(id, _)| (id.clone(), Partitions::new())).collect();

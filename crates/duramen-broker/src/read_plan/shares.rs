@@ -1,4 +1,4 @@
-//! Reads for share groups: which batches there are, and the bytes of those of which somebody has acquired records.
+//! Reads for share groups: surveys of batches, and the bytes of batches with acquired records.
 
 use bytes::{Bytes, BytesMut};
 use duramen_protocol::batch::{BatchView, batches};
@@ -33,7 +33,7 @@ fn date<D: Disk>(reader: &Reader<D>, wanted: &Date) -> Dated {
     Dated { ticket, found }
 }
 
-/// The same of the batches in these bytes.
+/// Finds the same in the batches of these bytes.
 #[cfg(test)]
 pub(crate) fn first_since(bytes: Bytes, wanted: &Date) -> Option<i64> {
     let all = batches(bytes).map_while(Result::ok);
@@ -64,7 +64,7 @@ fn survey<D: Disk>(reader: &Reader<D>, wanted: &Survey) -> Surveyed {
     Surveyed { replica, from, ticket, found }
 }
 
-/// The batches in these bytes, which lie there in their segment.
+/// Surveys the batches in these bytes, which have these places in their segment.
 pub(crate) fn seen_in(
     wanted: &Survey,
     segment: i64,
@@ -109,7 +109,7 @@ pub(crate) fn seen_in(
     }
 }
 
-/// The keys of at most so many records of a batch.
+/// Returns the keys of a batch's records, at most as many as are left.
 fn keys_of(batch: &BatchView, from: i64, left: &mut usize) -> Result<SeenKeys, String> {
     let mut of = Vec::new();
     let records = Records::of(batch, DECOMPRESSED_BYTES_MAX).map_err(|it| it.to_string())?;
@@ -128,7 +128,8 @@ fn keys_of(batch: &BatchView, from: i64, left: &mut usize) -> Result<SeenKeys, S
     Ok(SeenKeys { end: batch.header().end_offset(), of })
 }
 
-/// Makes a batch of dead letters: the records as they were, with headers that say what became of them (KIP-1191).
+/// Builds a batch of dead letters: the records as they were, with headers that give the reason and the source
+/// (KIP-1191).
 fn dead_letters<D: Disk>(reader: &Reader<D>, wanted: &DeadLetters) -> DeadLettersMade {
     let DeadLetters { replica, from, end, committed, ticket, .. } = *wanted;
     let read = || -> Result<Option<Bytes>, ReadError> {
@@ -146,7 +147,7 @@ fn dead_letters<D: Disk>(reader: &Reader<D>, wanted: &DeadLetters) -> DeadLetter
     DeadLettersMade { ticket, made }
 }
 
-/// The same of the batches in these bytes.
+/// Builds the dead letters of the batches in these bytes.
 pub(crate) fn letters_of(wanted: &DeadLetters, bytes: Bytes) -> Result<(Bytes, i64), String> {
     let mut letters = BatchBuilder::new();
     let mut upto = wanted.from;
@@ -207,8 +208,8 @@ fn push_letter(
     letters.push(&letter).map_err(|error| error.to_string())
 }
 
-/// Finds the bytes of a share fetch. The records of the response are [`RecordData::External`] whose id is the index into
-/// the returned ranges, all of which are verified; or bytes, where they do not lie together any more.
+/// Finds the bytes of a share fetch. A part's records are a [`RecordData::External`], whose id is the index into the
+/// returned ranges, all of them verified. Records that no longer lie together come as bytes.
 pub fn share_ranges<D: Disk>(
     reader: &Reader<D>,
     plan: SharePlan,
@@ -233,7 +234,7 @@ pub fn share_bytes<D: Disk>(reader: &Reader<D>, plan: SharePlan) -> ShareFetchRe
     share(plan, |part| whole(reader, part))
 }
 
-/// Where all of a part lies, if it lies as it was surveyed.
+/// Returns the place of all of a part, if it lies as the survey found it.
 fn located<D: Disk>(
     reader: &Reader<D>,
     part: &SharePart,
@@ -242,7 +243,7 @@ fn located<D: Disk>(
     Ok(range.filter(|range| u64::from(range.len) == part.bytes))
 }
 
-/// All of a part, from however many segments.
+/// Reads all of a part, from however many segments.
 fn whole<D: Disk>(reader: &Reader<D>, part: &SharePart) -> Result<RecordData, ReadError> {
     let mut all = BytesMut::new();
     let mut at = part.from;
@@ -275,7 +276,7 @@ fn share(
     response
 }
 
-/// What was acquired comes again when its lock ends.
+/// The records that the consumer acquired become available again when their lock ends.
 fn refuse(slot: &mut PartitionData, part: &SharePart, error: &ReadError) {
     let cause = std::error::Error::source(error).map(ToString::to_string);
     tracing::warn!(replica = part.replica.0, from = part.from, %error, cause, "a read for a share group failed");

@@ -1,20 +1,23 @@
 //! # Room card: share coordinator
 //!
-//! Purpose:    all that is kept of share groups in one partition of `__share_group_state`.
-//! Owns:       [`Coordinator`]: what is durable of each group and partition, what is being appended for it, who waits.
+//! Purpose:    the stored state of share groups in one partition of `__share_group_state`.
+//! Owns:       [`Coordinator`]: the durable state of each group and partition, the appends under way for it, waiting
+//!             requests.
 //! Interface:  [`Coordinator::ask`], answered by an [`Output`] now or later; [`Coordinator::replay`] first;
 //!             [`Coordinator::on_appended`]; [`Coordinator::topics_kept`] and [`Coordinator::forget_topic`];
 //!             [`Coordinator::renew`] and [`Coordinator::first_live`] to keep the log short.
-//! Invariants: what is durable changes only by a record that is in the log, one at a time for each key; what is told is
-//!             durable; a question is answered once; asked twice, or late, it changes nothing that was asked after it.
-//! Never:      clocks, chance, I/O, which topics exist: all that is handed in.
+//! Invariants: durable state changes only by a record that is in the log, one at a time for each key; every answer is
+//!             durable; each request gets one answer; a repeated or late request changes nothing that was asked after
+//!             it.
+//! Never:      clocks, chance, I/O, which topics exist: the caller hands all that in.
 //! Tests:      `coordinator/tests.rs`, by scenario and by chance; `node/tests/shares.rs`.
 //! Start at:   [`Coordinator::ask`], then `decide`, `apply`.
 //!
-//! Late questions. A leader names the epoch of the state and its own term. Both rise: the term is raised by the read that each
-//! leader begins with, and the epoch of the state whenever a group begins anew or its offsets are set. Kafka takes the group's
-//! epoch for that, which begins anew, too, when a group of the same name does; here it comes from a counter that is never set
-//! back, which is kept under a key of its own. What coordinators of groups want done names the epoch that they know.
+//! Late requests. A leader names the epoch of the state and its own leader epoch. Both rise. Each leader begins with a
+//! read, which raises the leader epoch. The epoch of the state rises whenever a group begins anew or an administrator
+//! sets its offsets. Kafka uses the group's epoch there, which begins anew when a group of the same name does. Here the
+//! epoch comes from a counter that never goes back, and that has a key of its own. Coordinators of groups name the
+//! epoch that they know in their requests.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem;
@@ -34,7 +37,7 @@ use crate::live::Live;
 /// The number of an [`Output::Append`].
 pub(crate) type Ticket = u64;
 
-/// Who is answered.
+/// Sender of a request, to whom the answer goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asker {
     /// A client, in a part of its request.
@@ -47,18 +50,18 @@ pub(crate) enum Asker {
     Nobody,
 }
 
-/// What is wanted for a key.
+/// Request for a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Ask {
-    /// Keep something for it from now on, unless that is so.
+    /// Begin stored state for the key, unless it has one.
     Begin,
-    /// Begin anew at an offset, if this is the epoch of the state; none if nothing is kept.
+    /// Begin anew at an offset, if the state has this epoch; `None` if the key has no state.
     Reset { of: Option<i32>, start: i64 },
     /// Begin anew, as Kafka's brokers would have it.
     Initialize { epoch: i32, start: i64 },
-    /// What is kept? Leaders before this one have nothing to say any more; -1 is none.
+    /// Read the state. Leaders with an earlier epoch can change nothing any more; -1 is no leader.
     Read { leader_epoch: i32 },
-    /// What is kept?
+    /// Read the state and change nothing.
     Look,
     /// Keep this.
     Write { leader_epoch: i32, write: ShareWrite },
@@ -66,26 +69,26 @@ pub(crate) enum Ask {
     Delete { of: Option<i32> },
 }
 
-/// What is kept now, if anything is; or why it was not done.
+/// Stored state after the request, if the key has any; or the error.
 pub(crate) type Answer = Result<Option<Arc<ShareState>>, ErrorCode>;
 
-/// What follows from what happened.
+/// Effects of requests and appends.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Output {
-    /// Tell whoever asked; if nothing was written for it, once it is certain that nobody else coordinates by now.
+    /// Answer this request. If no record was written for it, first make certain that no other node coordinates by now.
     Answered { asker: Asker, answer: Answer, is_written: bool },
     /// Append these records, then call [`Coordinator::on_appended`].
     Append(Ticket, Vec<ShareRecord>),
 }
 
-/// What is durable of a key.
+/// Durable state of a key.
 #[derive(Debug)]
 struct Kept {
     state: Arc<ShareState>,
     number: i32,
     created_ms: i64,
     written_ms: i64,
-    /// Where the snapshot is, and how many updates come after it; about how many bytes all of that takes.
+    /// Offset of the snapshot, the count of updates after it, and the approximate size of all of these.
     at: i64,
     updates: u32,
     bytes: usize,
@@ -102,13 +105,13 @@ struct Entry {
 #[derive(Debug)]
 struct Flight {
     records: Vec<ShareRecord>,
-    /// Whose they are.
+    /// Keys of the records.
     keys: Vec<ShareKey>,
-    /// Who waits for them.
+    /// Requests that wait for the records.
     askers: Vec<Asker>,
 }
 
-/// What is to be done about what waits.
+/// Decision on a waiting request.
 enum Decision {
     Answer(Answer),
     Write(Vec<ShareRecord>),
@@ -130,13 +133,13 @@ pub(crate) struct Coordinator {
     outputs: Vec<Output>,
 }
 
-/// What the counter is kept under: no group has this name.
+/// Key of the counter: no group has this name.
 static COUNTER: LazyLock<ShareKey> =
     LazyLock::new(|| ShareKey { group: "".into(), topic_id: Uuid::ZERO, partition: 0 });
 
 /// Coming and going.
 impl Coordinator {
-    /// Of a log that was not read yet.
+    /// Builds the coordinator of a log that was not read yet.
     pub(crate) fn new(updates_max: u32) -> Self {
         Self {
             updates_max,
@@ -150,12 +153,12 @@ impl Coordinator {
         }
     }
 
-    /// What the log says, in its order, before anything is asked.
+    /// Applies a record of the log. The caller replays the whole log, in its order, before the first request.
     pub(crate) fn replay(&mut self, offset: i64, record: ShareRecord) {
         self.apply(offset, record);
     }
 
-    /// Another node coordinates now. Whoever waits asks there.
+    /// Refuses all waiting requests, because another node coordinates now. Their senders ask there.
     pub(crate) fn unload(&mut self) {
         let flights = mem::take(&mut self.flights).into_values().flat_map(|it| it.askers);
         let waiting = mem::take(&mut self.entries).into_values().flat_map(|it| it.waiting);
@@ -167,7 +170,7 @@ impl Coordinator {
         *self = Self { next_ticket, outputs, ..Self::new(self.updates_max) };
     }
 
-    /// What follows from all that happened since the last call.
+    /// Returns the effects of everything since the last call.
     pub(crate) fn take_outputs(&mut self) -> Vec<Output> {
         mem::take(&mut self.outputs)
     }
@@ -175,7 +178,7 @@ impl Coordinator {
 
 /// Questions.
 impl Coordinator {
-    /// Something is wanted for a key, of a topic that exists.
+    /// Takes a request for a key, of a topic that exists.
     pub(crate) fn ask(&mut self, key: &ShareKey, asker: Asker, ask: Ask, now: Now) {
         if *key == *COUNTER {
             return self.answer(asker, Err(ErrorCode::InvalidRequest), false);
@@ -189,7 +192,7 @@ impl Coordinator {
         self.go_on(key, now);
     }
 
-    /// A topic is gone, and so is what was kept for it.
+    /// Deletes the stored state of a topic that is gone.
     pub(crate) fn forget_topic(&mut self, topic_id: Uuid, now: Now) {
         let of_it = self.entries.keys().filter(|key| key.topic_id == topic_id);
         for key in of_it.cloned().collect::<Vec<_>>() {
@@ -197,8 +200,8 @@ impl Coordinator {
         }
     }
 
-    /// The topics of which something is kept for groups after this one, about so many keys at a time; and the last of the
-    /// groups that were looked at, if others follow.
+    /// Returns the topics that have stored state for groups after this one, over about `keys_max` keys. Also returns
+    /// the last group that it looked at, if others follow.
     pub(crate) fn topics_kept(
         &self,
         after: Option<&Arc<str>>,
@@ -310,13 +313,13 @@ impl Coordinator {
                 let after = kept.state.updated(&update);
                 let is_said =
                     (after.start, &after.batches) == (kept.state.start, &kept.state.batches);
-                // It came before; or late, and a later one said more.
+                // The write is stored already; or it came late, and a later one stored more.
                 if is_said { known() } else { self.update(key, kept, update, now) }
             }
         }
     }
 
-    /// A snapshot of a state in which nothing has happened yet.
+    /// Returns a snapshot of a state in which nothing has happened yet.
     fn begin(
         &self,
         key: &ShareKey,
@@ -351,7 +354,7 @@ impl Coordinator {
         Decision::Write(records)
     }
 
-    /// What has changed, or all if that was not said for long.
+    /// Returns an update with the change, or a snapshot of all after too many updates.
     fn update(&self, key: &ShareKey, kept: &Kept, update: Update, now: Now) -> Decision {
         if kept.updates < self.updates_max {
             return Decision::Write(vec![ShareRecord::Update(key.clone(), update)]);
@@ -366,7 +369,7 @@ impl Coordinator {
     }
 }
 
-/// The counter of epochs stands at this one.
+/// Returns the record that sets the counter of epochs.
 fn counter(epoch: i32) -> ShareRecord {
     let state = ShareState {
         state_epoch: epoch,
@@ -381,7 +384,7 @@ fn counter(epoch: i32) -> ShareRecord {
 }
 
 impl Entry {
-    /// The writes of one leader that wait together are one.
+    /// Merges a write with the waiting writes of the same leader that follow it.
     fn with_more(&mut self, ask: Ask, askers: &mut Vec<Asker>) -> Ask {
         let Ask::Write { leader_epoch, mut write } = ask else { return ask };
         let is_one = |leader: i32, other: &ShareWrite| {
@@ -404,7 +407,7 @@ impl Entry {
 }
 
 impl ShareState {
-    /// Whether somebody of this term has no say any more.
+    /// Tells whether a request of this leader epoch comes from an earlier leader, which may change nothing any more.
     fn is_from_before(&self, leader_epoch: i32) -> bool {
         leader_epoch != -1 && self.leader_epoch > leader_epoch
     }
@@ -442,8 +445,8 @@ impl Coordinator {
         ticket
     }
 
-    /// What became of an [`Output::Append`]: its records are durable from this offset on, or will never be in the log.
-    /// Successes come in the order of the log.
+    /// Takes the result of an [`Output::Append`]: its records are durable from this offset on, or will never be in the
+    /// log. Successes come in the order of the log.
     pub(crate) fn on_appended(&mut self, ticket: Ticket, result: Result<i64, ErrorCode>, now: Now) {
         let Some(Flight { records, keys, askers }) = self.flights.remove(&ticket) else { return };
         if let Ok(base) = result {
@@ -470,7 +473,7 @@ impl Coordinator {
         }
     }
 
-    /// A record is in the log, and durable. The only place where what is durable changes.
+    /// Applies a record that is in the log, and durable. Durable state changes nowhere else.
     fn apply(&mut self, at: i64, record: ShareRecord) {
         let bytes = record.bytes();
         match record {
@@ -496,7 +499,7 @@ impl Coordinator {
                 self.live.put(at, key, bytes);
             }
             ShareRecord::Update(key, update) => {
-                // One whose snapshot was let go of: a later one says it all.
+                // An update whose snapshot is no longer live: a later snapshot has all of it.
                 let entry = self.entries.get_mut(&key);
                 let Some(kept) = entry.and_then(|it| it.kept.as_mut()) else { return };
                 kept.state = Arc::new(kept.state.updated(&update));
@@ -520,18 +523,18 @@ impl Coordinator {
 
 /// Keeping the log short.
 impl Coordinator {
-    /// The first record of the log that still says something.
+    /// Returns the offset of the first live record of the log.
     pub(crate) fn first_live(&self) -> Option<i64> {
         self.live.first()
     }
 
-    /// How many keys the log still says something of, and about how many bytes that takes.
+    /// Returns the count of keys with live records in the log, and the approximate size of these in bytes.
     pub(crate) fn live_size(&self) -> (usize, usize) {
         self.live.size()
     }
 
-    /// Writes snapshots of what lies before an offset, up to about so many bytes. What is being written in any case is left
-    /// out. Returns the ticket of that; none if there is nothing to be written.
+    /// Appends snapshots of the keys whose records lie before an offset, up to about `bytes_max` bytes. Leaves out keys
+    /// that have an append under way. Returns the ticket of the append, or none if there is nothing to append.
     pub(crate) fn renew(&mut self, before: i64, bytes_max: usize) -> Option<Ticket> {
         let mut records: Vec<ShareRecord> = Vec::new();
         let mut left = bytes_max;

@@ -1,21 +1,22 @@
 //! # Room card: share partition
 //!
-//! Purpose:    one partition as the consumers of one share group share it: who has which record, how often it was given
-//!             out, and what became of it (KIP-932).
-//! Owns:       the window between the first offset that is not done with and the last that was looked at; locks; counts
-//!             of deliveries; the order of keys; what has to be kept by the coordinator of share groups, and when.
+//! Purpose:    one partition as the consumers of one share group share it (KIP-932): the holder of each record, its
+//!             count of deliveries, and its state.
+//! Owns:       the window from the first offset that the group is not done with to the last that was surveyed; locks;
+//!             delivery counts; the order of keys; the writes to the coordinator of share groups, and their time.
 //! Interface:  [`SharePartition::extend`], [`SharePartition::plan`], [`SharePartition::acquire`],
 //!             [`SharePartition::acknowledge`], [`SharePartition::expire`], [`SharePartition::next_write`],
 //!             [`SharePartition::on_written`].
-//! Invariants: a record has one holder at most, and only its holder decides on it. What was decided is so, and is answered,
-//!             once it is durable; the start passes nothing else. No record is given out more often than it may be. With
-//!             keys in order, only the first record of a key that is not done with is given out.
-//! Never:      logs, files, clocks, sessions, how the coordinator is reached.
+//! Invariants: a record has at most one holder, and only its holder decides on it. A decision takes effect, and gets
+//!             its answer, once it is durable; the start passes only records that the group is done with. No record has
+//!             more deliveries than its limit. With keys in order, a consumer gets only the first record of a key that
+//!             the group is not done with.
+//! Never:      logs, files, clocks, sessions, the way to the coordinator.
 //! Tests:      `partition/tests.rs`, and by chance `partition/tests/chance.rs`.
 //! Start at:   [`SharePartition::plan`].
 //!
-//! All offsets of the window are in runs that share one state. Those that are done with are kept as such until the start
-//! passes them, and merge; so memory goes with the records that are not done with, which are bounded.
+//! All offsets of the window are in runs that share one state. Runs that the group is done with stay, and merge, until
+//! the start passes them. So memory grows with the records that the group is not done with, which are bounded.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -31,21 +32,21 @@ mod keeping;
 /// Offsets, both included.
 type Range = (i64, i64);
 
-/// Bytes of batches without anything to acquire that are sent between two that have something.
+/// Most bytes of batches without an available record that a fetch sends between two batches with one.
 const SKIPPED_BYTES_MAX: u64 = 64 << 10;
 
-/// What holds for the group.
+/// Settings of the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rules {
-    /// For how long a record is given to a consumer.
+    /// Time for which a consumer holds an acquired record, in microseconds.
     pub lock_us: u64,
-    /// How often.
+    /// Highest count of deliveries of a record.
     pub deliveries_max: i16,
     /// Records that are looked at and not done with.
     pub unfinished_max: i64,
     /// Records of one key go one after the other.
     pub by_key: bool,
-    /// Records that nobody can process are kept elsewhere first.
+    /// Flag that a rejected record needs a durable dead letter first.
     pub has_dead_letters: bool,
     /// Locks may be renewed.
     pub may_renew: bool,
@@ -72,7 +73,7 @@ pub(crate) struct Seen {
     pub keys: Option<SeenKeys>,
 }
 
-/// What a decision makes of a record.
+/// State of a record after a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     Available,
@@ -90,12 +91,12 @@ impl Outcome {
     }
 }
 
-/// Why a record is given up.
+/// Reason for which the group gives a record up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
-    /// A consumer said that it can not be processed.
+    /// A consumer rejected the record.
     Rejected,
-    /// It was given out as often as it may be.
+    /// The record has had its last delivery.
     Exhausted,
 }
 
@@ -106,12 +107,12 @@ enum Phase {
         holder: Arc<str>,
         until_us: u64,
     },
-    /// It is decided what becomes of it: so it will be once that is durable.
+    /// A decision on the record exists, and takes effect once it is durable.
     Settling {
         to: Outcome,
         ticket: Option<u64>,
     },
-    /// It is given up, and has to be kept elsewhere first.
+    /// The group gave the record up, and a dead letter must be durable first.
     Dying {
         reason: Reason,
         ticket: Option<u64>,
@@ -120,13 +121,13 @@ enum Phase {
     Done,
 }
 
-/// Whether the coordinator knows it.
+/// Knowledge of the coordinator of share groups about a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Saved {
     Yes,
-    /// It is to be told.
+    /// The next write must include the run.
     Due,
-    /// It was told, and has not answered.
+    /// A write includes the run, and the coordinator has not answered.
     Sent,
 }
 
@@ -138,7 +139,7 @@ struct Run {
     saved: Saved,
 }
 
-/// What is to be made durable, all at once.
+/// Changes to make durable, all at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Write {
     pub start: i64,
@@ -147,7 +148,7 @@ pub(crate) struct Write {
     pub batches: Vec<StateBatch>,
 }
 
-/// How much a consumer wants.
+/// Limits of a consumer's fetch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub records: i64,
@@ -165,7 +166,7 @@ pub(crate) struct Piece {
     pub deliveries: i16,
 }
 
-/// What a consumer would get, and where that lies in the log: whole batches, all of one segment.
+/// Records that a consumer would get, and their place in the log: whole batches, all of one segment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub pieces: Vec<Piece>,
@@ -177,7 +178,7 @@ pub(crate) struct Plan {
     pub bytes: u64,
 }
 
-/// What a consumer says of records.
+/// Acknowledgement of records by a consumer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Acknowledgement {
     pub first: i64,
@@ -192,7 +193,7 @@ const RELEASE: i8 = 2;
 const REJECT: i8 = 3;
 pub(crate) const RENEW: i8 = 4;
 
-/// Records to be kept elsewhere.
+/// Records that need a dead letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Dying {
     pub first: i64,
@@ -207,7 +208,7 @@ pub(crate) struct SharePartition {
     start: i64,
     end: i64,
     runs: BTreeMap<i64, Run>,
-    /// What was kept of offsets that were not looked at yet.
+    /// Stored states of offsets that were not surveyed yet.
     kept: BTreeMap<i64, StateBatch>,
     spans: BTreeMap<i64, Span>,
     /// Records of the window that are not done with.
@@ -216,24 +217,24 @@ pub(crate) struct SharePartition {
     scan_from: i64,
     /// No lock ends before it.
     earliest_us: u64,
-    /// Places where something is due.
+    /// Ranges with changes to write.
     due: Vec<Range>,
-    /// The start is to be told even if nothing else is.
+    /// Flag that a write must carry the start, even if nothing else is due.
     is_start_due: bool,
     sent: Option<(Write, Vec<Range>)>,
-    /// How many records each decision still waits for.
+    /// Count of records that each decision still waits for.
     tickets: BTreeMap<u64, i64>,
     answers: Vec<(u64, ErrorCode)>,
-    /// Something is to be kept elsewhere that nobody was asked for yet.
+    /// Flag that records need dead letters for which the node was not asked yet.
     is_dying: bool,
     /// With records in the order of their keys: which key each has, and the records of each that are not done with.
     keys: BTreeMap<i64, u128>,
     queues: BTreeMap<u128, VecDeque<i64>>,
 }
 
-/// From what was kept, and what the window needs.
+/// Loading from stored state, and the needs of the window.
 impl SharePartition {
-    /// As the coordinator keeps it: `start` is known, and nothing of the log is gone at or after it.
+    /// Builds the partition from its stored state: `start` is known, and the log has everything from there on.
     pub(crate) fn new(start: i64, kept: &[StateBatch]) -> Self {
         let later = kept.iter().filter(|batch| batch.last >= start);
         Self {
@@ -256,23 +257,25 @@ impl SharePartition {
         }
     }
 
-    /// The start was found here, and has to be kept before anything is given out.
+    /// Marks the start as due for a write. The start was found here, and must be stored before a consumer gets any
+    /// record.
     pub(crate) fn save_start(&mut self) {
         self.is_start_due = true;
     }
 
-    /// The first offset that is not done with.
+    /// Returns the first offset that the group is not done with.
     #[cfg(test)]
     pub(crate) fn start(&self) -> i64 {
         self.start
     }
 
-    /// Records that were looked at and are not done with.
+    /// Returns the count of surveyed records that the group is not done with.
     pub(crate) fn unfinished(&self) -> i64 {
         self.unfinished
     }
 
-    /// Nobody holds anything, and nothing waits: it may be forgotten, and loaded again.
+    /// Tells whether no consumer holds a record and no write is due, so that the node may forget the partition and load
+    /// it again.
     pub(crate) fn is_idle(&self) -> bool {
         let is_still = |run: &Run| {
             run.saved == Saved::Yes && matches!(run.phase, Phase::Available | Phase::Done)
@@ -280,7 +283,8 @@ impl SharePartition {
         !self.is_start_due && self.sent.is_none() && self.runs.values().all(is_still)
     }
 
-    /// Forgets what was looked at, but not what became of it: it is looked at in another way from now on.
+    /// Forgets the survey of the window, but not the state of its records: the next survey reads the records in another
+    /// way.
     pub(crate) fn begin_anew(&mut self) {
         debug_assert!(self.is_idle(), "nobody holds anything");
         let known = self.runs.iter().map(|(&first, run)| {
@@ -294,13 +298,14 @@ impl SharePartition {
         *self = Self::new(self.start, &kept);
     }
 
-    /// From where the log is to be looked at, if there is room for more and there is more, below `end`.
+    /// Returns the offset from which the next survey should look at the log. Returns `None` if there is no room for
+    /// more, or no log below `end`.
     pub(crate) fn wants(&self, rules: &Rules, end: i64) -> Option<i64> {
         (self.unfinished < rules.unfinished_max && self.end < end).then_some(self.end)
     }
 
-    /// Takes in what was seen of the log from `from`, which [`Self::wants`] said, up to `to`. What lies between batches is
-    /// nothing.
+    /// Adds the survey of the log from `from`, which [`Self::wants`] returned, up to `to`. Offsets between batches hold
+    /// no record.
     pub(crate) fn extend(&mut self, from: i64, seen: Vec<Seen>, to: i64, rules: &Rules) {
         if from > self.end {
             return;
@@ -335,7 +340,7 @@ impl SharePartition {
         }
     }
 
-    /// Takes a batch in record by record, as far as there is room. Whether it is in.
+    /// Adds a batch record by record, as far as there is room. Tells whether all of the batch fit.
     fn append_keys(&mut self, keys: &[(i64, Option<u128>)], last: i64, rules: &Rules) -> bool {
         for &(offset, key) in keys {
             if offset < self.end {
@@ -368,7 +373,7 @@ impl SharePartition {
         self.advance();
     }
 
-    /// The window goes on to `last`, with what was kept.
+    /// Extends the window to `last`, with the stored states of its offsets.
     fn append(&mut self, last: i64, rules: &Rules) {
         while self.end <= last {
             let kept = self.kept.range(..=self.end).next_back().map(|(_, it)| *it);
@@ -429,7 +434,7 @@ impl SharePartition {
         }
     }
 
-    /// The start passes what is done with.
+    /// Moves the start past the offsets that the group is done with.
     fn advance(&mut self) {
         while let Some(first) = self.runs.first_entry() {
             if first.get().phase != Phase::Done {
@@ -446,8 +451,8 @@ impl SharePartition {
         self.scan_from = self.scan_from.max(self.start);
     }
 
-    /// The log begins at this offset now: what was before is gone. Returns whether that changes the start, which is to be told
-    /// then: no decision may come that tells it.
+    /// Drops the records before the new log start offset. Tells whether that changes the start; the coordinator must
+    /// then learn the start even if no decision follows.
     pub(crate) fn trim(&mut self, log_start: i64) -> bool {
         if log_start <= self.start {
             return false;
@@ -512,7 +517,7 @@ impl SharePartition {
         self.merge(first, last);
     }
 
-    /// The runs between two offsets, cut to them.
+    /// Returns the runs between two offsets, cut to them.
     fn within(&self, (first, last): Range) -> impl Iterator<Item = (Range, &Run)> {
         let from = self.runs.range(..=first).next_back().map_or(first, |(at, _)| *at);
         let runs = self.runs.range(from..(last + 1).max(from));
@@ -520,7 +525,7 @@ impl SharePartition {
         runs.map(move |(at, run)| ((first.max(*at), last.min(run.last)), run))
     }
 
-    /// Records are done with.
+    /// Marks records as done with.
     fn finish(&mut self, range: Range) {
         let ended: Vec<(i64, Option<u64>)> = self
             .within(range)
@@ -572,12 +577,12 @@ impl SharePartition {
         }
     }
 
-    /// Decisions that are durable by now, or will not be told of any more.
+    /// Returns the answers to decisions that are durable by now, or whose result will not come.
     pub(crate) fn take_answers(&mut self) -> Vec<(u64, ErrorCode)> {
         std::mem::take(&mut self.answers)
     }
 
-    /// Whoever waits waits no longer; what was decided may be so, or become so.
+    /// Answers all waiting requests with an error. Their decisions may be durable, or become so.
     pub(crate) fn fail_tickets(&mut self, code: ErrorCode) {
         let tickets = std::mem::take(&mut self.tickets);
         self.answers.extend(tickets.into_keys().map(|ticket| (ticket, code)));
@@ -586,14 +591,14 @@ impl SharePartition {
 
 /// Consumers.
 impl SharePartition {
-    /// Whether a consumer could get anything.
+    /// Tells whether a consumer could get any record.
     #[cfg(test)]
     pub(crate) fn has_any(&self, rules: &Rules) -> bool {
         !self.plan(&Limits { records: 1, bytes: 0, is_strict: true }, rules).pieces.is_empty()
     }
 
-    /// What a consumer would get now. A record that is given out for the last time comes alone: what kills its consumer
-    /// takes no others with it.
+    /// Returns the records that a consumer would get now. A record in its last delivery comes alone: if it crashes its
+    /// consumer, it takes no other record with it.
     pub(crate) fn plan(&self, limits: &Limits, rules: &Rules) -> Plan {
         let mut plan = Plan::default();
         let mut first_span: Option<Span> = None;
@@ -642,7 +647,7 @@ impl SharePartition {
         plan
     }
 
-    /// Adds what can be had between two offsets of one batch. Whether there was any.
+    /// Adds the available records between two offsets of one batch. Tells whether there were any.
     fn take(
         &self,
         plan: &mut Plan,
@@ -676,7 +681,7 @@ impl SharePartition {
         plan.records > before
     }
 
-    /// Gives a consumer what was planned for it just now.
+    /// Gives a consumer the records of the plan that was just made.
     pub(crate) fn acquire(&mut self, now_us: u64, member: &Arc<str>, plan: &Plan, rules: &Rules) {
         let until_us = now_us.saturating_add(rules.lock_us);
         for piece in &plan.pieces {
@@ -698,8 +703,8 @@ impl SharePartition {
         }
     }
 
-    /// A consumer decides on records that it holds. The answer comes as one of [`Self::take_answers`] if this returns true;
-    /// with false there is nothing to wait for. If anything is wrong, nothing is decided.
+    /// Decides on records that a consumer holds. If this returns true, the answer comes from [`Self::take_answers`];
+    /// otherwise there is nothing to wait for. If one part of the request is wrong, the whole request decides nothing.
     pub(crate) fn acknowledge(
         &mut self,
         now_us: u64,
@@ -751,7 +756,7 @@ impl SharePartition {
         if is_all { Ok(()) } else { Err(ErrorCode::InvalidRecordState) }
     }
 
-    /// Returns for how many records there is something to wait for.
+    /// Decides on a range of records. Returns the count of records that the decision must wait for.
     fn decide(&mut self, now_us: u64, range: Range, kind: i8, ticket: u64, rules: &Rules) -> i64 {
         let records = range.1 - range.0 + 1;
         let ticket = Some(ticket);
@@ -790,7 +795,7 @@ impl SharePartition {
         });
     }
 
-    /// A consumer gives records back, or its time was over.
+    /// Releases records that a consumer gives back, or whose lock has ended.
     fn put_back(&mut self, range: Range, ticket: Option<u64>, rules: &Rules) {
         let counts: Vec<(Range, i16)> =
             self.within(range).map(|(range, run)| (range, run.deliveries)).collect();
@@ -809,7 +814,8 @@ impl SharePartition {
         }
     }
 
-    /// A consumer is gone: what it holds was not processed, and that delivery does not count, as in Kafka.
+    /// Releases the records of a consumer that is gone. The consumer did not process them, and that delivery does not
+    /// count, as in Kafka.
     pub(crate) fn release(&mut self, member: &str) {
         let is_held =
             |run: &Run| matches!(&run.phase, Phase::Acquired { holder, .. } if **holder == *member);
@@ -828,12 +834,12 @@ impl SharePartition {
         found.map(|(first, run)| (*first, run.last)).collect()
     }
 
-    /// When a lock may end next.
+    /// Returns the earliest time at which a lock may end.
     pub(crate) fn deadline_us(&self) -> u64 {
         self.earliest_us
     }
 
-    /// Takes back what was held too long. Whether there was any.
+    /// Releases records whose lock has ended. Tells whether there were any.
     pub(crate) fn expire(&mut self, now_us: u64, rules: &Rules) -> bool {
         if self.earliest_us > now_us {
             return false;
@@ -853,7 +859,7 @@ impl SharePartition {
     }
 }
 
-/// What is said of which offsets: runs of the same.
+/// Splits an acknowledgement into runs of offsets with the same type.
 fn parts_of(said: &Acknowledgement, parts: &mut Vec<(Range, i8)>) -> Result<(), ErrorCode> {
     let is_known = |kind: &i8| matches!(*kind, GAP | ACCEPT | RELEASE | REJECT | RENEW);
     if !said.types.iter().all(is_known) {

@@ -1,11 +1,12 @@
 //! # Room card: share records
 //!
-//! Purpose:    what the log of share groups (`__share_group_state`) says, one group and partition a record, in Kafka's format.
+//! Purpose:    the records of the log of share groups (`__share_group_state`), one group and partition each, in Kafka's
+//!             format.
 //! Owns:       the layouts of keys and values.
-//! Interface:  [`ShareRecord::encode`], [`ShareRecord::decode`]; [`Snapshot`] and [`Update`], what a value means.
-//! Invariants: what is written is what Apache Kafka 4.3 writes for the same fact, and reads. A key of another kind, a version
-//!             that is unknown and bytes left over are errors.
-//! Never:      what records do (see `coordinator`); batches.
+//! Interface:  [`ShareRecord::encode`], [`ShareRecord::decode`]; [`Snapshot`] and [`Update`], the content of a value.
+//! Invariants: a record has the bytes that Apache Kafka 4.3 writes for the same fact, and Kafka can read it. A key of
+//!             another kind, an unknown version and bytes left over are errors.
+//! Never:      the effects of records (see `coordinator`); batches.
 //! Tests:      below.
 //! Start at:   [`ShareRecord`].
 
@@ -47,17 +48,17 @@ duramen_protocol::message! {
     }
 }
 
-/// All that is kept.
+/// Whole stored state of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Snapshot {
-    /// Of each key, how many came before.
+    /// Count of earlier snapshots of the key.
     pub number: i32,
     pub state: Arc<ShareState>,
     pub created_ms: i64,
     pub written_ms: i64,
 }
 
-/// What has changed since the last snapshot.
+/// Changes since the last snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Update {
     /// Of that snapshot.
@@ -74,7 +75,7 @@ pub(crate) struct Update {
 pub(crate) enum ShareRecord {
     Snapshot(ShareKey, Snapshot),
     Update(ShareKey, Update),
-    /// Nothing is kept any more.
+    /// The key has no stored state any more.
     Gone(ShareKey),
 }
 
@@ -124,14 +125,14 @@ fn decode_value<M: Message>(value: Bytes) -> Result<M, DecodeError> {
 }
 
 impl ShareRecord {
-    /// Whom it is about.
+    /// Returns the key of the record.
     pub(crate) fn key(&self) -> &ShareKey {
         match self {
             Self::Snapshot(key, _) | Self::Update(key, _) | Self::Gone(key) => key,
         }
     }
 
-    /// Key and value. Fails if a length does not fit its field.
+    /// Encodes key and value. Fails if a length does not fit its field.
     pub(crate) fn encode(&self) -> Result<(Bytes, Option<Bytes>), EncodeError> {
         let (kind, value) = match self {
             Self::Snapshot(_, it) => {
@@ -207,7 +208,7 @@ impl ShareRecord {
         }
     }
 
-    /// About how many bytes it takes in a batch.
+    /// Returns the approximate size in a batch, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         let batches = match self {
             Self::Snapshot(_, it) => it.state.batches.len(),

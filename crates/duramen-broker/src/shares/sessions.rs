@@ -1,10 +1,11 @@
 //! # Room card: share sessions
 //!
-//! Purpose:    what each consumer of a share group fetches from this node, so that it need not say it every time (KIP-932).
-//! Owns:       the sessions, their epochs, their bounded number, whose connection each belongs to.
+//! Purpose:    the partitions that each consumer of a share group fetches from this node, so that it need not name them
+//!             every time (KIP-932).
+//! Owns:       the sessions, their epochs, their bounded number, the connection of each.
 //! Interface:  [`ShareSessions::begin`], [`ShareSessions::acknowledge`], [`ShareSessions::end`].
-//! Invariants: a session's epoch counts its requests; there are at most so many sessions, and partitions in them.
-//! Never:      records, and who has acquired them (see `partition`).
+//! Invariants: a session's epoch counts its requests; the counts of sessions and of partitions in them are bounded.
+//! Never:      records, and their holders (see `partition`).
 //! Tests:      below and `node/tests/shares.rs`.
 //! Start at:   [`ShareSessions::begin`].
 
@@ -31,13 +32,13 @@ pub(crate) type Target = (Uuid, i32);
 #[derive(Debug)]
 struct Session {
     epoch: i32,
-    /// With the turn in which each was asked for first; who was served goes to the end.
+    /// Partitions, each with its turn: a partition that was served goes to the end.
     targets: BTreeMap<Target, u64>,
     turns: u64,
     connection: ConnectionId,
 }
 
-/// What has changed with a request.
+/// Partitions that a request added to a session or removed from it.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Changed {
     pub added: Vec<Target>,
@@ -47,7 +48,7 @@ pub(crate) struct Changed {
 /// See the room card.
 #[derive(Debug)]
 pub(crate) struct ShareSessions {
-    /// How many there may be.
+    /// Highest count of sessions.
     most: usize,
     sessions: BTreeMap<Member, Session>,
     by_connection: BTreeMap<ConnectionId, Vec<Member>>,
@@ -55,23 +56,24 @@ pub(crate) struct ShareSessions {
 }
 
 impl ShareSessions {
-    /// None yet, and never more than so many.
+    /// Builds an empty set of sessions, with a highest count.
     pub(crate) fn new(most: usize) -> Self {
         let (sessions, by_connection) = (BTreeMap::new(), BTreeMap::new());
         Self { most, sessions, by_connection, partitions: 0 }
     }
 
-    /// How many there are.
+    /// Returns the count of sessions.
     pub(crate) fn len(&self) -> usize {
         self.sessions.len()
     }
 
-    /// Whether a consumer has one.
+    /// Tells whether a consumer has a session.
     pub(crate) fn has(&self, member: &Member) -> bool {
         self.sessions.contains_key(member)
     }
 
-    /// Makes a session, or goes on with it. One that is there already when a new one is asked for has to be ended before.
+    /// Begins a session, or continues one. A new session replaces the member's old one only after the caller has ended
+    /// the old one.
     pub(crate) fn begin(
         &mut self,
         member: &Member,
@@ -137,7 +139,7 @@ impl ShareSessions {
         Ok(())
     }
 
-    /// Forgets a session. Returns what it had.
+    /// Ends a session, and returns its partitions.
     pub(crate) fn end(&mut self, member: &Member) -> Option<Vec<Target>> {
         let session = self.sessions.remove(member)?;
         self.partitions -= session.targets.len();
@@ -150,12 +152,12 @@ impl ShareSessions {
         Some(session.targets.into_keys().collect())
     }
 
-    /// Those whose last request came by a connection.
+    /// Returns the members whose last request came by a connection.
     pub(crate) fn of(&self, connection: ConnectionId) -> Vec<Member> {
         self.by_connection.get(&connection).cloned().unwrap_or_default()
     }
 
-    /// What a session fetches, who waits longest first.
+    /// Returns the partitions of a session, the one that waits longest first.
     pub(crate) fn targets(&self, member: &Member) -> Vec<Target> {
         let Some(session) = self.sessions.get(member) else { return Vec::new() };
         let mut targets: Vec<_> = session.targets.iter().map(|(it, turn)| (*turn, *it)).collect();
@@ -163,7 +165,7 @@ impl ShareSessions {
         targets.into_iter().map(|(_, target)| target).collect()
     }
 
-    /// Others are served before it next time.
+    /// Moves a served partition behind the others, which come first next time.
     pub(crate) fn served(&mut self, member: &Member, target: &Target) {
         let Some(session) = self.sessions.get_mut(member) else { return };
         if let Some(turn) = session.targets.get_mut(target) {

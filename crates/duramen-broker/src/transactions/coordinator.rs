@@ -1,27 +1,29 @@
 //! # Room card: transaction coordinator
 //!
 //! Purpose:    all transactional ids that live in one partition of `__transaction_state`.
-//! Owns:       [`Coordinator`]: what is durable of each id, what is being appended for it, who waits, which partitions
-//!             are still to be told how a transaction ended.
+//! Owns:       [`Coordinator`]: the durable state of each id, the appends under way for it, waiting requests, the
+//!             partitions that still need the marker of a transaction.
 //! Interface:  a function a request, answered by an [`Output`] now or later; [`Coordinator::replay`] and
 //!             [`Coordinator::loaded`] first; [`Coordinator::on_appended`], [`Coordinator::on_producer_id`],
 //!             [`Coordinator::on_marked`]; [`Coordinator::on_time`] at [`Coordinator::deadline_us`];
-//!             [`Coordinator::expire`] now and then; [`Coordinator::renew`] and [`Coordinator::first_live`] to keep the log
-//!             short.
-//! Invariants: what is durable changes only by a record that is in the log, one at a time for each id; a partition is marked
-//!             only for a decision that is durable; no transaction begins before the last one of its id is marked
-//!             everywhere; a request is answered once.
-//! Never:      clocks, chance, I/O, which topics exist: all that is handed in.
+//!             [`Coordinator::expire`] now and then; [`Coordinator::renew`] and [`Coordinator::first_live`] to keep the
+//!             log short.
+//! Invariants: durable state changes only by a record that is in the log, one at a time for each id; a partition gets a
+//!             marker only for a decision that is durable; no transaction begins before the last one of its id has its
+//!             markers everywhere; each request gets one answer.
+//! Never:      clocks, chance, I/O, which topics exist: the caller hands all that in.
 //! Tests:      `coordinator/tests.rs`, by scenario and by chance; `node/tests/transactions.rs`.
 //! Start at:   [`Coordinator::add_partitions`], then `decide`, `land`, [`Coordinator::on_marked`].
 //!
-//! Protocols. A producer of version 1 keeps its epoch over its transactions, and says itself which partitions it adds. Of
-//! version 2 (KIP-890), each end of a transaction gives it another epoch, and the partitions ask for themselves: what comes late
-//! of an earlier transaction is told apart by its epoch, everywhere. Of version 1 it is told apart here by the connection: once
-//! a newer one was used for an id, what an older one still brings is not executed. (Jepsen found such writes in 2024, in all
-//! that speaks version 1: the client has given up on a request and sent it again, and its first copy comes after all.)
+//! Protocols. A producer of version 1 keeps its epoch over its transactions, and adds partitions itself. With version 2
+//! (KIP-890), each end of a transaction gives the producer another epoch, and partition leaders ask the coordinator. So
+//! the epoch tells a late request of an earlier transaction apart, everywhere. For version 1 this coordinator uses the
+//! connection: once an id has used a newer one, it executes no request from an older one. Jepsen found such late writes
+//! in 2024 in every implementation of version 1. The client gave up on a request and sent it again, and the first copy
+//! arrived later.
 //!
-//! What has to wait for a transaction to be over waits here, for a while: Kafka sends producers away, to ask again.
+//! A request that must follow the previous transaction waits here for a while. Kafka refuses it, and the producer asks
+//! again.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem;
@@ -43,7 +45,7 @@ use crate::partition::Marker;
 /// The number of an [`Output::Append`].
 pub(crate) type Ticket = u64;
 
-/// Who is told whether partitions are in a transaction.
+/// Sender of a question about partitions in a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asker {
     /// A producer, in a part of its request.
@@ -65,14 +67,14 @@ pub(crate) struct Mark {
     pub number: i64,
 }
 
-/// What follows from what happened.
+/// Effects of requests, appends, markers and time.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Output {
-    /// Answer this request; if nothing was written for it, once it is certain that nobody else coordinates by now.
+    /// Answer this request. If no record was written for it, first make certain that no other node coordinates by now.
     Reply { key: RequestKey, response: Box<Response>, is_written: bool },
-    /// Tell whoever asked, likewise.
+    /// Answer this question, under the same condition.
     Judged { asker: Asker, code: ErrorCode, is_written: bool },
-    /// This request came on a connection that its producer has given up: close it.
+    /// Close the connection: its producer has given it up, and this request came on it.
     TooLate(RequestKey),
     /// Append this record, then call [`Coordinator::on_appended`].
     Append(Ticket, Vec<TransactionRecord>),
@@ -82,19 +84,19 @@ pub(crate) enum Output {
     Mark(Mark),
 }
 
-/// Who wants to write to a partition, or to commit offsets, in a transaction.
+/// Request of a producer to write to partitions, or to commit offsets, in a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Addition {
     pub producer_id: i64,
     pub epoch: i16,
     pub partitions: Partitions,
-    /// They should be in it already.
+    /// Flag that the partitions should be in the transaction already.
     pub verify_only: bool,
     /// The protocol of the producer.
     pub version: i16,
 }
 
-/// Whose end of a transaction, and which.
+/// Producer's request to end its transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct End {
     pub producer_id: i64,
@@ -103,7 +105,7 @@ pub(crate) struct End {
     pub version: i16,
 }
 
-/// What somebody wants of an id.
+/// Request for a transactional id.
 #[derive(Clone, Debug)]
 enum Ask {
     Init { key: RequestKey, timeout_ms: i32, expected: Option<(i64, i16)> },
@@ -111,7 +113,7 @@ enum Ask {
     End { key: RequestKey, end: End },
 }
 
-/// What is done when it is known what became of an append.
+/// Act that follows once the result of an append is known.
 #[derive(Debug)]
 enum Then {
     Nothing,
@@ -119,17 +121,17 @@ enum Then {
     Answer(Ask),
 }
 
-/// What is to be done about an [`Ask`].
+/// Decision on an [`Ask`].
 enum Decision {
-    /// It is told this, and that is all.
+    /// The request gets this answer, and changes nothing.
     Answer(ErrorCode),
-    /// It is told this once the record is durable.
+    /// The request gets its answer once this record is durable.
     Write(Transaction),
     /// The transaction is aborted first.
     Fence,
     /// A producer id is needed first.
     NeedId,
-    /// It waits until the transaction is over.
+    /// The request waits until the transaction is complete.
     Wait,
     TooLate,
 }
@@ -143,15 +145,15 @@ struct Waiting {
 /// One transactional id.
 #[derive(Debug, Default)]
 struct Id {
-    /// What is durable, and the offset of its record.
+    /// Durable state, and the offset of its record.
     stored: Option<(i64, Arc<Transaction>)>,
     /// Its next record is on its way.
     flying: Option<Ticket>,
-    /// Records of it that only say again what is durable.
+    /// Count of renewed records whose append is under way.
     renewing: u32,
     /// The epoch that a retried request may still name, of the producer that has the present one; -1 is none.
     last_epoch: i16,
-    /// A producer id that nobody uses yet, or that it waits for.
+    /// Producer id that is still unused, kept until the id needs one.
     spare: Option<i64>,
     awaits_spare: bool,
     /// Where the decision stands that is being executed, and the partitions that do not have it yet.
@@ -162,7 +164,7 @@ struct Id {
     connection: Option<ConnectionId>,
     /// When the open transaction is aborted.
     expires_us: Option<u64>,
-    /// When what failed is tried again; nothing is due before.
+    /// Time of the next try after a failure; nothing is due before.
     again_us: Option<u64>,
     /// Where it stands in [`Coordinator::due`].
     due_us: Option<u64>,
@@ -181,7 +183,8 @@ impl Id {
         self.stored.as_ref().map(|(_, it)| &**it)
     }
 
-    /// What is told, and decided on. A transaction whose end all partitions have is over, whether or not a record says so.
+    /// Returns the state that answers and decisions use. A transaction whose marker all partitions have is complete,
+    /// whether or not a record says so.
     fn present(&self) -> Option<Arc<Transaction>> {
         let (_, it) = self.stored.as_ref()?;
         let is_over = it.status.decided().is_some() && self.unmarked.is_empty();
@@ -198,7 +201,7 @@ impl Id {
 #[derive(Debug)]
 struct Flight {
     records: Vec<TransactionRecord>,
-    /// The id whose next record it is; none if records are only written anew.
+    /// Transactional id of the record; `None` for a renewal.
     id: Option<Arc<str>>,
     then: Then,
 }
@@ -216,7 +219,7 @@ pub(crate) struct Coordinator {
     outputs: Vec<Output>,
 }
 
-/// The last epoch that a producer is given; the one above is for the end of its last transaction.
+/// Last epoch that a producer gets; the one above is for the end of its last transaction.
 const LAST_EPOCH: i16 = i16::MAX - 1;
 
 /// For so long after a transaction a commit with nothing to commit is taken for one that came before its records.
@@ -224,12 +227,12 @@ const EARLY_MS: i64 = 1000;
 
 /// Coming and going.
 impl Coordinator {
-    /// What the log says, in its order, before anything is asked.
+    /// Applies a record of the log. The caller replays the whole log, in its order, before the first request.
     pub(crate) fn replay(&mut self, offset: i64, record: TransactionRecord) {
         self.apply(offset, record);
     }
 
-    /// The log was read to its end. What was decided is executed.
+    /// Begins to coordinate, once the log was read to its end. Carries out the decisions that it found.
     pub(crate) fn loaded(&mut self, epoch: i32, now: Now) {
         self.epoch = epoch;
         let names: Vec<Arc<str>> = self.ids.keys().cloned().collect();
@@ -238,7 +241,7 @@ impl Coordinator {
         }
     }
 
-    /// Another node coordinates now. Whoever waits asks there.
+    /// Refuses all waiting requests, because another node coordinates now. Their senders ask there.
     pub(crate) fn unload(&mut self) {
         let flights = mem::take(&mut self.flights).into_values();
         let flying = flights.filter_map(|flight| match flight.then {
@@ -254,7 +257,7 @@ impl Coordinator {
         *self = Self { next_ticket, outputs, ..Self::default() };
     }
 
-    /// What follows from all that happened since the last call.
+    /// Returns the effects of everything since the last call.
     pub(crate) fn take_outputs(&mut self) -> Vec<Output> {
         mem::take(&mut self.outputs)
     }
@@ -262,7 +265,7 @@ impl Coordinator {
 
 /// Requests.
 impl Coordinator {
-    /// An `InitProducerId`. Who names the id and epoch that it has gets the next epoch of it.
+    /// Handles an `InitProducerId`. A producer that names its present id and epoch gets the next epoch.
     pub(crate) fn init_producer_id(
         &mut self,
         name: &str,
@@ -274,7 +277,7 @@ impl Coordinator {
         self.ask(name, Ask::Init { key, timeout_ms, expected }, now);
     }
 
-    /// Partitions are to be in a transaction, or should be.
+    /// Adds partitions to a transaction, or checks that they are in it.
     pub(crate) fn add_partitions(
         &mut self,
         name: &str,
@@ -285,12 +288,12 @@ impl Coordinator {
         self.ask(name, Ask::Add { asker, addition }, now);
     }
 
-    /// An `EndTxn`.
+    /// Handles an `EndTxn`.
     pub(crate) fn end(&mut self, name: &str, key: RequestKey, end: End, now: Now) {
         self.ask(name, Ask::End { key, end }, now);
     }
 
-    /// A transactional id as `DescribeTransactions` tells it.
+    /// Describes a transactional id for `DescribeTransactions`.
     pub(crate) fn describe(&self, name: &str) -> TransactionState {
         let transactional_id = name.to_owned();
         let Some(it) = self.ids.get(name).and_then(Id::present) else {
@@ -313,7 +316,7 @@ impl Coordinator {
         }
     }
 
-    /// The transactional ids of which `is_wanted` says so.
+    /// Returns the transactional ids that `is_wanted` selects.
     pub(crate) fn list(&self, is_wanted: impl Fn(&str, &Transaction) -> bool) -> Vec<Listed> {
         let listed = |(name, id): (&Arc<str>, &Id)| {
             let it = id.present().filter(|it| is_wanted(name, it))?;
@@ -390,7 +393,7 @@ impl Coordinator {
         self.settle(name);
     }
 
-    /// Tells whoever asked. What was written for it proves that nobody else coordinates.
+    /// Answers a request. A record that was written for it proves that no other node coordinates.
     fn answer(&mut self, name: Option<&Arc<str>>, ask: &Ask, code: ErrorCode, is_written: bool) {
         let now = name.and_then(|name| self.ids.get(name)).and_then(Id::present);
         let of_now = now.filter(|_| code.is_none());
@@ -513,7 +516,7 @@ impl Id {
         Decision::Write(next)
     }
 
-    /// Whether a request comes on a connection that its producer has given up.
+    /// Tells whether a request comes on a connection that its producer has given up.
     fn is_late(&mut self, key: RequestKey) -> bool {
         let is_late = self.connection.is_some_and(|newest| key.0 < newest);
         self.connection = self.connection.max(Some(key.0));
@@ -589,9 +592,10 @@ impl Id {
             return Decision::TooLate;
         }
         let wrong = Decision::Answer(ErrorCode::InvalidTxnState);
-        // It has the epoch of the next transaction, of which nothing was heard yet: kafka-clients may send it before the records,
-        // but not again before them. If it waited here, it could be decided when the first of several partitions is in
-        // the transaction, and tear it.
+        // The request has the epoch of the next transaction, for which no partition has come yet. A producer of
+        // kafka-clients may send it before the records, but does not repeat it before them. If it waited here, it could
+        // be decided when only the first of several partitions is in the transaction. The transaction would then be
+        // torn.
         let is_early = version >= 2 && !is_repeated && commits;
         let completed = match it.status {
             Status::PrepareCommit | Status::PrepareAbort if is_early => {
@@ -622,8 +626,8 @@ impl Id {
         if version < 2 || is_repeated {
             return match completed {
                 Some(completed) if completed == commits => Decision::Answer(ErrorCode::None),
-                // The coordinator has aborted it, while the commit was on its way. Producers survive that they are fenced,
-                // and nothing else (KAFKA-20785).
+                // The coordinator aborted the transaction while the commit was on its way. Producers survive the error
+                // of a fenced producer, and no other one (KAFKA-20785).
                 Some(false) if is_repeated => Decision::Answer(ErrorCode::ProducerFenced),
                 _ => wrong,
             };
@@ -631,7 +635,7 @@ impl Id {
         if commits {
             return wrong;
         }
-        // Nothing was begun, but what is under way of it is to be kept out.
+        // No transaction is open, but the epoch must fence requests that are under way.
         let status = Status::CompleteAbort;
         let mut next = Transaction { status, version, ..(*it).clone() };
         next.updated_ms = now.wall_ms;
@@ -641,7 +645,8 @@ impl Id {
         }
     }
 
-    /// The next epoch, for a producer that has one for each transaction. None if an id is needed for it first.
+    /// Raises the epoch, for a producer that has one for each transaction. Returns `None` if a new producer id is
+    /// needed first.
     fn advance_epoch(&mut self, mut next: Transaction) -> Option<Transaction> {
         if next.version >= 2 {
             if next.epoch >= LAST_EPOCH {
@@ -655,7 +660,7 @@ impl Id {
 }
 
 impl Transaction {
-    /// The same, after all was done that was decided.
+    /// Returns the state after all partitions have the marker of the decision.
     fn completed(mut self) -> Self {
         self.status = match self.status {
             Status::PrepareCommit => Status::CompleteCommit,
@@ -699,8 +704,8 @@ impl Coordinator {
         self.write(name, Some(next), Then::Nothing);
     }
 
-    /// What became of an [`Output::Append`]: its records are durable from this offset on, or will never be in the log.
-    /// Successes come in the order of the log.
+    /// Takes the result of an [`Output::Append`]: its records are durable from this offset on, or will never be in the
+    /// log. Successes come in the order of the log.
     pub(crate) fn on_appended(&mut self, ticket: Ticket, result: Result<i64, ErrorCode>, now: Now) {
         let Some(Flight { records, id, then }) = self.flights.remove(&ticket) else { return };
         for (record, delta) in records.into_iter().zip(0..) {
@@ -720,7 +725,7 @@ impl Coordinator {
         if result.is_ok() {
             self.take_up(&name, now);
         } else {
-            // Who waits would ask for the same at once, and again and again.
+            // The waiting requests would ask for the same at once, and again and again.
             for Waiting { ask, .. } in std::mem::take(&mut self.id_mut(&name).waiting) {
                 self.answer(Some(&name), &ask, code, false);
             }
@@ -730,7 +735,7 @@ impl Coordinator {
         self.go_on(&name, now);
     }
 
-    /// A record is in the log, and durable. The only place where what is durable changes.
+    /// Applies a record that is in the log, and durable. Durable state changes nowhere else.
     fn apply(&mut self, at: i64, record: TransactionRecord) {
         let bytes = record.bytes();
         let TransactionRecord { id: name, value } = record;
@@ -754,7 +759,7 @@ impl Coordinator {
         }
     }
 
-    /// What a new state asks for: a decision is executed, an open transaction has a time.
+    /// Begins the work of a new state: carries out a decision, or sets the timeout of an open transaction.
     fn take_up(&mut self, name: &Arc<str>, now: Now) {
         let epoch = self.epoch;
         let Some(id) = self.ids.get_mut(name) else { return };
@@ -792,7 +797,7 @@ impl Coordinator {
         self.settle(name);
     }
 
-    /// All partitions have what was decided.
+    /// Appends a record that the transaction is complete, because all partitions have its marker.
     fn complete(&mut self, name: &Arc<str>) {
         let id = self.id_mut(name);
         if id.flying.is_some() {
@@ -805,8 +810,9 @@ impl Coordinator {
         }
     }
 
-    /// A partition has the marker of this decision, or needs none. After the last one, what the producer does next most
-    /// often follows at once, and its record says as well that the transaction is over: one of its own has time.
+    /// Notes that a partition has the marker of this decision, or needs none. After the last marker, the producer's
+    /// next request mostly follows at once. Its record also says that the transaction is complete, so a separate record
+    /// can wait.
     pub(crate) fn on_marked(&mut self, mark: &Mark, now: Now) {
         let Some(id) = self.ids.get_mut(&mark.id).filter(|id| id.number == mark.number) else {
             return;
@@ -817,7 +823,7 @@ impl Coordinator {
         }
     }
 
-    /// The producer id that was asked for, or why there is none.
+    /// Takes the producer id that was asked for, or the error in its place.
     pub(crate) fn on_producer_id(
         &mut self,
         name: &Arc<str>,
@@ -843,12 +849,12 @@ impl Coordinator {
 
 /// Time.
 impl Coordinator {
-    /// When [`Self::on_time`] is due next, if nothing else happens before.
+    /// Returns the time at which [`Self::on_time`] is due next, if nothing else happens before.
     pub(crate) fn deadline_us(&self) -> Option<u64> {
         self.due.first().map(|(due_us, _)| *due_us)
     }
 
-    /// Time has passed: whatever is due by now happens.
+    /// Does everything that is due by now.
     pub(crate) fn on_time(&mut self, now: Now) {
         let due = self.due.iter().take_while(|(due_us, _)| *due_us <= now.mono_us);
         let due: Vec<Arc<str>> = due.map(|(_, name)| name.clone()).collect();
@@ -877,7 +883,7 @@ impl Coordinator {
         }
     }
 
-    /// Its place among those that are due, or its end.
+    /// Updates the id's place among those that are due, or forgets the id.
     fn settle(&mut self, name: &Arc<str>) {
         let Some(id) = self.ids.get_mut(name) else { return };
         let is_idle = id.is_idle();
@@ -895,8 +901,8 @@ impl Coordinator {
         }
     }
 
-    /// Forgets ids that were not used for so long, some at a time after this one, and says where it stopped, unless it saw
-    /// all.
+    /// Forgets ids that were unused for `expiration_ms`, a limited count of them after this one. Returns the id where
+    /// it stopped, unless it saw all.
     pub(crate) fn expire(
         &mut self,
         expiration_ms: i64,
@@ -925,18 +931,18 @@ impl Coordinator {
 
 /// Keeping the log short.
 impl Coordinator {
-    /// The first record of the log that still says something.
+    /// Returns the offset of the first live record of the log.
     pub(crate) fn first_live(&self) -> Option<i64> {
         self.live.first()
     }
 
-    /// How many records of the log still say something, and about how many bytes they take.
+    /// Returns the count of live records of the log, and their approximate size in bytes.
     pub(crate) fn live_size(&self) -> (usize, usize) {
         self.live.size()
     }
 
-    /// Writes records anew that still say something and lie before an offset, up to about so many bytes. What is being
-    /// written in any case is left out. Returns the ticket of that; none if there is nothing to be written.
+    /// Appends live records before an offset again, up to about `bytes_max` bytes. Leaves out ids that have an append
+    /// under way. Returns the ticket of the append, or none if there is nothing to append.
     pub(crate) fn renew(&mut self, before: i64, bytes_max: usize) -> Option<Ticket> {
         let mut records = Vec::new();
         let mut left = bytes_max;

@@ -1,11 +1,12 @@
 //! # Room card: transaction records
 //!
-//! Purpose:    what the log of transactions (`__transaction_state`) says, one transactional id a record, in Kafka's format.
+//! Purpose:    the records of the log of transactions (`__transaction_state`), one transactional id each, in Kafka's
+//!             format.
 //! Owns:       the layouts of keys and values; which version is written.
-//! Interface:  [`TransactionRecord::encode`], [`TransactionRecord::decode`]; [`Transaction`], what a value means.
-//! Invariants: what is written is what Apache Kafka 4.3 writes for the same fact; all versions that it ever wrote can be read.
-//!             A key of another kind, a version or state that is unknown and bytes left over are errors.
-//! Never:      what records do (see `coordinator`); batches.
+//! Interface:  [`TransactionRecord::encode`], [`TransactionRecord::decode`]; [`Transaction`], the content of a value.
+//! Invariants: a record has the bytes that Apache Kafka 4.3 writes for the same fact; this code reads all versions that
+//!             Kafka ever wrote. A key of another kind, an unknown version or state and bytes left over are errors.
+//! Never:      the effects of records (see `coordinator`); batches.
 //! Tests:      below.
 //! Start at:   [`Transaction`].
 
@@ -41,13 +42,13 @@ duramen_protocol::message! {
 /// Where a transactional id stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Status {
-    /// It has a producer, which has begun nothing yet.
+    /// The id has a producer, which has begun no transaction yet.
     Empty,
     /// A transaction is open.
     Ongoing,
-    /// It commits: its partitions are being told.
+    /// The transaction commits, and its partitions are getting markers.
     PrepareCommit,
-    /// It aborts: its partitions are being told.
+    /// The transaction aborts, and its partitions are getting markers.
     PrepareAbort,
     /// The last one was committed.
     CompleteCommit,
@@ -65,7 +66,7 @@ impl Status {
         Self::CompleteAbort,
     ];
 
-    /// Kafka's name.
+    /// Returns Kafka's name.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Empty => "Empty",
@@ -77,7 +78,7 @@ impl Status {
         }
     }
 
-    /// The decision whose execution is under way: whether it is to commit.
+    /// Returns the decision whose markers are under way: true for a commit.
     pub(crate) fn decided(self) -> Option<bool> {
         match self {
             Self::PrepareCommit => Some(true),
@@ -90,7 +91,7 @@ impl Status {
 /// Topics and their partitions.
 pub(crate) type Partitions = BTreeMap<String, BTreeSet<i32>>;
 
-/// What is durable of a transactional id.
+/// Durable state of a transactional id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Transaction {
     pub producer_id: i64,
@@ -109,7 +110,7 @@ pub(crate) struct Transaction {
     pub version: i16,
 }
 
-/// What is known of a transactional id; without a value it is forgotten.
+/// State of a transactional id; a record without a value removes the id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TransactionRecord {
     pub id: Arc<str>,
@@ -120,7 +121,7 @@ const KEY_VERSION: i16 = 0;
 const VALUE_VERSION: i16 = 1;
 
 impl TransactionRecord {
-    /// Key and value. Fails if a length does not fit its field.
+    /// Encodes key and value. Fails if a length does not fit its field.
     pub(crate) fn encode(&self) -> Result<(Bytes, Option<Bytes>), EncodeError> {
         let mut e = Encoder::with_capacity(64);
         e.i16(KEY_VERSION);
@@ -183,7 +184,7 @@ impl TransactionRecord {
         Ok(Self { id, value: Some(Arc::new(value)) })
     }
 
-    /// About how many bytes it takes in a batch.
+    /// Returns the approximate size in a batch, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         let topics = self.value.iter().flat_map(|it| &it.partitions);
         let topics = topics.map(|(topic, partitions)| topic.len() + 8 + partitions.len() * 4);

@@ -1,12 +1,12 @@
 //! # Room card: assignors
 //!
-//! Purpose:    who is to have which partitions.
-//! Owns:       [`Assignor`]: `uniform`, which moves as little as it can, and `range`, which gives everybody a piece of
-//!             each topic.
+//! Purpose:    the target assignment: which member is to have which partitions.
+//! Owns:       [`Assignor`]: `uniform`, which moves as few partitions as it can, and `range`, which gives every member
+//!             a piece of each topic.
 //! Interface:  [`Assignor::assign`].
-//! Invariants: every partition of a topic that somebody is subscribed to has one owner, who is subscribed to it; the
-//!             same question has the same answer; time grows with members and partitions, times a logarithm.
-//! Never:      who has what now: moving there is `reconcile`'s.
+//! Invariants: every partition of a topic with subscribers has one owner, who is subscribed to the topic; the same
+//!             question has the same answer; time grows with members and partitions, times a logarithm.
+//! Never:      the partitions that members have now: `reconcile` moves members to their targets.
 //! Tests:      `assignors/tests.rs`.
 //! Start at:   [`Assignor::assign`].
 
@@ -19,19 +19,19 @@ use super::view::Shares;
 /// A way to decide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Assignor {
-    /// As many partitions for each as for any other; what one has stays with it if it can.
+    /// Equal counts of partitions for all members; a partition stays with its member if it can.
     Uniform,
     /// A range of each topic's partitions.
     Range,
 }
 
-/// A member that is to be given something.
+/// Member that applies for partitions.
 pub(super) struct Applicant<'a> {
     pub id: &'a str,
     pub instance: Option<&'a str>,
     /// The topics that it is subscribed to and that exist, in order.
     pub topics: &'a [Uuid],
-    /// What it was to have until now.
+    /// Target assignment until now.
     pub target: &'a Shares,
 }
 
@@ -39,7 +39,7 @@ impl Assignor {
     /// Both, the default first.
     pub const ALL: [Self; 2] = [Self::Uniform, Self::Range];
 
-    /// Kafka's name.
+    /// Returns Kafka's name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Uniform => "uniform",
@@ -47,12 +47,12 @@ impl Assignor {
         }
     }
 
-    /// The one of this name.
+    /// Returns the assignor of this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|it| it.name() == name)
     }
 
-    /// What each is to have. `partitions` is how many a topic has.
+    /// Returns the target assignment of each applicant. `partitions` gives the count of partitions of a topic.
     pub(super) fn assign(
         self,
         applicants: &[Applicant<'_>],
@@ -70,10 +70,11 @@ impl Assignor {
     }
 }
 
-/// How many partitions topics have.
+/// Count of partitions of each topic.
 type Sizes = BTreeMap<Uuid, i32>;
 
-/// Members with static names first, by these, then the others by their ids: who comes back is where it was.
+/// Assigns by `range`. Members with static names come first, by name, then the others by id, so a member that comes
+/// back gets its old place.
 fn range(applicants: &[Applicant<'_>], sizes: &Sizes) -> Vec<Shares> {
     let mut order: Vec<usize> = (0..applicants.len()).collect();
     order.sort_by_key(|&it| {
@@ -84,7 +85,7 @@ fn range(applicants: &[Applicant<'_>], sizes: &Sizes) -> Vec<Shares> {
     for topic in applicants.iter().flat_map(|it| it.topics) {
         *subscribers.entry(*topic).or_default() += 1;
     }
-    // Where the next range of a topic begins, and how many members have theirs.
+    // Start of a topic's next range, and the count of members that have theirs.
     let mut given: BTreeMap<Uuid, (i32, i32)> = BTreeMap::new();
     let mut shares = vec![Shares::new(); applicants.len()];
     for at in order {
@@ -101,7 +102,8 @@ fn range(applicants: &[Applicant<'_>], sizes: &Sizes) -> Vec<Shares> {
     shares
 }
 
-/// What there is of a member's partitions, and who is the first to have each.
+/// Returns the partitions of a member's target that the member still subscribes to, that exist, and that no applicant
+/// before it took.
 fn kept(
     applicant: &Applicant<'_>,
     sizes: &Sizes,
@@ -130,7 +132,8 @@ fn shares_of(partitions: impl Iterator<Item = (Uuid, i32)>) -> Shares {
     shares
 }
 
-/// Partitions that nobody has: of each topic the first, then of each the second, so that every topic is spread.
+/// Returns the partitions without an owner: of each topic the first, then of each the second. So the assignor spreads
+/// every topic.
 fn free(sizes: &Sizes, taken: &BTreeSet<(Uuid, i32)>) -> Vec<(Uuid, i32)> {
     let all = sizes.iter().flat_map(|(topic, size)| (0..*size).map(move |part| (*topic, part)));
     let mut free: Vec<_> = all.filter(|it| !taken.contains(it)).collect();
@@ -138,7 +141,7 @@ fn free(sizes: &Sizes, taken: &BTreeSet<(Uuid, i32)>) -> Vec<(Uuid, i32)> {
     free
 }
 
-/// All are subscribed to the same topics.
+/// Assigns by `uniform` where all members are subscribed to the same topics.
 fn even(applicants: &[Applicant<'_>], sizes: &Sizes) -> Vec<Shares> {
     let count = applicants.len();
     if count == 0 {
@@ -170,11 +173,11 @@ fn even(applicants: &[Applicant<'_>], sizes: &Sizes) -> Vec<Shares> {
 
 /// Not all are subscribed to the same topics.
 struct Mixed {
-    /// Who is subscribed to a topic.
+    /// Subscribers of each topic.
     subscribers: BTreeMap<Uuid, Vec<usize>>,
-    /// Who has which partitions of a topic.
+    /// Partitions of a topic that each applicant has.
     has: BTreeMap<Uuid, Vec<Vec<i32>>>,
-    /// How many partitions each has.
+    /// Count of partitions that each applicant has.
     load: Vec<usize>,
     free: BTreeMap<Uuid, Vec<i32>>,
 }
@@ -209,7 +212,7 @@ impl Mixed {
     }
 
     fn assign(mut self) -> Vec<Shares> {
-        // Who has little choice is served first.
+        // Topics with few subscribers come first, since these have little choice.
         let mut order: Vec<Uuid> = self.subscribers.keys().copied().collect();
         order.sort_by_key(|topic| self.subscribers[topic].len());
         for topic in &order {
@@ -236,13 +239,13 @@ impl Mixed {
         shares
     }
 
-    /// Subscribers of a topic by how much they have in all: `(load, place among the subscribers)`.
+    /// Returns the subscribers of a topic, ordered by their load in all topics: `(load, place among the subscribers)`.
     fn by_load(&self, topic: Uuid) -> BTreeSet<(usize, usize)> {
         let them = self.subscribers[&topic].iter().enumerate();
         them.map(|(place, at)| (self.load[*at], place)).collect()
     }
 
-    /// Gives what is free of a topic to whoever has least.
+    /// Gives the free partitions of a topic to the subscribers that have the fewest.
     fn fill(&mut self, topic: Uuid) {
         let mut by_load = self.by_load(topic);
         for part in self.free.remove(&topic).unwrap_or_default() {
@@ -253,7 +256,8 @@ impl Mixed {
         }
     }
 
-    /// Moves partitions of a topic from those who have most to those who have least. False if that was of no use.
+    /// Moves partitions of a topic from the members with the most to those with the fewest. Returns false if no move
+    /// helped.
     fn level(&mut self, topic: Uuid) -> bool {
         let mut by_load = self.by_load(topic);
         let has = self.has.get_mut(&topic).expect("it is a topic of theirs");

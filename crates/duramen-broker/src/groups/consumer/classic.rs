@@ -1,8 +1,10 @@
-//! Members of the classic protocol in a group of the consumer protocol, and how a group changes its kind.
+//! Members of the classic protocol in a group of the consumer protocol, and a group's change from one protocol to the
+//! other.
 //!
-//! To a classic member such a group looks like one that rebalances cooperatively: it joins, is told its epoch as the
-//! generation, and asks for its share, which the coordinator has decided. When it has to give something up or there is
-//! more for it, its heartbeat is told to join again. What it says in `JoinGroup` to have is what it has.
+//! To a classic member such a group looks like one that rebalances cooperatively. The member joins, gets its epoch as
+//! the generation, and asks for its assignment, which the coordinator has decided. A heartbeat tells the member to join
+//! again when it must revoke partitions or can get more. The group takes the partitions that the member names in
+//! `JoinGroup` as those that it has.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -33,13 +35,13 @@ use crate::groups::records::{
 /// The kind of classic group that can change to this one and back.
 pub(crate) const CONSUMER: &str = "consumer";
 
-/// The first version of `JoinGroup` in which members without a static name must say an id.
+/// First version of `JoinGroup` in which members without a static name must have an id.
 const FIRST_WITH_ID: i16 = 4;
 /// The first version of `LeaveGroup` that names several members.
 const FIRST_OF_SEVERAL: i16 = 3;
 
 impl Migration {
-    /// Whether groups of the classic protocol may become groups of the consumer protocol while they have members.
+    /// Tells whether groups of the classic protocol may become groups of the consumer protocol while they have members.
     pub(crate) fn upgrades(self) -> bool {
         matches!(self, Self::Bidirectional | Self::Upgrade)
     }
@@ -49,9 +51,9 @@ impl Migration {
     }
 }
 
-/// What classic members ask.
+/// Requests of classic members.
 impl ConsumerGroup {
-    /// A `JoinGroup` of this version.
+    /// Handles a `JoinGroup` of this version.
     pub(crate) fn join(
         &mut self,
         rules: &ConsumerRules,
@@ -100,8 +102,8 @@ impl ConsumerGroup {
         if is_unknown && instance.is_none() && version >= FIRST_WITH_ID {
             return Err((ErrorCode::MemberIdRequired, id.as_ref().to_owned()));
         }
-        // An id that is new has nothing. Who was out has to let go first: another one may have what it says it has, and what
-        // it goes on committing would be taken in its new epoch.
+        // A new id has no partitions. A member that was removed must first give up its partitions. Another member may
+        // have them by now, and the group would accept the old member's commits in its new epoch.
         let has_any = subscription.owned_partitions.iter().any(|it| !it.partitions.is_empty());
         if !is_unknown && has_any && !self.view.members.contains_key(&id) {
             return Err(refused(ErrorCode::UnknownMemberId));
@@ -145,7 +147,7 @@ impl ConsumerGroup {
         })
     }
 
-    /// What a member says about itself, if it speaks a protocol that the other classic members know.
+    /// Reads the subscription of a member, if the member offers a protocol that all other classic members know.
     fn read_subscription(
         &self,
         request: &JoinGroupRequest,
@@ -161,7 +163,7 @@ impl ConsumerGroup {
         consumer_protocol::decode(first.metadata.clone()).ok()
     }
 
-    /// A `SyncGroup`.
+    /// Handles a `SyncGroup`.
     pub(crate) fn sync(
         &mut self,
         topics: Topics<'_>,
@@ -209,7 +211,7 @@ impl ConsumerGroup {
         })
     }
 
-    /// A `Heartbeat`.
+    /// Handles a `Heartbeat`.
     pub(crate) fn classic_heartbeat(
         &mut self,
         key: RequestKey,
@@ -233,7 +235,7 @@ impl ConsumerGroup {
         self.answer(key, answer);
     }
 
-    /// Whether joining again would bring a classic member a step further.
+    /// Tells whether a classic member would get a step further by joining again.
     fn has_to_join(&self, id: &Arc<str>) -> bool {
         let Member { current, target, .. } = &self.view.members[id];
         let lacks = |(topic, partitions): (&Uuid, &Vec<i32>)| {
@@ -257,7 +259,8 @@ impl ConsumerGroup {
         deadlines.joining.get_or_insert(now.mono_us + timeout_us);
     }
 
-    /// A `LeaveGroup` of this version: of classic members, and of any that an operator takes out.
+    /// Handles a `LeaveGroup` of this version, which removes classic members, and any member that an operator takes
+    /// out.
     pub(crate) fn leave_classic(
         &mut self,
         topics: Topics<'_>,
@@ -309,7 +312,7 @@ impl ConsumerGroup {
         }
     }
 
-    /// A classic member of this generation, and its session timeout.
+    /// Returns a classic member of this generation, and its session timeout.
     fn find_classic(
         &self,
         id: &str,
@@ -328,7 +331,8 @@ impl ConsumerGroup {
 
 /// A group of one kind becomes one of the other.
 impl ConsumerGroup {
-    /// What a group of the classic protocol is as one of the consumer protocol; `None` if that cannot be said.
+    /// Converts a group of the classic protocol to the consumer protocol. Returns `None` if a part of it cannot be
+    /// converted.
     pub(crate) fn upgraded(
         generation: i32,
         members: Vec<HandedOver>,
@@ -361,10 +365,11 @@ impl ConsumerGroup {
             let value = upgraded_value(stored, protocols, subscription);
             let session_timeout_ms = value.classic.as_ref().map_or(0, |it| it.session_timeout_ms);
             group.emit(Fact::Member(id.clone()), Some(FactValue::Member(Arc::new(value))));
-            // Who knows what an assignor gave to two: it is the first one's.
+            // An assignor may have given one partition to two members. The first one gets it.
             let is_free = |it: &(Uuid, i32)| group.view.owner(it.0, it.1).is_none();
             let assigned = owned_since(generation, each(&owned).filter(is_free));
-            // What it had when it joined and was not given again it may be about to give up. When it joins again, it says so.
+            // The member may still be about to revoke partitions that it had when it joined and did not get again. Its
+            // next `JoinGroup` no longer names them.
             let left = each(&claimed).filter(|it| is_free(it) && !given.contains(it));
             let revoking = owned_since(generation, left);
             let stage = if revoking.is_empty() { Stage::Stable } else { Stage::Revoking };
@@ -382,8 +387,8 @@ impl ConsumerGroup {
         Some(group)
     }
 
-    /// What it is as a group of the classic protocol, if all of its members speak that now, and one of them did not
-    /// before; else it stays what it is.
+    /// Converts the group to the classic protocol, if all members now speak that and one of them did not before.
+    /// Otherwise returns `None`.
     pub(crate) fn downgraded(
         &self,
         rules: &ConsumerRules,
@@ -457,7 +462,7 @@ fn owned_since(epoch: i32, partitions: impl Iterator<Item = (Uuid, i32)>) -> Own
     owned
 }
 
-/// Partitions as classic members are told them, in the version of the protocol that they speak.
+/// Encodes partitions for a classic member, in the version of the protocol that it speaks.
 fn encoded(shares: &Shares, metadata: Option<&Bytes>, topics: Topics<'_>) -> Bytes {
     let named = |(topic, partitions): (&Uuid, &Vec<i32>)| {
         let topic = topics.image.topic(*topic)?.name.clone();
@@ -478,7 +483,7 @@ fn owned_by_id(owned: &[TopicPartition], topics: Topics<'_>) -> Vec<TopicPartiti
     owned.iter().filter_map(known).collect()
 }
 
-/// What a classic member says that it has. Before the version that can say it, it has nothing when it joins.
+/// Returns the partitions that a classic member claims. A member whose version cannot name them has none when it joins.
 fn owned_of(
     subscription: &ConsumerProtocolSubscription,
     topics: Topics<'_>,

@@ -1,4 +1,4 @@
-//! What a heartbeat of the consumer protocol brings: joining, staying, leaving.
+//! Heartbeats of the consumer protocol: joining, staying, leaving.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,13 +21,13 @@ use crate::groups::records::{Fact, FactValue, MemberValue, RegexValue, TargetEpo
 /// The epoch that a member leaves with.
 const LEAVE: i32 = -1;
 
-/// Between two looks for what regular expressions stand for passes at least this.
+/// Shortest time between two searches for the topics of regular expressions, in milliseconds.
 const SEARCH_PAUSE_MS: i64 = 10_000;
 
 /// The first version in which members make their ids themselves.
 const FIRST_WITH_OWN_ID: i16 = 1;
 
-/// What is wrong with a request by itself, as Kafka puts it.
+/// Checks a request by itself, with Kafka's error messages.
 pub(crate) fn check_request(
     rules: &ConsumerRules,
     version: i16,
@@ -78,9 +78,9 @@ pub(crate) fn check_request(
     Err(Refusal::new(ErrorCode::UnsupportedAssignor, message))
 }
 
-/// Who a heartbeat is from.
+/// Sender of a heartbeat.
 enum Sender {
-    /// Nobody that is known.
+    /// Unknown member.
     New(Arc<str>),
     /// A member.
     Known(Arc<str>),
@@ -89,7 +89,7 @@ enum Sender {
 }
 
 impl ConsumerGroup {
-    /// A `ConsumerGroupHeartbeat`, which is good by itself.
+    /// Handles a `ConsumerGroupHeartbeat` that has passed the check of requests.
     pub(crate) fn heartbeat(
         &mut self,
         rules: &ConsumerRules,
@@ -220,7 +220,7 @@ impl ConsumerGroup {
         }
     }
 
-    /// A static member is back under another id, and goes on with what it had.
+    /// Replaces the id of a static member that is back under another one. The member keeps its assignment.
     pub(super) fn replace(
         &mut self,
         before: &Arc<str>,
@@ -235,7 +235,7 @@ impl ConsumerGroup {
         self.emit(Fact::Current(id.clone()), Some(current.value()));
     }
 
-    /// Whether a new regular expression is one.
+    /// Checks that a new regular expression compiles.
     fn check_regex(&self, before: &Member, value: Option<&MemberValue>) -> Result<(), Refusal> {
         let Some(regex) = value.and_then(regex_of) else { return Ok(()) };
         if before.regex() == Some(regex) || self.view.subscribers(regex) > 0 {
@@ -249,8 +249,8 @@ impl ConsumerGroup {
         })
     }
 
-    /// Does what follows from what a member is subscribed to now, and from topics that have changed. True if the
-    /// member is subscribed to something else than before.
+    /// Follows a change of a member's subscription, or of topics. Returns true if the member's subscription differs
+    /// from before.
     pub(super) fn follow_subscription(
         &mut self,
         rules: &ConsumerRules,
@@ -264,7 +264,7 @@ impl ConsumerGroup {
         let mut is_known = false;
         if by_regex {
             self.forget_regexes();
-            // Once it is known what a new one stands for, the epoch rises anyway.
+            // A new expression raises the epoch anyway, once its topics are found.
             is_known = match regex_of(after) {
                 Some(regex) => self.view.regexes.contains_key(regex),
                 None => regex_of(before).is_some(),
@@ -275,7 +275,7 @@ impl ConsumerGroup {
         by_name || by_regex
     }
 
-    /// A sign of life.
+    /// Extends a member's session, because the member sent something.
     pub(super) fn beat(&mut self, id: &Arc<str>, session_timeout_ms: i32, now: Now) {
         let session = now.mono_us + us(session_timeout_ms);
         if let Some(deadlines) = self.deadlines.get_mut(id) {
@@ -286,7 +286,7 @@ impl ConsumerGroup {
         }
     }
 
-    /// A member leaves: for good, or to come back under its static name.
+    /// Takes out a member that leaves, for good or to come back under its static name.
     fn leave(
         &mut self,
         request: &ConsumerGroupHeartbeatRequest,
@@ -313,7 +313,7 @@ impl ConsumerGroup {
             let mut away = self.view.members[&id].current.as_ref().clone();
             away.epoch = AWAY;
             away.revoking.clear();
-            // Whoever comes back under another id has had it all along.
+            // A static member that returns under another id has had its partitions all along.
             away.assigned.values_mut().flat_map(BTreeMap::values_mut).for_each(|epoch| *epoch = 0);
             self.emit(Fact::Current(id.clone()), Some(away.value()));
             if let Some(deadlines) = self.deadlines.get_mut(&id) {
@@ -330,9 +330,9 @@ impl ConsumerGroup {
     }
 }
 
-/// Targets, and how members get there.
+/// Targets, and the members' steps toward them.
 impl ConsumerGroup {
-    /// Decides anew who is to have what, if the epoch has risen since, and not too soon after the last time.
+    /// Decides new targets, if the epoch has risen since the last ones, and enough time has passed.
     pub(super) fn assign(&mut self, rules: &ConsumerRules, topics: Topics<'_>, now: Now) {
         let View { epoch, target_epoch, target_ms, .. } = self.view;
         let next_ms = target_ms.saturating_add(i64::from(rules.assignment_interval_ms));
@@ -370,7 +370,7 @@ impl ConsumerGroup {
         self.emit(Fact::TargetEpoch, Some(FactValue::TargetEpoch(value)));
     }
 
-    /// The next step of a member on its way to its target.
+    /// Takes the next step of a member on its way to its target.
     pub(super) fn reconcile(
         &mut self,
         id: &Arc<str>,
@@ -397,7 +397,7 @@ impl ConsumerGroup {
 
 /// Regular expressions.
 impl ConsumerGroup {
-    /// Begins to look for what regular expressions stand for, if that is not known or may have changed.
+    /// Begins a search for the topics of regular expressions, if these topics are unknown or may have changed.
     fn begin_search(&mut self, rules: &ConsumerRules, topics: Topics<'_>, now: Now) {
         let regexes = self.view.subscribed_regexes();
         if regexes.is_empty() || self.search.is_some() {
@@ -430,7 +430,7 @@ impl ConsumerGroup {
             let before = self.view.regexes.get(&regex);
             let is_same = before.is_some_and(|before| before.topics == topics);
             if !is_same {
-                // That it stands for nothing yet changes nothing.
+                // A first result without topics changes nothing.
                 has_changed |= before.is_some() || !topics.is_empty();
                 let value = RegexValue { topics, version: as_of, timestamp: now.wall_ms };
                 self.emit(Fact::Regex(regex), Some(FactValue::Regex(Arc::new(value))));
@@ -445,8 +445,8 @@ fn unknown(id: &str, group: &str) -> Refusal {
     Refusal::new(ErrorCode::UnknownMemberId, message)
 }
 
-/// Whether a member says the epoch that it was told last. It may not have heard that, and then says the one before, and
-/// has nothing that it was not given since.
+/// Checks that a member gives its current epoch. A member that missed its last answer may give the epoch before, if it
+/// names no partition that it got since.
 fn check_epoch(member: &Member, request: &ConsumerGroupHeartbeatRequest) -> Result<(), Refusal> {
     let (said, is) = (request.member_epoch, member.current.epoch);
     let has_only = |owned: &[TopicPartitions]| {
@@ -468,7 +468,7 @@ fn check_epoch(member: &Member, request: &ConsumerGroupHeartbeatRequest) -> Resu
     Err(Refusal::new(ErrorCode::FencedMemberEpoch, message))
 }
 
-/// What a member says about itself from now on, if that is something else.
+/// Returns the member's new description, if the request changes it.
 fn told(
     before: &MemberValue,
     caller: &Caller,

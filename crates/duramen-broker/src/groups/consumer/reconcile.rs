@@ -1,9 +1,10 @@
 //! # Room card: reconcile
 //!
-//! Purpose:    the next step of one member on its way from what it has to what it is to have.
-//! Owns:       the rule: first it gives up, then its epoch rises, then it is given what nobody has.
+//! Purpose:    the next step of one member on its way from its assignment to its target.
+//! Owns:       the rule: first the member revokes partitions, then its epoch rises, then it gets the partitions that no
+//!             other member has.
 //! Interface:  [`step`].
-//! Invariants: a partition that another member has, or has not yet said to have given up, is not given.
+//! Invariants: no member gets a partition that another member has, or has not yet reported as revoked.
 //! Never:      records, time, other members' targets.
 //! Tests:      `coordinator/tests/consumers.rs`, by scenario and by chance.
 //! Start at:   [`step`].
@@ -17,19 +18,19 @@ use duramen_storage::sabotage::{self, Bug};
 
 use super::view::{Current, Owned, Stage, View};
 
-/// What is known when a member asks.
+/// State of the group at a heartbeat of a member.
 pub(super) struct Step<'a> {
     pub view: &'a View,
     pub id: &'a Arc<str>,
     /// The topics that it is subscribed to.
     pub subscribed: &'a BTreeSet<Uuid>,
-    /// They are others than a moment ago.
+    /// Flag that the subscribed topics have changed with this heartbeat.
     pub has_changed: bool,
-    /// What it says that it has; nothing if it did not say.
+    /// Partitions that the member names; `None` if it named none.
     pub owned: Option<&'a [TopicPartitions]>,
 }
 
-/// What the member has from now on, if that changes.
+/// Returns the member's new assignment, if it changes.
 pub(super) fn step(it: &Step<'_>) -> Option<Current> {
     let member = &it.view.members[it.id];
     let before = &member.current;
@@ -53,7 +54,7 @@ pub(super) fn step(it: &Step<'_>) -> Option<Current> {
     (!is_same).then_some(next)
 }
 
-/// Whether a member says, or does not deny, that it has one of these.
+/// Tells whether a member still reports one of these partitions as its own. A heartbeat without a report counts as yes.
 fn still_has(owned: Option<&[TopicPartitions]>, revoking: &Owned) -> bool {
     let Some(owned) = owned else { return true };
     owned.iter().any(|topic| {
@@ -62,7 +63,7 @@ fn still_has(owned: Option<&[TopicPartitions]>, revoking: &Owned) -> bool {
     })
 }
 
-/// Takes away what the member is not subscribed to any more, and leaves all else as it is.
+/// Takes away the partitions of topics that the member is no longer subscribed to, and leaves all else as it is.
 fn shed(it: &Step<'_>, before: &Current) -> Current {
     let mut next = before.clone();
     for (topic, partitions) in &before.assigned {
@@ -83,7 +84,7 @@ fn shed(it: &Step<'_>, before: &Current) -> Current {
     next
 }
 
-/// One step towards the target.
+/// Returns the assignment one step nearer to the target.
 fn advance(it: &Step<'_>, epoch: i32) -> Current {
     let member = &it.view.members[it.id];
     let before = &member.current;
@@ -109,7 +110,7 @@ fn advance(it: &Step<'_>, epoch: i32) -> Current {
             if had.is_some_and(|had| had.contains_key(part)) {
                 continue;
             }
-            // What it was to give up itself is its own: nobody else can have it.
+            // A partition that the member itself was to revoke is still its own: no other member can have it.
             let is_free = it.view.owner(*topic, *part).is_none_or(|owner| owner == it.id);
             if is_free || sabotage::is(Bug::GivenBeforeFreed) {
                 assigned.entry(*topic).or_default().insert(*part, target_epoch);

@@ -1,10 +1,10 @@
 //! # Room card: topics of groups
 //!
-//! Purpose:    what a group of the consumer protocol needs to know of topics: which there are, how large, which of
-//!             them a regular expression stands for.
+//! Purpose:    the topics as a group of the consumer protocol sees them: which exist, their sizes, and which of them
+//!             match a regular expression.
 //! Owns:       [`Topics`]; Kafka's hash of a group's topics; [`Search`], a walk over all topics in slices.
 //! Interface:  [`Topics::hash`], [`Topics::ids`], [`compile`], [`Search`].
-//! Invariants: a regular expression costs a bounded time and memory, whatever somebody wrote.
+//! Invariants: a regular expression costs a bounded time and memory, whatever its text.
 //! Never:      members, records.
 //! Tests:      below.
 //! Start at:   [`Topics`].
@@ -18,9 +18,9 @@ use twox_hash::XxHash3_64;
 
 use crate::controller::image::Image;
 
-/// What a program of a regular expression may take.
+/// Largest size of a compiled regular expression, in bytes.
 const REGEX_BYTES_MAX: usize = 512 << 10;
-/// How many topics are looked at in one step.
+/// Count of topics that a search looks at in one step.
 pub(super) const SLICE: usize = if cfg!(test) { 3 } else { 512 };
 
 /// The topics that there are.
@@ -32,19 +32,19 @@ pub(crate) struct Topics<'a> {
 }
 
 impl Topics<'_> {
-    /// How many partitions a topic has.
+    /// Returns the count of partitions of a topic.
     pub(in crate::groups) fn partitions(self, topic: Uuid) -> i32 {
         let count = self.image.topic(topic).map_or(0, |topic| topic.partitions.len());
         i32::try_from(count).unwrap_or(i32::MAX)
     }
 
-    /// The ids of those that exist, in order.
+    /// Returns the ids of those topics that exist, in order.
     pub(in crate::groups) fn ids<'n>(self, names: impl Iterator<Item = &'n str>) -> BTreeSet<Uuid> {
         names.filter_map(|name| self.image.topic_named(name)).map(|topic| topic.id).collect()
     }
 
-    /// A number that is another one if any of these topics is made, deleted or grows. It is Kafka's, except that
-    /// Kafka's also tells where replicas are, if nodes have racks: the assignors do not care.
+    /// Returns a number that changes if one of these topics is created, deleted or grows. The number is Kafka's, with
+    /// one exception: Kafka's also covers the racks of replicas, which the assignors here do not use.
     pub(in crate::groups) fn hash<'n>(self, names: impl Iterator<Item = &'n str>) -> i64 {
         let mut all = Vec::new();
         for topic in names.filter_map(|name| self.image.topic_named(name)) {
@@ -69,7 +69,7 @@ impl Topics<'_> {
     }
 }
 
-/// Reads a regular expression. It has to match the whole name of a topic. Says what is wrong with it.
+/// Compiles a regular expression that must match the whole name of a topic, or returns its mistake.
 pub(super) fn compile(pattern: &str) -> Result<Regex, String> {
     let pattern = without_quotes(pattern);
     let build = |pattern: &str, unicode| {
@@ -95,7 +95,7 @@ pub(super) fn compile(pattern: &str) -> Result<Regex, String> {
     build(&format!(r"\A(?:{pattern})\z"), unicode).map_err(text)
 }
 
-/// `\Q…\E` quotes what is between, in Kafka's expressions and in Java's `Pattern.quote`.
+/// Replaces quotes: `\Q…\E` quotes the text between, in Kafka's expressions and in Java's `Pattern.quote`.
 fn without_quotes(pattern: &str) -> String {
     let mut plain = String::with_capacity(pattern.len());
     let mut rest = pattern;
@@ -119,17 +119,18 @@ fn without_quotes(pattern: &str) -> String {
 /// A regular expression, and the topics that it stands for.
 pub(super) type Found = (Arc<str>, Vec<Arc<str>>);
 
-/// A walk over all topics, to find out what regular expressions stand for.
+/// Walk over all topics, which finds those that match regular expressions.
 #[derive(Debug)]
 pub(super) struct Search {
     patterns: Vec<(Arc<str>, Regex, Vec<Arc<str>>)>,
     after: Option<String>,
-    /// What was known of the topics when it began.
+    /// Version of the topics when the search began.
     pub version: u64,
 }
 
 impl Search {
-    /// Of these, which were read before.
+    /// Begins a search for the topics of these expressions. An earlier version checked them; one that does not compile
+    /// here matches no topic.
     pub(super) fn new<'a>(patterns: impl Iterator<Item = &'a Arc<str>>, version: u64) -> Self {
         let read = |pattern: &Arc<str>| {
             // One that an earlier version took and this one does not stands for nothing.
@@ -138,7 +139,7 @@ impl Search {
         Self { patterns: patterns.filter_map(read).collect(), after: None, version }
     }
 
-    /// Looks at some topics. Says what was found once it has seen all.
+    /// Looks at some topics. Returns the matches once it has seen all topics.
     pub(super) fn go_on(&mut self, topics: Topics<'_>) -> Option<Vec<Found>> {
         let after = self.after.take();
         let some = topics.image.topics_named_after(after.as_deref());

@@ -1,10 +1,10 @@
 //! # Room card: view
 //!
-//! Purpose:    what the facts about a group of the consumer protocol amount to.
-//! Owns:       [`View`]: members by id and by static name, who has which partition, epochs, regular expressions.
+//! Purpose:    the state of a group of the consumer protocol that follows from its facts.
+//! Owns:       [`View`]: members by id and by static name, owners of partitions, epochs, regular expressions.
 //! Interface:  [`View::of`] for all facts, [`View::apply`] for the next one; lookups.
 //! Invariants: the view is the fold of the facts, in any order that puts members first; a partition has one owner.
-//! Never:      decisions, answers, what is durable.
+//! Never:      decisions, answers, durability.
 //! Tests:      `coordinator/tests/consumers.rs`.
 //! Start at:   [`View::apply`].
 
@@ -21,21 +21,21 @@ use crate::groups::records::{
 /// Partitions by topic, in order.
 pub(super) type Shares = BTreeMap<Uuid, Vec<i32>>;
 
-/// Partitions by topic, each with the epoch in which its owner was given it.
+/// Partitions by topic, each with the epoch in which its owner got it.
 pub(super) type Owned = BTreeMap<Uuid, BTreeMap<i32, i32>>;
 
 /// The epoch of a static member that is away, and may come back under another id.
 pub(super) const AWAY: i32 = -2;
 
-/// How far a member is on its way to its target.
+/// Progress of a member toward its target.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// It is there.
+    /// The member has its target.
     #[default]
     Stable,
-    /// It has yet to say that it has given something up.
+    /// The member has yet to report that it has revoked partitions.
     Revoking,
-    /// It waits for others to give something up.
+    /// Stage that only a later version knows. The member has to begin anew.
     Waiting,
     /// Whatever a later version meant by this. The member has to begin anew.
     Unknown,
@@ -61,14 +61,14 @@ impl Stage {
     }
 }
 
-/// What a member has.
+/// Assignment that a member has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Current {
     pub epoch: i32,
     pub previous: i32,
     pub stage: Stage,
     pub assigned: Owned,
-    /// What it is to give up, and has not yet said that it has.
+    /// Partitions that the member must revoke and has not yet reported as revoked.
     pub revoking: Owned,
 }
 
@@ -95,7 +95,7 @@ impl Current {
         }
     }
 
-    /// As it is stored.
+    /// Returns the stored form.
     pub(super) fn value(&self) -> FactValue {
         let topics = |owned: &Owned| {
             let topic = |(topic_id, partitions): (&Uuid, &BTreeMap<i32, i32>)| CurrentTopic {
@@ -114,12 +114,12 @@ impl Current {
         }))
     }
 
-    /// Nothing is left to do to have what was decided in this epoch.
+    /// Tells whether the member has the target of this epoch.
     pub(super) fn has_arrived(&self, epoch: i32) -> bool {
         self.stage == Stage::Stable && self.epoch == epoch
     }
 
-    /// Since which epoch it has a partition, if it has it.
+    /// Returns the epoch in which the member got a partition, if it has it.
     pub(super) fn since(&self, topic: Uuid, partition: i32) -> Option<i32> {
         let in_one = |owned: &Owned| owned.get(&topic)?.get(&partition).copied();
         in_one(&self.assigned).or_else(|| in_one(&self.revoking))
@@ -140,18 +140,18 @@ pub(super) struct Member {
 }
 
 impl Member {
-    /// The regular expression that it is subscribed to.
+    /// Returns the regular expression that the member is subscribed to.
     pub(super) fn regex(&self) -> Option<&Arc<str>> {
         regex_of(&self.value)
     }
 
-    /// It speaks the classic protocol.
+    /// Tells whether the member speaks the classic protocol.
     pub(super) fn is_classic(&self) -> bool {
         self.value.classic.is_some()
     }
 }
 
-/// The regular expression that a member is subscribed to; an empty one is none.
+/// Returns the regular expression that a member is subscribed to; an empty one is none.
 pub(super) fn regex_of(value: &MemberValue) -> Option<&Arc<str>> {
     value.subscribed_topic_regex.as_ref().filter(|regex| !regex.is_empty())
 }
@@ -160,7 +160,7 @@ pub(super) fn regex_of(value: &MemberValue) -> Option<&Arc<str>> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct View {
     pub epoch: i32,
-    /// What the topics of the group were when the epoch was set.
+    /// Hash of the group's topics when the epoch was set.
     pub metadata_hash: i64,
     pub has_partition_metadata: bool,
     /// The epoch that targets were last decided for, and when.
@@ -169,23 +169,23 @@ pub(super) struct View {
     pub members: BTreeMap<Arc<str>, Member>,
     instances: BTreeMap<Arc<str>, Arc<str>>,
     owners: BTreeMap<(Uuid, i32), Arc<str>>,
-    /// How many members are subscribed to a topic by its name.
+    /// Count of members that are subscribed to a topic by its name.
     names: BTreeMap<String, usize>,
     pub regexes: BTreeMap<Arc<str>, Arc<RegexValue>>,
 }
 
 impl View {
-    /// What all facts say.
+    /// Builds the view from all facts.
     pub(super) fn of<'a>(facts: impl Iterator<Item = (&'a Fact, &'a FactValue)>) -> Self {
         let mut view = Self::default();
-        // Facts are in an order that has members before what is said of them.
+        // In this order a member comes before the facts about it.
         for (fact, value) in facts {
             view.apply(fact, Some(value));
         }
         view
     }
 
-    /// The next fact.
+    /// Applies the next fact.
     pub(super) fn apply(&mut self, fact: &Fact, value: Option<&FactValue>) {
         match (fact, value) {
             (Fact::Epoch, Some(FactValue::Epoch(value))) => {
@@ -273,38 +273,38 @@ impl View {
         }
     }
 
-    /// A member's id, as it is shared.
+    /// Returns the shared text of a member's id.
     pub(super) fn known(&self, id: &str) -> Option<&Arc<str>> {
         self.members.get_key_value(id).map(|(id, _)| id)
     }
 
-    /// The member of a static name.
+    /// Returns the member of a static name.
     pub(super) fn named(&self, instance: &str) -> Option<(&Arc<str>, &Member)> {
         self.members.get_key_value(self.instances.get(instance)?)
     }
 
-    /// Who has a partition.
+    /// Returns the owner of a partition.
     pub(super) fn owner(&self, topic: Uuid, partition: i32) -> Option<&Arc<str>> {
         self.owners.get(&(topic, partition))
     }
 
-    /// How many members are subscribed to a regular expression.
+    /// Returns the count of members that are subscribed to a regular expression.
     pub(super) fn subscribers(&self, regex: &Arc<str>) -> usize {
         self.members.values().filter(|member| member.regex() == Some(regex)).count()
     }
 
-    /// All regular expressions that members are subscribed to.
+    /// Returns all regular expressions that members are subscribed to.
     pub(super) fn subscribed_regexes(&self) -> BTreeSet<&Arc<str>> {
         self.members.values().filter_map(Member::regex).collect()
     }
 
-    /// All topics that members are subscribed to, whether they exist or not.
+    /// Returns all topics that members are subscribed to, including those that do not exist.
     pub(super) fn subscribed_topics(&self) -> BTreeSet<&str> {
         let resolved = self.regexes.values().flat_map(|it| it.topics.iter().map(AsRef::as_ref));
         self.names.keys().map(String::as_str).chain(resolved).collect()
     }
 
-    /// What a member is subscribed to, by names and by its regular expression.
+    /// Returns the topics that a member is subscribed to, by names and by its regular expression.
     pub(super) fn topics_of<'a>(&'a self, value: &'a MemberValue) -> impl Iterator<Item = &'a str> {
         let resolved = regex_of(value).and_then(|regex| self.regexes.get(regex));
         let resolved = resolved.into_iter().flat_map(|it| it.topics.iter().map(AsRef::as_ref));
@@ -312,7 +312,7 @@ impl View {
     }
 }
 
-/// What a member is to have.
+/// Returns the target assignment of a member.
 pub(super) fn shares_of(value: &TargetValue) -> Shares {
     let sorted = |topic: &TargetTopic| {
         let mut partitions = topic.partitions.clone();
@@ -322,7 +322,7 @@ pub(super) fn shares_of(value: &TargetValue) -> Shares {
     value.topics.iter().map(sorted).collect()
 }
 
-/// What a member is to have, as it is stored.
+/// Returns a member's target assignment in its stored form.
 pub(super) fn target_value(shares: &Shares) -> FactValue {
     let topic = |(topic_id, partitions): (&Uuid, &Vec<i32>)| TargetTopic {
         topic_id: *topic_id,

@@ -1,4 +1,5 @@
-//! Groups of the consumer protocol in a coordinator: what is asked of them waits its turn, what they decide is appended.
+//! Groups of the consumer protocol in a coordinator. Their requests wait their turn, and the coordinator appends their
+//! decisions.
 
 use std::collections::BTreeSet;
 use std::mem;
@@ -24,7 +25,7 @@ use crate::groups::membership::{Caller, Membership, Rules, State};
 use crate::groups::records::{Fact, GroupMetadataValue, GroupRecord};
 use crate::groups::share;
 
-/// What is asked of a group of the consumer protocol, or of one that is to become one.
+/// Request to a group of the consumer protocol or a share group, or to one that is to become such a group.
 #[derive(Debug)]
 pub(super) enum Asked {
     Heartbeat(Caller, ConsumerGroupHeartbeatRequest),
@@ -32,13 +33,13 @@ pub(super) enum Asked {
     Classic(Classic),
     ShareHeartbeat(Caller, ShareGroupHeartbeatRequest),
     Wish(RequestKey, Box<Wish>),
-    /// Something is kept of a partition now, or its topic is gone.
+    /// A partition has stored state now, or its topic is gone.
     Begun(Uuid, i32, bool),
     /// A topic is gone.
     TopicGone(Uuid),
 }
 
-/// What a member of the classic protocol asks.
+/// Request of a member of the classic protocol.
 #[derive(Debug)]
 pub(super) enum Classic {
     Join(i16, Caller, JoinGroupRequest),
@@ -47,7 +48,7 @@ pub(super) enum Classic {
     Leave(RequestKey, i16, LeaveGroupRequest),
 }
 
-/// What a heartbeat is told that is refused.
+/// Returns the answer to a heartbeat that the coordinator refuses.
 pub(crate) fn refused_heartbeat(refusal: Refusal) -> ConsumerGroupHeartbeatResponse {
     ConsumerGroupHeartbeatResponse {
         error_code: refusal.code.code(),
@@ -56,7 +57,7 @@ pub(crate) fn refused_heartbeat(refusal: Refusal) -> ConsumerGroupHeartbeatRespo
     }
 }
 
-/// What is told instead of this, if it could not be stored.
+/// Returns the answer in place of this one, if its decision could not be stored.
 pub(super) fn refused(answer: Response, code: ErrorCode) -> Response {
     match answer {
         Response::ConsumerGroupHeartbeat(_) => ConsumerGroupHeartbeatResponse {
@@ -97,7 +98,7 @@ pub(super) fn refused(answer: Response, code: ErrorCode) -> Response {
 }
 
 impl Group {
-    /// The group of the consumer protocol that its facts say, if they do.
+    /// Builds the group of the consumer protocol from the durable facts, if these are of one.
     pub(super) fn begin_consumer(&mut self, rules: &ConsumerRules, now: Now) {
         let is_of_consumers = !self.facts.is_empty() && !self.has_share_facts();
         if self.consumer.is_none() && is_of_consumers && self.is_ending.is_none() {
@@ -111,7 +112,7 @@ impl Group {
         ConsumerGroup::load(facts, rules, now)
     }
 
-    /// It is one of the consumer protocol, or its records say so.
+    /// Tells whether the group is one of the consumer protocol, in memory or by its records.
     pub(super) fn is_of_consumers(&self) -> bool {
         let has_facts = !self.facts.is_empty() && !self.has_share_facts();
         self.is_ending.is_none() && (self.consumer.is_some() || has_facts)
@@ -130,7 +131,7 @@ impl Group {
         }
     }
 
-    /// What is asked now can be decided now.
+    /// Tells whether the group can decide a new request now.
     fn is_at_rest(&self) -> bool {
         !self.is_deciding && self.is_ending.is_none() && self.changing.is_none()
     }
@@ -138,7 +139,7 @@ impl Group {
 
 /// Requests.
 impl Coordinator {
-    /// A `ConsumerGroupHeartbeat` of this version.
+    /// Handles a `ConsumerGroupHeartbeat` of this version.
     pub(crate) fn consumer_group_heartbeat(
         &mut self,
         rules: &Rules,
@@ -163,7 +164,7 @@ impl Coordinator {
         self.ask(&name, Asked::Heartbeat(caller, request), rules, topics, now);
     }
 
-    /// Groups as `ConsumerGroupDescribe` tells them.
+    /// Describes a group for `ConsumerGroupDescribe`.
     pub(crate) fn describe_consumers(
         &self,
         rules: &Rules,
@@ -187,7 +188,7 @@ impl Coordinator {
         }
     }
 
-    /// Asks a group, now or when what it decided last is durable.
+    /// Hands a request to a group, now or once the group's last decision is durable.
     pub(super) fn ask(
         &mut self,
         name: &Arc<str>,
@@ -200,13 +201,14 @@ impl Coordinator {
         self.serve(name, rules, topics, now);
     }
 
-    /// Asks a group of the consumer protocol what a classic member asks, once [`Self::go_on`] can show it the topics.
+    /// Queues a classic member's request to a group of the consumer protocol, until [`Self::go_on`] can show it the
+    /// topics.
     pub(super) fn ask_as_classic(&mut self, name: &Arc<str>, asked: Classic) {
         self.group_mut(name).waiting.push_back(Asked::Classic(asked));
         self.ready.insert(name.clone());
     }
 
-    /// What had to wait happens: requests, time that passed.
+    /// Carries out the requests and the deadlines that had to wait.
     pub(crate) fn go_on(&mut self, rules: &Rules, topics: Topics<'_>, now: Now) {
         for name in mem::take(&mut self.ready) {
             let Some(group) = self.groups.get_mut(&name) else { continue };
@@ -225,7 +227,7 @@ impl Coordinator {
         }
     }
 
-    /// Decides what was asked, and has what was decided appended.
+    /// Decides on the waiting requests, and appends the decisions.
     fn serve(&mut self, name: &Arc<str>, rules: &Rules, topics: Topics<'_>, now: Now) {
         loop {
             let group = self.group_mut(name);
@@ -244,7 +246,7 @@ impl Coordinator {
                     self.hasten(name, &id);
                 }
                 Asked::Delete(key, part) => {
-                    // What was decided before is appended before.
+                    // Earlier decisions must come before this one in the log.
                     self.append_decided(name, rules, topics, now);
                     if !self.group_mut(name).is_at_rest() {
                         self.group_mut(name).waiting.push_front(Asked::Delete(key, part));
@@ -266,7 +268,7 @@ impl Coordinator {
                     self.hasten(name, &id);
                 }
                 Asked::Wish(key, wish) => {
-                    // What was decided before is appended before.
+                    // Earlier decisions must come before this one in the log.
                     self.append_decided(name, rules, topics, now);
                     if !self.group_mut(name).is_at_rest() {
                         self.group_mut(name).waiting.push_front(Asked::Wish(key, wish));
@@ -286,7 +288,7 @@ impl Coordinator {
                 }
                 Asked::Classic(asked) => {
                     if let Some(asked) = self.classic_of(name, rules, topics, asked, now) {
-                        // What was decided before is appended before.
+                        // Earlier decisions must come before this one in the log.
                         self.append_decided(name, rules, topics, now);
                         if !self.group_mut(name).is_at_rest() {
                             self.group_mut(name).waiting.push_front(Asked::Classic(asked));
@@ -347,7 +349,8 @@ impl Coordinator {
         Ok(())
     }
 
-    /// What a classic member asks; given back if the group must become one of the classic protocol first.
+    /// Carries out a classic member's request. Returns the request if the group must first become one of the classic
+    /// protocol.
     fn classic_of(
         &mut self,
         name: &Arc<str>,
@@ -384,7 +387,7 @@ impl Coordinator {
         None
     }
 
-    /// It is a group of the classic protocol after all.
+    /// Carries out a classic member's request in a group of the classic protocol.
     fn ask_classic_group(&mut self, rules: &Rules, asked: Classic, now: Now) {
         match asked {
             Classic::Join(version, caller, request) => {
@@ -398,8 +401,8 @@ impl Coordinator {
         }
     }
 
-    /// Nobody is in a group of the consumer protocol, and a classic member wants to be: the group ends, and then begins
-    /// as one of the classic protocol.
+    /// Ends a group of the consumer protocol without members, because a classic member wants to join. The group then
+    /// begins as one of the classic protocol.
     fn clear_for(&mut self, name: &Arc<str>, asked: Classic) {
         let records = self.ends_of_facts(name);
         let asked = Asked::Classic(asked);
@@ -413,7 +416,7 @@ impl Coordinator {
         }
     }
 
-    /// Appends what a group decided; without that, all are answered who asked.
+    /// Appends the decisions of a group. Without decisions, it sends all answers at once.
     fn append_decided(&mut self, name: &Arc<str>, rules: &Rules, topics: Topics<'_>, now: Now) {
         let group = self.group_mut(name);
         if group.share.is_some() {
@@ -461,8 +464,8 @@ impl Coordinator {
         }
     }
 
-    /// Appends as much of what was decided as fits one batch. The rest comes when that is durable: each record rests on
-    /// those before it, and may not be there without them.
+    /// Appends as many decisions as fit one batch. The rest follows once that batch is durable: each record rests on
+    /// those before it, and must not be there without them.
     pub(super) fn append_in_order(
         &mut self,
         name: &Arc<str>,
@@ -480,7 +483,8 @@ impl Coordinator {
         self.append(Some(name), records, then);
     }
 
-    /// What a group decided is durable, or will never be. Then it is what it was.
+    /// Takes the result of an append of a group's decision. If the append failed, the group goes back to its durable
+    /// state.
     pub(super) fn on_decided(&mut self, name: &Arc<str>, is_durable: bool, now: Now) {
         let group = self.group_mut(name);
         group.is_deciding = false;
@@ -507,10 +511,10 @@ impl Coordinator {
         self.ready.insert(name.clone());
     }
 
-    /// Nothing more happens in this group for now.
+    /// Ends the work on this group for now.
     fn rest(&mut self, name: &Arc<str>) {
         let group = self.group_mut(name);
-        // It was asked, and is not one.
+        // A request created the group in memory, and nothing of it was stored.
         if group.facts.is_empty() && !group.is_deciding {
             group.consumer = None;
             group.share = None;
@@ -524,7 +528,7 @@ impl Coordinator {
         }
     }
 
-    /// Deletes a group in which nobody is.
+    /// Deletes a group without members.
     fn delete_consumers(&mut self, name: &Arc<str>, key: RequestKey, part: usize) {
         let group = self.group_mut(name);
         let is_empty = group.consumer.as_ref().is_none_or(|consumer| consumer.is_empty());
@@ -534,14 +538,14 @@ impl Coordinator {
         self.delete_empty(name, key, part);
     }
 
-    /// The ends of all facts about a group.
+    /// Returns the tombstones of all facts about a group.
     pub(super) fn ends_of_facts(&self, name: &Arc<str>) -> Vec<GroupRecord> {
         let end = |fact| GroupRecord::Consumer { group: name.clone(), fact, value: None };
-        // What is said of a member ends before the member.
+        // The facts about a member end before the member.
         self.groups[name].facts.keys().rev().cloned().map(end).collect()
     }
 
-    /// Groups are coordinated elsewhere from now on.
+    /// Refuses a request, because another node coordinates the groups now.
     pub(super) fn refuse(&mut self, asked: Asked, code: ErrorCode) {
         match asked {
             Asked::Heartbeat(caller, _) => {
@@ -583,7 +587,7 @@ fn fact_of(record: &GroupRecord) -> Option<&Fact> {
     }
 }
 
-/// A group of the classic protocol as one of the consumer protocol, if it can become one.
+/// Converts a group of the classic protocol to the consumer protocol, if it can become one.
 fn upgraded(
     name: &str,
     members: &Membership,

@@ -1,4 +1,4 @@
-//! What clients ask of a coordinator, one function a request; and what nobody asks for: expiry.
+//! Requests of clients to a coordinator, one function each, and the expiry of offsets.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -41,18 +41,18 @@ use crate::groups::share::{SHARE, ShareGroup};
 
 /// Membership.
 impl Coordinator {
-    /// Whether there is such a group, for whoever writes now.
+    /// Tells whether a group of this name exists and is not ending.
     fn exists(&self, name: &str) -> bool {
         self.groups.get(name).is_some_and(|group| group.is_ending.is_none())
     }
 
-    /// The group's name as it is shared, if there is such a group.
+    /// Returns the shared text of the group's name, if the group exists.
     fn known(&self, name: &str) -> Option<Arc<str>> {
         let (name, group) = self.groups.get_key_value(name)?;
         group.is_ending.is_none().then(|| name.clone())
     }
 
-    /// The group's name. If there is no such group, there is one now.
+    /// Returns the group's name, and creates the group if it does not exist.
     fn known_or_new(&mut self, name: &str) -> Arc<str> {
         let name =
             self.groups.get_key_value(name).map_or_else(|| name.into(), |(name, _)| name.clone());
@@ -60,14 +60,14 @@ impl Coordinator {
         name
     }
 
-    /// The name of a group that is of the consumer protocol, or is becoming one or ceasing to be one.
+    /// Returns the name of a group of the consumer protocol, or of one that changes to or from it.
     fn of_consumers(&self, name: &str) -> Option<Arc<str>> {
         let (name, group) = self.groups.get_key_value(name)?;
         let is_ending = group.is_ending.is_some() && !group.facts.is_empty();
         (group.is_of_consumers() || group.is_deciding || is_ending).then(|| name.clone())
     }
 
-    /// A `JoinGroup` of this version.
+    /// Handles a `JoinGroup` of this version.
     pub(crate) fn join_group(
         &mut self,
         rules: &Rules,
@@ -101,7 +101,7 @@ impl Coordinator {
         self.reply(caller.key, answer);
     }
 
-    /// A `SyncGroup`.
+    /// Handles a `SyncGroup`.
     pub(crate) fn sync_group(&mut self, key: RequestKey, request: &SyncGroupRequest, now: Now) {
         if let Some(name) = self.of_consumers(&request.group_id) {
             return self.ask_as_classic(&name, Classic::Sync(key, request.clone()));
@@ -119,7 +119,7 @@ impl Coordinator {
         self.reply(key, refused);
     }
 
-    /// A `Heartbeat`.
+    /// Handles a `Heartbeat`.
     pub(crate) fn heartbeat(&mut self, key: RequestKey, request: &HeartbeatRequest, now: Now) {
         if let Some(name) = self.of_consumers(&request.group_id) {
             return self.ask_as_classic(&name, Classic::Heartbeat(key, request.clone()));
@@ -140,7 +140,7 @@ impl Coordinator {
         self.reply(key, answer);
     }
 
-    /// A `LeaveGroup` of this version.
+    /// Handles a `LeaveGroup` of this version.
     pub(crate) fn leave_group(
         &mut self,
         key: RequestKey,
@@ -188,8 +188,8 @@ impl Coordinator {
 
 /// Committed offsets.
 impl Coordinator {
-    /// An `OffsetCommit` of this version, with names for all topics that are known by their ids. `refused` says why a
-    /// partition's offset may not be committed, if so.
+    /// Handles an `OffsetCommit` of this version, with names for all topics that the request gives by id. `refused`
+    /// returns the error that forbids a commit for a partition, if there is one.
     pub(crate) fn offset_commit(
         &mut self,
         rules: &Rules,
@@ -271,7 +271,7 @@ impl Coordinator {
         }
     }
 
-    /// Whether whoever asks may commit to the group, which is made if need be.
+    /// Checks whether the client may commit to the group, and creates the group if need be.
     fn admit_commit(
         &mut self,
         version: i16,
@@ -299,8 +299,9 @@ impl Coordinator {
         Ok(name)
     }
 
-    /// A `TxnOffsetCommit`, with ids for all topics that there are. `refused` says why a partition's offset may not be
-    /// committed, if so. That the producer's transaction is open, and this partition part of it, is known.
+    /// Handles a `TxnOffsetCommit`, with ids for all topics that exist. `refused` gives the error of a partition whose
+    /// offset the producer may not commit. The caller has checked that the producer's transaction is open, and that
+    /// this partition is part of it.
     pub(crate) fn txn_offset_commit(
         &mut self,
         rules: &Rules,
@@ -395,7 +396,7 @@ impl Coordinator {
         Ok(name)
     }
 
-    /// What may be committed by whoever was admitted: of a group of the classic protocol all.
+    /// Returns the offsets that the client may commit: all of them in a group of the classic protocol.
     fn right_to_commit(
         &self,
         name: &Arc<str>,
@@ -409,7 +410,7 @@ impl Coordinator {
         }
     }
 
-    /// The same for a transaction, whose producer need not say for which member it commits.
+    /// Returns the same for a transaction, whose producer need not name the member that it commits for.
     fn right_to_commit_in_transaction(
         &self,
         name: &Arc<str>,
@@ -423,8 +424,8 @@ impl Coordinator {
         }
     }
 
-    /// One group's part of an `OffsetFetch`, with names for all topics that are known by their ids. It sees every
-    /// commit that came before it.
+    /// Answers one group's part of an `OffsetFetch`, with names for all topics that the request gives by id. The answer
+    /// contains every commit that came before it.
     pub(crate) fn offset_fetch(
         &mut self,
         key: RequestKey,
@@ -443,8 +444,8 @@ impl Coordinator {
         self.push_fetched(key, part, answer);
     }
 
-    /// Whether a member of a group of the consumer protocol says who it is, as far as that is durable. Whoever does not
-    /// say it may fetch.
+    /// Checks the member id and epoch of a fetch against the durable facts of a group of the consumer protocol. A
+    /// client that gives neither may fetch.
     fn check_fetch(group: &Group, request: &OffsetFetchRequestGroup) -> Result<(), ErrorCode> {
         if !group.is_of_consumers() || (request.member_id.is_none() && request.member_epoch < 0) {
             return Ok(());
@@ -524,7 +525,7 @@ impl Coordinator {
         OffsetFetchResponseGroup { group_id, topics, ..OffsetFetchResponseGroup::default() }
     }
 
-    /// The answer about a group of which nothing can be told: the code is the group's and each partition's.
+    /// Returns the answer about a group that the coordinator cannot show: the code is the group's and each partition's.
     pub(crate) fn not_fetched(
         request: &OffsetFetchRequestGroup,
         code: ErrorCode,
@@ -537,7 +538,7 @@ impl Coordinator {
         answer
     }
 
-    /// An `OffsetDelete`. `refused` says why a partition is none, if so.
+    /// Handles an `OffsetDelete`. `refused` returns the error that forbids a deletion for a partition, if there is one.
     pub(crate) fn offset_delete(
         &mut self,
         key: RequestKey,
@@ -589,7 +590,7 @@ impl Coordinator {
         }
     }
 
-    /// Whether offsets may be deleted from a group.
+    /// Checks whether a client may delete offsets of a group.
     fn deletable(&self, group_id: &str) -> Result<Arc<str>, ErrorCode> {
         if group_id.is_empty() {
             return Err(ErrorCode::InvalidGroupId);
@@ -600,7 +601,7 @@ impl Coordinator {
         if is_known_kind { Ok(name) } else { Err(ErrorCode::NonEmptyGroup) }
     }
 
-    /// A topic was deleted: so are the offsets that were committed for it.
+    /// Deletes the offsets that were committed for a topic, because the topic was deleted.
     pub(crate) fn forget_topic(&mut self, topic: &str, topic_id: Uuid) {
         let mut found = Vec::new();
         for (name, group) in &self.groups {
@@ -620,7 +621,7 @@ impl Coordinator {
 
 /// Groups.
 impl Coordinator {
-    /// A group as `DescribeGroups` of this version tells it.
+    /// Describes a group for `DescribeGroups` of this version.
     pub(crate) fn describe(&self, version: i16, group_id: &str) -> DescribedGroup {
         let other = match self.groups.get(group_id) {
             Some(group) if !group.is_of_consumers() && !group.is_of_shares() => {
@@ -641,7 +642,7 @@ impl Coordinator {
         missing
     }
 
-    /// The groups that `ListGroups` asks for.
+    /// Returns the groups that `ListGroups` asks for.
     pub(crate) fn list(
         &self,
         rules: &Rules,
@@ -678,14 +679,14 @@ impl Coordinator {
         self.groups.iter().filter_map(listed).collect()
     }
 
-    /// One group's part of a `DeleteGroups`.
+    /// Handles one group's part of a `DeleteGroups`.
     pub(crate) fn delete_group(&mut self, key: RequestKey, part: usize, group_id: &str) {
         let code = match self.known(group_id) {
             None => ErrorCode::GroupIdNotFound,
             Some(name)
                 if self.groups[&name].is_of_consumers() || self.groups[&name].is_of_shares() =>
             {
-                // Members may be about to come, and it is known only then whether there are any.
+                // Members may be about to join, so only the group's turn tells whether it has any.
                 self.group_mut(&name).waiting.push_back(Asked::Delete(key, part));
                 self.ready.insert(name);
                 return;
@@ -698,14 +699,14 @@ impl Coordinator {
         self.push_deleted(key, part, group_id, code);
     }
 
-    /// Deletes a group in which nobody is.
+    /// Deletes a group without members.
     pub(super) fn delete_empty(&mut self, name: &Arc<str>, key: RequestKey, part: usize) {
         let keys = self.groups[name].offsets.keys();
         let records = keys.map(|(topic, it)| tombstone(name, topic, it)).collect();
         self.end_group(name, records, Some((key, part)));
     }
 
-    /// Appends these records and the end of the group, in which nobody is.
+    /// Appends these records and the end of a group without members.
     fn end_group(
         &mut self,
         name: &Arc<str>,
@@ -726,8 +727,8 @@ impl Coordinator {
         group.lingers = false;
     }
 
-    /// Appends the end of what has expired in so many groups after this one, and says where it stopped, unless it saw
-    /// all. Groups in which nobody is and nothing is left end, too.
+    /// Appends tombstones of expired offsets in a limited count of groups after this one. Returns the group where it
+    /// stopped, unless it saw all. Groups without members, offsets and appends under way end, too.
     pub(crate) fn expire(
         &mut self,
         rules: &Rules,
@@ -782,7 +783,7 @@ enum Subscribed<'a> {
     To(BTreeSet<String>),
     /// A group of the consumer protocol knows it.
     AsIn(&'a ConsumerGroup),
-    /// They are a consumer's, and cannot be known: any topic may be one.
+    /// Topics of a consumer, which the coordinator cannot know: any topic may be one.
     Unknown,
     /// Those of a group of another kind.
     None,
@@ -815,7 +816,7 @@ fn tombstone(group: &Arc<str>, topic: &Arc<str>, partition: i32) -> GroupRecord 
     GroupRecord::Offset { key, value: None }
 }
 
-/// Kafka counts in UTF-16.
+/// Tells whether the metadata exceeds `max`. Kafka counts in UTF-16.
 fn is_too_long(metadata: Option<&str>, max: usize) -> bool {
     metadata.is_some_and(|it| it.len() > max && it.encode_utf16().count() > max)
 }

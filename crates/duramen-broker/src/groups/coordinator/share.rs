@@ -1,5 +1,5 @@
-//! Share groups in a coordinator: what they decide is appended, what is to be kept for them is asked for. What administrators
-//! change of them is in `changes`.
+//! Share groups in a coordinator, which appends their decisions and asks for their stored state. `changes` holds the
+//! changes by administrators.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Included, Unbounded};
@@ -22,17 +22,17 @@ use crate::shares::coordinator::{Answer, Ask};
 pub(super) mod changes;
 
 impl Group {
-    /// What is said of it is said of a share group.
+    /// Tells whether the group's durable facts are those of a share group.
     pub(super) fn has_share_facts(&self) -> bool {
         matches!(self.facts.last_key_value(), Some((Fact::Share(_), _)))
     }
 
-    /// It is a share group, or its records say so.
+    /// Tells whether the group is a share group, in memory or by its records.
     pub(super) fn is_of_shares(&self) -> bool {
         self.is_ending.is_none() && (self.share.is_some() || self.has_share_facts())
     }
 
-    /// The share group that its facts say, if they do.
+    /// Builds the share group from the durable facts, if these are of one.
     pub(super) fn begin_share(&mut self, rules: &ShareRules, now: Now) {
         if self.share.is_none() && self.has_share_facts() && self.is_ending.is_none() {
             let mut share = self.durable_share(rules, now);
@@ -69,7 +69,7 @@ fn not_found(name: &str) -> Refusal {
 
 /// Requests.
 impl Coordinator {
-    /// A `ShareGroupHeartbeat`.
+    /// Handles a `ShareGroupHeartbeat`.
     pub(crate) fn share_group_heartbeat(
         &mut self,
         rules: &Rules,
@@ -137,7 +137,7 @@ impl Coordinator {
         Ok(())
     }
 
-    /// The partitions that something is kept of for a share group.
+    /// Returns the partitions that have stored state for a share group.
     pub(crate) fn begun_of_shares(
         &self,
         rules: &Rules,
@@ -148,7 +148,7 @@ impl Coordinator {
         group.map_or_else(BTreeMap::new, |it| it.shown_share(&rules.share, now, ShareGroup::begun))
     }
 
-    /// Groups as `ShareGroupDescribe` tells them.
+    /// Describes a group for `ShareGroupDescribe`.
     pub(crate) fn describe_shares(
         &self,
         rules: &Rules,
@@ -172,9 +172,9 @@ impl Coordinator {
     }
 }
 
-/// What is decided.
+/// Decisions.
 impl Coordinator {
-    /// Appends what a share group decided; without that, all are answered who asked.
+    /// Appends the decisions of a share group. Without decisions, it sends all answers at once.
     pub(super) fn append_share(&mut self, name: &Arc<str>, now: Now) {
         let group = self.group_mut(name);
         let Some(share) = &mut group.share else { return };
@@ -192,7 +192,8 @@ impl Coordinator {
         self.append_in_order(name, records, answers);
     }
 
-    /// What a share group decided is durable, or will never be. Then it is what it was.
+    /// Takes the result of an append of a share group's decision. If the append failed, the group goes back to its
+    /// durable state.
     pub(super) fn on_share_decided(&mut self, name: &Arc<str>, is_durable: bool, held_us: u64) {
         let group = self.group_mut(name);
         group.has_failed = !is_durable;
@@ -204,7 +205,7 @@ impl Coordinator {
         }
     }
 
-    /// Asks for what is to be kept.
+    /// Asks for the stored states that the group needs.
     fn want_shares(&mut self, name: &Arc<str>) {
         let Some(share) = &mut self.group_mut(name).share else { return };
         for place in share.take_wanted() {
@@ -219,14 +220,14 @@ impl Coordinator {
         self.outputs.push(Output::AskShares(key, ask));
     }
 
-    /// What became of an [`Output::AskShares`].
+    /// Takes the answer to an [`Output::AskShares`].
     pub(crate) fn on_share_answer(&mut self, key: &ShareKey, ask: &Ask, answer: &Answer) {
         let Some((name, _)) = self.groups.get_key_value(&key.group) else { return };
         let name = name.clone();
         let place = (key.topic_id, key.partition);
         let is_gone = *answer == Err(ErrorCode::UnknownTopicOrPartition);
         if *ask == Ask::Begin {
-            // Whoever asked, it is known now: what wants it later has to ask again.
+            // The answer serves every request of the group; a later need has to ask again.
             self.group_mut(&name).beginning.remove(&place);
             if self.on_begun_for_change(&name, key, answer) {
                 return;
@@ -245,7 +246,7 @@ impl Coordinator {
 
 /// Topics.
 impl Coordinator {
-    /// Those of which something is kept for share groups, as far as that is durable: groups after the first of these, up to the
+    /// Returns the topics that have durable stored state for share groups: groups after the first of these, up to the
     /// second.
     pub(crate) fn topics_shared(
         &self,
@@ -264,7 +265,7 @@ impl Coordinator {
         topics
     }
 
-    /// A topic was deleted, of which something may be kept for share groups.
+    /// Forgets a deleted topic, which may have stored state for share groups.
     pub(crate) fn forget_shared_topic(&mut self, topic_id: Uuid) {
         let of_it = self.groups.iter().filter(|(_, group)| group.is_of_shares());
         let names: Vec<Arc<str>> = of_it.map(|(name, _)| name.clone()).collect();

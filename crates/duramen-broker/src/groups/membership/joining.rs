@@ -1,4 +1,4 @@
-//! How one becomes a member, or comes back as one.
+//! Joining a group, and coming back as a member.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::{Awaited, Caller, Effect, Member, Membership, Return, Rules, State, r
 use crate::event::RequestKey;
 use crate::limits::NEW_MEMBER_WAITS_US;
 
-/// The usual text of a UUID, which member ids end with.
+/// Returns the usual text of a UUID, with which member ids end.
 fn hyphenated(id: Uuid) -> String {
     let hex = format!("{:032x}", id.as_u128());
     [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
@@ -22,7 +22,7 @@ fn protocols(request: &JoinGroupRequest) -> Vec<(String, Bytes)> {
     request.protocols.iter().map(|it| (it.name.clone(), it.metadata.clone())).collect()
 }
 
-/// Version 0 of `JoinGroup` knows one timeout only.
+/// Returns the rebalance timeout. Version 0 of `JoinGroup` has one timeout only.
 fn rebalance_timeout_ms(request: &JoinGroupRequest) -> i32 {
     match request.rebalance_timeout_ms {
         -1 => request.session_timeout_ms,
@@ -62,8 +62,8 @@ impl Membership {
         match instance.map(|instance| self.roster.named(instance).cloned()) {
             Some(Some(before)) => self.admit_return(version, &caller, request, &before, id),
             None if version >= 4 => {
-                // A client that never hears its id would join again and again, and every time leave a member behind
-                // that the others wait for. So it is a member only when it has said its id.
+                // A client that never gets its id would join again and again. Each time it would leave behind a member
+                // that the others wait for. So a client becomes a member only when it sends its id.
                 let refused = refused_join(&id, ErrorCode::MemberIdRequired);
                 self.effects.push(Effect::Joined(caller.key, refused));
                 self.promised.insert(id, self.now_us + us(request.session_timeout_ms));
@@ -73,7 +73,8 @@ impl Membership {
         Ok(())
     }
 
-    /// Whoever is counted as a member already has room; while members join anew, those that came first.
+    /// Tells whether the group has room for a member. A member that the group counts already has room; while members
+    /// join anew, those that came first have it.
     fn has_room_for(&self, id: &str, members_max: usize) -> bool {
         match self.state {
             State::Empty | State::Dead => true,
@@ -88,7 +89,7 @@ impl Membership {
         }
     }
 
-    /// Whether the group goes on having a protocol that all know.
+    /// Tells whether all members still share a protocol after this request.
     fn takes(&self, request: &JoinGroupRequest) -> bool {
         if self.state == State::Empty {
             return !request.protocol_type.is_empty() && !request.protocols.is_empty();
@@ -116,14 +117,14 @@ impl Membership {
             syncing: None,
             is_new: true,
             owes_sync: false,
-            // It cannot send heartbeats, and may be gone: it is not waited for without end.
+            // The new member cannot send heartbeats, and may be gone, so the group waits for it only a limited time.
             expires_us: Some(self.now_us + NEW_MEMBER_WAITS_US),
         };
         self.roster.insert(id, member);
         self.rebalance();
     }
 
-    /// A request by the id of a member.
+    /// Admits a request with the id of a member.
     fn admit_known(&mut self, caller: Caller, request: &JoinGroupRequest) -> Result<(), ErrorCode> {
         let (id, instance) = (&request.member_id, request.group_instance_id.as_deref());
         // Ids are promised to members without a static name only.
@@ -163,7 +164,8 @@ impl Membership {
         }
     }
 
-    /// A static member comes back without its id, which somebody else may still use: from now on in vain.
+    /// Admits a static member that comes back without its id. A client that still uses the old id is fenced from now
+    /// on.
     fn admit_return(
         &mut self,
         version: i16,
@@ -187,7 +189,8 @@ impl Membership {
         }
         let mut answer = self.joined(&id);
         if version < 9 {
-            // It must not assign anew, and can only be told so by hiding that it leads.
+            // The member must not assign anew, and in this version the answer can only prevent that by hiding its
+            // leadership.
             answer.leader = old_leader.unwrap_or_default();
             answer.members = Vec::new();
         } else {

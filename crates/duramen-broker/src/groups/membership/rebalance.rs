@@ -11,12 +11,13 @@ use duramen_storage::sabotage::{self, Bug};
 use super::{Awaited, Effect, Gathering, Membership, State, refused_sync, us};
 use crate::event::RequestKey;
 
-/// What passes at least between two looks at a group that nobody joins, whatever timeout its members ask for.
+/// Shortest time between two looks at a group that no member joins, whatever timeout its members ask for, in
+/// microseconds.
 const PAUSE_US: u64 = 1_000_000;
 
 /// The course of a rebalance.
 impl Membership {
-    /// Members came or went: begins a rebalance, or perhaps ends the one that runs.
+    /// Begins a rebalance after a change of members, or perhaps ends the one that runs.
     pub(super) fn rebalance(&mut self) {
         match self.state {
             State::PreparingRebalance => self.complete_if_all_joined(),
@@ -64,7 +65,7 @@ impl Membership {
         }
     }
 
-    /// Those that have joined make the next generation, and static members that may yet come back.
+    /// Begins the next generation with the members that have joined, and with static members that may yet come back.
     fn complete_join(&mut self) {
         for id in self.roster.ids(|it| it.joining.is_none() && it.instance.is_none()) {
             self.drop_member(&id, ErrorCode::UnknownMemberId);
@@ -135,14 +136,14 @@ impl Membership {
         Ok(())
     }
 
-    /// Stores what the leader decided, once a generation: it may ask again.
+    /// Stores the leader's assignments, once a generation: the leader may send them again.
     fn store_assignments(&mut self, request: &SyncGroupRequest) {
         let generation = self.generation;
         let is_same = |it: &Awaited| matches!(it, Awaited::Assignments { generation: g, .. } if *g == generation);
         if self.awaited.values().any(is_same) {
             return;
         }
-        // Whom the leader left out has nothing.
+        // A member that the leader left out gets an empty assignment.
         let given = request.assignments.iter();
         let given = given.map(|it| (it.member_id.clone(), it.assignment.clone()));
         let left_out = self.roster.iter().map(|(id, _)| (id.clone(), Bytes::new()));
@@ -174,8 +175,8 @@ impl Membership {
         }
     }
 
-    /// The generation is over before anybody was given anything. What members had before they may have still: it is theirs if
-    /// the group becomes one of the consumer protocol now.
+    /// Refuses all waiting `SyncGroup`s, because the generation ends before any member got its assignment. Members may
+    /// still have their earlier partitions. Those are theirs if the group changes to the consumer protocol now.
     pub(super) fn refuse_syncs(&mut self, code: ErrorCode) {
         for id in self.roster.ids(|_| true) {
             self.answer_sync(&id, refused_sync(code));

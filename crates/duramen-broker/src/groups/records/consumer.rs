@@ -19,7 +19,7 @@ duramen_protocol::message! {
         group: Arc<str> [0..],
         part: Arc<str> [0..],
     }
-    /// How often the group's members or topics have changed, and what its topics were then.
+    /// Group epoch, the count of changes of members or topics, and the hash of the topics at that epoch.
     #[derive(Eq)]
     pub(crate) struct EpochValue: versions 0..=0, flexible 0.. {
         epoch: i32 [0..],
@@ -44,7 +44,7 @@ duramen_protocol::message! {
         partition: i32 [0..],
         racks: Vec<String> [0..],
     }
-    /// What a member says about itself.
+    /// Description of a member.
     #[derive(Eq)]
     pub(crate) struct MemberValue: versions 0..=0, flexible 0.. {
         instance_id: Option<Arc<str>> [0.., nullable 0..],
@@ -69,13 +69,13 @@ duramen_protocol::message! {
         name: String [0..],
         metadata: Bytes [0..],
     }
-    /// For which of the group's epochs it was decided who is to have what, and when.
+    /// Group epoch of the target assignments, and the time of that decision.
     #[derive(Eq)]
     pub(crate) struct TargetEpochValue: versions 0..=0, flexible 0.. {
         epoch: i32 [0..],
         timestamp: i64 [0.., tag 0 in 0.., ignorable],
     }
-    /// What a member is to have.
+    /// Target assignment of a member.
     #[derive(Eq)]
     pub(crate) struct TargetValue: versions 0..=0, flexible 0.. {
         topics: Vec<TargetTopic> [0..],
@@ -86,7 +86,7 @@ duramen_protocol::message! {
         topic_id: Uuid [0..],
         partitions: Vec<i32> [0..],
     }
-    /// What a member has.
+    /// Assignment that a member has.
     #[derive(Eq)]
     pub(crate) struct CurrentValue: versions 0..=0, flexible 0.. {
         member_epoch: i32 [0..],
@@ -112,7 +112,7 @@ duramen_protocol::message! {
     }
 }
 
-/// What is said of a group.
+/// Fact about a group.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fact {
     Epoch,
@@ -122,7 +122,7 @@ pub(crate) enum Fact {
     Target(Arc<str>),
     Current(Arc<str>),
     Regex(Arc<str>),
-    /// Of a share group: nothing else is said of one.
+    /// Fact about a share group, which has no facts of other kinds.
     Share(ShareFact),
 }
 
@@ -150,7 +150,7 @@ impl Fact {
         }
     }
 
-    /// The member or the regular expression that it is about.
+    /// Returns the member or the regular expression of the fact.
     pub(super) fn part(&self) -> Option<&str> {
         self.named().map(AsRef::as_ref)
     }
@@ -168,12 +168,12 @@ const REGEX: i16 = 16;
 /// The only version of keys and values of all these kinds.
 const VERSION: i16 = 0;
 
-/// Whether a key of this kind is about a group of the consumer protocol.
+/// Tells whether a key of this kind belongs to a group of the consumer protocol.
 pub(super) fn is_known(kind: i16) -> bool {
     matches!(kind, EPOCH..=CURRENT | REGEX)
 }
 
-/// The key under which a fact about a group is kept.
+/// Encodes the key of a fact about a group.
 pub(super) fn encode_key(group: &Arc<str>, fact: &Fact) -> Result<Bytes, EncodeError> {
     let kind = match fact {
         Fact::Epoch => EPOCH,
@@ -196,7 +196,7 @@ pub(super) fn encode_key(group: &Arc<str>, fact: &Fact) -> Result<Bytes, EncodeE
     Ok(e.into_bytes().freeze())
 }
 
-/// The rest of a record whose key is of this kind.
+/// Decodes the rest of a record whose key is of this kind.
 pub(super) fn decode(
     kind: i16,
     key: Decoder,
@@ -250,7 +250,7 @@ impl FactValue {
         }
     }
 
-    /// About how many bytes it takes in a batch.
+    /// Returns the approximate size in a batch, in bytes.
     pub(super) fn bytes(&self) -> usize {
         let text = |text: Option<&str>| text.map_or(0, str::len) + 2;
         match self {

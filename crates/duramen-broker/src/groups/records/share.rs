@@ -1,5 +1,5 @@
-//! The facts about a share group. Layouts are those of the `ShareGroup…Key` and `…Value` schemas that Apache Kafka 4.3's group
-//! coordinator carries.
+//! The facts about a share group. Their layouts are the `ShareGroup…Key` and `…Value` schemas of Apache Kafka 4.3's
+//! group coordinator.
 
 use std::sync::Arc;
 
@@ -17,13 +17,13 @@ duramen_protocol::message! {
         group: Arc<str> [0..],
         member: Arc<str> [0..],
     }
-    /// How often the group's members or topics have changed, and what its topics were then.
+    /// Group epoch, the count of changes of members or topics, and the hash of the topics at that epoch.
     #[derive(Eq)]
     pub(crate) struct ShareEpochValue: versions 0..=0, flexible 0.. {
         epoch: i32 [0..],
         metadata_hash: i64 [0..],
     }
-    /// What a member says about itself.
+    /// Description of a member.
     #[derive(Eq)]
     pub(crate) struct ShareMemberValue: versions 0..=0, flexible 0.. {
         rack_id: Option<String> [0.., nullable 0..],
@@ -31,13 +31,13 @@ duramen_protocol::message! {
         client_host: String [0..],
         subscribed_topic_names: Vec<String> [0..],
     }
-    /// For which of the group's epochs it was decided who is to have what, and when.
+    /// Group epoch of the target assignments, and the time of that decision.
     #[derive(Eq)]
     pub(crate) struct ShareTargetEpochValue: versions 0..=0, flexible 0.. {
         epoch: i32 [0..],
         timestamp: i64 [0.., tag 0 in 0.., ignorable],
     }
-    /// What a member has.
+    /// Assignment that a member has.
     #[derive(Eq)]
     pub(crate) struct ShareCurrentValue: versions 0..=0, flexible 0.. {
         member_epoch: i32 [0..],
@@ -51,7 +51,7 @@ duramen_protocol::message! {
         topic_id: Uuid [0..],
         partitions: Vec<i32> [0..],
     }
-    /// Of which partitions something is kept for the group, or is about to be.
+    /// Partitions that have stored state for the group, or are about to have it.
     #[derive(Eq)]
     pub(crate) struct ShareStatesValue: versions 0..=0, flexible 0.. {
         initializing: Vec<StateTopic> [0..],
@@ -73,7 +73,7 @@ duramen_protocol::message! {
     }
 }
 
-/// What is said of a share group.
+/// Fact about a share group.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum ShareFact {
     Epoch,
@@ -105,7 +105,7 @@ const STATES: i16 = 15;
 /// The only version of keys and values of all these kinds.
 const VERSION: i16 = 0;
 
-/// Whether a key of this kind is about a share group.
+/// Tells whether a key of this kind belongs to a share group.
 pub(super) fn is_known(kind: i16) -> bool {
     (MEMBER..=STATES).contains(&kind)
 }
@@ -137,7 +137,7 @@ impl ShareFact {
     }
 }
 
-/// The rest of a record whose key is of this kind.
+/// Decodes the rest of a record whose key is of this kind.
 pub(super) fn decode(
     kind: i16,
     key: Decoder,
@@ -185,7 +185,7 @@ impl ShareValue {
         }
     }
 
-    /// About how many bytes it takes in a batch.
+    /// Returns the approximate size in a batch, in bytes.
     pub(super) fn bytes(&self) -> usize {
         match self {
             Self::Epoch(_) | Self::TargetEpoch(_) => 24,

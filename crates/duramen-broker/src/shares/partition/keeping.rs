@@ -1,13 +1,13 @@
-//! What of a share partition is to be kept: decisions by the coordinator, and records that are given up elsewhere first.
+//! Storage of a share partition's decisions by the coordinator, and of dead letters in their topic.
 
 use duramen_protocol::ErrorCode;
 use duramen_storage::sabotage::{self, Bug};
 
 use super::{Dying, Outcome, Phase, Range, Run, Saved, SharePartition, StateBatch, Write};
 
-/// What is told the coordinator, and what is kept elsewhere.
+/// Writes to the coordinator, and dead letters.
 impl SharePartition {
-    /// What has to be made durable, if nothing else is on its way.
+    /// Returns the next changes to make durable, if no write is under way.
     pub(crate) fn next_write(&mut self) -> Option<Write> {
         if self.sent.is_some() {
             return None;
@@ -23,7 +23,7 @@ impl SharePartition {
                 .filter(|(_, run)| run.saved == Saved::Due)
                 .map(|(range, run)| match run.phase {
                     Phase::Settling { to, .. } => (range, to.code(), run.deliveries),
-                    // It was put back, and given out again since.
+                    // The record was released, and acquired again since.
                     Phase::Acquired { .. } => {
                         (range, Outcome::Available.code(), run.deliveries - 1)
                     }
@@ -60,7 +60,7 @@ impl SharePartition {
         Some(write)
     }
 
-    /// The start once what was sent is durable.
+    /// Returns the start after the write under way becomes durable.
     fn start_after_write(&self) -> i64 {
         let is_passed = |run: &Run| match run.phase {
             Phase::Done => true,
@@ -74,12 +74,12 @@ impl SharePartition {
         first.map_or(self.end, |(first, _)| *first)
     }
 
-    /// What is on its way, to be sent again.
+    /// Returns the write that is under way, to send it again.
     pub(crate) fn sent(&self) -> Option<&Write> {
         self.sent.as_ref().map(|(write, _)| write)
     }
 
-    /// What was sent is durable.
+    /// Takes the news that the write under way is durable.
     pub(crate) fn on_written(&mut self) {
         let Some((_, places)) = self.sent.take() else { return };
         for place in places {
@@ -109,7 +109,7 @@ impl SharePartition {
         self.advance();
     }
 
-    /// Records to be kept elsewhere; each is told of once.
+    /// Returns the records that need dead letters, each one once.
     pub(crate) fn take_dying(&mut self) -> Vec<Dying> {
         if !std::mem::take(&mut self.is_dying) {
             return Vec::new();
@@ -134,7 +134,7 @@ impl SharePartition {
         found
     }
 
-    /// They cannot be kept elsewhere yet: whoever waits for that waits no longer.
+    /// Answers the requests that wait for dead letters with an error, because the dead letters cannot be stored yet.
     pub(crate) fn fail_dying(&mut self, code: ErrorCode) {
         let waiting = self.runs.values().filter_map(|run| match run.phase {
             Phase::Dying { ticket, .. } => ticket,
@@ -146,7 +146,7 @@ impl SharePartition {
         self.answers.extend(failed.map(|ticket| (ticket, code)));
     }
 
-    /// They are kept elsewhere.
+    /// Takes the news that the dead letters of these offsets are durable.
     pub(crate) fn on_buried(&mut self, first: i64, last: i64) {
         let range = (first.max(self.start), last.min(self.end - 1));
         if range.0 > range.1 {

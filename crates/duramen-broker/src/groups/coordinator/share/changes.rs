@@ -1,9 +1,10 @@
-//! What administrators change of share groups in which nobody is: where they start, whether something is kept of a topic, and
-//! that they exist.
+//! Changes by administrators of share groups without members: start offsets, deletion of a topic's state, and the end
+//! of a group.
 //!
-//! In steps: it is looked at what is kept, with the epoch of each; what is to be done is appended, which proves that nobody
-//! else coordinates the group by then; what was seen is changed, if it is what was seen; and then it is appended that it is
-//! so, or the group ends. So a coordinator that has a successor and does not know it changes nothing that was begun since.
+//! A change takes four steps. The coordinator first reads the stored states, with the epoch of each. Then it appends
+//! its intent, which proves that no other node coordinates the group by then. Then it changes the states, if they still
+//! have the epochs that it read. Last it appends the result, or ends the group. So a coordinator that has a successor
+//! without knowing it changes no state that began since.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,20 +25,21 @@ use crate::shares::coordinator::{Answer, Ask};
 /// A topic and a partition.
 type Place = (Uuid, i32);
 
-/// What is wanted of where a share group starts.
+/// Administrator's change of the stored state of a share group.
 #[derive(Debug)]
 pub(crate) enum Wish {
-    /// It is to start there. The response has all partitions, and what is wrong with some of them; topics have names.
+    /// Start offsets for partitions. The response has all partitions, with the errors of some of them; topics have
+    /// names.
     Start {
         starts: BTreeMap<Place, i64>,
         names: BTreeMap<Uuid, String>,
         response: AlterShareGroupOffsetsResponse,
     },
-    /// Nothing is to be kept of topics. The response has all of them, and what is wrong with some of them.
+    /// Deletion of topics' stored state. The response has all topics, with the errors of some of them.
     Forget { response: DeleteShareGroupOffsetsResponse },
 }
 
-/// What is being done.
+/// Act of a change.
 #[derive(Debug)]
 enum What {
     /// The group goes, for this part of a request.
@@ -48,19 +50,19 @@ enum What {
 /// A share group that is being changed.
 #[derive(Debug)]
 pub(in crate::groups::coordinator) struct Changing {
-    /// Who is told.
+    /// Request to answer.
     key: RequestKey,
     what: What,
     /// The partitions that an answer is awaited of.
     awaited: Vec<Place>,
-    /// The epochs of what is kept.
+    /// Epochs of the stored states.
     seen: BTreeMap<Place, i32>,
     problems: BTreeMap<Place, ErrorCode>,
-    /// It is known to be wanted by whoever coordinates the group.
+    /// Flag that the intent is in the log, so this node is known to coordinate the group.
     is_acting: bool,
 }
 
-/// A response that refuses all that is wanted.
+/// Returns a response that refuses the whole change.
 pub(crate) fn refused_wish(wish: &Wish, refusal: Refusal) -> duramen_protocol::Response {
     let (error_code, error_message) = (refusal.code.code(), Some(refusal.message));
     match wish {
@@ -79,7 +81,7 @@ pub(crate) fn refused_wish(wish: &Wish, refusal: Refusal) -> duramen_protocol::R
     }
 }
 
-/// What Kafka says of it.
+/// Returns Kafka's error message for a code.
 fn message_of(code: ErrorCode) -> String {
     match code {
         ErrorCode::UnknownTopicOrPartition => {
@@ -90,7 +92,7 @@ fn message_of(code: ErrorCode) -> String {
 }
 
 impl Wish {
-    /// What became of the places that were good.
+    /// Records the results of the places without an error so far.
     fn note(&mut self, problems: &BTreeMap<Place, ErrorCode>) {
         match self {
             Self::Start { response, .. } => {
@@ -123,9 +125,9 @@ impl Wish {
     }
 }
 
-/// What is asked.
+/// Requests.
 impl Coordinator {
-    /// An `AlterShareGroupOffsets` or a `DeleteShareGroupOffsets`.
+    /// Handles an `AlterShareGroupOffsets` or a `DeleteShareGroupOffsets`.
     pub(crate) fn change_shares(
         &mut self,
         rules: &Rules,
@@ -183,7 +185,7 @@ impl Coordinator {
         self.begin_change(name, key, What::Wish(wish), awaited);
     }
 
-    /// Whether it is a share group in which nobody is; one that is to start somewhere may be new.
+    /// Checks that the group is a share group without members. A request that sets start offsets may create the group.
     fn admit_wish(
         &mut self,
         name: &Arc<str>,
@@ -205,7 +207,7 @@ impl Coordinator {
         }
     }
 
-    /// Deletes a share group in which nobody is, and all that is kept for it.
+    /// Deletes a share group without members, and all of its stored state.
     pub(in crate::groups::coordinator) fn delete_shares(
         &mut self,
         name: &Arc<str>,
@@ -238,7 +240,7 @@ impl Coordinator {
         self.group_mut(name).changing = Some(Box::new(changing));
     }
 
-    /// What became of a question of it.
+    /// Takes the answer to a question of this change.
     pub(super) fn on_change_answer(
         &mut self,
         name: &Arc<str>,
@@ -256,7 +258,7 @@ impl Coordinator {
                 changing.seen.insert(place, state.state_epoch);
             }
             (Ask::Look, Ok(None)) if !changing.is_acting => {}
-            // Its answer may have been lost, and it was asked twice.
+            // An earlier answer may have been lost, and this is the second request.
             (Ask::Reset { .. }, _) if is_fenced => return self.ask_share(name, place, Ask::Look),
             (Ask::Look, Ok(state))
                 if state.as_ref().map(|it| it.start) != changing.start_of(&place) =>
@@ -286,7 +288,8 @@ impl Coordinator {
         }
     }
 
-    /// Something is kept of a partition now. Whether that was wanted for it to be changed.
+    /// Takes the answer to a request to begin stored state of a partition, and tells whether a change was waiting for
+    /// it.
     pub(super) fn on_begun_for_change(
         &mut self,
         name: &Arc<str>,
@@ -311,7 +314,7 @@ impl Coordinator {
         true
     }
 
-    /// All was seen that is kept: what is to be done with it is appended.
+    /// Appends the intent of a change, because all stored states were read.
     fn declare_change(&mut self, name: &Arc<str>) {
         let group = self.group_mut(name);
         let (Some(changing), Some(share)) = (&mut group.changing, &mut group.share) else {
@@ -337,7 +340,7 @@ impl Coordinator {
         self.append(Some(name), records, Then::Declared);
     }
 
-    /// It is known that it is to be so, or that it is not.
+    /// Takes the result of the append of the change's intent.
     pub(in crate::groups::coordinator) fn on_declared(
         &mut self,
         name: &Arc<str>,
@@ -354,7 +357,7 @@ impl Coordinator {
             match &changing.what {
                 What::Wish(Wish::Start { starts, .. }) => {
                     let is_good = !changing.problems.contains_key(place);
-                    // What is asked for comes late, too: it has to name what it is to change.
+                    // The request may arrive late, so it names the epoch of the state that it is to change.
                     let ask = of
                         .map_or(Ask::Begin, |of| Ask::Reset { of: Some(of), start: starts[place] });
                     is_good.then_some(ask)
@@ -383,7 +386,7 @@ impl Coordinator {
         }
     }
 
-    /// It is done as far as it can be: that is appended, and then told.
+    /// Appends the result of the change as far as it got, and then answers.
     fn end_wish(&mut self, name: &Arc<str>) {
         let group = self.group_mut(name);
         let Some(changing) = group.changing.take() else { return };
@@ -441,7 +444,7 @@ impl Changing {
         matches!(self.what, What::Wish(Wish::Start { .. }))
     }
 
-    /// Where the group is to start in a partition.
+    /// Returns the start offset that the group is to have in a partition.
     fn start_of(&self, place: &Place) -> Option<i64> {
         match &self.what {
             What::Wish(Wish::Start { starts, .. }) => starts.get(place).copied(),
