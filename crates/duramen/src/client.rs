@@ -2,8 +2,8 @@
 //!
 //! Purpose:    one small Kafka client for the command line, the benchmarks and the tests; it works
 //!             against any broker.
-//! Owns:       version negotiation, the cached view of the cluster, reconnects, bounded retries,
-//!             the idempotent [`Appender`], the [`Fetcher`] with or without sessions, and the [`Member`] of a
+//! Owns:       version negotiation, the cached view of the cluster, reconnects, bounded retries. Also the
+//!             idempotent [`Appender`], the [`Fetcher`] with or without sessions, and the [`Member`] of a
 //!             classic consumer group.
 //! Interface:  [`Client::connect`], [`Client::call_any`], [`Client::leader`], [`Appender`], [`Fetcher`], [`Member`].
 //! Invariants: an answer that says "try again" is tried again until [`Options::retry_for`] is over,
@@ -57,24 +57,25 @@ pub use partitioner::{murmur2, partition_of_key};
 pub use shares::ShareStart;
 pub use transactions::TransactionFilter;
 
-/// How long a topic that a broker creates by itself may be unknown. A broker that creates none answers the same.
+/// Longest time that a topic may be unknown while a broker creates it by itself. A broker that creates none answers
+/// the same.
 const CREATION_TIME: Duration = Duration::from_secs(5);
 
 /// The id of a broker in its cluster.
 pub type NodeId = i32;
 
-/// How a client finds and treats its cluster.
+/// Bootstrap brokers, name and time limits of a client.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// `HOST:PORT` of one or more brokers; the others are learned from them.
     pub bootstrap: Vec<String>,
-    /// What brokers log this client as.
+    /// Name under which brokers log this client.
     pub client_id: String,
-    /// How long the first connection may take to come about; zero is one try.
+    /// Longest time until the first connection is open; zero means one try.
     pub connect_for: Duration,
-    /// How long one request may wait for its answer.
+    /// Longest wait of one request for its answer.
     pub request_timeout: Duration,
-    /// How long a request is tried again while the answers say that this may help.
+    /// Longest time a request is retried while the answers say that a retry may help.
     pub retry_for: Duration,
 }
 
@@ -111,7 +112,7 @@ struct State {
     topics: BTreeMap<String, MetadataResponseTopic>,
 }
 
-/// Who leads a partition, as of the last Metadata answer.
+/// Leader of a partition, as of the last Metadata answer.
 #[derive(Clone)]
 pub struct Leader {
     /// The leader's broker id.

@@ -28,7 +28,7 @@ use super::{Backoff, Client, Error};
 const RESOURCE_TOPIC: i8 = 2;
 /// The resource type of a broker in config requests.
 const RESOURCE_BROKER: i8 = 4;
-/// How long a broker may take to carry out an admin request.
+/// Longest time a broker may take to carry out an admin request, in milliseconds.
 pub(super) const ADMIN_TIMEOUT_MS: i32 = 30_000;
 
 /// A topic to be.

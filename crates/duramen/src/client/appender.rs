@@ -26,16 +26,16 @@ pub struct Producer {
     pub epoch: i16,
 }
 
-/// How batches are appended.
+/// Options of appends.
 #[derive(Debug, Clone, Copy)]
 pub struct AppenderOptions {
-    /// What the broker waits for.
+    /// Acknowledgement that the broker waits for.
     pub acks: Acknowledgement,
     /// Set for exactly-once appends.
     pub producer: Option<Producer>,
     /// Batches in flight at once; with a producer at most 5, as many as brokers remember.
     pub window: usize,
-    /// How long the broker may wait for its replicas.
+    /// Longest wait of the broker for its replicas, in milliseconds.
     pub timeout_ms: i32,
 }
 
@@ -232,7 +232,7 @@ impl Appender {
             return Err(Error::refused(what(), ErrorCode::UnknownServerError.code(), message));
         };
         if answer.error_code == ErrorCode::DuplicateSequenceNumber.code() {
-            // It is there; the broker only forgot where.
+            // The batch is there; the broker only forgot its offset.
             return Ok(-1);
         }
         Error::check(what, answer.error_code, answer.error_message.as_deref())?;

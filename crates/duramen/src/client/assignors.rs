@@ -1,4 +1,4 @@
-//! How the leader of a group shares partitions among its members: as stock consumers do under the same names.
+//! Rules by which the leader of a group assigns partitions to its members, as stock consumers do under the same names.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ pub(super) struct Subscriber {
     pub(super) member_id: String,
     /// The name that it keeps across restarts.
     pub(super) instance_id: Option<String>,
-    /// What it wants to read.
+    /// Topics that the member subscribes to.
     pub(super) topics: Vec<String>,
 }
 
@@ -42,7 +42,7 @@ impl Assignor {
         Self::ALL.into_iter().find(|assignor| assignor.name() == name)
     }
 
-    /// What each member gets, by its id. `counts` is the number of partitions of each topic that exists.
+    /// Assigns partitions to each member, by its id. `counts` is the number of partitions of each topic that exists.
     pub(super) fn share(
         self,
         mut members: Vec<Subscriber>,

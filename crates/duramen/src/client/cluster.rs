@@ -85,7 +85,7 @@ impl Client {
         .await
     }
 
-    /// Who keeps the metadata, and how far.
+    /// Describes the metadata quorum: its leader, its voters and observers, and their progress.
     pub async fn quorum(&self) -> Result<ResponsePartitionData, Error> {
         let partitions = vec![RequestPartitionData { partition_index: 0 }];
         let topics = vec![RequestTopicData { topic_name: METADATA_TOPIC.into(), partitions }];

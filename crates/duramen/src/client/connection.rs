@@ -49,10 +49,10 @@ struct Outgoing {
     then: Then,
 }
 
-/// What is expected of a request that was written.
+/// Outcome that the sender of a written request awaits.
 enum Then {
     Answer(Waiting),
-    /// None comes; whoever sent it wants to know that the socket has taken it.
+    /// No answer comes; the sender waits until the socket has taken the request.
     Written(oneshot::Sender<()>),
 }
 

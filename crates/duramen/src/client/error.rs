@@ -1,4 +1,4 @@
-//! What can go wrong between a client and its brokers.
+//! Errors between a client and its brokers.
 
 use std::io;
 use std::time::Duration;
@@ -27,7 +27,7 @@ pub enum Error {
     Lost {
         /// The broker's address.
         address: String,
-        /// What ended it.
+        /// Reason that the connection ended.
         reason: String,
     },
     /// The broker took too long.
@@ -35,7 +35,7 @@ pub enum Error {
     TimedOut {
         /// The broker's address.
         address: String,
-        /// What it was asked.
+        /// Name of the request.
         api: &'static str,
         /// The limit.
         timeout: Duration,
@@ -45,7 +45,7 @@ pub enum Error {
     Unsupported {
         /// The broker's address.
         address: String,
-        /// What it should have been asked.
+        /// Name of the request.
         api: &'static str,
     },
     /// The cluster's metadata names a leader that it does not list.
@@ -57,7 +57,7 @@ pub enum Error {
     /// The broker answered with an error code.
     #[error("{what}: {code}{}", message.as_deref().map(|text| format!(" ({text})")).unwrap_or_default())]
     Refused {
-        /// What the error is about.
+        /// Subject of the error.
         what: String,
         /// The code.
         code: ErrorCode,
@@ -69,7 +69,7 @@ pub enum Error {
     Garbled {
         /// The broker's address.
         address: String,
-        /// What it was asked.
+        /// Name of the request.
         api: &'static str,
         /// Where the bytes are wrong.
         source: DecodeError,
@@ -77,9 +77,9 @@ pub enum Error {
     /// The request cannot be said in a version that the broker speaks.
     #[error("the broker is too old for this {api} request")]
     Inexpressible {
-        /// What it should have been asked.
+        /// Name of the request.
         api: &'static str,
-        /// What is missing.
+        /// Error of the encoding.
         source: EncodeError,
     },
 }

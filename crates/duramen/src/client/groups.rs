@@ -42,18 +42,18 @@ pub type ByPartition<T> = BTreeMap<String, BTreeMap<i32, T>>;
 pub struct Committed {
     /// The next offset to be read.
     pub offset: i64,
-    /// What the consumer noted beside it.
+    /// Metadata that the consumer committed with the offset.
     pub metadata: String,
 }
 
-/// What is coordinated, as `FindCoordinator` counts it.
+/// Kind of key, as `FindCoordinator` numbers it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum KeyType {
     Group = 0,
     Transaction = 1,
 }
 
-/// Who commits.
+/// Identity under which offsets are committed.
 #[derive(Debug, Clone)]
 pub(super) struct Committer {
     pub(super) generation: i32,
@@ -80,11 +80,11 @@ pub struct Group {
 /// Where a group of the consumer protocol, or a share group, and its members stand.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Epochs {
-    /// How often its members or topics have changed.
+    /// Group epoch: the number of changes of its members or topics.
     pub group: i32,
-    /// What it was decided for who is to have what.
+    /// Assignment epoch: the group epoch for which the target assignment was decided.
     pub assignment: i32,
-    /// How far members are, by their ids.
+    /// Epochs of the members, by their ids.
     pub members: BTreeMap<String, i32>,
 }
 
@@ -237,7 +237,7 @@ impl Client {
         .await
     }
 
-    /// What a group has committed, in all topics.
+    /// Returns the offsets that a group has committed, in all topics.
     pub async fn committed(&self, group: &str) -> Result<ByPartition<Committed>, Error> {
         self.with_coordinator(group, async |_, connection| {
             fetch_offsets(connection, group, None).await

@@ -1,5 +1,5 @@
-//! A member of a consumer group, by the classic protocol and its eager way: whenever somebody comes or goes, every
-//! member gives up what it reads, joins again, and is told what to read from now on.
+//! A member of a consumer group, by the classic protocol with eager rebalances. Whenever a member comes or goes, every
+//! member gives up its partitions, joins again, and gets a new assignment.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,30 +24,30 @@ use super::assignors::{Assignor, Partitions, Subscriber};
 use super::groups::{ByPartition, Committed, Committer, KeyType, commit_offsets, fetch_offsets};
 use super::{Backoff, Call, Client, Connection, Error};
 
-/// What groups of consumers call themselves, as opposed to groups of Connect workers and others.
+/// Protocol type of groups of consumers, as opposed to groups of Connect workers and others.
 const PROTOCOL_TYPE: &str = "consumer";
-/// The version of what we tell other members. All of them read it.
+/// Version of the messages to other members. All of them read it.
 const MESSAGE_VERSION: i16 = 0;
-/// How often the leader looks whether topics have grown.
+/// Time between two looks of the leader for topics that have grown.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
-/// How long a goodbye may take: nobody needs it, the session ends by itself.
+/// Longest time of a goodbye. Nobody needs it: the session ends by itself.
 const GOODBYE_TIME: Duration = Duration::from_secs(5);
-/// Between two tries to join, when the group itself asks for another.
+/// Pause between two tries to join, when the group itself asks for another.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// How somebody takes part in a group.
+/// Options of a member of a group.
 #[derive(Debug, Clone)]
 pub struct MemberOptions {
     /// The group.
     pub group: String,
-    /// What to read.
+    /// Topics to read.
     pub topics: Vec<String>,
-    /// A name that outlives the process: whoever comes back with it within the session's time finds its partitions
-    /// again, and nobody else notices.
+    /// Name that outlives the process. A member that comes back with it within the session timeout finds its
+    /// partitions again, and no other member notices.
     pub instance_id: Option<String>,
-    /// How long the group waits for a sign of life.
+    /// Longest time the group waits for a sign of life.
     pub session_timeout: Duration,
-    /// How long the group waits for this member to join again.
+    /// Longest time the group waits for this member to join again.
     pub rebalance_timeout: Duration,
 }
 
@@ -64,14 +64,14 @@ impl MemberOptions {
     }
 }
 
-/// What the heartbeat knows of the membership.
+/// State of the membership, as the heartbeat knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
     /// The assignment holds.
     Well,
-    /// The members are gathering. What was read can still be committed, then it is time to join again.
+    /// The group rebalances. The member can still commit the offsets that it has read, and then has to join again.
     Gathering,
-    /// The group goes on without this member. What it did not commit others read again.
+    /// The group goes on without this member. Other members read its uncommitted records again.
     Lost,
 }
 
@@ -82,7 +82,7 @@ pub struct Member {
     coordinator: Arc<Coordinator>,
     id: String,
     generation: i32,
-    /// What the heartbeat of this generation tells. It ends when nobody listens.
+    /// State that the heartbeat of this generation reports. The heartbeat ends when nobody listens.
     standing: Option<watch::Receiver<Standing>>,
     /// A request to join or to sync is under way, and may hold up what follows on its connection.
     joining: bool,
@@ -145,7 +145,8 @@ impl Member {
         self.generation
     }
 
-    /// Joins, or joins again, and answers what to read. Waits until all other members have joined, too.
+    /// Joins or rejoins the group, and returns the assigned partitions. Waits until all other members have joined,
+    /// too.
     pub async fn join(&mut self) -> Result<Partitions, Error> {
         let patience = self.coordinator.client.options().retry_for;
         let mut backoff = Backoff::new(patience);
@@ -367,7 +368,7 @@ impl Member {
         if self.joining {
             self.coordinator.forget().await;
         }
-        // It is a courtesy; nothing depends on it.
+        // The goodbye is a courtesy; nothing depends on it.
         let _ = timeout(GOODBYE_TIME, self.say_goodbye()).await;
     }
 
@@ -430,7 +431,7 @@ async fn beat(
     }
 }
 
-/// How many partitions each of these topics has; 0 for one that is not there.
+/// Returns the number of partitions of each topic; 0 for a topic that does not exist.
 async fn partition_counts(
     client: &Client,
     topics: &BTreeSet<String>,

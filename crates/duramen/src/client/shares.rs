@@ -23,12 +23,12 @@ use super::connection::Connection;
 use super::groups::{ByPartition, Epochs, Group};
 use super::{Client, Error};
 
-/// How far a share group is in a partition.
+/// Progress of a share group in a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ShareStart {
-    /// The first offset that it is not done with.
+    /// First offset that the group is not done with.
     pub offset: i64,
-    /// How many offsets it is not done with; absent where the broker does not say.
+    /// Number of offsets that the group is not done with; `None` where the broker does not say.
     pub lag: Option<i64>,
 }
 
@@ -84,7 +84,7 @@ fn group_of(found: share_group_describe::DescribedGroup) -> Group {
 }
 
 impl Group {
-    /// Whether it is a share group.
+    /// Tells whether the group is a share group.
     pub fn is_share(&self) -> bool {
         self.described.protocol_type == "share"
     }

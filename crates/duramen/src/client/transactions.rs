@@ -27,9 +27,9 @@ pub struct TransactionFilter {
     pub states: Vec<String>,
     /// Of these producer ids.
     pub producer_ids: Vec<i64>,
-    /// With a transaction that began at least so long ago.
+    /// Least age of the id's open transaction, in milliseconds.
     pub open_for_ms: Option<i64>,
-    /// Whose names match this regular expression.
+    /// Regular expression that the transactional id matches.
     pub pattern: Option<String>,
 }
 
@@ -57,7 +57,7 @@ impl Client {
                 let connection = self.node(node).await?;
                 let what = || format!("transactions of broker {node}");
                 if connection.version::<ListTransactionsRequest>(i16::MAX)? < needed {
-                    // It would pass over the filter.
+                    // An older broker would pass over the filter.
                     let code = ErrorCode::UnsupportedVersion.code();
                     return Err(Error::refused(what(), code, None));
                 }
@@ -70,7 +70,8 @@ impl Client {
         Ok(listed)
     }
 
-    /// What the coordinator of a transactional id knows of it. `None` if it knows nothing.
+    /// Returns the state of a transactional id, as its coordinator knows it; `None` if the coordinator does not know
+    /// the id.
     pub async fn describe_transaction(
         &self,
         id: &str,

@@ -4,9 +4,9 @@
 //! Owns:       how many large frames are checked at a time, and how many that expand to much.
 //! Interface:  [`Checking::on_frame`].
 //! Invariants: a frame that is small, and whose records do not expand to much, is checked at once. Of
-//!             the others a few are checked at a time, whatever clients send, on threads that serve
-//!             no other connection: so their memory is bounded, and there is time for the rest.
-//! Never:      what is checked (`duramen_broker::session`).
+//!             the others a few are checked at a time, whatever clients send: so their memory is
+//!             bounded. Their threads serve no other connection, so there is time for the rest.
+//! Never:      the checks themselves (`duramen_broker::session`).
 //! Tests:      `compat/hostile`.
 //! Start at:   [`Checking::on_frame`].
 

@@ -17,7 +17,7 @@ pub const LINES_MAX: u32 = 20;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// What was said in this second.
+/// Log lines of the current second.
 #[derive(Debug, Default)]
 pub struct Complaints(Mutex<Second>);
 
@@ -29,8 +29,8 @@ struct Second {
 }
 
 impl Complaints {
-    /// Whether one more line may be written now. If not it is counted, and the count is logged
-    /// when the second is over.
+    /// Tells whether one more line may be written now. A line that may not is counted, and the count is logged when
+    /// the second is over.
     pub fn may_say(self: &Arc<Self>) -> bool {
         let mut second = self.lock();
         let may_say = second.may_say(Instant::now());

@@ -49,7 +49,7 @@ use super::sending::{Part, STALL_MAX, Sender};
 /// Bytes that are read behind a request that has to be answered first.
 const AHEAD: usize = 8 * 1024;
 
-/// How long a connection may be silent where there is no limit.
+/// Longest silence of a connection where no limit is set.
 const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Wakes the node's thread once for all that the connections of one round of the runtime have given
@@ -74,7 +74,7 @@ impl Bell {
     }
 }
 
-/// What all connections share.
+/// State that all connections share.
 #[derive(Clone, Debug)]
 pub struct Shared {
     /// The node's inbox.
@@ -83,17 +83,17 @@ pub struct Shared {
     pub bell: Arc<Bell>,
     /// For fetches and lookups by time.
     pub reader: Reader<RealDisk>,
-    /// What they count.
+    /// Metrics that connections count.
     pub metrics: Arc<Metrics>,
     /// The bytes they may hold together.
     pub budget: Arc<Budget>,
     /// Where frames are checked.
     pub checking: Arc<Checking>,
-    /// How many of their ends are logged.
+    /// Limit on the log lines about ended connections.
     pub complaints: Arc<Complaints>,
     /// The largest frame.
     pub frame_bytes_max: u32,
-    /// How long one may be silent, if not for ever.
+    /// Longest silence of one connection; `None` for no limit.
     pub idle_max: Option<Duration>,
     /// Becomes true when the server stops.
     pub stop: watch::Receiver<bool>,
@@ -113,14 +113,14 @@ pub struct Connection {
     part_since: Option<Instant>,
     /// Until when it is not listened to.
     rests_until: Option<Instant>,
-    /// What fills the holes of responses that wait for their turn.
+    /// File parts that fill the holes of responses that wait for their turn.
     resolved: HashMap<u64, Resolved>,
     trail: plans::Trail,
     /// When it was last asked or answered anything.
     active_at: Instant,
 }
 
-/// What a connection waits for.
+/// Event that wakes a connection.
 enum Woken {
     /// A reply; `None` once the node has let the connection go.
     Reply(Option<Routed>),
@@ -134,17 +134,17 @@ enum Woken {
     Stop,
     /// The client has rested.
     Rested,
-    /// It may have been silent for too long.
+    /// The client may have been silent for too long.
     Idle,
 }
 
-/// Why a connection ends.
+/// Reason that a connection ends.
 enum End {
     /// The client closed it, or the network did; nothing to say.
     Gone,
     /// It is closed by us, for this reason.
     Closed(String),
-    /// It sent what is no request.
+    /// The client sent bytes that are no request.
     Malformed(String),
 }
 
@@ -248,8 +248,8 @@ impl Connection {
             if stopping && !self.session.is_waiting() {
                 return Ok(());
             }
-            // What follows a request that has to be answered first stays here, unlooked at: so it
-            // is seen when the client goes.
+            // Bytes after a request that has to be answered first stay here unread, so that the connection notices
+            // when the client goes.
             let is_reading = !stopping && (self.wants_more() || self.buf.len() < AHEAD);
             let has_part = self.part_since.is_some();
             if let Some(until) = self.rests_until
@@ -268,7 +268,7 @@ impl Connection {
                     }
                 } else if is_reading {
                     let freed = room.get_or_insert_with(|| Box::pin(Arc::clone(&budget).wait()));
-                    // What was given back before this was registered would wake nobody.
+                    // Room that was given back before this registration would wake nobody.
                     if freed.as_mut().poll(context).is_ready() || self.charge.has_room(has_part) {
                         room = None;
                         return Poll::Ready(Woken::Room);
@@ -325,7 +325,7 @@ impl Connection {
             && self.session.bytes() as u64 <= bytes_max
     }
 
-    /// What an idle client does.
+    /// Describes the state of an idle client.
     fn silence(&self) -> String {
         match self.part_since {
             Some(_) => self.part(),
@@ -334,7 +334,7 @@ impl Connection {
         }
     }
 
-    /// How far the frame came that is not whole.
+    /// Describes the progress of the incomplete frame.
     fn part(&self) -> String {
         match framing::whole(&self.buf) {
             None => "in the middle of a frame's length".to_owned(),
@@ -364,9 +364,9 @@ impl Connection {
         }
     }
 
-    /// Takes what has arrived. A short read has emptied the socket, and tokio then forgets that it
-    /// was readable, by what it knew before the read: so no second read is needed to be told that
-    /// nothing is left, and nothing that arrives meanwhile is missed.
+    /// Takes the bytes that have arrived. A short read has emptied the socket, and tokio then forgets that it was
+    /// readable, by its knowledge from before the read. So no second read is needed to learn that nothing is left, and
+    /// no bytes that arrive meanwhile are missed.
     async fn read(&mut self) -> Result<(), End> {
         let room =
             framing::make_room(&mut self.buf, self.shared.frame_bytes_max, framing::ROOM_MIN);
@@ -444,7 +444,7 @@ impl Connection {
             match routed {
                 Routed::Reply(sequence, mut reply) => {
                     self.rest(reply.rest_ms());
-                    // What is ready does not wait for what may have to be read.
+                    // A ready response does not wait for one that may have to be read.
                     if !matches!(reply, Reply::Nothing { .. } | Reply::Response(_)) {
                         self.send(std::mem::take(&mut outgoing)).await?;
                     }

@@ -9,8 +9,8 @@
 //! Tests:      `tests/`; the node itself is judged by the simulator.
 //! Start at:   [`CoreLoop::turn`].
 //!
-//! Estimate for a produce of 2 KiB at 128 in flight: its event costs a lock and a push, its turn is shared
-//! with all that arrived meanwhile, its reply one channel send and at most one wake-up of its
+//! Estimate for a produce of 2 KiB at 128 in flight: its event costs a lock and a push. Its turn is shared
+//! with all that arrived meanwhile. Its reply costs one channel send and at most one wake-up of its
 //! connection's task. One wake-up of this thread a turn, not an event.
 
 use std::collections::{HashMap, VecDeque};
@@ -41,14 +41,13 @@ use super::storage_worker::Work;
 /// Events in one turn at most: storage should not wait longer for the first of them.
 const TURN_EVENTS_MAX: usize = 2048;
 
-/// What is less was between two readings of one clock.
+/// Shortest suspension in milliseconds; anything less is the time between two readings of one clock.
 const SUSPENSION_MS_MIN: i64 = 1000;
 
-/// How often the node's figures are copied out while something happens: it takes a walk over all
-/// partitions.
+/// Time between two copies of the node's figures while something happens. A copy walks over all partitions.
 const FIGURES_EVERY: Duration = Duration::from_secs(1);
 
-/// What the node's thread is given.
+/// Input of the node's thread.
 #[derive(Debug)]
 pub enum Input {
     /// A connection, and where its replies go. How many wait there is bounded by the requests that
@@ -64,7 +63,7 @@ pub enum Input {
     Stop,
 }
 
-/// What a connection is given.
+/// Message to a connection.
 #[derive(Debug)]
 pub enum Routed {
     /// The answer to a request.
@@ -154,9 +153,9 @@ pub fn start(
 /// Reads that the node asked for, on threads that may wait.
 #[derive(Clone, Debug)]
 pub struct Reads {
-    /// Whose blocking threads.
+    /// Runtime whose blocking threads read.
     pub runtime: Handle,
-    /// Of what.
+    /// Reader of the segments.
     pub reader: Reader<RealDisk>,
 }
 
@@ -187,9 +186,9 @@ struct CoreLoop {
     /// Kept from turn to turn for its memory.
     actions: Vec<Action>,
     figures_at: Instant,
-    /// Whether something happened since the figures were copied.
+    /// True if something happened since the figures were copied.
     figures_due: bool,
-    /// Whether the node said last that it can serve; until it does it is asked in each turn.
+    /// True once the node has said that it can serve; until then each turn asks it.
     is_ready: bool,
     step_longest: Duration,
     turn_longest: Duration,
@@ -319,7 +318,7 @@ impl CoreLoop {
             self.links.send(to, *frame);
         }
         for (connection, routed) in replies {
-            // It may be gone: then nobody waits for the answer.
+            // The connection may be gone; then nobody waits for the answer.
             if let Some(replies) = self.connections.get(&connection) {
                 let _ = replies.send(routed);
             }

@@ -17,7 +17,7 @@ use duramen_broker::Readiness;
 /// A thread that works on one thing for so long is stuck, or its disk is.
 const STUCK: Duration = Duration::from_secs(10);
 
-/// What the threads say of themselves.
+/// State that the threads report of themselves.
 #[derive(Debug)]
 pub struct Health {
     started: Instant,
@@ -140,7 +140,7 @@ impl Health {
         problems
     }
 
-    /// What the node lacks to serve, of itself and of its cluster.
+    /// Lists the reasons why the node cannot serve, its own and its cluster's.
     fn not_standing(&self) -> Vec<String> {
         let is = |it: &AtomicBool| it.load(Ordering::Relaxed);
         let Standing { is_opening, is_member, knows_leader, nodes, nodes_unheard } = &self.standing;

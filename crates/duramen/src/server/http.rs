@@ -21,7 +21,7 @@ use tokio::net::TcpListener;
 use super::health::Health;
 use super::metrics::Metrics;
 
-/// What the answers are made of.
+/// Sources of the answers.
 #[derive(Clone, Debug)]
 pub struct Sources {
     /// For `/metrics`.

@@ -50,15 +50,15 @@ pub struct Metrics {
     pub step_longest_us: Gauge,
     /// The longest turn of the node's thread, in microseconds.
     pub turn_longest_us: Gauge,
-    /// Batches a journal sync.
+    /// Batches in a journal sync.
     pub sync_batches: Histogram,
-    /// How long journal syncs took.
+    /// Time of journal syncs, in seconds.
     pub sync_seconds: Histogram,
-    /// How long syncs of payload outside the journal took.
+    /// Time of syncs of payload outside the journal, in seconds.
     pub payload_sync_seconds: Histogram,
-    /// How long the syncs of one replica's checkpoint took.
+    /// Time of the syncs of one replica's checkpoint, in seconds.
     pub checkpoint_sync_seconds: Histogram,
-    /// How long slices of background work took on the storage thread.
+    /// Time of slices of background work on the storage thread, in seconds.
     pub maintain_seconds: Histogram,
     /// Bytes of segments that were read from the medium to be checked.
     pub scrubbed_bytes: Counter,
@@ -81,7 +81,7 @@ struct Figures {
     node: Mutex<NodeFigures>,
 }
 
-/// What the node counts, as name, help and value.
+/// Figures of the node, as name, help and value.
 type NodeFigures = Vec<Figure>;
 
 /// One number of the node's.
@@ -91,7 +91,7 @@ pub struct Figure {
     pub name: &'static str,
     /// One sentence.
     pub help: &'static str,
-    /// Whether it only rises.
+    /// True if the number only rises.
     pub is_counter: bool,
     /// The number.
     pub value: u64,

@@ -48,9 +48,9 @@ use link::{Dialler, Link};
 use notice::Notice;
 pub use standing::Standing;
 
-/// How often a node that is no member yet says again who it is.
+/// Time between two greetings of a node that is no member yet.
 const GREET_AGAIN: Duration = Duration::from_millis(500);
-/// How often it says what it waits for.
+/// Time between two log lines that say what the node waits for.
 pub(super) const WAITING_SAID_EVERY: Duration = Duration::from_secs(5);
 /// Nodes that are dialled at most, and the longest name of one: all of them fit into a greeting.
 const NODES_MAX: usize = 100;
@@ -58,7 +58,7 @@ const HOST_BYTES_MAX: usize = 255;
 /// Greetings that wait to be heard.
 const GREETINGS_MAX: usize = 64;
 
-/// What a message is.
+/// Kind of a message between nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Greeting = 1,
@@ -76,7 +76,7 @@ impl Kind {
 /// A label of a metric.
 type Labels = Vec<(&'static str, String)>;
 
-/// What goes to other nodes and comes from them, by node.
+/// Traffic to and from other nodes, by node.
 #[derive(Clone, Debug, Default)]
 pub struct PeerMetrics {
     sent_frames: Family<Labels, Counter>,
@@ -143,11 +143,11 @@ struct LinkTable {
     known: Mutex<BTreeMap<i32, Known>>,
 }
 
-/// What every way is made of.
+/// Parts from which each link is made.
 #[derive(Debug)]
 struct Dialling {
     own: NodeAddress,
-    /// Those whose address the operator has said: nobody knows better.
+    /// Nodes whose address the operator has configured; that address is never replaced.
     listed: BTreeSet<i32>,
     identity: watch::Receiver<Identity>,
     standing: Arc<Standing>,
@@ -194,7 +194,7 @@ impl Links {
         }
     }
 
-    /// Whether this node has a place in its cluster; none of a node that has no others.
+    /// Returns the standing of this node in its cluster; `None` for a node that has no others.
     pub fn standing(&self) -> Option<&Arc<Standing>> {
         self.0.dialling.as_ref().map(|dialling| &dialling.standing)
     }
@@ -283,9 +283,9 @@ pub struct Place {
     pub address: HostPort,
     /// The nodes that the operator has listed, and where they listen for each other. One that is not among them joins.
     pub nodes: BTreeMap<i32, HostPort>,
-    /// Who this one is, as its manifest says.
+    /// Identity of this node, as its manifest says.
     pub facts: Facts,
-    /// With whom it has promised to form a cluster, or its cluster began.
+    /// Nodes with which this one has promised to form a cluster, or has formed it.
     pub voters: Vec<Voter>,
     /// The operator asks for the place of the directory that is registered under this node's id.
     pub replaces: bool,

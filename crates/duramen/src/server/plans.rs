@@ -28,7 +28,7 @@ const TRAIL_MAX: usize = 4096;
 pub struct Resolved {
     /// The response; `None` if nothing is sent.
     pub response: Option<Response>,
-    /// What fills its holes, by their ids.
+    /// File parts that fill the response's holes, by their ids.
     pub files: Vec<FilePart>,
 }
 
@@ -102,7 +102,8 @@ async fn fetch(reader: &Reader<RealDisk>, plan: FetchPlan, trail: &mut Trail) ->
     Resolved { files: parts(ranges, trail), response: Some(response.into()) }
 }
 
-/// What a consumer of a share group is given was surveyed, and so checked, a moment ago; unless it is given again.
+/// Reads batches for a consumer of a share group. They were surveyed, and so checked, a moment ago, unless they are
+/// delivered again.
 async fn share(reader: &Reader<RealDisk>, plan: SharePlan, trail: &mut Trail) -> Resolved {
     let is_checked = plan.parts.iter().all(|part| {
         let located = reader.locate(part.replica, part.from, part.end, u32::MAX, true);
@@ -126,7 +127,8 @@ fn parts(ranges: Vec<FileRange<RealFile>>, trail: &mut Trail) -> Vec<FilePart> {
     ranges.into_iter().map(part).collect()
 }
 
-/// What has to be read and checked before it is sent, with what a sequential reader will want next.
+/// Returns the ranges that have to be read and checked before they are sent, with the bytes that a sequential reader
+/// will want next.
 fn unchecked(
     reader: &Reader<RealDisk>,
     plan: &FetchPlan,
@@ -137,7 +139,7 @@ fn unchecked(
     for part in &plan.parts {
         let limit = part.bytes_max.min(budget);
         let located = reader.locate(part.replica, part.offset, part.end, limit, true);
-        // What cannot be located is not read; the plan's own lookup says why.
+        // A range that cannot be located is not read; the plan's own lookup says why.
         let Ok(Some(range)) = located else { continue };
         budget = budget.saturating_sub(range.len);
         if !range.verified {

@@ -28,16 +28,16 @@ use crate::telemetry;
 /// Reads the configuration again, as it was read at the start.
 pub type Load = Box<dyn Fn() -> Result<Config, Mistakes> + Send>;
 
-/// What a connection is bound to that begins now.
+/// Limits of a connection that begins now.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// How many there may be.
+    /// Limits of the number of connections.
     pub seats: SeatLimits,
-    /// How many are accepted in a second.
+    /// Largest number of connections accepted in a second.
     pub rate_max: u32,
-    /// How long one may be silent, if not for ever.
+    /// Longest silence of a connection; `None` for no limit.
     pub idle_max: Option<Duration>,
-    /// The largest frame.
+    /// Largest frame, in bytes.
     pub frame_bytes_max: u32,
 }
 
@@ -57,9 +57,9 @@ impl Limits {
 
 /// See the room card.
 pub struct Reloading {
-    /// What the process runs by.
+    /// Configuration that the process runs by.
     pub config: Config,
-    /// The settings of that, checked.
+    /// Settings of that configuration, checked.
     pub given: Settings,
     /// For connections that begin.
     pub limits: watch::Sender<Limits>,
@@ -134,7 +134,7 @@ impl Reloading {
         }
     }
 
-    /// What the file has beside settings: only what is logged changes. True if nothing is otherwise.
+    /// Takes the keys that the file has beside settings: only those of logging change. Returns true if no key differs.
     fn take_keys(&mut self, config: &Config) -> bool {
         let mut is_same = true;
         let (old, new) = (self.config.keys(), config.keys());

@@ -1,6 +1,6 @@
 //! # Room card: seats
 //!
-//! Purpose:    how many connections there may be, of all clients and of one address.
+//! Purpose:    bound the number of connections, of all clients and of one address.
 //! Owns:       the counts. The limits may change from one connection to the next.
 //! Interface:  [`Seats::take`], [`Seat`].
 //! Invariants: a seat is given back when it is dropped, however the connection ends.
@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// How many connections there may be.
+/// Limits of the number of connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SeatLimits {
     /// `max.connections`, and what descriptors allow.

@@ -25,8 +25,8 @@ pub struct ServerSettings {
     pub node_id: Option<i32>,
     /// `advertised.listeners`.
     pub advertised: Option<HostPort>,
-    /// `controller.quorum.voters`: the nodes with whom a cluster is formed, or, if this one is not among them, that it joins,
-    /// and where they listen for other nodes; nobody for a node that is a cluster of its own.
+    /// `controller.quorum.voters`: the nodes that form the cluster, with the addresses where they listen for other
+    /// nodes. A node that is not among them joins their cluster. Empty for a node that is a cluster of its own.
     pub nodes: BTreeMap<i32, HostPort>,
     /// `max.connections`, `max.connections.per.ip` and its overrides.
     pub seats: SeatLimits,
@@ -104,7 +104,7 @@ impl ServerSettings {
         advertised: Option<HostPort>,
         addresses: HashMap<IpAddr, usize>,
     ) -> Self {
-        // What is no number of its type, such as -1, is what the setting has for "none".
+        // A value that is no number of its type, such as -1, is the setting's "none".
         let number = |name: &str| settings.get(name).and_then(|(value, _)| value.parse().ok());
         let id = |name: &str| number(name).and_then(|id: u64| i32::try_from(id).ok());
         let size = |name: &str| number(name).expect("checked, or a default");

@@ -24,12 +24,12 @@ use duramen_storage::storage::Voter;
 
 use super::greeting::{Greeting, Identity};
 
-/// What is to be made durable next.
+/// Decision that has to be made durable next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// With whom a cluster may be formed.
+    /// Voters with whom a cluster may be formed.
     Promise(Vec<Voter>),
-    /// The cluster's id, or `None` if this node is to choose it; and with whom it began.
+    /// The cluster's id, or `None` if this node is to choose it, and the voters that it began with.
     Join(Option<[u8; 16]>, Vec<Voter>),
 }
 
@@ -49,7 +49,7 @@ impl Forming {
         Self { own, listed: listed.into_iter().collect(), heard }
     }
 
-    /// What is to be said to others.
+    /// Returns the identity that this node tells others.
     pub(crate) fn own(&self) -> &Identity {
         &self.own
     }
@@ -76,7 +76,8 @@ impl Forming {
         self.own.voters = founders;
     }
 
-    /// What is to be made durable now, if anything; or why this directory can never be a member.
+    /// Returns the step that has to be made durable now, if any, or the reason why this directory can never be a
+    /// member.
     pub(crate) fn next(&self) -> Result<Option<Step>, String> {
         if self.own.cluster_id.is_some() {
             return Ok(None);
@@ -105,8 +106,8 @@ impl Forming {
         Ok(is_agreed.then(|| Step::Join(None, self.own.voters.clone())))
     }
 
-    /// There is a cluster already. Who has promised nothing joins it, be it as a new node or in the place of one whose
-    /// directory is lost: then it has to be told all that it is to have.
+    /// Returns the step of a node that hears of a cluster. A directory that has promised nothing joins, as a new node
+    /// or in the place of a node whose directory is lost. Then others have to send it all that it is to have.
     fn next_with(&self, member: &Identity) -> Result<Step, String> {
         let own = &self.own;
         let counts_on = |it: &Voter| it.directory_id == own.directory_id;
@@ -144,7 +145,7 @@ impl Forming {
         (1..).zip(&self.listed).map(voter).collect()
     }
 
-    /// What it waits for, in words.
+    /// Describes in words the event that the node waits for.
     pub(crate) fn waits_for(&self) -> String {
         if !self.listed.contains(&self.own.broker_id) {
             let listed = &self.listed;
@@ -181,8 +182,8 @@ impl Forming {
     }
 }
 
-/// Whether a node goes on listening to one that says this of itself; if not, why. Which directory is which node is known to
-/// the metadata, and judged there.
+/// Tells whether a node goes on listening to one that sends this greeting; if not, returns the reason. The metadata
+/// knows which directory belongs to which node, and that is judged there.
 pub(crate) fn judge(own: &Identity, greeting: &Greeting) -> Result<(), String> {
     let Greeting { to, from, .. } = greeting;
     if *to != own.broker_id {

@@ -28,14 +28,14 @@ const QUEUE_FRAMES_MAX: usize = 1024;
 const REDIAL_MIN: Duration = Duration::from_millis(50);
 const REDIAL_MAX: Duration = Duration::from_millis(800);
 const CONNECT_MAX: Duration = Duration::from_secs(2);
-/// How long sent bytes may stay without an answer, or unsent, until the connection is given up. The other node's machine
-/// may be gone, or the way to it; or it takes nothing.
+/// Longest time that sent bytes may stay unanswered or unsent before the connection is given up. The other node's
+/// machine or the way to it may be gone, or the node takes nothing.
 const STALL_MAX: Duration = Duration::from_secs(5);
 
 /// A notice comes back on a connection, and nothing else does.
 const ANSWER_BYTES_MAX: u32 = 1 << 10;
 
-/// Where frames for one node wait.
+/// Queue of frames for one node.
 #[derive(Debug)]
 pub(super) struct Link {
     queue: Mutex<Queue>,
@@ -97,7 +97,7 @@ impl Link {
         }
     }
 
-    /// What waits for a connection that is gone is old when the next one is there.
+    /// Drops the queued frames. Those that waited for a connection that is gone are old when the next one is there.
     fn set_connected(&self, is_connected: bool) {
         let mut queue = self.lock();
         let dropped = queue.frames.len();

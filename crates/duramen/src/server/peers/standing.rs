@@ -27,7 +27,7 @@ pub struct Standing {
     /// The operator asked for the place of the directory that is registered under this id.
     replaces: bool,
     state: Mutex<State>,
-    /// What [`Standing::until_member`] waits for.
+    /// Signal that [`Standing::until_member`] awaits.
     is_member: watch::Sender<bool>,
     health: Arc<Health>,
 }
@@ -36,7 +36,7 @@ pub struct Standing {
 struct State {
     members: Membership,
     is_member: bool,
-    /// What others say against this directory, and the index of the metadata that it follows from.
+    /// Refusal of this directory by others, with the index of the metadata that it follows from.
     refusal: Option<(u64, String)>,
     /// The directory that came last under this node's id, as it was logged.
     rival: Option<[u8; 16]>,
