@@ -21,7 +21,7 @@ pub struct Records {
     pub producer: (i64, i16, i32),
     /// The records' time is the batch's maximum: the log's, not the client's.
     pub log_append_time: bool,
-    /// How the records are compressed.
+    /// Compression of the records.
     pub codec: Codec,
 }
 

@@ -52,7 +52,7 @@ impl Compactor {
         self.stages.push_back(stage);
     }
 
-    /// Whether there is nothing to do.
+    /// Tells whether there is nothing to do.
     pub(crate) fn is_idle(&self) -> bool {
         let compacts = !self.orders.is_empty() || self.current.is_some() || !self.made.is_empty();
         !compacts && self.stages.is_empty()

@@ -56,19 +56,19 @@ pub enum Sabotage {
     SyncErrorSwallowed,
 }
 
-/// How the living process stands with its disk.
+/// State of the living process towards its disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Process {
     Alive,
     /// A sync failed, and nobody has been told: other threads go on.
     Failing,
-    /// A sync or write failed, and it knows: it must not write again.
+    /// A sync or write failed, and the process knows: it must not write again.
     Doomed,
     /// Killed in the middle of a call.
     Dead,
 }
 
-/// What happened, in numbers.
+/// Counts of calls and faults.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counters {
     /// Calls of any kind.
@@ -185,7 +185,7 @@ enum Call {
 }
 
 impl Call {
-    /// Whether it changes what others see. Removals may be under way on another thread.
+    /// Tells whether the call changes state that others see. Removals may be under way on another thread.
     fn mutates(self) -> bool {
         matches!(self, Self::Create | Self::Write | Self::SetLen | Self::CreateDir | Self::Rename)
     }
@@ -382,17 +382,17 @@ impl SimDisk {
         self.state().crash_in = calls;
     }
 
-    /// Whether the process has died by [`SimDisk::crash_in`].
+    /// Tells whether the process has died by [`SimDisk::crash_in`].
     pub fn is_dead(&self) -> bool {
         self.state().process == Process::Dead
     }
 
-    /// Whether a sync or write has failed in this process.
+    /// Tells whether a sync or write has failed in this process.
     pub fn is_doomed(&self) -> bool {
         matches!(self.state().process, Process::Failing | Process::Doomed)
     }
 
-    /// The process is being told of a failed sync: from now on it must not write.
+    /// Tells the process of a failed sync: from now on it must not write.
     pub fn doom(&self) {
         let mut machine = self.state();
         if machine.process == Process::Failing {
@@ -418,10 +418,9 @@ impl SimDisk {
         machine.begin_process(&self.machine)
     }
 
-    /// The power goes. Of every file that is still named, the length is one of those since its
-    /// last sync, and each unsynced page is any of its versions, or torn between two of them at
-    /// 512 bytes. Of the unsynced creations, renames and removals any subset has happened.
-    /// Returns the next process's view.
+    /// Cuts the power, and returns the next process's view. Every file that still has a name keeps one of the lengths
+    /// since its last sync. Each unsynced page is any of its versions, or torn between two of them at 512 bytes. Of
+    /// the unsynced creations, renames and removals any subset has happened.
     #[must_use = "the old process's view is dead"]
     pub fn power_loss(&self) -> Self {
         let mut guard = self.state();
@@ -521,7 +520,7 @@ impl SimDisk {
         self.state().trace
     }
 
-    /// What happened, in numbers.
+    /// Returns the counts of calls and faults.
     pub fn counters(&self) -> Counters {
         self.state().counters
     }
@@ -582,7 +581,7 @@ impl Machine {
             return Ok(());
         }
         if dies {
-            // It may have got as far as the device for some pages.
+            // The sync may have got as far as the device for some pages.
             let luck = Luck::draw(&mut self.chance);
             let inode = self.files.get_mut(&file.node).expect("an open file has an inode");
             inode.write_back(luck, &mut self.chance);

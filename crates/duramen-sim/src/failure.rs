@@ -10,18 +10,18 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// How a run failed.
+/// Kind of a run's failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// The code under test panicked.
     Crash,
-    /// It stopped making progress.
+    /// The code under test stopped making progress.
     Liveness,
-    /// It broke a promise.
+    /// The code under test broke a promise.
     Correctness,
 }
 
-/// Why a run failed.
+/// Reason that a run failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// How.

@@ -1,9 +1,9 @@
 //! # Room card: model
 //!
-//! Purpose:    what one replica's log must be, by the simplest means.
-//! Owns:       [`ReplicaModel`]: what was submitted, and how much of it was reported persisted.
+//! Purpose:    the expected state of one replica's log, by the simplest means.
+//! Owns:       [`ReplicaModel`]: the submitted ops, and how many of them were reported persisted.
 //! Interface:  [`ReplicaModel::submit`], [`ReplicaModel::on_persisted`], [`ReplicaModel::adopt`].
-//! Invariants: `base` is what was reported persisted; `tip` is `base` with all of `ops` applied.
+//! Invariants: `base` is the state reported persisted; `tip` is `base` with all of `ops` applied.
 //! Never:      files, rounds, syncs: the model does not know how storage works.
 //! Tests:      below, and every run.
 //! Start at:   [`ReplicaModel::adopt`].
@@ -97,8 +97,8 @@ impl State {
         self.entries[..upto].iter().rev().find_map(|entry| entry.end_offset()).unwrap_or(0)
     }
 
-    /// What is known to be committed: membership and trims tell of it, even where a crash took the
-    /// hard state that said so. Raft never replaces it.
+    /// Returns the largest index known to be committed. Membership and trims prove commits, even where a crash took
+    /// the hard state that recorded them. Raft never replaces such entries.
     pub fn committed(&self) -> u64 {
         let told = self.hard_state.commit.max(self.conf.applied).min(self.last_index());
         (told..=self.last_index())
@@ -220,8 +220,8 @@ impl ModelOp {
     }
 }
 
-/// An image that was submitted, and what else recovery must then know: entries up to the image are
-/// not applied again, so what they changed must not be lost.
+/// Snapshot that was submitted, and the state that recovery must then know besides. Entries up to the snapshot are not
+/// applied again, so their changes must not be lost.
 #[derive(Clone, Debug)]
 struct ModelImage {
     index: u64,
@@ -244,15 +244,15 @@ impl ModelImage {
 /// One replica, from its creation to its end.
 #[derive(Clone, Debug)]
 pub struct ReplicaModel {
-    /// Who it is.
+    /// Id of the replica.
     pub id: ReplicaId,
-    /// What it is a replica of.
+    /// Log of which it is a replica.
     pub identity: Identity,
-    /// What was reported persisted.
+    /// State that was reported persisted.
     pub base: State,
-    /// What was submitted since, oldest first.
+    /// Ops submitted since, oldest first.
     pub ops: VecDeque<ModelOp>,
-    /// All of it.
+    /// State with all of `ops` applied.
     pub tip: State,
     /// Tickets not reported yet, each with the number of ops it stands for in `ops`; none for a
     /// write that need not be synced.
@@ -302,13 +302,13 @@ impl ReplicaModel {
         self.images.extend(newest);
     }
 
-    /// Whether tickets are outstanding.
+    /// Tells whether tickets are outstanding.
     pub fn waits(&self) -> bool {
         !self.tickets.is_empty()
     }
 
-    /// Storage reports a ticket: it must be the oldest outstanding. Returns whether it proves that
-    /// a round was synced.
+    /// Takes a ticket that storage reports: it must be the oldest outstanding. Returns true if it proves that a round
+    /// was synced.
     pub fn on_persisted(&mut self, ticket: u64) -> Result<bool, String> {
         let Some((expected, ops)) = self.tickets.pop_front() else {
             return Err(format!("replica {}: ticket {ticket} was never given", self.id.0));
@@ -343,9 +343,9 @@ impl ReplicaModel {
         safe
     }
 
-    /// After a crash: `found` must be what was reported persisted, with some of what was
-    /// submitted after it: a prefix of the entries, and hard state, membership, log start and
-    /// image as of a point not before that prefix. The model goes on from there.
+    /// Checks the state found after a crash, and goes on from there. `found` must be the state reported persisted,
+    /// with some of the ops submitted after it. These are a prefix of the entries, and hard state, membership, log
+    /// start and snapshot as of a point not before that prefix.
     pub fn adopt(&mut self, found: &RecoveredReplica) -> Result<(), String> {
         let fail = |what: String| Err(format!("replica {}: {what}", self.id.0));
         if found.identity != self.identity {
@@ -449,7 +449,7 @@ fn partial_logs(log: &State, next: Option<&ModelOp>) -> Vec<State> {
     states
 }
 
-/// What is compared, in order.
+/// Compared fields, in order.
 const RANKS: [&str; 11] = [
     "last index",
     "entry",
@@ -464,8 +464,8 @@ const RANKS: [&str; 11] = [
     "term runs",
 ];
 
-/// Whether `found` is `state`, but for a commit and an image that may lag; returns it with those,
-/// or what differs, and how late in the comparison.
+/// Compares `found` with `state`: only its commit and its snapshot may lag, and are then put into the returned state. Else
+/// returns the difference, and how late in the comparison it came.
 fn compare(
     state: State,
     found: &RecoveredReplica,
@@ -491,7 +491,7 @@ fn compare(
     if (hard_state.term, hard_state.vote) != (model.term, model.vote) {
         return differs("hard state", &model, &hard_state);
     }
-    // What an image contains was committed, whatever became of the record that said so.
+    // Entries that a snapshot contains were committed, whatever became of the record that said so.
     let commit_max = model.commit.min(last).max(found.prev_index);
     if hard_state.commit > commit_max || hard_state.commit < found.prev_index {
         let range = (found.prev_index, commit_max);
@@ -567,7 +567,7 @@ fn compare_history(state: &State, found: &RecoveredReplica) -> Result<(), String
     Ok(())
 }
 
-/// The segments must be all that the descriptors' flags make, but for dead ones: the first may lie
+/// Checks that the segments are all those that the descriptors' flags make, except dead ones. The first may lie
 /// anywhere up to the log's start, since a cut can leave a log without any segment.
 fn compare_segments(state: &State, found: &[SegmentMeta]) -> Result<(), String> {
     let from = match found.first() {

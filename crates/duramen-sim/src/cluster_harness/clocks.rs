@@ -1,8 +1,10 @@
-//! Wall clocks of single machines that leap by days, forwards and back, while their process runs; and whether it notices.
+//! Wall clocks of single machines that leap by days, forwards and back, while their process runs; and the process's
+//! notice of it.
 //!
-//! Whoever starts with a wrong clock learns it from the others, unless one of them is wrong by just as much; what it stamps is wrong
-//! all the same. In most runs a clock is set right while its process is down. Nothing at all may be deleted for its age but where
-//! two are wrong alike, or one started with a time long ago; then replicas are at least to agree on what goes.
+//! A machine that starts with a wrong clock learns it from the others, unless one of them is wrong by just as much.
+//! Its timestamps are wrong all the same. In most runs a clock is set right while its process is down. Nothing at all
+//! may be deleted for its age, except where two clocks are wrong alike, or one started with a time long ago. Then
+//! replicas must at least agree on the records that go.
 
 use super::World;
 use super::machine::Machine;
@@ -27,13 +29,13 @@ pub(super) struct Clocks {
     chance: Prng,
 }
 
-/// What is known of a machine's process.
+/// Facts that are known of a machine's process.
 #[derive(Clone, Copy, Debug, Default)]
 struct Process {
     start: u64,
-    /// How wrong its clock was when it started: that it believes.
+    /// Error of its clock when it started, in milliseconds: the process believes that clock.
     believes_ms: i64,
-    /// Since when it has run, and its clock has not leapt.
+    /// Time since which the process has run and its clock has not leapt, in microseconds.
     since_us: u64,
 }
 
@@ -59,7 +61,7 @@ impl World {
             let at = clocks.chance.index(self.machines.len());
             let days = i64::try_from(clocks.chance.between(1, 20)).expect("small");
             let leapt_ms = *clocks.chance.pick(&[0, days * DAY_MS, -days * DAY_MS]);
-            // What starts in this very moment would start with it.
+            // A process that starts in this very moment would start with the leap.
             let is_set_right = self.machines[at].life.is_none() && !clocks.outlast;
             let leapt_ms = if is_set_right { 0 } else { leapt_ms };
             tell(|| format!("the clock of machine {at} leaps: {} days", leapt_ms / DAY_MS));
@@ -70,7 +72,7 @@ impl World {
         Ok(())
     }
 
-    /// Whether a process that started with a wrong clock may hear that it is right.
+    /// Tells whether a process that started with a wrong clock may hear that it is right.
     fn is_wrong_alike(&self, at: usize) -> bool {
         let wrong_ms = self.clocks.processes[at].believes_ms;
         let others = self.machines.iter().enumerate().filter(|(other, _)| *other != at);

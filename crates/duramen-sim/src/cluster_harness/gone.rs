@@ -1,4 +1,4 @@
-//! What must be left of topics that were deleted, and of replicas that went elsewhere: nothing, on any machine.
+//! Checks that nothing is left, on any machine, of topics that were deleted and of replicas that went elsewhere.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,5 @@
-//! A machine that is taken out of the cluster: it runs on for a while, is stopped for good, or comes back with an empty disk.
+//! A machine that is taken out of the cluster. It runs on for a while, is stopped for good, or comes back with an
+//! empty disk.
 
 use duramen_broker::Node;
 
@@ -39,14 +40,14 @@ impl Leaving {
         }
     }
 
-    /// Whether a machine leaves, or has left.
+    /// Tells whether this machine leaves, or has left.
     pub(super) fn concerns(&self, at: usize) -> bool {
         self.at == Some(at)
     }
 }
 
 impl World {
-    /// A machine that was taken out is stopped some time later.
+    /// Stops a machine some time after it was taken out.
     pub(super) fn disturb_leaving(&mut self) {
         let Some(at) = self.leaving.at else { return };
         if !self.clients.has_taken_out() {
@@ -79,7 +80,8 @@ impl World {
         }
     }
 
-    /// Who has been taken out is stopped, and nobody takes it for a member; or all know the one that came in its place.
+    /// Waits until the machine that was taken out is stopped and nobody takes it for a member, or until all know its
+    /// successor.
     pub(super) fn await_departure(&mut self) -> Result<(), Failure> {
         let Some(at) = self.leaving.at.filter(|_| self.clients.has_taken_out()) else {
             return Ok(());

@@ -57,24 +57,24 @@ pub(super) struct Machine {
     settings: BrokerSettings,
     memory: Memory,
     quiet_ticks: u64,
-    /// How likely a read is to be carried out, of a thousand pieces of work.
+    /// Chance that a read is carried out, in a thousand pieces of work.
     reads: u64,
     faults: Faults,
     pub(super) rotting: Rotting,
     chance: Prng,
     seed: u64,
     pub(super) wipes: u8,
-    /// It was taken out of the cluster.
+    /// True once the machine was taken out of the cluster.
     pub(super) is_out: bool,
-    /// How far its wall clock is from everybody else's.
+    /// Difference of its wall clock from everybody else's, in milliseconds.
     pub(super) leapt_ms: i64,
     pub(super) told: Told,
 }
 
-/// What a piece of work ended in: actions, or the process's death.
+/// Outcome of a piece of work: actions, or the process's death.
 pub(super) type Outcome = Result<Vec<Action>, Failure>;
 
-/// A machine's data directory, another one after each time that it was wiped.
+/// Returns the id of a machine's data directory, another one after each wipe.
 fn directory(at: usize, wipes: u8) -> [u8; 16] {
     let mut id = [9 + wipes; 16];
     id[0] = u8::try_from(at).expect("small") + 1;
@@ -196,7 +196,7 @@ impl Machine {
         self.frozen_until_us.is_some()
     }
 
-    /// What came while it stood still, if that is over: clients first, now and then.
+    /// Returns the events that came while the machine stood still, if that is over: clients first, now and then.
     pub(super) fn thaw(&mut self, mono_us: u64) -> Option<Vec<Event>> {
         self.frozen_until_us.take_if(|until_us| *until_us <= mono_us)?;
         tell(|| format!("machine {} goes on", self.at));

@@ -6,10 +6,10 @@ use bytes::Bytes;
 
 use crate::prng::Prng;
 
-/// How bad it is.
+/// Faults of the network.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Weather {
-    /// In a thousand.
+    /// Chance in a thousand that a frame is lost.
     pub(super) lost: u64,
     pub(super) doubled: u64,
     /// The longest way, in microseconds.
@@ -63,11 +63,11 @@ impl Network {
     pub(super) fn arrived(&mut self, now_us: u64) -> Option<(usize, usize, Bytes)> {
         let first = self.on_the_way.first_entry().filter(|first| first.key().0 <= now_us)?;
         let (from, to, frame) = first.remove();
-        // What was on the way when the way was cut is lost, too.
+        // A frame that was on the way when the way was cut is lost, too.
         if self.cut.contains(&(from, to)) { self.arrived(now_us) } else { Some((from, to, frame)) }
     }
 
-    /// One machine is cut off in one direction or both, or one way between two: which one.
+    /// Cuts one machine off in one direction or both, or one way between two. Returns the machine.
     pub(super) fn cut(&mut self, machines: usize) -> usize {
         let one = self.chance.index(machines);
         let kind = self.chance.below(3);

@@ -1,8 +1,8 @@
-//! What a run of many nodes came to.
+//! Results of a run of many nodes.
 
 use crate::trace::Trace;
 
-/// What a good run did.
+/// Counts of a good run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Report {
     /// Hash of everything that happened.
@@ -49,7 +49,7 @@ pub struct Report {
     pub transacted: (u64, u64),
     /// Assignments that members of the consumer protocol were told, and commits of theirs that were refused.
     pub assigned: (u64, u64),
-    /// How often a group became one of the consumer protocol, and one of the classic one.
+    /// Number of times that a group became one of the consumer protocol, and one of the classic one.
     pub changed: (u64, u64),
     /// Records that were given to consumers of a share group, decisions that were answered, and dead letters.
     pub given: (u64, u64, u64),

@@ -1,4 +1,4 @@
-//! What must be true of replicas that sleep, and how often they do.
+//! Rules that must hold of quiesced replicas, and the count of their sleeps.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ use crate::trace::tell;
 pub(super) const LATE_US: u64 = 3_000_000;
 /// The log of the metadata is always awake.
 pub(super) const METADATA: [u8; 16] = 1_u128.to_be_bytes();
-/// How often it is looked.
+/// Time between two looks, in microseconds.
 const LOOK_US: u64 = 40_000;
 
 /// A replica of one life of a machine.
@@ -30,7 +30,7 @@ pub(super) struct Watch {
     asleep: BTreeSet<Sleeper>,
     /// Those that sleep without what they sleep by, and since when.
     forsaken: BTreeMap<Sleeper, u64>,
-    /// Whether none is awake, but for those of the metadata, machines agree on that, and no partition moves.
+    /// True if no replica is awake except those of the metadata, machines agree on that, and no partition moves.
     is_all: bool,
     /// Times that a replica was seen to have fallen asleep.
     pub(super) slept: u64,
@@ -38,7 +38,7 @@ pub(super) struct Watch {
     pub(super) roused: u64,
 }
 
-/// Whether a machine hears another one.
+/// Tells whether a machine hears another one.
 fn hears(machines: &[Machine], network: &Network, from: usize, to: usize) -> bool {
     machines[from].life.is_some() && !machines[from].is_frozen() && !network.is_cut(from, to)
 }
@@ -69,12 +69,13 @@ impl Lulls {
 }
 
 impl Watch {
-    /// Whether all replicas sleep, but for those of the metadata, and machines agree on that.
+    /// Tells whether all replicas are quiesced except those of the metadata, and machines agree on that.
     pub(super) fn is_all_asleep(&self) -> bool {
         self.is_all
     }
 
-    /// Whoever follows sleeps because its leader does, whose node it hears; whoever leads, because a majority answers.
+    /// Checks the reasons of quiesced replicas. A follower is quiesced because its leader is, whose node it hears; a
+    /// leader is, because a majority answers.
     pub(super) fn look(
         &mut self,
         now_us: u64,
@@ -141,7 +142,7 @@ impl Watch {
     }
 }
 
-/// Whether a replica has what it sleeps by.
+/// Tells whether a replica has the conditions for being quiesced.
 fn is_well(
     at: usize,
     own: &Standing,

@@ -9,11 +9,11 @@ use crate::failure::Failure;
 use crate::prng::Prng;
 use crate::trace::tell;
 
-/// What a process was told of its disk.
+/// State of the disk as a process was told.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Told {
     pub(super) is_full: bool,
-    /// Counts what it was told, and starts.
+    /// Number of such messages and of starts.
     pub(super) changes: u64,
 }
 
@@ -26,7 +26,7 @@ pub(super) struct Space {
     pub(super) filled: u64,
     pub(super) refused: u64,
     limited: Vec<bool>,
-    /// What the machine of a connection had been told when it was last asked.
+    /// State that the machine of a connection had been told when it was last asked.
     asked: Vec<(ConnectionId, Told)>,
     chance: Prng,
 }

@@ -3,9 +3,9 @@
 //! Purpose:    directories, and what a crash may leave of their changes.
 //! Owns:       [`Names`], [`NameOp`].
 //! Interface:  all of it.
-//! Invariants: a name means one node; a change survives whole or not at all; one that cannot
-//!             have happened without another (a rename of a file that was never created, a create
-//!             under a name that is still taken) did not happen.
+//! Invariants: a name means one node; a change survives whole or not at all. A change that cannot have
+//!             happened without another did not happen: a rename of a file that was never created, a
+//!             create under a name that is still taken.
 //! Never:      bytes.
 //! Tests:      `tests/disk.rs`.
 //! Start at:   [`Names::apply`].
@@ -23,9 +23,9 @@ pub(crate) const ROOT: NodeId = 0;
 pub(crate) enum NameOp {
     /// A file or directory came to be.
     Link { dir: NodeId, name: String, node: NodeId },
-    /// It was removed; a directory only goes when it is empty.
+    /// The file or directory was removed; a directory only goes when it is empty.
     Unlink { dir: NodeId, name: String, node: NodeId },
-    /// It was renamed, in place of whatever had the new name.
+    /// The file or directory was renamed, in place of whatever had the new name.
     Move { from: (NodeId, String), to: (NodeId, String), node: NodeId },
 }
 
@@ -71,7 +71,7 @@ impl Names {
         }
     }
 
-    /// What a path names.
+    /// Returns the node that a path names.
     pub(crate) fn find(&self, path: &str) -> Option<NodeId> {
         let parts = path.split('/').filter(|part| !part.is_empty());
         parts.into_iter().try_fold(ROOT, |dir, part| self.dirs.get(&dir)?.get(part).copied())
