@@ -464,8 +464,8 @@ const RANKS: [&str; 11] = [
     "term runs",
 ];
 
-/// Compares `found` with `state`: only its commit and its snapshot may lag, and are then put into the returned state. Else
-/// returns the difference, and how late in the comparison it came.
+/// Compares `found` with `state`: only its commit and its snapshot may lag, and are then put into the returned state.
+/// Else returns the difference, and how late in the comparison it came.
 fn compare(
     state: State,
     found: &RecoveredReplica,

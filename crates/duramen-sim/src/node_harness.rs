@@ -38,7 +38,7 @@ const RESERVE_BYTES: u64 = 1024 * 1024;
 const IN_FLIGHT_MAX: u64 = 1024 * 1024;
 const DAY_MS: i64 = 86_400_000;
 
-/// What a good run did.
+/// Counts of a good run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Report {
     /// Hash of everything that happened.
@@ -84,7 +84,7 @@ struct Life {
 struct World {
     seed: u64,
     bug: Option<NodeBug>,
-    /// What a planted bug reports too early.
+    /// Reports that a planted bug makes too early.
     early: Vec<Done>,
     profile: Profile,
     options: Options,
@@ -95,7 +95,7 @@ struct World {
     mono_us: u64,
     wall_ms: i64,
     limited: bool,
-    /// How far the node's wall clock is from the clients'.
+    /// Difference of the node's wall clock from the clients', in milliseconds.
     leapt_ms: i64,
     /// There is no term left: the node has stopped for good.
     is_over: bool,
@@ -171,7 +171,7 @@ impl World {
             life: None,
             clients: {
                 let mut clients = Clients::new(seed, profile.leaps);
-                // What years of records stand for has no keys.
+                // The entries that stand for years of records have no keys.
                 clients.oracle.has_keyed &= !profile.ages;
                 clients
             },
@@ -362,7 +362,7 @@ impl World {
     }
 
     fn begin_round(&mut self) -> Result<(), Failure> {
-        // What the node has decided goes to storage first: that is the group commit.
+        // Ops that the node has decided go to storage first: that is the group commit.
         let now = self.now();
         let mut actions = Vec::new();
         self.life().node.flush(now, &mut actions);

@@ -3,8 +3,8 @@
 //! Purpose:    one machine of a cluster whose disk rots at rest, and the scrubs and repairs that all of them do then.
 //! Owns:       the time of each flip and its bytes; harm to an answer for a repair; the check of repaired bytes.
 //! Interface:  [`Rotting`], [`Rot`], `Machine::scrub`.
-//! Invariants: only bytes flip that a checkpoint has synced, and only while nobody runs: a living process serves bytes that
-//!             it has checked unchecked, as on a real machine. One machine rots, so that there is always another copy.
+//! Invariants: only bytes flip that a checkpoint has synced, and only while nobody runs: a living process serves
+//!             checked bytes without another check, as on a real machine. One machine rots, so that there is always another copy.
 //! Never:      the metadata's log, the journal, images: those are refused at start.
 //! Tests:      `tests/cluster.rs`, `tests/planted.rs`.
 //! Start at:   `Machine::scrub`.

@@ -129,11 +129,11 @@ struct Produce {
     acks: i16,
     version: i16,
     idempotent: bool,
-    /// It was acknowledged before, and comes once more.
+    /// True if the batch was acknowledged before, and comes once more.
     again: bool,
-    /// It must be refused: its sequence does not follow, or its topic is gone.
+    /// True if the node must refuse the batch: its sequence does not follow, or its topic is gone.
     void: bool,
-    /// Whether the node held its disk for full when it was sent.
+    /// State of the disk, as the node knew it when the batch was sent.
     disk: Disk,
 }
 
@@ -143,7 +143,7 @@ impl Produce {
     }
 }
 
-/// What the node was told of its disk, and how often.
+/// State of the disk as the node was told, and the number of such messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Disk {
     is_full: bool,
@@ -196,18 +196,19 @@ pub(crate) struct Clients {
     pub(crate) rots: bool,
     /// Disks of several nodes fill up.
     pub(crate) fills: bool,
-    /// How many nodes there are, numbered from 1, and how often one wants a partition moved, of a thousand questions.
+    /// Number of nodes, numbered from 1; below, the chance that a client wants a partition moved, in a thousand
+    /// questions.
     nodes: i32,
-    /// To how few nodes a partition is moved.
+    /// Smallest number of nodes to which a partition is moved.
     replicas_min: i32,
     moves: u64,
-    /// How often client 0 deletes a topic, of a thousand times.
+    /// Chance in a thousand that client 0 deletes a topic.
     deletes: u64,
-    /// Who takes a node out, if somebody does.
+    /// Client that takes a node out, if one does.
     remover: Option<Remover>,
-    /// Who changes settings, if somebody does.
+    /// Client that changes settings, if one does.
     operator: Option<Operator>,
-    /// Whether logs are compacted to their ends.
+    /// True if logs are compacted to their ends.
     to_the_end: bool,
 }
 
@@ -257,8 +258,8 @@ impl Clients {
         }
     }
 
-    /// Clients of several nodes. They take no word for more than a majority's: no `acks=1`. Where they delete topics, they go by
-    /// ids, and know no topic without one: a name may mean another topic to a node that is behind.
+    /// Makes clients of several nodes. They trust nothing less than a majority: no `acks=1`. Where they delete topics, they go
+    /// by ids, and know no topic without one. To a node that is behind, a name may mean another topic.
     pub(crate) fn of_many(seed: u64, nodes: i32, replicas_min: i32) -> Self {
         let mut clients = Self::new(seed, false);
         clients.many = true;
@@ -279,12 +280,12 @@ impl Clients {
         self.remover = Some(Remover::new(node, self.nodes, patience));
     }
 
-    /// Whether that is under way.
+    /// Tells whether a node is being taken out.
     pub(crate) fn is_taking_out(&self) -> bool {
         self.remover.as_ref().is_some_and(Remover::is_at_it)
     }
 
-    /// Whether that is done.
+    /// Tells whether the node was taken out.
     pub(crate) fn has_taken_out(&self) -> bool {
         self.remover.as_ref().is_some_and(|remover| remover.is_done)
     }
@@ -294,12 +295,12 @@ impl Clients {
         self.all.iter().map(|client| client.connection).collect()
     }
 
-    /// Whether nothing is outstanding on a connection.
+    /// Tells whether nothing is outstanding on a connection.
     pub(crate) fn is_quiet(&self, connection: ConnectionId) -> bool {
         self.all.iter().any(|it| it.connection == connection && it.outstanding.is_none())
     }
 
-    /// What came of it all.
+    /// Adds the clients' counts to the report.
     pub(crate) fn tell_of(&self, report: &mut Report) {
         report.requests = self.requests;
         (report.acked, report.shown) = self.oracle.totals();
@@ -308,13 +309,13 @@ impl Clients {
         self.crowds.tell_of(report);
     }
 
-    /// Who wants to be connected to which node, because it was told so.
+    /// Takes the connections that want another node, each with that node, because they were told so.
     pub(crate) fn take_aims(&mut self) -> Vec<(ConnectionId, i32)> {
         let aims = self.crowds.take_aims().into_iter();
         aims.map(|(at, node)| (self.all[CLIENTS + at].connection, node)).collect()
     }
 
-    /// A client is connected to the node that it wanted to be connected to.
+    /// Notes that a client is connected to the node that it wanted.
     pub(crate) fn on_arrived(&mut self, connection: ConnectionId, node: i32) {
         let at = self.all.iter().position(|client| client.connection == connection);
         if let Some(at) = at.and_then(|at| at.checked_sub(CLIENTS)) {
@@ -322,18 +323,18 @@ impl Clients {
         }
     }
 
-    /// Whether the client of a connection has reason to stay where it is.
+    /// Tells whether the client of a connection has reason to stay where it is.
     pub(crate) fn is_settled(&self, connection: ConnectionId) -> bool {
         let at = self.all.iter().position(|client| client.connection == connection);
         at.and_then(|at| at.checked_sub(CLIENTS)).is_some_and(|at| self.crowds.is_settled(at))
     }
 
-    /// How many of them may ask in a moment: where there are many, more do.
+    /// Returns the number of clients that may ask in a moment: where there are many, more do.
     pub(crate) fn haste(&self) -> usize {
         self.crowds.haste()
     }
 
-    /// An answer leaves a node, whether or not anybody hears it.
+    /// Judges an answer that leaves a node, even if nobody hears it.
     pub(crate) fn witness(
         &mut self,
         connection: ConnectionId,
@@ -491,19 +492,19 @@ impl Clients {
         self.crowds.begin_last_phase();
     }
 
-    /// Whether nothing is outstanding.
+    /// Tells whether nothing is outstanding.
     pub(crate) fn is_idle(&self) -> bool {
         self.all.iter().all(|client| client.outstanding.is_none())
     }
 
-    /// Whether nothing is outstanding or has to be sent again, and every topic was read through.
+    /// Tells whether nothing is outstanding or has to be sent again, and every topic was read through.
     pub(crate) fn is_done(&self) -> bool {
         self.is_idle()
             && self.committer.is_done()
             && self.crowds.is_done()
             && !self.is_taking_out()
             && self.operator.as_ref().is_none_or(Operator::is_done)
-            // What is said again for no reason may never end.
+            // A retry for no reason may never end.
             && self.all.iter().all(|client| client.retry.as_ref().is_none_or(|it| it.again))
             && self.oracle.topics.iter().all(|(name, topic)| {
                 topic.standing == Standing::Live
@@ -598,7 +599,7 @@ impl Clients {
         }
         let mut name = self.work.pick(&live).clone();
         if self.many && self.oracle.compacts() && live.iter().any(|it| it == KEYED) {
-            // It takes many records for something to be compacted.
+            // Compaction needs many records.
             name = if self.work.chance(500) { KEYED.to_owned() } else { name };
         }
         let partition = i32::try_from(self.work.below(2)).expect("small");

@@ -12,8 +12,8 @@
 //! Tests:      `tests/cluster.rs`.
 //! Start at:   [`Scrubbing::run`].
 //!
-//! Estimate: 1 TB in 7 days is 1.7 MB a second, or seven direct reads of 256 KiB. Each takes about 1 ms on an SSD: 0.7 %
-//! of the device's time. Nothing of it stays in the page cache.
+//! Estimate: 1 TB in 7 days is 1.7 MB a second, or seven direct reads of 256 KiB. Each takes about 1 ms on an SSD:
+//! 0.7 % of the device's time. Nothing of it stays in the page cache.
 
 use std::collections::VecDeque;
 use std::io;

@@ -1,10 +1,11 @@
 //! An operator who changes settings of topics and groups while all goes on, and in the end sets all as it was.
 //!
-//! What settings allow to be deleted may be gone, from when they were asked for: the oracle is told of the narrowest. All else
-//! is as without such a client. Sessions of groups may be longer than those the oracles go by, never shorter.
+//! Records that settings allow to be deleted may be gone as soon as a client has asked for the setting. The oracle
+//! learns the narrowest such setting. All else is as without such a client. Sessions of groups may be longer than
+//! those the oracles go by, never shorter.
 //!
-//! When the faults have ended, each setting must come to be what was acknowledged last, or something that was asked for and
-//! never answered well; and once all was set back, what it was at first.
+//! When the faults have ended, each setting must become the value that was acknowledged last, or one that was asked
+//! for and never answered well. Once all was set back, it must become its first value.
 
 use std::collections::BTreeMap;
 
@@ -79,22 +80,22 @@ pub(super) enum Question {
     Look { whose: Whose },
 }
 
-/// How far what was changed is on its way back.
+/// Progress of a changed setting on its way back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Stage {
     #[default]
     Changed,
-    /// What it came to was seen.
+    /// The value of the changed setting was seen.
     Seen,
     SetBack,
 }
 
-/// What a setting may be.
+/// Values that a setting may have.
 #[derive(Debug, Default)]
 struct Wish {
-    /// What was acknowledged last.
+    /// Value that was acknowledged last.
     last: Option<&'static str>,
-    /// What may have come to be, or may come.
+    /// Values that may have come to be, or may come.
     open: Vec<&'static str>,
 }
 
@@ -120,7 +121,7 @@ impl Operator {
         (seed % 19 == 9).then(|| Self { chance, altered: BTreeMap::new(), made: 0 })
     }
 
-    /// Whether all is as it was.
+    /// Tells whether all is as it was.
     pub(super) fn is_done(&self) -> bool {
         self.altered.is_empty()
     }
@@ -130,7 +131,7 @@ impl Operator {
     }
 }
 
-/// What a setting was at first, if it was set at all.
+/// Returns the value of a setting at first, if it was set at all.
 fn made_with(oracle: &Oracle, (kind, name): &Whose, setting: &str) -> Option<&'static str> {
     let is_keyed = *kind == OF_TOPIC && oracle.is_keyed(name);
     let mut made_with = CONFIGS_OF_MANY.iter().filter(|(it, _)| is_keyed && *it == setting);
@@ -159,9 +160,9 @@ fn look(whose: &Whose) -> Request {
     DescribeConfigsRequest { resources: vec![resource], ..DescribeConfigsRequest::default() }.into()
 }
 
-/// What the operator asks.
+/// Requests of the operator.
 impl Clients {
-    /// The next change, if there is to be one.
+    /// Returns the next change, if there is to be one.
     pub(super) fn alter(&mut self) -> Option<(Asked, Request, i16)> {
         let operator = self.operator.as_mut()?;
         if self.last_phase {
@@ -199,7 +200,7 @@ impl Clients {
         Some((Asked::Alter(Question::Set { whose, setting, value }), request, 1))
     }
 
-    /// What was changed is looked at, set back, and looked at again.
+    /// Looks at a changed setting, sets it back, and looks at it again.
     fn set_back(&mut self) -> Option<(Asked, Request, i16)> {
         let (whose, altered) = self.operator.as_ref()?.altered.first_key_value()?;
         let whose = whose.clone();
@@ -214,7 +215,7 @@ impl Clients {
     }
 }
 
-/// What the operator is told.
+/// Answers to the operator.
 impl Clients {
     pub(super) fn on_altered(&mut self, asked: Question, came: &Response) -> Result<(), Failure> {
         match (asked, came) {

@@ -1,4 +1,4 @@
-//! What an operator asks for: topics are made and deleted, partitions moved, a node is taken out.
+//! Requests of an operator: topics are made and deleted, partitions moved, a node is taken out.
 
 use duramen_protocol::messages::AlterPartitionReassignmentsResponse;
 use duramen_protocol::messages::create_topics::CreatableTopicResult;

@@ -9,7 +9,7 @@ use duramen_protocol::records::{BatchBuilder, NewRecord, Record};
 /// Which topic it is, in runs that have one.
 pub(crate) const KEYED: &str = "plums";
 const NUMBER: &str = "number";
-/// What it is made with, beside the time for which tombstones stay.
+/// Settings with which the topic is made, beside the time for which tombstones stay.
 pub(super) const CONFIGS: [(&str, &str); 4] = [
     ("cleanup.policy", "compact,delete"),
     ("segment.bytes", "4096"),
@@ -31,7 +31,7 @@ pub(super) const CONFIGS_TO_THE_END: [(&str, &str); 6] = [
     ("max.compaction.lag.ms", "300"),
 ];
 
-/// Whether a cluster has the topic.
+/// Tells whether a cluster has the topic.
 pub(super) fn is_in(seed: u64) -> bool {
     seed % 7 == 5 || seed % 38 == 28
 }
@@ -81,8 +81,8 @@ pub(super) fn number_of(record: &Record<'_>) -> Option<u64> {
     is_it.then_some(number)
 }
 
-/// What is wrong with what was read of a log, of which these records are known to have been there. `unknown` are those of
-/// which nobody knows whether they ever were.
+/// Returns the fault in the records read of a log, if there is one. `known` are records that were there for certain.
+/// `unknown` are those of which nobody knows whether they ever were.
 pub(crate) fn fault(
     read: &BTreeMap<i64, Numbered>,
     known: &BTreeMap<i64, Numbered>,
