@@ -11,7 +11,7 @@
 use crate::failure::Failure;
 use crate::{cluster_harness, node_harness, storage_harness};
 
-/// What can be simulated.
+/// Scenario of a simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scenario {
     /// Storage alone, under random ops.

@@ -35,7 +35,7 @@ const FREE_BESIDE: u64 = 256 * 1024;
 /// A disk that the workload fills by itself, with the largest journal on it.
 const SMALL_DISK: u64 = 1152 * 1024;
 
-/// What a good run did.
+/// Counts of a good run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Report {
     /// Hash of everything that happened.
@@ -52,7 +52,7 @@ pub struct Report {
     pub checkpoints: u64,
 }
 
-/// What one seed is about, drawn once.
+/// Profile of one seed, drawn once.
 #[derive(Clone, Debug)]
 struct Profile {
     steps: u64,
@@ -263,7 +263,7 @@ impl World {
         self.report_sync()
     }
 
-    /// What was taken in when there was room for it finds room.
+    /// Checks that a write that was taken in when there was room for it finds room.
     fn check_room(&mut self) -> Result<(), Failure> {
         if self.storage().lacks_room() {
             return Err(Failure::correctness("a write waits for room that was kept free for it"));

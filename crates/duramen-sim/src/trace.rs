@@ -54,7 +54,7 @@ impl Trace {
         self.hash
     }
 
-    /// How many values were mixed in.
+    /// Returns the number of values that were mixed in.
     pub fn events(&self) -> u64 {
         self.events
     }

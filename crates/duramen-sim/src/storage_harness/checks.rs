@@ -20,7 +20,7 @@ use crate::failure::Failure;
 use crate::model::{ModelEntry, ReplicaModel};
 use crate::prng::Prng;
 
-/// What a check found that may be excused.
+/// Finding of a check that may be excused.
 enum Finding {
     /// Reported damage.
     Damaged(String),

@@ -45,7 +45,7 @@ impl World {
         tell(|| (if power { "POWER LOSS" } else { "KILL" }).to_owned());
         self.disk = if power { self.disk.power_loss() } else { self.disk.kill() };
         if self.limited && self.chance.chance(500) {
-            // What the crash has freed, somebody else takes.
+            // Somebody else takes the space that the crash has freed.
             let left = self.chance.below(20_000);
             self.disk.set_capacity(self.disk.used() + left);
         }
@@ -108,7 +108,7 @@ impl World {
         }
         self.storage = Some(storage);
         if self.disk.is_dead() {
-            // It died after its last call: nobody will ever know what it found.
+            // The process died after its last call: nobody will ever know its findings.
             return self.crash();
         }
         self.disk.crash_in(None);
@@ -119,7 +119,7 @@ impl World {
         if self.chance.chance(150) { self.crash() } else { Ok(()) }
     }
 
-    /// What recovery found must be what the models allow.
+    /// Checks that the models allow the findings of recovery.
     fn adopt(&mut self, found: &Recovered) -> Result<(), Failure> {
         for replica in &found.replicas {
             let id = replica.replica;

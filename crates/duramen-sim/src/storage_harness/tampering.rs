@@ -23,16 +23,16 @@ const COPIES_MAX: usize = 3;
 /// The files of a moment, by path.
 pub(super) type Files = BTreeMap<String, Vec<u8>>;
 
-/// What is done to a file.
+/// Harm done to a file.
 #[derive(Debug)]
 enum Harm {
-    /// It ends earlier.
+    /// The file ends earlier.
     Cut(String, usize),
     Lost(String),
     Swapped(String, String),
     /// The first takes the place of the second.
     Copied(String, String),
-    /// It is as it was.
+    /// The file is as it was.
     Restored(String, Vec<u8>),
 }
 
@@ -68,7 +68,7 @@ impl World {
         match chance.below(5) {
             0 => Some(Harm::Cut(path.clone(), chance.index(files[&path].len()))),
             1 => Some(Harm::Lost(path)),
-            // How far the journal had come is known for sure only of a process that ended in good order.
+            // The end of the journal is known for sure only of a process that ended in good order.
             _ if is_journal(&path) && !is_closed => None,
             2 | 3 if others.is_empty() => None,
             2 => Some(Harm::Swapped(path, (**chance.pick(&others)).clone())),

@@ -262,7 +262,7 @@ impl World {
     }
 }
 
-/// What may have been applied: committed, and persisted here.
+/// Returns the largest index that may have been applied: committed, and persisted here.
 fn applied(model: &ReplicaModel) -> u64 {
     model.safe_index().min(model.tip.hard_state.commit)
 }

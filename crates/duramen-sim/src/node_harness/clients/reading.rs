@@ -20,7 +20,7 @@ use crate::trace::tell;
 const UNKNOWN_START: i64 = -1;
 const RECORDS_BYTES_MAX: usize = 1 << 20;
 
-/// What a fetch wants of a partition, and what was known of it when it was sent.
+/// Partition and offset that a fetch asks for, and the facts known of the partition when the fetch was sent.
 #[derive(Clone, Debug)]
 pub(super) struct Want {
     target: Target,
@@ -31,18 +31,18 @@ pub(super) struct Want {
     start_seen: i64,
 }
 
-/// What a fetch is part of.
+/// Larger task that a fetch is part of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// Nothing.
     Alone,
-    /// It begins a session.
+    /// The fetch begins a session.
     First,
-    /// It goes on with one: partitions without news are left out of the answer.
+    /// The fetch goes on with a session: partitions without news are left out of the answer.
     Incremental,
-    /// It belongs to the reading of the last phase.
+    /// The fetch belongs to the reading of the last phase.
     Through,
-    /// It asks by the id of a topic that is gone.
+    /// The fetch asks by the id of a topic that is gone.
     Stale,
 }
 
@@ -53,16 +53,16 @@ pub(super) struct Fetch {
     kind: Kind,
 }
 
-/// What a client knows of its session.
+/// State of a client's fetch session.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FetchSession {
     id: i32,
-    /// Of the next request; 0 begins again.
+    /// Epoch of the next request; 0 begins again.
     epoch: i32,
     by_id: bool,
-    /// The start of the process that made it.
+    /// Start of the process that made the session.
     start: u64,
-    /// What the node was last told, by name or id and partition: the topic's life, and the offset.
+    /// Topic's life and offset that the node was last told, by name or id and partition.
     told: BTreeMap<(String, i32), (u32, i64)>,
 }
 
@@ -306,7 +306,7 @@ impl Clients {
         }
     }
 
-    /// What the answer says of the session. False if there is no more to it.
+    /// Takes the session's part of an answer. Returns false if the answer has no more.
     fn on_session(
         &mut self,
         at: usize,
@@ -319,7 +319,7 @@ impl Clients {
         let refuse = |what: String| Err(Failure::correctness(format!("fetch session: {what}")));
         match ErrorCode::from_code(response.error_code) {
             Some(ErrorCode::None) => {}
-            // It was made in an earlier life of the process.
+            // The session was made in an earlier life of the process.
             Some(ErrorCode::FetchSessionIdNotFound)
                 if is_next && (session.start != start || self.many) =>
             {
@@ -404,7 +404,8 @@ impl Clients {
             done.at = next;
             let is_mixed = done.compactions != self.compactions && self.oracle.is_keyed(&place.0);
             if next >= part.high_watermark && is_mixed {
-                // What was read is not of one state of the log: once more from its beginning.
+                // The records that were read are not of one state of the log: the client reads it once more from its
+                // beginning.
                 self.through.remove(place);
             } else if next >= part.high_watermark && !done.done {
                 done.done = true;

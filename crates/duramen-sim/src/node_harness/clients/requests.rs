@@ -1,4 +1,4 @@
-//! What clients send, as Kafka's messages. One kind of request comes in several versions, by name or by id.
+//! Requests of clients, as Kafka's messages. One kind of request comes in several versions, by name or by id.
 
 use bytes::Bytes;
 use duramen_protocol::Request;
@@ -48,7 +48,7 @@ pub(super) fn produce((place, id): &Target, acks: i16, bytes: Bytes) -> Request 
     ProduceRequest { acks, timeout_ms: TIMEOUT_MS, topic_data, ..ProduceRequest::default() }.into()
 }
 
-/// How a fetch waits, and how much it takes.
+/// Longest wait of a fetch, and the bytes that it takes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Patience {
     pub(super) wait_ms: i32,
@@ -108,7 +108,7 @@ pub(super) fn metadata(name: &str) -> Request {
         .into()
 }
 
-/// What is there, and where?
+/// Asks for all topics, and the nodes that have them.
 pub(super) fn metadata_of_all() -> Request {
     MetadataRequest { topics: None, allow_auto_topic_creation: false, ..MetadataRequest::default() }
         .into()
@@ -188,7 +188,7 @@ pub(super) fn commit(
     }
 }
 
-/// What was committed for the first so many partitions?
+/// Asks for the offsets that groups committed for the first so many partitions.
 pub(super) fn committed(groups: &[&str], partitions: i32) -> Request {
     let topics = vec![OffsetFetchRequestTopics {
         name: COMMITTED.to_owned(),

@@ -1,16 +1,20 @@
-//! Consumers of one share group, somebody who writes what they consume, and what they may be given.
+//! Consumers of one share group, producers that write the records they consume, and the records that they may be
+//! given.
 //!
-//! A consumer is several clients: one that asks the group's coordinator what to fetch, and one for each partition, which goes to
-//! its leader and has a share session there. They decide on some of what they hold, in any order, late or never; fall silent;
-//! leave, and begin anew as somebody else. Of the group it is set beforehand how long and how often records are given out,
-//! whether in the order of their keys, and where they go that nobody can process. What nodes say is judged as they say it,
-//! also where nobody hears it (`deliveries`).
+//! A consumer is several clients. One asks the group's coordinator which partitions to fetch. The others, one for each
+//! partition, go to its leader and have a share session there. They decide on some of the records that they hold, in
+//! any order, late or never. They fall silent, leave, and begin anew as somebody else.
 //!
-//! Some groups read what is committed only. Then producers write in transactions as well (`writing`): of a transaction that is
-//! open or aborted nobody is given anything, and of one that is committed everything is.
+//! The group's settings are made beforehand: how long and how often a record is given out, whether in the order of
+//! keys, and the topic of its dead letters. Statements of nodes are judged when they are made, also where nobody hears
+//! them (`deliveries`).
 //!
-//! In the end consumers accept all that they are given, until the group starts where the log ends. Then each record was
-//! accepted, or rejected, or given out as often as it may be; in the latter cases it is a dead letter, if there are any.
+//! Some groups read with isolation level `read_committed`. Then producers write in transactions as well (`writing`).
+//! Nobody is given anything of a transaction that is open or aborted, and everything of one that is committed.
+//!
+//! In the end consumers accept all that they are given, until the group starts where the log ends. Then each record
+//! was accepted, or rejected, or given out as often as it may be. In the latter cases it is a dead letter, if there
+//! are any.
 
 use std::collections::BTreeMap;
 
@@ -56,11 +60,11 @@ const RENEW: i8 = 4;
 pub(super) struct Said {
     place: Place,
     kind: i8,
-    /// How often its consumer was told that the record was given out.
+    /// Delivery count that its consumer was told.
     count: i16,
 }
 
-/// What a consumer asks the leader of a partition.
+/// Request of a consumer to the leader of a partition.
 #[derive(Clone, Debug)]
 pub(super) struct Demand {
     member: String,
@@ -90,31 +94,32 @@ pub(super) enum Question {
 
 pub(super) type Asking = (Question, Request, i16);
 
-/// What a leader knows of a partition when it answers: its term, and how far any replica knows it to be committed.
+/// Facts of a partition when a leader answers: the leader's term, and the largest offset that any replica knows to be
+/// committed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sight {
     pub(crate) term: u64,
     pub(crate) committed: i64,
-    /// When it was first seen to lead.
+    /// Time when it was first seen to lead, in microseconds.
     pub(crate) since_us: u64,
 }
 
 /// An answer as its node gave it.
 pub(crate) struct Answered<'a> {
     pub(crate) response: &'a Response,
-    /// What was given out by it, though it may not be read any more.
+    /// Records given out by the answer, though they may not be read any more.
     pub(crate) given: Option<&'a ShareFetchResponse>,
     pub(crate) now_us: u64,
 }
 
-/// Whose a client is; of a consumer's, 0 asks the coordinator, the others are the partitions'.
+/// Owner of a client. Of a consumer's clients, 0 asks the coordinator, the others are the partitions'.
 enum Whose {
     Keeper,
     Consumer(usize, usize),
     Writer(usize),
 }
 
-/// To which node each client is connected, and wants to be.
+/// Node to which each client is connected, and the node that it wants.
 #[derive(Debug)]
 struct Places {
     at: Vec<Option<i32>>,
@@ -131,7 +136,7 @@ pub(super) struct ShareGroup {
     writers: Vec<Writer>,
     deliveries: Deliveries,
     places: Places,
-    /// What was asked by connections that are gone: it may be answered all the same.
+    /// Requests of connections that are gone: they may be answered all the same.
     lost: BTreeMap<ConnectionId, Question>,
     requests: u64,
     topic_id: Option<Uuid>,
@@ -208,7 +213,7 @@ impl ShareGroup {
         self.consumers.iter_mut().for_each(Consumer::wake);
     }
 
-    /// Whether the group is done with all that there is.
+    /// Tells whether the group is done with all records.
     pub(super) fn is_done(&self) -> bool {
         self.keeper.is_done
     }
@@ -232,7 +237,7 @@ impl ShareGroup {
         format!("{:?} {:?}", self.keeper, self.consumers)
     }
 
-    /// Whether a client has reason to stay where it is: its session ends when it goes.
+    /// Tells whether a client has reason to stay where it is: its session ends when it goes.
     pub(super) fn is_settled(&self, client: usize) -> bool {
         client != KEEPER
             && client < self.first_writer()
@@ -258,7 +263,7 @@ impl ShareGroup {
         }
     }
 
-    /// It was sent where it wanted to go.
+    /// Notes that a client is connected to the node that it wanted.
     pub(super) fn on_arrived(&mut self, client: usize, node: i32) {
         self.places.aiming[client] = false;
         self.places.at[client] = Some(node);
@@ -358,9 +363,9 @@ impl ShareGroup {
     }
 }
 
-/// What nodes say.
+/// Statements of nodes.
 impl ShareGroup {
-    /// An answer leaves a node, whether or not anybody hears it.
+    /// Judges an answer that leaves a node, even if nobody hears it.
     pub(super) fn witness(
         &mut self,
         asked: Option<&Asked>,

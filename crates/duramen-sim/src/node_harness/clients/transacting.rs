@@ -1,12 +1,12 @@
-//! Clients that write in transactions, and one that reads what was committed.
+//! Clients that write in transactions, and one that reads committed records.
 //!
-//! A producer writes some batches to two partitions, by chance also an offset of a group, each until it is acknowledged, and
-//! then commits, or aborts. It asks again until it knows. When it is kept out, or time is over, it gives up and begins anew. Two
-//! producers may have one transactional id: each keeps the other out.
+//! A producer writes some batches to two partitions, by chance also an offset of a group, each until it is
+//! acknowledged. Then it commits or aborts, and asks again until it knows the outcome. When it is fenced, or time is
+//! over, it gives up and begins anew. Two producers may have one transactional id: each fences the other.
 //!
-//! The reader is shown whole transactions: all that was acknowledged of one, in each partition, or nothing. What was known to be
-//! committed is shown in the end, what was known to be aborted never. A group's offset is that of the last transaction of its
-//! producer that was shown.
+//! The reader is shown whole transactions: all acknowledged batches of one, in each partition, or nothing. A
+//! transaction that was known to be committed is shown in the end, one known to be aborted never. A group's offset is
+//! that of its producer's last transaction that was shown.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -60,18 +60,18 @@ struct Transaction {
     pending: Option<(i32, Bytes)>,
     /// An offset is to be committed with it, or was.
     offset: Option<bool>,
-    /// How it is to end.
+    /// End that the producer wants: true for a commit.
     ends: Option<bool>,
 }
 
-/// What became of a transaction.
+/// Fate of a transaction.
 #[derive(Clone, Debug, Default)]
 struct Fate {
     /// Batches that were acknowledged, by partition.
     acked: BTreeMap<i32, u64>,
     has_offset: bool,
     producer: usize,
-    /// It was committed, or aborted, for certain.
+    /// True if the transaction was committed for certain, false if it was aborted.
     known: Option<bool>,
     /// Batches of it that were shown, and passed over, by partition.
     shown: BTreeMap<i32, u64>,
@@ -160,8 +160,8 @@ impl Transactors {
         })
     }
 
-    /// Whether both go by the same name. Then the coordinator may take one for the other: what one asks for over a newer connection,
-    /// though it comes to nothing, makes that of the other one that was given up.
+    /// Tells whether both producers have one transactional id. Then the coordinator may take one for the other. A
+    /// request over a newer connection, even one that fails, makes it take the other's request for one that was given up.
     pub(super) fn have_one_id(&self) -> bool {
         self.producers.iter().all(|it| it.name == self.producers[0].name)
     }
@@ -178,7 +178,7 @@ impl Transactors {
         (count(true), count(false))
     }
 
-    /// Whether nothing is open, and all was read and compared.
+    /// Tells whether no transaction is open, and all was read and compared.
     pub(super) fn is_done(&self) -> bool {
         self.producers.iter().all(|it| it.transaction.is_none()) && self.reader.offsets_told
     }
@@ -196,7 +196,7 @@ impl Transactors {
         Some((Asked::Transactor(question), request, version))
     }
 
-    /// What a producer does next.
+    /// Returns the next request of a producer.
     fn turn(&mut self, at: usize, work: &mut Prng) -> Option<(Question, Request, i16)> {
         if !self.is_created {
             return (at == 0).then(|| (Question::Create, created(), 7));
@@ -229,7 +229,7 @@ impl Transactors {
         self.end(at, is, work)
     }
 
-    /// What a producer has to find out first.
+    /// Returns the request for facts that a producer has to find out first.
     fn find(&self, at: usize) -> Option<(Question, Request, i16)> {
         let it = &self.producers[at];
         if it.leaders.len() < usize::try_from(PARTITIONS).expect("few") {
@@ -379,7 +379,7 @@ impl Transactors {
         }
     }
 
-    /// It was sent where it wanted to go.
+    /// Notes that a client is connected to the node that it wanted.
     pub(super) fn on_arrived(&mut self, at: usize, node: i32) {
         if let Some(it) = self.producers.get_mut(at) {
             it.at = Some(node);
@@ -567,7 +567,7 @@ impl Transactors {
         self.producers[at].leaders = leaders;
     }
 
-    /// What was known is not so, or the producer is kept out.
+    /// Handles an error code: the producer's knowledge is out of date, or the producer is fenced.
     fn on_code(&mut self, at: usize, code: ErrorCode, what: &str) -> Result<(), Failure> {
         tell(|| format!("  producer {at}: {what} {code:?}"));
         let it = &mut self.producers[at];
@@ -637,7 +637,7 @@ impl Transactors {
         known: Option<bool>,
     ) -> Result<(), Failure> {
         let fate = self.fates.entry(number).or_default();
-        // Whoever did not ask for a commit knows that there is none.
+        // A producer that did not ask for a commit knows that there is none.
         fate.known = known.or(if wanted == Some(true) { None } else { Some(false) });
         let is_shown = !fate.shown.is_empty();
         if fate.known == Some(false) && is_shown {
@@ -732,7 +732,7 @@ impl Transactors {
             if is_shown && !fate.passed.is_empty() {
                 return wrong(format!("transaction {number} is torn: {fate:?}"));
             }
-            // What was not acknowledged may be there, of a transaction that was given up.
+            // A batch that was not acknowledged may be there, of a transaction that was given up.
             let is_whole = fate.acked.iter().all(|(it, count)| fate.shown.get(it) == Some(count));
             let is_acked = !fate.acked.is_empty();
             if is_shown && !is_whole || fate.known == Some(true) && is_acked && !is_shown {

@@ -25,7 +25,7 @@ use crate::failure::Failure;
 use crate::prng::Prng;
 use crate::trace::tell;
 
-/// What a member may be told by the group's coordinator.
+/// Error codes that a member may get from the group's coordinator.
 const HEARTBEAT_CODES: [ErrorCode; 6] = [
     ErrorCode::None,
     ErrorCode::CoordinatorLoadInProgress,
@@ -34,10 +34,10 @@ const HEARTBEAT_CODES: [ErrorCode; 6] = [
     ErrorCode::UnknownMemberId,
     ErrorCode::FencedMemberEpoch,
 ];
-/// What a consumer may be told by a leader, of its session.
+/// Error codes of a session that a consumer may get from a leader.
 const SESSION_CODES: [ErrorCode; 3] =
     [ErrorCode::None, ErrorCode::ShareSessionNotFound, ErrorCode::InvalidShareSessionEpoch];
-/// Of a partition.
+/// Error codes of a partition that a consumer may get from a leader.
 const FETCH_CODES: [ErrorCode; 4] = [
     ErrorCode::None,
     ErrorCode::NotLeaderOrFollower,
@@ -59,11 +59,11 @@ const FINAL: i32 = -1;
 struct Fetcher {
     /// The epoch of the next request; 0 asks for a session.
     epoch: i32,
-    /// What the session has.
+    /// Partitions of the session.
     has: BTreeSet<i32>,
-    /// What it was given and has not decided on, and how often that was given out.
+    /// Records that it was given and has not decided on, with their delivery counts.
     held: BTreeMap<Place, i16>,
-    /// So many times more it says nothing.
+    /// Number of turns for which it still says nothing.
     silent: u64,
 }
 
@@ -72,7 +72,7 @@ pub(super) struct Consumer {
     at: usize,
     lives: u64,
     pub(super) id: String,
-    /// Who it was before: sessions of those may not be over.
+    /// Former ids of the consumer: their sessions may not be over.
     pub(super) former: Vec<String>,
     epoch: i32,
     assigned: BTreeSet<i32>,
@@ -111,7 +111,7 @@ impl Consumer {
         self.fetchers.iter_mut().for_each(|it| it.silent = 0);
     }
 
-    /// It is somebody else now. What it held it may still believe to hold.
+    /// Makes the consumer somebody else. The former one may still believe to hold its records.
     fn become_another(&mut self) {
         self.lives += 1;
         let id = format!("bear-{}-{}", self.at, self.lives);
@@ -237,9 +237,9 @@ impl Consumer {
     }
 }
 
-/// What they ask.
+/// Requests of consumers.
 impl ShareGroup {
-    /// A consumer asks the coordinator what to fetch.
+    /// Asks the coordinator for a consumer's assignment.
     pub(super) fn attend(&mut self, at: usize, work: &mut Prng) -> Option<Asking> {
         let is_last = self.last_phase;
         let it = &mut self.consumers[at];
@@ -261,7 +261,7 @@ impl ShareGroup {
             match work.below(200) {
                 0 | 1 => it.silent = work.between(10, 60),
                 2 | 3 => it.become_another(),
-                // It leaves, and does not wait for the answer.
+                // The consumer leaves, and does not wait for the answer.
                 4 if it.epoch > 0 => {
                     member_epoch = FINAL;
                     it.become_another();
@@ -342,7 +342,7 @@ impl ShareGroup {
     }
 }
 
-/// What a consumer says of some of what it holds. In the last phase it accepts all.
+/// Decides on some of the records that a consumer holds. In the last phase the consumer accepts all.
 fn decide(
     fetcher: &mut Fetcher,
     wanted: &BTreeSet<i32>,

@@ -1,5 +1,5 @@
-//! Whoever looks after the topic of a share group: makes and fills it, asks where the group starts, and in the end reads all
-//! of it, and the dead letters.
+//! Keeper of the topic of a share group. The keeper makes and fills it, asks where the group starts, and in the end
+//! reads all of it, and the dead letters.
 
 use std::collections::BTreeMap;
 
@@ -48,10 +48,10 @@ pub(super) struct Keeper {
     pub(super) coordinator: Option<i32>,
     /// The partition whose start is asked for next.
     turn: i32,
-    /// How far each partition was read in the last phase, and where it ends if it was read to there.
+    /// Offset to which each partition was read in the last phase, and below its end if it was read to there.
     read: BTreeMap<(&'static str, i32), i64>,
     ends: BTreeMap<(&'static str, i32), i64>,
-    /// Where logs begin, as far as that was told; and the one that begins elsewhere.
+    /// Log start offsets that were told; below, the partition that begins elsewhere.
     log_starts: BTreeMap<i32, i64>,
     strays: Option<i32>,
     pub(super) is_done: bool,
@@ -74,7 +74,7 @@ impl Keeper {
 }
 
 impl ShareGroup {
-    /// What the keeper asks next.
+    /// Returns the keeper's next request.
     pub(super) fn keep(&mut self, work: &mut Prng) -> Option<Asking> {
         if let Some(asking) = self.prepare() {
             return Some(asking);
@@ -182,7 +182,8 @@ impl ShareGroup {
         self.places.to(KEEPER, node, (Question::Start(partition), request.into(), 0))
     }
 
-    /// Whether the group starts behind all that is for somebody, in a partition that was read to its end.
+    /// Tells whether the group starts behind all records that are for somebody, in a partition that was read to its
+    /// end.
     fn is_over(&self, partition: i32) -> bool {
         let first = self.keeper.log_starts.get(&partition).copied().unwrap_or(0);
         let end = self.keeper.ends[&(TOPIC, partition)];
@@ -421,7 +422,7 @@ pub(super) fn batch_of(number: u64, count: u64, producer: Option<(i64, i16, i32)
     batch.build().expect("it is small")
 }
 
-/// What a record says that it is, if it is what was written.
+/// Returns the content of a record by its value and key, if they are as they were written.
 pub(super) fn content_of(record: &Record<'_>) -> Option<Numbered> {
     let (number, within) = record.value?.split_at_checked(8)?;
     let number = u64::from_be_bytes(number.try_into().ok()?);

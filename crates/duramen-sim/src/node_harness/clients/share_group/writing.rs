@@ -18,7 +18,7 @@ use crate::failure::Failure;
 use crate::prng::Prng;
 use crate::trace::tell;
 
-/// How many there are.
+/// Number of writers.
 pub(super) const WRITERS: usize = 2;
 
 /// A request on its way.
@@ -30,12 +30,12 @@ pub(in crate::node_harness::clients) enum Question {
     End,
 }
 
-/// What is known of a transaction.
+/// Fate of a transaction, as far as clients know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     /// Nobody asked for its end.
     Open,
-    /// It was to be committed.
+    /// A writer asked for a commit.
     Asked,
     Committed,
     Aborted,
@@ -46,15 +46,15 @@ enum Fate {
 struct Batch {
     fate: Fate,
     is_acknowledged: bool,
-    /// Whether somebody who reads what is committed is shown it.
+    /// True if a client that reads with isolation level `read_committed` is shown the batch.
     is_shown: Option<bool>,
 }
 
-/// What became of batches, by their numbers. All others are of no transaction.
+/// Fates of batches, by their numbers. All others are of no transaction.
 #[derive(Debug, Default)]
 pub(super) struct Fates {
     all: BTreeMap<u64, Batch>,
-    /// Batches of which somebody was given something.
+    /// Batches of which somebody was given records.
     given: BTreeSet<u64>,
 }
 
@@ -66,7 +66,7 @@ impl Fates {
         }
     }
 
-    /// What became of batches is known.
+    /// Notes the fate of batches.
     fn note(&mut self, numbers: &[u64], fate: Fate) -> Result<(), Failure> {
         self.set(numbers, fate);
         numbers.iter().try_for_each(|number| self.check(*number))
@@ -103,12 +103,12 @@ impl Fates {
         self.check(number)
     }
 
-    /// Whether nobody may have to be given a batch.
+    /// Tells whether nobody may have to be given a batch.
     pub(super) fn may_be_nothing(&self, number: u64) -> bool {
         self.all.get(&number).is_some_and(|it| it.fate != Fate::Committed)
     }
 
-    /// Whether nobody is to be given a batch, once all was read.
+    /// Tells whether nobody is to be given a batch, once all was read.
     pub(super) fn is_nothing(&self, number: u64) -> bool {
         self.all.get(&number).is_some_and(|it| it.is_shown == Some(false))
     }
@@ -135,7 +135,7 @@ struct Open {
     /// Batches that are still to be written, after the one that is being written.
     left: u64,
     pending: Option<(i32, Bytes)>,
-    /// How it is to end.
+    /// End that the writer wants: true for a commit.
     ends: Option<bool>,
 }
 
@@ -163,7 +163,7 @@ impl Writer {
     }
 }
 
-/// What they ask.
+/// Requests of writers.
 impl ShareGroup {
     pub(super) fn write_in_transaction(&mut self, at: usize, work: &mut Prng) -> Option<Asking> {
         let leaders = self.keeper.leaders.get(TOPIC).map_or(0, BTreeMap::len);
@@ -177,7 +177,7 @@ impl ShareGroup {
             return Some((super::Question::Writing(Question::Find), request.into(), 4));
         };
         if !self.last_phase && work.chance(20) {
-            // It begins anew, and the coordinator aborts what it has left open.
+            // The writer begins anew, and the coordinator aborts the transaction that it has left open.
             self.writers[at].is = None;
             self.give_up(at);
         }
@@ -266,7 +266,7 @@ impl ShareGroup {
     }
 }
 
-/// What they are told.
+/// Answers to writers.
 impl ShareGroup {
     pub(super) fn on_written(
         &mut self,
