@@ -1,7 +1,7 @@
 //! # Room card: cluster harness
 //!
-//! Purpose:    run a cluster of whole nodes, over a network and on disks that fail, and hold it to P1 to P4 and to
-//!             the rules that make replicas one log.
+//! Purpose:    run a cluster of whole nodes, over a network and on disks that fail; hold it to P1 to P4 and to the
+//!             rules that make replicas one log.
 //! Owns:       virtual time, deaths and cuts, the connections of clients; the phase of faults and the phase in which
 //!             progress is demanded; the comparison of replicas.
 //! Interface:  [`run`].
@@ -363,7 +363,7 @@ impl World {
         }
     }
 
-    /// A disk is lost, if what is on it is elsewhere.
+    /// Loses a disk, if all of its data is elsewhere.
     fn wipe_one(&mut self) {
         let at = self.members.index(self.machines.len());
         // Topics that are made later for groups have no more replicas than nodes that stay, and need most of them.
@@ -519,7 +519,7 @@ impl World {
         self.deliver(at, vec![Event::Request { connection, sequence, context, request }])
     }
 
-    /// Carries out what a node wants.
+    /// Carries out the actions of a node.
     fn act(&mut self, at: usize, actions: Vec<Action>) -> Result<(), Failure> {
         for action in self.machines[at].keep(actions) {
             match action {
@@ -591,7 +591,7 @@ impl World {
         Ok(())
     }
 
-    /// Nobody, leader or follower, shows what no replica knows to be committed.
+    /// Checks that no leader or follower shows records that no replica knows to be committed.
     fn check_ends(&mut self, at: usize, plan: &FetchPlan) -> Result<(), Failure> {
         let lives = self.machines.iter().map(|machine| machine.life.as_ref());
         let standings: Vec<_> =
@@ -726,8 +726,8 @@ impl World {
         Err(Failure::liveness(format!("no progress: {} {told}", self.clients.waiting())))
     }
 
-    /// Nobody asks for anything, and all groups sleep. Then one machine fails, in some way: its groups are led by others
-    /// soon, though nobody asks for that either.
+    /// Waits until all groups are quiesced, while no client asks for anything. Then one machine fails in some way, and
+    /// others lead its groups soon, though no client asks for that either.
     fn sleep_through_faults(&mut self) -> Result<(), Failure> {
         for _ in 0..self.chance.below(3) {
             self.fall_asleep()?;
@@ -753,7 +753,8 @@ impl World {
         self.fall_asleep()
     }
 
-    /// Nobody asks for anything until all groups sleep, and any machine may fail: also where disks were lost.
+    /// Waits until all groups are quiesced, while no client asks for anything, and any machine may fail: also where
+    /// disks were lost.
     fn fall_asleep(&mut self) -> Result<(), Failure> {
         let late_us = self.mono_us + 12_000_000;
         let is_whole = |it: &Self| {
@@ -783,8 +784,8 @@ impl World {
         Ok(())
     }
 
-    /// Checks that another machine leads every group of several replicas, if this one is of no use to the others: it
-    /// is dead, stands still, or is cut off from all of them.
+    /// Checks that others lead each group of several replicas, if this machine is of no use to them: dead, frozen, or
+    /// cut off from all.
     fn check_led_without(&self, at: usize) -> Result<(), Failure> {
         let others = (0..self.machines.len()).filter(|other| *other != at);
         let is_cut = |other| self.network.is_cut(at, other) || self.network.is_cut(other, at);
@@ -805,7 +806,7 @@ impl World {
         Ok(())
     }
 
-    /// All replicas, in brief: of what, which, term, committed end.
+    /// Describes all replicas in brief: log, replica, term, high watermark.
     fn told(&self) -> String {
         let mut text = String::new();
         for machine in &self.machines {

@@ -527,8 +527,8 @@ impl SimDisk {
 
     fn handle(&self, machine: &mut Machine, node: NodeId) -> SimFile {
         let inode = machine.file(node);
-        // A new handle hears of an earlier write-back error only if nobody has yet, and if the
-        // kernel still has the inode, which only an open handle makes sure.
+        // A new handle hears of an earlier write-back error only if nobody has yet. The kernel must also still have
+        // the inode, which only an open handle makes sure.
         let missed = inode.handles > 0 && !inode.error_seen && inode.errors > 0;
         let errors_seen = AtomicU64::new(inode.errors - u64::from(missed));
         inode.handles += 1;

@@ -1,6 +1,6 @@
 //! # Room card: failure
 //!
-//! Purpose:    what a run found, and how the process that ran it ends.
+//! Purpose:    the findings of a run, and the end of the process that ran it.
 //! Owns:       [`Failure`] and its exit codes.
 //! Interface:  all of it.
 //! Invariants: 127 crash, 128 liveness, 129 correctness.
@@ -24,9 +24,9 @@ pub enum Kind {
 /// Reason that a run failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// How.
+    /// Kind of the failure.
     pub kind: Kind,
-    /// Why, for people.
+    /// Reason, for people.
     pub what: String,
 }
 

@@ -58,7 +58,7 @@ pub struct State {
     pub conf: ConfState,
     /// The first offset kept.
     pub log_start: i64,
-    /// The image and its index.
+    /// Snapshot and its index.
     pub image: (u64, Bytes),
     /// All entries ever kept, from index 2 on.
     pub entries: Vec<Arc<ModelEntry>>,
@@ -178,7 +178,7 @@ pub enum ModelOp {
     Conf(ConfState),
     /// A new log start.
     Trim(i64),
-    /// A new image.
+    /// A new snapshot.
     Image(u64, Bytes),
 }
 
@@ -295,7 +295,7 @@ impl ReplicaModel {
         }
     }
 
-    /// All is at rest: the newest image is sure.
+    /// Notes that all is at rest: the newest snapshot is sure.
     pub fn rest(&mut self) {
         let newest = self.images.pop();
         self.images.clear();
@@ -328,7 +328,7 @@ impl ReplicaModel {
         Ok(proves)
     }
 
-    /// The highest index that no unreported op may take away: what may be committed and applied.
+    /// Returns the highest index that no unreported op may take away: entries up to it may be committed and applied.
     pub fn safe_index(&self) -> u64 {
         let mut last = self.base.last_index();
         let mut safe = last;
@@ -382,7 +382,7 @@ impl ReplicaModel {
         ))
     }
 
-    /// An image takes the membership and the log start submitted before it along, past the queue.
+    /// A snapshot takes the membership and the log start submitted before it along, past the queue.
     fn overtake(&self, state: &mut State, found: &RecoveredReplica) {
         for op in &self.ops {
             match op {
@@ -417,7 +417,7 @@ impl ReplicaModel {
         self.created = true;
     }
 
-    /// Damage was reported: what is left must be a prefix of what was persisted.
+    /// Checks the log after reported damage: its remains must be a prefix of the persisted log.
     pub fn check_damaged(&self, found: &RecoveredReplica) -> Result<(), String> {
         let known = found
             .entries

@@ -315,7 +315,7 @@ impl World {
         }
     }
 
-    /// A piece of the work at what is at rest.
+    /// Does a piece of the work on data at rest.
     fn compact(&mut self) -> Result<(), Failure> {
         let life = self.life();
         let Some(done) = life.compactor.step(&mut life.storage) else { return Ok(()) };
@@ -454,7 +454,7 @@ impl World {
         self.act(actions)
     }
 
-    /// Carries out what the node wants.
+    /// Carries out the actions of the node.
     fn act(&mut self, actions: Vec<Action>) -> Result<(), Failure> {
         let mut closed = Vec::new();
         for action in actions {

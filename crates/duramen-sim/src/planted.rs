@@ -52,7 +52,7 @@ pub enum DriverBug {
 /// Bugs between storage and the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeBug {
-    /// The views' images are lost at restart, and with them who has sent what.
+    /// The views' snapshots are lost at restart, and with them the state of producers.
     DedupLost,
     /// The node is told that a write is persisted as soon as it asks for it.
     PersistedEarly,

@@ -92,7 +92,7 @@ impl Options {
     }
 }
 
-/// A cluster as seen by one client. Clones share connections and what was learned.
+/// Cluster as seen by one client. Clones share connections and metadata.
 #[derive(Clone)]
 pub struct Client {
     shared: Arc<Shared>,
@@ -254,7 +254,7 @@ impl Client {
         }
     }
 
-    /// Drops what is known of a topic, after an answer that contradicts it.
+    /// Drops the metadata of a topic, after an answer that contradicts it.
     pub async fn forget(&self, topic: &str) {
         self.shared.state.lock().await.topics.remove(topic);
     }

@@ -442,7 +442,7 @@ fn listen_for_nodes(
 
 /// Returns the bytes that the node keeps free on the disk.
 fn free_bytes_min(settings: &ServerSettings) -> u64 {
-    // A request that is larger than what may be in flight is taken in alone.
+    // A request that is larger than the limit of bytes in flight is taken in alone.
     let in_flight_bytes_max = settings.in_flight_bytes_max.max(FRAME_BYTES_MAX as u64);
     FREE_BYTES_BESIDE.saturating_add(in_flight_bytes_max)
 }
@@ -628,8 +628,8 @@ fn hangups(runtime: &Runtime) -> std::io::Result<Signal> {
     signal(SignalKind::hangup())
 }
 
-/// Waits for SIGINT or SIGTERM, and calls `on_hangup` at each SIGHUP. One that comes because the terminal has gone ends the
-/// process, too: nobody could stop it there any more.
+/// Waits for SIGINT or SIGTERM, and calls `on_hangup` at each SIGHUP. A SIGHUP that comes because the terminal has
+/// gone ends the process, too: nobody could stop it there any more.
 pub(crate) async fn stopped_by(
     hangups: &mut Signal,
     mut on_hangup: impl FnMut(),

@@ -29,13 +29,13 @@ pub struct Report {
     pub rebuilt: u64,
     /// Disks that were lost.
     pub wiped: u64,
-    /// Times that a replica fell asleep.
+    /// Times that a replica became quiesced.
     pub slept: u64,
-    /// Times that one slept when what it sleeps by was gone, and woke.
+    /// Times that a quiesced replica lost the conditions for it, and woke.
     pub roused: u64,
     /// Times that a machine failed while all groups slept.
     pub nights: u64,
-    /// Bits that flipped at rest, and segments that were mended.
+    /// Bits that flipped at rest, and segments that were repaired.
     pub flips: u64,
     /// See above.
     pub mended: u64,

@@ -3,9 +3,9 @@
 //! Purpose:    one machine of a cluster whose disk rots at rest, and the scrubs and repairs that all of them do then.
 //! Owns:       the time of each flip and its bytes; harm to an answer for a repair; the check of repaired bytes.
 //! Interface:  [`Rotting`], [`Rot`], `Machine::scrub`.
-//! Invariants: only bytes flip that a checkpoint has synced, and only while nobody runs: a living process serves
-//!             checked bytes without another check, as on a real machine. One machine rots, so that there is always another copy.
-//! Never:      the metadata's log, the journal, images: those are refused at start.
+//! Invariants: only bytes flip that a checkpoint has synced, and only while nobody runs: a living process checks
+//!             bytes once, as on a real machine. One machine rots, so that there is always another copy.
+//! Never:      the metadata's log, the journal, snapshots: those are refused at start.
 //! Tests:      `tests/cluster.rs`, `tests/planted.rs`.
 //! Start at:   `Machine::scrub`.
 
@@ -75,7 +75,7 @@ impl Rotting {
         self.looks
     }
 
-    /// A few bits flip of what is settled.
+    /// Flips a few bits of settled data.
     pub(super) fn rot(&mut self, disk: &SimDisk, settled: &[(String, u64)]) {
         if !self.rots || self.chance.chance(300) {
             return;
@@ -176,7 +176,7 @@ impl Machine {
         }
     }
 
-    /// A copy took its segment's place, or did not: what was put into it must be what belongs there.
+    /// Checks a repaired copy, whether or not it took its segment's place: it must have the bytes that belong there.
     fn after_switch(
         &mut self,
         mono_us: u64,

@@ -13,7 +13,7 @@ use crate::node_harness::oracle::Oracle;
 use crate::prng::Prng;
 use crate::trace::tell;
 
-/// For how long a replica may sleep on without what it sleeps by. Its node notices within a second.
+/// Longest time that a replica may stay quiesced without the conditions for it. Its node notices within a second.
 pub(super) const LATE_US: u64 = 3_000_000;
 /// The log of the metadata is always awake.
 pub(super) const METADATA: [u8; 16] = 1_u128.to_be_bytes();
@@ -28,11 +28,11 @@ type Sleeper = (usize, u64, Log);
 pub(super) struct Watch {
     looked_us: u64,
     asleep: BTreeSet<Sleeper>,
-    /// Those that sleep without what they sleep by, and since when.
+    /// Replicas that are quiesced without the conditions for it, and the time since which they are.
     forsaken: BTreeMap<Sleeper, u64>,
     /// True if no replica is awake except those of the metadata, machines agree on that, and no partition moves.
     is_all: bool,
-    /// Times that a replica was seen to have fallen asleep.
+    /// Times that a replica was seen to have become quiesced.
     pub(super) slept: u64,
     /// Times that one slept when its leader's machine or its followers' were gone, and woke.
     pub(super) roused: u64,
@@ -43,7 +43,7 @@ fn hears(machines: &[Machine], network: &Network, from: usize, to: usize) -> boo
     machines[from].life.is_some() && !machines[from].is_frozen() && !network.is_cut(from, to)
 }
 
-/// Times in which no client asks for anything, so that groups sleep when faults come.
+/// Times in which no client asks for anything, so that groups are quiesced when faults come.
 #[derive(Debug)]
 pub(super) struct Lulls {
     chance: Prng,

@@ -1,4 +1,5 @@
-//! Disks of single machines that somebody else fills, for a while. Nothing but appends is refused for it, and no process ends.
+//! Disks of single machines that somebody else fills, for a while. A node then refuses nothing but appends, and no
+//! process ends.
 
 use duramen_broker::ConnectionId;
 use duramen_protocol::{ErrorCode, Response};

@@ -3,8 +3,8 @@
 //! Purpose:    directories, and what a crash may leave of their changes.
 //! Owns:       [`Names`], [`NameOp`].
 //! Interface:  all of it.
-//! Invariants: a name means one node; a change survives whole or not at all. A change that cannot have
-//!             happened without another did not happen: a rename of a file that was never created, a
+//! Invariants: a name means one node; a change survives whole or not at all. No change
+//!             happens without those that it needs: no rename of a file that was never created, no
 //!             create under a name that is still taken.
 //! Never:      bytes.
 //! Tests:      `tests/disk.rs`.
@@ -100,8 +100,8 @@ impl Names {
         }
     }
 
-    /// Makes those of `pending` durable that `dir` needs, and drops them from the list: its own,
-    /// earlier ones of the same nodes, and those in directories that were removed from it.
+    /// Makes those of `pending` durable that `dir` needs, and drops them from the list. These are its own, earlier
+    /// ones of the same nodes, and those in directories that were removed from it.
     pub(crate) fn sync(&mut self, dir: NodeId, pending: &mut Vec<NameOp>) {
         let mut dirs = BTreeSet::from([dir]);
         let mut nodes = BTreeSet::new();

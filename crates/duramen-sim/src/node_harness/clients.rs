@@ -75,7 +75,7 @@ const TRIM_CODES: [ErrorCode; 5] = [
     ErrorCode::RequestTimedOut,
     ErrorCode::OffsetOutOfRange,
 ];
-/// A request on its way, with what is needed to judge the answer.
+/// Request on its way, with the facts needed to judge the answer.
 #[derive(Clone, Debug)]
 enum Asked {
     ProducerId,
@@ -90,7 +90,7 @@ enum Asked {
         place: Place,
         life: u32,
     },
-    /// Where a log ends; what is told is not less than this.
+    /// Request for the end of a log; the answer is not less than this.
     End {
         place: Place,
         life: u32,
@@ -192,7 +192,7 @@ pub(crate) struct Clients {
     starts: u64,
     /// There are several nodes: each may be behind the others, and a leader may not know yet that it is none.
     many: bool,
-    /// Disks rot: what is damaged is refused until it is mended.
+    /// True if disks rot: a node refuses damaged data until it is repaired.
     pub(crate) rots: bool,
     /// Disks of several nodes fill up.
     pub(crate) fills: bool,
@@ -258,8 +258,8 @@ impl Clients {
         }
     }
 
-    /// Makes clients of several nodes. They trust nothing less than a majority: no `acks=1`. Where they delete topics, they go
-    /// by ids, and know no topic without one. To a node that is behind, a name may mean another topic.
+    /// Makes clients of several nodes. They trust nothing less than a majority: no `acks=1`. Where they delete topics,
+    /// they go by ids, and know no topic without one. To a node that is behind, a name may mean another topic.
     pub(crate) fn of_many(seed: u64, nodes: i32, replicas_min: i32) -> Self {
         let mut clients = Self::new(seed, false);
         clients.many = true;
@@ -441,7 +441,7 @@ impl Clients {
         }
     }
 
-    /// The node is told whether its disk is full.
+    /// Tells the node whether its disk is full.
     pub(super) fn on_disk_full(&mut self, is_full: bool) {
         let changes = self.disk.changes + u64::from(is_full != self.disk.is_full);
         self.disk = Disk { is_full, changes };
@@ -960,7 +960,7 @@ impl Client {
         lives.next_back().map_or(0, |(_, sequence)| *sequence)
     }
 
-    /// The reply to what is outstanding will never come.
+    /// Notes that the reply to the outstanding request will never come.
     fn forget(&mut self) {
         if let Some((_, _, Asked::Produce(produce))) = self.outstanding.take()
             && produce.idempotent

@@ -1,6 +1,6 @@
 //! # Room card: oracle
 //!
-//! Purpose:    what clients may observe, given what they did.
+//! Purpose:    the answers that clients may observe, given their requests.
 //! Owns:       the promises P1 to P4 as checks.
 //! Interface:  [`Oracle`].
 //! Invariants: an unanswered request may have happened once, or not.
@@ -354,8 +354,8 @@ impl Oracle {
         self.trims_by_time || self.limits.contains_key(topic)
     }
 
-    /// Tells whether retention may have deleted all records known to have been below `start`. Either all are old enough,
-    /// or the bytes above the last young one reach the limit.
+    /// Tells whether retention may have deleted all records known to have been below `start`. Either all are old
+    /// enough, or the bytes above the last young one reach the limit.
     fn may_have_expired(&self, place: &Place, start: i64) -> bool {
         let Some((ms, most)) = self.limits.get(&place.0).copied() else { return false };
         let Some(known) = self.known.get(place) else { return true };

@@ -1,6 +1,6 @@
 //! # Room card: storage checks
 //!
-//! Purpose:    compare what can be read with what the models hold, byte for byte.
+//! Purpose:    compare the readable bytes with those that the models hold.
 //! Owns:       the checks of reads, of lookups by time, of index files, of tidiness.
 //! Interface:  [`World::check_reads`], [`World::check_tidy`].
 //! Invariants: a check never changes storage.

@@ -81,7 +81,7 @@ impl World {
         }
     }
 
-    /// Somebody harms a file while no process runs. The next start finds all that was acknowledged, or says what it misses.
+    /// Harms a file while no process runs. The next start finds all acknowledged records, or says which it misses.
     pub(super) fn tamper(&mut self, is_closed: bool) -> Result<(), Failure> {
         let files = self.files_now();
         let Some(harm) = self.pick_harm(&files, is_closed) else { return self.reopen() };

@@ -138,7 +138,7 @@ impl World {
         self.submit(id, OpKind::Trim { log_start });
     }
 
-    /// The image that storage asked for: at the newest applied index, even if that is no newer.
+    /// Writes the snapshot that storage asked for: at the newest applied index, even if that is no newer.
     pub(super) fn answer_want(&mut self, at: usize) {
         let model = &self.replicas[at];
         let (index, image) = model.tip.image.clone();

@@ -102,8 +102,8 @@ impl Client {
         .await
     }
 
-    /// A node has no part in the cluster any more, and never has again: it may be stopped. It has no replicas then. That there
-    /// is no such node is as good: an earlier try may have had its answer lost.
+    /// Unregisters a node: it has no part in the cluster any more, and never has again. It has no replicas then, and
+    /// may be stopped. The answer that there is no such node is as good: an earlier try may have had its answer lost.
     pub async fn unregister(&self, node: NodeId) -> Result<(), Error> {
         let request = UnregisterBrokerRequest { broker_id: node };
         self.retry(async || {

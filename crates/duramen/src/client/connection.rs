@@ -296,7 +296,7 @@ async fn read_frames(
     let _ = ended.set(reason);
 }
 
-/// One answer: its correlation id, and what follows.
+/// One answer: its correlation id, and its body.
 async fn read_frame(socket: &mut OwnedReadHalf) -> io::Result<Option<(i32, Bytes)>> {
     let length = match socket.read_i32().await {
         Ok(length) => length,

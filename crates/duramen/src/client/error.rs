@@ -123,8 +123,8 @@ impl Error {
             | Self::Lost { .. }
             | Self::TimedOut { .. }
             | Self::UnknownNode { .. } => true,
-            // A missing topic is retriable for Kafka, because metadata may lag. Whoever waits for
-            // one to appear says so; for everyone else it is simply missing.
+            // A missing topic is retriable for Kafka, because metadata may lag. A caller that waits for one to appear
+            // says so; for everyone else it is simply missing.
             Self::Refused { code: ErrorCode::UnknownTopicOrPartition, .. } => false,
             Self::Refused { code, .. } => code.is_retriable(),
             _ => false,

@@ -143,7 +143,7 @@ impl Fetcher {
         }
     }
 
-    /// Waits after a failure that may pass, and forgets what may have caused it.
+    /// Waits after a failure that may pass, and forgets the state that may have caused it.
     async fn pause(&mut self, error: Error) -> Result<Vec<Fetched>, Error> {
         let lagging = error.code() == Some(ErrorCode::UnknownTopicOrPartition);
         let session = matches!(

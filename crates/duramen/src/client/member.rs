@@ -84,7 +84,7 @@ pub struct Member {
     generation: i32,
     /// State that the heartbeat of this generation reports. The heartbeat ends when nobody listens.
     standing: Option<watch::Receiver<Standing>>,
-    /// A request to join or to sync is under way, and may hold up what follows on its connection.
+    /// True while a request to join or to sync is under way, which may hold up later requests on its connection.
     joining: bool,
 }
 
@@ -246,7 +246,8 @@ impl Member {
         })
     }
 
-    /// The leader's work: what each member gets, and how many partitions the topics had then.
+    /// Does the leader's work: assigns partitions to each member, and returns the number of partitions that the topics
+    /// had then.
     async fn share(
         &self,
         joined: &JoinGroupResponse,
@@ -289,7 +290,7 @@ impl Member {
         Error::refused(what, ErrorCode::InconsistentGroupProtocol.code(), message)
     }
 
-    /// Starts the heartbeat of this generation, on a thread that waits for nothing else: whoever reads may be busy.
+    /// Starts the heartbeat of this generation, on a thread that waits for nothing else: the reader may be busy.
     fn start_heart(&self, counts: Option<BTreeMap<String, i32>>) -> watch::Receiver<Standing> {
         let (tell, standing) = watch::channel(Standing::Well);
         let request = HeartbeatRequest {

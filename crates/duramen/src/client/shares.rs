@@ -147,7 +147,7 @@ impl Client {
         .await
     }
 
-    /// Forgets how far a share group without members is in these topics.
+    /// Deletes the progress of a share group without members in these topics.
     pub async fn forget_share_starts(&self, group: &str, topics: &[String]) -> Result<(), Error> {
         let topic =
             |name: &String| DeleteShareGroupOffsetsRequestTopic { topic_name: name.clone() };

@@ -24,7 +24,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
 
-/// What a scripted broker does with a request: answer it, or close the connection.
+/// Answer of a scripted broker to a request; `None` closes the connection.
 type Script = dyn FnMut(&Request) -> Option<Response> + Send;
 
 /// A broker with one topic `t` of two partitions; the script answers all but versions and metadata.

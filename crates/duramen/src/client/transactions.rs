@@ -1,4 +1,4 @@
-//! Transactions as an administrator sees them: which transactional ids there are, what is open, and how it is ended.
+//! Transactions as an administrator sees them: the transactional ids, the open transactions, and their ends.
 
 use std::sync::Arc;
 
@@ -90,8 +90,8 @@ impl Client {
         .await
     }
 
-    /// Takes a transactional id over, as a new producer with it does: what is open is aborted, and whoever had the id is
-    /// kept out.
+    /// Takes a transactional id over, as a new producer with it does. The coordinator aborts the open transaction, and
+    /// fences the former producer of the id.
     pub async fn take_over(&self, id: &str, timeout_ms: i32) -> Result<Producer, Error> {
         let request = InitProducerIdRequest {
             transactional_id: Some(id.to_owned()),

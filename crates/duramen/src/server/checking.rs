@@ -35,12 +35,12 @@ pub struct Checking {
 }
 
 impl Checking {
-    /// For a machine of so many cores: half of them may be busy with what expands to much.
+    /// Makes the limits for a machine of so many cores: half of them may be busy with records that expand to much.
     pub fn new(cores: usize) -> Self {
         Self { large: Semaphore::new(cores), heavy: Semaphore::new((cores / 2).max(1)) }
     }
 
-    /// Gives the session a frame. Adds to `waited` how long it had to wait until it was its turn.
+    /// Gives the session a frame. Adds to `waited` the time until it was its turn.
     pub async fn on_frame(
         &self,
         session: &mut Session,

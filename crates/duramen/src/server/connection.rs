@@ -4,8 +4,8 @@
 //! Owns:       the task of a connection: reading frames, handing them on, sending replies in order.
 //! Interface:  [`Connection::run`], [`Shared`].
 //! Invariants: a connection's trouble is its own: bad bytes, a slow reader or a panic end it with one
-//!             log line, and nobody else notices. What it holds is bounded by its session and by
-//!             the node's budget. Whatever way it ends, the node is told. While it waits for room to
+//!             log line, and nobody else notices. Its session and the node's budget bound its memory.
+//!             Whatever way it ends, the node is told. While it waits for room to
 //!             read, it still answers.
 //! Never:      protocol decisions (`duramen_broker::session`), waiting for the disk on a thread that
 //!             serves other connections.
@@ -142,7 +142,7 @@ enum Woken {
 enum End {
     /// The client closed it, or the network did; nothing to say.
     Gone,
-    /// It is closed by us, for this reason.
+    /// The node closes the connection, for this reason.
     Closed(String),
     /// The client sent bytes that are no request.
     Malformed(String),
@@ -354,7 +354,7 @@ impl Connection {
         Ok(())
     }
 
-    /// A client that goes in the middle of a frame is told of.
+    /// Logs a client that goes in the middle of a frame.
     fn explain(&self, end: Result<(), End>) -> Result<(), End> {
         match end {
             Err(End::Gone) if self.part_since.is_some() => {
@@ -480,7 +480,7 @@ impl Connection {
         self.send_parts(&parts).await
     }
 
-    /// Sends, and counts what the client does not read yet as it counts what it sends.
+    /// Sends, and counts bytes that the client does not read yet like bytes that it sends.
     async fn send_parts(&mut self, parts: &[Part]) -> Result<(), End> {
         let mut sending = pin!(self.sender.send(&self.stream, parts));
         let sent = poll_fn(|context| Poll::Ready(sending.as_mut().poll(context))).await;

@@ -1,7 +1,7 @@
 //! # Room card: core loop
 //!
 //! Purpose:    the one thread that steps the node.
-//! Owns:       turns: what waited goes in, then one flush, then the actions go where they belong.
+//! Owns:       turns: the waiting input goes in, then one flush, then the actions go where they belong.
 //! Interface:  [`start`], [`Input`], [`Clock`], [`Reads`].
 //! Invariants: storage gets one batch a turn, before any reply is handed out; a reply goes only to the
 //!             connection that asked; nothing here waits but for the next event or the deadline.
@@ -50,16 +50,16 @@ const FIGURES_EVERY: Duration = Duration::from_secs(1);
 /// Input of the node's thread.
 #[derive(Debug)]
 pub enum Input {
-    /// A connection, and where its replies go. How many wait there is bounded by the requests that
-    /// its session lets wait.
+    /// A connection, and the channel for its replies. The requests that its session lets wait bound the replies that
+    /// wait there.
     Connected(ConnectionId, UnboundedSender<Routed>),
     /// For the node.
     Event(Event),
-    /// Another node says something; room for the next it may say is there again when the permit is gone.
+    /// Frame of another node. Room for its next frame is there again when the permit is gone.
     Peer(Box<PeerFrame>, OwnedSemaphorePermit),
     /// Storage reports.
     Storage(Vec<Done>),
-    /// Take what waits, give storage the last batch, end.
+    /// Take the waiting input, give storage the last batch, end.
     Stop,
 }
 
@@ -76,7 +76,7 @@ pub enum Routed {
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     opened: Instant,
-    /// For how long the machine was suspended before, in milliseconds since it was booted.
+    /// Time for which the machine was suspended since it was booted, as read last, in milliseconds.
     slept_ms: i64,
 }
 
@@ -86,8 +86,8 @@ impl Clock {
         Self { opened: Instant::now(), slept_ms: slept_ms() }
     }
 
-    /// Tells a suspension of the machine from a leap of the wall clock: for how many milliseconds it was suspended since it
-    /// was asked last.
+    /// Tells a suspension of the machine from a leap of the wall clock. Returns the milliseconds that the machine was
+    /// suspended since the last call.
     fn take_suspension(&mut self) -> Option<i64> {
         let suspended_ms = slept_ms().saturating_sub(self.slept_ms);
         let is_one = suspended_ms >= SUSPENSION_MS_MIN;
@@ -110,7 +110,8 @@ impl Clock {
     }
 }
 
-/// For how long the machine was suspended since it was booted: the boot-time clock goes on then, and the monotonic one does not.
+/// Returns the milliseconds that the machine was suspended since it was booted. The boot-time clock goes on then, and
+/// the monotonic one does not.
 fn slept_ms() -> i64 {
     let read_ms = |clock| {
         let read = clock_gettime(clock);

@@ -189,7 +189,7 @@ impl RealFile {
         }
     }
 
-    /// Waits until a range is in the page cache, and asks for what follows it.
+    /// Waits until a range is in the page cache, and asks for the bytes after it.
     pub fn load(&self, at: u64, len: u64, ahead: u64) -> io::Result<()> {
         self.read_ahead(at, len, ahead);
         // A byte of every few pages: they arrive in the order they were asked for.
@@ -270,7 +270,7 @@ impl Disk for RealDisk {
     fn sync(&self, file: &RealFile) -> io::Result<()> {
         #[cfg(feature = "slow-syncs")]
         std::thread::sleep(*SLOW_SYNC);
-        // Not retried on EINTR either: nobody says what an interrupted sync has done.
+        // The node does not retry on EINTR either: nobody says how far an interrupted sync came.
         rustix::fs::fdatasync(&*file.file)?;
         self.root.synced_ms.store(self.root.now_ms(), Ordering::Relaxed);
         Ok(())

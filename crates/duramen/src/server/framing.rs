@@ -19,7 +19,7 @@ pub const ROOM_MIN: usize = 8 * 1024;
 /// A frame of at least this size gets a buffer of its own.
 const SOLE_FRAME: usize = 32 * 1024;
 
-/// Why a stream cannot be cut into frames. It says what the peer probably is.
+/// Reason why a stream cannot be cut into frames, with a guess at the peer's protocol.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// The peer speaks HTTP.

@@ -1,9 +1,10 @@
 //! # Room card: health
 //!
-//! Purpose:    whether this server lives, whether it can do its work, and if not, why.
+//! Purpose:    tell whether this server lives, whether it can do its work, and if not, why.
 //! Owns:       [`Health`], [`Beat`].
 //! Interface:  [`Health::stuck`], [`Health::not_ready`], [`Health::problems`].
-//! Invariants: reading it costs no lock that a working thread holds. Only what a restart may mend says that it does not live.
+//! Invariants: reading it costs no lock that a working thread holds. A server that does not live is one that a
+//!             restart may help.
 //! Never:      repair.
 //! Tests:      below.
 //! Start at:   [`Health::problems`].
@@ -58,7 +59,7 @@ impl Default for Standing {
     }
 }
 
-/// When a thread took up what it is doing: microseconds since the start, 0 while it waits.
+/// Time when a thread took up its present work: microseconds since the start, 0 while it waits.
 #[derive(Debug, Default)]
 pub struct Beat(AtomicU64);
 
@@ -122,7 +123,8 @@ impl Health {
         problems
     }
 
-    /// Why the server cannot serve as it should, in sentences: clients had better go elsewhere. A restart does not help.
+    /// Lists the reasons why the server cannot serve as it should, in sentences: clients had better go elsewhere. A
+    /// restart does not help.
     pub fn not_ready(&self) -> Vec<String> {
         let mut problems = Vec::new();
         if self.stopping.load(Ordering::Relaxed) {

@@ -1,7 +1,7 @@
 //! # Room card: http
 //!
-//! Purpose:    `/metrics` for Prometheus, `/livez` for whoever restarts us, `/readyz` for whoever sends clients here, and
-//!             `/healthz` for whoever is to look.
+//! Purpose:    `/metrics` for Prometheus, `/livez` for the supervisor that restarts us, `/readyz` for the balancer that
+//!             sends clients here, and `/healthz` for people.
 //! Owns:       these answers.
 //! Interface:  [`serve`].
 //! Invariants: nothing here can hold up a client of the log.

@@ -1,6 +1,6 @@
 //! # Room card: inbox
 //!
-//! Purpose:    what waits for one thread: the node's, the storage's, a sync thread.
+//! Purpose:    queue the input of one thread: the node's, the storage's, a sync thread.
 //! Owns:       [`Inbox`].
 //! Interface:  [`Inbox::push`], [`Inbox::push_all`], [`Inbox::take_all`], [`Inbox::take_one`].
 //! Invariants: a taker gets all that waits by one lock and one swap; a push wakes it only when it

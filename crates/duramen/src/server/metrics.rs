@@ -1,6 +1,6 @@
 //! # Room card: metrics
 //!
-//! Purpose:    what an operator sees of a running server.
+//! Purpose:    show a running server to its operator.
 //! Owns:       every metric's name and help text; the last figures of node and storage.
 //! Interface:  [`Metrics`], [`Metrics::encode`].
 //! Invariants: names start with `duramen_` and end with their unit; nothing here is ever read back

@@ -1,13 +1,13 @@
 //! # Room card: peers
 //!
 //! Purpose:    connections between the nodes of one cluster.
-//! Owns:       the listener for nodes, one outgoing connection to each other node, what waits for them, how a cluster
-//!             is formed over them, whether this node has a place in it.
+//! Owns:       the listener for nodes, one outgoing connection to each other node, with its queue, the forming of a
+//!             cluster, this node's standing.
 //! Interface:  [`Peers::start`], [`Peers::form`], [`Links::send`], [`Links::place`].
-//! Invariants: nobody waits for a node that is slow, frozen or gone: what does not fit its queue is dropped and counted.
-//!             Memory follows the bytes that arrived. Bytes that make no sense end their connection, and nothing else. A
-//!             frame is decoded where it was read, not on the node's thread.
-//! Never:      what frames say (see the broker's `node/peers.rs`); who is asked for a password: nobody is yet, so the
+//! Invariants: nobody waits for a node that is slow, frozen or gone: frames beyond its queue are dropped and counted.
+//!             Memory follows the bytes that arrived. Bytes that make no sense end their connection, and nothing else.
+//!             A frame is decoded where it was read, not on the node's thread.
+//! Never:      the content of frames (see the broker's `node/peers.rs`); passwords: nobody is asked for one yet, so the
 //!             listener belongs on a network of its own.
 //! Tests:      here, in `peers/`, and `tests/cluster.rs` with real processes.
 //! Start at:   [`Peers::start`]; `forming.rs` for how a cluster begins.

@@ -5,7 +5,7 @@
 //! Interface:  [`resolve`], [`Resolved`], [`Trail`].
 //! Invariants: bytes that were not checked since the process started are checked before they leave,
 //!             on a thread that may wait.
-//! Never:      what a plan means (`duramen_broker::read_plan`).
+//! Never:      the meaning of a plan (`duramen_broker::read_plan`).
 //! Tests:      `tests/`, `compat/`.
 //! Start at:   [`resolve`].
 

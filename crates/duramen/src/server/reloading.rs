@@ -1,11 +1,11 @@
 //! # Room card: reloading
 //!
-//! Purpose:    take what changed in the configuration while the process runs, on SIGHUP.
-//! Owns:       which settings of the process may change, and what the log says of each that did.
+//! Purpose:    take changes of the configuration while the process runs, on SIGHUP.
+//! Owns:       the settings of the process that may change, and the log line of each that did.
 //! Interface:  [`Reloading::reload`], [`Limits`].
 //! Invariants: a configuration with a mistake is taken in no part; a setting that needs a restart is named each time,
 //!             until it is as before or the process is another.
-//! Never:      what is set by clients while the node runs: that hides what is given here.
+//! Never:      settings made by clients while the node runs: those hide the settings here.
 //! Tests:      `tests/server.rs`.
 //! Start at:   [`Reloading::reload`].
 
@@ -76,7 +76,7 @@ impl fmt::Debug for Reloading {
 }
 
 impl Reloading {
-    /// Takes what changed of what may change, and says so, line by line.
+    /// Takes the changes of settings that may change, and logs them, line by line.
     pub fn reload(&mut self, load: &Load) {
         match Self::checked(load) {
             Ok((config, settings, given)) => self.take(&config, &settings, &given),

@@ -2,10 +2,10 @@
 //!
 //! Purpose:    the one thread that works on data at rest. It looks for rot, copies segments under repair, compacts
 //!             logs, and keeps the pieces of compacted logs that other replicas give.
-//! Owns:       its pace; what of it an operator sees.
+//! Owns:       its pace; the metrics that an operator sees.
 //! Interface:  [`start`], [`Scrubbing`].
-//! Invariants: it writes nothing that has a name which storage knows, and never waits for storage or the node; what has
-//!             its turn is read so slowly that a pass takes the interval, what somebody had trouble with at once.
+//! Invariants: it writes nothing that has a name which storage knows, and never waits for storage or the node. A pass
+//!             reads so slowly that it takes the interval; segments that somebody had trouble with are read at once.
 //!             A log is compacted in pieces, no faster than a part of the disk allows, and nothing else waits for it.
 //! Never:      the verdict on damage, the choice of a replacement, the rules of compaction
 //!             (`duramen_storage::{scrub, mending, compaction, staging}`).
@@ -57,7 +57,7 @@ pub enum Chore {
     Mend(Mend),
     /// Compact a log.
     Compact(Order),
-    /// Keep what another replica gives of a compacted log.
+    /// Keep the pieces of a compacted log that another replica gives.
     Stage(Stage),
 }
 
@@ -276,7 +276,7 @@ impl Pass {
     }
 }
 
-/// Hands what is ready to storage.
+/// Hands finished work to storage.
 pub(super) fn switch<D: Disk>(
     storage: &mut duramen_storage::Storage<D>,
     made: &Inbox<Ready<D>>,

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Limits of the number of connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SeatLimits {
-    /// `max.connections`, and what descriptors allow.
+    /// Limit of all connections: `max.connections`, and the limit of descriptors.
     pub all: usize,
     /// `max.connections.per.ip`.
     pub address: usize,

@@ -43,8 +43,8 @@ const IDLE_TICK: Duration = Duration::from_millis(100);
 /// Time between two counts of the data that is set aside.
 const SET_ASIDE_LOOKS: Duration = Duration::from_secs(10);
 
-/// Up to this much payload a round, the journal is synced by the storage thread itself: writing
-/// the segments takes less time than waking a sync thread and being woken by it.
+/// Largest payload of a round, in bytes, with which the storage thread syncs the journal itself. Writing the segments
+/// then takes less time than waking a sync thread and being woken by it.
 const INLINE_PAYLOAD_MAX: usize = 256 * 1024;
 
 /// Input of the storage thread.
@@ -56,7 +56,7 @@ pub enum Work {
     Synced(SyncId, io::Result<()>),
     /// Segments are ready to take others' place.
     Ready,
-    /// Finish what was given, close the journal, end.
+    /// Finish the submitted work, close the journal, end.
     Stop,
 }
 
@@ -133,8 +133,8 @@ struct Worker<D: Disk> {
     payload: usize,
     /// Idle time after which the thread looks at background work.
     idle_tick: Duration,
-    /// True if a round is durable and the next one may follow at once: the round need not have had room for all that
-    /// was queued.
+    /// True if a round is durable and the next may follow at once: the round may have lacked room for some of the
+    /// queue.
     more: bool,
     /// True if something happened since the last look at background work.
     busy: bool,
@@ -163,7 +163,7 @@ impl<D: Disk> Worker<D> {
             self.turn()?;
             self.common.metrics.set_storage(self.storage.metrics());
             self.count_set_aside();
-            // On a full disk it may never become quiet. What was acknowledged is safe all the same.
+            // On a full disk it may never become quiet. Acknowledged appends are safe all the same.
             let is_done = self.storage.is_quiet() || self.storage.lacks_room();
             if self.stopping && self.in_flight == 0 && is_done {
                 if self.storage.is_quiet() {
@@ -175,7 +175,7 @@ impl<D: Disk> Worker<D> {
         }
     }
 
-    /// Counts what is set aside: people drop it while the node runs.
+    /// Counts the data that is set aside: people drop it while the node runs.
     fn count_set_aside(&mut self) {
         if self.looked_aside.is_some_and(|at| at.elapsed() < SET_ASIDE_LOOKS) {
             return;

@@ -35,7 +35,7 @@ const OWN: [i8; 2] = [1, 8];
 const RETENTION_MS: &str = "retention.ms";
 const RETENTION_BYTES: &str = "retention.bytes";
 
-/// A setting, and what it may be set to.
+/// Setting, with the values that it may get.
 type Choice = (&'static str, &'static [&'static str]);
 
 const OF_ALL: [Choice; 4] = [
@@ -257,7 +257,7 @@ impl Clients {
         }
     }
 
-    /// A node says what is set. One that is behind may say something else for a while.
+    /// Takes a node's answer about a setting. A node that is behind may give another value for a while.
     fn on_seen(&mut self, whose: &Whose, rows: &[DescribeConfigsResourceResult]) {
         // A topic that was made again has no settings of the one before, but for those that came late.
         let is_another = whose.0 == OF_TOPIC && !self.oracle.is_live(&whose.1, 0);

@@ -180,7 +180,8 @@ impl Member {
         }
     }
 
-    /// The epoch in which it commits. A generation in which nobody was told anything may be forgotten, and be another one then.
+    /// Returns the epoch in which the member commits. A generation in which nobody was told anything may be forgotten,
+    /// and be another one then.
     fn commits_in(&self) -> i32 {
         if self.classic.is_some() { self.told_in } else { self.epoch }
     }

@@ -1,5 +1,5 @@
-//! Clients beside those that every run has: members of a group, transactional clients, consumers of a share group. Each crowd
-//! judges for itself what it is told; its clients are numbered one crowd after the other.
+//! Clients beside those that every run has: members of a group, transactional clients, consumers of a share group.
+//! Each crowd judges its own answers; its clients are numbered one crowd after the other.
 
 use duramen_broker::ConnectionId;
 use duramen_protocol::wire::Uuid;

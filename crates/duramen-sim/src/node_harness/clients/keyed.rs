@@ -17,7 +17,7 @@ pub(super) const CONFIGS: [(&str, &str); 4] = [
     ("delete.retention.ms", "400"),
 ];
 
-/// And what it is made with in a cluster, where fewer records come to a partition.
+/// Settings with which the topic is made in a cluster, where fewer records come to a partition.
 pub(super) const CONFIGS_OF_MANY: [(&str, &str); 5] =
     [CONFIGS[0], CONFIGS[1], CONFIGS[2], CONFIGS[3], ("segment.ms", "40")];
 
@@ -70,7 +70,7 @@ pub(super) fn encode(
     batch.build().expect("small")
 }
 
-/// The number that a record carries. `None` if it is not what was sent under it.
+/// Returns the number that a record carries; `None` if the record is not as it was sent.
 pub(super) fn number_of(record: &Record<'_>) -> Option<u64> {
     let mut headers = record.headers.into_iter();
     let header = headers.find(|it| it.key == NUMBER.as_bytes())?;

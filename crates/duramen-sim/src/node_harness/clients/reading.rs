@@ -1,4 +1,4 @@
-//! Readers: fetches with and without a session, and what they may bring.
+//! Readers: fetches with and without a session, and the records that they may bring.
 
 use std::collections::BTreeMap;
 
@@ -115,7 +115,8 @@ impl Clients {
         (Asked::Fetch(Fetch { wants: vec![want], kind }), request, version)
     }
 
-    /// A follower may answer, or a leader that does not know yet that it is none. What they show is committed all the same.
+    /// Tells whether a follower may answer, or a leader that does not know yet that it is none. Such a node shows only
+    /// committed records all the same.
     fn may_be_stale(&self, kind: Kind) -> bool {
         self.many && (!self.last_phase || kind != Kind::Through)
     }
@@ -357,7 +358,8 @@ impl Clients {
                 if offset < trimmed || self.many && offset > want.end_seen =>
             {
                 self.through.remove(place); // a trim came late: begin again
-                // Of several nodes' it may have been meant for an earlier topic of the name, and be past the end of this one.
+                // Among several nodes the trim may have been meant for an earlier topic of the name, and be past the
+                // end of this one.
                 return Ok(Some(if self.many { UNKNOWN_START } else { trimmed }));
             }
             Some(ErrorCode::UnknownTopicOrPartition | ErrorCode::UnknownTopicId) => {

@@ -1,4 +1,5 @@
-//! An operator who takes a node out, as `duramen cluster remove` does: what is on it goes to others, and then it is unregistered.
+//! An operator who takes a node out, as `duramen cluster remove` does. Its replicas go to other nodes, and then it is
+//! unregistered.
 
 use duramen_protocol::messages::{
     MetadataResponse, UnregisterBrokerRequest, UnregisterBrokerResponse,

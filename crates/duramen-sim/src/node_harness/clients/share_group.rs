@@ -5,9 +5,8 @@
 //! partition, go to its leader and have a share session there. They decide on some of the records that they hold, in
 //! any order, late or never. They fall silent, leave, and begin anew as somebody else.
 //!
-//! The group's settings are made beforehand: how long and how often a record is given out, whether in the order of
-//! keys, and the topic of its dead letters. Statements of nodes are judged when they are made, also where nobody hears
-//! them (`deliveries`).
+//! The group's settings are made beforehand: the time and number of deliveries, the order of keys, and the topic of
+//! dead letters. Statements of nodes are judged when they are made, also where nobody hears them (`deliveries`).
 //!
 //! Some groups read with isolation level `read_committed`. Then producers write in transactions as well (`writing`).
 //! Nobody is given anything of a transaction that is open or aborted, and everything of one that is committed.
@@ -232,7 +231,7 @@ impl ShareGroup {
         std::mem::take(&mut self.places.aims)
     }
 
-    /// In brief, who waits for what.
+    /// Describes in brief the clients that wait, and the answers they wait for.
     pub(super) fn told(&self) -> String {
         format!("{:?} {:?}", self.keeper, self.consumers)
     }
@@ -469,7 +468,7 @@ impl ShareGroup {
     }
 }
 
-/// The records in these bytes, by their offsets, as they say what they are.
+/// Returns the records in these bytes, by their offsets, with the content that each carries.
 fn numbered(bytes: &Bytes) -> Result<Vec<(i64, Numbered)>, Failure> {
     let mut all = Vec::new();
     let all_batches = batches(bytes.clone()).map_while(Result::ok);

@@ -520,7 +520,7 @@ impl Member {
     }
 }
 
-/// An assignment says what it is of: `3: 0 1`.
+/// Encodes an assignment as text: `3: 0 1`.
 fn assignment(generation: i32, owned: &[i32]) -> String {
     let owned: Vec<_> = owned.iter().map(i32::to_string).collect();
     format!("{generation}: {}", owned.join(" "))

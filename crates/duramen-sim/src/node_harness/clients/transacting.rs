@@ -160,8 +160,8 @@ impl Transactors {
         })
     }
 
-    /// Tells whether both producers have one transactional id. Then the coordinator may take one for the other. A
-    /// request over a newer connection, even one that fails, makes it take the other's request for one that was given up.
+    /// Tells whether both producers have one transactional id. Then the coordinator may take one for the other. After
+    /// a request over a newer connection, even one that fails, it may take the other's request for one given up.
     pub(super) fn have_one_id(&self) -> bool {
         self.producers.iter().all(|it| it.name == self.producers[0].name)
     }
@@ -629,7 +629,7 @@ impl Transactors {
         }
     }
 
-    /// A transaction is over for its producer, which wanted it to end so, and may know how it did.
+    /// Ends a transaction for its producer, which wanted this end, and may know the outcome.
     fn note(
         &mut self,
         number: u64,

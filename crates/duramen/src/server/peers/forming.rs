@@ -1,19 +1,19 @@
 //! # Room card: forming
 //!
 //! Purpose:    make one cluster, and never two, of nodes that know each other's addresses.
-//! Owns:       what a node promises, when it becomes a member, which other nodes it speaks with.
+//! Owns:       a node's promise, its entry as a member, the choice of nodes that it speaks with.
 //! Interface:  [`Forming`]; [`judge`].
 //! Invariants: a directory promises one set of directories, durably, and no other one ever; a cluster begins only where
 //!             all of its directories have promised just that set. Two clusters that share a directory would share its
 //!             promise, and so all directories, and so the one among them that decided, which decides once.
-//! Never:      sockets, the disk, clocks: whoever drives it makes [`Step`]s durable and tells what was heard.
+//! Never:      sockets, the disk, clocks: the caller makes [`Step`]s durable and passes on the greetings heard.
 //! Tests:      `forming/tests.rs`: orders of messages, loss, restarts, wiped directories.
 //! Start at:   [`Forming::next`].
 //!
-//! 1. Each node of a fresh directory says who it is until it has heard all that are listed. 2. It promises these
-//!    directories, and says so. 3. The listed node of the lowest id, having heard that all have promised the same, decides
-//!    the cluster's id, and is a member. 4. The others hear of it and are members, too. What is said is what is durable,
-//!    and it is said again to whoever connects, so a node that missed it, or was down, hears it later.
+//! 1. Each node of a fresh directory greets the others until it has heard all that are listed. 2. It promises these
+//!    directories, and says so. 3. The listed node of the lowest id hears that all have promised the same, decides
+//!    the cluster's id, and is a member. 4. The others hear of it and are members, too. A node says only durable
+//!    facts, and repeats them to each node that connects, so a node that was down hears them later.
 //!
 //! A directory that has promised nothing, and hears a member, joins its cluster, whether it is listed or not.
 

@@ -1,4 +1,4 @@
-//! The way to one other node: what waits to be sent, and the task that dials, greets and sends.
+//! Link to one other node: the frames that wait, and the task that dials, greets and sends.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -20,7 +20,8 @@ use super::{GREET_AGAIN, Kind, Links, Traffic};
 use crate::config::HostPort;
 use crate::server::framing;
 
-/// Frames that wait for one node. What is above is dropped: Raft sends it again, and nobody else waits for it.
+/// Limits of the frames that wait for one node. Frames beyond are dropped: Raft sends them again, and nobody else
+/// waits for them.
 const QUEUE_BYTES_MAX: usize = 16 << 20;
 const QUEUE_FRAMES_MAX: usize = 1024;
 
@@ -47,7 +48,7 @@ pub(super) struct Link {
 struct Queue {
     frames: VecDeque<PeerFrame>,
     bytes: usize,
-    /// The last one; it is told to whoever is connected.
+    /// Last notice; each node that connects gets it.
     notice: Option<Notice>,
     is_connected: bool,
 }

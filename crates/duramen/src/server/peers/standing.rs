@@ -1,10 +1,10 @@
 //! # Room card: standing
 //!
 //! Purpose:    say whether this node is a member of its cluster, and tell others that they are not.
-//! Owns:       the cluster's directories, as the node's metadata says; what other nodes say of this directory.
+//! Owns:       the cluster's directories, by the node's metadata; the notices of other nodes about this directory.
 //! Interface:  [`Standing::follow`], [`Standing::judge`], [`Standing::hear`], [`Standing::until_member`].
-//! Invariants: only a registered node judges others. A notice counts if it follows from newer metadata than this node has, so
-//!             that nobody who is behind refuses one that is ahead.
+//! Invariants: only a registered node judges others. A notice counts if it follows from newer metadata than this node
+//!             has, so that nobody who is behind refuses one that is ahead.
 //! Never:      who becomes a member: the leader of the metadata decides that (see the broker's `node/members.rs`).
 //! Tests:      below; `tests/cluster.rs` with real processes.
 //! Start at:   [`Standing::judge`].

@@ -17,7 +17,7 @@ use crate::failure::Failure;
 use crate::node_harness::clients::Sight;
 use crate::trace::tell;
 
-/// A step of the harness: what a leader did may be seen so much later.
+/// Time of a step of the harness: a leader's act may be seen so much later, in microseconds.
 const STEP_US: u64 = 3_000;
 
 /// Kind of a member's request.
@@ -131,7 +131,7 @@ fn told(response: &Response, topic_id: Option<Uuid>) -> Result<Option<Told>, Fai
             Told { has, is_of_consumers, ..of(it.error_code) }
         }
         Response::JoinGroup(it) => {
-            // One of the consumer protocol has no leader that a member is told of.
+            // A group of the consumer protocol has no leader that its members know.
             let is_of_consumers = Some(it.leader.is_empty());
             Told { id: Some(it.member_id.clone()), is_of_consumers, ..of(it.error_code) }
         }
@@ -295,7 +295,8 @@ impl Owners {
 }
 
 impl Owner {
-    /// Why a member has still what it did not give up, if it does, by what the coordinator of a term must know.
+    /// Returns the reason why a member still has the partitions that it did not give up, if it has. The coordinator of a
+    /// term must know that reason.
     fn is_in(&self, now_us: u64, sight: Sight) -> Option<String> {
         if self.is_leaving {
             return None;

@@ -135,8 +135,8 @@ impl Consumer {
         }
     }
 
-    /// The node to which the client of a partition goes. It fetches all partitions that this node leads; if there is an earlier
-    /// one, that one's client does.
+    /// Returns the node to which the client of a partition goes. The client fetches all partitions that this node
+    /// leads. If there is an earlier one, that one's client does.
     fn node_of(&self, part: usize) -> Option<(i32, BTreeSet<i32>)> {
         let partition = i32::try_from(part).expect("few");
         if !self.assigned.contains(&partition) {
@@ -284,7 +284,7 @@ impl ShareGroup {
         self.places.to(1 + at * CLIENTS_EACH, node, asking)
     }
 
-    /// The client of a partition fetches, and decides on what it holds.
+    /// Fetches with the client of a partition, and decides on its records.
     pub(super) fn consume(
         &mut self,
         at: usize,

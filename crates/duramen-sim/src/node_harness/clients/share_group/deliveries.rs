@@ -3,7 +3,7 @@
 //!
 //! A term of a partition is one leader's, so its statements within one must fit together. While the leader knows that
 //! a consumer holds a record, no other gets it, and each delivery counts. A new leader knows the state that is kept:
-//! decisions that were answered, and the delivery count from when the record was last given back for certain.
+//! decisions that were answered, and the delivery count when the record was last released for certain.
 //!
 //! A leader that was deposed and does not know it may give out records that others are done with. The decisions of its
 //! consumers are not kept, and not answered.

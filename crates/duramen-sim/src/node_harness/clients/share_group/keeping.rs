@@ -382,7 +382,7 @@ fn overview(names: &[&str]) -> Request {
     MetadataRequest { topics, allow_auto_topic_creation: false, ..Default::default() }.into()
 }
 
-/// Clocks leap, and that is not what is looked at here.
+/// Returns the request that makes a topic. Clocks leap, so its settings set no limit of time.
 fn created(name: &str) -> Request {
     let common =
         [("retention.ms", "-1"), ("message.timestamp.after.max.ms", "9223372036854775807")];

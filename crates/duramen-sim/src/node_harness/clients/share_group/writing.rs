@@ -1,7 +1,9 @@
-//! Producers that write into the topic of a share group that reads what is committed, in transactions; and what became of each.
+//! Producers that write in transactions into the topic of a `read_committed` share group, and the fate of each
+//! transaction.
 //!
-//! A producer writes some batches, each until it is acknowledged, and then commits, or aborts. It asks again until it knows. When
-//! it is kept out, or time is over, or it has forgotten who it is, it gives up and begins anew.
+//! A producer writes some batches, each until it is acknowledged, and then commits, or aborts. It asks again until it
+//! knows the outcome. When it is fenced, or time is over, or it has forgotten its identity, it gives up and begins
+//! anew.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -95,7 +97,7 @@ impl Fates {
         self.check(number)
     }
 
-    /// Somebody who reads what is committed is shown a batch, or passes it over.
+    /// Notes that a `read_committed` client is shown a batch, or passes it over.
     pub(super) fn on_read(&mut self, number: u64, is_shown: bool) -> Result<(), Failure> {
         if let Some(batch) = self.all.get_mut(&number) {
             batch.is_shown = Some(is_shown);

@@ -6,7 +6,7 @@ use duramen_sim::Prng;
 
 use super::*;
 
-/// What is durable of one directory, and the process over it, if one runs.
+/// Durable state of one directory, and the process over it, if one runs.
 struct Node {
     durable: Identity,
     running: Option<Forming>,
