@@ -328,7 +328,7 @@ impl Machine {
 }
 
 impl SimDisk {
-    /// An empty disk whose chances come from `seed`.
+    /// Returns an empty disk whose chances come from `seed`.
     pub fn new(seed: u64) -> Self {
         let mut visible = Names::default();
         visible.add_dir(ROOT);
@@ -400,9 +400,8 @@ impl SimDisk {
         }
     }
 
-    /// The process dies; the kernel lives on, and all that was visible stays. The kernel may drop
-    /// clean pages from its cache, those which a failed write-back had marked clean among them.
-    /// Returns the next process's view.
+    /// Kills the process; the kernel lives on, and all that was visible stays. The kernel may drop clean pages
+    /// from its cache, those which a failed write-back had marked clean among them. Returns the next process's view.
     #[must_use = "the old process's view is dead"]
     pub fn kill(&self) -> Self {
         let mut guard = self.state();
@@ -447,7 +446,7 @@ impl SimDisk {
         machine.begin_process(&self.machine)
     }
 
-    /// All files, with their lengths, in order.
+    /// Returns all files, with their lengths, in order.
     pub fn files(&self) -> Vec<(String, u64)> {
         let machine = self.state();
         let walked = machine.visible.walk().into_iter();
@@ -456,7 +455,7 @@ impl SimDisk {
             .collect()
     }
 
-    /// A file's bytes as the page cache has them.
+    /// Returns a file's bytes as the page cache has them.
     pub fn contents(&self, path: &str) -> Option<Vec<u8>> {
         let machine = self.state();
         Some(machine.files.get(&machine.visible.find(path)?)?.visible().to_vec())
@@ -515,7 +514,7 @@ impl SimDisk {
         self.state().violations.clone()
     }
 
-    /// The trace of all calls.
+    /// Returns the trace of all calls.
     pub fn trace(&self) -> Trace {
         self.state().trace
     }

@@ -31,7 +31,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// A broken promise.
+    /// Returns a broken promise.
     pub fn correctness(what: impl Into<String>) -> Self {
         Self { kind: Kind::Correctness, what: what.into() }
     }
@@ -41,7 +41,7 @@ impl Failure {
         Self { kind: Kind::Liveness, what: what.into() }
     }
 
-    /// The exit code of `duramen-sim`.
+    /// Returns the exit code of `duramen-sim`.
     pub fn exit_code(&self) -> u8 {
         match self.kind {
             Kind::Crash => 127,

@@ -40,7 +40,7 @@ impl ModelEntry {
         }
     }
 
-    /// One past its last offset, if it takes any.
+    /// Returns one past the entry's last offset, if it takes any.
     pub fn end_offset(&self) -> Option<i64> {
         match &self.entry.content {
             Content::Batch(batch) => Some(batch.end_offset()),
@@ -65,7 +65,7 @@ pub struct State {
 }
 
 impl State {
-    /// A new replica's.
+    /// Returns the state of a new replica.
     pub fn new(conf: ConfState) -> Self {
         Self {
             hard_state: HardState { term: 1, vote: 0, commit: 1 },
@@ -76,22 +76,22 @@ impl State {
         }
     }
 
-    /// The last index.
+    /// Returns the last index.
     pub fn last_index(&self) -> u64 {
         1 + self.entries.len() as u64
     }
 
-    /// The term of the last index.
+    /// Returns the term of the last index.
     pub fn last_term(&self) -> u64 {
         self.entries.last().map_or(1, |entry| entry.entry.term)
     }
 
-    /// The entry at `index`; there is none at 1.
+    /// Returns the entry at `index`; there is none at 1.
     pub fn at(&self, index: u64) -> Option<&Arc<ModelEntry>> {
         self.entries.get(usize::try_from(index.checked_sub(2)?).ok()?)
     }
 
-    /// The end offset after `index`.
+    /// Returns the end offset after `index`.
     pub fn end_offset_at(&self, index: u64) -> i64 {
         let upto = usize::try_from(index.saturating_sub(1)).expect("logs here are short");
         self.entries[..upto].iter().rev().find_map(|entry| entry.end_offset()).unwrap_or(0)
@@ -106,12 +106,12 @@ impl State {
             .unwrap_or(told)
     }
 
-    /// One past the last offset.
+    /// Returns one past the last offset.
     pub fn end_offset(&self) -> i64 {
         self.end_offset_at(self.last_index())
     }
 
-    /// All batches, oldest first.
+    /// Returns all batches, oldest first.
     pub fn batches(&self) -> impl DoubleEndedIterator<Item = &Arc<ModelEntry>> {
         self.entries.iter().filter(|entry| entry.records.is_some())
     }
@@ -121,7 +121,7 @@ impl State {
         self.entries.truncate(keep);
     }
 
-    /// The term runs of the whole log.
+    /// Returns the term runs of the whole log.
     pub fn term_runs(&self) -> Vec<TermRun> {
         let mut runs: Vec<TermRun> = Vec::new();
         let mut end = 0;
@@ -135,12 +135,12 @@ impl State {
         runs
     }
 
-    /// All segments there ever were, by the descriptors' flags.
+    /// Returns all segments there ever were, by the descriptors' flags.
     pub fn segments(&self) -> Vec<SegmentMeta> {
         self.segments_from(0)
     }
 
-    /// The segments of the log from an offset on.
+    /// Returns the segments of the log from an offset on.
     pub fn segments_from(&self, base_offset: i64) -> Vec<SegmentMeta> {
         let mut segments: Vec<SegmentMeta> = Vec::new();
         for entry in self.batches() {
@@ -183,7 +183,7 @@ pub enum ModelOp {
 }
 
 impl ModelOp {
-    /// The index from which on it cuts the log of `state`, if it does.
+    /// Returns the index from which on it cuts the log of `state`, if it does.
     pub fn conflict(&self, last_index: u64) -> Option<u64> {
         match self {
             Self::Write { appends, .. } => {
@@ -267,7 +267,7 @@ pub struct ReplicaModel {
 }
 
 impl ReplicaModel {
-    /// A replica whose creation was submitted with `ticket`.
+    /// Returns a replica whose creation was submitted with `ticket`.
     pub fn new(id: ReplicaId, identity: Identity, conf: ConfState, ticket: u64) -> Self {
         let base = State::new(conf);
         Self {
@@ -431,8 +431,8 @@ impl ReplicaModel {
     }
 }
 
-/// The logs that `next`, half done, may leave of `log`: itself, cut at the conflict, and with some
-/// of the entries appended.
+/// Returns the logs that `next`, half done, may leave of `log`: itself, cut at the conflict, and with some of the
+/// entries appended.
 fn partial_logs(log: &State, next: Option<&ModelOp>) -> Vec<State> {
     let mut states = vec![log.clone()];
     if let Some(op @ ModelOp::Write { appends, .. }) = next {

@@ -208,7 +208,7 @@ impl World {
         self.finish()
     }
 
-    /// One thing happens, of all that may happen next.
+    /// Does one of all the things that may happen next.
     fn step(&mut self) -> Result<(), Failure> {
         let us = self.chance.below(3000);
         self.advance(us);
@@ -250,7 +250,7 @@ impl World {
         }
     }
 
-    /// A client that has nothing outstanding asks for something.
+    /// Lets a client that has nothing outstanding ask for something.
     fn ask(&mut self) -> Result<(), Failure> {
         let now = self.now();
         let Some((connection, sequence, context, request)) = self.clients.ask(self.wall_ms) else {
@@ -274,7 +274,7 @@ impl World {
         self.act(actions)
     }
 
-    /// One piece of work of node or storage.
+    /// Does one piece of work of node or storage.
     fn turn(&mut self, idle: bool) -> Result<(), Failure> {
         if !self.life().reads.is_empty() && self.chance.chance(300) {
             return self.read_log();
@@ -328,7 +328,7 @@ impl World {
         self.act(actions)
     }
 
-    /// One of the reads that the node asked for comes to its end.
+    /// Ends one of the reads that the node asked for.
     fn read_log(&mut self) -> Result<(), Failure> {
         let at = self.life().reads.len();
         let at = self.chance.index(at);
@@ -345,7 +345,7 @@ impl World {
         self.act(actions)
     }
 
-    /// One of the looks at a log that the node asked for comes to its end.
+    /// Ends one of the looks at a log that the node asked for.
     fn look(&mut self) -> Result<(), Failure> {
         let at = self.life().looks.len();
         let at = self.chance.index(at);
@@ -651,7 +651,7 @@ impl World {
         self.act(actions)
     }
 
-    /// The disk stays as full as it is. Appends are refused, and everything else goes on.
+    /// Leaves the disk as full as it is. Appends are refused, and everything else goes on.
     fn endure_full_disk(&mut self) -> Result<(), Failure> {
         for _ in 0..2_000 {
             self.pass(true)?;
@@ -665,15 +665,15 @@ impl World {
         Err(Failure::liveness(format!("on a full disk: {}", self.clients.waiting())))
     }
 
-    /// Time passes, and work is done.
+    /// Lets time pass and work be done.
     fn pass(&mut self, asks: bool) -> Result<(), Failure> {
         let us = self.chance.below(20_000);
         self.advance(us);
         if asks && self.chance.chance(300) { self.ask() } else { self.turn(true) }
     }
 
-    /// The faults end. Everything asked must be answered, every topic must settle, and all that
-    /// was ever acknowledged or shown must be there.
+    /// Ends the faults. Everything asked must be answered, every topic must settle, and all that was ever acknowledged
+    /// or shown must be there.
     fn finish(&mut self) -> Result<(), Failure> {
         self.profile.faults = Faults::default();
         self.profile.crash = 0;

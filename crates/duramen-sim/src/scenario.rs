@@ -26,7 +26,7 @@ impl Scenario {
     /// All of them.
     pub const ALL: &'static [Self] = &[Self::Storage, Self::Node, Self::Cluster];
 
-    /// The scenario called so.
+    /// Returns the scenario called so.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|it| it.name() == name)
     }

@@ -216,7 +216,7 @@ impl World {
         self.storage.as_mut().expect("the process lives between crashes")
     }
 
-    /// One thing happens, of all that may happen next.
+    /// Does one of all the things that may happen next.
     fn step(&mut self) -> Result<(), Failure> {
         self.remember_files();
         if self.chance.chance(self.profile.crash) {
@@ -252,7 +252,7 @@ impl World {
         }
     }
 
-    /// As much as may be in flight is in flight, most of the time.
+    /// Keeps as much in flight as may be, most of the time.
     fn rush(&mut self) -> Result<(), Failure> {
         if self.chance.chance(200) {
             (0..80).for_each(|_| self.submit_something());
@@ -271,7 +271,7 @@ impl World {
         Ok(())
     }
 
-    /// Somebody else fills the disk, or makes room again.
+    /// Fills the disk as somebody else does, or makes room again.
     fn change_capacity(&mut self) {
         if self.limited {
             if self.chance.chance(15) {
@@ -422,7 +422,7 @@ impl World {
         Ok(())
     }
 
-    /// The replica must never be seen again.
+    /// Notes that the replica must never be seen again.
     fn bury(&mut self, replica: ReplicaId) {
         self.replicas.retain(|model| model.id != replica);
         self.deletions.retain(|(deleted, _)| *deleted != replica);
@@ -430,7 +430,7 @@ impl World {
         self.dead.push(replica);
     }
 
-    /// An error ends the process, if there was a reason for it.
+    /// Ends the process for an error, if there was a reason for it.
     fn on_error(&mut self, error: &Error) -> Result<(), Failure> {
         tell(|| format!("error: {}", chain(error)));
         self.expected(error)?;

@@ -80,7 +80,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Sensible limits for someone who waits in front of a terminal.
+    /// Returns sensible limits for someone who waits in front of a terminal.
     pub fn new(bootstrap: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self {
             bootstrap: bootstrap.into_iter().map(Into::into).collect(),
@@ -139,12 +139,12 @@ impl Client {
         }
     }
 
-    /// The options that the client was made with.
+    /// Returns the options that the client was made with.
     pub fn options(&self) -> &Options {
         &self.shared.options
     }
 
-    /// An open connection to any broker: a known one, else the first bootstrap address that answers.
+    /// Returns an open connection to any broker: a known one, else the first bootstrap address that answers.
     pub async fn any(&self) -> Result<Arc<Connection>, Error> {
         let mut state = self.shared.state.lock().await;
         state.connections.retain(|_, connection| connection.is_open());
@@ -172,7 +172,7 @@ impl Client {
         self.retry(async || self.any().await?.call(request).await).await
     }
 
-    /// An open connection to the broker that decides on topics and settings.
+    /// Returns an open connection to the broker that decides on topics and settings.
     pub async fn controller(&self) -> Result<Arc<Connection>, Error> {
         let id = self.metadata(Some(&[]), false).await?.controller_id;
         if id < 0 {
@@ -227,7 +227,7 @@ impl Client {
         Ok(response)
     }
 
-    /// A topic that exists, from the cache or the cluster; waits while it is being created.
+    /// Returns a topic that exists, from the cache or the cluster; waits while it is being created.
     pub async fn topic(&self, name: &str, create: bool) -> Result<MetadataResponseTopic, Error> {
         if let Some(topic) = self.shared.state.lock().await.topics.get(name) {
             return Ok(topic.clone());
@@ -259,7 +259,7 @@ impl Client {
         self.shared.state.lock().await.topics.remove(topic);
     }
 
-    /// The leader of a partition, with an open connection to it.
+    /// Returns the leader of a partition, with an open connection to it.
     pub async fn leader(&self, topic: &str, partition: i32) -> Result<Leader, Error> {
         let found = self.topic(topic, false).await?;
         let what = || format!("partition {partition} of topic {topic}");
@@ -283,7 +283,7 @@ impl Client {
         })
     }
 
-    /// An open connection to a broker.
+    /// Returns an open connection to a broker.
     pub async fn node(&self, node: NodeId) -> Result<Arc<Connection>, Error> {
         let mut state = self.shared.state.lock().await;
         let address = state.addresses.get(&node).cloned().ok_or(Error::UnknownNode { node })?;
@@ -297,7 +297,7 @@ impl Client {
         Ok(connection)
     }
 
-    /// Where a broker is, as the cluster advertises it.
+    /// Returns the address of a broker, as the cluster advertises it.
     pub async fn address(&self, node: NodeId) -> Result<String, Error> {
         let state = self.shared.state.lock().await;
         state.addresses.get(&node).cloned().ok_or(Error::UnknownNode { node })

@@ -411,7 +411,7 @@ fn bind_all(
     Ok(Sockets { listen, http: http.transpose()?, for_nodes: listen_for_nodes(config, settings)? })
 }
 
-/// The listener for other nodes, if there may be any, and where they reach it.
+/// Returns the listener for other nodes, if there may be any, and where they reach it.
 fn listen_for_nodes(
     config: &Config,
     settings: &ServerSettings,

@@ -178,7 +178,7 @@ impl Machine {
         self.disk.crash_in(None);
     }
 
-    /// The time of a process that started at `since_us`, on a machine whose wall clock is wrong by so much.
+    /// Returns the time of a process that started at `since_us`, on a machine whose wall clock is wrong by so much.
     fn now(since_us: u64, mono_us: u64, leapt_ms: i64) -> Now {
         let wall_ms = 1_700_000_000_000 + i64::try_from(mono_us / 1000).expect("small");
         Now { mono_us: mono_us - since_us, wall_ms: wall_ms + leapt_ms }
@@ -495,7 +495,7 @@ impl Machine {
         Ok(Some(actions))
     }
 
-    /// Whole batches of a replica from `from` on, below `end`.
+    /// Returns whole batches of a replica from `from` on, below `end`.
     pub(super) fn read(&self, replica: ReplicaId, from: i64, end: i64) -> Result<Bytes, String> {
         let Some(life) = &self.life else { return Ok(Bytes::new()) };
         let wanted = ReadLog {

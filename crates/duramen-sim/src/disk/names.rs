@@ -4,7 +4,7 @@
 //! Owns:       [`Names`], [`NameOp`].
 //! Interface:  all of it.
 //! Invariants: a name means one node; a change survives whole or not at all. No change
-//!             happens without those that it needs: no rename of a file that was never created, no
+//!             happens without those it needs: no rename of a file that was never created, no
 //!             create under a name that is still taken.
 //! Never:      bytes.
 //! Tests:      `tests/disk.rs`.
@@ -63,7 +63,7 @@ impl Names {
         self.dirs.get(&dir)
     }
 
-    /// The directory that a path's last part is in, and that part.
+    /// Returns the directory that a path's last part is in, and that part.
     pub(crate) fn parent<'a>(&self, path: &'a str) -> Option<(NodeId, &'a str)> {
         match path.rsplit_once('/') {
             Some((dir, name)) => Some((self.find(dir).filter(|dir| self.is_dir(*dir))?, name)),
@@ -128,7 +128,7 @@ impl Names {
         }
     }
 
-    /// All that can be reached, as (path, node), directories included, in order.
+    /// Returns all that can be reached, as (path, node), directories included, in order.
     pub(crate) fn walk(&self) -> Vec<(String, NodeId)> {
         let mut found = Vec::new();
         let mut stack = vec![(String::new(), ROOT)];

@@ -275,7 +275,7 @@ impl Clients {
         clients
     }
 
-    /// Somebody takes a node out, some questions later.
+    /// Makes a client take a node out, some questions later.
     pub(crate) fn take_out(&mut self, node: i32, patience: u64) {
         self.remover = Some(Remover::new(node, self.nodes, patience));
     }
@@ -290,7 +290,7 @@ impl Clients {
         self.remover.as_ref().is_some_and(|remover| remover.is_done)
     }
 
-    /// Every connection there is.
+    /// Returns every connection there is.
     pub(crate) fn connections(&self) -> Vec<ConnectionId> {
         self.all.iter().map(|client| client.connection).collect()
     }
@@ -346,7 +346,7 @@ impl Clients {
         self.crowds.witness(asked, connection, answered, sight)
     }
 
-    /// A client turns to another node: its new connection.
+    /// Turns a client to another node, and returns its new connection.
     pub(crate) fn leave(&mut self, connection: ConnectionId) -> Option<ConnectionId> {
         let at = self.all.iter().position(|client| client.connection == connection)?;
         self.reconnect(at);
@@ -406,7 +406,7 @@ impl Clients {
         batches
     }
 
-    /// New connections for all: the process has started.
+    /// Makes new connections for all: the process has started.
     pub(crate) fn connect(&mut self) {
         self.starts += 1;
         self.on_disk_full(false); // a new process has not been told yet
@@ -434,7 +434,7 @@ impl Clients {
         }
     }
 
-    /// Every outstanding request's fate is unknown.
+    /// Notes that the fate of every outstanding request is unknown.
     pub(super) fn on_crash(&mut self) {
         for client in &mut self.all {
             client.forget();
@@ -447,7 +447,7 @@ impl Clients {
         self.disk = Disk { is_full, changes };
     }
 
-    /// The node closed a connection. That is how it tells of a failure without an answer.
+    /// Judges that the node closed a connection: in this way it tells of a failure without an answer.
     pub(crate) fn on_closed(
         &mut self,
         connection: ConnectionId,
@@ -466,7 +466,7 @@ impl Clients {
         Ok(())
     }
 
-    /// One client loses its connection.
+    /// Makes one client lose its connection.
     pub(super) fn disconnect(&mut self) -> ConnectionId {
         let at = self.work.index(self.all.len());
         self.reconnect(at)
@@ -526,7 +526,7 @@ impl Clients {
         text
     }
 
-    /// A request from a client that has none outstanding.
+    /// Returns a request from a client that has none outstanding.
     pub(crate) fn ask(&mut self, wall_ms: i64) -> Option<Question> {
         self.oracle.now_ms = wall_ms;
         let at = self.work.index(self.all.len());
@@ -634,7 +634,7 @@ impl Clients {
         self.oracle.topics[&place.0].life
     }
 
-    /// The topic's id, if it is known and the client cares to use it.
+    /// Returns the topic's id, if it is known and the client cares to use it.
     fn id_to_use(&mut self, name: &str) -> Option<Uuid> {
         let id = self.oracle.id_of(name);
         if self.goes_by_id() { id } else { id.filter(|_| self.work.chance(400)) }
@@ -936,7 +936,7 @@ impl Clients {
         }
     }
 
-    /// A full disk refuses appends, and says why; nothing else is refused so.
+    /// Checks that a full disk refuses appends, and says why; nothing else is refused so.
     fn check_disk(&self, produce: &Produce, code: ErrorCode) -> Result<(), Failure> {
         let is_refused = code == ErrorCode::KafkaStorageError;
         let is_known =
@@ -954,7 +954,8 @@ impl Clients {
 }
 
 impl Client {
-    /// The sequence of its next batch: in a topic that was made again it goes on where it was in the one before.
+    /// Returns the sequence of its next batch: in a topic that was made again it goes on where it was in the one
+    /// before.
     fn sequence_of(&self, (place, life): &(Place, u32)) -> i32 {
         let mut lives = self.sequences.range((place.clone(), 0)..=(place.clone(), *life));
         lives.next_back().map_or(0, |(_, sequence)| *sequence)
@@ -984,7 +985,7 @@ fn expect_one_of(code: i16, codes: &[ErrorCode], api: &str) -> Result<(), Failur
     Err(Failure::correctness(format!("{api} is answered with {code}")))
 }
 
-/// After the largest sequence comes 0.
+/// Returns the sequence number after `count` more records: after the largest comes 0.
 fn advance(sequence: i32, count: i32) -> i32 {
     sequence.wrapping_add(count) & i32::MAX
 }

@@ -98,7 +98,7 @@ struct Decisions {
 }
 
 impl Decisions {
-    /// An answer that says whether it was there before, and is now. False if that cannot be.
+    /// Takes an answer that says whether the topic was there before, and is now. Returns false if that cannot be.
     fn take(&mut self, was_there: bool, is_there: bool) -> bool {
         self.open -= 1;
         let is_sure = self.open == 0;
@@ -176,7 +176,7 @@ impl Oracle {
         self.is_gone(id) || self.topics.values().any(is_going)
     }
 
-    /// The topic of this name that is there.
+    /// Returns the topic of this name that is there.
     pub(crate) fn id_of(&self, name: &str) -> Option<Uuid> {
         self.topics.get(name)?.id
     }
@@ -223,7 +223,7 @@ impl Oracle {
         topic.firm |= firm;
     }
 
-    /// The node does not know a topic; it may not be there only if nobody was told that it is.
+    /// Judges that the node does not know a topic: it may not be there only if nobody was told that it is.
     pub(super) fn on_unknown(&mut self, name: &str) -> Result<(), Failure> {
         if self.many {
             return Ok(());
@@ -270,7 +270,7 @@ impl Oracle {
         }
     }
 
-    /// A topic was made just now.
+    /// Notes that a topic was made just now.
     pub(super) fn on_new_id(&mut self, name: &str, life: u32, id: Uuid) -> Result<(), Failure> {
         if self.is_gone(id) {
             return wrong(format!("topic {name} was made, and has the id of one that is gone"));
@@ -284,7 +284,7 @@ impl Oracle {
         known.trims_unanswered.push(offset);
     }
 
-    /// Whatever the answer is: it will not be carried out later.
+    /// Notes that a trim was answered: whatever the answer, it will not be carried out later.
     pub(super) fn on_trim_answered(&mut self, place: &Place, offset: i64) {
         let unanswered = &mut self.known(place).trims_unanswered;
         if let Some(at) = unanswered.iter().position(|asked| *asked == offset) {
@@ -292,7 +292,7 @@ impl Oracle {
         }
     }
 
-    /// A log was cut at its start.
+    /// Notes that a log was trimmed at its start.
     pub(super) fn on_trimmed(
         &mut self,
         place: &Place,
@@ -393,7 +393,7 @@ impl Oracle {
         self.sent.entry(batch).or_insert(sent);
     }
 
-    /// A produce was answered with an offset.
+    /// Judges the offset in the answer to a produce request.
     pub(super) fn on_acked(&mut self, batch: u64, base: i64) -> Result<(), Failure> {
         self.acked += 1;
         let sent = self.sent.get_mut(&batch).expect("it was sent");
@@ -425,7 +425,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// A consumer was given this record.
+    /// Judges a record that a consumer was given.
     pub(super) fn on_shown(
         &mut self,
         place: &Place,
@@ -466,7 +466,7 @@ impl Oracle {
         }
     }
 
-    /// A consumer was given this record of a topic that is gone: it must be one of those.
+    /// Judges a record of a topic that is gone: it must be one of that topic's.
     pub(super) fn on_shown_of_gone(&self, place: &Place, batch: u64) -> Result<(), Failure> {
         let life = self.topics[&place.0].life;
         match self.sent.get(&batch) {
@@ -475,7 +475,7 @@ impl Oracle {
         }
     }
 
-    /// Where a log ends was told to a client that asked when it ended at `least` already.
+    /// Judges the log end offset told to a client that asked when the end was `least` already.
     pub(super) fn on_end(&mut self, place: &Place, end: i64, least: i64) -> Result<(), Failure> {
         if !self.is_named_surely(&place.0) {
             return Ok(());
@@ -488,7 +488,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// A partition was read from its start to its end in the last phase.
+    /// Judges a partition that was read from its start to its end in the last phase.
     pub(super) fn on_read_through(
         &mut self,
         place: &Place,
@@ -526,7 +526,8 @@ impl Oracle {
         Ok(())
     }
 
-    /// Of a log that is compacted: of each key the last record is there, and none that is older than one that is gone.
+    /// Checks a log that is compacted: of each key the last record is there, and none that is older than one that is
+    /// gone.
     fn check_compacted(
         &self,
         place: &Place,

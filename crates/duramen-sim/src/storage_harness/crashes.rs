@@ -22,7 +22,7 @@ use crate::trace::tell;
 const QUIET_ROUNDS_MAX: u32 = 3000;
 
 impl World {
-    /// The process ends: killed, or by a power loss; then it starts again.
+    /// Ends the process, killed or by a power loss, and starts it again.
     pub(super) fn crash(&mut self) -> Result<(), Failure> {
         self.end_process();
         let power = self.chance.chance(450);
@@ -189,7 +189,7 @@ impl World {
         }
     }
 
-    /// The faults end; everything must come to rest, be there, and be tidy.
+    /// Ends the faults; everything must come to rest, be there, and be tidy.
     pub(super) fn finish(&mut self) -> Result<(), Failure> {
         self.profile.faults = Faults::default();
         self.disk.set_faults(Faults::default());
@@ -226,7 +226,7 @@ impl World {
         self.check_disk()
     }
 
-    /// Everything that was submitted before the quiet must have been reported.
+    /// Checks that all ops submitted before the quiet were reported.
     fn check_settled(&self) -> Result<(), Failure> {
         match self.replicas.iter().find(|model| !model.deleted && model.waits()) {
             Some(model) => {
@@ -237,8 +237,8 @@ impl World {
         }
     }
 
-    /// One bit of durable bytes flips while nobody looks. It may be noticed, and reported; or
-    /// have no effect; but it may not change or shorten anything silently.
+    /// Flips one bit of durable bytes while nobody looks. The damage may be noticed and reported, or have no effect.
+    /// It may not change or shorten anything silently.
     fn rot(&mut self) -> Result<(), Failure> {
         let files: Vec<_> = self.disk.files().into_iter().filter(|(_, len)| *len > 0).collect();
         let (path, len) = self.chance.pick(&files).clone();

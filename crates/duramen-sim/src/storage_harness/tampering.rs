@@ -117,7 +117,7 @@ impl World {
         self.judge_start(&name, timely)
     }
 
-    /// A start over harm that may be noticed.
+    /// Judges a start over harm that may be noticed.
     pub(super) fn judge_start(&mut self, name: &str, timely: bool) -> Result<(), Failure> {
         match Storage::open(self.disk.clone(), self.options.clone()) {
             Err(Error::Damaged { .. } | Error::Foreign(_)) => Ok(()),

@@ -165,7 +165,7 @@ impl World {
         self.submit(id, OpKind::Image { index, image });
     }
 
-    /// A commit that rises, a new term, a vote.
+    /// Writes hard state alone: a commit that rises, a new term, a vote.
     fn hard_state_alone(&mut self, at: usize) {
         let ticket = self.ticket();
         let commit = self.commit(at);
@@ -183,7 +183,7 @@ impl World {
         self.submit(id, OpKind::Write { ticket, appends: Vec::new(), hard_state, must_sync });
     }
 
-    /// A commit index that may be true now: past what is persisted here only with more voters.
+    /// Returns a commit index that may be true now: past the persisted index only with more voters.
     fn commit(&mut self, at: usize) -> u64 {
         let model = &self.replicas[at];
         let known = if model.tip.conf.voters.len() > 1 && self.work.chance(300) {

@@ -86,7 +86,7 @@ impl Client {
 }
 
 impl Appender {
-    /// An appender to a partition that exists.
+    /// Returns an appender to a partition that exists.
     pub fn new(client: Client, topic: &str, partition: i32, options: AppenderOptions) -> Self {
         let unacked = VecDeque::new();
         Self { client, topic: topic.into(), partition, options, next_sequence: 0, unacked }
@@ -254,7 +254,7 @@ fn claim(batch: &mut [u8], producer: Producer, sequence: i32) {
     batch[CRC_AT..CRC_FROM].copy_from_slice(&crc.to_be_bytes());
 }
 
-/// The sequence number after `records` more; 2³¹−1 is followed by 0.
+/// Returns the sequence number after `records` more; 2³¹−1 is followed by 0.
 fn advance(sequence: i32, records: u32) -> i32 {
     let next = (i64::from(sequence) + i64::from(records)) % (i64::from(i32::MAX) + 1);
     i32::try_from(next).expect("the remainder fits")

@@ -29,7 +29,7 @@ impl Assignor {
     /// Those that this client knows; the one it likes best stands first.
     pub(super) const ALL: [Self; 2] = [Self::Range, Self::RoundRobin];
 
-    /// The name under which consumers agree on it.
+    /// Returns the name under which consumers agree on it.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Range => "range",
@@ -37,7 +37,7 @@ impl Assignor {
         }
     }
 
-    /// The assignor of that name.
+    /// Returns the assignor of that name.
     pub(super) fn of_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|assignor| assignor.name() == name)
     }

@@ -15,7 +15,7 @@ pub trait Call: Message {
     /// The answer.
     type Response: Message;
 
-    /// The newest version that can carry this very request. Topic ids decide it in some APIs.
+    /// Returns the newest version that can carry this very request. Topic ids decide it in some APIs.
     fn version_max(&self) -> i16 {
         Self::VERSIONS.last
     }

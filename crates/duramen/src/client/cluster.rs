@@ -44,7 +44,7 @@ pub struct Moving {
 }
 
 impl Moving {
-    /// Where the partition is to be.
+    /// Returns the nodes that the partition is to be on.
     pub fn target(&self) -> Vec<NodeId> {
         let stay = self.replicas.iter().filter(|id| !self.removing.contains(id));
         stay.copied().collect()
@@ -63,7 +63,7 @@ pub struct Reassignment {
 }
 
 impl Client {
-    /// The nodes, those included that were not heard lately, where the broker tells of them.
+    /// Returns the nodes, those included that were not heard lately, where the broker tells of them.
     pub async fn nodes(&self) -> Result<Nodes, Error> {
         self.retry(async || {
             let connection = self.any().await?;
@@ -117,7 +117,7 @@ impl Client {
         .await
     }
 
-    /// All partitions that are being moved.
+    /// Returns all partitions that are being moved.
     pub async fn moving(&self) -> Result<BTreeMap<(String, i32), Moving>, Error> {
         let request = ListPartitionReassignmentsRequest {
             timeout_ms: ADMIN_TIMEOUT_MS,

@@ -85,7 +85,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// An answer with an error code. Codes this client does not know become `UNKNOWN_SERVER_ERROR`.
+    /// Returns an answer with an error code. Codes this client does not know become `UNKNOWN_SERVER_ERROR`.
     pub fn refused(what: impl Into<String>, code: i16, message: Option<String>) -> Self {
         let known = ErrorCode::from_code(code);
         let message = match known {
@@ -99,7 +99,7 @@ impl Error {
         }
     }
 
-    /// `Ok` if `code` is zero.
+    /// Returns `Ok` if `code` is zero.
     pub fn check(
         what: impl FnOnce() -> String,
         code: i16,
@@ -108,7 +108,7 @@ impl Error {
         if code == 0 { Ok(()) } else { Err(Self::refused(what(), code, message.map(Into::into))) }
     }
 
-    /// The broker's error code, if it answered with one.
+    /// Returns the broker's error code, if it answered with one.
     pub fn code(&self) -> Option<ErrorCode> {
         match self {
             Self::Refused { code, .. } => Some(*code),
@@ -116,7 +116,7 @@ impl Error {
         }
     }
 
-    /// True if the same request may succeed a little later.
+    /// Tells whether the same request may succeed a little later.
     pub fn is_retriable(&self) -> bool {
         match self {
             Self::Unreachable { .. }

@@ -87,7 +87,7 @@ struct Session {
 }
 
 impl Fetcher {
-    /// A reader of `positions`: partition and first offset.
+    /// Returns a reader of `positions`: partition and first offset.
     pub fn new(
         client: Client,
         topic: &str,
@@ -107,7 +107,7 @@ impl Fetcher {
         }
     }
 
-    /// The next offset of each partition that is still read.
+    /// Returns the next offset of each partition that is still read.
     pub fn positions(&self) -> &BTreeMap<i32, i64> {
         &self.positions
     }

@@ -62,7 +62,7 @@ pub(super) struct Committer {
 }
 
 impl Committer {
-    /// Somebody outside of the group; accepted only while it has no members.
+    /// Returns the identity of a client outside of the group; accepted only while the group has no members.
     fn administrator() -> Self {
         Self { generation: -1, member_id: String::new(), instance_id: None }
     }
@@ -88,7 +88,7 @@ pub struct Epochs {
     pub members: BTreeMap<String, i32>,
 }
 
-/// A group of the consumer protocol; `None` if there is none, or the broker does not know that protocol.
+/// Returns a group of the consumer protocol; `None` if there is none, or the broker does not know that protocol.
 async fn describe_consumers(connection: &Connection, group: &str) -> Result<Option<Group>, Error> {
     if connection.version::<ConsumerGroupDescribeRequest>(i16::MAX).is_err() {
         return Ok(None);
@@ -141,8 +141,8 @@ impl Group {
 }
 
 impl Client {
-    /// The groups of all brokers, each with the broker that coordinates it. Empty filters pass all; brokers that are
-    /// too old for a filter ignore it.
+    /// Returns the groups of all brokers, each with the broker that coordinates it. Empty filters pass all; brokers
+    /// that are too old for a filter ignore it.
     pub async fn list_groups(
         &self,
         states: &[&str],
@@ -168,7 +168,7 @@ impl Client {
         Ok(listed)
     }
 
-    /// The broker that coordinates a group, with an open connection to it.
+    /// Returns the broker that coordinates a group, with an open connection to it.
     pub async fn coordinator(&self, group: &str) -> Result<(NodeId, Arc<Connection>), Error> {
         let node = self.find_coordinator(KeyType::Group, group).await?;
         Ok((node, self.node(node).await?))
@@ -214,7 +214,8 @@ impl Client {
         .await
     }
 
-    /// A group and its members. `None` if there is no such group, or it is of a protocol that is not known here.
+    /// Returns a group and its members. `None` if there is no such group, or it is of a protocol that is not known
+    /// here.
     pub async fn describe_group(&self, group: &str) -> Result<(NodeId, Option<Group>), Error> {
         self.with_coordinator(group, async |node, connection| {
             let request =
@@ -352,7 +353,7 @@ pub(super) async fn fetch_offsets(
     Ok(committed)
 }
 
-/// An answer of before version 8 as it looks from then on.
+/// Returns an answer of before version 8 as it looks from then on.
 fn as_newer(topic: OffsetFetchResponseTopic) -> OffsetFetchResponseTopics {
     let partition = |part: OffsetFetchResponsePartition| OffsetFetchResponsePartitions {
         partition_index: part.partition_index,

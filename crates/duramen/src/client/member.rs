@@ -52,7 +52,7 @@ pub struct MemberOptions {
 }
 
 impl MemberOptions {
-    /// The times are those of Kafka's own consumer, but for the second: there it is five minutes.
+    /// Returns options with the times of Kafka's own consumer, except the second: there it is five minutes.
     pub fn new(group: impl Into<String>, topics: impl IntoIterator<Item = String>) -> Self {
         Self {
             group: group.into(),
@@ -122,7 +122,7 @@ impl Coordinator {
 }
 
 impl Member {
-    /// Somebody who has not joined yet.
+    /// Makes a member that has not joined yet.
     pub fn new(client: &Client, options: MemberOptions) -> Self {
         let coordinator = Coordinator {
             client: client.clone(),
@@ -140,7 +140,7 @@ impl Member {
         }
     }
 
-    /// The agreement of the group that this member is part of.
+    /// Returns the generation of the group that this member is part of.
     pub fn generation(&self) -> i32 {
         self.generation
     }
@@ -320,7 +320,7 @@ impl Member {
         changed.map_or(Standing::Lost, |standing| *standing)
     }
 
-    /// Where the group is in these partitions; those without a committed offset are left out.
+    /// Returns the offsets that the group has committed for these partitions; those without one are left out.
     pub async fn committed(&self, of: &Partitions) -> Result<ByPartition<Committed>, Error> {
         let coordinator = &self.coordinator;
         let group = &self.options.group;

@@ -32,7 +32,7 @@ pub struct ShareStart {
     pub lag: Option<i64>,
 }
 
-/// A share group; `None` if there is none, or the broker does not know them.
+/// Returns a share group; `None` if there is none, or the broker does not know them.
 pub(super) async fn describe_shares(
     connection: &Connection,
     group: &str,
@@ -91,7 +91,7 @@ impl Group {
 }
 
 impl Client {
-    /// Where a share group starts, in all topics of which anything is kept for it.
+    /// Returns the starts of a share group, in all topics for which the broker keeps anything for it.
     pub async fn share_starts(&self, group: &str) -> Result<ByPartition<ShareStart>, Error> {
         let of = DescribeShareGroupOffsetsRequestGroup { group_id: group.into(), topics: None };
         let request = DescribeShareGroupOffsetsRequest { groups: vec![of] };

@@ -34,7 +34,7 @@ pub struct TransactionFilter {
 }
 
 impl Client {
-    /// The transactional ids of all brokers, each with the broker that coordinates it.
+    /// Returns the transactional ids of all brokers, each with the broker that coordinates it.
     pub async fn list_transactions(
         &self,
         filter: &TransactionFilter,
@@ -106,7 +106,7 @@ impl Client {
         .await
     }
 
-    /// Where the open transaction of a producer begins in a partition; `None` if nothing of it is there.
+    /// Returns the start of a producer's open transaction in a partition; `None` if nothing of it is there.
     pub async fn open_since(
         &self,
         topic: &str,

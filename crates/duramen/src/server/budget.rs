@@ -55,7 +55,7 @@ pub struct Charge {
 }
 
 impl Budget {
-    /// A budget of so many bytes, shown in `gauge`.
+    /// Returns a budget of so many bytes, shown in `gauge`.
     pub fn new(bytes_max: u64, gauge: Gauge) -> Arc<Self> {
         Arc::new(Self {
             bytes: AtomicU64::new(0),

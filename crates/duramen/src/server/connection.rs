@@ -196,7 +196,7 @@ pub async fn serve(stream: TcpStream, peer: SocketAddr, connection: ConnectionId
     }
 }
 
-/// A client's address as Java prints it, which is what Kafka tells of members of groups.
+/// Returns a client's address as Java prints it: Kafka describes members of groups so.
 fn host_of(peer: SocketAddr) -> Arc<str> {
     match peer.ip().to_canonical() {
         IpAddr::V4(ip) => format!("/{ip}").into(),

@@ -99,7 +99,7 @@ impl Health {
         self.stranger.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The node says whether it can serve. True if it has no reason against it.
+    /// Notes whether the node can serve. Returns true if it has no reason against it.
     pub fn note(&self, now: &Readiness) -> bool {
         let Standing { is_opening, is_member, knows_leader, nodes, nodes_unheard } = &self.standing;
         is_opening.store(now.is_opening, Ordering::Relaxed);

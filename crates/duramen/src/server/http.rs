@@ -74,7 +74,7 @@ fn verdict(title: &str, problems: &[String]) -> Response {
     (StatusCode::SERVICE_UNAVAILABLE, kind, body).into_response()
 }
 
-/// Our own sentences, made safe inside a JSON string.
+/// Escapes our own sentences for a JSON string.
 fn escape(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"")
 }

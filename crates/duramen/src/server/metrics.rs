@@ -98,7 +98,7 @@ pub struct Figure {
 }
 
 impl Metrics {
-    /// All metrics, at zero.
+    /// Returns all metrics, at zero.
     pub fn new() -> Self {
         let figures = Arc::new(Figures::default());
         let seconds = || Histogram::new(exponential_buckets(0.000_05, 2.0, 18));
@@ -264,7 +264,7 @@ impl Metrics {
         *self.figures.node.lock().unwrap_or_else(PoisonError::into_inner) = figures;
     }
 
-    /// Everything in the text format of `OpenMetrics`, which Prometheus reads.
+    /// Returns everything in the text format of `OpenMetrics`, which Prometheus reads.
     pub fn encode(&self) -> Result<String, fmt::Error> {
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &self.registry)?;

@@ -42,7 +42,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Those of `settings`, with no more connections than there are descriptors for.
+    /// Returns the limits of `settings`, with no more connections than there are descriptors for.
     pub fn of(settings: &ServerSettings, connections_max: usize) -> Self {
         let mut seats = settings.seats.clone();
         seats.all = seats.all.min(connections_max);

@@ -54,7 +54,7 @@ pub enum NoSeat {
 }
 
 impl Seats {
-    /// A seat for one more connection of this address.
+    /// Takes a seat for one more connection of this address.
     pub fn take(self: &Arc<Self>, address: IpAddr, limits: &SeatLimits) -> Result<Seat, NoSeat> {
         // An IPv4 client of an IPv6 socket is the same client.
         let address = address.to_canonical();

@@ -84,7 +84,7 @@ impl ServerSettings {
         }
     }
 
-    /// A node that lists itself alone is a cluster of its own.
+    /// Takes the nodes of the cluster. A node that lists itself alone is a cluster of its own.
     fn among(self, nodes: BTreeMap<i32, HostPort>) -> Result<Self, String> {
         if nodes.is_empty() {
             return Ok(self);

@@ -115,7 +115,7 @@ pub(super) struct Operator {
 }
 
 impl Operator {
-    /// In every nineteenth seed there is one.
+    /// Makes an operator in every nineteenth seed.
     pub(super) fn of(seed: u64) -> Option<Self> {
         let chance = Prng::new(seed, "settings");
         (seed % 19 == 9).then(|| Self { chance, altered: BTreeMap::new(), made: 0 })

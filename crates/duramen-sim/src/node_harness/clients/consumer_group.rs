@@ -145,7 +145,7 @@ fn code_of(code: i16) -> ErrorCode {
     ErrorCode::from_code(code).unwrap_or(ErrorCode::UnknownServerError)
 }
 
-/// The partition in which a group is kept, as Kafka's clients know it.
+/// Returns the partition in which a group is kept, as Kafka's clients know it.
 fn log_partition(group: &str) -> i32 {
     let hash = group.bytes().fold(0i32, |hash, it| hash.wrapping_mul(31).wrapping_add(it.into()));
     (hash & i32::MAX) % LOG_PARTITIONS
@@ -248,7 +248,7 @@ impl Member {
 }
 
 impl ConsumerGroup {
-    /// In every thirteenth seed there is one of the consumer protocol, and in as many one of both.
+    /// Makes a group of the consumer protocol in every thirteenth seed, and in as many one of both protocols.
     pub(super) fn of(seed: u64) -> Option<Self> {
         let group = match seed % 13 {
             11 => OF_CONSUMERS,
@@ -325,7 +325,7 @@ impl ConsumerGroup {
         std::mem::take(&mut self.aims)
     }
 
-    /// The client lost its connection, or went elsewhere.
+    /// Notes that a client lost its connection, or went elsewhere.
     pub(super) fn on_moved(&mut self, at: usize, before: ConnectionId, asked: Option<&Asked>) {
         self.at[at] = None;
         match asked {

@@ -32,7 +32,7 @@ pub(super) struct Crowds {
 }
 
 impl Crowds {
-    /// Those of a cluster.
+    /// Returns the crowds of a cluster.
     pub(super) fn of(seed: u64) -> Self {
         Self {
             members: Members::of(seed),
@@ -146,7 +146,7 @@ impl Crowds {
         }
     }
 
-    /// A client lost its connection, or went elsewhere, with something asked or not.
+    /// Notes that a client lost its connection, or went elsewhere, with something asked or not.
     pub(super) fn on_moved(&mut self, at: usize, before: ConnectionId, asked: Option<&Asked>) {
         match self.who(at) {
             Who::Member(_) => {}
@@ -215,7 +215,7 @@ impl Crowds {
         }
     }
 
-    /// An answer leaves a node, whether or not anybody hears it.
+    /// Judges an answer that leaves a node, even if nobody hears it.
     pub(super) fn witness(
         &mut self,
         asked: Option<&Asked>,

@@ -47,7 +47,7 @@ fn is_tombstone((number, within): Numbered) -> bool {
     number.wrapping_add(within.unsigned_abs()).is_multiple_of(4)
 }
 
-/// The batch as its producer sends it.
+/// Returns the batch as its producer sends it.
 pub(super) fn encode(
     number: u64,
     timestamps: &[i64],

@@ -67,7 +67,7 @@ pub(super) struct FetchSession {
 }
 
 impl FetchSession {
-    /// The answer to a request was lost: nobody knows whether the request came through.
+    /// Notes that the answer to a request was lost: nobody knows whether the request came through.
     pub(super) fn forget(&mut self) {
         self.epoch = 0;
     }
@@ -126,7 +126,7 @@ impl Clients {
         Patience { wait_ms, bytes: i32::try_from(self.work.between(1, 20_000)).expect("small") }
     }
 
-    /// One partition, outside of sessions.
+    /// Fetches one partition, outside of sessions.
     pub(super) fn fetch(&mut self, at: usize, place: Place) -> (Asked, Request, i16) {
         let life = self.life(&place);
         let known = self.oracle.known(&place);
@@ -147,7 +147,7 @@ impl Clients {
         self.fetch_one(want, patience, Kind::Alone)
     }
 
-    /// By the id of a topic that is gone: it must not lead to another one.
+    /// Fetches by the id of a topic that is gone: it must not lead to another one.
     pub(super) fn fetch_stale(&mut self, place: Place, id: Uuid) -> (Asked, Request, i16) {
         let life = self.life(&place);
         let want = self.want((place, Some(id)), life, 0);
@@ -155,7 +155,7 @@ impl Clients {
         self.fetch_one(want, patience, Kind::Stale)
     }
 
-    /// All partitions, in a session.
+    /// Fetches all partitions, in a session.
     pub(super) fn fetch_in_session(&mut self, at: usize) -> Option<(Asked, Request, i16)> {
         let mut session = std::mem::take(&mut self.all[at].fetches);
         let is_full = session.epoch == 0;
@@ -234,7 +234,7 @@ impl Clients {
         (Asked::End { place, life, least }, request, 7)
     }
 
-    /// A log's first offset came.
+    /// Takes the log start offset of an answer.
     pub(super) fn on_start(&mut self, at: usize, place: Place, life: u32, offset: i64) {
         self.all[at].at.insert((place.clone(), life), offset);
         let through = self.through.entry(place).or_default();

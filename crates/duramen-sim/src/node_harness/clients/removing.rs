@@ -62,7 +62,7 @@ impl Remover {
         }
     }
 
-    /// The node that nothing is to be moved to.
+    /// Returns the node that nothing is to be moved to.
     pub(super) fn avoids(&self) -> Option<i32> {
         (self.patience == 0).then_some(self.node)
     }

@@ -167,7 +167,7 @@ impl Places {
 }
 
 impl ShareGroup {
-    /// In every eleventh seed there is one, and in every seventeenth one that reads what is committed.
+    /// Makes a share group in every eleventh seed, and in every seventeenth one with isolation level `read_committed`.
     pub(super) fn of(seed: u64) -> Option<Self> {
         let is_committed = seed % 17 == 14;
         if seed % 11 != 5 && !is_committed {
@@ -244,7 +244,7 @@ impl ShareGroup {
             && self.places.at[client].is_some()
     }
 
-    /// The client lost its connection, or went elsewhere, with something asked or not.
+    /// Notes that a client lost its connection, or went elsewhere, with something asked or not.
     pub(super) fn on_moved(&mut self, client: usize, before: ConnectionId, asked: Option<&Asked>) {
         if let Some(Asked::Sharer(question)) = asked {
             self.lost.insert(before, question.clone());

@@ -130,7 +130,7 @@ fn wrong<T>(what: String) -> Result<T, Failure> {
 }
 
 impl Members {
-    /// In every second seed there are some.
+    /// Makes members in every second seed.
     pub(super) fn of(seed: u64) -> Option<Self> {
         let mut shape = Prng::new(seed, "members of groups");
         let names = ["one", "two", "three"];

@@ -139,7 +139,7 @@ fn code_of(code: i16) -> ErrorCode {
 }
 
 impl Transactors {
-    /// In every fifth seed there are some.
+    /// Makes transactional clients in every fifth seed.
     pub(super) fn of(seed: u64) -> Option<Self> {
         let mut shape = Prng::new(seed, "transactions");
         let is_shared = shape.chance(300);
@@ -254,7 +254,7 @@ impl Transactors {
         self.producers[at].transaction = Some(open);
     }
 
-    /// A batch, its partition first where the protocol wants that.
+    /// Writes a batch, its partition first where the protocol wants that.
     fn write(
         &mut self,
         at: usize,
@@ -301,7 +301,7 @@ impl Transactors {
         self.to(at, leader, Question::Produce, request.into(), if is_first { 11 } else { 12 })
     }
 
-    /// An offset, its group first where the protocol wants that.
+    /// Commits an offset, its group first where the protocol wants that.
     fn commit_offset(
         &mut self,
         at: usize,
@@ -368,8 +368,8 @@ impl Transactors {
         Some((question, request, version))
     }
 
-    /// The client lost its connection, or went elsewhere by itself: nobody knows to whom it is connected. Whom it has
-    /// waited for may never come back.
+    /// Notes that a client lost its connection, or went elsewhere by itself: nobody knows to which node it is
+    /// connected. The node that it waited for may never come back.
     pub(super) fn on_moved(&mut self, at: usize, has_asked: bool) {
         let Some(it) = self.producers.get_mut(at) else { return };
         it.at = None;
@@ -386,7 +386,7 @@ impl Transactors {
         }
     }
 
-    /// The reader.
+    /// Returns the reader's next request.
     fn read(&mut self) -> Option<(Question, Request, i16)> {
         if !self.is_created {
             return None;
@@ -438,7 +438,7 @@ impl Transactors {
     }
 }
 
-/// The topic. Clocks leap, and that is not what is looked at here.
+/// Returns the topic. Clocks leap, so its settings set no limit of time.
 fn created() -> Request {
     let settings =
         [("retention.ms", "-1"), ("message.timestamp.after.max.ms", "9223372036854775807")];
@@ -456,7 +456,7 @@ fn created() -> Request {
     CreateTopicsRequest { topics: vec![topic], timeout_ms: 10_000, validate_only: false }.into()
 }
 
-/// One record with the number of its transaction.
+/// Returns a batch of one record with the number of its transaction.
 fn batch_of(number: u64, (id, epoch, sequence): (i64, i16, i32)) -> Bytes {
     let mut batch = BatchBuilder::new().producer(id, epoch, sequence).transactional();
     let value = number.to_be_bytes();
@@ -543,7 +543,7 @@ impl Transactors {
         self.on_code(at, code_of(it.error_code), "InitProducerId")
     }
 
-    /// Something of a transaction was taken, or not.
+    /// Notes that a part of a transaction was taken, or not.
     fn on_taken(
         &mut self,
         at: usize,
@@ -721,7 +721,7 @@ impl Transactors {
         Ok(())
     }
 
-    /// All was read to the end, and nothing is open.
+    /// Checks the end: all was read, and no transaction is open.
     fn check_end(&mut self, offsets: &[(i16, i64)]) -> Result<(), Failure> {
         if offsets.iter().any(|(code, _)| *code == ErrorCode::UnstableOffsetCommit.code()) {
             return Ok(());

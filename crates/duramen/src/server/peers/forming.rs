@@ -130,7 +130,7 @@ impl Forming {
         Ok(Step::Join(member.cluster_id, member.voters.clone()))
     }
 
-    /// All that are listed, if all were heard; ids in the metadata's group by order of node id.
+    /// Returns all that are listed, if all were heard; ids in the metadata's group by order of node id.
     fn table(&self) -> Option<Vec<Voter>> {
         if !self.listed.contains(&self.own.broker_id) {
             return None;

@@ -83,7 +83,7 @@ impl Link {
         self.filled.notify_one();
     }
 
-    /// All that waits, after waiting for something.
+    /// Returns all that waits, after waiting for something.
     async fn take(&self) -> (VecDeque<PeerFrame>, Option<Notice>) {
         loop {
             let (frames, notice) = {

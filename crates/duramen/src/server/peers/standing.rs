@@ -200,7 +200,7 @@ impl Standing {
     }
 }
 
-/// A directory's id, as its manifest has it.
+/// Returns a directory's id, as its manifest has it.
 pub(super) fn hex(id: &[u8; 16]) -> String {
     format!("{:032x}", u128::from_be_bytes(*id))
 }

@@ -26,12 +26,12 @@ struct Side {
     address: SocketAddr,
 }
 
-/// A member of the cluster of nodes 1 and 2, which finds node 2 there.
+/// Returns a member of the cluster of nodes 1 and 2, which finds node 2 there.
 fn side(other: &HostPort) -> Side {
     side_after(other, |_| {})
 }
 
-/// The same, of a node to which something happened before it started.
+/// Returns the same, of a node to which something happened before it started.
 fn side_after(other: &HostPort, before: impl FnOnce(SocketAddr)) -> Side {
     let runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = { runtime }.worker_threads(2).enable_all().build().unwrap();

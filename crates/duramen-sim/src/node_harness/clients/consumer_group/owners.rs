@@ -148,7 +148,8 @@ fn told(response: &Response, topic_id: Option<Uuid>) -> Result<Option<Told>, Fai
 }
 
 impl Owners {
-    /// A member is about to say this. Of what it uses no more it knows nothing from now on.
+    /// Notes a request that a member is about to send. From now on the member knows nothing of partitions that it uses
+    /// no more.
     pub(super) fn on_sent(&mut self, beat: &Beat) {
         if beat.id.is_empty() {
             return;
@@ -295,8 +296,8 @@ impl Owners {
 }
 
 impl Owner {
-    /// Returns the reason why a member still has the partitions that it did not give up, if it has. The coordinator of a
-    /// term must know that reason.
+    /// Returns the reason why a member still has the partitions that it did not give up, if it has. The coordinator of
+    /// a term must know that reason.
     fn is_in(&self, now_us: u64, sight: Sight) -> Option<String> {
         if self.is_leaving {
             return None;

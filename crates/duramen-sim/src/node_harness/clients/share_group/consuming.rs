@@ -83,7 +83,7 @@ pub(super) struct Consumer {
 }
 
 impl Fetcher {
-    /// The session is not as it was thought to be, and nor is what is held.
+    /// Begins anew: the session is over, and its records are not held any more.
     fn begin_anew(&mut self) {
         self.epoch = 0;
         self.has.clear();
@@ -121,7 +121,7 @@ impl Consumer {
         self.fetchers.iter_mut().for_each(Fetcher::begin_anew);
     }
 
-    /// One of its clients lost its connection, or (`by_itself`) gave it up to go elsewhere.
+    /// Notes that one of its clients lost its connection, or (`by_itself`) gave it up to go elsewhere.
     pub(super) fn on_moved(&mut self, part: usize, by_itself: bool) {
         match part.checked_sub(1) {
             None if by_itself => {}
@@ -457,7 +457,7 @@ fn fetched(
     (Question::Fetch(demand), request, version)
 }
 
-/// The epoch of this request; the next has the one after it.
+/// Returns the epoch of this request; the next has the one after it.
 fn epoch_for(fetcher: &mut Fetcher, demand: &Demand) -> i32 {
     if demand.is_final {
         return FINAL;

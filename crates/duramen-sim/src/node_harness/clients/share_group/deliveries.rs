@@ -142,7 +142,7 @@ impl Deliveries {
         self.letters.len() as u64
     }
 
-    /// From where on all records of a partition are to be given out, as far as that is known.
+    /// Returns the offset from which all records of a partition are to be given out, as far as that is known.
     fn from(&self, partition: i32) -> i64 {
         let from = if self.rules.starts_at_earliest { 0 } else { i64::MAX };
         let from = self.from.get(&partition).copied().unwrap_or(from);
@@ -168,7 +168,7 @@ impl Deliveries {
         *most = offset.max(*most);
     }
 
-    /// A record was read.
+    /// Notes the content of a record that was read.
     pub(super) fn on_content(&mut self, place: Place, content: Numbered) -> Result<(), Failure> {
         let record = self.records.entry(place).or_default();
         match record.content.replace(content) {
@@ -201,7 +201,7 @@ impl Deliveries {
         }
     }
 
-    /// A consumer's session may end: what it holds is for others, and was not given out.
+    /// Notes that a consumer's session may end: its records are for others then, and count as not given out.
     pub(super) fn on_gone(&mut self, member: &str) {
         let all = self.records.values_mut().flat_map(|record| record.holds.values_mut().flatten());
         for hold in all.filter(|hold| hold.member == member) {
@@ -209,7 +209,8 @@ impl Deliveries {
         }
     }
 
-    /// A leader gave somebody records. `is_gone` if the connection to which it did is gone by now.
+    /// Judges the records that a leader gave a consumer. `is_gone` tells that the consumer's connection is gone by
+    /// now.
     pub(super) fn on_given(
         &mut self,
         term: u64,
@@ -282,7 +283,7 @@ impl Deliveries {
         }
     }
 
-    /// A request with decisions was answered, each partition by a leader of this term, if one is known.
+    /// Judges the answer to a request with decisions, each partition by a leader of this term, if one is known.
     pub(super) fn on_answered(
         &mut self,
         member: &str,
@@ -323,7 +324,7 @@ impl Deliveries {
         Ok(())
     }
 
-    /// Where the group starts, as the coordinator has it.
+    /// Judges the start of the group in a partition, as the coordinator tells it.
     pub(super) fn on_start(&mut self, partition: i32, start: i64) -> Result<(), Failure> {
         tell(|| format!("  the group starts at {start} of {partition}"));
         let before = self.starts.get(&partition).copied().unwrap_or(-1);
@@ -352,12 +353,12 @@ impl Deliveries {
         Ok(())
     }
 
-    /// Where it starts by the last that was told of it.
+    /// Returns the start of the group in a partition, by the last answer.
     pub(super) fn start(&self, partition: i32) -> i64 {
         self.starts.get(&partition).copied().unwrap_or(-1)
     }
 
-    /// A record is a dead letter.
+    /// Judges a record that is a dead letter.
     pub(super) fn on_letter(&mut self, place: Place, content: Numbered) -> Result<(), Failure> {
         let record = self.records.entry(place).or_default();
         if record.content != Some(content) {
@@ -387,7 +388,7 @@ impl Deliveries {
         last.map_or(0, |((_, offset), _)| offset + 1)
     }
 
-    /// All is done with, and all of the log was read.
+    /// Checks the end: the group is done with all records, and all of the log was read.
     pub(super) fn check_end(&self, ends: &BTreeMap<i32, i64>) -> Result<(), Failure> {
         let lost = self.fates.lost();
         if !lost.is_empty() && self.trimmed.is_empty() {

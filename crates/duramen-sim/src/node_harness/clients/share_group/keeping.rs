@@ -137,7 +137,7 @@ impl ShareGroup {
         Some((Question::Set, request.into(), 1))
     }
 
-    /// To the leader of a partition.
+    /// Sends a request to the leader of a partition.
     fn ask_leader(&mut self, name: &str, partition: i32, asking: Asking) -> Option<Asking> {
         let node = self.keeper.leaders.get(name)?.get(&partition).copied()?;
         self.places.to(KEEPER, node, asking)
@@ -153,7 +153,7 @@ impl ShareGroup {
         Some(asking)
     }
 
-    /// Some records go, whatever became of them.
+    /// Deletes some records, whatever became of them.
     fn trim(&mut self, work: &mut Prng) -> Option<Asking> {
         let partition = i32::from(work.chance(500));
         let start = self.deliveries.start(partition).max(0).unsigned_abs();
@@ -191,7 +191,7 @@ impl ShareGroup {
         start >= end || start >= self.deliveries.end_of_all(partition, end)
     }
 
-    /// All of the log is read, then the group is waited for, then its dead letters are read.
+    /// Reads all of the log, waits for the group, and then reads its dead letters.
     fn read_through(&mut self) -> Option<Asking> {
         let ends = &self.keeper.ends;
         if let Some(partition) = (0..PARTITIONS).find(|it| !ends.contains_key(&(TOPIC, *it))) {

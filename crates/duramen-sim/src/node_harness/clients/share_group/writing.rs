@@ -88,7 +88,7 @@ impl Fates {
         Ok(())
     }
 
-    /// Somebody is given something of a batch.
+    /// Notes that somebody is given records of a batch.
     pub(super) fn on_given(&mut self, number: u64) -> Result<(), Failure> {
         if self.all.get(&number).is_some_and(|it| it.fate == Fate::Open) {
             return wrong(format!("batch {number} of an open transaction is given out"));
@@ -259,7 +259,7 @@ impl ShareGroup {
         Some(asking)
     }
 
-    /// A producer knows nothing of its transaction any more: without its asking for that it was not committed.
+    /// Makes a producer forget its transaction: if it did not ask for a commit, there was none.
     fn give_up(&mut self, at: usize) {
         let open = self.writers[at].open.take();
         if let Some(open) = open.filter(|open| open.ends != Some(true)) {
