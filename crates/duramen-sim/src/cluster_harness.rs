@@ -310,7 +310,7 @@ impl World {
         self.finish()
     }
 
-    /// Something goes wrong, now and then.
+    /// Makes something go wrong, now and then.
     fn disturb(&mut self) -> Result<(), Failure> {
         let count = self.machines.len();
         if self.chance.below(10_000) < self.profile.crash {
@@ -403,7 +403,7 @@ impl World {
         }
     }
 
-    /// A client turns to another machine.
+    /// Turns a client to another machine.
     fn turn_away(&mut self, connection: ConnectionId) {
         self.connected.remove(&connection);
         if let Some(other) = self.clients.leave(connection) {
@@ -445,7 +445,7 @@ impl World {
         Ok(())
     }
 
-    /// A moment passes: frames arrive, a client asks, every machine works.
+    /// Lets a moment pass: frames arrive, a client asks, every machine works.
     fn step(&mut self, asks: u64) -> Result<(), Failure> {
         let us = self.chance.below(3_000);
         self.mono_us += us;
@@ -490,7 +490,7 @@ impl World {
         self.compare()
     }
 
-    /// A client that has nothing outstanding asks for something, maybe of another machine than before.
+    /// Lets a client that has nothing outstanding ask for something, maybe of another machine than before.
     fn ask(&mut self) -> Result<(), Failure> {
         self.turn_to_aims()?;
         if self.chance.chance(100) {
@@ -682,7 +682,7 @@ impl World {
         Ok(())
     }
 
-    /// The faults end, and all machines run. Everything asked must be answered, all that was ever acknowledged or shown
+    /// Ends the faults; all machines run. Everything asked must be answered, all that was ever acknowledged or shown
     /// must be there, and all replicas must come to the same end.
     fn finish(&mut self) -> Result<(), Failure> {
         self.network.weather = Weather::FINE;
@@ -886,7 +886,7 @@ impl World {
         Err(Failure::liveness(format!("what has rotted is not mended {}", self.told())))
     }
 
-    /// The voters of each group are the replicas that there are, and nobody else belongs to it.
+    /// Checks that the voters of each group are the replicas that there are, and nobody else belongs to it.
     fn check_members(&self) -> Result<(), Failure> {
         let lives = self.machines.iter().filter_map(|it| it.life.as_ref());
         let all: Vec<_> = lives.flat_map(|life| life.node.standings()).collect();
@@ -907,7 +907,7 @@ impl World {
         Ok(())
     }
 
-    /// All replicas have all that is committed.
+    /// Checks that all replicas have all committed data.
     fn check_replicas(&mut self) -> Result<(), Failure> {
         self.await_departure()?;
         for _ in 0..3_000 {

@@ -192,8 +192,8 @@ impl Call {
 }
 
 impl Machine {
-    /// The start of every call: who may make it, what else happens meanwhile, and whether it is
-    /// the last of this process (`Ok(true)`).
+    /// Enters a call: checks who may make it, lets other things happen meanwhile, and returns `Ok(true)` if it is the
+    /// last of this process.
     fn enter(&mut self, generation: u64, call: Call) -> io::Result<bool> {
         self.counters.calls += 1;
         self.trace.mix(call as u64);
@@ -221,7 +221,7 @@ impl Machine {
         Ok(false)
     }
 
-    /// The kernel's own doings between two calls.
+    /// Does the kernel's own work between two calls.
     fn background(&mut self) {
         if !self.chance.chance(self.faults.write_back) {
             return;
@@ -476,8 +476,8 @@ impl SimDisk {
         rests
     }
 
-    /// Somebody with a shell gives a file other bytes, makes one, or, with `None`, removes it, while no process runs.
-    /// All that was visible is durable then, and what was changed, too.
+    /// Changes a file as somebody with a shell does while no process runs: gives it other bytes, makes one, or, with
+    /// `None`, removes it. All that was visible is durable then, and so is the change.
     pub fn put(&self, path: &str, bytes: Option<Vec<u8>>) {
         let mut guard = self.state();
         let machine = &mut *guard;

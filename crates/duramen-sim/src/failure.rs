@@ -36,7 +36,7 @@ impl Failure {
         Self { kind: Kind::Correctness, what: what.into() }
     }
 
-    /// No progress.
+    /// Returns a lack of progress.
     pub fn liveness(what: impl Into<String>) -> Self {
         Self { kind: Kind::Liveness, what: what.into() }
     }

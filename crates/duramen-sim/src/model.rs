@@ -193,7 +193,7 @@ impl ModelOp {
         }
     }
 
-    /// Everything but entries.
+    /// Applies everything but entries.
     fn apply_rest(&self, state: &mut State) {
         match self {
             Self::Write { hard_state, .. } => {
@@ -283,7 +283,7 @@ impl ReplicaModel {
         }
     }
 
-    /// An op was submitted.
+    /// Notes that an op was submitted.
     pub fn submit(&mut self, op: ModelOp, ticket: Option<(u64, bool)>) {
         op.apply(&mut self.tip);
         if let ModelOp::Image(..) = &op {
@@ -382,7 +382,7 @@ impl ReplicaModel {
         ))
     }
 
-    /// A snapshot takes the membership and the log start submitted before it along, past the queue.
+    /// Takes the membership and the log start submitted before a snapshot along with it, past the queue.
     fn overtake(&self, state: &mut State, found: &RecoveredReplica) {
         for op in &self.ops {
             match op {
@@ -397,7 +397,7 @@ impl ReplicaModel {
         }
     }
 
-    /// Hard state and the like after `at` ops, and after any more of them.
+    /// Returns hard state and the like after `at` ops, and after any more of them.
     fn rests_from(&self, log: &State, at: usize) -> Vec<State> {
         let mut rest = State { entries: Vec::new(), ..log.clone() };
         let mut rests = vec![rest.clone()];
@@ -533,7 +533,7 @@ fn compare(
     Ok(State { hard_state, image, ..state })
 }
 
-/// With the segments, the history must be enough to make every entry again from where they begin.
+/// Checks the history: with the segments, it must be enough to make every entry again from where they begin.
 fn compare_history(state: &State, found: &RecoveredReplica) -> Result<(), String> {
     let history = &found.history;
     let from = found.segments.first().map_or(found.prev_index + 1, |first| first.first_index);

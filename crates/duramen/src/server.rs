@@ -250,7 +250,7 @@ fn announce(
     }
 }
 
-/// A node that has no place in its cluster does not serve, and says that instead.
+/// Waits until the node has a place in its cluster, and then calls `say`; without one it does not serve.
 async fn say_when_member(standing: Arc<Standing>, say: impl FnOnce()) {
     while timeout(WAITING_SAID_EVERY, standing.until_member()).await.is_err() {
         if let Some(why) = standing.problem() {
@@ -342,7 +342,7 @@ fn raise_file_limit() -> u64 {
     }
 }
 
-/// Must be called within the runtime.
+/// Binds an address; must be called within the runtime.
 fn bind(address: &HostPort, purpose: &str, flag: &str) -> anyhow::Result<TcpListener> {
     let addresses = (address.host.as_str(), address.port)
         .to_socket_addrs()
@@ -606,7 +606,7 @@ fn open(
     Ok(Opened { storage, links, node, actions, clock, facts, formatted, recovered: found })
 }
 
-/// With whom the cluster of a directory began: one that was a cluster of its own from the start began it alone.
+/// Returns the founders of a directory's cluster: one that was a cluster of its own from the start began it alone.
 fn founders_of(facts: &Facts, voters: Vec<Voter>) -> Vec<Voter> {
     if facts.cluster_id == [0; 16] || !voters.is_empty() {
         return voters;
@@ -622,7 +622,7 @@ fn random<const N: usize>() -> anyhow::Result<[u8; N]> {
     Ok(bytes)
 }
 
-/// SIGHUPs from now on, none of which ends the process: one that comes before it can be answered waits.
+/// Catches SIGHUPs from now on, so that none ends the process: one that comes before it can be answered waits.
 fn hangups(runtime: &Runtime) -> std::io::Result<Signal> {
     let _inside = runtime.enter();
     signal(SignalKind::hangup())

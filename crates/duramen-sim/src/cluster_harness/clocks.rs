@@ -40,7 +40,7 @@ struct Process {
 }
 
 impl Clocks {
-    /// In most runs no clock leaps.
+    /// Draws the clocks of a run: in most runs none leaps.
     pub(super) fn new(seed: u64, machines: usize) -> Self {
         let mut chance = Prng::new(seed, "cluster clocks");
         let leaps = *chance.pick(&[0, 0, 0, 10, 40]);
@@ -50,7 +50,7 @@ impl Clocks {
 }
 
 impl World {
-    /// A clock leaps, now and then.
+    /// Makes a clock leap, now and then.
     pub(super) fn disturb_clocks(&mut self) -> Result<(), Failure> {
         for at in 0..self.machines.len() {
             self.look_at_clock(at)?;
@@ -82,7 +82,7 @@ impl World {
             && others.any(|(it, believes_ms)| it.leapt_ms == wrong_ms || believes_ms == wrong_ms)
     }
 
-    /// A process that runs knows whether its clock is where it was.
+    /// Checks that a process that runs knows whether its clock is where it was.
     fn look_at_clock(&mut self, at: usize) -> Result<(), Failure> {
         let process = &mut self.clocks.processes[at];
         let machine = &mut self.machines[at];

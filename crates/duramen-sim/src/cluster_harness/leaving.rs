@@ -24,7 +24,7 @@ pub(super) struct Leaving {
 }
 
 impl Leaving {
-    /// One of the founders leaves, where enough others are.
+    /// Draws the founder that leaves, where enough others are.
     pub(super) fn new(seed: u64, founders: usize, machines: usize) -> Self {
         let mut chance = Prng::new(seed, "cluster leaving");
         let leaves = machines > 3 && chance.chance(500);
@@ -33,7 +33,7 @@ impl Leaving {
         Self { at, stops_us: None, comes_back, left: 0, returned: 0, chance }
     }
 
-    /// Somebody is to take it out.
+    /// Makes a client take the machine out.
     pub(super) fn begin(&mut self, clients: &mut Clients, broker_id: impl Fn(usize) -> i32) {
         if let Some(at) = self.at {
             clients.take_out(broker_id(at), self.chance.below(60));

@@ -81,7 +81,7 @@ fn directory(at: usize, wipes: u8) -> [u8; 16] {
     id
 }
 
-/// With whom a cluster of so many machines begins, of which some are founders.
+/// Returns the founders with which a cluster of so many machines begins.
 pub(super) fn founders(machines: usize, founders: usize) -> Vec<Founder> {
     let founder = |at| Founder {
         peer_id: at as u64 + 1,
@@ -91,7 +91,7 @@ pub(super) fn founders(machines: usize, founders: usize) -> Vec<Founder> {
     (0..founders).map(founder).collect()
 }
 
-/// Not the same number as the peer's, so that nobody takes one for the other.
+/// Returns a machine's broker id: not the number of its peer, so that nobody takes one for the other.
 fn broker(machines: usize, at: usize) -> i32 {
     i32::try_from(machines - at).expect("small")
 }
@@ -161,7 +161,7 @@ impl Machine {
         self.options.facts.directory_id
     }
 
-    /// The process ends, and its disk is replaced by an empty one.
+    /// Ends the process, and replaces its disk by an empty one.
     pub(super) fn wipe(&mut self) {
         self.die(true);
         tell(|| format!("machine {} is WIPED", self.at));
@@ -170,7 +170,7 @@ impl Machine {
         self.options.facts.directory_id = directory(self.at, self.wipes);
     }
 
-    /// The faults of the disk end, and it is not slow any more.
+    /// Ends the faults of the disk, and its slowness.
     pub(super) fn heal(&mut self) {
         self.reads = 300;
         self.faults = Faults::default();
@@ -184,7 +184,7 @@ impl Machine {
         Now { mono_us: mono_us - since_us, wall_ms: wall_ms + leapt_ms }
     }
 
-    /// The process stands still, as one that was stopped, and notices nothing of it.
+    /// Freezes the process, which notices nothing of it.
     pub(super) fn freeze(&mut self, until_us: u64) {
         if self.life.is_some() && self.frozen_until_us.is_none() {
             tell(|| format!("machine {} FROZEN", self.at));
@@ -207,7 +207,7 @@ impl Machine {
         Some(held)
     }
 
-    /// An event, if somebody is there.
+    /// Gives the process an event, if one runs.
     pub(super) fn step(&mut self, mono_us: u64, event: Event) -> Vec<Action> {
         let mut actions = Vec::new();
         if self.is_frozen() {
@@ -221,7 +221,7 @@ impl Machine {
         actions
     }
 
-    /// The end of a turn.
+    /// Ends a turn.
     pub(super) fn flush(&mut self, mono_us: u64) -> Vec<Action> {
         let mut actions = Vec::new();
         if let Some(life) = &mut self.life {
@@ -234,7 +234,7 @@ impl Machine {
         actions
     }
 
-    /// One piece of work of storage, or a read that the node asked for.
+    /// Does one piece of work of storage, or a read that the node asked for.
     pub(super) fn work(&mut self, mono_us: u64) -> Outcome {
         let Some(life) = &mut self.life else { return Ok(Vec::new()) };
         if !life.reads.is_empty() && self.chance.chance(self.reads) {
@@ -396,7 +396,7 @@ impl Machine {
         rest
     }
 
-    /// Storage cannot go on: the process ends, if there is a cause.
+    /// Ends the process because storage cannot go on, if there is a cause.
     pub(super) fn on_error(&mut self, error: &Error) -> Result<(), Failure> {
         tell(|| format!("machine {}: {error:?}", self.at));
         self.expected(error)?;
@@ -411,7 +411,7 @@ impl Machine {
         Err(Failure::correctness(format!("an error without a cause: {error:?}")))
     }
 
-    /// The process is killed, or the machine loses its power.
+    /// Kills the process, or cuts the machine's power.
     pub(super) fn die(&mut self, power: bool) {
         tell(|| format!("machine {}: {}", self.at, if power { "POWER LOSS" } else { "KILL" }));
         let life = self.life.take();

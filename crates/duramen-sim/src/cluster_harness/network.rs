@@ -59,7 +59,7 @@ impl Network {
         }
     }
 
-    /// The next frame that has arrived: from whom, to whom.
+    /// Returns the next frame that has arrived, with its sender and its receiver.
     pub(super) fn arrived(&mut self, now_us: u64) -> Option<(usize, usize, Bytes)> {
         let first = self.on_the_way.first_entry().filter(|first| first.key().0 <= now_us)?;
         let (from, to, frame) = first.remove();

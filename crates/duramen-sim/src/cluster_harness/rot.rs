@@ -122,7 +122,7 @@ impl Rot {
 }
 
 impl Machine {
-    /// Now and then a piece of the work that is done for rot's sake.
+    /// Does a piece of the scrubs and repairs, now and then.
     pub(super) fn scrub(&mut self, mono_us: u64) -> Option<Outcome> {
         if !self.rotting.chance.chance(150) {
             return None;

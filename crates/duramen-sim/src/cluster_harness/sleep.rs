@@ -52,7 +52,7 @@ pub(super) struct Lulls {
 }
 
 impl Lulls {
-    /// Half of all runs have none.
+    /// Draws the lulls of a run; half of all runs have none.
     pub(super) fn new(seed: u64) -> Self {
         let mut chance = Prng::new(seed, "lulls");
         let until_us = *chance.pick(&[0, u64::MAX]);

@@ -33,7 +33,7 @@ pub(super) struct Space {
 }
 
 impl Space {
-    /// In most runs there is room.
+    /// Draws the disks of a run: in most runs there is room.
     pub(super) fn new(seed: u64, machines: usize) -> Self {
         let mut chance = Prng::new(seed, "cluster space");
         let fills = *chance.pick(&[0, 0, 0, 10, 40]);
@@ -43,7 +43,7 @@ impl Space {
 }
 
 impl World {
-    /// A disk is filled, or freed, now and then.
+    /// Fills a disk, or frees it, now and then.
     pub(super) fn disturb_space(&mut self) {
         let space = &mut self.space;
         for (machine, limited) in self.machines.iter().zip(&mut space.limited) {
@@ -67,13 +67,14 @@ impl World {
         }
     }
 
-    /// A request goes to a machine.
+    /// Notes that a request goes to a machine.
     pub(super) fn note_space(&mut self, connection: ConnectionId, at: usize) {
         self.space.asked.retain(|(other, _)| *other != connection);
         self.space.asked.push((connection, self.machines[at].told));
     }
 
-    /// A process that knows its disk to be full refuses appends and says why; one that has room does not say so.
+    /// Checks that a process that knows its disk to be full refuses appends and says why. One that has room must not
+    /// say so.
     pub(super) fn check_space(
         &mut self,
         connection: ConnectionId,

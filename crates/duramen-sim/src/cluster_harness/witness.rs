@@ -19,7 +19,7 @@ pub(super) fn given(reply: &Reply) -> Option<ShareFetchResponse> {
 }
 
 impl World {
-    /// A machine answers.
+    /// Judges an answer of a machine.
     pub(super) fn witness(
         &mut self,
         at: usize,

@@ -180,7 +180,7 @@ impl Inode {
         }
     }
 
-    /// The kernel writes some dirty pages back, when it likes.
+    /// Writes some dirty pages back, as the kernel does when it likes.
     pub(crate) fn write_back(&mut self, luck: Luck, prng: &mut Prng) {
         for number in self.dirty_pages() {
             if luck.holds(prng) {
@@ -194,8 +194,8 @@ impl Inode {
         dirty.map(|(number, _)| *number).collect()
     }
 
-    /// A failed write-back: each dirty page is marked clean; it reached the device whole, in
-    /// part, or not at all. The cache keeps the new bytes.
+    /// Fails a write-back: each dirty page is marked clean; it reached the device whole, in part, or not at all. The
+    /// cache keeps the new bytes.
     pub(crate) fn fail_write_back(&mut self, prng: &mut Prng) {
         for number in self.dirty_pages() {
             match prng.below(4) {
@@ -222,8 +222,8 @@ impl Inode {
         }
     }
 
-    /// A direct read: dirty pages of the range go to the device first, then it answers; pages
-    /// that a failed write-back left marked clean give what the device has.
+    /// Reads directly: dirty pages of the range go to the device first. Pages that a failed write-back left marked
+    /// clean give the device's bytes.
     pub(crate) fn read_direct(&mut self, at: usize, len: usize) -> Vec<u8> {
         let end = (at + len).min(self.visible.len());
         if at >= end {
@@ -246,7 +246,7 @@ impl Inode {
         out
     }
 
-    /// A sync that succeeds. Pages that an earlier failure marked clean are not written again.
+    /// Syncs with success. Pages that an earlier failure marked clean are not written again.
     pub(crate) fn sync(&mut self) {
         self.durable.resize(self.visible.len(), 0);
         self.lengths.clear();
@@ -266,7 +266,7 @@ impl Inode {
         self.pages = pages;
     }
 
-    /// The cache forgets clean pages whose bytes never reached the device.
+    /// Drops clean pages from the cache whose bytes never reached the device.
     pub(crate) fn evict(&mut self, luck: Luck, prng: &mut Prng) {
         let clean: Vec<usize> =
             self.pages.iter().filter(|(_, page)| !page.dirty).map(|(number, _)| *number).collect();
@@ -316,7 +316,7 @@ impl Inode {
         self.handles = 0;
     }
 
-    /// The file has these bytes, all of them durable.
+    /// Gives the file these bytes, all of them durable.
     pub(crate) fn put(&mut self, bytes: Vec<u8>) {
         self.durable.clone_from(&bytes);
         self.allocated = vec![true; bytes.len().div_ceil(PAGE)];
@@ -326,7 +326,7 @@ impl Inode {
         self.linked = true;
     }
 
-    /// Rot: one bit of bytes at rest changes under everybody's feet.
+    /// Flips one bit of bytes at rest, as rot does.
     pub(crate) fn flip(&mut self, at: usize, bit: u8) {
         assert!(!self.pages.contains_key(&(at / PAGE)), "only what is durable can rot at rest");
         self.visible[at] ^= 1 << bit;

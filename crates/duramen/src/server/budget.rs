@@ -116,7 +116,7 @@ impl Budget {
 }
 
 impl Charge {
-    /// Nothing, yet.
+    /// Makes a charge of nothing, yet.
     pub fn new(budget: &Arc<Budget>) -> Self {
         budget.charges.fetch_add(1, Relaxed);
         Self { budget: Arc::clone(budget), bytes: 0, exceeds: false }
@@ -162,7 +162,7 @@ impl Charge {
         self.bytes < self.budget.fair_share()
     }
 
-    /// The frame is whole that was read though there was no room.
+    /// Notes that the frame is whole that was read though there was no room.
     pub fn end_frame(&mut self) {
         if std::mem::take(&mut self.exceeds) {
             self.budget.is_exceeded.store(false, Relaxed);

@@ -51,7 +51,7 @@ impl Complaints {
 }
 
 impl Second {
-    /// A second in which something was left unsaid ends when that was counted aloud.
+    /// Tells whether a line may be written. A second with suppressed lines ends when their count was logged.
     fn may_say(&mut self, now: Instant) -> bool {
         let is_over = self.began.is_none_or(|began| now.duration_since(began) >= SECOND);
         if is_over && self.unsaid == 0 {

@@ -301,7 +301,8 @@ impl Connection {
         }
     }
 
-    /// When it may be idle next, unless it is now. Kafka, too, does not care whether the client waits for an answer.
+    /// Returns the time when the connection may be idle next, unless it is now. Kafka, too, does not care whether the
+    /// client waits for an answer.
     fn idle_at(&self) -> Result<Instant, End> {
         let due = self.active_at + self.shared.idle_max.unwrap_or(FOREVER);
         if due <= Instant::now() {
@@ -310,7 +311,7 @@ impl Connection {
         Ok(due.max(Instant::now() + Duration::from_secs(1)))
     }
 
-    /// The client was faster than its quota: it is not listened to for a while.
+    /// Stops reading for a while from a client that was faster than its quota.
     fn rest(&mut self, ms: u32) {
         if ms > 0 {
             let until = Instant::now() + Duration::from_millis(ms.into());
@@ -342,7 +343,7 @@ impl Connection {
         }
     }
 
-    /// There is no room, and others wait: a frame that has not become whole in all this time is given up.
+    /// Gives up a frame that has not become whole in all this time, since there is no room and others wait.
     fn give_way(&self) -> Result<(), End> {
         let is_overdue = self.part_since.is_some_and(|since| since.elapsed() >= budget::OVERDUE);
         if is_overdue && self.charge.must_go() {

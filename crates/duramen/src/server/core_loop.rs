@@ -104,7 +104,7 @@ impl Clock {
         }
     }
 
-    /// When a monotonic time comes.
+    /// Converts a monotonic time to an instant.
     fn instant(&self, mono_us: u64) -> Option<Instant> {
         self.opened.checked_add(Duration::from_micros(mono_us))
     }

@@ -122,7 +122,7 @@ impl RealDisk {
         Ok(Self { root: Arc::new(root) })
     }
 
-    /// Where `path` is. Only plain names below the root are allowed, whatever a caller computed.
+    /// Returns the place of `path`. Only plain names below the root are allowed, whatever a caller computed.
     fn resolve(&self, path: &str) -> io::Result<PathBuf> {
         let relative = Path::new(path);
         if relative.components().any(|part| !matches!(part, Component::Normal(_))) {

@@ -79,12 +79,12 @@ impl Default for Health {
 }
 
 impl Health {
-    /// The thread of this beat has something to do.
+    /// Notes that the thread of this beat has something to do.
     pub fn begin(&self, beat: &Beat) {
         beat.0.store(self.now_us().max(1), Ordering::Relaxed);
     }
 
-    /// The thread of this beat waits.
+    /// Notes that the thread of this beat waits.
     pub fn end(&self, beat: &Beat) {
         beat.0.store(0, Ordering::Relaxed);
     }
@@ -94,7 +94,7 @@ impl Health {
         *self.stranger.lock().unwrap_or_else(PoisonError::into_inner) = why;
     }
 
-    /// Why this node is not a member of its cluster, if it is not.
+    /// Returns the reason why this node is not a member of its cluster, if it is not.
     pub fn stranger(&self) -> Option<String> {
         self.stranger.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -110,7 +110,8 @@ impl Health {
         self.not_standing().is_empty()
     }
 
-    /// Why the process does not live, in sentences: its threads make no progress. A restart may help.
+    /// Lists the reasons why the process does not live, in sentences: its threads make no progress. A restart may
+    /// help.
     pub fn stuck(&self) -> Vec<String> {
         let mut problems = Vec::new();
         for (beat, what) in [(&self.node, "the node"), (&self.storage, "storage")] {
@@ -169,7 +170,7 @@ impl Health {
         problems
     }
 
-    /// All that is wrong, in sentences; empty if nothing is.
+    /// Lists all that is wrong, in sentences; empty if nothing is.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = self.not_ready();
         let failed = self.groups_failed.load(Ordering::Relaxed);

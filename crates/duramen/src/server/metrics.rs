@@ -254,12 +254,12 @@ impl Metrics {
         }
     }
 
-    /// Storage's newest figures.
+    /// Sets storage's newest figures.
     pub fn set_storage(&self, figures: duramen_storage::storage::Metrics) {
         *self.figures.storage.lock().unwrap_or_else(PoisonError::into_inner) = figures;
     }
 
-    /// The node's newest figures.
+    /// Sets the node's newest figures.
     pub fn set_node(&self, figures: Vec<Figure>) {
         *self.figures.node.lock().unwrap_or_else(PoisonError::into_inner) = figures;
     }

@@ -99,7 +99,7 @@ struct Traffic {
 }
 
 impl PeerMetrics {
-    /// Under the names that operators see.
+    /// Registers the metrics under the names that operators see.
     pub fn register(&self, registry: &mut Registry) {
         let families = [
             ("peer_sent_frames", "Frames that the node sent to another node", &self.sent_frames),
@@ -248,7 +248,7 @@ impl Links {
         Known { link, address }
     }
 
-    /// Where nodes are known to be, this one among them.
+    /// Returns the known addresses of nodes, this one among them.
     pub fn nodes(&self) -> Vec<NodeAddress> {
         let known = self.known();
         let others = known.iter().map(|(&broker_id, known)| {
@@ -349,7 +349,7 @@ impl Peers {
         }
     }
 
-    /// Durable first, and only then told.
+    /// Takes a step: first on disk, and only then told to others.
     fn take(&mut self, step: Step, storage: &mut Storage<RealDisk>) -> anyhow::Result<()> {
         let cannot = "cannot write the manifest";
         match step {

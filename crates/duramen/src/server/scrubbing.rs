@@ -151,7 +151,7 @@ impl Scrubbing {
         pass
     }
 
-    /// As fast as it takes for a pass over what there is now.
+    /// Sets the pace that a pass over the present segments takes.
     fn pace(&self, scrubber: &Scrubber<RealDisk>, pass: &mut Pass) {
         let ms = self.interval.map_or(1000, |interval| interval.as_millis());
         let rate = u128::from(scrubber.bytes()) * 1000 / ms.max(1);

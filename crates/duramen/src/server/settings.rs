@@ -165,7 +165,7 @@ fn addresses(text: &str) -> Result<HashMap<IpAddr, usize>, String> {
         .collect()
 }
 
-/// `PLAINTEXT://host:port`, or only `host:port`; the flag beats the setting.
+/// Reads `PLAINTEXT://host:port`, or only `host:port`; the flag beats the setting.
 fn advertised(config: &Config) -> Result<Option<HostPort>, String> {
     if let Some(address) = &config.advertise {
         return Ok(Some(address.clone()));

@@ -203,7 +203,7 @@ impl<D: Disk> Worker<D> {
         Ok(())
     }
 
-    /// A slice of background work, then the next round, if none is being synced elsewhere.
+    /// Does a slice of background work, then the next round, if none is being synced elsewhere.
     fn turn(&mut self) -> Result<(), Error> {
         let began = Instant::now();
         let requests = self.storage.maintain(!self.busy)?;

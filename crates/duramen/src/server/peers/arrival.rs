@@ -268,7 +268,7 @@ impl Messages {
     }
 }
 
-/// [`FrameError`] tells clients what is wrong; this tells nodes.
+/// Describes a bad frame to a node's operator; [`FrameError`] itself describes it to clients.
 fn words(error: &FrameError) -> String {
     match error {
         FrameError::TooLong { len, max } => format!("a message of {len} bytes, above {max}"),

@@ -43,7 +43,7 @@ pub(crate) struct Forming {
 }
 
 impl Forming {
-    /// From what the manifest says, and who is listed.
+    /// Makes the state from the manifest and the listed nodes.
     pub(crate) fn new(own: Identity, listed: impl IntoIterator<Item = i32>) -> Self {
         let heard = BTreeMap::new();
         Self { own, listed: listed.into_iter().collect(), heard }
@@ -54,7 +54,7 @@ impl Forming {
         &self.own
     }
 
-    /// Another node says who it is.
+    /// Takes another node's greeting.
     pub(crate) fn hear(&mut self, greeting: Greeting) {
         let is_member = greeting.from.cluster_id.is_some();
         let counts = is_member || self.listed.contains(&greeting.from.broker_id);
@@ -63,13 +63,13 @@ impl Forming {
         }
     }
 
-    /// The promise is durable.
+    /// Notes that the promise is durable.
     pub(crate) fn promised(&mut self, voters: Vec<Voter>) {
         assert!(self.own.voters.is_empty(), "a promise is never changed");
         self.own.voters = voters;
     }
 
-    /// The membership is durable.
+    /// Notes that the membership is durable.
     pub(crate) fn joined(&mut self, cluster_id: [u8; 16], founders: Vec<Voter>) {
         assert_eq!(self.own.cluster_id, None, "a member stays one");
         self.own.cluster_id = Some(cluster_id);

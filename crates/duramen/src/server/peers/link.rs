@@ -208,7 +208,7 @@ impl Dialler {
         }
     }
 
-    /// The other node says that this one has no place in the cluster.
+    /// Takes the notice that this node has no place in the cluster.
     fn take_answers(&self, answer: &mut BytesMut) -> anyhow::Result<()> {
         let stranger = "something else than a node of Duramen answers";
         while let Some(mut message) =
@@ -241,7 +241,7 @@ impl Dialler {
     }
 }
 
-/// From 0 to 1.
+/// Returns a random number from 0 to 1.
 fn chance() -> f64 {
     RandomState::new().build_hasher().finish() as f64 / u64::MAX as f64
 }

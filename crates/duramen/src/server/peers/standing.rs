@@ -56,7 +56,7 @@ impl Standing {
         standing
     }
 
-    /// The node's metadata says this of the cluster.
+    /// Takes the members that the node's metadata has.
     pub(super) fn follow(&self, members: Membership) {
         let mut state = self.state();
         if members.retired.contains(&self.directory_id) {
@@ -77,7 +77,7 @@ impl Standing {
         self.tell(&state);
     }
 
-    /// The notice for a node that has no place in the cluster with the directory that it has.
+    /// Returns the notice for a node that has no place in the cluster with the directory that it has.
     pub(super) fn judge(
         &self,
         from: &Identity,
@@ -106,7 +106,7 @@ impl Standing {
         })
     }
 
-    /// Another node says this, of this directory or of one that comes under this node's id.
+    /// Takes another node's notice about this directory, or about one that comes under this node's id.
     pub(super) fn hear(&self, notice: &Notice) {
         if notice.broker_id != self.broker_id {
             return;
@@ -132,7 +132,7 @@ impl Standing {
         self.tell(&state);
     }
 
-    /// Why this directory has no place, and the way out.
+    /// Describes why this directory has no place, and the way out.
     fn refusal(&self, holder: Option<[u8; 16]>, is_holder_here: bool) -> String {
         let id = self.broker_id;
         let Some(holder) = holder else {
