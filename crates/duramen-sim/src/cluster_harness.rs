@@ -48,7 +48,7 @@ use space::Space;
 
 struct Profile {
     steps: u64,
-    /// In ten thousand, for each step.
+    /// Chance of a crash in ten thousand, for each step; the chances below likewise.
     crash: u64,
     cut: u64,
     freeze: u64,
@@ -95,7 +95,7 @@ struct World {
     machines: Vec<Machine>,
     network: Network,
     clients: Clients,
-    /// To which machine a connection leads.
+    /// Machine to which each connection leads.
     connected: BTreeMap<ConnectionId, usize>,
     mono_us: u64,
     chance: Prng,

@@ -63,7 +63,7 @@ struct Profile {
     faults: Faults,
     fills_up: bool,
     leaps: bool,
-    /// Between two processes years may pass.
+    /// True if years may pass between two processes.
     ages: bool,
 }
 
@@ -97,7 +97,7 @@ struct World {
     limited: bool,
     /// Difference of the node's wall clock from the clients', in milliseconds.
     leapt_ms: i64,
-    /// There is no term left: the node has stopped for good.
+    /// True once there is no term left: the node has stopped for good.
     is_over: bool,
     trace: Trace,
     report: Report,

@@ -64,7 +64,7 @@ struct Profile {
     delete: u64,
     replicas_max: usize,
     faults: Faults,
-    /// Somebody else fills the disk.
+    /// True if somebody else fills the disk.
     fills_up: bool,
     /// The disk is small, and all ours: no write may ever wait for room.
     small: bool,
@@ -90,7 +90,7 @@ struct World {
     /// All files as they once were.
     copies: Vec<tampering::Files>,
     replicas: Vec<ReplicaModel>,
-    /// When each deletion was submitted.
+    /// Deletions, with the time when each was submitted.
     deletions: Vec<(ReplicaId, u64)>,
     /// Gone for good.
     dead: Vec<ReplicaId>,

@@ -105,7 +105,7 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// Where the brokers are; empty until the first Metadata answer.
+    /// Addresses of the brokers; empty until the first Metadata answer.
     addresses: BTreeMap<NodeId, String>,
     /// Open connections by address: a bootstrap address that is also advertised is used once.
     connections: BTreeMap<String, Arc<Connection>>,

@@ -92,7 +92,7 @@ const JOURNAL_EXTENT_BYTES: u64 = 16 << 20;
 const JOURNAL_EXTENTS_MAX: u32 = 32;
 /// A checkpoint costs about what 64 KiB of appends cost; here it comes once in 128 KiB.
 const REPLICAS_AN_EXTENT: usize = 128;
-/// Up to here, one more copy in the journal costs less than one more sync.
+/// Largest payload, in bytes, for which one more copy in the journal costs less than one more sync.
 const JOURNAL_PAYLOAD_MAX: u32 = 512 << 10;
 /// Bytes kept free on the disk beside room for all payload in flight. A growing journal, the metadata log, indexes and
 /// snapshots need them, and so does the space of files beyond their bytes.

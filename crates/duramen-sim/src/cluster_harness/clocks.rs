@@ -13,13 +13,13 @@ use crate::prng::Prng;
 use crate::trace::tell;
 
 const DAY_MS: i64 = 86_400_000;
-/// By then a process that runs has looked at its clock.
+/// Time in which a process that runs has looked at its clock, in microseconds.
 const LOOKED_US: u64 = 1_000_000;
 
 /// See above.
 #[derive(Debug)]
 pub(super) struct Clocks {
-    /// In ten thousand, for each step.
+    /// Chance of a leap in ten thousand, for each step.
     pub(super) leaps: u64,
     /// A clock stays wrong while its process is down.
     pub(super) outlast: bool,

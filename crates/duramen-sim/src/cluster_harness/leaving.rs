@@ -14,7 +14,7 @@ use crate::trace::tell;
 pub(super) struct Leaving {
     /// Which machine, if one leaves in this run.
     at: Option<usize>,
-    /// When it is stopped: it has left.
+    /// Time when the machine that has left is stopped, in microseconds.
     stops_us: Option<u64>,
     comes_back: bool,
     /// Machines that left, and that came back.

@@ -27,7 +27,7 @@ pub(super) const RESERVE_BYTES: u64 = 1024 * 1024;
 pub(super) struct Life {
     pub(super) storage: Storage<SimDisk>,
     pub(super) node: Node,
-    /// When it was started.
+    /// Time when the process was started, in microseconds.
     since_us: u64,
     segments_due: bool,
     reads: Vec<ReadLog>,
@@ -46,7 +46,7 @@ pub(super) struct Machine {
     pub(super) disk: SimDisk,
     pub(super) life: Option<Life>,
     pub(super) starts: u64,
-    /// When a dead process is started again.
+    /// Time when a dead process is started again, in microseconds.
     pub(super) down_until_us: u64,
     /// The process stands still until then, and what came meanwhile.
     frozen_until_us: Option<u64>,

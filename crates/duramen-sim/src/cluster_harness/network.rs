@@ -24,7 +24,7 @@ impl Weather {
 #[derive(Debug)]
 pub(super) struct Network {
     pub(super) weather: Weather,
-    /// By arrival, and a number that tells those of one moment apart.
+    /// Frames on their way, by arrival and a number that tells those of one moment apart.
     on_the_way: BTreeMap<(u64, u64), (usize, usize, Bytes)>,
     cut: BTreeSet<(usize, usize)>,
     sent: u64,

@@ -21,7 +21,7 @@ pub(super) struct Told {
 /// See above.
 #[derive(Debug)]
 pub(super) struct Space {
-    /// In ten thousand, for each step.
+    /// Chance of a change in ten thousand, for each step.
     pub(super) fills: u64,
     /// Times that a disk was filled, and produces that were refused for it.
     pub(super) filled: u64,

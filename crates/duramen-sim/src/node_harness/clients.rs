@@ -162,7 +162,7 @@ struct Client {
     retry: Option<Produce>,
     /// The last batch that was acknowledged: its producer may not have heard of it.
     last: Option<Produce>,
-    /// Where it reads next.
+    /// Offset that the client reads next.
     at: BTreeMap<(Place, u32), i64>,
     /// Its fetch session, if it uses one.
     fetches: FetchSession,
@@ -190,7 +190,7 @@ pub(crate) struct Clients {
     disk: Disk,
     /// Counts starts of the process.
     starts: u64,
-    /// There are several nodes: each may be behind the others, and a leader may not know yet that it is none.
+    /// True if there are several nodes: each may be behind the others, and a leader may not know yet that it is none.
     many: bool,
     /// True if disks rot: a node refuses damaged data until it is repaired.
     pub(crate) rots: bool,

@@ -40,9 +40,9 @@ struct Sent {
 /// Facts about one partition.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Known {
-    /// By base offset: batch number and count.
+    /// Acknowledged batches by base offset: batch number and count.
     acked: BTreeMap<i64, (u64, i64)>,
-    /// By offset: batch number and place in it.
+    /// Shown records by offset: batch number and place in it.
     shown: BTreeMap<i64, (u64, i64)>,
     /// No `DeleteRecords` ever asked for more that may have found this log.
     pub(super) trim_max: i64,
@@ -84,7 +84,7 @@ pub(super) struct Topic {
     pub(super) life: u32,
     /// Its id in this life.
     pub(super) id: Option<Uuid>,
-    /// Those of its earlier lives.
+    /// Ids of its earlier lives.
     pub(super) old_ids: Vec<Uuid>,
     decisions: Decisions,
 }
@@ -114,13 +114,13 @@ pub(crate) struct Oracle {
     pub(super) topics: BTreeMap<String, Topic>,
     /// The clock leapt, and the node was started after it: records may be too old now.
     pub(crate) trims_by_time: bool,
-    /// By topic: for how long, and up to how many bytes, records are kept at least, if somebody ever asked for a limit.
+    /// Limits of topics: least time and bytes for which records are kept, if somebody ever asked for a limit.
     limits: BTreeMap<String, (Option<i64>, Option<i64>)>,
     /// The clients' time.
     pub(super) now_ms: i64,
     /// One topic is compacted.
     pub(super) has_keyed: bool,
-    /// There are several nodes, and each may be behind.
+    /// True if there are several nodes, of which each may be behind.
     pub(super) many: bool,
     known: BTreeMap<Place, Known>,
     sent: BTreeMap<u64, Sent>,

@@ -73,7 +73,7 @@ impl OffsetAt {
 pub struct ListedOffset {
     /// The offset, or -1 where no record fits.
     pub offset: i64,
-    /// That record's timestamp, or -1.
+    /// Timestamp of that record, or -1.
     pub timestamp: i64,
 }
 

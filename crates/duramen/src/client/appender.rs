@@ -31,7 +31,7 @@ pub struct Producer {
 pub struct AppenderOptions {
     /// Acknowledgement that the broker waits for.
     pub acks: Acknowledgement,
-    /// Set for exactly-once appends.
+    /// Producer of exactly-once appends; `None` for others.
     pub producer: Option<Producer>,
     /// Batches in flight at once; with a producer at most 5, as many as brokers remember.
     pub window: usize,

@@ -26,7 +26,7 @@ pub(super) enum Assignor {
 }
 
 impl Assignor {
-    /// Those that this client knows; the one it likes best stands first.
+    /// Assignors that this client knows; the one it likes best stands first.
     pub(super) const ALL: [Self; 2] = [Self::Range, Self::RoundRobin];
 
     /// Returns the name under which consumers agree on it.

@@ -37,9 +37,9 @@ pub struct Nodes {
 pub struct Moving {
     /// Nodes that have, or get, a replica.
     pub replicas: Vec<NodeId>,
-    /// Those that get one.
+    /// Nodes that get a replica.
     pub adding: Vec<NodeId>,
-    /// Those that lose theirs.
+    /// Nodes that lose their replica.
     pub removing: Vec<NodeId>,
 }
 

@@ -71,7 +71,7 @@ pub enum Error {
         address: String,
         /// Name of the request.
         api: &'static str,
-        /// Where the bytes are wrong.
+        /// Place and kind of the wrong bytes.
         source: DecodeError,
     },
     /// The request cannot be said in a version that the broker speaks.

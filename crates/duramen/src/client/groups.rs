@@ -73,11 +73,11 @@ impl Committer {
 pub struct Group {
     /// Its state and members, with their partitions as assignments of the classic protocol.
     pub described: DescribedGroup,
-    /// Where a group of the consumer protocol, or a share group, stands.
+    /// Epochs of a group of the consumer protocol, or of a share group.
     pub epochs: Option<Epochs>,
 }
 
-/// Where a group of the consumer protocol, or a share group, and its members stand.
+/// Epochs of a group of the consumer protocol, or of a share group, and of its members.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Epochs {
     /// Group epoch: the number of changes of its members or topics.

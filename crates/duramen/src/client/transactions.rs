@@ -23,9 +23,9 @@ const FIRST_WITH_PATTERN: i16 = 2;
 /// Which transactional ids are listed: all, unless it says more.
 #[derive(Debug, Clone, Default)]
 pub struct TransactionFilter {
-    /// In these states, as Kafka writes them.
+    /// States of the transactional ids, as Kafka writes them.
     pub states: Vec<String>,
-    /// Of these producer ids.
+    /// Producer ids of the transactional ids.
     pub producer_ids: Vec<i64>,
     /// Least age of the id's open transaction, in milliseconds.
     pub open_for_ms: Option<i64>,

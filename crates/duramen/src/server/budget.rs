@@ -41,7 +41,7 @@ pub struct Budget {
     squeezed_at: Mutex<Option<Instant>>,
     /// Bytes that overdue connections still have to give up.
     wanted: AtomicI64,
-    /// Somebody finishes a frame though there is no room.
+    /// True while a connection finishes a frame though there is no room.
     is_exceeded: AtomicBool,
     gauge: Gauge,
 }

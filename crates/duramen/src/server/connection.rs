@@ -81,13 +81,13 @@ pub struct Shared {
     pub node: Arc<Inbox<Input>>,
     /// Wakes it.
     pub bell: Arc<Bell>,
-    /// For fetches and lookups by time.
+    /// Reader for fetches and lookups by time.
     pub reader: Reader<RealDisk>,
     /// Metrics that connections count.
     pub metrics: Arc<Metrics>,
     /// The bytes they may hold together.
     pub budget: Arc<Budget>,
-    /// Where frames are checked.
+    /// Checks of frames.
     pub checking: Arc<Checking>,
     /// Limit on the log lines about ended connections.
     pub complaints: Arc<Complaints>,
@@ -95,7 +95,7 @@ pub struct Shared {
     pub frame_bytes_max: u32,
     /// Longest silence of one connection; `None` for no limit.
     pub idle_max: Option<Duration>,
-    /// Becomes true when the server stops.
+    /// Signal that becomes true when the server stops.
     pub stop: watch::Receiver<bool>,
 }
 
@@ -109,14 +109,14 @@ pub struct Connection {
     replies: UnboundedReceiver<Routed>,
     buf: BytesMut,
     charge: Charge,
-    /// When a frame began to arrive that is not whole.
+    /// Time when an incomplete frame began to arrive.
     part_since: Option<Instant>,
-    /// Until when it is not listened to.
+    /// Time until which the node does not read the connection.
     rests_until: Option<Instant>,
     /// File parts that fill the holes of responses that wait for their turn.
     resolved: HashMap<u64, Resolved>,
     trail: plans::Trail,
-    /// When it was last asked or answered anything.
+    /// Time of the last request or answer.
     active_at: Instant,
 }
 
@@ -128,7 +128,7 @@ enum Woken {
     Readable(io::Result<()>),
     /// There may be room to read now.
     Room,
-    /// There is no room, and it holds a part of a frame.
+    /// There is no room, and the connection holds a part of a frame.
     Squeezed,
     /// The server stops.
     Stop,

@@ -53,7 +53,7 @@ pub enum Input {
     /// A connection, and the channel for its replies. The requests that its session lets wait bound the replies that
     /// wait there.
     Connected(ConnectionId, UnboundedSender<Routed>),
-    /// For the node.
+    /// Event for the node.
     Event(Event),
     /// Frame of another node. Room for its next frame is there again when the permit is gone.
     Peer(Box<PeerFrame>, OwnedSemaphorePermit),

@@ -26,9 +26,9 @@ pub struct Health {
     pub node: Beat,
     /// The storage thread.
     pub storage: Beat,
-    /// Set while appends are refused for want of disk space.
+    /// True while appends are refused for want of disk space.
     pub disk_full: AtomicBool,
-    /// Set once the server stops.
+    /// True once the server stops.
     pub stopping: AtomicBool,
     /// Groups that failed and serve no more.
     pub groups_failed: AtomicU64,

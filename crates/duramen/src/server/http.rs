@@ -26,7 +26,7 @@ use super::metrics::Metrics;
 pub struct Sources {
     /// For `/metrics`.
     pub metrics: Arc<Metrics>,
-    /// For the others.
+    /// Source of the other answers.
     pub health: Arc<Health>,
 }
 

@@ -66,7 +66,7 @@ pub struct Metrics {
     pub scrub_damage_found: Counter,
     /// Times that all segments were read.
     pub scrub_passes: Counter,
-    /// When that was so last, in seconds since 1970.
+    /// Time when all segments were last read, in seconds since 1970.
     pub scrub_passed_seconds: Gauge,
     /// Directories that starts have set aside and nobody has dropped.
     pub set_aside: Gauge,
@@ -87,7 +87,7 @@ type NodeFigures = Vec<Figure>;
 /// One number of the node's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Figure {
-    /// Without prefix; a counter's has no `_total`.
+    /// Name without prefix; a counter's has no `_total`.
     pub name: &'static str,
     /// One sentence.
     pub help: &'static str,

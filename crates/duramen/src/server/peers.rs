@@ -267,7 +267,7 @@ impl Links {
 /// The other nodes, from this process.
 #[derive(Debug)]
 pub struct Peers {
-    /// To them.
+    /// Links to the other nodes.
     pub links: Links,
     forming: Forming,
     identity: watch::Sender<Identity>,
@@ -279,7 +279,7 @@ pub struct Peers {
 pub struct Place {
     /// The listener for nodes.
     pub socket: TcpListener,
-    /// Where other nodes reach it.
+    /// Address under which other nodes reach this one.
     pub address: HostPort,
     /// The nodes that the operator has listed, and where they listen for each other. One that is not among them joins.
     pub nodes: BTreeMap<i32, HostPort>,

@@ -32,7 +32,7 @@ pub struct Resolved {
     pub files: Vec<FilePart>,
 }
 
-/// Where a connection's reads of each file ended: one that goes on there is sequential.
+/// End of a connection's reads of each file: a read that goes on there is sequential.
 #[derive(Debug, Default)]
 pub struct Trail(HashMap<usize, u64>);
 

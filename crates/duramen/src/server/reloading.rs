@@ -61,7 +61,7 @@ pub struct Reloading {
     pub config: Config,
     /// Settings of that configuration, checked.
     pub given: Settings,
-    /// For connections that begin.
+    /// Limits for connections that begin.
     pub limits: watch::Sender<Limits>,
     /// Connections that there are descriptors for.
     pub connections_max: usize,

@@ -95,7 +95,7 @@ struct Pass {
     /// Bytes in a second.
     rate: u64,
     paced_at: Instant,
-    /// When the next piece may be read; of a pass that is over, when the next pass begins.
+    /// Time when the next piece may be read; of a pass that is over, the time when the next pass begins.
     next_at: Instant,
     is_over: bool,
 }

@@ -29,7 +29,7 @@ const OF_TOPIC: i8 = 2;
 const OF_GROUP: i8 = 32;
 const SET: i8 = 0;
 const DELETE: i8 = 1;
-/// Where a value comes from that is a topic's own, or a group's.
+/// Config sources of a value that is a topic's own, or a group's.
 const OWN: [i8; 2] = [1, 8];
 
 const RETENTION_MS: &str = "retention.ms";
@@ -44,7 +44,7 @@ const OF_ALL: [Choice; 4] = [
     ("segment.ms", &["40", "604800000"]),
     ("max.message.bytes", &["20000", "1048588"]),
 ];
-/// Of topics that are not compacted. Where clocks leap, it is not known what is old.
+/// Settings of topics that are not compacted. Where clocks leap, nobody knows which records are old.
 const OF_DELETED: [Choice; 2] =
     [(RETENTION_BYTES, &["-1", "6000", "30000"]), (RETENTION_MS, &["-1", "1000", "3000"])];
 const OF_COMPACTED: [Choice; 5] = [

@@ -24,7 +24,7 @@ const CODES: [ErrorCode; 4] = [
     ErrorCode::CoordinatorNotAvailable,
     ErrorCode::NotCoordinator,
 ];
-/// Of a topic that is not there yet.
+/// Error code of a topic that is not there yet.
 pub(super) const UNKNOWN: ErrorCode = ErrorCode::UnknownTopicOrPartition;
 
 /// A group and a partition.

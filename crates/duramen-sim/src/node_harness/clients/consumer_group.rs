@@ -44,7 +44,7 @@ const TOPIC: &str = "fish";
 const PATTERN: &str = "fi.*";
 const PARTITIONS: i32 = 4;
 const MEMBERS: usize = 3;
-/// Where groups are kept, in so many partitions.
+/// Topic in which groups are kept, in so many partitions.
 const LOG: &str = "__consumer_offsets";
 const LOG_PARTITIONS: i32 = 2;
 /// As the harness sets it.
@@ -71,14 +71,14 @@ struct Member {
     group: &'static str,
     at: usize,
     lives: u64,
-    /// Where it stands as a classic member, if it is one.
+    /// Stage of a classic member, if it is one.
     classic: Option<Stage>,
     instance: Option<&'static str>,
     has_pattern: bool,
     rebalance_timeout_ms: i32,
     /// As a classic member.
     session_timeout_ms: i32,
-    /// Nobody's, as long as a classic member has to be told.
+    /// Id of the member; empty as long as a classic member has to be told.
     id: String,
     epoch: i32,
     /// Generation in which the member was told its assignment.

@@ -10,7 +10,7 @@ use super::{Asked, Clients, PARTITIONS, TOPICS, expect_one_of, keyed, requests};
 use crate::failure::Failure;
 use crate::trace::tell;
 
-/// Of a partition, where there are several nodes.
+/// Replicas of a partition, where there are several nodes.
 const REPLICAS: i16 = 3;
 
 const MOVE_CODES: [ErrorCode; 6] = [

@@ -21,7 +21,7 @@ const CODES: [ErrorCode; 5] = [
     ErrorCode::RequestTimedOut,
     ErrorCode::NotController,
 ];
-/// So many replicas a partition has at least, if it had as many before.
+/// Least number of replicas of a partition, if it had as many before.
 const REPLICAS: usize = 3;
 
 /// A question of the operator's; moves are asked for like any others.
@@ -44,7 +44,7 @@ pub(super) struct Remover {
     was_there: bool,
     /// Partitions that have to move, and the nodes that they move to.
     to_move: Vec<(Place, Vec<i32>)>,
-    /// When it last looked, nothing was on the node.
+    /// True if nothing was on the node at the last look.
     is_bare: bool,
     pub(super) is_done: bool,
 }

@@ -45,7 +45,7 @@ const PARTITIONS: i32 = 2;
 const GROUP: &str = "bears";
 /// The first of its clients; the consumers' come after it.
 const KEEPER: usize = 0;
-/// Of a consumer: the one that asks the coordinator, and one for each partition.
+/// Clients of a consumer: the one that asks the coordinator, and one for each partition.
 const CLIENTS_EACH: usize = 3;
 
 const GAP: i8 = 0;
@@ -131,7 +131,7 @@ struct Places {
 pub(super) struct ShareGroup {
     keeper: Keeper,
     consumers: Vec<Consumer>,
-    /// Where the group reads what is committed. Their clients come after the consumers'.
+    /// Producers of a group with isolation level `read_committed`. Their clients come after the consumers'.
     writers: Vec<Writer>,
     deliveries: Deliveries,
     places: Places,

@@ -53,11 +53,11 @@ impl Identity {
     const NOBODY: Self = Self { id: String::new(), generation: -1 };
 }
 
-/// Where a member stands.
+/// Stage of a member.
 #[derive(Clone, Debug)]
 enum Stage {
     Out,
-    /// In a generation; who leads it knows all its members.
+    /// The member is in a generation; its leader knows all members.
     Joined {
         led: Vec<String>,
     },

@@ -232,7 +232,7 @@ struct Messages {
     stream: TcpStream,
     buf: BytesMut,
     bytes_max: u32,
-    /// When the other side last said something, or was not read any more.
+    /// Time when the other side last sent bytes, or was not read any more.
     since: Instant,
 }
 

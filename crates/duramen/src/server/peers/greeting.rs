@@ -53,7 +53,7 @@ pub(crate) struct Greeting {
     /// The node that its sender believes to speak to.
     pub(crate) to: i32,
     pub(crate) from: Identity,
-    /// Where it knows nodes to be, itself among them.
+    /// Addresses of the nodes that the sender knows, itself among them.
     pub(crate) nodes: Vec<NodeAddress>,
 }
 

@@ -25,7 +25,7 @@ use crate::server::framing;
 const QUEUE_BYTES_MAX: usize = 16 << 20;
 const QUEUE_FRAMES_MAX: usize = 1024;
 
-/// Between two attempts to connect: the shortest, doubling up to the longest.
+/// Shortest time between two attempts to connect; it doubles up to the next constant.
 const REDIAL_MIN: Duration = Duration::from_millis(50);
 const REDIAL_MAX: Duration = Duration::from_millis(800);
 const CONNECT_MAX: Duration = Duration::from_secs(2);
@@ -117,7 +117,7 @@ impl Link {
 pub(super) struct Dialler {
     pub(super) link: Arc<Link>,
     pub(super) broker_id: i32,
-    /// Where the node is; it may be told to be elsewhere.
+    /// Address of the node; a later one may replace it.
     pub(super) address: watch::Receiver<HostPort>,
     pub(super) links: Links,
     pub(super) identity: watch::Receiver<Identity>,

@@ -29,7 +29,7 @@ pub(crate) struct Notice {
     pub(crate) holder: Option<[u8; 16]>,
     /// The directory that has none.
     pub(crate) claimant: [u8; 16],
-    /// Where the claimant connects from.
+    /// Address from which the claimant connects.
     pub(crate) address: String,
     /// True if the holder is connected to the sender of the notice.
     pub(crate) is_holder_here: bool,

@@ -17,7 +17,7 @@ const APPENDERS: u64 = 128;
 /// The entry whose round closes the gate. A journal that falls quiet writes a round of its own, which may be before it.
 const CLOSING: &[u8] = b"closes the gate";
 
-/// Where syncs of the journal's files wait.
+/// Gate where syncs of the journal's files wait.
 #[derive(Debug, Default)]
 struct Gate {
     state: Mutex<Passage>,

@@ -41,7 +41,7 @@ pub(super) const CODES: [ErrorCode; 9] = [
     ErrorCode::MemberIdRequired,
 ];
 
-/// Where a classic member stands.
+/// Stage of a classic member.
 #[derive(Clone, Debug)]
 pub(super) enum Stage {
     /// The member has to join, or to join again.

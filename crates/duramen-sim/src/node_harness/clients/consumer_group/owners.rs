@@ -39,7 +39,7 @@ pub(super) enum Kind {
 #[derive(Clone, Debug)]
 pub(in crate::node_harness::clients) struct Beat {
     pub(super) kind: Kind,
-    /// Nobody's, if it does not know its own yet.
+    /// Id of the member; empty if it does not know its own yet.
     pub(super) id: String,
     pub(super) instance: Option<&'static str>,
     pub(super) epoch: i32,
@@ -56,7 +56,7 @@ impl Beat {
     }
 }
 
-/// Somebody by an id, as coordinators of the last term know it.
+/// Member of an id, as coordinators of the last term know it.
 #[derive(Debug, Default)]
 struct Owner {
     instance: Option<&'static str>,

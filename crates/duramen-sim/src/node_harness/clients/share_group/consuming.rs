@@ -44,7 +44,7 @@ const FETCH_CODES: [ErrorCode; 4] = [
     ErrorCode::UnknownTopicId,
     ErrorCode::KafkaStorageError,
 ];
-/// Of decisions.
+/// Error codes of decisions.
 const DECISION_CODES: [ErrorCode; 5] = [
     ErrorCode::None,
     ErrorCode::InvalidRecordState,

@@ -59,7 +59,7 @@ struct Hold {
 #[derive(Clone, Debug, Default)]
 struct Record {
     content: Option<Numbered>,
-    /// By term, the last one last.
+    /// Holds of the record by term, the last one last.
     holds: BTreeMap<u64, Vec<Hold>>,
     most: i16,
     /// Decisions for good that may have been taken, by the request that said them.

@@ -32,7 +32,7 @@ use crate::failure::Failure;
 use crate::prng::Prng;
 use crate::trace::tell;
 
-/// Of a resource of `IncrementalAlterConfigs`.
+/// Type of a resource of `IncrementalAlterConfigs`.
 const OF_GROUP: i8 = 32;
 pub(super) const WRITES_MAX: u64 = 120;
 const SET_CODES: [ErrorCode; 3] =

@@ -35,7 +35,7 @@ pub(in crate::node_harness::clients) enum Question {
 /// Fate of a transaction, as far as clients know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
-    /// Nobody asked for its end.
+    /// No writer asked for its end.
     Open,
     /// A writer asked for a commit.
     Asked,
