@@ -412,7 +412,7 @@ impl World {
         }
     }
 
-    /// Clients that were told of a node turn to it.
+    /// Turns clients that were told of a node to it.
     fn turn_to_aims(&mut self) -> Result<(), Failure> {
         for (connection, node) in self.clients.take_aims() {
             let is_it = |machine: &Machine| machine.broker_id() == node;
@@ -832,7 +832,8 @@ impl World {
         text
     }
 
-    /// Segments begin at the same offsets on all machines, and hold the same bytes, as far as they are on two.
+    /// Checks that segments begin at the same offsets on all machines, and hold the same bytes, as far as two have
+    /// them.
     fn check_files(&self) -> Result<(), Failure> {
         let mut logs: BTreeMap<String, Vec<Segments>> = BTreeMap::new();
         for machine in self.machines.iter().filter(|it| !it.is_out) {

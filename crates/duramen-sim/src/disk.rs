@@ -372,7 +372,7 @@ impl SimDisk {
         self.state().capacity = bytes;
     }
 
-    /// Bytes taken, by whole pages.
+    /// Returns the bytes taken, by whole pages.
     pub fn used(&self) -> u64 {
         self.state().used()
     }

@@ -32,7 +32,7 @@ pub struct ModelEntry {
 }
 
 impl ModelEntry {
-    /// Its first offset, or 0.
+    /// Returns the entry's first offset, or 0.
     pub fn base_offset(&self) -> i64 {
         match &self.entry.content {
             Content::Batch(batch) => batch.base_offset,

@@ -31,7 +31,7 @@ impl Scenario {
         Self::ALL.iter().copied().find(|it| it.name() == name)
     }
 
-    /// Its name on the command line.
+    /// Returns the scenario's name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Storage => "storage",

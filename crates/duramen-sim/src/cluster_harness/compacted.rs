@@ -32,7 +32,7 @@ impl World {
         is_mixed
     }
 
-    /// Replicas are compacted alike, and hold the same records.
+    /// Checks that replicas are compacted alike, and hold the same records.
     pub(super) fn check_compacted(&mut self) -> Result<(), Failure> {
         for _ in 0..30_000 {
             if !self.look_at_compaction() {

@@ -65,7 +65,7 @@ impl World {
         }
     }
 
-    /// Its clients go elsewhere. Another machine of its number may come, with an empty disk.
+    /// Stops a machine for good: its clients go elsewhere. Another machine of its number may come, with an empty disk.
     fn stop_for_good(&mut self, at: usize) {
         if self.machines[at].down_until_us == u64::MAX || !self.machines[at].is_out {
             return;

@@ -42,7 +42,7 @@ impl Network {
         }
     }
 
-    /// Frames that were sent.
+    /// Returns the number of frames that were sent.
     pub(super) fn sent(&self) -> u64 {
         self.sent
     }

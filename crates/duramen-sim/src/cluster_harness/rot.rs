@@ -47,7 +47,7 @@ pub(super) struct Rot {
     pub(super) sound_passes: u64,
 }
 
-/// Tells whether disks rot in a run; then one machine's disk does, and all machines look for rot.
+/// Draws whether disks rot in a run, and returns it. If so, one machine's disk rots, and all machines look for rot.
 pub(super) fn begin(seed: u64, machines: &mut [Machine]) -> bool {
     let mut chance = Prng::new(seed, "cluster rot");
     let rots = chance.chance(250);
@@ -66,7 +66,7 @@ impl Rotting {
         Self { looks: false, rots: false, flips: 0, mended: 0, chance }
     }
 
-    /// Machines look for rot, and this one's disk rots, or does not.
+    /// Makes the machine look for rot; `rots` tells whether its own disk rots.
     pub(super) fn begin(&mut self, rots: bool) {
         (self.looks, self.rots) = (true, rots);
     }

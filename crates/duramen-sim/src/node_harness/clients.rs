@@ -354,9 +354,9 @@ impl Clients {
         Some(self.all[at].connection)
     }
 
-    /// Batches that stand for all that one producer sent to a partition in years, and that was
-    /// trimmed since: their sequence ends near the wrap. As many as the node remembers, so that it
-    /// remembers none from before.
+    /// Makes batches that stand for all that one producer sent to a partition in years, and that was trimmed since.
+    /// Their sequence ends near the wrap. They are as many as the node remembers, so that it remembers none from
+    /// before.
     pub(super) fn years_of(
         &mut self,
         identity: &Identity,

@@ -160,7 +160,7 @@ impl Oracle {
         topic.standing == Standing::Live && topic.life == life
     }
 
-    /// Topics that were deleted.
+    /// Returns the number of topics that were deleted.
     pub(crate) fn deleted(&self) -> u64 {
         self.deleted
     }

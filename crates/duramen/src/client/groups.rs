@@ -291,10 +291,11 @@ impl Client {
     }
 }
 
-/// Offsets that a group has committed: of these partitions, or of all. Partitions without one are left out.
+/// Returns the offsets that a group has committed: of these partitions, or of all. Partitions without one are left
+/// out.
 ///
-/// With partitions named it asks for what a member may rely on: offsets that a transaction may still change are
-/// waited for.
+/// With partitions named it requires stable offsets, on which a member may rely. The caller waits while an open
+/// transaction may still change one.
 pub(super) async fn fetch_offsets(
     connection: &Connection,
     group: &str,

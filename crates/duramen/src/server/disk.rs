@@ -87,7 +87,7 @@ impl Root {
 }
 
 impl RealDisk {
-    /// Bytes of the file system that holds the directory: all of them, and those that may still be
+    /// Returns the bytes of the file system that holds the directory: all of them, and those that may still be
     /// written.
     pub fn volume(&self) -> io::Result<(i64, i64)> {
         let stat = rustix::fs::fstatvfs(&self.root.directory)?;

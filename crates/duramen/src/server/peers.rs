@@ -199,14 +199,14 @@ impl Links {
         self.0.dialling.as_ref().map(|dialling| &dialling.standing)
     }
 
-    /// Nodes are there, as their registrations say: whoever is elsewhere than before is dialled there.
+    /// Takes the addresses of nodes from their registrations: a node with a new address is dialled there.
     pub fn place(&self, nodes: &[NodeAddress]) {
         for node in nodes {
             self.learn(node, true);
         }
     }
 
-    /// Nodes may be there, as another one says: it counts for those who are not known.
+    /// Takes the addresses of nodes from another node: they count for nodes that are not known.
     fn hear_of(&self, nodes: &[NodeAddress]) {
         for node in nodes {
             self.learn(node, false);

@@ -133,7 +133,7 @@ impl ServerSettings {
     }
 }
 
-/// Nodes with their address each: `1@10.0.0.1:19092,2@example.com:19092`.
+/// Reads nodes with their address each: `1@10.0.0.1:19092,2@example.com:19092`.
 fn nodes_of(text: &str) -> Result<BTreeMap<i32, HostPort>, String> {
     let mut nodes = BTreeMap::new();
     for entry in text.split(',').map(str::trim).filter(|entry| !entry.is_empty()) {

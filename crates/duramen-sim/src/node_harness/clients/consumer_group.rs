@@ -197,7 +197,7 @@ impl Member {
         }
     }
 
-    /// Its process begins anew, and speaks this protocol.
+    /// Begins the member's process anew, with this protocol.
     fn become_another(&mut self, is_classic: bool) {
         self.fall_out();
         self.lives += 1;

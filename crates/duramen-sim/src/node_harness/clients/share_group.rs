@@ -217,12 +217,12 @@ impl ShareGroup {
         self.keeper.is_done
     }
 
-    /// Records given out, decisions that were answered, and dead letters.
+    /// Returns the numbers of records given out, of decisions that were answered, and of dead letters.
     pub(super) fn totals(&self) -> (u64, u64, u64) {
         (self.deliveries.delivered, self.deliveries.decided, self.deliveries.letters())
     }
 
-    /// Batches of transactions that those who read what is committed are shown, and that they pass over.
+    /// Returns the numbers of transactions' batches that `read_committed` clients are shown, and that they pass over.
     pub(super) fn written(&self) -> (u64, u64) {
         self.deliveries.fates.totals()
     }

@@ -407,7 +407,7 @@ impl Members {
 }
 
 impl Member {
-    /// Its process begins anew, and knows no id.
+    /// Begins the member's process anew, which knows no id.
     fn forget(&mut self) {
         self.remember();
         self.is = Identity::NOBODY;

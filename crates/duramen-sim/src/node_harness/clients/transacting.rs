@@ -172,7 +172,7 @@ impl Transactors {
         self.reader.offsets_told = false;
     }
 
-    /// Transactions that are known to be committed, and to be aborted.
+    /// Returns the numbers of transactions that are known to be committed, and to be aborted.
     pub(super) fn totals(&self) -> (u64, u64) {
         let count = |how| self.fates.values().filter(|it| it.known == Some(how)).count() as u64;
         (count(true), count(false))

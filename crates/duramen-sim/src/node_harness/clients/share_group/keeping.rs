@@ -98,7 +98,7 @@ impl ShareGroup {
         }
     }
 
-    /// Topics and settings come first: a node that knows the topic knows what is set for the group.
+    /// Prepares topics and settings first: a node that knows the topic knows the group's settings.
     fn prepare(&self) -> Option<Asking> {
         let rules = &self.deliveries.rules;
         let lacks = |name: &&str| !self.keeper.made.contains(name);
@@ -402,7 +402,7 @@ fn created(name: &str) -> Request {
     CreateTopicsRequest { topics: vec![topic], timeout_ms: 10_000, validate_only: false }.into()
 }
 
-/// Records that say what they are, in key and value; of a transaction, if they have a producer.
+/// Makes a batch of records that carry their content in key and value; of a transaction, if they have a producer.
 pub(super) fn batch_of(number: u64, count: u64, producer: Option<(i64, i16, i32)>) -> Bytes {
     let mut batch = BatchBuilder::new();
     if let Some((id, epoch, sequence)) = producer {

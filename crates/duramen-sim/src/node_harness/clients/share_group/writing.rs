@@ -115,7 +115,7 @@ impl Fates {
         self.all.get(&number).is_some_and(|it| it.is_shown == Some(false))
     }
 
-    /// Batches that were acknowledged and committed, and that nobody was shown.
+    /// Returns batches that were acknowledged and committed, and that nobody was shown.
     pub(super) fn lost(&self) -> Vec<u64> {
         let is_lost = |it: &Batch| {
             it.fate == Fate::Committed && it.is_acknowledged && it.is_shown != Some(true)
